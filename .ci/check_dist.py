@@ -38,7 +38,7 @@ def check_wheel(path: Path, tracked: set[str]) -> None:
         ]
     if versions != [path.name.split("-")[1]]:
         fail(f"{path.name} says version {versions} inside")
-    sources = {name for name in tracked if name.startswith("bitsparse/")}
+    sources = {name for name in tracked if name.startswith(("bitsparse/", "_bitsparse_command.py"))}
     device = {f"bitsparse/{name}" for name in tracked if name.startswith("cuda_src/")}
     compiled = {f"bitsparse/_ext/{PurePosixPath(n).stem}.abi3.so" for n in tracked if n.endswith(".pyx")}
     if missing := (sources | device | compiled) - names:

@@ -1,4 +1,7 @@
-"""Print, as pip's constraints, the lowest versions that pyproject.toml admits for the core and some extras: ``lowest.py EXTRA...``."""
+"""Print, as pip's constraints, the lowest versions that pyproject.toml admits for the core and some extras: ``lowest.py EXTRA...``.
+
+With ``--as-declared`` first, the requirements themselves.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 
 def lowest(requirement: str) -> str:
-    """``numpy>=2.0,<3`` to ``numpy==2.0``."""
-    found = re.fullmatch(r"([\w.-]+)>=([\w.]+)(,.*)?", requirement.replace(" ", ""))
+    """``numpy>=2.0,<3`` to ``numpy==2.0``; what follows a semicolon, where it is needed, goes."""
+    found = re.fullmatch(r"([\w.-]+)>=([\w.]+)(,.*)?", requirement.partition(";")[0].replace(" ", ""))
     if found is None:
         sys.exit(f"lowest: {requirement!r} has no lower bound of the form NAME>=VERSION")
     return f"{found[1]}=={found[2]}"
 
 
-def constraints(project: dict, extras: list[str]) -> list[str]:
-    """Of the dependencies and of extras, which may name further extras of the project."""
+def requirements(project: dict, extras: list[str]) -> list[str]:
+    """The dependencies and those of extras, which may name further extras of the project."""
     todo, lines = list(project["dependencies"]), []
     for extra in extras:
         todo += project["optional-dependencies"][extra]
@@ -29,10 +32,12 @@ def constraints(project: dict, extras: list[str]) -> list[str]:
         if own:
             todo += [inner for extra in own[1].split(",") for inner in project["optional-dependencies"][extra]]
         else:
-            lines.append(lowest(requirement))
+            lines.append(requirement)
     return lines
 
 
 if __name__ == "__main__":
     table = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-    print("\n".join(constraints(table, sys.argv[1:])))
+    as_declared = sys.argv[1:2] == ["--as-declared"]
+    found = requirements(table, sys.argv[1 + as_declared :])
+    print("\n".join(found if as_declared else map(lowest, found)))

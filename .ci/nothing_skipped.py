@@ -1,4 +1,4 @@
-"""Pytest plugin: the run fails if a test was skipped or deselected, unless it is marked ``gpu`` or a draw left it out (``share.py``)."""
+"""Pytest plugin: the run fails if a test was skipped or deselected, unless it runs elsewhere or a draw left it out (``share.py``)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections.abc import Generator, Sequence
 
 import pytest
 
+#: Marks of tests that run elsewhere: on a GPU, or beside a framework that has an environment of its own.
+ELSEWHERE = ("gpu", "tensorflow", "paddle")
 #: Of a test that belongs to another draw.
 DRAWN_OUT = pytest.StashKey[bool]()
 lost: dict[str, str] = {}
 
 
+def _elsewhere(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) is not None for name in ELSEWHERE)
+
+
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Note what a marker expression, a hook or an option took away."""
-    wanted = (item for item in items if item.get_closest_marker("gpu") is None and DRAWN_OUT not in item.stash)
+    wanted = (item for item in items if not _elsewhere(item) and DRAWN_OUT not in item.stash)
     lost.update({item.nodeid: "deselected" for item in wanted})
 
 
@@ -29,7 +35,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Note skipped tests; one that is expected to fail did run."""
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("gpu") is None:
+    if report.skipped and not hasattr(report, "wasxfail") and not _elsewhere(item):
         lost[item.nodeid] = f"skipped: {report.longrepr}"
     return report
 

@@ -25,7 +25,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,10 +41,11 @@ with warnings.catch_warnings():  # its import warns of what PyTorch has deprecat
     from torch_geometric import nn as pyg
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # last: the installed package goes before the sources
+from benchmarks import accuracy_page  # noqa: E402
+
 #: Epochs between two looks at the validation nodes, and without an improvement before a recipe that stops early does.
 LOOK, PATIENCE = 5, 100
-#: The difference, in per cent of the test nodes, up to which the two sides count as equal whatever its standard error is.
-POINTS = 0.5
 
 
 class Recipe(NamedTuple):
@@ -204,23 +204,7 @@ def _params(model: str, graph: str, seed: int) -> dict[str, Any]:
 
 def table(records: Sequence[dict[str, Any]]) -> str:
     """Means in per cent, their spread, and the mean of the differences with its standard error."""
-    rows = []
-    for graph, model in dict.fromkeys((record["params"]["graph"], record["params"]["model"]) for record in records):
-        both = [
-            (record["params"]["theirs"], record["params"]["ours"])
-            for record in records
-            if (record["params"]["graph"], record["params"]["model"]) == (graph, model)
-        ]
-        differences = [ours - theirs for theirs, ours in both]
-        difference = fmean(differences)
-        error = stdev(differences) / math.sqrt(len(both)) if len(both) > 1 else math.nan
-        equal = abs(difference) <= max(POINTS, 2 * error)
-        sides = [[each[side] for each in both] for side in range(2)]
-        cells = [f"{fmean(side):.2f} +- {stdev(side) if len(both) > 1 else 0.0:.2f}" for side in sides]
-        verdict = "equal" if equal else "differ"
-        rows.append((graph, model, str(len(both)), *cells, f"{difference:+.2f}", f"{error:.2f}", verdict))
-    headings = ("graph", "network", "pairs", "PyTorch Geometric", "ours", "difference", "standard error", "verdict")
-    return bench.format_table(headings, rows)
+    return bench.format_table(accuracy_page.PAIRED, list(accuracy_page.paired(records)))
 
 
 def known(path: Path) -> list[dict[str, Any]]:

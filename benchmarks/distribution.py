@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "distributions.md"
 #: Suites of the library, as opposed to figures and tables of a paper, which have pages of their own.
-SUITES = ("gemm", "spmm", "binary", "sampled", "cluster", "training", "host")
+SUITES = ("gemm", "spmm", "binary", "sampled", "cluster", "training", "host", "manners")
 _HEAD = """# All cells of every suite
 
 Peer's time over ours, for every record of the suites; above 1 ours is the faster one. Made by

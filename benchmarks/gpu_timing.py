@@ -77,9 +77,13 @@ def torch_module() -> Any:
 
 
 def random_words(outer: int, bits: int, k: int) -> Any:
-    """Planes words of random integers; k must be a multiple of 128."""
+    """Planes words of random integers; pad bits are zero."""
     cupy = jit.require_cupy("the GPU suites")
-    return cupy.random.default_rng(0).integers(0, 1 << 32, (outer, bits, k // 32), dtype=np.uint32)
+    words = cupy.random.default_rng(0).integers(0, 1 << 32, (outer, bits, 4 * -(-k // 128)), dtype=np.uint32)
+    if k % 128:
+        left = np.clip(k - 32 * np.arange(words.shape[-1]), 0, 32)
+        words &= cupy.asarray(((1 << left.astype(np.uint64)) - 1).astype(np.uint32))
+    return words
 
 
 # ---- graphs
@@ -222,8 +226,10 @@ def int8_digits(words: Any, bits: int, k: int) -> tuple[Any, int, Any]:
     """Digits (digits, outer, k) as int8, the constant that each integer lacks, and the int64 sums over k of what is stored."""
     cupy = jit.require_cupy("the GPU suites")
     outer, count = int(words.shape[0]), -(-bits // 8)
-    bytes_ = packed.digits_of(words, bits, k, False).view(np.uint8).reshape(outer, count, k)
-    digits = cupy.ascontiguousarray(bytes_.transpose(1, 0, 2))
+    # Byte c of word i of eight is element 8 c + i.
+    bytes_ = packed.digits_of(words, bits, k, False).view(np.uint8).reshape(outer, count, -1, 8, 4)
+    natural = bytes_.transpose(1, 0, 2, 4, 3).reshape(count, outer, -1)
+    digits = cupy.ascontiguousarray(natural[:, :, :k])
     constant = 0
     sums = cupy.zeros(outer, np.int64)
     for i in range(count):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 #: The suites, each in a file of its name.
-SUITES = ("host", "gemm", "spmm", "binary", "sampled", "cluster", "training")
+SUITES = ("host", "gemm", "spmm", "binary", "sampled", "cluster", "training", "manners", "nearest", "scale")
 #: Thread counts that the numerical libraries read once, when they are loaded.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
@@ -59,6 +59,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite that the command line names."""
     options = parse(arguments)
+    if int(os.environ.get("RANK", "0")):  # of torchrun, under which the first rank alone reports
+        options.json = None
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for variable in THREAD_VARIABLES:
         os.environ[variable] = str(options.threads)
 

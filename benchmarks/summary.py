@@ -1,9 +1,9 @@
-"""The bars of suites ``spmm``, ``binary``, ``sampled`` and ``cluster`` from their records: geometric means and worst cells.
+"""The bars of all suites that have some, from their records: geometric means and worst cells.
 
 python3 benchmarks/summary.py FILE [FILE ...] [--cells]
 
-Files are what ``run.py --suite ... --json`` writes; of a case that occurs twice the last record counts. The bars of the other suites stand
-in ``suites/*_bars.py``, ``suites/sampled_bars.py`` and ``suites/cluster_bars.py``. A cell of TF32 against the field is the smaller of two
+Files are what ``run.py --suite ... --json`` writes; of a case that occurs twice the last record counts. The bars of each suite
+stand in its ``suites/..._bars.py``. A cell of TF32 against the field is the smaller of two
 ratios: with weights against everything that knows weights, and without against kernels that know only patterns.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 from bitsparse.bench import format_table
 
 #: Suites with bars; each has them in a module of its own.
-SUITES = ("spmm", "binary", "sampled", "cluster")
+SUITES = ("gemm", "spmm", "binary", "sampled", "cluster", "training", "manners")
 _Record = dict[str, Any]
 
 
@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="records, one JSON object a line")
     parser.add_argument("--cells", action="store_true", help="also every ratio of every bar, worst first")
     options = parser.parse_args(arguments)
-    records: dict[str, dict[str, _Record]] = {suite: {} for suite in SUITES}
+    records: dict[str, dict[tuple[str, bool], _Record]] = {suite: {} for suite in SUITES}
     for path in options.files:
         for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
             if record["suite"] in SUITES:
-                records[record["suite"]][record["case"]] = record
+                records[record["suite"]][record["case"], record.get("gpu") is not None] = record
     # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     table: Any = importlib.import_module("benchmarks.suites.bars")
@@ -52,7 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lines = (f"  {ratio:6.3f}  {name}" for name, ratio in sorted(bar.cells.items(), key=lambda item: item[1]))
             print(f"\n{bar.title}", *lines, sep="\n")
     everything = [item for of_suite in records.values() for item in of_suite.items()]
-    missing = [name for name, record in everything if record["params"].get("replayed") is False]
+    missing = [
+        name
+        for (name, _), record in everything
+        if record["params"].get("replayed") is False and record["suite"] != "training"
+    ]
     if missing:
         print(f"\nnot captured, and so with the host's time in them: {', '.join(missing)}")
     return 0

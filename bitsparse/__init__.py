@@ -31,10 +31,11 @@ __all__ += errors.__all__
 __all__ += ops.__all__
 
 #: Parts for users that are imported when they are asked for, as in ``bs.nn``.
-_PARTS = ("datasets", "graph", "nn", "viz")
+_PARTS = ("datasets", "distributed", "graph", "nn", "viz")
 
 if TYPE_CHECKING:
     from bitsparse import datasets as datasets
+    from bitsparse import distributed as distributed
     from bitsparse import graph as graph
     from bitsparse import nn as nn
     from bitsparse import viz as viz

@@ -6,14 +6,15 @@ Every message names the function, the value or both values that clash, and the r
 from __future__ import annotations
 
 import operator
-import reprlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse._text import brief as brief
+from bitsparse._text import shown as shown
 from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
 
 __all__: list[str] = []
@@ -29,46 +30,6 @@ ROUNDINGS_OF_SCHEME = {
     "affine": ("nearest", "floor", "stochastic"),
     "symmetric": ("nearest", "stochastic"),
 }
-
-
-class _Short(reprlib.Repr):
-    """A few elements of few levels. Names of subclasses do not matter, as a named tuple may be doubled like any other."""
-
-    def repr1(self, x: Any, level: int) -> str:
-        for kind in (tuple, list, set, frozenset, dict):
-            if isinstance(x, kind):
-                short: str = getattr(self, f"repr_{kind.__name__}")(x, level)
-                return short
-        if isinstance(x, (bytes, bytearray)) and len(x) > self.maxstring:
-            return f"{bytes(x[: self.maxstring // 2])!r}... ({len(x)} bytes)"
-        if isinstance(x, int) and not -(1 << 128) < x < 1 << 128:  # Python refuses to print those of 4300 digits
-            return f"{'-' * (x < 0)}0x{abs(x) >> (abs(x).bit_length() - 32):x}... ({x.bit_length()} bits)"
-        if isinstance(x, (np.ndarray, np.void)) and x.dtype.hasobject:
-            return f"an array of objects of shape {x.shape}"
-        return super().repr1(x, level)
-
-
-#: Characters of a value in a message.
-_MOST_SHOWN = 240
-_short = _Short()
-_short.maxlevel, _short.maxstring, _short.maxlong, _short.maxother = 3, 80, 80, 120
-_short.maxtuple = _short.maxlist = _short.maxset = _short.maxfrozenset = _short.maxdict = 4
-
-
-def shown(value: Any) -> str:
-    """``repr(value)`` in bounded time and length, for error messages: what was passed may be a billion characters, or nested without end.
-
-    >>> shown("exact"), shown([1, 2, 3, 4, 5]), shown(10**5000), len(shown("a" * 10**6))
-    ("'exact'", '[1, 2, 3, 4, ...]', '0xc7882004... (16610 bits)', 80)
-    """
-    text = _short.repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
-
-
-def brief(error: BaseException) -> str:
-    """What an error of another library says, cut where it quotes too much of what it was given."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
 def integer(function: str, name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -121,20 +82,26 @@ def choice(function: str, name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 @contextmanager
-def extra(function: str, module: str, package: str, group: str) -> Iterator[None]:
-    """Imports of a package that comes with one of our extras; an error inside of it is not hidden."""
+def needed(function: str, module: str, command: str, package: str = "") -> Iterator[None]:
+    """Imports of a package that may be missing, and the command that installs it; an error inside of it is not hidden."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != module:
             raise
-        raise ImportError(f"{function}: {package} is not installed; run: pip install 'bitsparse[{group}]'") from None
+        raise ImportError(f"{function}: {package or module} is not installed; run: {command}") from None
 
 
-def instance(function: str, name: str, value: Any, kind: Any, what: str, remedy: str = "") -> None:
-    """A value of a type of ours, said in words; `remedy` tells how one is made."""
+def extra(function: str, module: str, package: str, group: str) -> AbstractContextManager[None]:
+    """Imports of a package that comes with one of our extras."""
+    return needed(function, module, f"pip install 'bitsparse[{group}]'", package)
+
+
+def instance(function: str, name: str, value: Any, kind: Any, what: str, remedy: str = "") -> Any:
+    """`value`, which must be of a type of ours, said in words; `remedy` tells how one is made."""
     if not isinstance(value, kind):
         raise DTypeError(f"{function}: {name} must be {what}, got {type(value).__name__}{remedy and f'; {remedy}'}")
+    return value
 
 
 def axis(function: str, value: Any, ndim: int) -> int:
@@ -187,24 +154,10 @@ def shape(function: str, value: Any) -> tuple[int, ...]:
     return sizes
 
 
-def graph_remedy(A: Any) -> str | None:
-    """What to pass instead of a graph of another library; None for what is none."""
-    layout = str(getattr(A, "layout", ""))
-    if layout == "torch.sparse_csr":
-        return "pass TCTiledCSR.from_csr_arrays(A.crow_indices(), A.col_indices(), A.shape, A.values())"
-    if layout.startswith("torch.sparse"):
-        return "pass TCTiledCSR((A.coalesce().values(), A.coalesce().indices().unbind()), shape=A.shape)"
-    if hasattr(A, "edge_index"):
-        return "pass TCTiledCSR.from_edges(A.edge_index[1], A.edge_index[0], A.num_nodes)"
-    if hasattr(A, "adjacency") and hasattr(A, "edges"):
-        return "pass networkx.to_scipy_sparse_array(A)"
-    return None
-
-
 def sparse_remedy(A: Any) -> str:
     """What to pass to a sparse function instead of something that it does not read."""
     dense = hasattr(A, "ndim") or isinstance(A, (list, tuple))
-    return graph_remedy(A) or ("pass TCTiledCSR(A)" if dense else "pass one of these")
+    return "pass TCTiledCSR(A)" if dense else "pass one of these"
 
 
 def not_edges(function: str, rows: Any) -> None:
@@ -282,6 +235,15 @@ def limits_of(bits: int, encoding_name: str) -> tuple[int, int]:
     if encoding_name == "signed":
         return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     return 0, (1 << bits) - 1
+
+
+def largest_code(bits: int, encoding_name: str) -> int:
+    """Largest magnitude of an integer of so many bits.
+
+    >>> largest_code(4, "unsigned"), largest_code(4, "signed"), largest_code(1, "bipolar")
+    (15, 8, 1)
+    """
+    return max(abs(limit) for limit in limits_of(bits, encoding_name))
 
 
 def values_fit(function: str, low: int, high: int, bits: int, encoding_name: str) -> None:
@@ -373,6 +335,12 @@ def out_array(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], d
         raise ValueError(
             f"{function}: out is {state}, but results are written in place; pass a writable C-contiguous array"
         )
+
+
+def planned(function: str, what: str, found: Any, wanted: Any, error: type[Exception] = ShapeError) -> None:
+    """Refuse a call of a plan that was made for another kind of operand; `what` names the operand and what differs, as "x has shape"."""
+    if found != wanted:
+        raise error(f"{function}: {what} {found}, but the plan is for {wanted}; make another plan")
 
 
 def no_overlap(function: str, out: NDArray[Any], *operands: NDArray[Any]) -> None:

@@ -35,6 +35,11 @@ def open_plain(path: str | os.PathLike[str], *, write: bool = False) -> BinaryIO
         raise
 
 
+def open_end(path: str | os.PathLike[str]) -> BinaryIO:
+    """A file that exists, to whose end is written, also when other processes write there; links are refused with an `OSError`."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | _NO_LINKS), "ab")
+
+
 def publish(unfinished: BinaryIO, name: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Give the open file `name` the name `path`, once its bytes are on the disk; what had that name, a link too, is gone then."""
     unfinished.flush()

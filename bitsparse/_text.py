@@ -1,6 +1,11 @@
-"""Times and sizes as people read them."""
+"""Times, sizes, and values in messages, as people read them."""
 
 from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+import numpy as np
 
 
 def duration(seconds: float) -> str:
@@ -29,3 +34,42 @@ def size(nbytes: float) -> str:
         if nbytes >= factor:
             return f"{nbytes / factor:.3g} {unit}" if nbytes < 1000 * factor else f"{nbytes / factor:.0f} {unit}"
     return f"{nbytes:.0f} B"
+
+
+class _Short(reprlib.Repr):
+    """A few elements of few levels. Names of subclasses do not matter, as a named tuple may be doubled like any other."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        for kind in (tuple, list, set, frozenset, dict):
+            if isinstance(x, kind):
+                return getattr(self, f"repr_{kind.__name__}")(x, level)
+        if isinstance(x, (bytes, bytearray)) and len(x) > self.maxstring:
+            return f"{bytes(x[: self.maxstring // 2])!r}... ({len(x)} bytes)"
+        if isinstance(x, int) and not -(1 << 128) < x < 1 << 128:  # Python refuses to print those of 4300 digits
+            return f"{'-' * (x < 0)}0x{abs(x) >> (abs(x).bit_length() - 32):x}... ({x.bit_length()} bits)"
+        if isinstance(x, (np.ndarray, np.void)) and x.dtype.hasobject:
+            return f"an array of objects of shape {x.shape}"
+        return super().repr1(x, level)
+
+
+#: Characters of a value in a message.
+_MOST_SHOWN = 240
+_short = _Short()
+_short.maxlevel, _short.maxstring, _short.maxlong, _short.maxother = 3, 80, 80, 120
+_short.maxtuple = _short.maxlist = _short.maxset = _short.maxfrozenset = _short.maxdict = 4
+
+
+def shown(value: Any) -> str:
+    """``repr(value)`` in bounded time and length, for error messages: what was passed may be a billion characters, or nested without end.
+
+    >>> shown("exact"), shown([1, 2, 3, 4, 5]), shown(10**5000), len(shown("a" * 10**6))
+    ("'exact'", '[1, 2, 3, 4, ...]', '0xc7882004... (16610 bits)', 80)
+    """
+    text = _short.repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+
+
+def brief(error: BaseException) -> str:
+    """What an error of another library says, cut where it quotes too much of what it was given."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."

@@ -3,7 +3,16 @@
 Values out of range, NaN where numbers are needed and unknown option names raise plain :class:`ValueError`.
 """
 
-__all__ = ["BitsparseError", "DTypeError", "DeviceError", "FileFormatError", "KernelError", "LockError", "ShapeError"]
+__all__ = [
+    "BitsparseError",
+    "CommunicationError",
+    "DTypeError",
+    "DeviceError",
+    "FileFormatError",
+    "KernelError",
+    "LockError",
+    "ShapeError",
+]
 
 
 class BitsparseError(Exception):
@@ -32,3 +41,7 @@ class KernelError(BitsparseError, RuntimeError):
 
 class LockError(BitsparseError, RuntimeError):
     """Another run is writing the file."""
+
+
+class CommunicationError(BitsparseError, RuntimeError):
+    """Processes that work on one result lost each other, or were asked for different things."""

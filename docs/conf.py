@@ -38,8 +38,9 @@ nb_merge_streams = True
 FRAMEWORK_PAGES = {"torch": ["guide/training.md"], "torch_geometric": ["start/pytorch.md"], "jax": ["start/jax.md"]}
 absent = [name for name in FRAMEWORK_PAGES if find_spec(name) is None]
 nb_execution_excludepatterns = [page for name in absent for page in FRAMEWORK_PAGES[name]]
-if "torch" in absent:  # docstrings are read from the imported package
-    exclude_patterns.append("api/torch.rst")
+# Docstrings are read from the imported package.
+exclude_patterns += ["api/torch.rst"] * ("torch" in absent)
+exclude_patterns += ["api/jax.rst"] * any(find_spec(name) is None for name in ("jax", "flax", "equinox"))
 suppress_warnings = ["myst-nb.lexer", "toc.excluded"] if absent else []
 os.environ["PYTHONPATH"] = str(HERE)  # cells import pictures.py
 

@@ -1,9 +1,9 @@
 """Train GCN, GraphSAGE and GIN with PyTorch, quantise them after the training: test accuracies by number of bits.
 
 Run with `python examples/train_quantized.py --data FOLDER` (needs PyTorch), where FOLDER holds cora.npz and pubmed.npz; `--bits 8 4 2`
-makes the table of README. `--networks gcn-2x16 --graphs cora --seeds 1` is a part of it, and quick; `--json` prints the accuracies of
-every seed, `--save FOLDER` keeps the networks for `bitsparse.nn.load_network`. Names of parameters are PyTorch Geometric's, which is not
-needed.
+makes the table of docs/accuracy.md. `--networks gcn-2x16 --graphs cora --seeds 1` is a part of it, and quick; `--json` prints the
+accuracies of every seed, `--save FOLDER` keeps the networks for `bitsparse.nn.load_network`. Names of parameters are PyTorch Geometric's,
+which is not needed.
 
 The recipe is Kipf and Welling's: Xavier, row-normalised features, dropout 0.5 before every layer, ReLU between, Adam, learning rate 0.01,
 weight decay 0.0005 (of two layers on the first alone), 200 epochs; the state of the best validation accuracy, looked at every five.
@@ -129,7 +129,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(), help="folder of the graphs (default: .)")
     parser.add_argument("--graphs", nargs="+", default=["cora", "pubmed"], help="NAME of NAME.npz, with a split")
-    parser.add_argument("--networks", nargs="+", default=NETWORKS, help="KIND-LAYERSxWIDTH (default: all of README)")
+    parser.add_argument(
+        "--networks", nargs="+", default=NETWORKS, help="KIND-LAYERSxWIDTH (default: all of docs/accuracy.md)"
+    )
     parser.add_argument("--bits", type=int, nargs="+", default=[8, 4])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=200)

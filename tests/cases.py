@@ -19,7 +19,7 @@ import cases_sparse
 import ml_dtypes
 import numpy as np
 
-from bitsparse.backends.params import EpilogueParams, packed_words
+from bitsparse.backends.params import EpilogueParams, PairTest, packed_words
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -283,6 +283,7 @@ def _quantize_cases() -> Iterator[Case]:
             memory=memory,
             scheme=scheme,
             steps=steps,
+            first=(0, 16, 13, (1 << 40) + 8, (1 << 63) - 1)[i // 3 % 5],
         ):
             rng = _seed(dtype, bits, shape)
             x = floats(rng, shape, dtype_of(dtype))
@@ -304,6 +305,7 @@ def _quantize_cases() -> Iterator[Case]:
                 "rounding": rounding,
                 "seed": 12345678901234567890 + bits,
                 "stream": bits,
+                "first_index": first,
                 "axis": axis,
                 "layout": layout,
             }
@@ -670,6 +672,61 @@ def _content_cases() -> Iterator[Case]:
         yield Case("bits.pack", "content_sum", f"{dtype}-{memory}-{_shape_id(shape)}", make)
 
 
+def _rows_of_bits(rng: np.random.Generator, shape: tuple[int, int], density: float) -> np.ndarray:
+    """Words (N, W) of rows of bits, among them empty, full and equal ones."""
+    bits = rng.random(shape) < density
+    bits[1::7], bits[3::11] = False, True
+    bits[::5] = bits[:1]
+    return words_of(bits.astype(np.uint8), 1, "planes")[:, 0]
+
+
+def _ones(words: np.ndarray) -> np.ndarray:
+    return np.bitwise_count(words).sum(axis=1).astype(np.int32)
+
+
+def _search_cases() -> Iterator[Case]:
+    sizes = [(1, 1), (3, 0), (0, 3), (2, 40), (9, 300), (17, 129), (5, 700)]
+    for (queries, n), length, density, k in itertools.product(sizes, (0, 5, 128, 300, 1024), (0.5, 0.05), (1, 9, 40)):
+        jaccard, masked = (n + length + k) % 2 == 0, (queries + k) % 3 == 0
+
+        def make(sizes=(queries, n), length=length, density=density, k=k, jaccard=jaccard, masked=masked):
+            rng = _seed("nearest", sizes, length)
+            asked, rows = (_rows_of_bits(rng, (size, length), density) for size in sizes)
+            ones = _ones(rows)
+            ones[::3] = -1 if masked else ones[::3]
+            return (asked, rows, ones, k, jaccard), {}
+
+        yield Case("search.nearest", "nearest", f"{queries}x{n}x{length}-{density}-k{k}-{jaccard}-{masked}", make)
+    tests = [(2, 1, -9), (2, 1, 0), (17, 7, 0), (1, 0, 0), (3, 1, 0), (2, 1, 1)]
+    for (m, n), length, test in itertools.product(sizes, (0, 5, 300), tests):
+
+        def make(m=m, n=n, length=length, test=test):
+            rng = _seed("pairs", m, n, length)
+            a, b = (_rows_of_bits(rng, (size, length), 0.3) for size in (m, n))
+            b = b[np.argsort(_ones(b), kind="stable")]
+            triangle = (m + n + length) % 2 == 1
+            return ((b if triangle else a), _ones(b if triangle else a), b, _ones(b), PairTest(*test), triangle), {}
+
+        yield Case("search.nearest", "pairs", f"{m}x{n}x{length}-{test}", make)
+    for rows, length in itertools.product((0, 1, 33), range(0, 1300, 118)):
+
+        def make(rows=rows, length=length):
+            return (_rows_of_bits(_seed("ones", rows, length), (rows, length), 0.5),), {}
+
+        yield Case("search.nearest", "ones_of", f"{rows}x{length}", make)
+    for metric, union in itertools.product(("jaccard", "hamming", "dot"), (1, 2, 3, 7, 100, 1023, 4096, 65535, 65536)):
+        for rows in (0, 1, 70):
+
+            def make(metric=metric, union=union, rows=rows):
+                rng = _seed("distances", metric, union, rows)
+                apart = rng.integers(0, union + 1, (rows, 3))
+                found = rng.integers(-1, 4, (rows, 3))
+                keys = np.minimum((apart << 32) // union, 2**32 - 1) if metric == "jaccard" else apart
+                return (keys.astype(np.uint32), found, metric, union), {}
+
+            yield Case("search.nearest", "distances", f"{metric}-{union}-{rows}", make)
+
+
 _ALL = [
     *_pack_cases(),
     *_unpack_cases(),
@@ -686,6 +743,7 @@ _ALL = [
     *(Case(*spec) for spec in cases_sparse.specs()),
     *_stats_cases(),
     *_content_cases(),
+    *_search_cases(),
 ]
 #: Equal ids are equal cases, met on two ways through the tables above.
 CASES: list[Case] = list({case.id: case for case in _ALL}.values())

@@ -107,6 +107,14 @@ def equal(x: Any, y: Any) -> None:
             assert np.array_equal(one, other)
 
 
+def with_values(pattern: Pattern, kind: str | None, heads: tuple[int, ...]) -> tuple[Any, ...]:
+    """A pattern with values of a dtype between its indices and its shape."""
+    indptr, indices, shape = pattern
+    if kind is None:
+        return indptr, indices, None, shape
+    return indptr, indices, np.random.default_rng(5).integers(0, 99, (indices.size, *heads)).astype(kind), shape
+
+
 Spec = tuple[str, str, str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]
 
 
@@ -119,6 +127,16 @@ def specs() -> Iterator[Spec]:
         yield "sparse.build", "validate_csr", label, lambda get=get: (get(), {})
         yield "sparse.build", "validate_csr", f"{label}-disordered", lambda get=get: (disordered(get()), {})
         yield "sparse.build", "frdc", label, lambda get=get: (get(), {})
+        if make()[2][1] < 10_000:  # a start for every column
+            yield "sparse.build", "transpose_csr", label, lambda get=get: (get(), {})
+            for kind, heads in (("f4", ()), ("i8", ()), ("?", ()), ("u2", (3,)), (None, ())):
+                yield (
+                    "sparse.build",
+                    "transpose_entries",
+                    f"{label}-{kind}",
+                    lambda get=get, kind=kind, heads=heads: (with_values(get(), kind, heads), {}),
+                )
+        yield from entry_specs(label, get)
         yield "sparse.build", "frdc_to_csr", label, lambda get=get: ((*build.frdc(*get()), get()[2]), {})
         for window in (1, 3, 8, 16):
             yield (
@@ -142,3 +160,92 @@ def specs() -> Iterator[Spec]:
                 label,
                 lambda get=get, dtype=dtype: ((build.csr_to_words(*get()), get()[2], np.dtype(dtype)), {}),
             )
+
+
+def distinct(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that ascend with each column once."""
+    rows = rows_of(indptr)
+    first = np.ones(indices.size, np.bool_)
+    first[1:] = (indices[1:] != indices[:-1]) | (rows[1:] != rows[:-1])
+    before = np.concatenate([[0], np.cumsum(first)]).astype(indptr.dtype)
+    return before[indptr], indices[first]
+
+
+def entry_specs(label: str, get: Callable[[], Pattern]) -> Iterator[Spec]:
+    """Cases of what is done with entries and their values."""
+
+    def values(count: int, dtype: Any, seed: int = 0, shape: tuple[int, ...] = ()) -> np.ndarray:
+        return np.random.default_rng(seed).integers(0, 5, (count, *shape)).astype(dtype)
+
+    def valued(dtype: Any, shape: tuple[int, ...] = ()) -> tuple[Any, ...]:
+        indptr, indices, _ = get()
+        return indptr, indices, values(indices.size, dtype, 1, shape)
+
+    kinds: tuple[tuple[Any, tuple[int, ...]], ...] = ((np.float32, ()), (np.int8, ()), (np.float64, (3,)))
+    for dtype, shape in kinds:
+        name = f"{label}-{np.dtype(dtype)}{shape or ''}"
+
+        def kept(dtype: Any = dtype, shape: tuple[int, ...] = shape) -> Any:
+            entries = valued(dtype, shape)
+            return (*entries, values(entries[1].size, np.int64, 2) < 3), {}
+
+        def rows(dtype: Any = dtype, shape: tuple[int, ...] = shape) -> Any:
+            size = get()[2][0]
+            picks = np.random.default_rng(3).integers(0, max(size, 1), 2 * size if size else 0)
+            return (*valued(dtype, shape), picks), {}
+
+        def columns(dtype: Any = dtype, shape: tuple[int, ...] = shape) -> Any:
+            width = get()[2][1]
+            return (*valued(dtype, shape), width // 3, width - width // 4), {}
+
+        yield "sparse.entries", "keep", name, kept
+        yield "sparse.entries", "take_rows", name, rows
+        yield "sparse.entries", "take_columns", name, columns
+
+        def gathered(dtype: Any = dtype, shape: tuple[int, ...] = shape) -> Any:
+            indptr, _, numbers = valued(dtype, shape)
+            return (numbers, np.random.default_rng(4).permutation(len(numbers)).astype(indptr.dtype)), {}
+
+        yield "sparse.entries", "gather", name, gathered
+
+    def found() -> Any:
+        indptr, indices, (m, n) = get()
+        places = (np.random.default_rng(5).integers(0, size, 50 if m and n else 0) for size in (max(m, 1), max(n, 1)))
+        rows, cols = (
+            np.concatenate([given, own]) for given, own in zip(places, (rows_of(indptr), indices), strict=True)
+        )
+        return (indptr, indices, rows.astype(np.int64), cols.astype(np.int64)), {}
+
+    yield "sparse.entries", "find", label, found
+    for dtype in (np.float32, np.uint8, None):
+        for shift in (-3, 0, 2):
+
+            def lines(dtype: Any = dtype, shift: int = shift) -> Any:
+                indptr, indices, shape = get()
+                return (indptr, indices, None if dtype is None else values(indices.size, dtype), shape, shift), {}
+
+            yield "sparse.entries", "diagonal", f"{label}-{dtype and np.dtype(dtype)}{shift}", lines
+
+    for dtype, subtract in itertools.product((np.float32, np.float64, np.int32, np.uint64), (False, True)):
+
+        def pair(dtype: Any = dtype, subtract: bool = subtract) -> Any:
+            indptr, indices, (_, n) = get()
+            left = values(indices.size, dtype, 6)
+            kept = values(indices.size, np.int64, 7) < 3
+            before = np.concatenate([[0], np.cumsum(kept)])
+            starts, columns = distinct(before[indptr].astype(indptr.dtype), indices[kept] // 2 * 2)
+            return ((indptr, indices, left), (starts, columns, values(columns.size, dtype, 8)), n, subtract), {}
+
+        yield "sparse.entries", "merge", f"{label}-{np.dtype(dtype)}-{subtract}", pair
+    for dtype in (np.float32, np.float64, np.int8, np.uint16, np.bool_, np.int64):
+        yield (
+            "sparse.entries",
+            "row_sums",
+            f"{label}-{np.dtype(dtype)}",
+            lambda dtype=dtype: (valued(dtype)[::2], {}),
+        )
+
+
+def rows_of(indptr: np.ndarray) -> np.ndarray:
+    """The row of every entry."""
+    return np.repeat(np.arange(indptr.size - 1), np.diff(indptr))

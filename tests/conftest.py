@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -69,8 +70,13 @@ def _available() -> dict[str, bool]:
         "hopper": gpu and _hopper_present(),
         "cora": DATA is not None and (DATA / "cora.npz").is_file(),
         "pubmed": DATA is not None and (DATA / "pubmed.npz").is_file(),
+        "mpi": importlib.util.find_spec("mpi4py") is not None and shutil.which("mpiexec") is not None,
+        "safetensors": importlib.util.find_spec("safetensors") is not None,
         "torch": importlib.util.find_spec("torch") is not None,
         "jax": importlib.util.find_spec("jax") is not None,
+        "tensorflow": importlib.util.find_spec("tensorflow") is not None,
+        "paddle": importlib.util.find_spec("paddle") is not None,
+        "flax": all(importlib.util.find_spec(name) is not None for name in ("jax", "flax", "equinox")),
         "pyg": all(importlib.util.find_spec(name) is not None for name in ("torch", "torch_geometric")),
     }
 

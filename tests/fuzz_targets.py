@@ -11,6 +11,7 @@ import random
 import re
 import zipfile
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import scipy.sparse as sp
 from fuzz_mutations import damaged, damaged_archive
 
 import bitsparse as bs
-from bitsparse import nn
+from bitsparse import distributed, nn
 from bitsparse.datasets import planetoid, read, read_edges, read_mtx, read_npz
 from bitsparse.graph import parts as parts_module
 from bitsparse.graph.packets import Group
@@ -138,6 +139,54 @@ def _lowbit_networks(folder: Path) -> Target:
                 assert network(graph, x).shape == (6, network.classes)
 
     return _archive_target(_saved(folder, networks), words, check, 4)
+
+
+def _shards(folder: Path) -> Target:
+    """The file of the only rank; those of several differ in nothing that is read by one."""
+    rng = np.random.default_rng(0)
+    comm = next(iter(distributed.local(1)))
+    matrix = sp.csr_array((rng.random((9, 9)) < 0.4) * rng.random((9, 9)))
+    scaled = bs.TCTiledCSR(matrix != 0, row_scale=rng.random(9), col_scale=rng.random(9))
+    files = []
+    for each in (matrix, scaled):
+        for method in ("blocks", "metis"):
+            part = distributed.partition(each, comm, method=method)
+            files.append(distributed.save_shard(folder, distributed.shard(each, part)).read_bytes())
+    words = (
+        b'{ } "format" "rank" "size" "hash" "method" "blocks" "metis" 0 1 2 null bounds order indptr columns'.split()
+    )
+
+    def check(content: bytes, folder: Path) -> None:
+        _written(folder, "shard-0-of-1.npz", content)
+        a = distributed.load_shard(folder, comm)
+        assert a.nbytes <= 16 * len(content) + (1 << 20)
+        if a.values is None or a.values.ndim == 1:
+            x = np.ones((a.shape[0], 2), np.float32)
+            assert distributed.spmm(a, x, exchange="halo").shape == x.shape
+
+    return _archive_target(files, words, check, 3)
+
+
+def _safe_shards(folder: Path) -> Target:
+    """The same in a file of safetensors."""
+    comm = next(iter(distributed.local(1)))
+    matrix = sp.csr_array(np.eye(9, k=1) + np.eye(9, k=-3))
+    part = distributed.partition(matrix, comm)
+    content = distributed.save_shard(
+        folder / "safe", distributed.shard(matrix, part), format="safetensors"
+    ).read_bytes()
+    words = (
+        b'{ } "dtype" "shape" "data_offsets" [0, 1] I32 I64 F64 BF16 BOOL "bounds" "order" __metadata__ 9 10'.split()
+    )
+
+    def check(content: bytes, folder: Path) -> None:
+        (folder / "safe").mkdir(exist_ok=True)  # apart from the file of the other format
+        _written(folder / "safe", "shard-0-of-1.safetensors", content)
+        a = distributed.load_shard(folder / "safe", comm)
+        assert a.nbytes <= 16 * len(content) + (1 << 20)
+        a.own_rows()
+
+    return _bytes_target([content], words, check, 12)
 
 
 def _binary_models(folder: Path) -> Target:
@@ -454,6 +503,8 @@ def all_targets(folder: Path) -> dict[str, Target]:
         "load_network": _networks(folder),
         "load_lowbit": _lowbit_networks(folder),
         "load_binary": _binary_models(folder),
+        "load_shard": _shards(folder),
+        **({"load_shard of safetensors": _safe_shards(folder)} if find_spec("safetensors") else {}),
         "read_npz": _graph_archives(),
         "read_edges": edges,
         "read_mtx": _bytes_target(mtx, [*(w + b" " for w in MTX_WORDS), b"\n", b"\n"], _check_mtx, 12),

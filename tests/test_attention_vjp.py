@@ -12,7 +12,7 @@ from sparse_inputs import dtype_of, graphs, pattern, same
 
 import bitsparse as bs
 from bitsparse.backends.host.edges import attention as compiled
-from bitsparse.backends.params import Dropout
+from bitsparse.backends.params import Dropout, Pattern
 from bitsparse.backends.reference.edges import attention as reference
 from bitsparse.backends.reference.scalar import edges_kept
 
@@ -112,8 +112,8 @@ def test_backends_agree_and_bits_do_not_depend_on_threads(name: str, host: Any) 
             how = {"negative_slope": 0.2, "dropout": drop}
             lse, share, above = (np.full((A.shape[0], n), np.nan) for n in (heads, heads, heads * 70))
             sums = {"lse": lse, "state": (share, above)}
-            y = backend.attention(A.indptr, A.indices, A.shape, x, source, target, **how, **sums)
-            ends = (turned.indptr, turned.indices, turned.shape, x, source, target, gradient)
+            y = backend.attention(Pattern(A.indptr, A.indices, A.shape), x, source, target, **how, **sums)
+            ends = (Pattern(turned.indptr, turned.indices, turned.shape), x, source, target, gradient)
             found = backend.attention_vjp(*ends, (y, lse, share, above), **how)
             made.append([y, lse, share, above, *(found[part] for part in ("x", "source", "target"))])
         for one, other in zip(made[0], made[1], strict=True):

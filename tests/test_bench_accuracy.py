@@ -13,10 +13,9 @@ import pytest
 import bitsparse as bs
 
 ROOT = Path(__file__).resolve().parent.parent
-pytestmark = [
-    pytest.mark.pyg,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch_geometric", "ignore:.*torch.jit:DeprecationWarning"),
-]
+_QUIET = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning:torch_geometric", "ignore:.*torch.jit:DeprecationWarning"
+)
 
 
 @pytest.fixture
@@ -60,6 +59,61 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "three.npz"
 
 
+def test_the_page_of_accuracies_is_that_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import accuracy_page
+
+    assert accuracy_page.PAGE.read_text("utf-8") == accuracy_page.page(accuracy_page.RESULTS)
+    about = {"device": "cpu: made up", "threads": 1, "commit": "0" * 12, "versions": {"torch": "2.13"}}
+    pairs = [(80.0, 81.0), (80.0, 81.5), (81.0, 82.0)]
+    params = [{"graph": "g", "model": "gcn", "seed": i, "theirs": a, "ours": b} for i, (a, b) in enumerate(pairs)]
+    accuracies = [{"32": 80.0, "4": 79.0}, {"32": 81.0, "4": 78.5}]
+    demo = [{"bits": 32, "accuracy": 80.25, "accuracy_std": 0.5}, {"bits": 1, "accuracy": 70.0, "accuracy_std": 2}]
+    runs = [
+        {"case": "demo-g", "params": {"graph": "g", "seeds": 2, "results": demo}},
+        {"case": "g-gin-3x64", "params": {"graph": "g", "network": "gin-3x64", "accuracies": accuracies}},
+    ]
+    for suite, records in (("accuracy", [{"params": each} for each in params]), ("accuracy-bits", runs)):
+        (tmp_path / "machine").mkdir(exist_ok=True)
+        (tmp_path / "machine" / f"{suite}.jsonl").write_text("\n".join(json.dumps(one | about) for one in records))
+    rows = [line for line in accuracy_page.page(tmp_path).splitlines() if line.startswith("| g ")]
+    assert rows == [
+        "| g | gcn | 3 | 80.33 +- 0.58 | 81.50 +- 0.50 | +1.17 | 0.17 | differ |",
+        "| g | 80.25 +- 0.50 | 70.00 +- 2.00 |",
+        "| g | GIN 3 x 64 | 80.5 | 78.8 (2.5) |",
+    ]
+
+
+def test_readme_says_what_the_page_says() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    page = (ROOT / "docs" / "accuracy.md").read_text("utf-8")
+    for row, said in (
+        ("pubmed | GCN 3 x 16", "a GCN 3 x 16 on PubMed "),
+        ("cora | GIN 3 x 64", "a GIN 3 x 64 on Cora "),
+    ):
+        (cells,) = (line.split(" | ")[2:] for line in page.splitlines() if line.startswith(f"| {row} |"))
+        means = [cell.split()[0] for cell in cells]
+        assert f"{said}{', '.join(means[:-1])} and {means[-1]}" in readme
+
+
+def test_what_runs_print_becomes_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import accuracy_bits
+
+    file = tmp_path / "accuracy-bits.jsonl"
+    options = ["--data", str(tmp_path), "--records", str(file), "--seeds", "1", "--only"]
+    accuracy_bits.main([*options, "demo-digits"])
+    accuracy_bits.main([*options, "demo-digits"])  # which is there
+    (record,) = map(json.loads, file.read_text("utf-8").splitlines())
+    assert (record["suite"], record["case"], record["params"]["seeds"]) == ("accuracy-bits", "demo-digits", 1)
+    assert [one["bits"] for one in record["params"]["results"]] == [32, 8, 4, 2, 1]
+    assert record["params"]["results"][0]["accuracy"] > 90
+    printed = '{"graph": "g", "network": "gcn-2x16", "accuracies": [{"32": 80.0}]}'
+    assert accuracy_bits.found("g-gcn-2x16", printed) == json.loads(printed)
+
+
+@pytest.mark.pyg
+@_QUIET
 def test_a_stopped_run_goes_on_and_makes_a_table(
     accuracy: Any, path: Path, threads: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +138,8 @@ def test_a_stopped_run_goes_on_and_makes_a_table(
     assert "three  gat          2" in capsys.readouterr().out
 
 
+@pytest.mark.pyg
+@_QUIET
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
 def test_pairs_start_equal_and_drop_the_same(accuracy: Any, path: Path, model: str) -> None:
     import torch
@@ -108,6 +164,8 @@ def test_pairs_start_equal_and_drop_the_same(accuracy: Any, path: Path, model: s
     assert not all(changed)
 
 
+@pytest.mark.pyg
+@_QUIET
 def test_dropout_keeps_the_mean_and_overwrites_its_last_draw(accuracy: Any) -> None:
     import torch
 
@@ -120,6 +178,8 @@ def test_dropout_keeps_the_mean_and_overwrites_its_last_draw(accuracy: Any) -> N
     assert torch.equal(drawn.draw(0.25, torch.Generator().manual_seed(0)), first)
 
 
+@pytest.mark.pyg
+@_QUIET
 def test_a_difference_counts_beyond_half_a_point_and_two_standard_errors(accuracy: Any) -> None:
     def verdict(*differences: float) -> str:
         records = [
@@ -134,6 +194,8 @@ def test_a_difference_counts_beyond_half_a_point_and_two_standard_errors(accurac
     assert verdict(5.0, -3.0, 1.0) == "equal"
 
 
+@pytest.mark.pyg
+@_QUIET
 def test_recipes_are_those_of_the_papers(accuracy: Any) -> None:
     assert accuracy.recipe("gat", "cora") == accuracy.Recipe((8,), 0.6, 0.005, 5e-4, False, 1000, True)
     assert accuracy.recipe("gat", "pubmed").decay == 1e-3

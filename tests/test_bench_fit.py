@@ -45,6 +45,34 @@ def test_dense_figures_come_out_again(fit: Any) -> None:
     assert fit.misses(rows, dense.predict, found)[1] < 1.01
 
 
+def test_random_products_are_judged_on_shapes_held_out(fit: Any) -> None:
+    """Times made of other figures: these come out again, and the choice by them finds the quickest variant of what was not fitted."""
+    from benchmarks.cases.random_products import shapes
+    from benchmarks.fit import products
+    from bitsparse.backends.cuda.matmul import wgmma
+
+    wanted = {"fill_clocks": 1500.0, "arrive_bytes": 60.0}
+    rows = []
+    for shape in shapes(24, 5, 1e10):
+        for kernel in ("planes", "digits"):
+            facts = products.facts_of(shape, kernel)
+            for t in wgmma.tilings(shape.n, facts["b_planes"], masked=False, wide=False)[:9]:
+                us = products.predict(wanted, facts | {"tiling": list(t)})
+                if np.isfinite(us):
+                    row = fit.Row(shape.name, f"{kernel}-{t}", facts | {"tiling": list(t)}, us, t.nb * t.qb == 1)
+                    rows.append(row)
+        rows.append(fit.Row(shape.name, products.PEER, products.facts_of(shape, products.PEER), 5.0))
+    unseen = {row.cell for row in rows if products.held_out(row)}
+    assert 0 < len(unseen) < 24
+    (of,) = products.FITS
+    start = {name: getattr(wgmma.RATES, name) for name in wanted}
+    found = fit.search([row for row in rows if of.takes(row)], of.predict, start)
+    assert found == pytest.approx(wanted, rel=1e-2)
+    lines = list(products.verdict(rows, [found]))
+    assert lines[1].split(": ")[1] == lines[3].split(": ")[1]
+    assert f"{len(unseen)} shapes" in lines[0]
+
+
 def product_rows(fit: Any, kernels: tuple[str, ...]) -> list[Any]:
     """Times as the library estimates them."""
     from benchmarks.fit import rows as fit_rows

@@ -129,6 +129,7 @@ def test_the_suite_has_its_cases() -> None:
     promised |= {
         f"{kind}-fp32-{g}-D{d}" for kind in ("sddmm", "spmm-pattern") for g in graphs for d in (16, 64, 128, 256)
     }
+    promised |= {f"sddmm-tf32-{g}-D{d}" for g in graphs for d in (16, 64, 128, 256)}
     promised |= {f"gat-fp32-{g}-H4x32" for g in graphs} | {f"agnn-fp32-{g}-D128" for g in graphs}
     promised |= {f"translate-{g}" for g in graphs + made} | {f"scaled-fp32-{g}-D16" for g in graphs}
     assert promised <= set(names)
@@ -248,6 +249,7 @@ RECORDS = [
     record("spmm-bf16-a-D16", 1.0, 9.0, field_ratio=1.41, replayed=False),
     record("spmm-fp32-reddit-communities-D16", 1.0, 2.0, source="synthetic communities graph", field_ratio=None),
     record("sddmm-fp32-a-D16", 1.0, 3.0, field_ratio=1.3),
+    record("sddmm-tf32-a-D16", 1.0, 3.0, field_ratio=1.7, precision="tf32"),
     record("gat-fp32-a-H4x32", 1.0, 3.5),
     record("translate-COLLAB", 5.0, 100.0),
     record("translate-reddit-communities", 50.0, None, source="synthetic"),
@@ -281,6 +283,7 @@ def test_the_summary_takes_means_and_worst_cells() -> None:
     assert found["synthetic fp32, cuSPARSE"].cells == {"spmm-fp32-reddit-communities-D16": 2.0}
     assert found["the gather estimate over ours, fp32"].cells == {"spmm-fp32-a-D16": 0.8, "spmm-fp32-b-D16": 0.2}
     assert found["sddmm fp32, field"].cells == {"sddmm-fp32-a-D16": 1.3}
+    assert found["sddmm, TF32 allowed, field"].cells == {"sddmm-tf32-a-D16": 1.7}
     assert found["translate COLLAB, 10 ms over ours"].cells == {"translate-COLLAB": 2.0}
     assert bars.row(found["translate reddit, 40 ms over ours"])[-1] == "NO"
     assert math.isclose(found["GAT, 4 heads x 32, PyTorch"].cells["gat-fp32-a-H4x32"], 3.5)
@@ -289,7 +292,7 @@ def test_the_summary_takes_means_and_worst_cells() -> None:
 def test_the_summary_prints(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
     later = record("gat-fp32-a-H4x32", 1.0, 7.0)
-    other = {"suite": "gemm", "case": "matmul"}
+    other = {"suite": "host", "case": "matmul"}
     path.write_text("".join(json.dumps(one) + "\n" for one in [*RECORDS, later, other]))
     command = [sys.executable, str(BENCHMARKS / "summary.py"), str(path), "--cells"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

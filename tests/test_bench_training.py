@@ -45,9 +45,58 @@ def test_the_suite_has_its_cases() -> None:
     graphs += [f"{size}-{kind}" for size in ("reddit", "products") for kind in ("power_law", "communities")]
     want = {f"training-{kind}-{dtype}-{graph}" for kind in KINDS for dtype in ("fp32", "bf16") for graph in graphs}
     want |= {f"training-cpu-gcn-{graph}-{peer}" for graph in ("pubmed", "artist") for peer in ("pyg", "torch")}
+    want |= {
+        f"training-{kind}-{dtype}-{last}-{graph}{own}"
+        for kind in KINDS[:4]
+        for dtype in ("int8", "int4")
+        for last in ("float32", "sums")
+        for graph in graphs[3:]
+        for own in ("", "-own")
+    }
+    want |= {f"minibatch-{device}-sage-{graph}" for device in ("cpu", "cuda") for graph in ("pubmed", "artist")}
     want |= {"training-cpu-accelerate-cora", "training-accelerate-cora"}
+    want |= {f"jax{place}-{kind}" for place in ("-cpu", "") for kind in ("host-layer", "gat-artist-segment")}
+    want |= {
+        f"jax{place}-gcn-{name}-{peer}"
+        for place in ("-cpu", "")
+        for name in ("artist", "COLLAB")
+        for peer in ("segment", "bcoo")
+    }
+    want |= {f"jax-gcn-{name}-bcsr" for name in ("artist", "COLLAB")}
     assert len(names) == len(want)
     assert set(names) == want
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", KINDS[:4])
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_quantised_epochs_have_the_gradients_of_the_peer(kind: str, precision: str) -> None:
+    from benchmarks.cases import training
+
+    made = small()
+    ours = training.ours_of(kind, made, made.x, precision, "sums")
+    weights = {name: part.detach().clone() for name, part in training.named(ours).items()}
+    peer = training.peer_of(kind, made, made.x, precision, weights)
+    facts = training.compare("case", precision, ours, peer)
+    assert 1e-4 < facts["gradient_difference"] < training.TOLERANCE[precision][0]
+    assert ours.network.quantization.bits == training.BITS[precision]
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("network", ["gcn", "gat"])
+def test_sides_in_jax_have_equal_gradients(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scipy import sparse
+
+    from benchmarks.cases import training_jax
+
+    dense = np.random.default_rng(0).random((60, 60)) < 0.1
+    A = sparse.csr_array((dense | dense.T | np.eye(60, dtype=bool)).astype(np.float32))
+    monkeypatch.setattr(training_jax, "pattern", lambda name: (A, "made here"))
+    for peer in ("segment", "bcoo", "bcsr"):
+        made = training_jax.gradients("case", network, "artist", peer, "cpu")
+        assert made.params["gradient_difference"] < 1e-5
+        made.ours()
+    assert training_jax.host_time("cpu").params["layers"] == 10
 
 
 @pytest.mark.torch
@@ -109,7 +158,7 @@ def test_a_case_without_what_a_gpu_measures(kind: str, monkeypatch: pytest.Monke
 
     made = small()
     matrix = SimpleNamespace(facts=lambda: {"graph": "small", "entries": 0}, reuse=2.0)
-    samples = iter([[0.5, 4.0], [2.0, 9.0]])
+    samples = iter([[0.5, 4.0, 4.0], [2.0, 9.0, 3.0]])
 
     def replay(launches: list[Any], repetitions: int) -> list[float]:
         for launch in launches:
@@ -127,6 +176,7 @@ def test_a_case_without_what_a_gpu_measures(kind: str, monkeypatch: pytest.Monke
     assert prepared.measure(Protocol()) == (0.5, 9.0)  # four calls a sample, and one
     facts = prepared.params
     assert (facts["entries"], facts["features"], facts["classes"]) == (made.indices.numel(), 40, 5)
+    assert facts["without_edges_ms"] == 3.0
     assert (facts["peak_bytes"], facts["peer_bytes"], facts["replayed"], facts["peer_replayed"]) == (7, 7, False, False)
     json.dumps(facts)
 
@@ -163,3 +213,42 @@ def test_epochs_on_the_cpu(peer: str | None, monkeypatch: pytest.MonkeyPatch) ->
     case = bench.Case("training-cpu", lambda: prepared)
     (record,) = bench.run_cases("training", [case], machine, bench.Protocol(0, 1, 1.0, 1.0, 0.0))
     assert record.ratio > 0
+
+
+def test_the_bars() -> None:
+    from benchmarks.suites import bars, training_bars
+
+    def record(case: str, ours: float, peer: float, **params: Any) -> dict[str, Any]:
+        return {"case": case, "ours_ms": ours, "peer_ms": peer, "ratio": peer / ours, "params": params}
+
+    sides = {"precision": "fp32", "peak_bytes": 50, "peer_bytes": 100, "without_edges_ms": 4.0}
+    records = [
+        record("training-gcn-fp32-reddit-power_law", 10.0, 20.0, network="gcn", **sides),
+        record("training-gcn-fp32-reddit-communities", 10.0, 16.0, network="gcn", **sides),
+        record("training-gat-fp32-cora", 1.0, 5.0, network="gat", **sides),
+        record("training-accelerate-cora", 2.0, 3.0, network="gcn", precision="fp32"),
+    ]
+    made = training_bars.bars(records)
+    found = {bar.title: bar for bar in made if bar.cells and not bar.title.startswith(" ")}
+    assert set(found) == {
+        "reddit gcn fp32",
+        "small gat fp32",
+        "reddit gcn memory, the peer's over ours",
+        "accelerate on cora, PyTorch Geometric",
+    }
+    assert bars.row(found["reddit gcn fp32"])[5:] == [
+        "1.60", "1.70", "2.10", "training-gcn-fp32-reddit-communities", "NO",
+    ]  # fmt: skip
+    assert bars.row(found["reddit gcn memory, the peer's over ours"])[-1] == "yes"
+    limit = next(bar for bar in made if bar.title.startswith("  if") and bar.cells)
+    assert sorted(limit.cells.values()) == [4.0, 5.0]
+
+
+@pytest.mark.torch
+def test_a_problem_without_edges() -> None:
+    from benchmarks.cases import training
+
+    made = training.without_edges(small())
+    side = training.ours_of("gcn", made, made.x, "fp32")
+    assert made.nodes == 90
+    assert float(side.step()) > 0

@@ -281,6 +281,23 @@ def test_stochastic_quantisation_needs_or_takes_a_seed() -> None:
     assert np.array_equal(one.toarray(), other_form.toarray()), "draws go by logical index, whatever the layout"
 
 
+@pytest.mark.parametrize("columns", [16, 13])
+def test_a_part_of_an_array_draws_by_its_place_in_it(columns: int) -> None:
+    x = np.random.default_rng(3).standard_normal((60, columns)).astype(np.float32)
+    options = {"scheme": "symmetric", "rounding": "stochastic", "seed": 1, "stream": 2, "range": 4.0}
+    whole = bs.quantize(x, 4, **options).toarray()
+    for form in ({}, {"axis": -2}, {"layout": "rows"}):
+        parts = [
+            bs.quantize(x[rows], 4, first_index=rows.start * columns, **options, **form).toarray()
+            for rows in (slice(0, 7), slice(7, 8), slice(8, 8), slice(8, 60))
+        ]
+        assert np.array_equal(np.concatenate(parts), whole)
+    assert not np.array_equal(bs.quantize(x, 4, first_index=1, **options).toarray(), whole)
+    for wrong in (-1, 1 << 63, 0.5):
+        with pytest.raises((ValueError, TypeError), match="first_index"):
+            bs.quantize(x, 4, first_index=wrong, **options)
+
+
 @pytest.mark.parametrize("granularity", ["tensor", "row", "col"])
 @pytest.mark.parametrize("memory", MEMORY)
 def test_memory_order_changes_nothing(granularity: str, memory: str) -> None:

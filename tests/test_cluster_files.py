@@ -21,6 +21,7 @@ from scipy import sparse
 import bitsparse as bs
 from bitsparse import nn
 from bitsparse.errors import FileFormatError, LockError
+from bitsparse.nn.cluster.journal import run_key
 from bitsparse.nn.cluster.lock import RunLock
 
 NODES = 40
@@ -137,6 +138,15 @@ def test_a_second_run_of_one_process_is_refused(tmp_path: Path) -> None:
             told.append(done)
 
     assert np.array_equal(runner(progress=second).run(x, path), expected) and told == [2]
+
+
+def test_a_system_without_such_locks_is_told_before_a_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(LockError, match=r"^run: this system has no file locks"):
+        RunLock("run", tmp_path / "y")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lock_outlives_its_copies_in_forked_children(tmp_path: Path) -> None:
@@ -412,13 +422,17 @@ def test_no_nodes(tmp_path: Path) -> None:
 
 
 # -- whose journal it is ----------------------------------------------------------------------------------------------
+def key_of(one: Any, x: Any) -> str:
+    return run_key(one._graph, one.packets, one.model, x)
+
+
 def test_the_order_of_the_nodes_counts_for_a_journal() -> None:
     """Parts of the same sizes hold other nodes: every group's rows belong elsewhere."""
     _, _, x, _ = parts()
     one, two = runner(), runner(labels=np.arange(NODES) // 4)
     assert np.array_equal(one.packets.blocks, two.packets.blocks)
-    assert one._key(x) != two._key(x)
-    assert one._key(x) == runner()._key(x)
+    assert key_of(one, x) != key_of(two, x)
+    assert key_of(one, x) == key_of(runner(), x)
 
 
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gin"])

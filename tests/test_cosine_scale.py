@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import bitsparse as bs
+from bitsparse.backends.params import Pattern
 from bitsparse.backends.reference.edges import attention as reference
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -65,7 +66,7 @@ def test_rows_of_very_different_sizes_attend_to_each_other(dtype: Any, device: s
     np.testing.assert_allclose(
         back(lse), np.log(np.exp(scores).sum(axis=1)), rtol=1e-5 if dtype == np.float32 else 1e-13
     )
-    wanted = reference.cosine_attention(csr.indptr, csr.indices, csr.shape, x, beta=2.0)
+    wanted = reference.cosine_attention(Pattern(csr.indptr, csr.indices, csr.shape), x, beta=2.0)
     np.testing.assert_allclose(back(made), wanted, rtol=2e-5 if dtype == np.float32 else 1e-12)
 
 

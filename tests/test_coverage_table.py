@@ -233,6 +233,18 @@ def mean_gradient(x: np.ndarray) -> np.ndarray:
     return SQUARE.toarray().T @ (x.astype(float) / np.maximum(np.diff(SQUARE.indptr), 1)[:, None])
 
 
+def quantised_sums(got: np.ndarray, x: np.ndarray, matrix: np.ndarray) -> bool:
+    """Sums of codes of 8 bits: every edge is off by half a step at most, but for the rounding of sums and values."""
+    want, step = matrix.astype(float) @ x.astype(float), float(np.abs(x.astype(float)).max()) / 127
+    bound = 0.51 * step * matrix.sum(axis=1, keepdims=True) + 0.005 * np.abs(want).max()
+    return got.dtype == np.float32 and bool((np.abs(got - want) <= bound).all())
+
+
+def product_gradient(got: np.ndarray, x: np.ndarray) -> bool:
+    want = x.astype(float).sum(axis=0)[:, None]
+    return got.dtype == np.float32 and bool(np.abs(got - want).max() <= 0.02 * np.abs(want).max())
+
+
 def weighted_ends(x: np.ndarray) -> np.ndarray:
     weights = x.astype(float).reshape(-1)[:EDGES]
     return sparse.csr_array((weights, SQUARE.indices, SQUARE.indptr), SQUARE.shape).toarray().T @ x.astype(float)
@@ -281,6 +293,24 @@ ROWS |= {
             got.astype(float),
             np.stack([np.bincount(EDGE_ROW, column, 9) for column in edge_rows(x).astype(float).T], 1),
         ),
+        forms=False,
+    ),
+    "quantized_spmm": Row(
+        lambda x, b, f: bs.quantized_spmm(SQUARE, x),
+        lambda dtype, bits: dtype in BELOW_FLOAT64,
+        lambda got, x, b: quantised_sums(got, x, SQUARE.toarray()),
+        forms=False,
+    ),
+    "quantized_spmm_vjp": Row(
+        lambda x, b, f: bs.quantized_spmm_vjp(SQUARE, x),
+        lambda dtype, bits: dtype in BELOW_FLOAT64,
+        lambda got, x, b: quantised_sums(got, x, SQUARE.toarray().T),
+        forms=False,
+    ),
+    "quantized_matmul_vjp": Row(
+        lambda x, b, f: bs.quantized_matmul_vjp(x, SIGNS, (SIGNS[:1] ** 2).repeat(len(x), axis=0), wrt="w"),  # ones
+        lambda dtype, bits: dtype in BELOW_FLOAT64,
+        lambda got, x, b: product_gradient(got, x),
         forms=False,
     ),
     "spmm_vjp": Row(
@@ -438,6 +468,44 @@ ROWS |= {
         lambda got, x, b: np.array_equal(got.toarray(), np.concatenate([packed_values(x, b)] * 2, axis=got.axis)),
     ),
 }
+
+
+def codes_only(dtype: str, bits: int) -> bool:
+    return dtype in ("bool", "int8", "uint8")
+
+
+def itself(got: Any, x: np.ndarray, bits: int) -> bool:
+    """Every row is as near to itself as can be."""
+    return got.shape == (len(x), 1) and not got.any()
+
+
+ROWS |= {
+    "nearest": Row(lambda x, b, f: bs.nearest(x, x, 1)[0], codes_only, itself, forms=False),
+    "plan_nearest": Row(lambda x, b, f: bs.plan_nearest(x, len(x), 1)(x)[0], codes_only, itself, forms=False),
+    "pairs": Row(
+        lambda x, b, f: bs.pairs(x, threshold=0.0)[0],
+        codes_only,
+        lambda got, x, b: got.size == len(x) * (len(x) - 1) // 2,
+        forms=False,
+    ),
+    "pairs_iter": Row(
+        lambda x, b, f: next(iter(bs.pairs_iter(x, threshold=0.0)))[0],
+        codes_only,
+        lambda got, x, b: got.size == len(x) * (len(x) - 1) // 2,
+        forms=False,
+    ),
+    "from_packbits": Row(
+        lambda x, b, f: bs.from_packbits(x),
+        lambda dtype, bits: dtype in ("int8", "uint8"),
+        lambda got, x, b: np.array_equal(
+            got.toarray(), np.unpackbits(x.view(np.uint8) ^ np.uint8(128 if x.dtype == np.int8 else 0), axis=-1)
+        ),
+        forms=False,
+    ),
+    "from_rdkit": Row(
+        lambda x, b, f: bs.from_rdkit(x), lambda dtype, bits: False, lambda got, x, b: False, forms=False
+    ),
+}
 CELLS = [
     (name, dtype, form)
     for name, dtype, form in itertools.product(ROWS, DTYPES, FORMS)
@@ -478,7 +546,7 @@ ON_GPU = {
 }
 ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
 ON_GPU |= {"bmm", "plan_bmm"}
-ON_GPU |= {"quantized_matmul", "plan_quantized_matmul"}
+ON_GPU |= {"quantized_matmul", "plan_quantized_matmul", "quantized_matmul_vjp", "quantized_spmm", "quantized_spmm_vjp"}
 ON_GPU |= {"spmm", "plan_spmm", "sddmm", "aggregate_edges", "edge_softmax", "attention", "cosine_attention"}
 ON_GPU |= {"spmm_vjp", "sddmm_vjp", "attention_vjp", "edge_softmax_vjp", "aggregate_edges_vjp"}
 ON_GPU |= {"cosine_attention_vjp", "gatv2_scores", "gatv2_scores_vjp", "sampled_spmm_vjp"}
@@ -487,6 +555,7 @@ ON_GPU |= {"FRDC", "TCTiledCSR"}
 ON_GPU |= {"add", "concat"}
 ON_GPU |= {"vstack", "hstack", "block_diag", "kron", "tril", "triu"}
 ON_GPU |= {"sampled_spmm", "plan_sampled_spmm"}
+ON_GPU |= {"nearest", "plan_nearest", "pairs", "pairs_iter", "from_packbits", "from_rdkit"}
 
 
 def to_gpu(x: np.ndarray) -> Any:

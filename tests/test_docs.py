@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,30 @@ def test_sections_are_where_a_link_says(page: Path) -> None:
         assert section in anchors
 
 
+def test_a_release_has_links_that_work_on_a_package_index() -> None:
+    spec = importlib.util.spec_from_file_location("links", ROOT / ".ci" / "links.py")
+    assert spec is not None and spec.loader is not None
+    links = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(links)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    here = "https://example.org/who/bitsparse"
+    shown = links.absolute(readme + "[a](#measured) [b](https://example.org/c)", here, "v1")
+    assert set(re.findall(r"\]\((?!https:)([^)]*)\)", shown)) == {"#measured"}
+    files = re.findall(rf"\]\({here}/blob/v1/([^)#]+)", shown)
+    assert files and all((ROOT / file).is_file() for file in files)
+    assert "(https://example.org/c)" in shown
+    project = tomllib.loads(links.with_urls((ROOT / "pyproject.toml").read_text(encoding="utf-8"), here, "v1"))[
+        "project"
+    ]
+    assert project["urls"]["Changelog"] == f"{here}/blob/v1/CHANGELOG.md"
+    assert project["scripts"] == {"bitsparse": "_bitsparse_command:main"}
+
+
 # ---- the reference
 #: Packages whose ``__all__`` is for users; the names of the others are among those of bitsparse itself.
-HOMES = ["bench", "cli", "datasets", "graph", "interop", "jit", "nn", "torch", "viz"]
+HOMES = ["bench", "cli", "datasets", "distributed", "graph", "interop", "jax", "jit", "nn", "torch", "viz"]
+#: Homes of frameworks, which need not be there.
+OF_FRAMEWORKS = {"bitsparse.jax", "bitsparse.torch"}
 PUBLIC = ["bitsparse", *(f"bitsparse.{name}" for name in HOMES)]
 
 
@@ -57,11 +80,18 @@ def listed() -> dict[str, set[str]]:
 
 def public(module: str) -> list[str]:
     """Its ``__all__``; of the home of a framework read from the file, as the framework need not be there."""
-    if module != "bitsparse.torch":
+    if module not in OF_FRAMEWORKS:
         return list(importlib.import_module(module).__all__)
-    tree = ast.parse((Path(bitsparse.__file__).parent / "torch" / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse(
+        (Path(bitsparse.__file__).parent / module.split(".")[1] / "__init__.py").read_text(encoding="utf-8")
+    )
     assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
     return list(ast.literal_eval(assigned[-1].value))
+
+
+def needs_a_framework(module: str) -> bool:
+    """True of ``bitsparse.torch`` and ``bitsparse.jax`` and of what is inside them, such as ``bitsparse.jax.flax``."""
+    return ".".join(module.split(".")[:2]) in OF_FRAMEWORKS
 
 
 def object_of(module: str, name: str) -> Any:
@@ -73,14 +103,15 @@ def test_every_public_name_is_on_a_page_of_the_reference(module: str) -> None:
     pages = listed()
     missing = set(public(module)) - pages[module]
     if missing:  # one object may be public in two places; a page has it once
-        elsewhere = [object_of(at, name) for at in pages.keys() - {"bitsparse.torch"} for name in pages[at]]
+        elsewhere = [object_of(at, name) for at in pages if not needs_a_framework(at) for name in pages[at]]
         missing = {name for name in missing if not any(object_of(module, name) is one for one in elsewhere)}
     assert missing == set()
     assert pages[module] - set(public(module)) == set()
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param(one, marks=pytest.mark.torch) if "torch" in one else one for one in PUBLIC]
+    "module",
+    [pytest.param(one, marks=getattr(pytest.mark, one[10:])) if one in OF_FRAMEWORKS else one for one in PUBLIC],
 )
 def test_every_public_name_has_a_docstring(module: str) -> None:
     """Or, being neither a function nor a class, a sentence on its page."""

@@ -25,7 +25,7 @@ def examples(module: str) -> list[doctest.DocTest]:
 
 
 #: Homes of frameworks, which are imported only where the framework is.
-HOMES = {"bitsparse.torch": "torch"}
+HOMES = {"bitsparse.jax": "jax", "bitsparse.torch": "torch"}
 OF_FRAMEWORKS = [module for module in MODULES if module.startswith(tuple(HOMES))]
 WITH_EXAMPLES = [module for module in MODULES if module not in OF_FRAMEWORKS and examples(module)]
 
@@ -37,8 +37,27 @@ def test_examples(module: str, host) -> None:
 
 @pytest.mark.torch
 def test_examples_in_pytorch(host) -> None:
+    run_home("bitsparse.torch")
+
+
+@pytest.mark.jax
+def test_examples_in_jax(host) -> None:
+    run_home("bitsparse.jax")
+
+
+@pytest.mark.flax
+def test_examples_in_flax_and_equinox(host) -> None:
+    for module in LAYERS_OF_JAX:
+        run(module)
+
+
+#: Modules of one home that need other frameworks beside it.
+LAYERS_OF_JAX = ("bitsparse.jax.equinox", "bitsparse.jax.flax")
+
+
+def run_home(home: str) -> None:
     for module in OF_FRAMEWORKS:
-        if examples(module):
+        if module.startswith(home) and module not in LAYERS_OF_JAX and examples(module):
             run(module)
 
 

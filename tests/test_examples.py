@@ -1,6 +1,8 @@
 """The examples run, and compute what they say."""
 
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,8 +25,16 @@ def example(name):
 
 
 def test_there_are_examples():
-    tested = ["batched_gin", "cluster_gcn", "from_pyg", "jax_spmm", "quantized_layer"]
-    tested += ["train_bigcn", "train_quantized", "train_torch"]
+    tested = [
+        "batched_gin",
+        "binary_search",
+        "cluster_gcn",
+        "distributed_jax",
+        "from_pyg",
+        "quantized_layer",
+        "tanimoto",
+    ]
+    tested += ["train_batches", "train_bigcn", "train_distributed", "train_jax", "train_quantized", "train_torch"]
     assert [path.stem for path in EXAMPLES] == tested
 
 
@@ -32,6 +42,22 @@ def test_error_against_float32_is_small(capsys):
     error = example("quantized_layer").main()
     assert 0 < error < 0.02
     assert "relative error" in capsys.readouterr().out
+
+
+def test_ordering_candidates_by_the_floats_finds_more(capsys, tmp_path):
+    found = example("binary_search").main()
+    assert list(found.values()) == sorted(found.values())
+    assert found[16] > 0.98
+    np.save(tmp_path / "x.npy", np.eye(200))
+    assert example("binary_search").main([tmp_path / "x.npy"])[16] > 0
+    assert "as signs" in capsys.readouterr().out
+
+
+def test_fewer_molecules_are_more_alike(capsys):
+    counts = example("tanimoto").main()
+    assert list(counts.values()) == sorted(counts.values())
+    assert counts[0.3] > 0
+    assert "fingerprints of 2048 bits" in capsys.readouterr().out
 
 
 def test_cluster_gcn_is_about_as_good_as_the_whole_graph(capsys):
@@ -72,19 +98,23 @@ def test_a_model_of_pytorch_geometric_is_trained_read_and_quantised(tmp_path, ca
 def test_without_a_framework_it_says_what_to_install(monkeypatch):
     for name, needed, said in (
         ("from_pyg", "torch_geometric", "pip install torch torch_geometric"),
-        ("jax_spmm", "jax", "pip install jax"),
+        ("train_jax", "jax", "pip install .bitsparse.jax.."),
         ("train_quantized", "torch", "pip install torch"),
     ):
         for loaded in [needed, *(name for name in sys.modules if name.startswith(f"{needed}."))]:
             monkeypatch.setitem(sys.modules, loaded, None)  # as if it were not installed
         with pytest.raises(SystemExit, match=said):
-            example(name).main(*([[]] if name == "from_pyg" else []))
+            example(name).main(*([] if name == "train_quantized" else [[]]))
 
 
-@pytest.mark.jax
-def test_sums_in_jax(capsys):
-    assert example("jax_spmm").main() < 1e-5
-    assert "loss" in capsys.readouterr().out
+@pytest.mark.flax
+@pytest.mark.parametrize(
+    ("layer", "bits"), [("gcn", []), ("sage", []), ("gat", []), ("gcn", ["--bits", "8"]), ("gat", ["--bits", "4"])]
+)
+def test_networks_are_trained_in_jax(layer, bits, tmp_path, capsys):
+    given = [str(three_classes(tmp_path)), "--layer", layer, "--epochs", "60", *bits]
+    assert min(example("train_jax").main(given).values()) > 85
+    assert "test accuracy" in capsys.readouterr().out
 
 
 def three_classes(folder):
@@ -100,6 +130,14 @@ def three_classes(folder):
     path = folder / "three.npz"
     np.savez(path, indptr=indptr, indices=cols, num_nodes=n, features=x.astype(np.float32), labels=labels, **masks)
     return path
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("bits", ["8", "32"])
+def test_networks_are_trained_on_batches(bits, tmp_path, capsys):
+    given = [str(three_classes(tmp_path)), "--epochs", "15", "--batch", "16", "--fanout", "4", "--device", "cpu"]
+    assert example("train_batches").main([*given, "--bits", bits])[0] > 85
+    assert "seed 0" in capsys.readouterr().out
 
 
 @pytest.mark.torch
@@ -138,3 +176,35 @@ def test_networks_are_trained_and_quantised(tmp_path, capsys):
     assert learned[0]["accuracies"][0][32] > 85
     assert abs(learned[0]["accuracies"][0][8] - learned[0]["accuracies"][0][32]) < 4
     assert '"graph": "three"' in capsys.readouterr().out
+
+
+def by_torchrun(folder, name, *arguments):
+    """What an example prints on two ranks."""
+    path = next(path for path in EXAMPLES if path.stem == name)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launcher, str(path), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "JAX_PLATFORMS": "cpu"},
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.torch
+def test_a_network_is_trained_by_two_ranks_and_runs_in_few_bits(tmp_path):
+    for bits in ("8", "32"):
+        said = by_torchrun(tmp_path, "train_distributed", "--nodes", "2000", "--bits", bits).splitlines()
+        assert min(float(part.split(" %")[0].split(": ")[-1]) for part in said[-1].split(", ")) > 80
+
+
+@pytest.mark.jax
+@pytest.mark.torch
+def test_two_processes_of_jax_hand_their_shards_over(tmp_path):
+    said = by_torchrun(tmp_path, "distributed_jax")
+    assert "2 processes, 2 devices" in said
+    assert "the sums of one device, bit for bit: True" in said

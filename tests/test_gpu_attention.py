@@ -9,11 +9,11 @@ import pytest
 import scipy.sparse as sp
 from sparse_inputs import dtype_of, graphs, pattern
 from test_gpu_bits import empty, raw, to_device, to_host
-from test_gpu_sddmm import UNITS, ends, on_device
+from test_gpu_sddmm import UNITS, ends, scheduled
 
 import bitsparse as bs
-from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges import attention as cuda
+from bitsparse.backends.cuda.edges.attention_layout import layout, tuned
 
 pytestmark = pytest.mark.gpu
 
@@ -61,8 +61,7 @@ def check_attention(
     out = empty((A.shape[0], heads * width), kind)
     lse = empty((A.shape[0], heads), compute) if with_lse else None
     got = cuda.attention(
-        *on_device(A, wide),
-        A.shape,
+        scheduled(A, wide),
         *(to_device(part) for part in (x, source, target)),
         negative_slope=SLOPE,
         out=out,
@@ -83,7 +82,7 @@ def check_cosines(A: sp.csr_array, width: int, dtype: str, beta: float, wide: bo
     x[::7] = 0
     A = sp.csr_array((A.data, A.indices, np.append(A.indptr, [A.nnz] * (x.shape[0] - A.shape[0]))), shape=(len(x),) * 2)
     out, lse = empty(x.shape, kind), empty((len(x), 1), np.float64 if dtype == "float64" else np.float32)
-    got = cuda.cosine_attention(*on_device(A, wide), A.shape, to_device(x), beta=beta, out=out, lse=lse, **variant)
+    got = cuda.cosine_attention(scheduled(A, wide), to_device(x), beta=beta, out=out, lse=lse, **variant)
     assert got is out
     rows, cols = ends(A)
     exact = x.astype(np.longdouble)
@@ -112,6 +111,21 @@ def test_heads_and_widths(heads: int, width: int) -> None:
 def test_dtypes(dtype: str) -> None:
     for name, heads, width in (("square", 4, 32), ("hubs", 1, 48), ("hubs", 3, 5)):
         check_attention(GRAPHS[name], heads, width, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_heads_that_are_laid_out_as_whole_vectors(dtype: str) -> None:
+    for name, heads, width in (("square", 1, 41), ("hubs", 3, 5), ("hubs", 4, 32), ("square", 2, 1)):
+        check_attention(GRAPHS[name], heads, width, dtype, lay=True)
+    for name, width in (("square", 41), ("hubs", 3), ("hubs", 150)):
+        check_cosines(GRAPHS[name], width, dtype, 1.5, lay=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(("heads", "width"), [(1, 24), (4, 32), (3, 200), (5, 7), (2, 600)])
+def test_hundreds_of_pieces(heads: int, width: int, dtype: str) -> None:
+    """Joined by many threads of a column, few, and one."""
+    check_attention(GRAPHS["hubs"], heads, width, dtype, longest=4, span=4)
 
 
 def test_wide_indices() -> None:
@@ -147,7 +161,7 @@ def test_special_scores() -> None:
     target[0, 0], target[1, 1], target[2, 0] = np.nan, -np.inf, np.inf
     source[A.indices[-1], 1] = -np.inf
     got = to_host(
-        cuda.attention(*on_device(A), A.shape, *(to_device(part) for part in (x, source, target)), negative_slope=SLOPE)
+        cuda.attention(scheduled(A), *(to_device(part) for part in (x, source, target)), negative_slope=SLOPE)
     ).reshape(5, 2, 4)
     assert np.isnan(got[0, 0]).all()
     assert np.isfinite(got[0, 1]).all() == (A.indices[-1] not in A.indices[:3] or True)
@@ -164,21 +178,17 @@ def test_nothing_to_do() -> None:
     A = pattern([0, 0, 0], 4)
     lse = empty((3, 2), np.float32)
     x, source, target = cupy.ones((4, 6), np.float32), cupy.ones((4, 2), np.float32), cupy.ones((3, 2), np.float32)
-    got = cuda.attention(*on_device(A), A.shape, x, source, target, negative_slope=SLOPE, lse=lse)
+    got = cuda.attention(scheduled(A), x, source, target, negative_slope=SLOPE, lse=lse)
     assert not got.get().any()
     assert np.isneginf(lse.get()).all()
 
 
 def test_the_same_bits_every_time() -> None:
     A = GRAPHS["hubs"]
-    indptr, indices = on_device(A)
-    schedule = Schedule(indptr, indices, A.shape, A.nnz)
+    schedule = scheduled(A)
     rng = np.random.default_rng(2)
     parts = [to_device(rng.standard_normal((n, 8)).astype(np.float32)) for n in (A.shape[1], A.shape[1], A.shape[0])]
-    calls = [
-        cuda.attention(indptr, indices, A.shape, *parts, negative_slope=SLOPE, schedule=each)
-        for each in (schedule, None, schedule)
-    ]
+    calls = [cuda.attention(each, *parts, negative_slope=SLOPE) for each in (schedule, scheduled(A), schedule)]
     assert np.array_equal(raw(calls[0]).get(), raw(calls[1]).get())
     assert np.array_equal(raw(calls[0]).get(), raw(calls[2]).get())
 
@@ -220,6 +230,8 @@ def test_public_functions() -> None:
 
 def test_usual_shapes_are_compiled_ahead() -> None:
     from bitsparse.backends.cuda import variants
+    from bitsparse.backends.cuda.chips import chip_here
+    from bitsparse.backends.cuda.csr.bounds import ATTENTION
 
     listed = {(found.function, found.defines) for found in variants()}
     for dtype, columns, heads, cosine in (
@@ -231,8 +243,9 @@ def test_usual_shapes_are_compiled_ahead() -> None:
         *(("float32", columns, 1, True) for columns in (16, 32, 64, 128, 256)),
         *((name, 128, 1, True) for name in ("float16", "bfloat16")),
     ):
-        made = cuda.layout(dtype_of(dtype), 16, columns, heads, cosine)
-        assert ("attention", tuple(sorted(made.defines.items()))) in listed, (dtype, columns, heads, cosine)
+        made = tuned(layout(dtype_of(dtype), 16, columns, heads, cosine).defines)
+        made |= ATTENTION.blocks(made, chip_here())
+        assert ("attention", tuple(sorted(made.items()))) in listed, (dtype, columns, heads, cosine)
 
 
 def test_calls_in_place_allocate_nothing_and_are_captured() -> None:
@@ -244,8 +257,7 @@ def test_calls_in_place_allocate_nothing_and_are_captured() -> None:
     A = GRAPHS["hubs"]
     n = max(A.shape)
     A = sp.csr_array((A.data, A.indices, np.append(A.indptr, [A.nnz] * (n - A.shape[0]))), shape=(n, n))
-    indptr, indices = on_device(A)
-    schedule = Schedule(indptr, indices, A.shape, A.nnz)
+    schedule = scheduled(A)
     rng = np.random.default_rng(8)
     x, scores, ends, edges = (
         to_device(rng.standard_normal(shape).astype(np.float32)) for shape in ((n, 32), (n, 2), (n, 2), (A.nnz, 2))
@@ -253,11 +265,10 @@ def test_calls_in_place_allocate_nothing_and_are_captured() -> None:
     outs = [empty(shape, np.float32) for shape in ((n, 32), (n, 32), (A.nnz, 2), (A.nnz, 2))]
 
     def calls() -> None:
-        where: dict[str, Any] = {"schedule": schedule}
-        cuda.attention(indptr, indices, A.shape, x, scores, ends, negative_slope=SLOPE, out=outs[0], **where)
-        cuda.cosine_attention(indptr, indices, A.shape, x, beta=2.0, out=outs[1], **where)
-        sddmm.sddmm(indptr, indices, A.shape, x, x, op="dot", heads=2, out=outs[2], **where)
-        sddmm.edge_softmax(indptr, edges, out=outs[3], room=64, **where)
+        cuda.attention(schedule, x, scores, ends, negative_slope=SLOPE, out=outs[0])
+        cuda.cosine_attention(schedule, x, beta=2.0, out=outs[1])
+        sddmm.sddmm(schedule, x, x, op="dot", heads=2, out=outs[2])
+        sddmm.edge_softmax(schedule, edges, out=outs[3], room=64)
 
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()

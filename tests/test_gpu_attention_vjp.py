@@ -9,12 +9,11 @@ import pytest
 import scipy.sparse as sp
 from sparse_inputs import dtype_of, graphs
 from test_gpu_bits import empty, raw, to_device, to_host
-from test_gpu_sddmm import on_device
+from test_gpu_sddmm import scheduled
 
 import bitsparse as bs
-from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges import attention as cuda
-from bitsparse.backends.params import Dropout
+from bitsparse.backends.params import Dropout, Pattern
 from bitsparse.backends.reference.edges import attention as reference
 
 pytestmark = pytest.mark.gpu
@@ -54,17 +53,17 @@ def check(
     x, source, target, gradient = (to_device(part) for part in parts)
     how: dict[str, Any] = {"negative_slope": slope, "dropout": dropout}
     sums: dict[str, Any] = {"out": state[0], "lse": state[1], "state": (state[2], state[3])}
-    cuda.attention(*on_device(A, wide), A.shape, x, source, target, **how, **sums, **cut)
-    pattern = (*on_device(turned, wide), turned.shape)
-    got = cuda.attention_vjp(*pattern, x, source, target, gradient, tuple(state), **how, wrt=wrt, **cut)
+    cuda.attention(scheduled(A, wide), x, source, target, **how, **sums, **cut)
+    got = cuda.attention_vjp(scheduled(turned, wide), x, source, target, gradient, tuple(state), **how, wrt=wrt, **cut)
     exact = [part.astype(np.float64) for part in parts]
     if dropout is not None and not isinstance(dropout.seed, int):
         how["dropout"] = Dropout(dropout.rate, int(to_host(dropout.seed)[0]) & (1 << 64) - 1)
     want = [np.empty(shape) for shape in shapes]
-    arrays = A.indptr, A.indices, A.shape
-    reference.attention(*arrays, *exact[:3], **how, out=want[0], lse=want[1], state=(want[2], want[3]))
-    there = turned.indptr, turned.indices, turned.shape
-    slopes = reference.attention_vjp(*there, *exact, tuple(want), **how)
+    reference.attention(
+        Pattern(A.indptr, A.indices, A.shape), *exact[:3], **how, out=want[0], lse=want[1], state=(want[2], want[3])
+    )
+    there = Pattern(turned.indptr, turned.indices, turned.shape)
+    slopes = reference.attention_vjp(there, *exact, tuple(want), **how)
     assert set(got) >= set(wrt)
     pairs = [*zip(state, want, strict=True), *((got[name], slopes[name]) for name in wrt)]
     for found, right in pairs:
@@ -96,6 +95,13 @@ def test_dtypes(dtype: str) -> None:
     for name, heads, width in (("square", 4, 32), ("hubs", 1, 48), ("hubs", 3, 5)):
         check(GRAPHS[name], heads, width, dtype)
         check(GRAPHS[name], heads, width, dtype, Dropout(0.5, 7), longest=256, span=64)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_heads_that_are_laid_out_as_whole_vectors(dtype: str) -> None:
+    for name, heads, width in (("square", 1, 41), ("hubs", 3, 5), ("hubs", 2, 1), ("square", 4, 32)):
+        check(GRAPHS[name], heads, width, dtype, lay=True)
+        check(GRAPHS[name], heads, width, dtype, Dropout(0.5, 7), longest=128, span=64, lay=True)
 
 
 def test_slopes_wide_indices_and_seeds_on_the_device() -> None:
@@ -143,14 +149,13 @@ def test_a_captured_call_reads_the_seed_when_it_runs() -> None:
     import cupy
 
     A = GRAPHS["square"]
-    indptr, indices = on_device(A)
-    schedule = Schedule(indptr, indices, A.shape, A.nnz)
+    schedule = scheduled(A)
     x, source, target, _ = (to_device(part) for part in operands(A, 2, 8, "float32"))
     seed, out = to_device(np.array([1], np.int64)), empty((A.shape[0], 16), np.float32)
 
     def call(given: Any = seed) -> None:
-        how = {"negative_slope": 0.2, "dropout": Dropout(0.5, given), "schedule": schedule}
-        cuda.attention(indptr, indices, A.shape, x, source, target, **how, out=out)
+        how = {"negative_slope": 0.2, "dropout": Dropout(0.5, given)}
+        cuda.attention(schedule, x, source, target, **how, out=out)
 
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()

@@ -238,6 +238,7 @@ def test_quantize(dtype: str, rounding: str) -> None:
                 rounding=rounding,
                 seed=2**63 + i,
                 stream=i,
+                first_index=(0, 3, 2**35 + 16, 2**40 + 5)[(i // 3 + j) % 4],
                 axis=axis,
                 layout=layout,
             )
@@ -286,7 +287,8 @@ def test_fields_by_octets(dtype: str, bits: int, rounding: str) -> None:
                 both("quantize", x, bits, **grid(rng, shape, granularity, np.float32, bits), seed=2**63 + i, **kind)  # type: ignore[arg-type]
             for divisor in (0.03, 3.0, -2.0):
                 step = {"offset": np.float32(0), "divisor": np.float32(divisor), "multiplier": 1.0}
-                both("quantize", x, bits, **step, qmin=-limit, qmax=limit, seed=i, **kind)  # type: ignore[arg-type]
+                first = (0, 16, 5, 2**36 + 8)[i % 4]
+                both("quantize", x, bits, **step, qmin=-limit, qmax=limit, seed=i, first_index=first, **kind)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rounding", ["stochastic", "nearest", "floor"])

@@ -106,6 +106,16 @@ def test_every_graph(name: str) -> None:
     check(graph.indptr, graph.indices, 100, graph.shape[1])
 
 
+@pytest.mark.parametrize(("d", "team"), [(128, 16), (100, 4), (33, 8), (300, 16)])
+def test_pieces_of_hubs_are_added_up_as_trees(d: int, team: int) -> None:
+    """Rows of one to three levels, their last nodes of one piece, of two and of all; several calls, as counters go back to zero."""
+    from bitsparse.backends.cuda.binary.bspmm import CountTuning
+
+    lengths = [3, 16 * 32, 16 * 32 + 1, 0, 16 * 33 + 5, 16 * 1024, 16 * 1025, 20_001, 17, 16 * 1024 + 16 * 32 * 3 + 1]
+    tuning = CountTuning(team, 4, 6, 4, piece_team=team, span=16, longest=16)
+    check(*pattern(lengths, 21_000), d, 21_000, tuning=tuning)
+
+
 def test_int64_indices() -> None:
     check(*pattern(LENGTHS, NODES, np.int64), 128, NODES)
 

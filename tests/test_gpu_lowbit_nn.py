@@ -78,6 +78,15 @@ def setting(kind: str, seed: int = 0, n: int = 70, widths: Any = (33, 16, 5), **
     )
 
 
+def test_sparse_codes_are_refused_by_name() -> None:
+    graph, full, x = setting("gcn")
+    x = np.where(x > 1.2, x, np.float32(0))
+    model = nn.quantize_network(full, graph, x, 8)
+    codes = model.quantize(x, layout="csr")
+    with pytest.raises(bs.DeviceError, match="sparse codes are multiplied on a CPU alone"):
+        model.plan(OnGpu(graph, model), codes.to_device("cuda:0"))
+
+
 @pytest.mark.parametrize("kernel", ["planes", "digits"])
 @pytest.mark.parametrize("bits", [1, 3, 8])
 @pytest.mark.parametrize("kind", KINDS)

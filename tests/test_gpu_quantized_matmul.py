@@ -56,6 +56,31 @@ def ties(m: int, k: int, scale: float) -> np.ndarray:
     return np.where(rng.random((m, k)) < 0.5, x, np.nextafter(x, towards))
 
 
+@pytest.mark.hopper
+@pytest.mark.parametrize("k_parts", [2, 3, 8, 100])
+@pytest.mark.parametrize("shape", [(1, 300, 5), (150, 1433, 64), (200, 1200, 300), (130, 2100, 129)])
+def test_parts_of_the_contraction_axis(shape: tuple[int, int, int], k_parts: int) -> None:
+    """The same bits as in one part, in several calls: nothing of a call is left for the next; the codes and the largest magnitude too."""
+    m, k, n = shape
+    x, w = matrices(m, k, n)
+    packed = bs.quantize(cp().asarray(w), 8, scheme="symmetric", axis=-2, layout="rows")
+    kind: dict[str, Any] = {"sizes": (m, n, k), "dtype": np.dtype(np.float32), "bits": 8, "rounding": "nearest"}
+    kind |= {"w_scale": packed.scale.reshape(()), "bias": cp().arange(n, dtype=np.float32), "kernel": "wgmma"}
+    made = [quantized.QuantizedProduct(packed.words, k_parts=parts, **kind) for parts in (1, k_parts)]
+    assert made[0].params.k_parts == 1
+    assert made[1].params.k_parts == min(k_parts, -(-k // 128)) * (m <= 128 * capability().multiprocessors) or 1
+    found = []
+    for product in made:
+        for scale in (0.05, 0.02):
+            out, largest = poisoned((m, n)), cp().zeros(1, np.float32)
+            codes = cp().full((m, -(-k // 16) * 4), 0xA5A5A5A5, np.uint32)
+            product(cp().asarray(x), out, scale=scale, absmax=largest, codes=codes)
+            found.append([part.get() for part in (out, largest, codes)])
+    for one, other in zip(found[:2], found[2:], strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
@@ -267,7 +292,7 @@ def test_not_finite_and_refusals() -> None:
     plan, out = bs.plan_quantized_matmul(w_there, 9), poisoned((9, 4))
     there = to_device(x)
     for error, text, call in (
-        (bs.DeviceError, "x is on cpu, but w is on cuda:0", lambda: plan(x, out)),
+        (bs.DeviceError, "x is on cpu but w is on cuda:0", lambda: plan(x, out)),
         (ValueError, "rows that are contiguous", lambda: plan(cp().asfortranarray(there), out)),
         (bs.ShapeError, "must be one float32", lambda: plan(there, out, scale=cp().ones(2, np.float32))),
         (

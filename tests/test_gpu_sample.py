@@ -14,7 +14,7 @@ from sparse_inputs import graphs, pattern
 import bitsparse as bs
 from bitsparse.arrays.inside import store_of
 from bitsparse.backends.host.sampling import sample as host
-from bitsparse.backends.params import CodeFeatures
+from bitsparse.backends.params import CodeFeatures, Sampling
 from bitsparse.backends.reference.bits.pack import codes_to_values, codes_to_words
 from bitsparse.ops.sampling.sample import DRAWINGS
 
@@ -162,14 +162,17 @@ def check(
     if kind in ("rows", "everything"):
         given["row_scale"] = rng.standard_normal(indptr.size - 1).astype(acc)
     how["rescale"] = kind in ("rescaled", "everything")
-    want = host.gather(indptr, indices, x.astype(acc), **given, **how)
+    rescale = how.pop("rescale")
+    want = host.gather(indptr, indices, x.astype(acc), Sampling(**how), **given, rescale=rescale)
     sizes = host.gather(
         indptr,
         indices,
         np.abs(x.astype(np.float64)),
+        Sampling(**how),
         **{k: np.abs(v.astype(np.float64)) for k, v in given.items()},
-        **how,
+        rescale=rescale,
     )
+    how["rescale"] = rescale
     room = poisoned((want.size + offset,), real)
     out = room[offset:].reshape(want.shape)
     device = {k: to_device(v) for k, v in given.items()}
@@ -339,7 +342,7 @@ def test_packed_features(bits: int, encoding: str) -> None:
             encoding,
             *(None if p is None else np.asarray(p) for p in affine),
         )
-        want = host.gather(indptr, indices, x, width=width, strategy="aes", **weights)
+        want = host.gather(indptr, indices, x, Sampling(width, "aes"), **weights)
         there = x._replace(words=to_device(x.words), scale=to_device(x.scale), offset=to_device(x.offset))
         out = poisoned(want.shape, np.float32)
         device = {k: v if k == "rescale" else to_device(v) for k, v in weights.items()}
@@ -350,8 +353,7 @@ def test_packed_features(bits: int, encoding: str) -> None:
             indptr,
             indices,
             real,
-            width=width,
-            strategy="aes",
+            Sampling(width, "aes"),
             **{k: v if k == "rescale" else np.abs(v).astype(np.float64) for k, v in weights.items()},
         )
         samples = np.minimum(np.diff(indptr), width)[:, None]

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy_members import ABSENT, MEMBERS, REFUSED, SAME, Member
-from test_scipy_members import plain, sample
+from test_scipy_members import DTYPES, ENDS, STEPS, plain, sample
 
 import bitsparse as bs
 
@@ -51,8 +53,8 @@ def test_the_same_on_a_gpu(member: Member, dtype: str) -> None:
     assert member.call is not None
     try:
         want = member.call(here)
-    except (bs.BitsparseError, TypeError):
-        with pytest.raises((bs.BitsparseError, TypeError)):
+    except (bs.BitsparseError, TypeError, ValueError):
+        with pytest.raises((bs.BitsparseError, TypeError, ValueError)):
             member.call(up(here))
         return
     except AttributeError:
@@ -116,6 +118,87 @@ def test_operators_of_two(one: str, other: str) -> None:
         assert np.array_equal(plain(~up(a)), (~a).toarray())
 
 
+@settings(max_examples=60)
+@given(
+    st.sampled_from(DTYPES),
+    st.sampled_from(DTYPES),
+    st.integers(0, 99),
+    st.tuples(st.integers(0, 9), st.integers(0, 9)),
+)
+def test_two_of_any_dtypes(one: str, other: str, seed: int, shape: tuple[int, int]) -> None:
+    """SciPy's entries and dtype, in canonical order, without the zeros that an operation makes."""
+    a, b = sample(one, shape, seed), sample(other, shape, seed + 1)
+    x, y = (up(bs.TCTiledCSR(m).astype(m.dtype)) for m in (a, b))
+    calls: tuple[Callable[[Any, Any], Any], ...] = (
+        operator.add, operator.sub, operator.mul, operator.gt, operator.lt, operator.ne,
+        lambda p, q: p.maximum(q), lambda p, q: p.minimum(q),
+    )  # fmt: skip
+    for call in calls:
+        want, got = sp.csr_array(call(a, b)), call(x, y)
+        got.check_format()
+        assert got.dtype == want.dtype
+        assert np.array_equal(plain(got), want.toarray())
+        assert got.nnz == np.count_nonzero(want.toarray())
+
+
+def test_results_keep_what_is_known_of_the_pattern() -> None:
+    """Other numbers of the same entries share the pattern and its kept transpose."""
+    a = up(bs.TCTiledCSR(sample("float32")))
+    for made in (a * 2, a / 4, -a, abs(a), a * 0.5):
+        assert made.indices is a.indices
+        assert made.T.indices is a.T.indices
+        assert made.data is not a.data
+
+
+def test_what_knows_its_size_waits_for_nothing() -> None:
+    """Such calls are captured into a CUDA graph, which refuses whoever waits, and the graph reads the values of its time."""
+    import cupy
+
+    a = bs.TCTiledCSR(sample("float32", (40, 40), 2))
+    calls: tuple[Callable[[Any], Any], ...] = (  # which allocate their results only
+        lambda x: x.sum(axis=1), lambda x: x.diagonal(1), lambda x: (x * 2).data, lambda x: (x / 4).data, lambda x: x.T.data,
+        lambda x: abs(x).data, lambda x: x.with_values(None).sum(axis=1),
+    )  # fmt: skip
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        there = up(a)
+        kept = [call(there) for call in calls]  # compiled, and the transpose found
+        stream.begin_capture()
+        found = [call(there) for call in calls]
+        graph = stream.end_capture()
+        data = there.data
+        data *= 3
+        graph.launch(stream)
+        stream.synchronize()
+    data = a.data
+    data *= 3
+    for call, got, before in zip(calls, found, kept, strict=True):
+        want = call(a)
+        assert got.dtype == want.dtype == before.dtype
+        assert np.allclose(got.get(), want, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int16", "float32"])
+def test_members_of_wide_indices(dtype: str) -> None:
+    """int64 indices, also beside int32."""
+    a, b = (sample(dtype, (30, 30), seed) for seed in (1, 2))
+    wide, other = (bs.TCTiledCSR(part, index_dtype=np.int64).astype(dtype) for part in (a, b))
+    narrow = bs.TCTiledCSR(b).astype(dtype)
+    rows = np.array([3, -1, 3, 0])
+    for call in (
+        lambda x, y: x + y, lambda x, y: y - x, lambda x, y: x * y, lambda x, y: x.T, lambda x, y: x[2:9], lambda x, y: x[:, 2:9],
+        lambda x, y: x[rows], lambda x, y: x[:, rows], lambda x, y: x != y, lambda x, y: x.sum(axis=1), lambda x, y: x.sum(axis=0),
+        lambda x, y: x.diagonal(-2), lambda x, y: x[rows, rows], lambda x, y: x.count_nonzero(axis=1), lambda x, y: x.nonzero()[1],
+    ):  # fmt: skip
+        for second in (other, narrow):
+            got, want = call(up(wide), up(second)), call(wide, second)
+            assert got.dtype == want.dtype
+            if isinstance(want, bs.TCTiledCSR):
+                got.check_format()
+                assert got.nnz == want.nnz
+            assert np.allclose(plain(got), plain(want), rtol=1e-6, atol=0)
+
+
 def test_dense_and_scalars() -> None:
     import cupy
 
@@ -168,3 +251,120 @@ def test_arrays_made_of_others() -> None:
     assert np.array_equal(plain(bs.eye(3, 4, k=1, device="cuda")), np.eye(3, 4, k=1))
     with pytest.raises(bs.DeviceError, match="vstack"):
         bs.vstack([a, up(b)])
+
+
+# ---- products of two
+@pytest.mark.parametrize(
+    "dtypes", [("bool", "bool"), ("bits", "bits"), ("int8", "bool"), ("int64", "uint8"), ("bits", "int16")]
+)
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_products_of_two_are_exact(dtypes: tuple[str, str], index: Any) -> None:
+    for seed, (m, k, n) in enumerate([(7, 9, 40), (1, 300, 70), (33, 5, 9000), (0, 3, 4), (5, 0, 4), (6, 4, 0)]):
+        a, b = (
+            sample("bool" if dtype == "bits" else dtype, shape, seed)
+            for dtype, shape in zip(dtypes, [(m, k), (k, n)], strict=True)
+        )
+        x, y = (
+            bs.FRDC(part, index_dtype=index)
+            if dtype == "bits"
+            else bs.TCTiledCSR(part, index_dtype=index).astype(dtype)
+            for dtype, part in zip(dtypes, (a, b), strict=True)
+        )
+        want, got = x @ y, up(x) @ up(y)
+        assert type(got) is type(want)
+        assert got.dtype == want.dtype
+        for name, part in want.components().items():
+            there = got.components()[name]
+            assert (there is None) == (part is None)
+            assert part is None or (there.dtype == part.dtype and np.array_equal(there.get(), part)), (name, m, k, n)
+
+
+def test_columns_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bitmap of a pass holds fewer columns than there are, and a row of the right matrix is in several passes."""
+    from bitsparse.backends.cuda.sparse import products
+
+    monkeypatch.setattr(products, "_SHARED", 64)
+    a, b = sample("int32", (9, 30), 1), sample("int32", (30, 1000), 2)
+    for x, y in ((a, b), (a.astype(bool), b.astype(bool))):
+        want, got = bs.TCTiledCSR(x) @ bs.TCTiledCSR(y), up(bs.TCTiledCSR(x)) @ up(bs.TCTiledCSR(y))
+        assert np.array_equal(got.indptr.get(), want.indptr) and np.array_equal(got.indices.get(), want.indices)
+        assert np.array_equal(got.data.get(), want.data) and got.dtype == want.dtype
+
+
+def test_sums_that_come_to_zero_are_left_out() -> None:
+    a, b = np.array([[1, 1, 0]]), np.array([[2, 0, 1], [-2, 3, 0], [5, 5, 5]])
+    got = up(bs.TCTiledCSR(a)) @ up(bs.TCTiledCSR(b))
+    assert got.indices.get().tolist() == [1, 2] and got.data.get().tolist() == [3, 1]
+
+
+def test_a_product_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    from bitsparse.backends.cuda.sparse import products
+
+    with pytest.raises(MemoryError, match=r"matmul: the product has 1000000000000000 entries.*A\[i:j\] @ B"):
+        products._fits(cupy, 10**15, 4)
+    x = up(bs.TCTiledCSR(sample("bool", (5, 5)))).astype(bool)
+    with pytest.raises(bs.DeviceError, match=r"matmul: csr_array is not on cuda:0; wrap it there"):
+        x @ sp.csr_array(np.eye(5))
+    with pytest.raises(bs.ShapeError, match="do not fit"):
+        x @ up(bs.TCTiledCSR((4, 4)))
+
+
+def test_products_of_floats_are_cusparses() -> None:
+    a, b = (sp.random_array((60, 60), density=0.2, format="csr", rng=seed, dtype=np.float64) for seed in (1, 2))
+    for dtype, bound in ((np.float32, 1e-5), (np.float64, 1e-13), (np.float16, 1e-2)):
+        x, y = (bs.TCTiledCSR(part).astype(dtype) for part in (a, b))
+        want, got = x @ y, up(x) @ up(y)
+        assert got.dtype == want.dtype
+        assert np.allclose(plain(got), want.toarray(), rtol=bound, atol=bound)
+        got.check_format()
+
+
+# ---- random expressions
+def alike(got: Any, want: Any) -> None:
+    got, want = np.asarray(plain(got)), np.asarray(plain(want))
+    assert got.shape == want.shape
+    assert got.dtype == want.dtype or want.dtype.kind in "iu"  # places and counts, which NumPy knows in another width
+    if want.dtype.kind == "f":
+        assert np.allclose(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
+    else:
+        assert np.array_equal(got, want)
+
+
+@settings(max_examples=80)
+@given(
+    st.sampled_from([*DTYPES, "bits"]),
+    st.tuples(st.integers(0, 12), st.integers(0, 12)),
+    st.lists(st.sampled_from(sorted(STEPS)), max_size=5),
+    st.integers(0, 10_000),
+)
+def test_random_expressions(dtype: str, shape: tuple[int, int], steps: list[str], seed: int) -> None:
+    """What the host gives, which is compared with SciPy; or a refusal, after which the next step starts from the host's array."""
+    rng = np.random.default_rng(seed)
+    a = sample("bool" if dtype == "bits" else dtype, shape, seed)
+    here: Any = bs.FRDC(a) if dtype == "bits" else bs.TCTiledCSR(a).astype(dtype)
+    there = up(here)
+    for name in steps:
+        call = STEPS[name](sp.csr_array(here.tocsr()), rng)
+        here = call(here)
+        try:
+            there = call(there)
+        except bs.DeviceError:
+            there = up(here)
+        assert type(there) is type(here)
+        assert there.device == "cuda:0"
+        there.check_format()
+        alike(there, here)
+    for call in ENDS.values():
+        try:
+            want = call(here)
+        except (IndexError, ValueError, ZeroDivisionError):
+            with pytest.raises((IndexError, ValueError, ZeroDivisionError, bs.DeviceError)):
+                call(there)
+            continue
+        try:
+            got = call(there)
+        except bs.DeviceError:
+            continue
+        alike(got, want)

@@ -17,6 +17,7 @@ from bitsparse.backends.cuda.edges import sddmm as cuda
 from bitsparse.backends.cuda.edges.sddmm import DotWindows, window_defines
 from bitsparse.backends.cuda.spmm.windows import Windows
 from bitsparse.backends.host.edges import sddmm as host
+from bitsparse.backends.params import Pattern
 
 pytestmark = pytest.mark.gpu
 
@@ -28,6 +29,11 @@ UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64
 def on_device(A: sp.csr_array, wide: bool = False) -> tuple[Any, Any]:
     dtype = np.int64 if wide else np.int32
     return to_device(A.indptr.astype(dtype)), to_device(A.indices.astype(dtype))
+
+
+def scheduled(A: sp.csr_array, wide: bool = False) -> Schedule:
+    """The pattern as functions over its edges take it."""
+    return Schedule(*on_device(A, wide), A.shape, A.nnz)
 
 
 def ends(A: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
@@ -44,11 +50,10 @@ def check_products(
         x, y = x // (1 << 20), y // (1 << 20)
     if op == "div":
         y = (y.astype(np.float64) + np.copysign(0.5, y.astype(np.float64))).astype(kind)
-    indptr, indices = on_device(A, wide)
     shape = (A.nnz, heads if op == "dot" else heads * width)
     out = empty(shape, kind)
     call = {"op": op, "heads": heads, **variant}
-    assert cuda.sddmm(indptr, indices, A.shape, to_device(x), to_device(y), out=out, **call) is out
+    assert cuda.sddmm(scheduled(A, wide), to_device(x), to_device(y), out=out, **call) is out
     got = to_host(out)
     exact = np.int64 if kind.kind == "i" else np.longdouble
     rows, cols = ends(A)
@@ -124,14 +129,11 @@ def test_a_product_is_prepared_once_and_captured() -> None:
     import cupy
 
     A = GRAPHS["hubs"]
-    indptr, indices = on_device(A)
     rng = np.random.default_rng(8)
     x, y = (cupy.asarray(rng.standard_normal((n, 32), dtype=np.float32)) for n in A.shape)
     for op, shape in (("dot", (A.nnz, 2)), ("mul", (A.nnz, 32))):
-        product = cuda.EdgeProduct(
-            Schedule(indptr, indices, A.shape, A.nnz), op=op, dtype="float32", columns=32, heads=2
-        )
-        want = cuda.sddmm(indptr, indices, A.shape, x, y, op=op, heads=2)
+        product = cuda.EdgeProduct(scheduled(A), op=op, dtype="float32", columns=32, heads=2)
+        want = cuda.sddmm(scheduled(A), x, y, op=op, heads=2)
         out = empty(shape, np.float32)
         stream = cupy.cuda.Stream(non_blocking=True)
         cupy.cuda.Device().synchronize()
@@ -167,21 +169,20 @@ def test_nothing_to_do_and_unaligned_views() -> None:
     import cupy
 
     A = GRAPHS["square"]
-    indptr, indices = on_device(A)
-    got = cuda.sddmm(indptr, indices, A.shape, *(cupy.empty((81, 0), np.float32) for _ in "xy"), op="dot", heads=1)
+    schedule, without = scheduled(A), scheduled(sp.csr_array(A.shape, dtype=np.float32))
+    got = cuda.sddmm(schedule, *(cupy.empty((81, 0), np.float32) for _ in "xy"), op="dot", heads=1)
     assert not got.get().any()
-    none = cuda.sddmm(indptr * 0, indices[:0], A.shape, *(cupy.zeros((81, 4)) for _ in "xy"), op="add", heads=1)
+    none = cuda.sddmm(without, *(cupy.zeros((81, 4)) for _ in "xy"), op="add", heads=1)
     assert none.shape == (0, 4)
     x = np.random.default_rng(4).standard_normal((81, 17)).astype(np.float32)
     room = cupy.asarray(np.concatenate([[0], x.ravel()]).astype(np.float32))[1:].reshape(81, 17)
-    want = host.sddmm(A.indptr, A.indices, A.shape, x[:, 1:], x[:, 1:], op="mul", heads=1)
+    edges = Pattern(A.indptr, A.indices, A.shape)
+    want = host.sddmm(edges, x[:, 1:], x[:, 1:], op="mul", heads=1)
     view = room[:, 1:]
-    same_bits = cuda.sddmm(indptr, indices, A.shape, view, view, op="mul", heads=1)
+    same_bits = cuda.sddmm(schedule, view, view, op="mul", heads=1)
     assert np.array_equal(same_bits.get(), want)
-    got = cuda.sddmm(indptr, indices, A.shape, room, room, op="dot", heads=1).get()
-    np.testing.assert_allclose(
-        got, host.sddmm(A.indptr, A.indices, A.shape, x, x, op="dot", heads=1), rtol=1e-5, atol=1e-5
-    )
+    got = cuda.sddmm(schedule, room, room, op="dot", heads=1).get()
+    np.testing.assert_allclose(got, host.sddmm(edges, x, x, op="dot", heads=1), rtol=1e-5, atol=1e-5)
 
 
 # ---- windows of eight rows
@@ -221,10 +222,9 @@ def check_softmax(
     A: sp.csr_array, heads: int, dtype: str, wide: bool = False, in_place: bool = False, **variant: int
 ) -> None:
     scores = (np.random.default_rng(heads).standard_normal((A.nnz, heads)) * 8).astype(dtype_of(dtype))
-    indptr, _ = on_device(A, wide)
     given = to_device(scores)
     out = given if in_place else empty(scores.shape, scores.dtype)
-    assert cuda.edge_softmax(indptr, given, out=out, **variant) is out
+    assert cuda.edge_softmax(scheduled(A, wide), given, out=out, **variant) is out
     got = to_host(out).astype(np.longdouble)
     unit = UNITS["float64" if dtype == "float64" else "float32"]
     for a, b in zip(A.indptr[:-1], A.indptr[1:], strict=True):
@@ -266,9 +266,10 @@ def test_softmax_of_unaligned_scores() -> None:
 
     A = GRAPHS["square"]
     scores = np.random.default_rng(6).standard_normal((A.nnz + 1, 1)).astype(np.float32)
-    indptr, _ = on_device(A)
-    got = cuda.edge_softmax(indptr, cupy.asarray(scores)[1:])
-    np.testing.assert_allclose(got.get(), host.edge_softmax(A.indptr, scores[1:]), rtol=1e-5)
+    got = cuda.edge_softmax(scheduled(A), cupy.asarray(scores)[1:])
+    np.testing.assert_allclose(
+        got.get(), host.edge_softmax(Pattern(A.indptr, A.indices, A.shape), scores[1:]), rtol=1e-5
+    )
 
 
 def test_softmax_of_special_values() -> None:
@@ -280,24 +281,21 @@ def test_softmax_of_special_values() -> None:
     scores[6:8, 1] = -np.inf
     scores[100, 0] = np.nan
     scores[700:, 1] = -np.inf
-    got = to_host(cuda.edge_softmax(on_device(A)[0], to_device(scores)))
-    want = host.edge_softmax(A.indptr, scores)
+    got = to_host(cuda.edge_softmax(scheduled(A), to_device(scores)))
+    want = host.edge_softmax(Pattern(A.indptr, A.indices, A.shape), scores)
     assert np.array_equal(np.isnan(got), np.isnan(want))
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_the_same_bits_every_time_and_nothing_prepared_twice() -> None:
     A = GRAPHS["hubs"]
-    indptr, indices = on_device(A)
-    schedule = Schedule(indptr, indices, A.shape, A.nnz)
+    schedule, fresh = scheduled(A), scheduled(A)
     x = to_device(np.random.default_rng(5).standard_normal((max(A.shape), 32)).astype(np.float32))
     rows, cols = x[: A.shape[0]], x[: A.shape[1]]
-    first, second = (
-        cuda.sddmm(indptr, indices, A.shape, rows, cols, op="dot", heads=4, schedule=each) for each in (schedule, None)
-    )
+    first, second = (cuda.sddmm(each, rows, cols, op="dot", heads=4) for each in (schedule, fresh))
     assert np.array_equal(raw(first).get(), raw(second).get())
     tables = schedule.edge_rows()
-    weights = [cuda.edge_softmax(indptr, first, schedule=each) for each in (schedule, None)]
+    weights = [cuda.edge_softmax(each, first) for each in (schedule, fresh)]
     assert np.array_equal(raw(weights[0]).get(), raw(weights[1]).get())
     assert schedule.edge_rows() is tables
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from sparse_inputs import FLOATS, INTEGERS, dtype_of, features, graphs, pattern, same
 
+from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.host.spmm import spmm as host_spmm
+from bitsparse.backends.params import Pattern
 from bitsparse.errors import KernelError
 
 pytestmark = pytest.mark.gpu
@@ -55,25 +57,30 @@ def close(got: np.ndarray, want: np.ndarray, sizes: np.ndarray, lengths: np.ndar
     assert not far.any(), f"{int(far.sum())} of {far.size} are too far, the first at {np.argwhere(far)[0]}"
 
 
+def pattern_of(graph: Any) -> Pattern:
+    """The pattern as the host takes it."""
+    return Pattern(graph.indptr, graph.indices, graph.shape)
+
+
 def check(graph: Any, x: np.ndarray, index: str = "int32", direct: bool = False, **options: Any) -> np.ndarray:
     """The GPU's result, into a poisoned array, after it has been compared with the host's."""
     import cupy
 
     from bitsparse.backends.cuda.spmm import spmm as cuda_spmm
 
-    device = {name: options.pop(name) for name in ("schedule", "tuning") if name in options}
+    device = {name: options.pop(name) for name in ("schedule", "tuning", "lay") if name in options}
     indptr = graph.indptr.astype(index)
     indices = None if direct else graph.indices.astype(index)
     shape = (graph.shape[0], graph.nnz) if direct else graph.shape
-    host = {"nnz": graph.nnz, "acc_dtype": "float32", **options}
-    want = host_spmm.spmm(indptr, indices, shape, x, **host)
+    edges = Pattern(indptr, indices, shape, graph.nnz)
+    host = {"acc_dtype": "float32", **options}
+    want = host_spmm.spmm(edges, x, **host)
     arrays = {name: to_device(options[name]) for name in ("values", "row_scale", "col_scale") if name in options}
     out = cupy.empty(want.shape, np.uint16 if want.dtype.name == "bfloat16" else want.dtype)
     out.view(np.uint8).fill(0xA5)
     out = out.view(want.dtype)
-    result = cuda_spmm.spmm(
-        to_device(indptr), to_device(indices), shape, to_device(x), **(host | arrays | device), out=out
-    )
+    schedule = device.pop("schedule", None) or Schedule(to_device(indptr), to_device(indices), shape, graph.nnz)
+    result = cuda_spmm.spmm(schedule, to_device(x), **(host | arrays | device), out=out)
     assert result is out
     got = to_host(out)
     acc, floating = np.dtype(host["acc_dtype"]), {**host}
@@ -85,7 +92,7 @@ def check(graph: Any, x: np.ndarray, index: str = "int32", direct: bool = False,
             floating[name] = np.abs(floating[name]).astype(np.float64 if name == "values" else np.float32)
     with np.errstate(invalid="ignore"):
         floating["acc_dtype"] = "float64"
-        sizes = host_spmm.spmm(indptr, indices, shape, np.abs(x.astype(np.float64)), **floating)
+        sizes = host_spmm.spmm(edges, np.abs(x.astype(np.float64)), **floating)
     close(got, want, np.nan_to_num(sizes, nan=0.0, posinf=0.0), np.diff(graph.indptr), acc)
     return got
 
@@ -196,7 +203,6 @@ def test_every_tuning(bytes_: int, unroll: int) -> None:
 def test_the_same_bits_every_time_and_in_a_graph() -> None:
     import cupy
 
-    from bitsparse.backends.cuda.csr.schedule import Schedule
     from bitsparse.backends.cuda.spmm.spmm import Spmm
 
     rng = np.random.default_rng(12)
@@ -230,7 +236,6 @@ def test_the_same_bits_every_time_and_in_a_graph() -> None:
 
 
 def test_scales_are_folded_into_edges() -> None:
-    from bitsparse.backends.cuda.csr.schedule import Schedule
     from bitsparse.backends.cuda.spmm.spmm import Spmm
 
     rng = np.random.default_rng(13)
@@ -249,11 +254,52 @@ def test_scales_are_folded_into_edges() -> None:
     )
     assert apart.tobytes() == folded.tobytes()
     want = check(graph, x, **scales)
-    sizes = host_spmm.spmm(
-        graph.indptr, graph.indices, graph.shape, np.abs(x).astype(np.float64), nnz=graph.nnz, acc_dtype="float64"
-    )
+    sizes = host_spmm.spmm(pattern_of(graph), np.abs(x).astype(np.float64), acc_dtype="float64")
     largest = max(np.abs(scale).max() for scale in scales.values()) ** 2
     close(both, want, sizes * largest, np.diff(graph.indptr), np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("reduce", REDUCES)
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64", "int8", "uint16", "int64"])
+def test_rows_that_are_laid_out_as_whole_vectors(name: str, reduce: str) -> None:
+    rng, dtype = np.random.default_rng(21), dtype_of(name)
+    acc = np.dtype("int64" if dtype.kind in "biu" else "float64" if name == "float64" else "float32")
+    for graph, columns in itertools.product((GRAPHS["square"], GRAPHS["hubs"]), (1, 3, 41, 64)):
+        x = features(rng, (graph.shape[1], columns), dtype)
+        for kind in ("none", "values", "everything"):
+            check(graph, x, acc_dtype=acc, reduce=reduce, lay=True, **factors(rng, graph, acc, 1, kind))
+    graph = GRAPHS["square"]
+    for width in (3, 16):  # heads of other than whole vectors stay as they are
+        x = features(rng, (graph.shape[1], 3 * width), dtype)
+        check(graph, x, acc_dtype=acc, reduce=reduce, lay=True, heads=3, **factors(rng, graph, acc, 3, "heads"))
+
+
+@pytest.mark.parametrize("columns", [40, 41])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_scales_of_columns_are_taken_while_rows_are_laid_out(columns: int, shift: int) -> None:
+    import cupy
+
+    from bitsparse.backends.cuda.spmm.spmm import Spmm
+
+    rng = np.random.default_rng(22)
+    for graph, name, reduce in itertools.product((GRAPHS["square"], GRAPHS["hubs"]), ("float32", "float64"), REDUCES):
+        dtype = np.dtype(name)
+        scales = factors(rng, graph, dtype, 1, "scales")
+        x = features(rng, (graph.shape[1], columns), dtype)
+        room = cupy.empty(x.size + shift, dtype)
+        room[shift:] = to_device(x).ravel()
+        out = cupy.full(graph.shape[0] * columns + shift + 8, 7.5, dtype)
+        schedule = Schedule(to_device(graph.indptr), to_device(graph.indices), graph.shape, graph.nnz)
+        kind = {"columns": columns, "x_dtype": dtype, "acc_dtype": dtype, "reduce": reduce, "lay": True}
+        given = {key: to_device(scale) for key, scale in scales.items()}
+        product = Spmm(schedule, alignment=dtype.itemsize if shift else 16, **kind, **given)
+        into = out[shift : shift + graph.shape[0] * columns].reshape(-1, columns)
+        product(room[shift:].reshape(x.shape), None, into)
+        want = host_spmm.spmm(pattern_of(graph), x, acc_dtype=name, reduce=reduce, **scales)
+        sizes_of = {key: np.abs(scale) for key, scale in scales.items()}
+        sizes = host_spmm.spmm(pattern_of(graph), np.abs(x), acc_dtype=name, **sizes_of)
+        close(into.get(), want, sizes, np.diff(graph.indptr), dtype)
+        assert (out[:shift] == 7.5).all() and (out[shift + graph.shape[0] * columns :] == 7.5).all()
 
 
 def test_unaligned_arrays() -> None:
@@ -270,11 +316,10 @@ def test_unaligned_arrays() -> None:
         indices = cupy.empty(graph.nnz + shift, np.int32)
         indices[shift:] = to_device(graph.indices)
         out = cupy.empty(graph.shape[0] * 32 + shift, x.dtype)
-        got = cuda_spmm.spmm(
-            to_device(graph.indptr), indices[shift:], graph.shape, room[shift:].reshape(x.shape), nnz=graph.nnz,
-            acc_dtype="float32", out=out[shift:].reshape(-1, 32),
-        )  # fmt: skip
-        want = host_spmm.spmm(graph.indptr, graph.indices, graph.shape, x, nnz=graph.nnz, acc_dtype="float32")
+        schedule = Schedule(to_device(graph.indptr), indices[shift:], graph.shape, graph.nnz)
+        given, room_for = room[shift:].reshape(x.shape), out[shift:].reshape(-1, 32)
+        got = cuda_spmm.spmm(schedule, given, acc_dtype="float32", out=room_for)
+        want = host_spmm.spmm(pattern_of(graph), x, acc_dtype="float32")
         assert np.allclose(got.get(), want, atol=1e-3)
 
 
@@ -288,15 +333,13 @@ def test_longest_row() -> None:
             longest_row(to_device(np.array(wrong)), 2)
 
 
-def test_packed_features_and_strange_sums_are_refused() -> None:
+def test_strange_sums_are_refused() -> None:
     from bitsparse.backends.cuda.spmm.spmm import spmm
 
     graph = GRAPHS["one"]
-    arrays = (to_device(graph.indptr), to_device(graph.indices), graph.shape, to_device(np.ones((1, 1), np.float32)))
-    with pytest.raises(KernelError, match="packed"):
-        spmm(*arrays, nnz=1, acc_dtype="float32", packed=())
+    schedule = Schedule(to_device(graph.indptr), to_device(graph.indices), graph.shape, 1)
     with pytest.raises(KernelError, match="float32"):
-        spmm(*arrays, nnz=1, acc_dtype="int32")
+        spmm(schedule, to_device(np.ones((1, 1), np.float32)), acc_dtype="int32")
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 16, 32])
@@ -324,7 +367,6 @@ def test_rows_that_warps_take(lanes: int) -> None:
 @pytest.mark.parametrize(("width", "lanes", "unroll", "columns"), [(16, 8, 8, 64), (8, 4, 4, 16), (2, 32, 8, 33)])
 def test_values_of_sixteen_bits(width: int, lanes: int, unroll: int, columns: int, dtype: str) -> None:
     """Also with numbers that are not finite, which must not reach other rows."""
-    from bitsparse.backends.cuda.csr.schedule import Schedule
     from bitsparse.backends.cuda.spmm.spmm import Spmm, Tuning
 
     rng = np.random.default_rng(22)
@@ -338,14 +380,12 @@ def test_values_of_sixteen_bits(width: int, lanes: int, unroll: int, columns: in
                 x[3, 1], x[7, columns - 1], x[11, 0] = np.inf, np.nan, -np.inf
                 if values is not None:
                     values[5::40] = np.inf
-            host = {"nnz": graph.nnz, "acc_dtype": "float32", "reduce": reduce}
+            host = {"acc_dtype": "float32", "reduce": reduce}
             wide = None if values is None else values.astype(np.float32)
-            want = host_spmm.spmm(graph.indptr, graph.indices, graph.shape, x, values=wide, **host)
+            want = host_spmm.spmm(pattern_of(graph), x, values=wide, **host)
             with np.errstate(invalid="ignore"):
                 sizes = host_spmm.spmm(
-                    graph.indptr,
-                    graph.indices,
-                    graph.shape,
+                    pattern_of(graph),
                     np.abs(x.astype(np.float64)),
                     values=None if values is None else values.astype(np.float64),
                     **(host | {"acc_dtype": "float64"}),

@@ -107,6 +107,29 @@ def tunings(bits: int, d: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
+def test_factors_of_nodes(bits: int) -> None:
+    """A byte for each gathered row, in exact sums and means; rows of the largest products, which fill half words."""
+    rng, A = np.random.default_rng(bits), graph()
+    codes, factors = codes_of(rng, (N, 60), bits, "signed"), rng.integers(0, 256, N).astype(np.uint8)
+    codes[5], factors[5] = -(1 << bits - 1), 255
+    given: dict[str, Any] = {"width": 60, "bits": bits, "encoding": "signed", "weights": "nodes"}
+    want = A.astype(np.int64) @ (codes * factors[:, None].astype(np.int64))
+    for tuning in (None, *tunings(bits, 60)):
+        for mean in (False, True):
+            made = code_sum((A.indptr, A.indices), (M, N), tuning=tuning, mean=mean, **given)
+            got = made(words_of(codes, bits, "signed"), cp().asarray(factors), out=poisoned(made)).get()
+            counts = np.maximum(np.diff(A.indptr), 1)[:, None].astype(np.float32)
+            np.testing.assert_array_equal(got, want.astype(np.float32) / counts if mean else want)
+    lengths = [15, 16, 17, 33, 0, 1025, 4099] if bits < 16 else [15, 16, 17, 33, 0, 128]  # whose sums fit int32
+    pattern, columns = rows_of_lengths(lengths)
+    made = code_sum(pattern, (len(lengths), columns), **given)
+    for value in ((1 << bits - 1) - 1, -(1 << bits - 1)):
+        words, table = words_of(np.full((columns, 60), value), bits, "signed"), cp().full(columns, 255, np.uint8)
+        got = made(words, table, out=poisoned(made)).get()
+        np.testing.assert_array_equal(got, np.array(lengths)[:, None] * np.full(60, 255 * value))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
 def test_tunings_means_heads_and_values(bits: int) -> None:
     rng, A = np.random.default_rng(bits), graph()
     pattern, degrees = (A.indptr, A.indices), np.diff(A.indptr)
@@ -134,6 +157,52 @@ def test_tunings_means_heads_and_values(bits: int) -> None:
         parts = np.maximum(degrees, 1)[:, None] if mean else 1
         bound = (N + 6) * 2.0**-24 * (abs(weighted).astype(np.float64) @ abs(flat)) / parts
         assert (abs(got - weighted.astype(np.float64) @ flat / parts) <= bound).all()
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+@pytest.mark.parametrize("encoding", ["unsigned", "signed"])
+@pytest.mark.parametrize(("heads", "width"), [(3, 20), (4, 32), (1, 40), (7, 3)])
+def test_values_of_edges_and_heads(heads: int, width: int, encoding: str, bits: int) -> None:
+    """Every head as a product of its own, number by number, with integers and with floats."""
+    rng, A = np.random.default_rng([bits, heads]), graph()
+    pattern, degrees = (A.indptr, A.indices), np.diff(A.indptr)
+    codes = codes_of(rng, (N, heads, width), bits, encoding)
+    words = words_of(codes, bits, encoding)
+    given: dict[str, Any] = {"width": width, "heads": heads, "bits": bits, "encoding": encoding, "per_head": True}
+    whole = rng.integers(-100, 100, (A.nnz, heads)).astype(np.int32)
+    real = rng.standard_normal((A.nnz, heads)).astype(np.float32)
+    for tuning in (None, *tunings(bits, heads * width)):
+        made = code_sum(pattern, (M, N), tuning=tuning, weights="int32", **given)
+        got = made(words, cp().asarray(whole), out=poisoned(made)).get().reshape(M, heads, width)
+        for head in range(heads):
+            want = sp.csr_array((whole[:, head], A.indices, A.indptr), A.shape).astype(np.int64) @ codes[:, head]
+            np.testing.assert_array_equal(got[:, head], want)
+        for mean in (False, True):
+            made = code_sum(pattern, (M, N), tuning=tuning, weights="float32", mean=mean, **given)
+            got = made(words, cp().asarray(real), out=poisoned(made)).get().reshape(M, heads, width)
+            parts = np.maximum(degrees, 1)[:, None] if mean else 1
+            for head in range(heads):
+                one = sp.csr_array((real[:, head].astype(np.float64), A.indices, A.indptr), A.shape)
+                bound = (N + 6) * 2.0**-24 * (abs(one) @ abs(codes[:, head])) / parts
+                assert (abs(got[:, head] - one @ codes[:, head] / parts) <= bound).all()
+
+
+@pytest.mark.parametrize("kernel", [None, "codes"])
+def test_values_of_edges_and_heads_through_the_public_function(kernel: str | None) -> None:
+    """As features that are unpacked, within two bounds; brought by calls, and as the matrix's own; forced or by the chip's row."""
+    rng, A = np.random.default_rng(8), graph()
+    codes = codes_of(rng, (N, 4, 32), 8, "signed")
+    weights = rng.standard_normal((A.nnz, 4)).astype(np.float32)
+    pattern = bs.TCTiledCSR(A.astype(bool)).to_device("cuda")
+    x = bs.BitTensor(cp().asarray(codes), 8, encoding="signed", layout="rows")
+    want = bs.spmm(pattern, cp().asarray(codes.astype(np.float32)), values=cp().asarray(weights))
+    plan = bs.plan_spmm(pattern, 32, heads=4, bits=8, encoding="signed", kernel=kernel)
+    got = plan(x, values=cp().asarray(weights))
+    assert ("float32 sums of words" in plan.explain()) == (kernel == "codes")
+    bound = 2 * (N + 6) * 2.0**-24 * 128 * abs(weights).max() * N
+    assert float(abs(got - want).max()) <= bound
+    own = bs.spmm(pattern.with_values(cp().asarray(weights)), x, kernel=kernel)
+    np.testing.assert_array_equal(own.get(), got.get())
 
 
 def chains(d: int, rows: int = M) -> list[bs.Epilogue]:

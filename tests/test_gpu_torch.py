@@ -27,11 +27,11 @@ def network(seed: int = 0) -> Any:
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.second = bst.GCNConv(20, 16), bst.SAGEConv(16, 16)
+            self.widening, self.first, self.second = bst.GCNConv(20, 24), bst.GCNConv(24, 12), bst.SAGEConv(12, 16)
             self.third, self.fourth = bst.GATConv(16, 4, heads=4), bst.GINConv(torch.nn.Linear(16, 7))
 
         def forward(self, x: Any, g: Any) -> Any:
-            x = self.second(self.first(x, g).relu(), g).relu()
+            x = self.second(self.first(self.widening(x, g).relu(), g).relu(), g).relu()
             return self.fourth(self.third(x, g).relu(), g)
 
     return Net()

@@ -10,8 +10,11 @@ import pytest
 import scipy.sparse
 
 import bitsparse as bs
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse.backends import cuda
+from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.quantized.attention import Settings, attention_of_codes
+from bitsparse.ops.quantized.scaled import scaled_codes
 
 pytestmark = pytest.mark.gpu
 
@@ -36,6 +39,9 @@ class NothingHappens:
         return self
 
     def __call__(self, *_: Any) -> None:
+        pass
+
+    def run(self, *_: Any) -> None:
         pass
 
     def quick(self, *_: Any) -> None:
@@ -83,6 +89,15 @@ def symmetric(rows: int, columns: int) -> Any:
     return bs.quantize(cp().ones((rows, columns), np.float32), 8, axis=-2, scheme="symmetric")
 
 
+def attended_codes() -> Any:
+    """Attention with four heads of 32 columns of codes, as layers train with it."""
+    codes = scaled_codes(
+        "test", "x", cp().ones((NODES, 4, 32), np.float32), interop.CUPY, Coding(8, "nearest", 0, 0, -1, "rows")
+    )
+    scores = cp().ones((NODES, 4), np.float32)
+    return attention_of_codes(pattern(), codes, scores, scores, Settings(0.2, 0.0, None))
+
+
 CALLS: dict[str, Callable[[], object]] = {
     "spmm float32": lambda: bs.spmm(pattern(np.float32), features(128), kernel="csr"),
     "spmm float16": lambda: bs.spmm(pattern(np.float16), features(128, np.float16), kernel="csr"),
@@ -100,6 +115,9 @@ CALLS: dict[str, Callable[[], object]] = {
         bs.pack_bits(cp().ones((256, 64), np.float32), 1, axis=-2, encoding="bipolar"),
     ),
     "quantized": lambda: bs.quantized_matmul(features(256), symmetric(256, 64), bits=8),
+    "quantized sums of 8 bits": lambda: bs.quantized_spmm(pattern(), features(128)),
+    "quantized sums of 4 bits": lambda: bs.quantized_spmm(pattern(), features(128), 4),
+    "attention of codes": lambda: attended_codes(),
     "bits of sums": lambda: bs.bspmm(pattern(), words(1)),
     "sampled": lambda: bs.sampled_spmm(pattern(), features(128), width=16, strategy="aes"),
 }

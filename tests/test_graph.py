@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,13 @@ def test_partition_covers_and_balances(parts: int) -> None:
     labels = graph.partition(random_graph(200), parts)
     assert set(labels) == set(range(parts))
     assert np.bincount(labels).max() <= 1.2 * 200 / parts + 1
+
+
+def test_partition_without_pymetis_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(ImportError, match=r"^partition: pymetis is not installed; run: pip install pymetis "):
+        graph.partition(random_graph(20), 2)
+    assert graph.partition(random_graph(20), 1).tolist() == [0] * 20  # nothing to cut
 
 
 def test_partition_without_edges_and_of_nothing() -> None:

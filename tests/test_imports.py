@@ -18,14 +18,14 @@ PACKAGE = Path(bitsparse.__file__).parent
 
 #: Layers from the bottom up: a module imports its own layer and those below.
 LAYERS = [
-    ["_archive", "_check", "_files", "_progress", "_records", "_text", "interop", "errors"],
+    ["_archive", "_check", "_communicator", "_files", "_progress", "_records", "_text", "interop", "errors"],
     ["jit", "_ext", "_compiled"],
     ["backends"],
     ["arrays"],
     ["ops"],
     ["datasets", "graph"],
     ["nn"],
-    ["bench", "torch", "viz"],
+    ["bench", "distributed", "jax", "torch", "viz"],
     ["cli"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -169,7 +169,15 @@ def test_gpu_and_framework_imports_stay_in_their_place(module: str) -> None:
     """Only backends.cuda, jit and interop know cupy (in functions); only their homes torch and jax; reference no compiled code."""
     names = {name for name, _ in imports_of(module)}
     tops = {name.split(".")[0] for name in names}
-    assert not tops & ({"torch", "jax", "jaxlib"} - {layer(module)})
+    engine = {"bitsparse.distributed.torch_engine": {"torch"}, "bitsparse.distributed.mpi_engine": {"mpi4py"}}
+    homes = {layer(module), *engine.get(module, ())}
+    assert not tops & ({"torch", "jax", "jaxlib", "mpi4py"} - homes)
+    if module in engine:
+        assert not {name for name, inside in imports_of(module) if not inside} & {
+            "torch",
+            "torch.distributed",
+            "mpi4py",
+        }
     if not module.startswith(("bitsparse.backends.cuda", "bitsparse.jit", "bitsparse.interop")):
         assert "cupy" not in tops
     eager = {name for name, inside in imports_of(module) if not inside and name.split(".")[0] == "cupy"}
@@ -192,7 +200,8 @@ def run(code: str, tmp_path: Path, *options: str) -> subprocess.CompletedProcess
 
 def home(module: str) -> Any:
     """A parameter that is deselected where the framework of a framework's home is not installed."""
-    return pytest.param(module, marks=[pytest.mark.torch] if layer(module) == "torch" else [])
+    needs = {"bitsparse.jax.equinox": "flax", "bitsparse.jax.flax": "flax"}.get(module, layer(module))
+    return pytest.param(module, marks=[getattr(pytest.mark, needs)] if needs in ("flax", "jax", "torch") else [])
 
 
 @pytest.mark.parametrize("module", [home(m) for m in MODULES if m != "bitsparse.__main__"])

@@ -24,9 +24,12 @@ _ENDLESS = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="interruptions are sent as POSIX signals")
 
 
-def interrupted(script: str, folder: Path) -> tuple[int, str]:
+_IMPORTS = "import sys\nfrom bitsparse import cli\nfrom bitsparse.cli import run\n"
+
+
+def interrupted(script: str, folder: Path, imports: str = _IMPORTS) -> tuple[int, str]:
     """Status and stderr of a script that is interrupted once it has said that it is ready."""
-    code = f"import sys\nfrom bitsparse import cli\nfrom bitsparse.cli import run\n{script}"
+    code = imports + script
     environment = os.environ | {"BITSPARSE_CACHE_DIR": str(folder / "cache")}
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -62,6 +65,25 @@ def test_an_interruption_ends_a_command(tmp_path: Path, work: str) -> None:
     assert interrupted(script, tmp_path) == (130, "bitsparse run: interrupted\n")
 
 
+@pytest.mark.parametrize("arguments", [[], ["info"]])
+def test_an_interruption_while_the_library_is_imported(tmp_path: Path, arguments: list[str]) -> None:
+    """What the installed script runs, on a library whose import takes for ever and hides the interruption."""
+    script = (
+        "import sys, time\n"
+        "class Endless:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == 'bitsparse':\n"
+        "            print('ready', flush=True)\n"
+        "            try: time.sleep(3600)\n"
+        "            except KeyboardInterrupt: time.sleep(3600)\n"
+        "sys.meta_path.insert(0, Endless)\n"
+        f"sys.argv = {['bitsparse', *arguments]!r}\n"
+        "import _bitsparse_command\n"
+        "_bitsparse_command.main()"
+    )
+    assert interrupted(script, tmp_path, "") == (130, " ".join(["bitsparse", *arguments]) + ": interrupted\n")
+
+
 def alive(process: int) -> bool:
     """Whether a process is there and has not ended, though nobody may have asked for its status yet."""
     try:
@@ -71,7 +93,8 @@ def alive(process: int) -> bool:
         return False
 
 
-def test_an_interruption_ends_metis(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [["--parts", "20"], ["--generate"]], ids=["batches", "labels that METIS makes up"])
+def test_an_interruption_ends_metis(tmp_path: Path, how: list[str]) -> None:
     """It holds the interpreter's lock, so it works in a process of its own, which must not outlive the command."""
     graph = synthetic((300, 2400), "communities").with_generated(features=8, classes=3)
     np.savez(tmp_path / "g.npz", indptr=graph.indptr, indices=graph.indices, features=graph.x)
@@ -85,7 +108,7 @@ def test_an_interruption_ends_metis(tmp_path: Path) -> None:
         "        print('ready', flush=True)\n"
         "        return super().communicate(*arguments, **options)\n"
         "subprocess.Popen = Popen\n"
-        "sys.exit(cli.main(['run', '--graph', 'g.npz', '--parts', '20', '--model', 'gin']))"
+        f"sys.exit(cli.main(['run', '--graph', 'g.npz', '--model', 'gin', *{how!r}]))"
     )
     status, said = interrupted(script, tmp_path)
     assert (status, said.splitlines()[-1]) == (130, "bitsparse run: interrupted")

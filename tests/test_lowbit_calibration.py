@@ -10,8 +10,8 @@ import pytest
 from lowbit_networks import KINDS, network, operand, random_graph
 
 from bitsparse import nn
-from bitsparse.nn.lowbit import calibrate as lowbit_calibration
-from bitsparse.nn.lowbit.calibrate import _Walk
+from bitsparse.nn.lowbit import walk as lowbit_calibration
+from bitsparse.nn.lowbit.walk import Walk
 
 column_match, refine_codes = lowbit_calibration.column_match, lowbit_calibration.refine_codes
 
@@ -102,7 +102,7 @@ def test_weights_are_chosen_together_for_the_product_that_they_are_in(bits: int)
     rng = np.random.default_rng(3)
     weight = rng.normal(size=(24, 16))
     inputs = rng.integers(0, 2**bits, (100, 24)).astype(np.float64)  # too few rows for weights to be fitted again
-    walk = _Walk(full, graph, x.astype(np.float64), [bits] * 3)
+    walk = Walk(full, graph, x.astype(np.float64), [bits] * 3)
     (together, scale), (alone, step) = (walk.weights(weight, bits, given, inputs @ weight) for given in (inputs, None))
     errors = [
         np.linalg.norm(inputs @ (codes * size - weight), axis=0) for codes, size in ((together, scale), (alone, step))

@@ -16,11 +16,11 @@ from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import EpilogueParams
 from bitsparse.graph import Graph
-from bitsparse.nn.lowbit import host as lowbit_host
 from bitsparse.nn.lowbit import plan as lowbit_plan
 from bitsparse.nn.lowbit.host import steps_in_bytes
+from bitsparse.ops import steps as on_codes
 
-LEVELS = ("scalar", "avx2", "avx512")
+LEVELS = ("scalar", "avx2", "avxvnni", "avx512")
 
 
 @pytest.fixture(params=LEVELS)
@@ -134,7 +134,7 @@ def test_features_that_are_taken_apart_in_pieces_give_the_same_bits(
     whole = model.plan(operand, codes)
     wanted, row = whole(), steps.row_bytes(columns)
     for rows in (1, 7, 44):
-        monkeypatch.setattr(lowbit_host, "_PIECE_BYTES", rows * row)
+        monkeypatch.setattr(on_codes, "_PIECE_BYTES", rows * row)
         plan = model.plan(operand, codes)
         assert plan().tobytes() == wanted.tobytes()
         assert whole.nbytes - plan.nbytes == (45 - rows) * row

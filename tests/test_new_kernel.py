@@ -25,7 +25,7 @@ PACKAGE = Path(bitsparse.__file__).parent
 EXERCISE = ROOT / "docs" / "exercise-new-kernel.md"
 
 #: Families of `bitsparse.ops`, and the folders that only serve them.
-FAMILIES = {"binary", "bits", "edges", "matmul", "quantized", "sampling", "sparse", "spmm"}
+FAMILIES = {"binary", "bits", "edges", "matmul", "quantized", "sampling", "search", "sparse", "spmm"}
 #: Families whose host and reference are other families' functions: a quantised product quantises, then multiplies.
 COMPOSED = {"quantized"}
 #: Families whose functions are constructors and conversions of the array types.
@@ -38,6 +38,7 @@ COMPARED_IN = {
     "edges.sddmm": "test_spmm_backends.py",
     "packets": "test_cluster.py",
     "sampling.sample": "test_sample.py",
+    "sampling.subgraphs": "test_samplers.py",
     "spmm.spmm": "test_spmm_backends.py",
 }
 

@@ -15,7 +15,7 @@ import sys, threading, time
 import numpy as np
 from scipy.sparse import csr_array
 import bitsparse as bs
-from bitsparse.backends.host.sparse import build
+from bitsparse.backends.host.sparse import build, entries
 
 what = sys.argv[1]
 n, degree = 3000, 40
@@ -41,6 +41,11 @@ calls = {
     "frdc": lambda: build.frdc(indptr, indices, (n, n)),
     "attention": lambda: bs.attention(A, x, x[:, 0].copy(), x[:, 0].copy()),
     "words": lambda: build.csr_to_words(indptr, indices, (n, n)),
+    "transpose": lambda: build.transpose_csr(indptr, indices, (n, n)),
+    "transpose entries": lambda: build.transpose_entries(indptr, indices, A.data, (n, n)),
+    "merge": lambda: entries.merge((indptr, indices, A.data), (indptr, indices, A.data), n, False),
+    "merge of many columns": lambda: entries.merge((indptr, indices, A.data), (indptr, indices, A.data), 2**30, True),
+    "diagonal": lambda: entries.diagonal(indptr, indices, A.data, (n, n), 0),
 }
 call = calls[what]
 call()
@@ -87,6 +92,11 @@ call()
         "translate",
         "frdc",
         "words",
+        "transpose",
+        "transpose entries",
+        "merge",
+        "merge of many columns",
+        "diagonal",
     ],
 )
 def test_a_process_survives_writes_while_it_reads(what: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import bitsparse as bs
 from bitsparse.backends import host as host_backend
 from bitsparse.backends.host import settings
 from bitsparse.backends.host.sampling import sample as compiled
-from bitsparse.backends.params import CodeFeatures
+from bitsparse.backends.params import CodeFeatures, Sampling
 from bitsparse.backends.reference.bits.pack import codes_to_words
 from bitsparse.backends.reference.sampling import sample as oracle
 
@@ -206,8 +206,8 @@ def test_gather_against_the_reference_bit_for_bit(d: int, level: str, host: Any)
         full = {"values": values.astype(dtype), "col_scale": col.astype(dtype), "row_scale": row.astype(dtype)}
         for options in ({}, full, {"rescale": True, "mean": True, "col_scale": full["col_scale"]}):
             for strategy in ("all", "aes"):
-                got = compiled.gather(indptr, indices, x, width=10, strategy=strategy, **options)
-                want = oracle.gather(indptr, indices, x, width=10, strategy=strategy, **options)
+                got = compiled.gather(indptr, indices, x, Sampling(10, strategy), **options)
+                want = oracle.gather(indptr, indices, x, Sampling(10, strategy), **options)
                 assert got.dtype == want.dtype == dtype
                 assert got.tobytes() == want.tobytes()
 

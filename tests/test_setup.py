@@ -13,7 +13,20 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-MARKERS = ["gpu", "hopper", "cora", "pubmed", "torch", "jax", "pyg"]
+MARKERS = [
+    "gpu",
+    "hopper",
+    "cora",
+    "pubmed",
+    "torch",
+    "jax",
+    "mpi",
+    "flax",
+    "pyg",
+    "tensorflow",
+    "paddle",
+    "safetensors",
+]
 
 
 def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

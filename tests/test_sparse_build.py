@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from cases_sparse import PATTERNS, as_int64, disordered, random_pattern, scipy_of
 
 from bitsparse._ext import build as ext
-from bitsparse.backends.host.sparse import build
+from bitsparse.backends.host.settings import get_num_threads, set_num_threads
+from bitsparse.backends.host.sparse import build, entries
 from bitsparse.backends.reference.sparse import build as reference
 
 #: Hostile inputs in all; continuous integration raises it.
@@ -34,11 +36,85 @@ def test_threads_and_ways_to_the_cells_do_not_change_a_bit(name: str, wide: bool
     indptr, indices, (m, n) = as_int64(pattern) if wide else pattern
     csr = (raw(indptr), raw(indices), wide, m, n)
     for entry, options in ((ext.translate, (16,)), (ext.translate, (5,)), (ext.frdc, ()), (ext.tile_starts, (16, 3))):
-        answers = [entry(*csr, *options, spread, threads) for spread in (-1, 0, 12, 62) for threads in (1, 2, 5)]
+        answers = [
+            entry(*csr, *options, spread, (level, threads))
+            for spread in (-1, 0, 12, 62)
+            for level in (0, 2)
+            for threads in (1, 2, 5)
+        ]
         for other in answers[1:]:
             assert len(other) == len(answers[0])
             for got, want in zip(other, answers[0], strict=True):
                 assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+@pytest.mark.parametrize("shape", [(900, 700), (700, 900), (3000, 80_000), (400, 400)], ids=str)
+@pytest.mark.parametrize("symmetric", [False, True], ids=["any", "symmetric"])
+def test_transposes_of_many_entries_are_those_of_scipy(shape: tuple[int, int], wide: bool, symmetric: bool) -> None:
+    """At once and by ranges of columns, on one thread and on several, with values along and without."""
+    rng = np.random.default_rng(4)
+    if symmetric:
+        shape = (shape[0], shape[0])
+    flat = np.unique(rng.integers(0, shape[0] * shape[1], 40_000))
+    graph = sp.csr_array((np.ones(flat.size), (flat // shape[1], flat % shape[1])), shape=shape)
+    if symmetric:
+        graph = (graph + graph.T).tocsr()
+    index = np.int64 if wide else np.int32
+    indptr, indices = graph.indptr.astype(index), graph.indices.astype(index)
+    graph = sp.csr_array((np.arange(indices.size), indices, indptr), shape=shape)
+    want = graph.T.tocsr()
+    before = get_num_threads()
+    try:
+        for threads in (1, 2, 5):
+            set_num_threads(threads)
+            starts, rows, order = build.transpose_csr(indptr, indices, shape)
+            assert (starts is indptr) == symmetric
+            for got, expected in zip((starts, rows, order), (want.indptr, want.indices, want.data), strict=True):
+                assert got.dtype == index
+                assert np.array_equal(got, expected)
+            for dtype, heads in (("i1", ()), ("u2", ()), ("f4", ()), ("f8", ()), ("f4", (3,)), ("f4", (0,))):
+                values = rng.integers(0, 99, (indices.size, *heads)).astype(dtype)
+                starts, rows, moved = build.transpose_entries(indptr, indices, values, shape)
+                assert moved is not None
+                assert moved.dtype == values.dtype
+                assert np.array_equal(moved, values[want.data])
+                assert np.array_equal(starts, want.indptr)
+                assert np.array_equal(rows, want.indices)
+            assert build.transpose_entries(indptr, indices, None, shape)[2] is None
+    finally:
+        set_num_threads(before)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+@pytest.mark.parametrize("columns", [300, 2_000_000])
+def test_sums_of_many_entries_are_those_of_scipy(columns: int, wide: bool) -> None:
+    """Counted by the last row that had a column, or, where there are more columns than entries, by merging; on every number of threads."""
+    rng = np.random.default_rng(7)
+    pair = []
+    for _ in range(2):
+        rows, cols = rng.integers(0, 500, 40_000), rng.integers(0, columns, 40_000) // 3 * 3
+        made = sp.csr_array((rng.integers(-2, 3, 40_000).astype(np.float32), (rows, cols)), shape=(500, columns))
+        made.sum_duplicates()
+        pair.append(made)
+    index = np.int64 if wide else np.int32
+    left, right = ((one.indptr.astype(index), one.indices.astype(index), one.data) for one in pair)
+    before = get_num_threads()
+    try:
+        for subtract, want in ((False, pair[0] + pair[1]), (True, pair[0] - pair[1])):
+            for threads in (1, 2, 5):
+                set_num_threads(threads)
+                starts, cols, values, zeros = entries.merge(left, right, columns, subtract)
+                assert zeros == np.count_nonzero(values == 0)
+                got = sp.csr_array((values, cols, starts), shape=want.shape)
+                assert got.has_canonical_format
+                got.eliminate_zeros()
+                for part, expected in zip(
+                    (got.indptr, got.indices, got.data), (want.indptr, want.indices, want.data), strict=True
+                ):
+                    assert np.array_equal(part, expected)
+    finally:
+        set_num_threads(before)
 
 
 def test_results_do_not_depend_on_how_arrays_lie_in_memory() -> None:
@@ -53,8 +129,8 @@ def test_results_do_not_depend_on_how_arrays_lie_in_memory() -> None:
     for got, expected in zip(build.translate(unaligned, spaced[::2], shape, 16), want, strict=True):
         assert np.array_equal(got, expected)
     for got, expected in zip(
-        ext.frdc(unaligned.view(np.uint8), raw(indices), False, *shape, 12, 1),
-        ext.frdc(raw(indptr), raw(indices), False, *shape, 12, 1),
+        ext.frdc(unaligned.view(np.uint8), raw(indices), False, *shape, 12, (2, 1)),
+        ext.frdc(raw(indptr), raw(indices), False, *shape, 12, (2, 1)),
         strict=True,
     ):
         assert np.array_equal(got, expected)
@@ -267,9 +343,9 @@ def test_random_bytes(host) -> None:
         spread = int(rng.integers(-2, 64))
         for entry, arguments in (
             (ext.check_csr, (*parts[:2], wide, *sizes, threads)),
-            (ext.translate, (*parts[:2], wide, *sizes, window, spread, threads)),
-            (ext.frdc, (*parts[:2], wide, *sizes, spread, threads)),
-            (ext.tile_starts, (*parts[:2], wide, *sizes, window, 3, spread, threads)),
+            (ext.translate, (*parts[:2], wide, *sizes, window, spread, (2, threads))),
+            (ext.frdc, (*parts[:2], wide, *sizes, spread, (2, threads))),
+            (ext.tile_starts, (*parts[:2], wide, *sizes, window, 3, spread, (2, threads))),
             (ext.unfrdc, (*parts[:3], wide, *sizes, threads)),
             (ext.csr_to_words, (*parts[:2], wide, *sizes, window, threads)),
             (ext.words_to_csr, (parts[0], wide, *sizes, window, threads)),

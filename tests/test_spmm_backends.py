@@ -16,7 +16,7 @@ from bitsparse.backends.host.edges import attention as host_attention
 from bitsparse.backends.host.edges import gatv2 as host_gatv2
 from bitsparse.backends.host.edges import sddmm as host_sddmm
 from bitsparse.backends.host.spmm import spmm as host_spmm
-from bitsparse.backends.params import PackedFeatures
+from bitsparse.backends.params import PackedFeatures, Pattern
 from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.backends.reference.bits import pack as reference_bits
 from bitsparse.backends.reference.edges import attention as reference_attention
@@ -55,9 +55,9 @@ def factors(rng: np.random.Generator, graph, acc: np.dtype, heads: int, kind: st
 
 def both(graph, x: np.ndarray, index: str = "int32", **options) -> np.ndarray:
     """The host's result, after it has been compared with the reference's."""
-    arrays = (graph.indptr.astype(index), graph.indices.astype(index), graph.shape, x)
-    got = host_spmm.spmm(*arrays, nnz=graph.nnz, **options)
-    same(got, reference_spmm.spmm(*arrays, nnz=graph.nnz, **options))
+    edges = Pattern(graph.indptr.astype(index), graph.indices.astype(index), graph.shape)
+    got = host_spmm.spmm(edges, x, **options)
+    same(got, reference_spmm.spmm(edges, x, **options))
     return got
 
 
@@ -119,15 +119,15 @@ def test_threads_and_levels_do_not_change_a_bit(host) -> None:
     y = rng.standard_normal((graph.shape[0], 70)).astype(np.float32)
     values = rng.standard_normal(graph.nnz).astype(np.float32)
     scores = rng.standard_normal((graph.nnz, 3)).astype(np.float32)
-    arrays = (graph.indptr, graph.indices, graph.shape)
+    edges = Pattern(graph.indptr, graph.indices, graph.shape)
 
     def results() -> list[bytes]:
         return [
-            host_spmm.spmm(*arrays, x, nnz=graph.nnz, acc_dtype=np.float32, values=values).tobytes(),
-            host_spmm.spmm(*arrays, x, nnz=graph.nnz, acc_dtype=np.float32, reduce="mean").tobytes(),
-            host_attention.attention(*arrays, x, x[:, :2].copy(), y[:, :2].copy(), negative_slope=0.1).tobytes(),
-            host_sddmm.sddmm(*arrays, y, x, op="dot", heads=2).tobytes(),
-            host_sddmm.edge_softmax(graph.indptr, scores).tobytes(),
+            host_spmm.spmm(edges, x, acc_dtype=np.float32, values=values).tobytes(),
+            host_spmm.spmm(edges, x, acc_dtype=np.float32, reduce="mean").tobytes(),
+            host_attention.attention(edges, x, x[:, :2].copy(), y[:, :2].copy(), negative_slope=0.1).tobytes(),
+            host_sddmm.sddmm(edges, y, x, op="dot", heads=2).tobytes(),
+            host_sddmm.edge_softmax(edges, scores).tobytes(),
         ]
 
     host.set_num_threads(1)
@@ -168,15 +168,16 @@ def test_sddmm_and_softmax(name: str, level: str, host) -> None:
         )
         quotients = ("div",) if dtype[0] == "f" else ()
         for op, index in itertools.product(("dot", "add", "sub", "mul", *quotients), ("int32", "int64")):
-            arrays = (graph.indptr.astype(index), graph.indices.astype(index), graph.shape, x, y)
+            arrays = (Pattern(graph.indptr.astype(index), graph.indices.astype(index), graph.shape), x, y)
             same(host_sddmm.sddmm(*arrays, op=op, heads=heads), reference_sddmm.sddmm(*arrays, op=op, heads=heads))
+    whole = Pattern(graph.indptr, graph.indices, graph.shape)
     for heads in (1, 3):
         scores = (rng.standard_normal((graph.nnz, heads)) * 30).astype(np.float32)
-        same(host_sddmm.edge_softmax(graph.indptr, scores), reference_sddmm.edge_softmax(graph.indptr, scores))
+        same(host_sddmm.edge_softmax(whole, scores), reference_sddmm.edge_softmax(whole, scores))
         wide = scores.astype(np.float64)
         # The C library's exp and NumPy's differ in the last place.
         np.testing.assert_allclose(
-            host_sddmm.edge_softmax(graph.indptr, wide), reference_sddmm.edge_softmax(graph.indptr, wide), rtol=1e-13
+            host_sddmm.edge_softmax(whole, wide), reference_sddmm.edge_softmax(whole, wide), rtol=1e-13
         )
 
 
@@ -191,7 +192,7 @@ def test_graph_attention_of_the_second_kind(name: str, level: str, host) -> None
         x, y = (features(rng, (n, heads * width), np.dtype(dtype)) for n in graph.shape)
         weights, edges = (rng.standard_normal(shape).astype(dtype) for shape in ((heads, width), (graph.nnz, heads)))
         weights[0, -1], edges[:1] = np.inf, np.nan
-        arrays = (graph.indptr.astype(index), graph.indices.astype(index), graph.shape, x, y)
+        arrays = (Pattern(graph.indptr.astype(index), graph.indices.astype(index), graph.shape), x, y)
         how = {"negative_slope": 0.3}
         same(host_gatv2.gatv2_scores(*arrays, weights, **how), reference_gatv2.gatv2_scores(*arrays, weights, **how))
         same(host_gatv2.steep_sums(*arrays, edges, **how), reference_gatv2.steep_sums(*arrays, edges, **how))
@@ -205,7 +206,7 @@ def test_attention(name: str) -> None:
         compute = np.float64 if dtype == "float64" else np.float32
         x = rng.standard_normal((graph.shape[1], heads * width)).astype(dtype)
         source, target = ((rng.standard_normal((n, heads)) * 3).astype(compute) for n in graph.shape[::-1])
-        arrays = (graph.indptr, graph.indices, graph.shape, x, source, target)
+        arrays = (Pattern(graph.indptr, graph.indices, graph.shape), x, source, target)
         got = host_attention.attention(*arrays, negative_slope=0.2)
         want = reference_attention.attention(*arrays, negative_slope=0.2)
         if dtype == "float64":
@@ -218,10 +219,10 @@ def test_incidence_form_needs_no_indices() -> None:
     graph = GRAPHS["hubs"]
     edges = np.random.default_rng(9).standard_normal((graph.nnz, 12)).astype(np.float32)
     shape = (graph.shape[0], graph.nnz)
-    options = {"nnz": graph.nnz, "acc_dtype": np.float32}
-    got = host_spmm.spmm(graph.indptr, None, shape, edges, **options)
-    same(got, reference_spmm.spmm(graph.indptr, None, shape, edges, **options))
-    same(got, host_spmm.spmm(graph.indptr, np.arange(graph.nnz, dtype=np.int32), shape, edges, **options))
+    bare, whole = (Pattern(graph.indptr, of, shape, graph.nnz) for of in (None, np.arange(graph.nnz, dtype=np.int32)))
+    got = host_spmm.spmm(bare, edges, acc_dtype=np.float32)
+    same(got, reference_spmm.spmm(bare, edges, acc_dtype=np.float32))
+    same(got, host_spmm.spmm(whole, edges, acc_dtype=np.float32))
 
 
 def test_both_backends_have_the_same_functions() -> None:
@@ -248,9 +249,9 @@ def test_cosine_attention_and_logarithms_of_sums(name: str) -> None:
         made: list[np.ndarray] = []
         for backend in (host_attention, reference_attention):
             one, two = np.empty((size, 1), compute), np.empty((size, 2), compute)
-            arrays = (indptr, graph.indices, (size, size))
-            made += [backend.cosine_attention(*arrays, x, beta=1.5, lse=one), one]
-            made += [backend.attention(*arrays, np.hstack([x, x]), *scores, negative_slope=0.2, lse=two), two]
+            whole = Pattern(indptr, graph.indices, (size, size))
+            made += [backend.cosine_attention(whole, x, beta=1.5, lse=one), one]
+            made += [backend.attention(whole, np.hstack([x, x]), *scores, negative_slope=0.2, lse=two), two]
         for got, want in zip(made[:4], made[4:], strict=True):
             rtol = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-12}[dtype]
             np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)

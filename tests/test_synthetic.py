@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from bitsparse.datasets import SIZES, synthetic, synthetic_csr
-from bitsparse.errors import DeviceError, DTypeError
+from bitsparse.errors import DeviceError, DTypeError, ShapeError
 
 KINDS = ("power_law", "communities")
 
@@ -170,3 +170,18 @@ def test_generated_features_and_labels():
     assert graph.x[own].mean() > 3 * graph.x[~own].mean()
     with pytest.raises(ValueError, match="classes must be at least 1"):
         bare.with_generated(classes=0)
+
+
+def test_generated_features_of_labels_that_are_there():
+    bare = synthetic((400, 4000), "communities")
+    parts = bare.with_generated(classes=4, seed=2)
+    np.testing.assert_array_equal(bare.with_generated(classes=4, seed=2, labels=parts.labels).x, parts.x)
+    some = np.arange(400) % 4 - 1
+    graph = bare.with_generated(features=30, classes=3, labels=some)
+    np.testing.assert_array_equal(graph.labels, some)
+    own = np.arange(30) % 3 == some[:, None]
+    assert graph.x[own].mean() > 3 * graph.x[~own].mean()
+    with pytest.raises(ValueError, match=r"labels lie in -1\.\.2, but must in -1\.\.1; pass classes="):
+        bare.with_generated(classes=2, labels=some)
+    with pytest.raises(ShapeError, match="labels"):
+        bare.with_generated(labels=some[:7])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -33,7 +34,7 @@ def workload() -> list[np.ndarray]:
     sparse = bs.pack_bits((rng.random((300, 1300)) < 0.001).astype(np.uint8))
     requantise = bs.Epilogue(bits=4, out_scale=9.0, rounding="stochastic", seed=1, activation="tanh", axis=-2)
     results = [a.words, np.asarray(a.scale), b.words, affine.words, np.asarray(affine.scale), columns.words]
-    for kernel in ("planes", "digits"):
+    for kernel in ("planes", "digits", "bytes"):
         results += [
             bs.matmul(a, b, kernel=kernel),
             bs.matmul(sparse, b, kernel=kernel),
@@ -105,6 +106,26 @@ def test_python_threads_may_call_at_once(host) -> None:
     for caller in callers:
         caller.join()
     assert found == [want] * 3
+
+
+def test_short_calls_of_several_callers_share_one_pool(host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls end while others of the pool's threads are about to join them."""
+    monkeypatch.setattr(importlib.import_module("bitsparse.backends.host.settings"), "work_per_thread", 0)
+    bs.set_num_threads(3)
+    a, x = bs.TCTiledCSR(np.eye(97, k=3, dtype=np.float32)), np.random.default_rng(0).random((97, 3), np.float32)
+    want, wrong = np.eye(97, k=3, dtype=np.float32) @ x, []
+
+    def call() -> None:
+        for _ in range(300):
+            if not np.array_equal(bs.spmm(a, x), want):
+                wrong.append(1)
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
 
 
 # ---- fork

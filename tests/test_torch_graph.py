@@ -19,6 +19,7 @@ import bitsparse as bs
 torch: Any = pytest.importorskip("torch")
 bst: Any = pytest.importorskip("bitsparse.torch")
 operators: Any = pytest.importorskip("bitsparse.torch.operators")
+attention_operators: Any = pytest.importorskip("bitsparse.torch.attention_operators")
 pytestmark = [
     pytest.mark.torch,
     # PyTorch's own modules use the parts of it that it deprecates.
@@ -109,12 +110,12 @@ def test_attention_and_the_softmax_over_rows() -> None:
         parts = [part.requires_grad_() for part in parts]
         assert torch.autograd.gradcheck(lambda *given: bst.attention(g, *given), parts)
         scores = random(g.num_edges, *heads).requires_grad_()
-        assert torch.autograd.gradcheck(lambda scores: operators.edge_softmax(pattern, scores), [scores])
+        assert torch.autograd.gradcheck(lambda scores: attention_operators.edge_softmax(pattern, scores), [scores])
     seed = torch.tensor([-5])
     for how in ((None, 0.2, 0.0, True), (None, 0.2, 0.0, False), (seed, 0.2, 0.5, True)):
         torch.library.opcheck(torch.ops.bitsparse.attention.default, (*pattern, *(p.detach() for p in parts), *how))
     torch.library.opcheck(torch.ops.bitsparse.attention.default, (*pattern, *parts, *how))
-    dropped = functools.partial(operators.attention, pattern, slope=0.1, dropout=0.3, seed=seed)
+    dropped = functools.partial(attention_operators.attention, pattern, slope=0.1, dropout=0.3, seed=seed)
     assert torch.autograd.gradcheck(dropped, parts)
     of_loss = torch.func.grad(lambda *given: dropped(*given).sum(), (0, 1, 2))(*(p.detach() for p in parts))
     for one, other in zip(of_loss, torch.autograd.grad(dropped(*parts).sum(), parts), strict=True):
@@ -388,9 +389,9 @@ def test_products_of_gin_are_summed_unless_somebody_watches_them(monkeypatch: py
     x, g = random(NODES, 6, dtype="float32"), bst.Graph(edge_list(NODES, NODES, 100), NODES)
     spmm: Any = bst.spmm
     monkeypatch.setattr(
-        importlib.import_module("bitsparse.torch.layers"),
+        importlib.import_module("bitsparse.torch.quantizer"),
         "spmm",
-        lambda graph, x: widths.append(x.shape[1]) or spmm(graph, x),
+        lambda graph, x, reduce: widths.append(x.shape[1]) or spmm(graph, x, reduce=reduce),
     )
     want = layer(x, g)
     torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="eager")(x, g), want)

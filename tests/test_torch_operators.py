@@ -16,6 +16,7 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 bst: Any = pytest.importorskip("bitsparse.torch")
 operators: Any = pytest.importorskip("bitsparse.torch.operators")
+attention_operators: Any = pytest.importorskip("bitsparse.torch.attention_operators")
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings(r"ignore:.torch\.jit\.:DeprecationWarning"),
@@ -117,7 +118,8 @@ def numbers(name: str, given: tuple[Any, ...]) -> tuple[Callable[..., Any], list
             parts[3:] = [slope, dropout, seed]
         if name == "cosine_attention":
             parts = parts[:2]
-        return getattr(operators, name)(operators.Pattern(*every[:6]), *parts)
+        module = operators if hasattr(operators, name) else attention_operators
+        return getattr(module, name)(operators.Pattern(*every[:6]), *parts)
 
     return call, [given[k] for k in where]
 

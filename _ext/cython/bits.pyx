@@ -5,14 +5,19 @@ from drive cimport *
 include "checks.pxi"
 
 
-def best_level():
-    """Index of the best SIMD level of this processor: 0 scalar, 1 AVX2, 2 AVX-512."""
-    return bs_best_level()
+def levels():
+    """Numbers of the SIMD levels that this processor runs: 0 scalar, 1 AVX2, 2 AVX2 with AVX-VNNI, 3 AVX-512."""
+    return tuple([level for level in range(BS_LEVELS) if bs_runs_level(level) == level])
 
 
 def has_openmp():
     """Whether the build has OpenMP."""
     return bool(bs_has_openmp())
+
+
+def pool():
+    """The address of the pool of threads that all modules share."""
+    return <size_t>bs_own_pool()
 
 
 def default_threads():
@@ -40,7 +45,8 @@ def pack(tuple on, const unsigned char[::1] values, int dtype, int how, tuple sh
 
 def quantize(tuple on, const unsigned char[::1] x, int dtype, bint wide, tuple shape, const unsigned char[::1] offset,
              tuple offset_strides, const unsigned char[::1] divisor, tuple divisor_strides, object multiplier, object qmin,
-             object qmax, int rounding, uint64_t seed, uint32_t stream, int bits, int axis, int layout, unsigned char[::1] words):
+             object qmax, int rounding, uint64_t seed, uint32_t stream, uint64_t first_index, int bits, int axis, int layout,
+             unsigned char[::1] words):
     """clip(round(((x - offset) / divisor) * multiplier), qmin, qmax) modulo 2**bits into `words`."""
     cdef bs_run_on run = _on(on)
     cdef bs_packed to = _packed(words, shape, bits, axis, layout)
@@ -50,7 +56,7 @@ def quantize(tuple on, const unsigned char[::1] x, int dtype, bint wide, tuple s
     _between("dtype", dtype, BS_DTYPES - 4, BS_DTYPES - 1)
     _values_fit(x, dtype, shape)
     with nogil:
-        bs_quantize(run, _at(x), dtype, wide, by_offset, by_divisor, &q, seed, stream, &to)
+        bs_quantize(run, _at(x), dtype, wide, by_offset, by_divisor, &q, seed, stream, first_index, &to)
 
 
 def unpack(tuple on, const unsigned char[::1] words, tuple shape, int bits, int axis, int layout, int encoding, int dtype,

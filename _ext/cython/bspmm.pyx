@@ -6,6 +6,8 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from csr cimport bs_csr, bs_row_start
 
+include "pool.pxi"
+
 
 cdef extern from "drivers/bspmm.h" nogil:
     enum:

@@ -4,8 +4,19 @@
 Every function checks all that it is given: a damaged array raises ValueError before anything is read or written out of bounds.
 """
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t
+from libc.string cimport memset
 
 import numpy as np
+
+include "pool.pxi"
+
+cdef extern from "drivers/parallel.h":
+    enum:
+        BS_LEVELS
+
+cdef extern from "simd/kernels.h":
+    enum:
+        BS_WINDOW_MAX
 
 cdef extern from "sparse/build.h":
     enum bs_build_status:
@@ -20,17 +31,25 @@ cdef extern from "sparse/build.h":
         BS_BUILD_TILE
     enum:
         BS_SPREAD
-        BS_WINDOW_MAX
+    ctypedef struct bs_cells:
+        const void *starts
+        void *cells
+        uint16_t *tiles
+        void *edge_col
+        int bytes
+    int bs_transposes_directly(int64_t, int64_t) nogil
+    int bs_transpose_i32(const int32_t *, const int32_t *, int64_t, int64_t, int32_t *, int32_t *, int32_t *, const void *, size_t, void *,
+                         int *, int) nogil
+    int bs_transpose_i64(const int64_t *, const int64_t *, int64_t, int64_t, int64_t *, int64_t *, int64_t *, const void *, size_t, void *,
+                         int *, int) nogil
     int bs_csr_check_i32(const int32_t *, const int32_t *, int64_t, int64_t, int64_t, int, int64_t *) nogil
     int bs_csr_check_i64(const int64_t *, const int64_t *, int64_t, int64_t, int64_t, int, int64_t *) nogil
-    int bs_window_counts_i32(const int32_t *, const int32_t *, int64_t, int64_t, int, int, int, int32_t *, int, int64_t *) nogil
-    int bs_window_counts_i64(const int64_t *, const int64_t *, int64_t, int64_t, int, int, int, int64_t *, int, int64_t *) nogil
-    int bs_translate_i32(const int32_t *, const int32_t *, int64_t, int64_t, int, int, const int32_t *, int32_t *, void *,
-                         int, int) nogil
-    int bs_translate_i64(const int64_t *, const int64_t *, int64_t, int64_t, int, int, const int64_t *, int64_t *, void *,
-                         int, int) nogil
-    int bs_frdc_i32(const int32_t *, const int32_t *, int64_t, int64_t, int, const int32_t *, int32_t *, uint16_t *, int) nogil
-    int bs_frdc_i64(const int64_t *, const int64_t *, int64_t, int64_t, int, const int64_t *, int64_t *, uint16_t *, int) nogil
+    int bs_window_cells_i32(const int32_t *, const int32_t *, int64_t, int64_t, int, int, int, int32_t *, const bs_cells *, int, int,
+                            int64_t *) nogil
+    int bs_window_cells_i64(const int64_t *, const int64_t *, int64_t, int64_t, int, int, int, int64_t *, const bs_cells *, int, int,
+                            int64_t *) nogil
+    int64_t bs_longest_window_i32(const int32_t *, int64_t, int) nogil
+    int64_t bs_longest_window_i64(const int64_t *, int64_t, int) nogil
     int bs_blocks_counts_i32(const int32_t *, const int32_t *, const uint16_t *, int64_t, int64_t, int32_t *, int, int64_t *) nogil
     int bs_blocks_counts_i64(const int64_t *, const int64_t *, const uint16_t *, int64_t, int64_t, int64_t *, int, int64_t *) nogil
     void bs_blocks_fill_i32(const int32_t *, const int32_t *, const uint16_t *, int64_t, const int32_t *, int32_t *, int) nogil
@@ -44,41 +63,16 @@ cdef extern from "sparse/build.h":
     int64_t bs_starts_i32(int32_t *, int64_t) nogil
     int64_t bs_starts_i64(int64_t *, int64_t) nogil
 
+#: Entries beyond which memory matters more than a pass.
+_LARGE = 1 << 20
 OK, UNSORTED, DUPLICATE = BS_BUILD_OK, BS_BUILD_UNSORTED, BS_BUILD_DUPLICATE
 SPREAD, WINDOW_MAX = BS_SPREAD, BS_WINDOW_MAX
 
 
+include "index_arrays.pxi"
+
+
 # -- checks -------------------------------------------------------------------------------------------------------------
-cdef void *_at(const unsigned char[::1] buffer) noexcept nogil:
-    # Never NULL: an empty array still has an address to add zero to.
-    return <void *>&buffer[0] if buffer.shape[0] > 0 else <void *>&_NOTHING
-
-
-cdef int64_t _NOTHING = 0
-
-
-cdef int _between(str what, object value, object low, object high) except -1:
-    if not low <= value <= high:
-        raise ValueError(f"{what} is {value} but must lie between {low} and {high}")
-    return 0
-
-
-cdef int64_t _length(str what, const unsigned char[::1] buffer, int item) except -1:
-    """Items in a buffer, which must lie aligned in memory."""
-    if buffer.shape[0] % item:
-        raise ValueError(f"{what} holds {buffer.shape[0]} bytes, which is no multiple of {item}; pass a whole array")
-    if buffer.shape[0] and (<size_t>&buffer[0]) % <size_t>item:
-        raise ValueError(f"{what} is not aligned to {item} bytes; copy it")
-    return buffer.shape[0] // item
-
-
-cdef int _holds(str what, const unsigned char[::1] buffer, int item, object wanted) except -1:
-    have = _length(what, buffer, item)
-    if have != wanted:
-        raise ValueError(f"{what} has {have} entries, but {wanted} are needed; the array is truncated or belongs to another shape")
-    return 0
-
-
 cdef int _sizes(object rows, object cols, bint wide, object threads) except -1:
     # Four bits of a sort key and the width of a panel are added to an index in 64 bits.
     high = 2**58 if wide else 2**31 - 1
@@ -104,35 +98,22 @@ cdef object _complain(int code, int64_t where, str what):
     return ValueError(f"{what}: {text}; the arrays are damaged or belong to another shape")
 
 
-cdef int _check_indptr(str what, const unsigned char[::1] indptr, bint wide, object rows, object nnz) except -1:
-    """An indptr of `rows` rows over `nnz` entries."""
-    cdef int64_t m, count, r
-    cdef const int32_t *p32 = <const int32_t *>_at(indptr)
-    cdef const int64_t *p64 = <const int64_t *>_at(indptr)
-    cdef bint good
-    _holds(what, indptr, 8 if wide else 4, rows + 1)
-    m, count = rows, nnz
-    with nogil:
-        good = (p64[0] == 0 and p64[m] == count) if wide else (p32[0] == 0 and p32[m] == count)
-        for r in range(m):
-            if (p64[r + 1] < p64[r]) if wide else (p32[r + 1] < p32[r]):
-                good = False
-                break
-    if not good:
-        raise ValueError(f"{what} must start at 0, never fall and end at {nnz}; the arrays are damaged or belong to another shape")
-    return 0
-
-
-cdef tuple _status(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows, object cols,
-                   object threads):
-    """(code, row) of bs_csr_check, with lengths checked first."""
-    cdef int64_t m, n, nnz, where = 0
-    cdef int code, t
+cdef int64_t _lengths(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows, object cols,
+                      object threads) except -1:
+    """The number of entries, once the sizes of the arrays fit."""
     _sizes(rows, cols, wide, threads)
     nnz = _length("indices", indices, 8 if wide else 4)
     _holds("indptr", indptr, 8 if wide else 4, rows + 1)
     if not wide:
         _between("the number of indices", nnz, 0, 2**31 - 1)
+    return nnz
+
+
+cdef tuple _status(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows, object cols,
+                   object threads):
+    """(code, row) of bs_csr_check, with lengths checked first."""
+    cdef int64_t m, n, nnz = _lengths(indptr, indices, wide, rows, cols, threads), where = 0
+    cdef int code, t
     m, n, t = rows, cols, threads
     with nogil:
         if wide:
@@ -150,18 +131,6 @@ cdef int _canonical(str what, const unsigned char[::1] indptr, const unsigned ch
     return 0
 
 
-cdef const unsigned char[::1] _own(const unsigned char[::1] buffer):
-    """A copy, for what later passes rely on: another thread may write into the caller's array, as the GIL is not held meanwhile.
-
-    The indices of a CSR array, its largest part, are not copied as a whole: C takes them window by window, or bounds each of them.
-    """
-    return np.array(buffer)
-
-
-cdef object _bytes(object array):
-    return array.view(np.uint8)
-
-
 # -- entries ------------------------------------------------------------------------------------------------------------
 def check_csr(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, threads):
     """OK, UNSORTED or DUPLICATE, and the first such row; ValueError for anything that is no CSR array at all."""
@@ -172,86 +141,145 @@ def check_csr(const unsigned char[::1] indptr, const unsigned char[::1] indices,
     return code, where
 
 
-cdef object _cell_starts(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows, object cols,
-                         int window, int shift, int spread, int threads, str what):
-    """Starts of each window's cells."""
-    cdef int64_t m, n, windows, where = 0
-    cdef int code
-    windows, m, n = -(-rows // window), rows, cols
-    starts = np.zeros(windows + 1, np.int64 if wide else np.int32)
-    cdef unsigned char[::1] out = _bytes(starts)
+def transpose(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, threads,
+              const unsigned char[::1] values=None, item=None):
+    """(indptr, indices, order, values) of the transpose of a canonical pattern, and whether it is the same pattern.
+
+    With `item` bytes of values for each entry, or none (0), either these come along and `order` is None, or the other way round.
+    """
+    cdef int64_t m, n, nnz = _lengths(indptr, indices, wide, rows, cols, threads)
+    cdef int code, same = 0, t = threads
+    cdef size_t each = 0
+    indptr = _own(indptr)
+    _check_indptr("indptr", indptr, wide, rows, nnz)
+    m, n, index = rows, cols, np.int64 if wide else np.int32
+    starts, row_of = np.empty(cols + 1, index), np.empty(nnz, index)
+    order = moved = None
+    if item is None or not bs_transposes_directly(n, nnz):
+        order = np.empty(nnz, index)
+    else:
+        _between("the bytes of an item", item, 0, 2**40)
+        if item and (values is None or values.shape[0] != item * nnz):
+            raise ValueError(f"transpose: the values are not {nnz} items of {item} bytes; the array belongs to another one")
+        each, moved = item, np.empty(nnz * item, np.uint8)
+    cdef unsigned char[::1] b_starts = _bytes(starts), b_rows = _bytes(row_of), b_order = None, b_moved = None
+    cdef void *to_order = NULL
+    cdef void *to_moved = NULL
+    cdef const void *from_values = NULL
+    if order is not None:
+        b_order = _bytes(order)
+        to_order = _at(b_order)
+    elif each:
+        b_moved = moved
+        to_moved, from_values = _at(b_moved), _at(values)
     with nogil:
         if wide:
-            code = bs_window_counts_i64(<const int64_t *>_at(indptr), <const int64_t *>_at(indices), m, n, window, shift, spread,
-                                        <int64_t *>_at(out), threads, &where)
-            bs_starts_i64(<int64_t *>_at(out), windows)
+            code = bs_transpose_i64(<const int64_t *>_at(indptr), <const int64_t *>_at(indices), m, n, <int64_t *>_at(b_starts),
+                                    <int64_t *>_at(b_rows), <int64_t *>to_order, from_values, each, to_moved, &same, t)
         else:
-            code = bs_window_counts_i32(<const int32_t *>_at(indptr), <const int32_t *>_at(indices), m, n, window, shift, spread,
-                                        <int32_t *>_at(out), threads, &where)
-            bs_starts_i32(<int32_t *>_at(out), windows)
+            code = bs_transpose_i32(<const int32_t *>_at(indptr), <const int32_t *>_at(indices), m, n, <int32_t *>_at(b_starts),
+                                    <int32_t *>_at(b_rows), <int32_t *>to_order, from_values, each, to_moved, &same, t)
     if code != BS_BUILD_OK:
-        raise _complain(code, where, what)
-    return starts
+        _canonical("transpose", indptr, indices, wide, rows, cols, threads)
+        raise _changed(code, "transpose")
+    return starts, row_of, order, moved, same != 0
 
 
-def tile_starts(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, window, shift, spread,
-                threads):
-    """Starts of each window's non-empty tiles of `window` rows by 2**shift columns."""
+cdef object _changed(int code, str what):
+    """The error of a pattern that is right when it is looked at again."""
+    if code == BS_BUILD_INDEX:
+        return ValueError(f"{what}: the column indices changed meanwhile; let no other thread write into them")
+    return _complain(code, 0, what)
+
+
+cdef tuple _cells(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows, object cols, object window,
+                  object shift, object spread, tuple on, str what):
+    """Starts of each window's cells; with them, of shift 0, the columns and positions, or, of 4 x 4 blocks, these and their tiles."""
     indptr = _own(indptr)
     _between("window", window, 1, BS_WINDOW_MAX)
     _between("shift", shift, 0, 30)
     _between("spread", spread, -1, 62)
-    _canonical("tile_starts", indptr, indices, wide, rows, cols, threads)
-    return _cell_starts(indptr, indices, wide, rows, cols, window, shift, spread, threads, "tile_starts")
+    cdef int64_t m, n, windows, most, room, where = 0, nnz = _lengths(indptr, indices, wide, rows, cols, on[1])
+    cdef int code, level, t, height = window, s = shift, far = spread
+    cdef bint good, blocks = what == "frdc", counted = what == "tile_starts"
+    # What is large is counted first, so that there is no more of it at any time than the result.
+    cdef bint large = nnz > _LARGE and not counted
+    cdef int turn
+    cdef bs_cells to
+    level, t = on
+    _between("the level", level, 0, BS_LEVELS - 1)
+    m, n = rows, cols
+    with nogil:
+        good = _is_indptr(indptr, wide, m, nnz)
+    if not good:
+        _canonical(what, indptr, indices, wide, rows, cols, t)
+    windows = -(-rows // window)
+    starts = np.empty(windows + 1, np.int64 if wide else np.int32)
+    cells = tiles = edge_col = None
+    cdef unsigned char[::1] b_starts = _bytes(starts), b_edges = None, b_cells = None, b_tiles = None
+    memset(&to, 0, sizeof(to))
+    if wide:
+        most = bs_longest_window_i64(<const int64_t *>_at(indptr), m, height)
+    else:
+        most = bs_longest_window_i32(<const int32_t *>_at(indptr), m, height)
+    for turn in range(0 if large else 1, 2):
+        if turn and not counted:
+            if large:
+                to.starts = _at(b_starts)
+            room = starts[windows] if large else nnz
+            cells, tiles = np.empty(room, starts.dtype), np.empty(room if blocks else 0, np.uint16)
+            edge_col = np.empty(0 if blocks else nnz, _position_dtype(most))
+            b_cells, b_tiles, b_edges = _bytes(cells), _bytes(tiles), _bytes(edge_col)
+            to.cells, to.bytes = _at(b_cells), edge_col.itemsize
+            to.tiles, to.edge_col = <uint16_t *>_at(b_tiles) if blocks else NULL, NULL if blocks else _at(b_edges)
+        with nogil:
+            if wide:
+                code = bs_window_cells_i64(<const int64_t *>_at(indptr), <const int64_t *>_at(indices), m, n, height, s, far,
+                                           <int64_t *>_at(b_starts), NULL if to.cells == NULL else &to, level, t, &where)
+            else:
+                code = bs_window_cells_i32(<const int32_t *>_at(indptr), <const int32_t *>_at(indices), m, n, height, s, far,
+                                           <int32_t *>_at(b_starts), NULL if to.cells == NULL else &to, level, t, &where)
+        if code == BS_BUILD_INDEX:
+            _canonical(what, indptr, indices, wide, rows, cols, t)
+            raise _changed(code, what)
+        if code != BS_BUILD_OK:
+            raise _complain(code, where, what)
+        if to.starts == NULL:
+            most = int(starts[:windows].max(initial=0))
+            if wide:
+                bs_starts_i64(<int64_t *>_at(b_starts), windows)
+            else:
+                bs_starts_i32(<int32_t *>_at(b_starts), windows)
+    if counted:
+        return starts, None, None
+    # Views of a byte buffer would go on looking at what is given back here.
+    b_cells = b_tiles = None
+    room = starts[windows]
+    cells.resize(room, refcheck=False)
+    if blocks:
+        tiles.resize(room, refcheck=False)
+        return starts, cells, tiles
+    return starts, cells, edge_col.astype(_position_dtype(most), copy=False)
 
 
-def translate(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, window, spread, threads):
+cdef object _position_dtype(object most):
+    return np.uint8 if most <= 1 << 8 else np.uint16 if most <= 1 << 16 else np.int32
+
+
+def tile_starts(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, window, shift, spread,
+                tuple on):
+    """Starts of each window's non-empty tiles of `window` rows by 2**shift columns."""
+    return _cells(indptr, indices, wide, rows, cols, window, shift, spread, on, "tile_starts")[0]
+
+
+def translate(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, window, spread, tuple on):
     """(cols_indptr, cols, edge_col) of windows of `window` rows; edge_col is uint8, uint16 or int32, the smallest that holds it."""
-    indptr = _own(indptr)
-    cdef int64_t m, n
-    cdef int code, height, far, t, item
-    _between("window", window, 1, BS_WINDOW_MAX)
-    _between("spread", spread, -1, 62)
-    _canonical("translate", indptr, indices, wide, rows, cols, threads)
-    height, far, t, m, n = window, spread, threads, rows, cols
-    starts = _cell_starts(indptr, indices, wide, rows, cols, height, 0, far, t, "translate")
-    most = int(np.diff(starts).max(initial=0))
-    edge_col = np.empty(indices.shape[0] // (8 if wide else 4), np.uint8 if most <= 1 << 8 else np.uint16 if most <= 1 << 16 else np.int32)
-    columns, item = np.empty(int(starts[starts.size - 1]), starts.dtype), edge_col.itemsize
-    cdef unsigned char[::1] b_starts = _bytes(starts), b_columns = _bytes(columns), b_col = _bytes(edge_col)
-    with nogil:
-        if wide:
-            code = bs_translate_i64(<const int64_t *>_at(indptr), <const int64_t *>_at(indices), m, n, height, far,
-                                    <const int64_t *>_at(b_starts), <int64_t *>_at(b_columns), _at(b_col), item, t)
-        else:
-            code = bs_translate_i32(<const int32_t *>_at(indptr), <const int32_t *>_at(indices), m, n, height, far,
-                                    <const int32_t *>_at(b_starts), <int32_t *>_at(b_columns), _at(b_col), item, t)
-    if code != BS_BUILD_OK:
-        raise _complain(code, 0, "translate")
-    return starts, columns, edge_col
+    return _cells(indptr, indices, wide, rows, cols, window, 0, spread, on, "translate")
 
 
-def frdc(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, spread, threads):
+def frdc(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, spread, tuple on):
     """(indptr, indices, tiles) of 4 x 4 blocks."""
-    indptr = _own(indptr)
-    cdef int64_t m, n
-    cdef int code, far, t
-    _between("spread", spread, -1, 62)
-    _canonical("frdc", indptr, indices, wide, rows, cols, threads)
-    far, t, m, n = spread, threads, rows, cols
-    starts = _cell_starts(indptr, indices, wide, rows, cols, 4, 2, far, t, "frdc")
-    blocks, tiles = np.empty(int(starts[starts.size - 1]), starts.dtype), np.empty(int(starts[starts.size - 1]), np.uint16)
-    cdef unsigned char[::1] b_starts = _bytes(starts), b_blocks = _bytes(blocks), b_tiles = _bytes(tiles)
-    with nogil:
-        if wide:
-            code = bs_frdc_i64(<const int64_t *>_at(indptr), <const int64_t *>_at(indices), m, n, far,
-                               <const int64_t *>_at(b_starts), <int64_t *>_at(b_blocks), <uint16_t *>_at(b_tiles), t)
-        else:
-            code = bs_frdc_i32(<const int32_t *>_at(indptr), <const int32_t *>_at(indices), m, n, far,
-                               <const int32_t *>_at(b_starts), <int32_t *>_at(b_blocks), <uint16_t *>_at(b_tiles), t)
-    if code != BS_BUILD_OK:
-        raise _complain(code, 0, "frdc")
-    return starts, blocks, tiles
+    return _cells(indptr, indices, wide, rows, cols, 4, 2, spread, on, "frdc")
 
 
 def unfrdc(const unsigned char[::1] block_indptr, const unsigned char[::1] blocks, const unsigned char[::1] tiles, bint wide, rows,

@@ -3,9 +3,13 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "drivers/parallel.h" nogil:
-    int bs_best_level()
+    enum:
+        BS_LEVELS
+    int bs_runs_level(int level)
     int bs_has_openmp()
     int bs_default_threads()
+    void *bs_own_pool()
+    void bs_use_pool(void *of_another)
 
 
 cdef extern from "drivers/drive.h" nogil:
@@ -45,7 +49,7 @@ cdef extern from "drivers/drive.h" nogil:
 
     int bs_pack(bs_run_on on, const void *values, int dtype, int how, const bs_packed *to)
     void bs_quantize(bs_run_on on, const void *x, int dtype, int wide, bs_operand offset, bs_operand divisor, const bs_quantizer *q,
-                     uint64_t seed, uint32_t stream, const bs_packed *to)
+                     uint64_t seed, uint32_t stream, uint64_t first_index, const bs_packed *to)
     void bs_unpack(bs_run_on on, const bs_packed *packed, int encoding, int dtype, void *values)
     void bs_dequantize(bs_run_on on, const bs_packed *packed, int encoding, bs_operand scale, bs_operand offset, int dtype, void *values)
     void bs_repack(bs_run_on on, const bs_packed *packed, const bs_packed *to)

@@ -7,6 +7,7 @@ from libc.stdlib cimport free, malloc
 
 from drive cimport *
 
+include "pool.pxi"
 include "checks.pxi"
 include "epilogue.pxi"
 
@@ -27,6 +28,8 @@ cdef extern from "drivers/network.h" nogil:
         size_t stride
         size_t k
         const int8_t *panels
+        const int32_t *lines
+        const uint8_t *values
         const int32_t *indptr
         const int32_t *indices
         size_t start "from"
@@ -84,10 +87,7 @@ def bytes_step(tuple on, const unsigned char[::1] x, size_t stride, tuple dims, 
     cdef bs_run_on run = _on(on)
     cdef bs_epilogue e
     cdef bs_bytes_step s
-    cdef Py_ssize_t i
-    cdef int32_t low = 0, high = -1
     cdef size_t nnz = 0
-    cdef int status
     for size in dims:
         _between("a dimension", size, 0, 2**62)
     m, n, k = dims
@@ -98,41 +98,87 @@ def bytes_step(tuple on, const unsigned char[::1] x, size_t stride, tuple dims, 
     _set_epilogue(&e, result, (1, m, n), chain, out)
     _bytes_fit(&e)
     s.x, s.stride, s.k = <const uint8_t *>_at(x), stride, k
-    s.panels, s.indptr, s.indices, s.start, s.places, s.most = NULL, NULL, NULL, 0, NULL, 255
+    s.panels, s.lines, s.values, s.indptr, s.indices = NULL, NULL, NULL, NULL, NULL
+    s.start, s.places, s.most = 0, NULL, 255
     if panels is not None:
         _size_is("panels", panels.shape[0], _ceil_div(n, 16) * _ceil_div(k, 4) * 64)
         s.panels = <const int8_t *>_at(panels)
     else:
         if k != n:
             raise ValueError(f"sums of {k} columns have {k} columns, not {n}")
-        _size_is("indptr", indptr.shape[0], m + 1)
-        with nogil:
-            for i in range(indices.shape[0]):
-                low = min(low, indices[i])
-                high = max(high, indices[i])
-        if indptr[0] != 0 or indptr[m] != indices.shape[0] or low < 0 or high >= m:
-            raise ValueError("indptr does not fit the indices, or an index names no row")
-        with nogil:
-            for i in range(indptr.shape[0] - 1):
-                if indptr[i] > indptr[i + 1]:
-                    low = -1
-        if low < 0:
-            raise ValueError("indptr must not descend")
-        s.indptr = &indptr[0]
+        _set_pattern(&s, m, m, indptr, indices)
         nnz = indices.shape[0]
-        if indices.shape[0]:
-            s.indices = &indices[0]
     if m * n == 0:
         return False
     if panels is not None and k == 0:
         raise ValueError("a product of no columns is all zeros; make it without this function")
+    _run(run, &s, nnz, &e)
+    return bool(e.found_nan)
+
+
+def sparse_step(tuple on, const int32_t[::1] lines, tuple dims, const int32_t[::1] indptr, const int32_t[::1] indices,
+                const unsigned char[::1] values, int result, tuple chain, unsigned char[::1] out):
+    """A product of sparse codes with weights, which lie in lines of 32-bit numbers; otherwise as :func:`bytes_step`.
+
+    `dims` is (rows of the result, its columns, columns of the codes); without `values` every code is 1. Weights are of 16 bits.
+    """
+    cdef bs_run_on run = _on(on)
+    cdef bs_epilogue e
+    cdef bs_bytes_step s
+    for size in dims:
+        _between("a dimension", size, 0, 2**31 - 1)
+    m, n, k = dims
+    _between("the columns of the result", n, 0, BS_BYTES_LONGEST)
+    _size_is("lines", lines.shape[0], k * _ceil_div(n, 16) * 16)
+    _set_epilogue(&e, result, (1, m, n), chain, out)
+    _bytes_fit(&e)
+    s.x, s.stride, s.k = NULL, 0, k
+    s.panels, s.lines, s.values, s.indptr, s.indices = NULL, NULL, NULL, NULL, NULL
+    s.start, s.places, s.most = 0, NULL, 255
+    _set_pattern(&s, m, k, indptr, indices)
+    if values is not None:
+        _size_is("values", values.shape[0], indices.shape[0])
+        s.values = <const uint8_t *>_at(values)
+    if m * n == 0:
+        return False
+    # Not NULL, which would stand for other steps; without columns no entry names a line.
+    s.lines = &lines[0] if lines.shape[0] > 0 else &indptr[0]
+    _run(run, &s, indices.shape[0], &e)
+    return bool(e.found_nan)
+
+
+cdef int _set_pattern(bs_bytes_step *s, object rows, object columns, const int32_t[::1] indptr, const int32_t[::1] indices) except -1:
+    """The pattern of sums, looked at before anything is written; C looks again at what it copies of it."""
+    cdef Py_ssize_t i
+    cdef int32_t low = 0, high = -1
+    _size_is("indptr", indptr.shape[0], rows + 1)
     with nogil:
-        status = bs_bytes_run(run, &s, nnz, &e)
+        for i in range(indices.shape[0]):
+            low = min(low, indices[i])
+            high = max(high, indices[i])
+    if indptr[0] != 0 or indptr[rows] != indices.shape[0] or low < 0 or high >= columns:
+        raise ValueError("indptr does not fit the indices, or an index names no row")
+    with nogil:
+        for i in range(indptr.shape[0] - 1):
+            if indptr[i] > indptr[i + 1]:
+                low = -1
+    if low < 0:
+        raise ValueError("indptr must not descend")
+    s.indptr = &indptr[0]
+    if indices.shape[0]:
+        s.indices = &indices[0]
+    return 0
+
+
+cdef int _run(bs_run_on on, const bs_bytes_step *s, size_t nnz, bs_epilogue *e) except -1:
+    cdef int status
+    with nogil:
+        status = bs_bytes_run(on, s, nnz, e)
     if status == BS_BYTES_PATTERN:
         raise ValueError("indptr does not fit the indices, or an index names no row")
     if status == BS_BYTES_MEMORY:
         raise MemoryError("no memory for the edges of some rows")
-    return bool(e.found_nan)
+    return 0
 
 
 cdef int _set_layer(bs_layer *layer, object given, object k, int last) except -1:
@@ -155,7 +201,7 @@ cdef int _set_layer(bs_layer *layer, object given, object k, int last) except -1
     layer.scale, layer.row_term, layer.col_term = vectors
     if (layer.row_term and e.row_term[1].data == NULL) or (layer.col_term and e.col_term[1].data == NULL):
         raise ValueError("a term of a layer has a vector over the rows but none over the columns; give both")
-    layer.step.panels, layer.step.k = NULL, k
+    layer.step.panels, layer.step.lines, layer.step.values, layer.step.k = NULL, NULL, NULL, k
     layer.step.x, layer.step.indptr, layer.step.indices, layer.step.places = NULL, NULL, NULL, NULL
     layer.step.start, layer.step.stride, layer.step.most = 0, 0, 255
     if panels is not None:

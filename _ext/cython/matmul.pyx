@@ -2,6 +2,7 @@
 """Products of packed operands on the host, with the fused epilogue. Arrays come as flat buffers of bytes in C order."""
 from drive cimport *
 
+include "pool.pxi"
 include "checks.pxi"
 include "epilogue.pxi"
 
@@ -28,6 +29,7 @@ cdef extern from "drivers/matmul.h" nogil:
 
     int bs_matmul_planes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     int bs_matmul_digits(bs_run_on on, const bs_product *p, bs_epilogue *e)
+    int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     void bs_epilogue_only(bs_run_on on, const void *acc, int dtype, bs_epilogue *e)
 
 
@@ -46,37 +48,28 @@ cdef const int64_t *_index(const int64_t[::1] index) noexcept nogil:
     return &index[0] if index.shape[0] > 0 else NULL
 
 
-def matmul(tuple on, bint digits, const unsigned char[::1] a, const unsigned char[::1] b, const unsigned char[::1] bitmap,
-           const int64_t[::1] a_index, const int64_t[::1] b_index, tuple batches, tuple dims, tuple bits, tuple encodings, bint narrow,
-           int result, object chain, unsigned char[::1] out):
-    """Product into `out`; returns whether NaN reached requantisation.
+PLANES, DIGITS, BYTES = range(3)
 
-    `batches` is (of a, of b, of the result), `dims` is (m, n, k), `bits` and `encodings` are (of a, of b); `bitmap` may be None.
-    """
-    cdef bs_run_on run = _on(on)
-    cdef bs_product p
-    cdef bs_epilogue e
-    cdef int status
+
+cdef int _set_product(bs_product *p, int kernel, const unsigned char[::1] a, const unsigned char[::1] bitmap, const int64_t[::1] a_index,
+                      const int64_t[::1] b_index, tuple batches, tuple dims, tuple bits, tuple encodings, bint narrow) except -1:
+    """Everything but the right operand, of which the sizes are known."""
+    _between("kernel", kernel, 0, 2)
     for size in batches + dims:
         _between("a dimension", size, 0, 2**62)
-    if result not in (BS_RESULT_INT32, BS_RESULT_INT64, BS_RESULT_FLOAT, BS_RESULT_BITS):
-        raise ValueError("a product gives integers, floats or packed words")
-    m, n, k = dims
+    m, _n, k = dims
     width = _ceil_div(k, 128) * 4
     for i in range(2):
-        _between("bits", bits[i], 1, 32)
+        _between("bits", bits[i], 1, 8 if kernel == 2 else 32)
         _between("encoding", encodings[i], 0, 2)
         if encodings[i] == 2 and bits[i] != 1:
             raise ValueError(f"bits is {bits[i]} but a bipolar operand has 1")
     _size_is("a", a.shape[0], batches[0] * m * bits[0] * width * 4)
-    _size_is("b", b.shape[0], batches[1] * n * bits[1] * width * 4)
     if bitmap is not None:
         _size_is("bitmap", bitmap.shape[0], batches[0] * _ceil_div(m, 8) * _ceil_div(width, 128) * 4)
     _index_fits("a_index", a_index, batches[2], batches[0])
     _index_fits("b_index", b_index, batches[2], batches[1])
-    _set_epilogue(&e, result, (batches[2], m, n), chain, out)
-    p.a, p.b = <const uint32_t *>_at(a), <const uint32_t *>_at(b)
-    p.bitmap = NULL
+    p.a, p.b, p.bitmap = <const uint32_t *>_at(a), NULL, NULL
     if bitmap is not None:
         p.bitmap = <const uint32_t *>_at(bitmap)
     p.a_index, p.b_index = _index(a_index), _index(b_index)
@@ -86,16 +79,80 @@ def matmul(tuple on, bint digits, const unsigned char[::1] a, const unsigned cha
     p.a_bits, p.b_bits = bits
     p.a_encoding, p.b_encoding = encodings
     p.narrow = narrow
-    if batches[2] * m * n == 0:
-        return False
+    return 0
+
+
+cdef int _multiply(bs_run_on on, int kernel, const bs_product *p, bs_epilogue *e) except -1:
+    cdef int status
     with nogil:
-        if digits:
-            status = bs_matmul_digits(run, &p, &e)
+        if kernel == 2:
+            status = bs_matmul_bytes(on, p, e)
+        elif kernel == 1:
+            status = bs_matmul_digits(on, p, e)
         else:
-            status = bs_matmul_planes(run, &p, &e)
+            status = bs_matmul_planes(on, p, e)
     if status:
         raise MemoryError("matmul: no memory for the packed panels of the right operand; use fewer threads or split its columns")
+    return 0
+
+
+cdef object _right_bytes(const bs_product *p):
+    return <object>p.b_batch * p.n * p.b_bits * p.width * 4
+
+
+def matmul(tuple on, int kernel, const unsigned char[::1] a, const unsigned char[::1] b, const unsigned char[::1] bitmap,
+           const int64_t[::1] a_index, const int64_t[::1] b_index, tuple batches, tuple dims, tuple bits, tuple encodings, bint narrow,
+           int result, object chain, unsigned char[::1] out):
+    """Product into `out`; returns whether NaN reached requantisation.
+
+    `kernel` is PLANES, DIGITS or BYTES, which takes at most 8 bits. `batches` is (of a, of b, of the result), `dims` is (m, n, k), `bits`
+    and `encodings` are (of a, of b); `bitmap` may be None.
+    """
+    cdef bs_run_on run = _on(on)
+    cdef bs_product p
+    cdef bs_epilogue e
+    _set_product(&p, kernel, a, bitmap, a_index, b_index, batches, dims, bits, encodings, narrow)
+    if result not in (BS_RESULT_INT32, BS_RESULT_INT64, BS_RESULT_FLOAT, BS_RESULT_BITS):
+        raise ValueError("a product gives integers, floats or packed words")
+    _size_is("b", b.shape[0], _right_bytes(&p))
+    m, n, _ = dims
+    _set_epilogue(&e, result, (batches[2], m, n), chain, out)
+    p.b = <const uint32_t *>_at(b)
+    if batches[2] * m * n == 0:
+        return False
+    _multiply(run, kernel, &p, &e)
     return bool(e.found_nan)
+
+
+cdef class PlainProduct:
+    """Products of one left operand into integers: ``product(on, b, out)`` is :func:`matmul` with the other arguments fixed and checked."""
+
+    cdef bs_product p
+    cdef bs_epilogue e
+    cdef int kernel
+    cdef Py_ssize_t right, result
+    cdef object held
+
+    def __init__(self, int kernel, const unsigned char[::1] a, const unsigned char[::1] bitmap, const int64_t[::1] a_index,
+                 const int64_t[::1] b_index, tuple batches, tuple dims, tuple bits, tuple encodings, bint narrow):
+        _set_product(&self.p, kernel, a, bitmap, a_index, b_index, batches, dims, bits, encodings, narrow)
+        self.held = a, bitmap, a_index, b_index
+        self.kernel = kernel
+        self.e.result = BS_RESULT_INT32 if narrow else BS_RESULT_INT64
+        self.e.batch, self.e.rows, self.e.cols, self.e.found_nan = batches[2], dims[0], dims[1], 0
+        self.right = _right_bytes(&self.p)
+        self.result = batches[2] * dims[0] * dims[1] * (4 if narrow else 8)
+
+    def __call__(self, tuple on, const unsigned char[::1] b, unsigned char[::1] out):
+        # Copies: several threads may be in one product.
+        cdef bs_product p = self.p
+        cdef bs_epilogue e = self.e
+        if b.shape[0] != self.right or out.shape[0] != self.result:
+            _size_is("b", b.shape[0], self.right)
+            _size_is("out", out.shape[0], self.result)
+        p.b, e.out = <const uint32_t *>_at(b), _into(out)
+        if self.result:
+            _multiply(_on(on), self.kernel, &p, &e)
 
 
 def epilogue(tuple on, const unsigned char[::1] acc, int dtype, tuple shape, int result, tuple chain, unsigned char[::1] out):

@@ -10,6 +10,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from csr cimport bs_csr, bs_row_start
 from drive cimport bs_run_on
 
+include "pool.pxi"
+
 
 cdef extern from "drivers/packets.h" nogil:
     enum:

@@ -3,6 +3,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from csr cimport bs_csr, bs_row_start
 
+include "pool.pxi"
+
 
 cdef extern from "drivers/sample.h" nogil:
     enum:

@@ -3,6 +3,7 @@
 from drive cimport *
 from drive_sparse cimport *
 
+include "pool.pxi"
 include "checks.pxi"
 include "checks_sparse.pxi"
 

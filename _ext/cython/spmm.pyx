@@ -5,6 +5,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from drive cimport *
 from drive_sparse cimport *
 
+include "pool.pxi"
 include "checks.pxi"
 include "checks_sparse.pxi"
 

@@ -18,7 +18,8 @@ BS_FN void *bs_aligned(size_t bytes)
 #if defined(_WIN32)
     return _aligned_malloc(whole, BS_LINE);
 #else
-    return aligned_alloc(BS_LINE, whole);
+    void *memory = NULL; /* not aligned_alloc: macOS has that from 10.15 on */
+    return posix_memalign(&memory, BS_LINE, whole) ? NULL : memory;
 #endif
 }
 

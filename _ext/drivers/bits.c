@@ -14,7 +14,7 @@ typedef struct {
     int dtype, how, wide, encoding;
     bs_operand first, second; /* offset and divisor, or scale and offset */
     const bs_quantizer *quantizer;
-    uint64_t seed;
+    uint64_t seed, first_index;
     uint32_t stream;
     const bs_packed *from, *to;
     int *nan; /* set when a float that is packed by its sign has none */
@@ -78,7 +78,7 @@ static void codes_from_values(const job *j, size_t batch, size_t row, size_t col
     uint16_t half_room[HALF_ROOM];
     const uint16_t *half = half_room;
     if (j->quantizer->rounding == BS_STOCHASTIC)
-        half = half_words(j->k, index, n, j->seed, j->stream, half_room);
+        half = half_words(j->k, j->first_index + index, n, j->seed, j->stream, half_room);
     if (j->wide) {
         double room[BS_CHUNK], first[BS_CHUNK], second[BS_CHUNK];
         if (j->dtype != BS_F64) {
@@ -255,7 +255,7 @@ int bs_pack(bs_run_on on, const void *values, int dtype, int how, const bs_packe
 }
 
 void bs_quantize(bs_run_on on, const void *x, int dtype, int wide, bs_operand offset, bs_operand divisor, const bs_quantizer *q,
-                 uint64_t seed, uint32_t stream, const bs_packed *to)
+                 uint64_t seed, uint32_t stream, uint64_t first_index, const bs_packed *to)
 {
     job j = {.k = bs_table(on.level),
              .values = x,
@@ -265,6 +265,7 @@ void bs_quantize(bs_run_on on, const void *x, int dtype, int wide, bs_operand of
              .second = divisor,
              .quantizer = q,
              .seed = seed,
+             .first_index = first_index,
              .stream = stream,
              .to = to};
     encode(on, &j);

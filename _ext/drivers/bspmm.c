@@ -10,11 +10,10 @@
 static const bs_bspmm_kernels *table(int level)
 {
 #ifdef BS_X86
-    const int best = bs_best_level();
-    level = level > best ? best : level;
+    level = bs_runs_level(level);
     if (level == BS_AVX512)
         return &bs_bspmm_kernels_avx512;
-    if (level == BS_AVX2)
+    if (level >= BS_AVX2)
         return &bs_bspmm_kernels_avx2;
 #else
     (void)level;

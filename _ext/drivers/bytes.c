@@ -136,6 +136,11 @@ static void accumulate(const bytes_job *j, size_t row, size_t rows, int32_t *acc
     }
     for (size_t r = 0; r < rows; r++, acc += j->width) {
         const int32_t *starts = s->indptr + (row + r - s->from);
+        if (s->lines) {
+            j->k->lines_gather(s->lines, j->width, s->indices + starts[0], s->values ? s->values + starts[0] : NULL,
+                               (size_t)(starts[1] - starts[0]), acc);
+            continue;
+        }
         j->k->bytes_gather(s->x, s->stride, s->indices + starts[0], (size_t)(starts[1] - starts[0]), j->width, acc);
     }
 }
@@ -242,8 +247,8 @@ typedef struct {
 } run_job;
 
 /* The edges of a unit's rows, copied and then checked: another thread may write into the caller's arrays meanwhile, and every block of
- * columns reads them again. `starts` has one more than the rows; *columns is to be freed. */
-static int own_edges(const run_job *j, size_t first, size_t last, int32_t *starts, int32_t **columns)
+ * columns reads them again. `starts` has one more than the rows; *columns is to be freed, and *values begins with the first row's. */
+static int own_edges(const run_job *j, size_t first, size_t last, int32_t *starts, int32_t **columns, const uint8_t **values)
 {
     const size_t rows = last - first;
     memcpy(starts, j->s->indptr + first, (rows + 1) * sizeof *starts);
@@ -259,12 +264,14 @@ static int own_edges(const run_job *j, size_t first, size_t last, int32_t *start
         return BS_BYTES_MEMORY;
     for (size_t r = 0; r <= rows; r++)
         starts[r] -= begin;
+    if (*values)
+        *values += begin;
     if (edges)
         memcpy(*columns, j->s->indices + begin, edges * sizeof **columns);
     uint32_t largest = 0; /* a negative index is a large unsigned one */
     for (size_t e = 0; e < edges; e++)
         largest = (uint32_t)(*columns)[e] > largest ? (uint32_t)(*columns)[e] : largest;
-    return edges && largest >= j->e->rows ? BS_BYTES_PATTERN : BS_BYTES_OK;
+    return edges && largest >= (j->s->lines ? j->s->k : j->e->rows) ? BS_BYTES_PATTERN : BS_BYTES_OK;
 }
 
 static void run_unit(void *context, size_t unit, int thread)
@@ -278,7 +285,7 @@ static void run_unit(void *context, size_t unit, int thread)
     }
     bs_bytes_step own = *j->s;
     int32_t starts[UNIT_ROWS + 1], *columns = NULL;
-    const int status = own_edges(j, first, last, starts, &columns);
+    const int status = own_edges(j, first, last, starts, &columns, &own.values);
     if (status == BS_BYTES_OK) {
         own.indptr = starts, own.indices = columns, own.from = first;
         bs_bytes_rows(j->on, &own, j->e, &j->chain, first, last);

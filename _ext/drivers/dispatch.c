@@ -1,33 +1,96 @@
-/* Run-time choice of an instruction set, and the one place that knows OpenMP. */
+/* Run-time choice of an instruction set, and of threads or none. */
 #include "drivers/parallel.h"
 
+#ifdef BS_X86
+#include <cpuid.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
-int bs_best_level(void)
+#ifdef BS_X86
+/* The processor is asked directly: __builtin_cpu_supports needs a library of the compiler's that nothing links on Windows. The names end in
+ * the leaf of CPUID (71: leaf 7, part 1) and the register in which the bit stands. */
+#define POPCNT_1C (1u << 23)
+#define OSXSAVE_1C (1u << 27)
+#define F16C_1C (1u << 29)
+#define AVX2_7B (1u << 5)
+#define BMI2_7B (1u << 8)
+#define AVX512F_7B (1u << 16)
+#define AVX512DQ_7B (1u << 17)
+#define AVX512BW_7B (1u << 30)
+#define AVX512VL_7B (1u << 31)
+#define VNNI_7C (1u << 11)
+#define VPOPCNTDQ_7C (1u << 14)
+#define AVXVNNI_71A (1u << 4)
+/* Registers that the operating system keeps for a thread: those of 256 bits; besides these, masks and all of 512 bits. */
+#define KEEPS_AVX 0x06u
+#define KEEPS_AVX512 0xe6u
+
+static int has_all(unsigned have, unsigned needed) { return (have & needed) == needed; }
+
+static unsigned kept_registers(void)
+{
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+/* The bit of a level. */
+#define LEVEL(level) (1u << (level))
+
+static unsigned asked_levels(void)
+{
+    unsigned a, b, c, d, b7, c7, a71;
+    if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d) || !__get_cpuid(1, &a, &b, &c, &d))
+        return LEVEL(BS_SCALAR);
+    if (!has_all(c, POPCNT_1C | OSXSAVE_1C | F16C_1C) || !has_all(b7, AVX2_7B | BMI2_7B) || !has_all(kept_registers(), KEEPS_AVX))
+        return LEVEL(BS_SCALAR);
+    unsigned levels = LEVEL(BS_SCALAR) | LEVEL(BS_AVX2);
+#ifdef BS_AVXVNNI
+    if (__get_cpuid_count(7, 1, &a71, &b, &c, &d) && has_all(a71, AVXVNNI_71A))
+        levels |= LEVEL(BS_AVX2_VNNI);
+#else
+    (void)a71;
+#endif
+    const int wide = has_all(b7, AVX512F_7B | AVX512DQ_7B | AVX512BW_7B | AVX512VL_7B) && has_all(c7, VNNI_7C | VPOPCNTDQ_7C);
+    return wide && has_all(kept_registers(), KEEPS_AVX512) ? levels | LEVEL(BS_AVX512) : levels;
+}
+#endif
+
+static unsigned known_levels(void)
 {
 #ifdef BS_X86
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt"))
-        return BS_SCALAR;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vnni"))
-        return BS_AVX512;
-    return BS_AVX2;
+    static unsigned known; /* asking takes a virtual machine microseconds; two threads that ask at once find the same */
+    unsigned levels = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!levels) {
+        levels = asked_levels();
+        __atomic_store_n(&known, levels, __ATOMIC_RELAXED);
+    }
+    return levels;
 #else
-    return BS_SCALAR;
+    return 1u << BS_SCALAR;
 #endif
+}
+
+int bs_runs_level(int level)
+{
+    const unsigned levels = known_levels();
+    while (level > BS_SCALAR && !(levels >> level & 1u))
+        level--;
+    return level;
 }
 
 const bs_kernels *bs_table(int level)
 {
 #ifdef BS_X86
-    const int best = bs_best_level();
-    if (level > best)
-        level = best;
+    level = bs_runs_level(level);
     if (level == BS_AVX512)
         return &bs_kernels_avx512;
+#ifdef BS_AVXVNNI
+    if (level == BS_AVX2_VNNI)
+        return &bs_kernels_avxvnni;
+#endif
     if (level == BS_AVX2)
         return &bs_kernels_avx2;
 #else
@@ -56,19 +119,12 @@ int bs_default_threads(void)
 
 void bs_parallel(void (*body)(void *context, size_t unit, int thread), void *context, size_t units, int threads)
 {
-#ifdef _OPENMP
     if (threads > 1 && units > 1) {
         const int team = units < (size_t)threads ? (int)units : threads;
         /* Several units at a time when there are very many of them: asking for the next one costs an atomic operation. */
-        const long chunk = (long)bs_max(1, units / ((size_t)team * 16));
-#pragma omp parallel for num_threads(team) schedule(dynamic, chunk)
-        for (ptrdiff_t unit = 0; unit < (ptrdiff_t)units; unit++)
-            body(context, (size_t)unit, omp_get_thread_num());
+        bs_share_out(body, context, units, bs_max(1, units / ((size_t)team * 16)), team);
         return;
     }
-#else
-    (void)threads;
-#endif
     for (size_t unit = 0; unit < units; unit++)
         body(context, unit, 0);
 }

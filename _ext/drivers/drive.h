@@ -11,9 +11,9 @@ typedef struct {
 /* ---- drivers/bits.c: logical arrays are C-contiguous (batch, rows, cols) ---- */
 /* Returns whether a float was NaN, which has no sign; its bit is 0. */
 int bs_pack(bs_run_on on, const void *values, int dtype, int how, const bs_packed *to);
-/* wide: steps in float64 (offset and divisor are then float64), else float32. */
+/* wide: steps in float64 (offset and divisor are then float64), else float32. Random bits of x[i] are those of first_index + i. */
 void bs_quantize(bs_run_on on, const void *x, int dtype, int wide, bs_operand offset, bs_operand divisor, const bs_quantizer *q,
-                 uint64_t seed, uint32_t stream, const bs_packed *to);
+                 uint64_t seed, uint32_t stream, uint64_t first_index, const bs_packed *to);
 void bs_unpack(bs_run_on on, const bs_packed *from, int encoding, int dtype, void *values);
 void bs_dequantize(bs_run_on on, const bs_packed *from, int encoding, bs_operand scale, bs_operand offset, int dtype, void *values);
 void bs_repack(bs_run_on on, const bs_packed *from, const bs_packed *to);

@@ -106,6 +106,14 @@ void bs_finish_rows(const bs_kernels *k, bs_epilogue *e, bs_out_tile *tile, size
     }
 }
 
+int bs_takes_int32(const bs_epilogue *e) { return e->result == BS_RESULT_INT32 && !is_large(e, sizeof(int32_t)); }
+
+void bs_finish_int32(const bs_kernels *k, bs_epilogue *e, bs_out_tile *tile, size_t first, size_t count, const int32_t *acc)
+{
+    for (size_t r = 0; r < count; r++, acc += BS_TILE)
+        put_values(k, e, tile, first + r, acc, sizeof *acc);
+}
+
 void bs_finish_tile(const bs_kernels *k, const bs_epilogue *e, const bs_out_tile *tile)
 {
     if (e->result == BS_RESULT_BITS && e->packed.axis != -1)

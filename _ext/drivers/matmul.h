@@ -1,4 +1,4 @@
-/* Products of packed operands: what the two kernels share, and the fused epilogue. */
+/* Products of packed operands: what the kernels share, and the fused epilogue. */
 #ifndef BITSPARSE_MATMUL_H
 #define BITSPARSE_MATMUL_H
 
@@ -32,9 +32,10 @@ typedef struct {
     int narrow; /* every result fits int32 */
 } bs_product;
 
-/* Both return 0, or -1 when memory is short. */
+/* All return 0, or -1 when memory is short. That of bytes takes at most 8 bits of each operand. */
 int bs_matmul_planes(bs_run_on on, const bs_product *p, bs_epilogue *e);
 int bs_matmul_digits(bs_run_on on, const bs_product *p, bs_epilogue *e);
+int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e);
 /* acc: BS_I32, BS_I64 or BS_F32, C order (batch, rows, cols) */
 void bs_epilogue_only(bs_run_on on, const void *acc, int dtype, bs_epilogue *e);
 
@@ -48,6 +49,10 @@ typedef struct {
 
 /* Rows first .. first + count of the tile, from acc[count][BS_TILE]. */
 void bs_finish_rows(const bs_kernels *k, bs_epilogue *e, bs_out_tile *tile, size_t first, size_t count, const int64_t *acc, int narrow);
+/* Whether int32 sums may be written to where the result is, as they are: a large result goes there past the caches. */
+int bs_takes_int32(const bs_epilogue *e);
+/* The same of sums that are int32 already, for a result that is. */
+void bs_finish_int32(const bs_kernels *k, bs_epilogue *e, bs_out_tile *tile, size_t first, size_t count, const int32_t *acc);
 /* Packs what bs_finish_rows collected and makes stored rows visible; call it once after the last row. */
 void bs_finish_tile(const bs_kernels *k, const bs_epilogue *e, const bs_out_tile *tile);
 

@@ -4,11 +4,12 @@
 
 #include "simd/kernels.h"
 
-enum bs_level { BS_SCALAR, BS_AVX2, BS_AVX512 };
+/* BS_AVX2_VNNI: AVX2 and products of four bytes at a time, for which few loops are compiled again. */
+enum bs_level { BS_SCALAR, BS_AVX2, BS_AVX2_VNNI, BS_AVX512, BS_LEVELS };
 
-/* The best level this processor runs. */
-int bs_best_level(void);
-/* The table of a level, or of the best one if the processor lacks it. */
+/* A level, or the next lower one that this processor runs. */
+int bs_runs_level(int level);
+/* The table of that. */
 const bs_kernels *bs_table(int level);
 
 /* 1 if the build has OpenMP. */
@@ -16,9 +17,15 @@ int bs_has_openmp(void);
 /* Threads OpenMP would use by default (OMP_NUM_THREADS, affinity); 1 without OpenMP. */
 int bs_default_threads(void);
 
-/* body(context, unit, thread) for every unit, in any order; 0 <= thread < threads. One thread never enters OpenMP, so that a child
+/* body(context, unit, thread) for every unit, in any order; 0 <= thread < threads. One thread never asks for others, so that a child
  * after fork, whose pool of threads is gone, can still work. */
 void bs_parallel(void (*body)(void *context, size_t unit, int thread), void *context, size_t units, int threads);
+
+/* The same with a team of at least two, who take `chunk` units at a time (pool.c). */
+void bs_share_out(void (*body)(void *context, size_t unit, int thread), void *context, size_t units, size_t chunk, int team);
+/* Every extension module is linked with these drivers: one of them lends the others its pool of threads. */
+void *bs_own_pool(void);
+void bs_use_pool(void *of_another);
 
 BS_FN size_t bs_ceil_div(size_t a, size_t b) { return a / b + (a % b != 0); }
 BS_FN size_t bs_min(size_t a, size_t b) { return a < b ? a : b; }

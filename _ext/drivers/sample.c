@@ -25,18 +25,42 @@ static row_plan plan_row(const bs_sampler *s, int64_t nnz)
     return (row_plan){nnz, parts < w ? parts : w, w / parts > 1 ? w / parts : 1};
 }
 
+/* floor(k part / count), and what is left of it in `rest`: a bit of k after the other, so that no integer is wider than 64 bits, which some
+ * compilers lack the division of. part < count < 2^61. */
+static int64_t divided(int64_t k, int64_t part, int64_t count, int64_t *rest)
+{
+    int64_t whole = 0, left = 0;
+    for (int bit = k ? 63 - __builtin_clzll((uint64_t)k) : -1; bit >= 0; bit--) {
+        whole *= 2;
+        left = 2 * left + (k >> bit & 1 ? part : 0);
+        for (; left >= count; left -= count)
+            whole++;
+    }
+    *rest = left;
+    return whole;
+}
+
+/* The upper 64 of the 128 bits of a product. */
+static uint64_t product_high(uint64_t a, uint64_t b)
+{
+    const uint64_t low = UINT32_MAX, a0 = a & low, a1 = a >> 32, b0 = b & low, b1 = b >> 32;
+    const uint64_t cross = a1 * b0 + (a0 * b0 >> 32), middle = a0 * b1 + (cross & low);
+    return a1 * b1 + (cross >> 32) + (middle >> 32);
+}
+
 static int64_t start_of(const bs_sampler *s, const row_plan *p, size_t row, int64_t k)
 {
     switch (s->strategy) {
     case BS_SAMPLE_AES: return k * AES_PRIME % (p->nnz - p->run + 1);
     case BS_SAMPLE_AFS: return k * AFS_PRIME % p->nnz;
     case BS_SAMPLE_UNIFORM: {
-        /* stratum k of count, and 64 random bits scaled to its length */
-        const int64_t low = (int64_t)((__int128)k * p->nnz / p->count), high = (int64_t)((__int128)(k + 1) * p->nnz / p->count);
+        /* Stratum k of count, [k nnz / count, (k + 1) nnz / count), and 64 random bits scaled to its length. */
+        const int64_t each = p->nnz / p->count, part = p->nnz % p->count;
+        int64_t rest;
+        const int64_t low = k * each + divided(k, part, p->count, &rest), length = each + (rest + part >= p->count);
         uint32_t w0, w1, w2, w3;
         bs_stochastic_words((uint64_t)row * (uint64_t)s->width + (uint64_t)k, s->seed, s->stream, &w0, &w1, &w2, &w3);
-        const uint64_t draw = (uint64_t)w1 << 32 | w0;
-        return low + (int64_t)((unsigned __int128)draw * (uint64_t)(high - low) >> 64);
+        return low + (int64_t)product_high((uint64_t)w1 << 32 | w0, (uint64_t)length);
     }
     default: return 0;
     }
@@ -188,11 +212,10 @@ static void sum_unit(void *context, size_t unit, int thread)
 static const bs_gather_kernels *table(int level)
 {
 #ifdef BS_X86
-    const int best = bs_best_level();
-    level = level > best ? best : level;
+    level = bs_runs_level(level);
     if (level == BS_AVX512)
         return &bs_gather_kernels_avx512;
-    if (level == BS_AVX2)
+    if (level >= BS_AVX2)
         return &bs_gather_kernels_avx2;
 #else
     (void)level;

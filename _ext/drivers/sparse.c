@@ -7,12 +7,10 @@
 const bs_spmm_kernels *bs_spmm_table(int level)
 {
 #ifdef BS_X86
-    const int best = bs_best_level();
-    if (level > best)
-        level = best;
+    level = bs_runs_level(level);
     if (level == BS_AVX512)
         return &bs_spmm_kernels_avx512;
-    if (level == BS_AVX2)
+    if (level >= BS_AVX2)
         return &bs_spmm_kernels_avx2;
 #else
     (void)level;
@@ -57,6 +55,27 @@ void bs_rows_free(bs_csr *own)
     own->indptr = NULL;
 }
 
+/* The first row r with r + indptr[r] >= unit * BS_SEGMENT, of every unit and of one behind them, which no row has. */
+#define FIND_STARTS(T)                                                                                                                     \
+    for (size_t r = 0; r < a->rows; r++)                                                                                                   \
+        for (const size_t last = (r + (size_t)((const T *)a->indptr)[r]) / BS_SEGMENT; unit <= last;)                                      \
+    s->start[unit++] = r
+
+static int find_starts(bs_split *s)
+{
+    const bs_csr *a = &s->a;
+    size_t unit = 0;
+    s->start = malloc((s->units + 1) * sizeof *s->start);
+    if (!s->start)
+        return BS_NO_MEMORY;
+    if (a->wide)
+        FIND_STARTS(uint64_t);
+    else
+        FIND_STARTS(uint32_t);
+    s->start[s->units] = a->rows;
+    return BS_SPARSE_OK;
+}
+
 int bs_split_make(bs_split *s, const bs_csr *caller)
 {
     const bs_csr *a = &s->a;
@@ -68,6 +87,8 @@ int bs_split_make(bs_split *s, const bs_csr *caller)
     if (a->rows == 0)
         return BS_SPARSE_OK;
     s->units = (a->rows - 1 + bs_row_start(a, a->rows - 1)) / BS_SEGMENT + 1;
+    if (find_starts(s) != BS_SPARSE_OK)
+        return BS_NO_MEMORY;
     if (longest <= BS_SEGMENT)
         return BS_SPARSE_OK;
     for (size_t r = 0; r < a->rows; r++) {
@@ -100,25 +121,16 @@ int bs_split_make(bs_split *s, const bs_csr *caller)
 void bs_split_free(bs_split *s)
 {
     bs_rows_free(&s->a);
+    free(s->start);
     free(s->long_row);
     free(s->first_piece);
     free(s->owner);
-    s->long_row = s->first_piece = s->owner = NULL;
+    s->start = s->long_row = s->first_piece = s->owner = NULL;
 }
 
-/* The first row r with r + indptr[r] >= cost. */
-static size_t row_at_cost(const bs_csr *a, size_t cost)
-{
-    size_t low = 0, high = a->rows;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (middle + bs_row_start(a, middle) < cost)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
+#define COUNT_FROM(T)                                                                                                                      \
+    for (size_t k = 0; k <= p->rows; k++)                                                                                                  \
+    p->first[k] = (uint32_t)(((const T *)a->indptr)[p->row + k] - (T)p->edge)
 
 void bs_part_of(const bs_split *s, size_t unit, bs_part *p)
 {
@@ -135,16 +147,18 @@ void bs_part_of(const bs_split *s, size_t unit, bs_part *p)
         return;
     }
     p->piece = SIZE_MAX;
-    p->row = row_at_cost(a, unit * BS_SEGMENT);
-    size_t end = unit + 1 == s->units ? a->rows : row_at_cost(a, (unit + 1) * BS_SEGMENT);
+    p->row = s->start[unit];
+    size_t end = s->start[unit + 1];
     /* Only the last row can be a long one: it ends beyond the interval of costs. */
     if (end > p->row && bs_row_start(a, end) - bs_row_start(a, end - 1) > BS_SEGMENT)
         end--;
     p->rows = end - p->row;
     p->edge = bs_row_start(a, p->row);
     p->edges = bs_row_start(a, end) - p->edge;
-    for (size_t k = 0; k <= p->rows; k++)
-        p->first[k] = (uint32_t)(bs_row_start(a, p->row + k) - p->edge);
+    if (a->wide)
+        COUNT_FROM(uint64_t);
+    else
+        COUNT_FROM(uint32_t);
 }
 
 int bs_gather_make(bs_gather *g, const unsigned char *x, size_t rows, size_t stride, size_t row_bytes)

@@ -45,6 +45,7 @@ BS_FN size_t bs_column(const bs_csr *a, size_t e)
 typedef struct {
     bs_csr a; /* with row pointers of its own */
     size_t units, n_long, pieces;
+    size_t *start; /* first row of every unit, and `rows`: units + 1 */
     size_t *long_row, *first_piece, *owner; /* n_long, n_long + 1, pieces */
 } bs_split;
 

@@ -6,9 +6,11 @@
 
 enum accumulator { ACC_F32, ACC_F64, ACC_I32, ACC_I64 };
 
-typedef struct {
+typedef struct context {
     const bs_spmm_kernels *k;
     const bs_spmm_job *job;
+    int (*one_column)(const struct context *, const bs_part *, const bs_spmm_block *); /* NULL where there are more, or other sums */
+    int (*by_columns)(const bs_spmm_block *); /* NULL where rows of x are found beforehand */
     bs_split split;
     bs_gather gather;
     int acc, op, bad;
@@ -22,7 +24,10 @@ typedef struct {
 
 /* Buffers of one unit, on the thread's stack. */
 typedef struct {
-    const unsigned char *at[BS_UNIT_EDGES + BS_AHEAD];
+    union {
+        const unsigned char *at[BS_UNIT_EDGES + BS_AHEAD];
+        uint32_t column[BS_UNIT_EDGES + BS_AHEAD];
+    };
     union {
         float f32[BS_UNIT_EDGES + BS_SLACK / sizeof(float)];
         double f64[BS_UNIT_EDGES + BS_SLACK / sizeof(double)];
@@ -116,6 +121,64 @@ static const void *weights(const context *c, frame *f, size_t head)
     return &f->weight;
 }
 
+/* Sums of one column, for which vectors would hold one number each: every sum has the same steps as in the kernels. 1 for a bad index. */
+#define ONE_COLUMN(name, T, I)                                                                                                             \
+    static T name##_row(const context *c, const I *columns, const T *weights, size_t first, size_t end, int *bad)                          \
+    {                                                                                                                                      \
+        const size_t limit = c->split.a.cols, stride = c->job->stride;                                                                     \
+        const unsigned char *const x = c->job->x;                                                                                          \
+        T sum = 0, value;                                                                                                                  \
+        for (size_t e = first; e < end; e++) {                                                                                             \
+            const size_t column = (size_t)__atomic_load_n(columns + e, __ATOMIC_RELAXED);                                                  \
+            if (column >= limit) {                                                                                                         \
+                *bad = 1;                                                                                                                  \
+                break;                                                                                                                     \
+            }                                                                                                                              \
+            memcpy(&value, x + column * stride, sizeof value);                                                                             \
+            sum += weights ? value * weights[e] : value;                                                                                   \
+        }                                                                                                                                  \
+        return sum;                                                                                                                        \
+    }                                                                                                                                      \
+    static int name(const context *c, const bs_part *p, const bs_spmm_block *b)                                                            \
+    {                                                                                                                                      \
+        const I *const columns = (const I *)c->split.a.indices + p->edge;                                                                  \
+        int bad = 0;                                                                                                                       \
+        for (size_t row = 0; row < p->rows && !bad; row++) {                                                                               \
+            const size_t first = p->first[row], end = p->first[row + 1];                                                                   \
+            T sum = b->weight ? name##_row(c, columns, b->weight, first, end, &bad) : name##_row(c, columns, NULL, first, end, &bad);      \
+            if (b->mean && end > first)                                                                                                    \
+                sum /= (T)(float)(end - first);                                                                                            \
+            if (b->row_scale)                                                                                                              \
+                sum *= (T)b->row_scale[row];                                                                                               \
+            memcpy(b->out + row * sizeof sum, &sum, sizeof sum);                                                                           \
+        }                                                                                                                                  \
+        return bad;                                                                                                                        \
+    }
+
+ONE_COLUMN(one_column_f32, float, uint32_t)
+ONE_COLUMN(one_column_f64, double, uint32_t)
+ONE_COLUMN(wide_column_f32, float, uint64_t)
+ONE_COLUMN(wide_column_f64, double, uint64_t)
+
+/* The columns of a part's edges, with BS_AHEAD more behind them. */
+static const uint32_t *columns_of(const bs_csr *a, const bs_part *p, uint32_t *own)
+{
+    const uint32_t *columns = (const uint32_t *)a->indices + p->edge;
+    if (a->nnz - p->edge - p->edges >= BS_AHEAD)
+        return columns;
+    memcpy(own, columns, p->edges * sizeof *own);
+    memset(own + p->edges, 0, BS_AHEAD * sizeof *own);
+    return own;
+}
+
+static void run_block(context *c, const bs_spmm_block *b)
+{
+    if (!c->by_columns)
+        c->k->run[c->job->load][c->op](b);
+    else if (c->by_columns(b))
+        __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
+}
+
 static void spmm_unit(void *shared, size_t unit, int thread)
 {
     (void)thread;
@@ -129,13 +192,14 @@ static void spmm_unit(void *shared, size_t unit, int thread)
     bs_part_of(&c->split, unit % parts, p);
     if (p->rows == 0)
         return;
-    if (bs_locate(c->k, &c->split.a, &c->gather, p->edge, p->edges, f.at)) {
+    if (!c->one_column && !c->by_columns && bs_locate(c->k, &c->split.a, &c->gather, p->edge, p->edges, f.at)) {
         __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
         return;
     }
     const int piece = p->piece != SIZE_MAX;
     const size_t cols = j->heads * j->width;
-    bs_spmm_block b = {.at = f.at, .first = p->first, .rows = p->rows, .raw = piece, .mean = j->reduce == BS_REDUCE_MEAN && !piece};
+    bs_spmm_block b = {
+        .at = f.at, .gather = &c->gather, .first = p->first, .rows = p->rows, .raw = piece, .mean = j->reduce == BS_REDUCE_MEAN && !piece};
     b.bits = j->bits;
     b.sign = j->encoding == BS_SIGNED ? 1u << (j->bits - 1) : 0;
     b.twice = -(j->encoding == BS_BIPOLAR);
@@ -146,6 +210,8 @@ static void spmm_unit(void *shared, size_t unit, int thread)
     const size_t out_size = piece ? c->acc_size : c->out_size;
     if (piece)
         out = c->partial + p->piece * cols * c->acc_size;
+    if (c->by_columns)
+        b.column = columns_of(&c->split.a, p, f.column);
     if (j->affine == BS_AFFINE_ROW) {
         for (size_t e = 0; e < p->edges; e++) {
             const size_t column = bs_column(&c->split.a, p->edge + e);
@@ -154,6 +220,13 @@ static void spmm_unit(void *shared, size_t unit, int thread)
         }
         b.edge_scale = f.scale;
         b.edge_offset = f.offset;
+    }
+    if (c->one_column) {
+        b.weight = weights(c, &f, 0);
+        b.out = out;
+        if (c->one_column(c, p, &b))
+            __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
+        return;
     }
     size_t weighed = SIZE_MAX, drawn = SIZE_MAX;
     for (size_t i = slice * c->per_slice; i < bs_min(c->blocks, (slice + 1) * c->per_slice); i++) {
@@ -171,7 +244,7 @@ static void spmm_unit(void *shared, size_t unit, int thread)
             b.col_scale = c->col_scale + at;
             b.col_offset = c->col_offset + at;
         }
-        c->k->run[j->load][c->op](&b);
+        run_block(c, &b);
         if (j->attention && j->attention->above) {
             const int raw = piece || j->attention->ends;
             const size_t size = raw ? c->acc_size : c->out_size;
@@ -182,7 +255,7 @@ static void spmm_unit(void *shared, size_t unit, int thread)
             second.raw = raw;
             second.out = above + at * size;
             second.out_stride = cols * size;
-            c->k->run[j->load][c->op](&second);
+            run_block(c, &second);
         }
     }
 }
@@ -195,7 +268,7 @@ static void spmm_unit(void *shared, size_t unit, int thread)
             T v = from[i];                                                                                                                 \
             for (size_t piece = 1; piece < pieces; piece++) {                                                                              \
                 const T w = from[piece * cols + i];                                                                                        \
-                v = !BS_SELECTS(j->reduce) ? (T)(v + w) : BS_TAKES(j->reduce, w, v) | (w != w) ? w : v;                                    \
+                v = !BS_SELECTS(j->reduce) ? (T)(v + w) : (BS_TAKES(j->reduce, w, v) | (w != w)) ? w : v;                                  \
             }                                                                                                                              \
             if (FLOATING && j->reduce == BS_REDUCE_MEAN)                                                                                   \
                 v /= (T)(float)length;                                                                                                     \
@@ -267,6 +340,14 @@ static int prepare(context *c, const bs_csr *a)
     c->out_size = bs_spmm_out_bytes(j->load);
     c->x_bits = bs_spmm_x_bits(j->load, j->bits);
     c->op = BS_SELECTS(j->reduce) ? j->reduce : j->values || j->col_scale || j->attention ? BS_WEIGHTED_SUM : BS_SUM;
+    if (cols == 1 && a->indices && !BS_SELECTS(j->reduce) && !j->attention && j->affine == BS_AFFINE_NONE) {
+        if (j->load == BS_X_F32)
+            c->one_column = a->wide ? wide_column_f32 : one_column_f32;
+        else if (j->load == BS_X_F64)
+            c->one_column = a->wide ? wide_column_f64 : one_column_f64;
+    }
+    if (a->indices && !a->wide && !BS_SELECTS(j->reduce))
+        c->by_columns = c->k->run_columns[j->load][c->op];
     c->block_cols = 4 * c->k->vector_bytes / c->acc_size;
     c->blocks_per_head = bs_ceil_div(j->width, c->block_cols);
     c->blocks = j->heads * c->blocks_per_head;

@@ -5,9 +5,12 @@
 #include "simd/kernels_pack.inc"
 #include "simd/kernels_reduce.inc"
 #include "simd/kernels_planes.inc"
+#include "simd/kernels_search.inc"
 #include "simd/kernels_digits.inc"
 #include "simd/kernels_bytes.inc"
+#include "simd/kernels_blocks.inc"
 #include "simd/kernels_gaps.inc"
+#include "simd/kernels_cells.inc"
 #if defined(BS_ISA_AVX512)
 #include "simd/kernels_lines.inc"
 #endif
@@ -39,10 +42,16 @@ const bs_kernels NAME(bs_kernels) = {
     .planes_step_words = PLANES_STEP_WORDS,
     .planes_pack = planes_pack,
     .planes_micro = planes_micro,
+    .line_counts = line_counts,
+    .passing = passing,
     .digits_split = digits_split,
     .digits_micro = digits_micro,
+    .planes_to_form = planes_to_form,
+    .interleave = interleave,
+    .bytes_micro = bytes_micro,
     .bytes_product = bytes_product,
     .bytes_gather = bytes_gather,
+    .lines_gather = lines_gather,
     .ints_to_float = ints_to_float,
     .codes_to_bytes = codes_to_bytes,
     .nearest_bytes = nearest_bytes,
@@ -52,6 +61,8 @@ const bs_kernels NAME(bs_kernels) = {
     .fields_to_bytes = fields_to_bytes,
     .planes_to_bytes = planes_to_bytes,
     .gaps_to_columns = gaps_to_columns,
+    .panel_cells_i32 = panel_cells_i32,
+    .panel_cells_i64 = panel_cells_i64,
     .acc_to_float = acc_to_float,
     .scale_row = scale_row,
     .multiply_row = multiply_row,

@@ -18,6 +18,20 @@ enum bs_load { BS_LOAD_BITS, BS_LOAD_POSITIVE };
 #define BS_MICRO_ROWS 8     /* rows of a product's micro-kernel: the height of a canonical zero tile */
 #define BS_MICRO_COLS 16    /* columns of a product's micro-kernel */
 
+/* How a code of at most 8 bits becomes a byte: start + the weights of its set bits, modulo 256. */
+typedef struct {
+    int bits;
+    uint8_t start, weights[8];
+} bs_byte_form;
+
+/* Sums of 8 rows by panels: begun with what stands at `from`, where rows may share one line (step 0), and left at `to`. */
+typedef struct {
+    const int32_t *from;
+    size_t from_step;
+    int32_t *to;
+    size_t to_step;
+} bs_sums;
+
 /* Runs of 128-bit steps along the contraction axis: what is left of a row block when its zero tiles are skipped. */
 typedef struct {
     uint32_t start, length;
@@ -32,11 +46,15 @@ typedef struct {
 
 /* A step on codes in bytes, in rows of `stride` bytes (a multiple of 16; what lies behind the codes does not count): x times weights where there are panels
  * ([columns / 16][k / 4][16][4], zero beyond k and the columns), else sums of rows of x: row r of the result is that of
- * indices[indptr[r - from]] .. indices[indptr[r - from + 1] - 1]. Every sum fits int32. */
+ * indices[indptr[r - from]] .. indices[indptr[r - from + 1] - 1]. Where there are `lines`, the codes are sparse: row r is the sum of the
+ * lines of weights ([k][columns in whole blocks of 16], of 16 bits each) that its indices name, each times its code, or once where there
+ * are no `values`. Every sum fits int32. */
 typedef struct {
     const uint8_t *x;
     size_t stride, k;
     const int8_t *panels;
+    const int32_t *lines;
+    const uint8_t *values;
     const int32_t *indptr, *indices;
     size_t from;           /* the row that indptr begins with */
     const int32_t *places; /* row r of a float result is put at places[r]; NULL: at r */
@@ -65,6 +83,31 @@ typedef struct {
     int full, loops;
     int32_t filler; /* with what rows are filled up to whole fours of entries; negative: they are not */
 } bs_gap_rows;
+
+/* Tallest window: a row in a window is one bit of a 16-bit mask. */
+#define BS_WINDOW_MAX 16
+/* Words of a panel that are looked at together: `words` is a multiple of it. */
+#define BS_PANEL_STEP 16
+
+/* What the rows of some windows hold between two columns; see simd/kernels_cells.inc. A cell is 2^shift columns. A panel may hold several
+ * windows, each of `words` words of cells. */
+typedef struct {
+    const void *entries; /* of the windows: int32 or int64, within the panel */
+    size_t from[BS_WINDOW_MAX], to[BS_WINDOW_MAX]; /* which of them, of each row */
+    int rows, whole, shift, windows;   /* whole: each row begins where the one before it ends */
+    int64_t base;                      /* the panel's first column, a multiple of 64 cells */
+    uint32_t row_codes[BS_WINDOW_MAX]; /* of blocks: 16 for each cell in front of the row's window, and the row's first bit in a tile */
+    uint32_t *codes;                   /* of blocks: room for 16 times the cell of each entry and its bit there, and for 16 more */
+    uint64_t *bits;                    /* one a cell; zero before and after */
+    uint8_t *touched;                  /* one a word of cells: whether it has any; zero before and after */
+    uint32_t *before;                  /* cells in front of each word that has any */
+    uint32_t *list;                    /* room for the numbers of those words, and 16 more */
+    size_t words, number;              /* of each window; cells of the window in front of the panel */
+    void *cells;                    /* the windows' columns (shift 0) or blocks of four (shift 2), of the type of the entries */
+    void *edge_col; /* shift 0: position of each entry's column, an integer of `bytes` bytes; NULL with `tiles`, or if cells are counted */
+    int bytes;
+    uint16_t *tiles; /* shift 2: bit 4 r + c of a block is row r and column c; NULL if cells are counted */
+} bs_panel;
 
 /* A row's first gap is counted from a column that its block cannot begin before. */
 BS_FN uint64_t bs_gaps_from(size_t row, size_t low, size_t span) { return row + 1 - low > span ? row + 1 - span : low; }
@@ -105,12 +148,22 @@ typedef struct {
     void (*planes_pack)(const uint32_t *plane, size_t column_stride, size_t cols, size_t steps, uint64_t *panel);
     void (*planes_micro)(const uint32_t *const rows[BS_MICRO_ROWS], const uint64_t *panels, size_t n_panels, size_t panel_stride,
                          const bs_run *runs, size_t n_runs, int shift, int negative, int fresh, int64_t *acc, size_t acc_stride);
+    /* searches, see simd/kernels_search.inc: counts[i] = popcount(line & lines[i]), and which of n <= 64 counts have
+     * weight * count - share * ones >= bound, for numbers of 31 bits and a bound of any size */
+    void (*line_counts)(const uint32_t *line, const uint32_t *lines, size_t width, size_t n, int64_t *counts);
+    uint64_t (*passing)(const int64_t *counts, const int64_t *ones, size_t n, int64_t weight, int64_t share, int64_t bound);
     void (*digits_split)(const uint32_t *codes, size_t n, int bits, int encoding, int width, int digits, int16_t *dst, size_t digit_stride);
     void (*digits_micro)(const int16_t *a, size_t a_stride, const int16_t *panel, size_t pairs, int shift, int64_t *acc, size_t acc_stride);
+    /* products of bytes with one or two panels: see simd/kernels_blocks.inc */
+    void (*planes_to_form)(const uint32_t *line, size_t plane_stride, size_t n, const bs_byte_form *form, uint8_t *dst);
+    void (*interleave)(const uint8_t *columns, int8_t *panel);
+    void (*bytes_micro)(const uint8_t *a, size_t stride, const int8_t *panels, size_t n_panels, size_t panel_stride, size_t groups,
+                        int pairs, const bs_sums *sums);
     /* codes in bytes: see simd/kernels_bytes.inc */
     void (*bytes_product)(const uint8_t *x, size_t stride, size_t rows, const int8_t *panel, size_t groups, int32_t *acc,
                           size_t acc_stride);
     void (*bytes_gather)(const uint8_t *x, size_t stride, const int32_t *rows, size_t count, size_t width, int32_t *acc);
+    void (*lines_gather)(const int32_t *lines, size_t width, const int32_t *rows, const uint8_t *values, size_t count, int32_t *acc);
     void (*ints_to_float)(const int32_t *acc, size_t n, float *v);
     void (*codes_to_bytes)(const uint32_t *codes, size_t n, uint8_t *out);
     void (*nearest_bytes)(const float *v, size_t n, float high, uint8_t *out);
@@ -122,6 +175,9 @@ typedef struct {
     void (*planes_to_bytes)(const uint8_t *from, const uint8_t *end, size_t run, int bits, size_t columns, size_t rows, size_t stride,
                             uint8_t *to);
     size_t (*gaps_to_columns)(const bs_gap_rows *g, size_t entry, int32_t *indptr, int32_t *indices, uint64_t *reach);
+    /* windows: how many cells a panel has, and how many each of its windows, having put them where they go */
+    size_t (*panel_cells_i32)(const bs_panel *p, size_t *of_windows);
+    size_t (*panel_cells_i64)(const bs_panel *p, size_t *of_windows);
     /* epilogue pieces over one row of up to 128 columns */
     void (*acc_to_float)(const int64_t *acc, size_t n, int narrow, float *v);
     void (*scale_row)(float *v, size_t n, float factor);
@@ -139,6 +195,9 @@ typedef struct {
 extern const bs_kernels bs_kernels_scalar;
 #ifdef BS_X86
 extern const bs_kernels bs_kernels_avx2;
+#ifdef BS_AVXVNNI
+extern const bs_kernels bs_kernels_avxvnni;
+#endif
 extern const bs_kernels bs_kernels_avx512;
 #endif
 

@@ -19,17 +19,26 @@
 #define VECTOR_BYTES 16
 #endif
 
-BS_FN void store_same(unsigned char *p, const void *src, int n, size_t size)
+/* The first n numbers of `size` bytes in a vector of `bytes`. */
+BS_FN void store_same(unsigned char *p, const void *src, int n, const size_t size, const int bytes)
 {
     const unsigned char *from = src;
-    if (n * size == VECTOR_BYTES)
-        memcpy(p, from, VECTOR_BYTES);
-    else if (size == 4)
-        for (int l = 0; l < n; l++)
-            memcpy(p + 4 * l, from + 4 * l, 4);
+    if (n * (int)size == bytes) {
+        memcpy(p, from, (size_t)bytes);
+        return;
+    }
+#if defined(BS_ISA_AVX512)
+    const unsigned words = (1u << (unsigned)n * (unsigned)size / 4) - 1;
+    if (bytes == 64)
+        _mm512_mask_storeu_epi32(p, (__mmask16)words, _mm512_loadu_si512(from));
+    else if (bytes == 32)
+        _mm256_mask_storeu_epi32(p, (__mmask8)words, _mm256_loadu_si256((const __m256i *)from));
     else
-        for (int l = 0; l < n; l++)
-            memcpy(p + 8 * l, from + 8 * l, 8);
+        _mm_mask_storeu_epi32(p, (__mmask8)words, _mm_loadu_si128((const __m128i *)from));
+#else
+    for (int l = 0; l < n * (int)size; l += 4)
+        memcpy(p + l, from + l, 4);
+#endif
 }
 
 BS_FN void widen_f16(const unsigned char *p, float *to, const int lanes)
@@ -131,6 +140,45 @@ BS_FN void spread_fields(const unsigned char *p, const int lane, const int bits,
 #endif
 }
 
+/* How the block of the row of x of an edge is found: by a list of rows and the block's offset in one, or by columns and where the blocks lie. */
+typedef struct {
+    const unsigned char *const *at;
+    size_t offset;
+    const uint32_t *column;
+    bs_gather blocks;
+} block_finder;
+
+BS_FN block_finder finder_of(const bs_spmm_block *b, const int by_column)
+{
+    block_finder f = {b->at, b->x_offset, b->column, {0}};
+    if (by_column) {
+        f.blocks = *b->gather;
+        f.blocks.base += b->x_offset;
+        f.blocks.tail += b->x_offset;
+    }
+    return f;
+}
+
+/* Columns whose rows are copied or that are out of range, which sets `bad`, are rare. */
+BS_FN const unsigned char *block_of(const block_finder *f, size_t edge, const int by_column, int *bad)
+{
+    if (!by_column)
+        return f->at[edge] + f->offset;
+    const size_t column = __atomic_load_n(f->column + edge, __ATOMIC_RELAXED);
+    if (__builtin_expect(column < f->blocks.tail_first, 1))
+        return f->blocks.base + column * f->blocks.stride;
+    const int outside = column >= f->blocks.rows;
+    *bad |= outside;
+    return f->blocks.tail + (outside ? 0 : (column - f->blocks.tail_first) * f->blocks.tail_stride);
+}
+
+/* About where that of an edge to come is, for a prefetch, which takes any address. */
+BS_FN uintptr_t block_ahead(const block_finder *f, size_t edge, const int by_column)
+{
+    return by_column ? (uintptr_t)f->blocks.base + __atomic_load_n(f->column + edge, __ATOMIC_RELAXED) * f->blocks.stride
+                     : (uintptr_t)f->at[edge] + f->offset;
+}
+
 #define WIDTH_BYTES VECTOR_BYTES
 #define CLASS whole
 #define WHOLE 1
@@ -155,29 +203,25 @@ BS_FN void spread_fields(const unsigned char *p, const int lane, const int bits,
 #endif
 
 #if VECTOR_BYTES == 64
-#define NARROW(kind, lanes, op)                                                                                                            \
-    if (b->width <= (lanes) / 4)                                                                                                           \
-        widths_##kind##_quarter(b, op);                                                                                                    \
-    else if (b->width <= (lanes) / 2)                                                                                                      \
-        widths_##kind##_half(b, op);                                                                                                       \
-    else
+#define WIDTHS(kind, lanes, op, by_column)                                                                                                 \
+    (b->width <= (lanes) / 4   ? widths_##kind##_quarter(b, op, by_column)                                                                 \
+     : b->width <= (lanes) / 2 ? widths_##kind##_half(b, op, by_column)                                                                    \
+                               : widths_##kind##_whole(b, op, by_column))
 #elif VECTOR_BYTES == 32
-#define NARROW(kind, lanes, op)                                                                                                            \
-    if (b->width <= (lanes) / 2)                                                                                                           \
-        widths_##kind##_half(b, op);                                                                                                       \
-    else
+#define WIDTHS(kind, lanes, op, by_column)                                                                                                 \
+    (b->width <= (lanes) / 2 ? widths_##kind##_half(b, op, by_column) : widths_##kind##_whole(b, op, by_column))
 #else
-#define NARROW(kind, lanes, op)
+#define WIDTHS(kind, lanes, op, by_column) widths_##kind##_whole(b, op, by_column)
 #endif
 #define RUN(kind, lanes, op, name)                                                                                                         \
-    static void run_##kind##_##name(const bs_spmm_block *b)                                                                                \
-    {                                                                                                                                      \
-        NARROW(kind, lanes, op)                                                                                                            \
-        widths_##kind##_whole(b, op);                                                                                                      \
-    }
+    static void run_##kind##_##name(const bs_spmm_block *b) { (void)WIDTHS(kind, lanes, op, 0); }
+#define RUN_COLUMNS(kind, lanes, op, name)                                                                                                 \
+    static int columns_##kind##_##name(const bs_spmm_block *b) { return WIDTHS(kind, lanes, op, 1); }
 #define RUNS(kind, lanes)                                                                                                                  \
     RUN(kind, lanes, BS_SUM, sum)                                                                                                          \
     RUN(kind, lanes, BS_WEIGHTED_SUM, weighted)                                                                                            \
+    RUN_COLUMNS(kind, lanes, BS_SUM, sum)                                                                                                  \
+    RUN_COLUMNS(kind, lanes, BS_WEIGHTED_SUM, weighted)                                                                                    \
     BS_FOR_SELECTIONS(RUN, kind, lanes)
 
 #define ACC_LANES(size) (VECTOR_BYTES / (size))
@@ -196,6 +240,7 @@ RUNS(i16_i32, ACC_LANES(4))
 RUNS(u16_i32, ACC_LANES(4))
 #include "simd/field_sums.inc"
 RUN(field_i32, ACC_LANES(4), BS_WEIGHTED_SUM, weighted)
+RUN_COLUMNS(field_i32, ACC_LANES(4), BS_WEIGHTED_SUM, weighted)
 BS_FOR_SELECTIONS(RUN, field_i32, ACC_LANES(4))
 RUNS(i32_i64, ACC_LANES(8))
 RUNS(u32_i64, ACC_LANES(8))
@@ -223,6 +268,7 @@ LOCATE(64)
 
 #define SELECTION(kind, op, name) [op] = run_##kind##_##name,
 #define ENTRY(kind) {run_##kind##_sum, run_##kind##_weighted, BS_FOR_SELECTIONS(SELECTION, kind)}
+#define COLUMNS(kind) {columns_##kind##_sum, columns_##kind##_weighted}
 const bs_spmm_kernels BS_JOIN2(bs_spmm_kernels, BS_ISA) = {
     .vector_bytes = VECTOR_BYTES,
     // clang-format off: a table by kind of features
@@ -233,6 +279,14 @@ const bs_spmm_kernels BS_JOIN2(bs_spmm_kernels, BS_ISA) = {
         [BS_X_I8_I32] = ENTRY(i8_i32), [BS_X_U8_I32] = ENTRY(u8_i32), [BS_X_I16_I32] = ENTRY(i16_i32),
         [BS_X_U16_I32] = ENTRY(u16_i32), [BS_X_FIELD_I32] = ENTRY(field_i32),
         [BS_X_I32_I64] = ENTRY(i32_i64), [BS_X_U32_I64] = ENTRY(u32_i64), [BS_X_I64] = ENTRY(i64),
+    },
+    .run_columns = {
+        [BS_X_F32] = COLUMNS(f32), [BS_X_F16] = COLUMNS(f16), [BS_X_BF16] = COLUMNS(bf16),
+        [BS_X_I8_F32] = COLUMNS(i8_f32), [BS_X_U8_F32] = COLUMNS(u8_f32), [BS_X_I16_F32] = COLUMNS(i16_f32),
+        [BS_X_U16_F32] = COLUMNS(u16_f32), [BS_X_FIELD_F32] = COLUMNS(field_f32), [BS_X_F64] = COLUMNS(f64),
+        [BS_X_I8_I32] = COLUMNS(i8_i32), [BS_X_U8_I32] = COLUMNS(u8_i32), [BS_X_I16_I32] = COLUMNS(i16_i32),
+        [BS_X_U16_I32] = COLUMNS(u16_i32), [BS_X_FIELD_I32] = {[BS_WEIGHTED_SUM] = columns_field_i32_weighted},
+        [BS_X_I32_I64] = COLUMNS(i32_i64), [BS_X_U32_I64] = COLUMNS(u32_i64), [BS_X_I64] = COLUMNS(i64),
     },
     // clang-format on
     .locate32 = locate32,

@@ -37,9 +37,17 @@ enum bs_spmm_op { BS_SUM, BS_WEIGHTED_SUM, BS_SPMM_OPS = BS_REDUCTIONS };
 #define BS_UNIT_EDGES (2 * BS_SEGMENT)
 #define BS_SLACK 64            /* bytes that may be read beyond the last feature of a row */
 
+/* Where the rows of x lie. The last rows have a padded copy, so that whole vectors can be read everywhere. */
+typedef struct {
+    const unsigned char *base, *tail;
+    size_t stride, tail_stride, tail_first, rows;
+} bs_gather;
+
 /* Some rows of A times one block of columns of x, at most four vectors wide. */
 typedef struct {
-    const unsigned char *const *at;   /* per edge: its row of x */
+    const unsigned char *const *at;   /* per edge: its row of x; or, for `run_columns`, */
+    const uint32_t *column;           /* per edge: its column, which may be out of range, and BS_AHEAD more */
+    const bs_gather *gather;          /* and where the rows of x lie */
     size_t x_offset;                  /* bytes from there to the block */
     const void *weight;               /* per edge, in the accumulator's type */
     const float *edge_scale, *edge_offset; /* per edge: dequantisation by rows of x, or NULL */
@@ -55,12 +63,6 @@ typedef struct {
     int mean;                         /* divide by the number of edges */
     const float *row_scale;           /* per row, or NULL */
 } bs_spmm_block;
-
-/* Where the rows of x lie. The last rows have a padded copy, so that whole vectors can be read everywhere. */
-typedef struct {
-    const unsigned char *base, *tail;
-    size_t stride, tail_stride, tail_first, rows;
-} bs_gather;
 
 /* One edge-parallel product of rows: x row against y rows. */
 typedef struct {
@@ -80,6 +82,8 @@ enum bs_sddmm_op { BS_DOT, BS_ADD, BS_MUL, BS_SUB, BS_DIV, BS_LEAKY, BS_STEEP, B
 typedef struct {
     size_t vector_bytes;
     void (*run[BS_SPMM_LOADS][BS_SPMM_OPS])(const bs_spmm_block *b);
+    /* Sums that find the rows of x by themselves, NULL where there are none; the result is not 0 if a column is out of range. */
+    int (*run_columns[BS_SPMM_LOADS][BS_WEIGHTED_SUM + 1])(const bs_spmm_block *b);
     /* Row addresses of n edges; the result is not 0 if a column is out of range, and then no address may be followed. */
     int (*locate32)(const uint32_t *indices, size_t n, const bs_gather *g, const unsigned char **at);
     int (*locate64)(const uint64_t *indices, size_t n, const bs_gather *g, const unsigned char **at);

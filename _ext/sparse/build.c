@@ -6,49 +6,67 @@
 
 #include "drivers/parallel.h"
 
-#ifdef __SSE2__
-#include <emmintrin.h>
+#ifdef __linux__
+#include <sys/mman.h>
 #endif
 
-/* Cells of a window are collected in panels of this many, so that the workspace of a thread (a 16-bit mask per cell) stays in its L2 cache
- * and does not grow with the matrix. */
+/* Cells of a window are collected in panels of this many, so that the workspace of a thread (a bit per cell and nine bytes per 64 of them)
+ * stays in its caches and does not grow with the matrix. */
 #define PANEL_BITS 18
 #define PANEL ((int64_t)1 << PANEL_BITS)
-/* Cells that share one byte of `touched`: their masks are one 128-bit vector, their flags one word. */
-#define GROUP_BITS 3
-#define GROUP ((int64_t)1 << GROUP_BITS)
-/* Bytes of `touched` that are read at a time. */
-#define STRIDE 64
+#define PANEL_WORDS ((size_t)PANEL / 64)
 /* Units of work per thread: hubs make windows uneven. */
 #define UNITS_PER_THREAD 32
 /* Entries from which on more than one thread pays. */
 #define WORTH_THREADS 16384
+/* Entries of a range of columns while transposing, so that what is read and written of it stays in a L2 cache; and how many ranges there are
+ * at most, each of which is written at one place at a time. */
+#define RANGE_ENTRIES 16384
+#define RANGES 1024
+/* Up to so many columns entries are put in their places at once: a line of each of two arrays for each column is a quarter of a large L3
+ * cache. */
+#define DIRECT_COLUMNS 65536
 
 typedef struct {
-    uint16_t *masks;  /* PANEL cells, zero between windows; as bytes, flags of the cells while counting */
-    uint8_t *touched; /* one byte per group, zero between windows; STRIDE more, so that whole strides can be read */
-    uint64_t *keys;   /* for windows too spread for panels: two buffers of `capacity` keys */
+    /* Of a panel of so many words at most, see bs_panel; one allocation. */
+    size_t words;
+    uint64_t *bits;
+    uint32_t *before, *list;
+    uint8_t *touched;
+    size_t (*panel_cells)(const bs_panel *, size_t *);
+    uint64_t *keys; /* for windows too spread for panels: two buffers of `capacity` keys */
     size_t capacity;
-    void *entries; /* the column indices of the window's rows: a copy that no other thread writes into */
+    void *entries; /* the column indices of the windows' rows: a copy that no other thread writes into */
     size_t entry_bytes;
+    void *codes; /* of blocks, see bs_panel */
+    size_t code_bytes;
+    void *cells; /* the window's cells and tiles, where there is no room yet that may be too small */
+    size_t cell_bytes;
 } workspace;
 
 static void release(workspace *ws)
 {
-    free(ws->masks);
-    free(ws->touched);
+    free(ws->bits);
     free(ws->keys);
     free(ws->entries);
+    free(ws->codes);
+    free(ws->cells);
     memset(ws, 0, sizeof *ws);
 }
 
 static int reserve_panel(workspace *ws)
 {
-    if (ws->masks)
+    if (ws->bits)
         return 1;
-    ws->masks = calloc((size_t)PANEL, sizeof *ws->masks);
-    ws->touched = calloc((size_t)(PANEL / GROUP) + STRIDE, 1);
-    return ws->masks && ws->touched;
+    const size_t zeros = ws->words * (sizeof *ws->bits + sizeof *ws->touched);
+    ws->bits = malloc(zeros + ws->words * (sizeof *ws->before + sizeof *ws->list) + 16 * sizeof *ws->list);
+    if (!ws->bits)
+        return 0;
+    memset(ws->bits, 0, zeros);
+    ws->touched = (uint8_t *)(ws->bits + ws->words);
+    ws->before = (uint32_t *)(ws->touched + ws->words); /* words come by the sixteen */
+    ws->list = ws->before + ws->words;
+    return 1;
 }
 
 static int reserve_keys(workspace *ws, size_t count)
@@ -64,59 +82,41 @@ static int reserve_keys(workspace *ws, size_t count)
     return 1;
 }
 
-static int reserve_entries(workspace *ws, size_t bytes)
+/* Memory that is written once, here and there: in large pages where the system has them, as its first use costs more than the work on it. */
+static void *large_room(size_t bytes)
 {
-    if (bytes <= ws->entry_bytes)
+    void *const room = malloc(bytes);
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    const uintptr_t page = 4096, from = ((uintptr_t)room + page - 1) & ~(page - 1);
+    if (room && bytes > (size_t)1 << 22)
+        (void)madvise((void *)from, (bytes - (from - (uintptr_t)room)) & ~(page - 1), MADV_HUGEPAGE);
+#endif
+    return room;
+}
+
+static int reserve_bytes(void **room, size_t *have, size_t bytes)
+{
+    if (bytes <= *have)
         return 1;
-    free(ws->entries);
-    ws->entry_bytes = 0;
-    ws->entries = malloc(bytes);
-    if (!ws->entries)
+    free(*room);
+    *have = 0;
+    *room = malloc(bytes);
+    if (!*room)
         return 0;
-    ws->entry_bytes = bytes;
+    *have = bytes;
     return 1;
 }
 
-/* Which of 8 masks are set. */
-static inline uint32_t set_masks(const uint16_t *masks)
+/* One entry more, which may be looked at but has no meaning. */
+static int reserve_entries(workspace *ws, size_t count, size_t item)
 {
-#ifdef __SSE2__
-    const __m128i empty = _mm_cmpeq_epi16(_mm_loadu_si128((const __m128i *)masks), _mm_setzero_si128());
-    return (uint32_t)~_mm_movemask_epi8(_mm_packs_epi16(empty, empty)) & 0xffu;
-#else
-    uint32_t set = 0;
-    for (int i = 0; i < 8; i++)
-        set |= (uint32_t)(masks[i] != 0) << i;
-    return set;
-#endif
+    return reserve_bytes(&ws->entries, &ws->entry_bytes, (count + 1) * item);
 }
-
-/* How many of 8 byte flags (0 or 1) are set; clears them. */
-static inline int64_t take_flags(uint8_t *flags)
+static int reserve_codes(workspace *ws, size_t count)
 {
-    uint64_t word;
-    memcpy(&word, flags, 8);
-    memset(flags, 0, 8);
-    return (int64_t)((word * 0x0101010101010101u) >> 56);
+    return reserve_bytes(&ws->codes, &ws->code_bytes, (count + 16) * sizeof(uint32_t));
 }
-
-/* The touched groups of a stride as bits; clears them. */
-static inline uint64_t take_stride(uint8_t *touched)
-{
-    uint64_t groups = 0;
-#ifdef __SSE2__
-    for (int i = 0; i < STRIDE; i += 16) {
-        const __m128i bytes = _mm_loadu_si128((const __m128i *)(touched + i));
-        groups |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_slli_epi16(bytes, 7)) << i;
-    }
-#else
-    for (int i = 0; i < STRIDE; i++)
-        groups |= (uint64_t)touched[i] << i;
-#endif
-    if (groups)
-        memset(touched, 0, STRIDE);
-    return groups;
-}
+static int reserve_cells(workspace *ws, size_t bytes) { return reserve_bytes(&ws->cells, &ws->cell_bytes, bytes); }
 
 /* `runs` ascending runs in keys, run r in [starts[r], starts[r + 1]), merged pairwise into one; returns where it lies, keys or spare. */
 static uint64_t *merge_runs(uint64_t *keys, uint64_t *spare, size_t *starts, int runs)
@@ -176,6 +176,8 @@ static size_t unit_count(int64_t items, int64_t work, int threads)
     return bs_min((size_t)items, units);
 }
 
+int bs_transposes_directly(int64_t cols, int64_t nnz) { return cols <= DIRECT_COLUMNS && cols <= nnz; }
+
 /* Specialised for each task: the task is a constant at every call. */
 #define BUILD_FN static inline __attribute__((always_inline))
 
@@ -186,6 +188,7 @@ static size_t unit_count(int64_t items, int64_t work, int threads)
 #define NAME(f) BS_JOIN(f, _i32)
 #include "sparse/windows.inc"
 #include "sparse/inverse.inc"
+#include "sparse/transpose.inc"
 #undef INDEX
 #undef NAME
 
@@ -193,3 +196,4 @@ static size_t unit_count(int64_t items, int64_t work, int threads)
 #define NAME(f) BS_JOIN(f, _i64)
 #include "sparse/windows.inc"
 #include "sparse/inverse.inc"
+#include "sparse/transpose.inc"

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "simd/kernels.h"
+
 enum bs_build_status {
     BS_BUILD_OK,
     BS_BUILD_MEMORY,      /* no memory for the workspace */
@@ -24,30 +26,40 @@ enum bs_build_status {
  * spread < 0 always sorts. */
 #define BS_SPREAD 12
 
-/* Tallest window: a row in a window is one bit of a 16-bit mask. */
-#define BS_WINDOW_MAX 16
+/* Where the cells of all windows go, one window behind the other. */
+typedef struct {
+    /* Where each window's cells start. NULL: that is found meanwhile, and there is room for as many cells as entries. */
+    const void *starts;
+    void *cells;
+    uint16_t *tiles; /* of blocks */
+    void *edge_col;  /* of columns: each entry's among those of its window, an integer of `bytes` bytes */
+    int bytes;
+} bs_cells;
 
-#define BS_BUILD_FUNCTIONS(I, SUFFIX)                                                                                                      \
-    /* Sorted, unique and in range? */                                                                                                     \
-    int bs_csr_check_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int64_t nnz, int threads, int64_t *where);    \
-    /* Non-empty tiles of `window` rows by 2^shift columns in each window into counts[0..windows): unique columns with shift 0. */         \
-    int bs_window_counts_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int window, int shift, int spread,        \
-                                  I *counts, int threads, int64_t *where);                                                                 \
-    /* Columns of each window, and of each entry its column's position among them, as an integer of `bytes` (1, 2, 4) bytes. */            \
-    int bs_translate_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int window, int spread, const I *cols_indptr, \
-                              I *columns, void *edge_col, int bytes, int threads);                                                         \
-    int bs_frdc_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int spread, const I *block_indptr,                 \
-                         I *block_indices, uint16_t *tiles, int threads);                                                                  \
-    /* Back to CSR: first the edges of each row into counts[0..rows) with all checks, then, knowing indptr, the indices. */                \
-    int bs_blocks_counts_##SUFFIX(const I *block_indptr, const I *block_indices, const uint16_t *tiles, int64_t rows, int64_t cols,        \
-                                  I *counts, int threads, int64_t *where);                                                                 \
-    void bs_blocks_fill_##SUFFIX(const I *block_indptr, const I *block_indices, const uint16_t *tiles, int64_t rows, const I *indptr,      \
-                                 I *indices, int threads);                                                                                 \
-    /* One bit per element, `width` words to a row. */                                                                                     \
-    void bs_csr_to_words_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t width, uint32_t *words, int threads);           \
-    void bs_words_counts_##SUFFIX(const uint32_t *words, int64_t rows, int64_t width, I *counts, int threads);                             \
-    void bs_words_fill_##SUFFIX(const uint32_t *words, int64_t rows, int64_t width, const I *indptr, I *indices, int threads);             \
-    /* Counts in data[0..length) to starts in data[0..length], in place. Returns their sum; beyond I the starts are meaningless. */        \
+/* Whether entries go to their places in the transpose at once. */
+int bs_transposes_directly(int64_t cols, int64_t nnz);
+
+#define BS_BUILD_FUNCTIONS(I, SUFFIX)                                                                                                          \
+    /* Sorted, unique and in range? */                                                                                                         \
+    int bs_csr_check_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int64_t nnz, int threads, int64_t *where);        \
+    /* Non-empty cells of `window` rows by 2^shift columns in each window into counts[0..windows). With `to`, the cells themselves. */         \
+    int bs_window_cells_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int window, int shift, int spread,             \
+                                 I *counts, const bs_cells *to, int level, int threads, int64_t *where);                                       \
+    int64_t bs_longest_window_##SUFFIX(const I *indptr, int64_t rows, int window);                                                             \
+    /* Back to CSR: first the edges of each row into counts[0..rows) with all checks, then, knowing indptr, the indices. */                    \
+    int bs_blocks_counts_##SUFFIX(const I *block_indptr, const I *block_indices, const uint16_t *tiles, int64_t rows, int64_t cols,            \
+                                  I *counts, int threads, int64_t *where);                                                                     \
+    void bs_blocks_fill_##SUFFIX(const I *block_indptr, const I *block_indices, const uint16_t *tiles, int64_t rows, const I *indptr,          \
+                                 I *indices, int threads);                                                                                     \
+    /* One bit per element, `width` words to a row. */                                                                                         \
+    void bs_csr_to_words_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t width, uint32_t *words, int threads);               \
+    void bs_words_counts_##SUFFIX(const uint32_t *words, int64_t rows, int64_t width, I *counts, int threads);                                 \
+    void bs_words_fill_##SUFFIX(const uint32_t *words, int64_t rows, int64_t width, const I *indptr, I *indices, int threads);                 \
+    /* The transpose of a pattern: starts[0..cols], the row of each entry (not where *same: it is the pattern), and which entry of the       \
+     * pattern it is. Where bs_transposes_directly, `order` may be NULL, and items of so many bytes may be moved along. */ \
+    int bs_transpose_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, I *starts, I *row_of, I *order,                   \
+                              const void *values, size_t item, void *values_out, int *same, int threads);                                      \
+    /* Counts in data[0..length) to starts in data[0..length], in place. Returns their sum; beyond I the starts are meaningless. */            \
     int64_t bs_starts_##SUFFIX(I *data, int64_t length);
 
 BS_BUILD_FUNCTIONS(int32_t, i32)

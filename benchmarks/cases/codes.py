@@ -5,7 +5,10 @@
 with an :class:`bitsparse.Epilogue` behind it that scales, adds a bias, applies relu and writes as many bits again, packed along the
 features (compared with the host's on a part of the rows); ``codes-spmm-int{bits}-weighted-...`` has a float32 weight on every edge, so
 that the sums are float32. The peer is our own product of the same pattern (and weights) with float32 features, so the ratio is what
-narrow features bring; graphs have more than a million edges. ``estimate_ms`` is that of suite ``spmm`` for rows of so many bytes.
+narrow features bring; graphs have more than a million edges. ``codes-spmm-int8-heads-{graph}-H4x32`` are signed
+integers with a float32 weight for each edge and head, gathered as they are (``kernel="codes"``), against float32 features with the same
+weights; ``params.tunings_us`` are other cuts of the same kernel, ``params.unpacked_ms`` is the time where integers are unpacked first.
+``estimate_ms`` is that of suite ``spmm`` for rows of so many bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases.products import SYNTHETIC
-from benchmarks.cases.sparse_gpu import Cell, Timed, cell_of, check, in_turns
+from benchmarks.cases.sparse_gpu import TOLERANCE, Cell, Timed, cell_of, check, in_turns
 from benchmarks.ceilings import gather_bounds
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
@@ -28,6 +31,10 @@ WIDTHS = (128, 256)
 BITS = (8, 4, 2)
 #: Graphs with requantised and weighted sums.
 MORE = ("artist", "COLLAB")
+#: Heads of sums with a weight for each edge and head, and features of a head.
+HEADS, HEAD_COLUMNS = 4, 32
+#: Words and lanes of a row of these.
+CUTS = ((4, 8), (2, 16), (1, 32))
 #: Rows that the host computes for the comparison of requantised sums.
 _ROWS = 4096
 
@@ -43,7 +50,73 @@ def cases() -> list[Case]:
                 for form in ("out", "weighted"):
                     case = f"codes-spmm-int{bits}-{form}-{name}-D{columns}"
                     table.append(Case(case, partial(sums, name, columns, bits, form)))
+        table.append(Case(f"codes-spmm-int8-heads-{name}-H{HEADS}x{HEAD_COLUMNS}", partial(weighted_heads, name)))
     return table
+
+
+def weighted_heads(name: str) -> Prepared:
+    """Signed bytes with a weight for each edge and head, in one pass."""
+    import bitsparse as bs
+    from bitsparse.backends.cuda.csr.schedule import Schedule
+    from bitsparse.backends.cuda.csr.sums import Tuning
+    from bitsparse.backends.cuda.spmm.codes import CodeSum
+
+    cupy = jit.require_cupy("suite sampled")
+    case, columns = f"codes-spmm-int8-heads-{name}-H{HEADS}x{HEAD_COLUMNS}", HEADS * HEAD_COLUMNS
+    cell = cell_of(name, columns)
+    matrix, random = cell.matrix, cupy.random.default_rng(3)
+    shape = (matrix.shape[0], HEADS, HEAD_COLUMNS)
+    drawn = (random.integers(0, 255, (matrix.shape[1], *shape[1:]), dtype=np.uint8).astype(np.int16) - 127).astype(
+        np.int8
+    )
+    codes = bs.BitTensor(drawn, 8, encoding="signed", layout="rows")
+    weights = random.random((matrix.nnz, HEADS), dtype=np.float32) + np.float32(0.5)
+    a = matrix.tiled.with_values(weights)
+    calls, results = [], []
+    for kernel in ("codes", None):
+        plan = bs.plan_spmm(a, HEAD_COLUMNS, heads=HEADS, bits=8, encoding="signed", kernel=kernel)
+        out = cupy.full(shape, np.nan, np.float32)
+        plan(codes, out=out)
+        calls.append(partial(plan, codes, out=out))
+        results.append(out)
+    x = drawn.astype(np.float32)
+    whole, float_out = bs.plan_spmm(a, HEAD_COLUMNS, heads=HEADS), cupy.full(shape, np.nan, np.float32)
+    whole(x, out=float_out)
+    for what, out in (("unpacked", results[1]), ("float32", float_out)):
+        # Codes are as large as 2**7, features of about 1 are what the tolerance is for.
+        far = float((abs(results[0] - out).reshape(shape[0], -1) / matrix.root.astype(np.float32)).max().get()) / 128
+        if not far <= TOLERANCE["fp32"]:
+            raise AssertionError(f"{case}: sums of codes and {what} ones differ by {far:.2e}")
+    timed = [Timed(call, case) for call in calls] + [Timed(partial(whole, x, out=float_out), "float32")]
+    kind: dict[str, Any] = {
+        "width": HEAD_COLUMNS,
+        "heads": HEADS,
+        "bits": 8,
+        "encoding": "signed",
+        "weights": "float32",
+    }
+    walk = Schedule(matrix.indptr, matrix.indices, matrix.shape, matrix.nnz)
+    for words, lanes in CUTS:
+        product = CodeSum(walk, tuning=Tuning(words, lanes), per_head=True, **kind)
+        timed.append(
+            Timed(
+                partial(product, codes.words, weights, None, cupy.empty(product.shape, np.float32)), f"{words}x{lanes}"
+            )
+        )
+    moved = int(matrix.pattern_bytes + codes.words.nbytes + float_out.nbytes + weights.nbytes)
+    limits, more = gather_bounds(matrix.nnz, columns, matrix.shape[1], moved, matrix.reuse)
+    params = matrix.facts() | more | {"heads": HEADS, "D": HEAD_COLUMNS, "bits": 8, "form": "heads"}
+    params["replayed"] = timed[0].replayed and timed[2].replayed
+
+    def measure(protocol: Protocol) -> tuple[float, float]:
+        ms, unpacked, float_ms, *cuts = in_turns(timed, protocol.repetitions)
+        params["unpacked_ms"] = unpacked
+        params["tunings_us"] = {one.name: round(1e3 * cut, 2) for one, cut in zip(timed[3:], cuts, strict=True)}
+        return ms, float_ms
+
+    return Prepared(
+        lambda: None, None, "bitsparse.plan_spmm, float32 features", params, moved, *limits, measure=measure
+    )
 
 
 def sums(name: str, columns: int, bits: int, form: str = "") -> Prepared:

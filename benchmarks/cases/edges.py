@@ -1,7 +1,8 @@
 """Cases of suite ``spmm`` that compute per edge: sampled products and attention.
 
-``sddmm-fp32-{graph}-D{D}`` is :func:`bitsparse.sddmm` into a given array; the peer is ``cusparseSDDMM`` in the faster of two forms, and the
-field is that of ``op = sddmm`` in ``field-h200.csv``, carried over by cuSPARSE's time for the same.
+``sddmm-fp32-{graph}-D{D}`` is :func:`bitsparse.sddmm` into a given array, ``sddmm-tf32-...`` the same with TF32 allowed. The peer is
+``cusparseSDDMM`` in the faster of two forms, in float32 for both, and the field is that of ``op = sddmm`` in ``field-h200.csv``, carried
+over by cuSPARSE's time for the same.
 
 ``gat-fp32-{graph}-H4x32`` is :func:`bitsparse.attention` with 4 heads of 32 columns, ``agnn-fp32-{graph}-D{D}`` is
 ``bitsparse.cosine_attention``. The peer is what PyTorch users write: scores by gathers (GAT) or ``torch.sparse.sampled_addmm`` of
@@ -15,7 +16,7 @@ import math
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,8 +31,9 @@ from bitsparse.bench import Case, Prepared, Protocol, Unavailable
 OTHERS = ("ss_pkustk04", "web_notredame")
 HEADS, HEAD_COLUMNS, SLOPE = 4, 32, 0.2
 AGNN_WIDTHS = (16, 128)
+PRECISIONS: tuple[Literal["fp32"], Literal["tf32"]] = ("fp32", "tf32")
 #: Largest errors: of a dot product over the square root of its length, and of a weighted mean of numbers of about 1.
-DOT_TOLERANCE, MEAN_TOLERANCE = 2e-5, 1e-4
+DOT_TOLERANCE, MEAN_TOLERANCE = {"fp32": 2e-5, "tf32": 1e-2}, 1e-4
 _EDGES = 1 << 20
 
 
@@ -39,7 +41,8 @@ def cases(name: str, columns: int) -> list[Case]:
     """Cases of one graph and one width."""
     found = []
     if name in GRAPHS + OTHERS:
-        found.append(Case(f"sddmm-fp32-{name}-D{columns}", partial(dots, name, columns)))
+        for precision in PRECISIONS:
+            found.append(Case(f"sddmm-{precision}-{name}-D{columns}", partial(dots, name, columns, precision)))
     if name in GRAPHS and columns == HEADS * HEAD_COLUMNS:
         found.append(Case(f"gat-fp32-{name}-H{HEADS}x{HEAD_COLUMNS}", partial(gat, name)))
     if name in GRAPHS and columns in AGNN_WIDTHS:
@@ -48,27 +51,28 @@ def cases(name: str, columns: int) -> list[Case]:
 
 
 # ---- sampled products
-def dots(name: str, columns: int) -> Prepared:
+def dots(name: str, columns: int, precision: Literal["fp32", "tf32"]) -> Prepared:
     """Dot products of both ends of every edge."""
     import bitsparse as bs
 
     cupy = jit.require_cupy("suite spmm")
     cell = cell_of(name, columns)
-    matrix, case = cell.matrix, f"sddmm-fp32-{name}-D{columns}"
+    matrix, case = cell.matrix, f"sddmm-{precision}-{name}-D{columns}"
     y, _ = cell.inputs("float32", pattern=True)
     x = y[::-1].copy()
     out = cupy.full(matrix.nnz, np.nan, np.float32)
     reference = exact_dots(matrix, x, y)
 
-    def error_of(what: str, got: Any) -> float:
+    def error_of(what: str, got: Any, precision: str = "fp32") -> float:
         error = float(cupy.abs(got - reference).max().get()) / math.sqrt(columns)
-        if not error <= DOT_TOLERANCE:
+        if not error <= DOT_TOLERANCE[precision]:
             raise AssertionError(f"{what}: the result is wrong, error {error:.2e}")
         return error
 
-    bs.sddmm(matrix.tiled, x, y, out=out)
-    error = error_of(case, out)
-    ours = Timed(partial(bs.sddmm, matrix.tiled, x, y, out=out), case)
+    call = partial(bs.sddmm, matrix.tiled, x, y, precision=precision, out=out)
+    call()
+    error = error_of(case, out, precision)
+    ours = Timed(call, case)
     peers = []
     for form in SDDMM_FORMS:
         try:
@@ -84,7 +88,7 @@ def dots(name: str, columns: int) -> Prepared:
     vendor = min(zip(in_turns(peers, 5), peers, strict=True), key=lambda pair: pair[0])[1]
     moved = int(matrix.pattern_bytes + x.nbytes + y.nbytes + out.nbytes)
     limits, more = gather_bounds(matrix.nnz, 4 * columns, matrix.shape[1], moved, matrix.reuse)
-    params = matrix.facts() | {"D": columns, "precision": "fp32", "error": error, "replayed": ours.replayed}
+    params = matrix.facts() | {"D": columns, "precision": precision, "error": error, "replayed": ours.replayed}
     params |= more | {"vendor": vendor.name, "flops": 2 * matrix.nnz * columns}
 
     def measure(protocol: Protocol) -> tuple[float, float]:

@@ -81,12 +81,12 @@ def convert(what: str, graph: str) -> Prepared:
 
 def growth_in_fresh_process(what: str, graph: str) -> int:
     """:func:`peak_growth` of one conversion in an interpreter that has no freed memory left over to use again."""
-    # bitsparse first: the folder above this one holds its sources, without the compiled part.
+    # bitsparse first, and not from the folder of the call (-P): sources may lie there, without the compiled part.
     code = (
         f"import sys, bitsparse; sys.path.insert(0, {str(ROOT)!r}); "
         f"from benchmarks.cases import host_build; print(host_build.growth({what!r}, {graph!r}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{what}: the process whose memory is measured failed:\n{done.stderr}")
     return int(done.stdout)

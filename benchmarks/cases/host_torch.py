@@ -25,7 +25,10 @@ from bitsparse.bench import Case, Prepared, Unavailable
 
 __all__ = ["cases"]
 
-PRODUCTS = ((1, 1, 2048, 2048, 2048), (4, 4, 2048, 2048, 2048), (8, 8, 2048, 2048, 2048), (1, 4, 8192, 8192, 64))
+PRODUCTS = (
+    *((1, 1, 2048, 2048, 2048), (1, 4, 8192, 8192, 64)),
+    *((bits, bits, size, size, size) for bits in (2, 4, 8) for size in (1024, 2048, 4096)),
+)
 WIDTHS = (16, 64, 256)
 
 

@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,9 @@ from bitsparse.datasets import read_npz
 
 __all__ = ["DTYPES", "Problem", "Side", "compare", "epoch", "ours_of", "peer_of", "problem"]
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32, "int4": torch.float32}
+#: Bits of what is gathered, where epochs are quantised, and layers that are left in floats.
+BITS = {"int8": 8, "int4": 4}
 #: Columns and classes of the graphs' features, by the first word of their names.
 SIZES = {"cora": (1433, 7), "pubmed": (500, 3), "artist": (100, 12), "reddit": (602, 41), "products": (100, 47)}
 #: Widths between the layers, and heads of the layers before the last.
@@ -32,7 +35,9 @@ HIDDEN = {"gcn": [128], "sage": [128], "gin": [64, 64], "gat": [32], "agnn": [32
 HEADS = 4
 RATE, STEPS = 0.01, 5
 #: The largest difference of gradients over their size, and of losses over the loss.
-TOLERANCE = {"fp32": (1e-2, 2e-2), "bf16": (0.3, 0.3)}
+TOLERANCE = {"fp32": (1e-2, 2e-2), "bf16": (0.3, 0.3), "int8": (0.5, 0.3), "int4": (1.0, 0.5)}
+#: Quantised epochs that are timed together: in training the next one is launched while one runs.
+TOGETHER = 4
 #: Labels of nodes that do not count.
 IGNORED = -100
 #: Milliseconds of a sample, and of all samples of a case.
@@ -114,13 +119,15 @@ class Network(nn.Module):
 
 def widths_of(kind: str, made: Problem, precision: str) -> tuple[list[int], list[int]]:
     """Columns before, between and after the layers, of one head, and heads; 16 bits have a multiple of 16 classes."""
-    classes = made.classes if precision == "fp32" else -(-made.classes // 16) * 16
+    classes = -(-made.classes // 16) * 16 if precision == "bf16" else made.classes
     widths = [made.x.shape[1], *HIDDEN[kind], classes]
     return widths, [HEADS if kind == "gat" else 1] * len(HIDDEN[kind]) + [1]
 
 
-def our_layers(kind: str, widths: list[int], heads: list[int]) -> list[nn.Module]:
+def our_layers(kind: str, widths: list[int], heads: list[int], quantised: bool = False) -> list[nn.Module]:
     """The layers of :mod:`bitsparse.torch`."""
+    if kind == "gin" and quantised:
+        return [bst.GINConv(nn.Linear(*pair)) for pair in pairwise(widths)]
     if kind == "agnn":
         return [torch_gnn.Dense(*widths[:2]), *(bst.AGNNConv() for _ in widths[2:-1]), torch_gnn.Dense(*widths[-2:])]
     table: dict[str, Callable[[int, int], nn.Module]] = {"gcn": bst.GCNConv, "sage": bst.SAGEConv, "gin": OurSum}
@@ -157,15 +164,25 @@ def size_of(kind: str, made: Problem) -> float:
     return 1 / (1 + made.indices.numel() / made.nodes) if kind == "gin" else 1.0
 
 
-def ours_of(kind: str, made: Problem, x: Tensor, precision: str) -> Side:
-    """Our side, with seeded weights."""
+def ours_of(kind: str, made: Problem, x: Tensor, precision: str, last: Any = "float32") -> Side:
+    """Our side, with seeded weights; in integers of few bits but for the `last` layer."""
     torch.manual_seed(0)
-    network = Network(kind, our_layers(kind, *widths_of(kind, made, precision)))
+    network = Network(kind, our_layers(kind, *widths_of(kind, made, precision), precision in BITS))
     size = size_of(kind, made)
     for parameter in network.parameters():
         parameter.data *= size
     adjacency = TCTiledCSR.from_arrays(made.indptr, made.indices, (made.nodes, made.nodes))
+    if precision in BITS:
+        bst.quantize_(network, bst.Tango(bits=BITS[precision], last=last))
     return Side(network.to(x.device, x.dtype), bst.Graph(adjacency), made, x, RATE * size)
+
+
+def named(side: Side) -> dict[str, nn.Parameter]:
+    """Parameters by the names that all sides have."""
+    return {
+        name.replace(".nn.weight", ".lin.weight").replace(".nn.bias", ".bias"): part
+        for name, part in side.network.named_parameters()
+    }
 
 
 def peer_of(kind: str, made: Problem, x: Tensor, precision: str, weights: dict[str, Tensor]) -> Side:
@@ -181,8 +198,8 @@ def compare(case: str, precision: str, ours: Side, peer: Side) -> dict[str, Any]
     """Gradients of equal weights and losses of some epochs; an AssertionError if they are not the same numbers."""
     ours.backward()
     peer.backward()
-    found = dict(peer.network.named_parameters())
-    pairs = [(part.grad.float(), found[name].grad.float()) for name, part in ours.network.named_parameters()]
+    found = named(peer)
+    pairs = [(part.grad.float(), found[name].grad.float()) for name, part in named(ours).items()]
     differences = [float((one - two).norm()) for one, two in pairs]
     sizes = [float(two.norm()) for _, two in pairs]
     gradient = float(np.linalg.norm(differences) / max(float(np.linalg.norm(sizes)), 1e-30))
@@ -247,22 +264,30 @@ def weighed(make: Callable[[], Side]) -> tuple[Side, int]:
     return side, int(torch.cuda.max_memory_allocated() + pool.total_bytes() - before)
 
 
-def epoch(case: str, kind: str, name: str, precision: str, *, captured: bool) -> Prepared:
-    """Epochs of both sides."""
+def epoch(
+    case: str, kind: str, name: str, precision: str, *, captured: bool, own: bool = False, last: Any = "float32"
+) -> Prepared:
+    """Epochs of both sides; against our own in float32 if that is asked for."""
     jit.require_cupy("suite training")
     made = problem_of(name)
     x = made.x.to(DTYPES[precision])
     warm(x.dtype)
-    ours, our_peak = weighed(partial(ours_of, kind, made, x, precision))
-    peer, peer_peak = weighed(lambda: peer_of(kind, made, x, precision, ours.network.state_dict()))
+    ours, our_peak = weighed(partial(ours_of, kind, made, x, precision, last))
+    if own:
+        peer, peer_peak = weighed(partial(ours_of, kind, made, x, "fp32"))
+    else:
+        peer, peer_peak = weighed(lambda: peer_of(kind, made, x, precision, dict(named(ours))))
     # Equal again, with fresh moments, after the epochs in which memory was counted.
+    with torch.no_grad():
+        for name_, part in named(ours).items():
+            named(peer)[name_].copy_(part)
     for side in (ours, peer):
-        side.network.load_state_dict(ours.network.state_dict())
         side.optimizer.state.clear()
     matrix = matrix_of(name)
     params: dict[str, Any] = matrix.facts() | {
         "network": kind,
         "precision": precision,
+        "last": last if precision in BITS else "as others",
         "entries": made.indices.numel(),
         "features": x.shape[1],
         "classes": made.classes,
@@ -271,25 +296,36 @@ def epoch(case: str, kind: str, name: str, precision: str, *, captured: bool) ->
     }
     params |= compare(case, precision, ours, peer)
     widths, heads = widths_of(kind, made, precision)
-    limits, moved = bounds_of(kind, made, widths, heads, x.element_size(), matrix.reuse)
-    launches: list[Callable[[], object]] = [ours.step, peer.step]
+    item = BITS[precision] / 8 if precision in BITS else x.element_size()
+    limits, moved = bounds_of(kind, made, widths, heads, item, matrix.reuse)
+    rest = ours_of(kind, without_edges(made), x, precision)
+    launches: list[Callable[[], object]] = [ours.step, peer.step, rest.step]
     if captured:
-        launches = [recorded(f"{case}, {who}", step) for who, step in zip(("ours", "peer"), launches, strict=True)]
+        names = ("ours", "peer", "without edges")
+        launches = [recorded(f"{case}, {who}", step) for who, step in zip(names, launches, strict=True)]
     params |= {"replayed": launches[0] != ours.step, "peer_replayed": launches[1] != peer.step}
 
-    return Prepared(
-        lambda: None, None, torch_gnn.version(), params, moved, *limits, measure=partial(in_turns, launches)
-    )
+    version = "bitsparse in float32" if own else torch_gnn.version()
+
+    def measure(protocol: Protocol) -> tuple[float, float]:
+        ms, peer_ms, params["without_edges_ms"] = in_turns(launches, protocol)
+        return ms, peer_ms
+
+    return Prepared(lambda: None, None, version, params, moved, *limits, measure=measure)
 
 
-def in_turns(launches: list[Callable[[], object]], protocol: Protocol) -> tuple[float, float]:
+def without_edges(made: Problem) -> Problem:
+    """The same problem on a graph without an edge."""
+    return made._replace(indptr=torch.zeros_like(made.indptr), indices=made.indices[:0])
+
+
+def in_turns(launches: list[Callable[[], object]], protocol: Protocol) -> list[float]:
     """Milliseconds of an epoch of each side, by events."""
     once = replay(launches, 1)
     calls = [max(1, int(FILL_MS / max(ms, 1e-3))) for ms in once]
     times = max(3, min(protocol.repetitions, int(ALL_MS / max(sum(once), 1e-3))))
     found = replay([partial(repeated, *pair) for pair in zip(launches, calls, strict=True)], times)
-    ms, peer_ms = (total / count for total, count in zip(found, calls, strict=True))
-    return ms, peer_ms
+    return [total / count for total, count in zip(found, calls, strict=True)]
 
 
 def recorded(name: str, step: Callable[[], object]) -> Callable[[], object]:
@@ -309,22 +345,22 @@ def repeated(call: Callable[[], object], times: int) -> None:
 
 
 def bounds_of(
-    kind: str, made: Problem, widths: list[int], heads: list[int], item: int, reuse: float
+    kind: str, made: Problem, widths: list[int], heads: list[int], item: float, reuse: float
 ) -> tuple[Bounds, int]:
     """Bounds of the sums of an epoch, there and back, and the bytes that they must touch; dense products come on top."""
     floor = estimate = 0.0
     total, entries = 0, made.indices.numel()
     if kind == "agnn":  # four sums; gradients fetch rows of features and of gradients
-        moved = 4 * (entries + made.nodes) + 2 * made.nodes * widths[1] * item
-        limits, sums = gather_bounds(entries, widths[1] * item, made.nodes, moved, reuse)[0], len(widths) - 3
+        moved = int(4 * (entries + made.nodes) + 2 * made.nodes * widths[1] * item)
+        limits, sums = gather_bounds(entries, int(widths[1] * item), made.nodes, moved, reuse)[0], len(widths) - 3
         return Bounds(3 * sums * limits.floor_ms, 3 * sums * limits.estimate_ms), 3 * sums * moved
     for i, outputs in enumerate(widths[1:]):
         inputs = widths[i] * (heads[i - 1] if i else 1)
         width = outputs * heads[i] if kind == "gat" else min(inputs, outputs)
         # Features of the first layer have no gradient; attention's gradients fetch two rows for every edge.
         back = 0 if i == 0 and kind != "gat" and inputs < outputs else 1
-        moved = 4 * (entries + made.nodes) + 2 * made.nodes * width * item
-        limits = gather_bounds(entries, width * item, made.nodes, moved, reuse)[0]
+        moved = int(4 * (entries + made.nodes) + 2 * made.nodes * width * item)
+        limits = gather_bounds(entries, max(1, int(width * item)), made.nodes, moved, reuse)[0]
         floor += (1 + back) * limits.floor_ms
         estimate += (1 + back * (2 if kind == "gat" else 1)) * limits.estimate_ms
         total += (1 + back) * moved

@@ -24,7 +24,7 @@ from benchmarks.cases.training import (
     widths_of,
 )
 from benchmarks.peers import pyg
-from bitsparse.bench import Prepared
+from bitsparse.bench import Prepared, Protocol
 
 __all__ = ["PEERS", "epoch", "problem_of", "step"]
 
@@ -105,5 +105,9 @@ def measured(case: str, made: Problem, source: str, ours: Side, peer: Side, vers
     for one in (ours, peer):  # equal again, with fresh moments
         one.network.load_state_dict(weights)
         one.optimizer.state.clear()
-    by_events = partial(in_turns, [ours.step, peer.step]) if made.x.is_cuda else None
-    return Prepared(ours.step, peer.step, version, params, 0, measure=by_events)
+
+    def by_events(protocol: Protocol) -> tuple[float, float]:
+        ms, peer_ms = in_turns([ours.step, peer.step], protocol)
+        return ms, peer_ms
+
+    return Prepared(ours.step, peer.step, version, params, 0, measure=by_events if made.x.is_cuda else None)

@@ -1,7 +1,8 @@
 """Products of both ends of edges, and sums over sampled edges: variants of the kernels against those that the library takes.
 
 - ``dots``: float32 dot products with 1, 2 or 4 gathers in flight of a lane and 4 to 16 blocks of a multiprocessor (``dot_defines`` in
-  ``backends/cuda/edges/sddmm.py``), and from which sharing on windows of 8 rows pay (``windows_pay`` there).
+  ``backends/cuda/edges/sddmm.py``), from which sharing on windows of 8 rows pay (``windows_pay`` there), and, with TF32 allowed, windows
+  of 16 and 32 rows on the matrix units (``taken`` in ``sddmm_tiles.py``).
 - ``sampled``: sums over AES samples of 64 edges a row, drawn in every call, with 4, 8 and 16 edges in flight and 64 or 128 threads a
   block (``tuning_of`` in ``backends/cuda/sampling/sample.py``).
 
@@ -21,9 +22,9 @@ from benchmarks.cases.sparse_gpu import Cell, Timed, cell_of, in_turns
 from benchmarks.fit.fitting import Fit, Row, Values
 from bitsparse import jit
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.edges import sddmm
+from bitsparse.backends.cuda.edges import sddmm, sddmm_tiles
 from bitsparse.backends.cuda.sampling.sample import Drawing, SampledSum, tuning_of
-from bitsparse.backends.cuda.spmm import choice
+from bitsparse.backends.cuda.spmm import choice, tiles_build
 from bitsparse.backends.cuda.spmm.windows import Windows
 
 __all__ = ["FITS", "GRAPHS", "measured", "threshold"]
@@ -85,6 +86,7 @@ def dots(case: str, cell: Cell) -> Iterator[Row]:
     facts = {"sharing": matrix.nnz / max(1, entries)}
     for one, ms in zip(forms, in_turns(forms, REPETITIONS), strict=True):
         yield Row(case, one.name, facts, 1e3 * ms, pays == (one.name == "windows"))
+    yield from on_matrix_units(f"{case}-tf32", cell, x, out, forms)
     timed = [Timed(partial(edge_by_edge, x, x, out), "what is taken")]
     for steps in (1, 2, 4):
         for blocks in (4, 6, 8, 12, 16):
@@ -92,6 +94,24 @@ def dots(case: str, cell: Cell) -> Iterator[Row]:
             timed.append(Timed(partial(product, x, x, out), f"{steps} steps, {blocks} blocks"))
     for i, (one, ms) in enumerate(zip(timed, in_turns(timed, REPETITIONS), strict=True)):
         yield Row(f"{case}-tunings", one.name, {}, 1e3 * ms, i == 0)
+
+
+def on_matrix_units(case: str, cell: Cell, x: Any, out: Any, others: Sequence[Timed]) -> Iterator[Row]:
+    """The same products with TF32 allowed."""
+    matrix = cell.matrix
+    pattern = (matrix.indptr, matrix.indices, matrix.shape)
+    shared = {height: choice.shared_columns(*pattern, height) for height in (8, 16, 32)}
+    kind = choice.Kind(np.dtype(np.float32), cell.columns, precision="tf32")
+    possible = sddmm_tiles.heights("dot", "float32", cell.columns, 1, matrix.shape[1])
+    taken = sddmm_tiles.taken(possible, choice.estimates(kind, matrix.shape, matrix.nnz, shared))
+    named = {f"{height} rows": height for height in possible}
+    forms = list(others)
+    for name, height in named.items():
+        windows = tiles_build.Windows(*pattern, matrix.nnz, height=height, k=8)
+        product = sddmm_tiles.DotTiles(windows, dtype="float32", columns=cell.columns)
+        forms.append(Timed(partial(product, x, x, out), name))
+    for one, ms in zip(forms, in_turns(forms, REPETITIONS), strict=True):
+        yield Row(case, one.name, {}, 1e3 * ms, named.get(one.name, 0) == taken)
 
 
 def sampled(case: str, cell: Cell) -> Iterator[Row]:

@@ -1,11 +1,11 @@
-"""Time the variants of a family of kernels on the GPU at hand, and find the figures that the library keeps of a chip.
+"""Time the variants of a family of kernels on the GPU at hand, of family ``host`` on the CPU, and find the figures that the library keeps.
 
-    python3 benchmarks/fit/run.py {dense,rows,binary,edges} [--json FILE] [--only SUBSTRING ...]
-    python3 benchmarks/fit/run.py {dense,rows,binary,edges} --rows FILE [FILE ...]
+    python3 benchmarks/fit/run.py {dense,products,rows,laid,binary,edges,host} [--json FILE] [--only SUBSTRING ...]
+    python3 benchmarks/fit/run.py {dense,products,rows,laid,binary,edges,host} --rows FILE [FILE ...]
 
 The first measures and, with ``--json``, writes a line for each variant; the second takes such lines and needs no GPU. Both print
-constants with the field of ``backends/cuda/chips.py`` and by how much estimates miss the times, and what the library's choice among
-variants loses against the quickest. What a family tries stands at the top of its module.
+constants with their place (of a GPU, the field of ``backends/cuda/chips.py``) and by how much estimates miss the times, and what the
+library's choice among variants loses against the quickest. What a family tries stands at the top of its module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-FAMILIES = ("dense", "rows", "binary", "edges")
+FAMILIES = ("dense", "products", "rows", "laid", "binary", "edges", "host")
 #: A choice that loses so much is shown by itself.
 WORTH_A_LINE = 1.05
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not rows:
         print("run.py: no cell was measured", file=sys.stderr)
         return 2
-    print("\n".join(report(family.FITS, rows)))
+    print("\n".join(report(family, rows)))
     return 0
 
 
@@ -69,17 +69,22 @@ def written(rows: Iterable[Any], path: Path | None) -> list[Any]:
     return found
 
 
-def report(fits: Iterable[Any], rows: Sequence[Any]) -> Iterator[str]:
-    """Constants, and losses of the choice."""
+def report(family: Any, rows: Sequence[Any]) -> Iterator[str]:
+    """Constants, losses of the choice, and what a family has to say of both."""
     fitting: Any = importlib.import_module("benchmarks.fit.fitting")
-    for fit in fits:
+    constants = []
+    for fit in family.FITS:
         mine = [row for row in rows if fit.takes(row)]
         if not mine:
             continue
         values = fit.fit(mine)
+        constants.append(values)
         missed = ""
         if fit.predict is not None:
             missed = ", missed by {:.2f}x, at most {:.2f}x".format(*fitting.misses(mine, fit.predict, values))
+            unseen = [row for row in mine if family.held_out(row)] if hasattr(family, "held_out") else []
+            if unseen:
+                missed += "; of cells held out {:.2f}x, {:.2f}x".format(*fitting.misses(unseen, fit.predict, values))
         yield f"{fit.title}: {fit.place}, {len(mine)} times{missed}"
         # Of rates the inverse is fitted.
         inverse = {name: 1 / value if name.startswith("1/") and value else value for name, value in values.items()}
@@ -91,6 +96,8 @@ def report(fits: Iterable[Any], rows: Sequence[Any]) -> Iterator[str]:
         for cell, (loss, best) in sorted(lost.items(), key=lambda item: -item[1][0]):
             if loss > WORTH_A_LINE:
                 yield f"  {loss:.2f}x  {cell}: {best} is the quickest"
+    if hasattr(family, "verdict") and len(constants) == len(family.FITS):
+        yield from family.verdict(rows, constants)
 
 
 if __name__ == "__main__":

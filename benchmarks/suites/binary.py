@@ -14,6 +14,7 @@ Where this suite differs from the protocol of ``run.py``:
 - ``params.gather_ms`` is what fetching a row of features for each edge takes at the measured rate of the card, at one bit a feature
   or four bytes; ``estimate_ms`` is the larger of it and ``compulsory_ms`` where rows are hardly used twice, else the second.
   Rows that stay in a cache can beat it; ``floor_ms`` (``ceilings.py``) they cannot.
+- ``hub-...`` are in ``cases/hubs.py``: a row and a column of 30 000 entries against the same size without.
 - ``bmm-...``, ``papers-...``, ``frdc-...``, ``gcn-...``: see the files ``cases_*_gpu.py`` that they come from.
 
 ``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import bitsparse as bs
-from benchmarks.cases import bmm, gcn, large
+from benchmarks.cases import bmm, gcn, hubs, large
 from benchmarks.cases.binary_gpu import (
     Features,
     check_bits,
@@ -71,7 +72,7 @@ def cases(threads: int) -> list[Case]:
                 table.append(Case(f"bspmm-bbb-frdc-{name}-D{columns}", frdc))
     for module in (bmm, gcn, large):
         table += module.cases()
-    return table
+    return table + hubs.binary_cases()
 
 
 def case_of(letters: str, name: str, columns: int) -> Case:

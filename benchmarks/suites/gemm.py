@@ -19,6 +19,8 @@ The general protocol is in ``run.py``. In this suite:
   speak of them.
 - ``matmul-1x1-blockdiag-...``: the left operand has 64 dense blocks on its diagonal and zeros elsewhere; the peer is our own product
   without its zero-tile bitmap.
+- ``random-AxB-MxKxN``: a thousand shapes drawn by a seed (``cases/random_products.py``), through ``plan_matmul`` with the kernel that costs
+  choose, warm; their bars, as shares of cells, are in ``gemm_bars.py``.
 - ``overhead-...``, ``pack-...``, ``requant-...`` and the like: see the modules of ``cases/`` that they come from.
 
 ``estimate_ms`` is the larger of operations over the measured rate of the one-bit matrix unit (15.4e15 a second, or 1.93e15 for bytes) and
@@ -33,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import bits, epilogue, overhead
+from benchmarks.cases import bits, epilogue, overhead, random_products
 from benchmarks.ceilings import bounds, product_bounds
 from benchmarks.gpu_timing import (
     REPETITIONS,
@@ -73,7 +75,7 @@ def cases(threads: int) -> list[Case]:
     for a, b in ((8, 8), (7, 7), (5, 5), (4, 4)):
         table += [Case(f"small-{a}x{b}-{s}x{s}x{n}", partial(product, a, b, s, s, n, brief=True)) for s, n in small]
     table.append(Case("matmul-1x1-blockdiag-65536x65536x64", partial(block_diagonal, 65536, 64, 64)))
-    for module in (bits, epilogue, overhead):
+    for module in (bits, epilogue, overhead, random_products):
         table += module.cases()
     return table
 

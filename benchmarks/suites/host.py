@@ -20,6 +20,8 @@ The general protocol is in ``run.py``. In this suite:
 - ``translate-...``, ``frdc-...``: see ``cases/host_build.py``.
 - ``spmm-...``, ``sddmm-...`` and ``attention-...``: see ``cases/host_spmm.py``.
 - ``cluster-...``: see ``cases/host_cluster.py``.
+- ``lowbit-...``: see ``cases/host_lowbit.py``.
+- ``once-...``: see ``cases/host_once.py``.
 - ``...-torch``: see ``cases/host_torch.py``.
 - ``import``: time spent importing in a fresh interpreter, ``import bitsparse`` against
   ``import numpy, scipy.sparse``.
@@ -44,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import bitsparse as bs
-from benchmarks.cases import host_bspmm, host_build, host_cluster, host_spmm, host_torch
+from benchmarks.cases import host_bspmm, host_build, host_cluster, host_lowbit, host_once, host_spmm, host_torch
 from bitsparse.backends import host
 from bitsparse.bench import Case, Machine, Prepared, Protocol, Unavailable, time_interleaved, time_once
 
@@ -82,6 +84,7 @@ def cases(threads: int) -> list[Case]:
         *host_cluster.table(threads, bounds_of),
     ]
     own = [Case(name, prepare) for name, prepare in table] + host_build.cases() + host_bspmm.cases()
+    own += host_lowbit.cases(bounds_of) + host_once.cases(threads, bounds_of)
     # PyTorch last: its threads and allocators are in the process from then on.
     return own + host_torch.cases(threads, bounds_of)
 
@@ -310,20 +313,25 @@ def compute_floor(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int
     """Milliseconds that the arithmetic of a product takes at best; ``None`` where the clock is not stated.
 
     By planes, 64 elements of one plane pair are one word. AVX-512 VPOPCNTDQ: 8 words in 3 instructions (AND, count,
-    add), two a cycle. AVX2: 4 words in 6.5 instructions (AND, five for a carry-save adder, half of one to count what it
-    leaves), four a cycle. Scalar: one word a cycle. By multiplication of 16-bit digits, 64, 32 or 1 products a cycle.
+    add). AVX2: 4 words in 6.5 instructions (AND, five for a carry-save adder, half of one to count what it leaves).
+    Four instructions a cycle, as the widest processors start (AMD Zen 5). Scalar: one word a cycle. By multiplication:
+    two instructions a cycle, each of as many products as the vector has bytes (VNNI) or, above 8 bits, 16-bit digits.
     The cheaper of the two counts.
     """
     if not clock():
         return None
-    words, products = {"avx512": (16 / 3, 64.0), "avx2": (16 / 6.5, 32.0)}.get(simd, (1.0, 1.0))
+    words, products = {"avx512": (32 / 3, 128.0), "avxvnni": (16 / 6.5, 64.0), "avx2": (16 / 6.5, 64.0)}.get(
+        simd, (1.0, 2.0)
+    )
+    if max(a_bits, b_bits) > 8:
+        products /= 2
     cycles = min(m * n * -(-k // 64) * a_bits * b_bits / words, m * n * k / products)
     return cycles / clock() / threads * 1e3
 
 
 @cache
 def clock() -> float:
-    """The highest clock in hertz, where the system states it, else 1.5 times the one it does state, else 0."""
+    """The highest clock in hertz, where the system states it, else twice the one that it does state, else 0."""
     highest = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
     try:
         if highest.is_file():
@@ -332,7 +340,7 @@ def clock() -> float:
     except OSError:
         return 0.0
     stated = [float(line.partition(":")[2]) * 1e6 for line in lines if line.startswith("cpu MHz")]
-    return 1.5 * max(stated, default=0.0)
+    return 2 * max(stated, default=0.0)
 
 
 @cache

@@ -38,7 +38,9 @@ def bars(records: Sequence[dict[str, Any]]) -> list[Bar]:
     def sums(bits: int, form: str = "") -> dict[str, float]:
         found = named(f"codes-spmm-int{bits}-")
         forms = {case: case.split("-")[3] for case in found}
-        return {c: r for c, r in found.items() if (forms[c] if forms[c] in ("out", "weighted") else "") == form}
+        return {
+            c: r for c, r in found.items() if (forms[c] if forms[c] in ("out", "weighted", "heads") else "") == form
+        }
 
     dots = {case: ratio for case, ratio in named("sddmm-int8-").items() if "-add-" not in case}
     return [
@@ -60,6 +62,7 @@ def bars(records: Sequence[dict[str, Any]]) -> list[Bar]:
         Bar("spmm of 2 bits, our float32", sums(2)),
         Bar("  8 and 4 bits, codes out", sums(8, "out") | sums(4, "out")),
         Bar("  8 and 4 bits, weighted", sums(8, "weighted") | sums(4, "weighted")),
+        Bar("  8 bits, a weight for each edge and head", sums(8, "heads"), (1.5, 2.0), (1.0, 1.2)),
         Bar("sddmm of 8 bits, our float32", dots, (1.4, 2.0)),
         Bar("  sums written per edge", named("sddmm-int8-add-")),
         Bar("sddmm of 4 bits, our float32", named("sddmm-int4-")),

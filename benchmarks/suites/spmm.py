@@ -16,6 +16,7 @@ Where this suite differs from the protocol of ``run.py``:
   not be captured and was called one after another instead.
 - ``params.field_ms`` is the best correct entry of ``field-h200.csv`` for this graph, width and precision, times cuSPARSE's float32 time
   here over the table's; ``params.field_ratio`` is that over ours. See ``peers/field.py`` for which entry meets which precision.
+- ``hub-...`` are in ``cases/hubs.py``: a row and a column of 30 000 entries against the same size without.
 - ``params.gather_ms`` is what fetching a row of features per edge takes at the measured rate of the card; ``params.compulsory_ms``
   reading all operands and writing the result once at 4 TB/s. ``estimate_ms`` is the larger of both where rows are hardly used twice
   (``params.reuse`` below 1.25 edges for each column that a window of 16 rows touches), else the second. Rows that stay in a cache can
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.cases import edges, synthetic
+from benchmarks.cases import edges, hubs, synthetic
 from benchmarks.cases.products import SYNTHETIC, WIDTHS, product
 from benchmarks.gpu_timing import machine
 from benchmarks.peers.field import GRAPHS
@@ -54,4 +55,4 @@ def cases(threads: int) -> list[Case]:
                 table.append(Case(case, partial(product, name, columns, precision, pattern=True)))
             for module in (edges, synthetic):
                 table += module.cases(name, columns)
-    return table
+    return table + hubs.attention_cases()

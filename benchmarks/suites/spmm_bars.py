@@ -42,6 +42,10 @@ def bars(records: Iterable[_Record]) -> list[Bar]:
 
     fp32, tf32, tf32_ones = field("fp32"), field("tf32"), field("tf32", pattern=True)
     both = {name: min(ratio, tf32_ones.get(ones_of(name), ratio)) for name, ratio in tf32.items()}
+    hub = {
+        kind: {record["case"]: record["ratio"] for record in table if record["case"].startswith(f"hub-{kind}-")}
+        for kind in ("gat", "agnn", "spmm")
+    }
     halves = field("fp16") | field("bf16")
     field_limits = ((1.15, 1.5), (0.9, 1.0))
     vendor_limits = ((1.5, 2.0), (1.0, None))
@@ -63,6 +67,8 @@ def bars(records: Iterable[_Record]) -> list[Bar]:
         Bar("the gather estimate over ours, fp16", shares(real, "fp16"), (0.75, 0.9)),
         Bar("sddmm fp32, field", field("fp32", family="sddmm"), (1.2, 1.6), (0.8, None)),
         Bar("sddmm fp32, cuSPARSE", vendor(real, "fp32", "sddmm")),
+        Bar("sddmm, TF32 allowed, field", field("tf32", family="sddmm"), (1.6, 2.0), (1.0, 1.1)),
+        Bar("sddmm, TF32 allowed, cuSPARSE", vendor(real, "tf32", "sddmm")),
         Bar("synthetic fp32, cuSPARSE", vendor(made, "fp32"), *made_limits),
         Bar("synthetic tf32, cuSPARSE", vendor(made, "tf32"), *made_limits),
         Bar("synthetic fp16, cuSPARSE", vendor(made, "fp16"), *made_limits),
@@ -70,6 +76,8 @@ def bars(records: Iterable[_Record]) -> list[Bar]:
         Bar("AGNN, PyTorch", cells(table, "agnn", ratio), *attention),
         Bar("translate COLLAB, 10 ms over ours", translations(table, "COLLAB", 10.0), (1.0, 2.0)),
         Bar("translate reddit, 40 ms over ours", translations(table, "reddit", 40.0), (1.0, 2.0)),
+        Bar("hubs: fused attention, the same without", hub["gat"] | hub["agnn"], (None, None), (0.67, 0.91)),
+        Bar("hubs: float32 sums, the same without", hub["spmm"]),
         Bar("scales against weights, D = 16", cells(table, "scaled", ratio), (1.0, 1.1)),
     ]
 

@@ -6,6 +6,10 @@ Where this suite differs from the protocol of ``run.py``:
   gcn and sage (means) have two layers with 128 columns between them, gin three with 64 (sums with the node's own features, then one
   linear map), gat two, the first with 4 heads of 32 columns side by side, agnn four sums of 32 columns with weights by cosines between
   two linear maps. Weights, features and everything between are float32 or bfloat16; in 16 bits both sides have a multiple of 16 classes.
+- ``training-{network}-{int8|int4}-{last}-{graph}`` is an epoch of a network that ``bst.quantize_`` has changed: sums of codes of 8 or 4
+  bits, products of 8, the last layer in float32 or with its sums quantised as well, stochastic rounding; ``-own`` is the same against our
+  own epoch in float32. A sample is four epochs, one behind another, on both sides. Gradients of one step differ from the peer's by the
+  rounding, which the record tells.
 - Graphs are those of suite ``spmm``, without loops: cora, pubmed and artist, whose epochs are captured as one CUDA graph on both sides, and
   the synthetic ones of the sizes of reddit and ogbn-products, whose epochs are launched as they are. Features and labels are the data
   set's where it has them, else random.
@@ -18,34 +22,50 @@ Where this suite differs from the protocol of ``run.py``:
 - Times are taken by events, in turns; the median of 15 samples counts (fewer where six seconds do not suffice, at least 3).
 - ``params.peak_bytes`` and ``params.peer_bytes`` are what a side holds at most in an epoch that is not captured, in PyTorch's memory and in
   CuPy's pool: matrices, weights, moments and activations, without features, labels and the graph that both are made of.
+- ``params.without_edges_ms`` is our epoch on a graph without an edge: dense products, loss and optimiser, which both sides have. The peer's
+  time over it is the ratio that no sum over edges could exceed.
 - ``floor_ms`` is what the sums must read and write, there and back; ``estimate_ms`` fetching a row for every edge at the measured rate
   where rows are hardly used twice (``params.reuse`` below 1.25), else the same bytes at the measured rate. Dense products are in neither.
 - ``training-cpu-gcn-{graph}-{peer}`` is such an epoch of gcn in float32 on the CPU, all sides with ``--threads`` threads and in turns as in
   suite ``host``. Peers: ``pyg``, PyTorch Geometric's layers, which keep their normalised weights; ``torch``, the peer above with products
   of MKL. ``training-cpu-accelerate-cora`` is an epoch of PyTorch Geometric's layers after ``accelerate`` against the same as they are.
   These have no bounds.
+- ``minibatch-{cpu|cuda}-sage-{graph}`` is an epoch of GraphSAGE, three layers with 256 columns between them, over 4096 targets in batches
+  of 1024 with at most 15, 10 and 5 neighbours; ours samples in threads of its own and keeps features at 8 bits in host memory. The peer is
+  PyTorch Geometric with ``NeighborLoader`` and float32, where pyg-lib or torch-sparse is installed; else there is none, which
+  ``params.peer_missing`` says. The two draw different neighbours, so that losses are not compared.
+- ``jax-{network}-{graph}-{peer}`` is the loss and its gradients by all weights in JAX, without an optimiser, ours by ``bitsparse.jax``
+  against JAX alone, both jitted with their graphs as arguments: gcn as above, gat with 4 heads of 32 columns and a linear map. Peers are
+  products with a ``bcoo`` or ``bcsr`` matrix, or gathers and sums of ``segment``s; of BCSR JAX makes a dense matrix on a CPU, so that is
+  measured on a GPU alone. ``jax-cpu-...`` is the same on the CPU, with as many threads as the process may use. ``jax-host-layer`` is what a
+  sum costs in a jitted step of ten, on a graph of 64 nodes without edges to others, over the step without sums.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from functools import partial
 from typing import Any
 
 from benchmarks import gpu_timing
 from benchmarks.cases.products import SYNTHETIC
 from bitsparse import jit
-from bitsparse.bench import Case, Machine, Prepared
+from bitsparse.bench import Case, Machine, Prepared, Unavailable
 from bitsparse.errors import DeviceError
 
 __all__ = ["cases", "machine"]
 
 NETWORKS = ("gcn", "sage", "gin", "gat", "agnn")
 PRECISIONS = ("fp32", "bf16")
+#: Networks and precisions of quantised epochs, and what becomes of their last layers.
+QUANTISED, INTEGERS, LAST = ("gcn", "sage", "gin", "gat"), ("int8", "int4"), ("float32", "sums")
 #: Graphs whose epochs are captured.
 CAPTURED = ("cora", "pubmed", "artist")
 #: Graphs of epochs on the CPU, and their peers.
 ON_CPU, PEERS = ("pubmed", "artist"), ("pyg", "torch")
+#: How JAX alone sums.
+JAX_PEERS = ("segment", "bcoo", "bcsr")
 
 
 def machine(threads: int, commit: str | None) -> Machine:
@@ -64,6 +84,17 @@ def cases(threads: int) -> list[Case]:
         for precision in PRECISIONS
         for network in NETWORKS
     ]
+    on_gpu += [
+        Case(
+            f"training-{network}-{precision}-{last}-{name}{'-own' * own}",
+            partial(epoch, network, precision, name, own, last),
+        )
+        for name in SYNTHETIC
+        for precision in INTEGERS
+        for network in QUANTISED
+        for last in LAST
+        for own in (False, True)
+    ]
     on_cpu = [
         Case(f"training-cpu-gcn-{name}-{peer}", partial(epoch_on_cpu, name, peer, threads))
         for name in ON_CPU
@@ -71,17 +102,45 @@ def cases(threads: int) -> list[Case]:
     ]
     for place, device in (("-cpu", "cpu"), ("", "cuda")):
         on_cpu.append(Case(f"training{place}-accelerate-cora", partial(accelerated, "cora", threads, device)))
-    return [*on_cpu, *on_gpu]
+    batches = [
+        Case(f"minibatch-{device}-sage-{name}", partial(minibatch, name, threads, device))
+        for device in ("cpu", "cuda")
+        for name in ON_CPU
+    ]
+    return [*on_cpu, *batches, *on_gpu, *in_jax()]
 
 
-def epoch(network: str, precision: str, name: str) -> Prepared:
-    """An epoch of ours against one of PyTorch's."""
+def in_jax() -> list[Case]:
+    """Cases of networks in JAX."""
+    found = []
+    for place, platform in (("-cpu", "cpu"), ("", "gpu")):
+        peers = [peer for peer in JAX_PEERS if platform == "gpu" or peer != "bcsr"]
+        cells = [("gcn", name, peer) for name in ("artist", "COLLAB") for peer in peers]
+        for network, name, peer in [*cells, ("gat", "artist", "segment")]:
+            case = f"jax{place}-{network}-{name}-{peer}"
+            found.append(Case(case, partial(of_jax, "gradients", case, network, name, peer, platform)))
+        found.append(Case(f"jax{place}-host-layer", partial(of_jax, "host_time", platform)))
+    return found
+
+
+def of_jax(function: str, *arguments: Any) -> Prepared:
+    """A case in JAX."""
+    if importlib.util.find_spec("jax") is None:
+        raise Unavailable("JAX is not installed; pip install 'bitsparse[jax]'")
+    cases: Any = importlib.import_module("benchmarks.cases.training_jax")
+    made: Prepared = getattr(cases, function)(*arguments)
+    return made
+
+
+def epoch(network: str, precision: str, name: str, own: bool = False, last: str = "float32") -> Prepared:
+    """An epoch of ours against one of PyTorch's, or a quantised one against our own in float32."""
     jit.require_cupy("suite training")
     gpu_timing.torch_module()
     # Only now: names of cases are listed without PyTorch too.
     training: Any = importlib.import_module("benchmarks.cases.training")
-    case = f"training-{network}-{precision}-{name}"
-    made: Prepared = training.epoch(case, network, name, precision, captured=name in CAPTURED)
+    case, quantised = f"training-{network}-{precision}-{name}", precision in INTEGERS
+    how = {"own": own, "last": last} if quantised else {}
+    made: Prepared = training.epoch(case, network, name, precision, captured=name in CAPTURED and not quantised, **how)
     return made
 
 
@@ -90,6 +149,16 @@ def epoch_on_cpu(name: str, peer: str, threads: int) -> Prepared:
     gpu_timing.torch_module()
     training: Any = importlib.import_module("benchmarks.cases.training_cpu")
     made: Prepared = training.epoch(f"training-cpu-gcn-{name}-{peer}", name, peer, threads)
+    return made
+
+
+def minibatch(name: str, threads: int, device: str) -> Prepared:
+    """An epoch on batches of sampled neighbours."""
+    gpu_timing.torch_module()
+    if device != "cpu":
+        jit.require_cupy("suite training")
+    training: Any = importlib.import_module("benchmarks.cases.minibatch")
+    made: Prepared = training.epoch(f"minibatch-{device}-sage-{name}", name, threads, device)
     return made
 
 

@@ -5,8 +5,9 @@ Bytes = NDArray[np.uint8]
 #: SIMD level and threads.
 RunOn = tuple[int, int]
 
-def best_level() -> int: ...
+def levels() -> tuple[int, ...]: ...
 def has_openmp() -> bool: ...
+def pool() -> int: ...
 def default_threads() -> int: ...
 def pack(
     on: RunOn,
@@ -35,6 +36,7 @@ def quantize(
     rounding: int,
     seed: int,
     stream: int,
+    first_index: int,
     bits: int,
     axis: int,
     layout: int,

@@ -27,6 +27,17 @@ def bytes_step(
     chain: Chain,
     out: Bytes,
 ) -> bool: ...
+def sparse_step(
+    on: RunOn,
+    lines: Int32s,
+    dims: tuple[int, int, int],
+    indptr: Int32s,
+    indices: Int32s,
+    values: Bytes | None,
+    result: int,
+    chain: Chain,
+    out: Bytes,
+) -> bool: ...
 def network(
     on: RunOn,
     packet: Bytes,

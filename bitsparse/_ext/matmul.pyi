@@ -10,9 +10,13 @@ Operand = tuple[Bytes, tuple[int, int, int]]
 #: Operands, activation, slope, whether bits are signs, quantiser, seed, stream, bits, axis, layout.
 Chain = tuple[tuple[Operand | None, ...], int, float, bool, tuple[float, int, int, int], int, int, int, int, int]
 
+PLANES: int
+DIGITS: int
+BYTES: int
+
 def matmul(
     on: RunOn,
-    digits: bool,
+    kernel: int,
     a: Bytes,
     b: Bytes,
     bitmap: Bytes | None,
@@ -27,6 +31,23 @@ def matmul(
     chain: Chain | None,
     out: Bytes,
 ) -> bool: ...
+
+class PlainProduct:
+    def __init__(
+        self,
+        kernel: int,
+        a: Bytes,
+        bitmap: Bytes | None,
+        a_index: Int64s,
+        b_index: Int64s,
+        batches: tuple[int, int, int],
+        dims: tuple[int, int, int],
+        bits: tuple[int, int],
+        encodings: tuple[int, int],
+        narrow: bool,
+    ) -> None: ...
+    def __call__(self, on: RunOn, b: memoryview, out: memoryview) -> None: ...
+
 def epilogue(
     on: RunOn, acc: Bytes, dtype: int, shape: tuple[int, ...], result: int, chain: Chain | None, out: Bytes
 ) -> bool: ...

@@ -12,7 +12,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.frdc import FRDC
-from bitsparse.arrays.indices import as_bits, converted, index_dtype, rows_of
+from bitsparse.arrays.indices import converted, index_dtype, rows_of
 from bitsparse.arrays.inside import working
 from bitsparse.arrays.manners.plain import entries
 from bitsparse.arrays.manners.products import is_operand
@@ -21,6 +21,7 @@ from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop import as_bits
 
 
 def issparse(x: Any) -> bool:
@@ -224,8 +225,7 @@ def kron(A: Any, B: Any) -> TCTiledCSR | FRDC:
         made = TCTiledCSR((values, (rows, cols)), shape=shape, index_dtype=wide)
         if values is not None and made.data is None:
             made = made.astype(np.bool_)
-        result: TCTiledCSR | FRDC = FRDC(made) if bits else made
-        return result
+        return FRDC(made) if bits else made
 
 
 def _products(one: Any, two: Any) -> Any:
@@ -246,8 +246,7 @@ def tril(A: Any, k: int = 0) -> TCTiledCSR | FRDC:
     array([[1, 0, 0],
            [1, 1, 0]], dtype=uint8)
     """
-    made: TCTiledCSR | FRDC = _triangle(A, k, True, "tril")
-    return made
+    return _triangle(A, k, True, "tril")
 
 
 def triu(A: Any, k: int = 0) -> TCTiledCSR | FRDC:
@@ -259,8 +258,7 @@ def triu(A: Any, k: int = 0) -> TCTiledCSR | FRDC:
     array([[0, 1, 1],
            [0, 0, 1]], dtype=uint8)
     """
-    made: TCTiledCSR | FRDC = _triangle(A, k, False, "triu")
-    return made
+    return _triangle(A, k, False, "triu")
 
 
 def _triangle(A: Any, k: int, lower: bool, function: str) -> Any:

@@ -45,6 +45,9 @@ _OF_NUMPY: dict[Any, tuple[int, Callable[..., Any]]] = {
     np.dot: (2, operator.matmul),
 }
 
+#: Functions of NumPy whose first argument is the array and whose others are those of the member of that name, where there is one.
+_REDUCTIONS: dict[Any, str] = {np.sum: "sum", np.any: "any", np.all: "all", np.count_nonzero: "count_nonzero"}
+
 
 def _operator(operation: Callable[[Any, Any], Any], name: str, *, swap: bool = False, arrays_only: bool = False) -> Any:
     """The method of an operator; with `arrays_only` Python compares identities where the other side is None or text."""
@@ -237,7 +240,18 @@ class BitArray(ABC):
         opaque[()] = self
         return opaque
 
+    def __dlpack__(self, **options: Any) -> Any:
+        raise DTypeError(
+            f"{type(self).__name__}: it is not exported through DLPack, where its packed or sparse parts would pass for values; export "
+            f".toarray(), or one of {', '.join(f'.{name}' for name in self.component_names)}"
+        )
+
+    __dlpack_device__ = __dlpack__
+
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        member = _REDUCTIONS.get(func)
+        if member is not None and hasattr(self, member) and args and args[0] is self:
+            return getattr(self, member)(*args[1:], **kwargs)
         count, meaning = _OF_NUMPY.get(func, (-1, None))
         # numpy.dot of more dimensions is not the product of matrices.
         flat = func is not np.dot or all(len(getattr(arg, "shape", ())) <= 2 for arg in args)

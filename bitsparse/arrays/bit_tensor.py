@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import construct, sparse_convert, word_operators
 from bitsparse.arrays.base import operators
+from bitsparse.arrays.inside import Kept
 from bitsparse.arrays.packed import Encoding, Layout, PackedArray
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -101,7 +102,7 @@ class BitTensor(PackedArray):
         inherited = arg if isinstance(arg, BitTensor) else None
         self._scale = self._affine("scale", inherited.scale if inherited is not None and scale is None else scale)
         self._offset = self._affine("offset", inherited.offset if inherited is not None and offset is None else offset)
-        self._contents_kept = self._derived_kept = self._kind_kept = None
+        self._kept = Kept()
 
     @classmethod
     def from_words(
@@ -183,7 +184,7 @@ class BitTensor(PackedArray):
         self._words, self._shape, self._bits, self._axis = words, shape, bits, axis
         self._layout, self._encoding, self._family = layout, encoding, family
         self._scale, self._offset = scale, offset
-        self._contents_kept = self._derived_kept = self._kind_kept = None
+        self._kept = Kept()
         return self
 
     def _affine(self, name: str, value: Any) -> NDArray[np.float32] | None:
@@ -195,8 +196,7 @@ class BitTensor(PackedArray):
             array = array.astype(np.float32)
         _check.finite("BitTensor", name, bool(np.isfinite(array).all()))
         _check.affine_shape("BitTensor", name, array, self._shape)
-        placed: NDArray[np.float32] = interop.move(array, self.device)
-        return placed
+        return interop.move(array, self.device)
 
     def _details(self) -> str:
         return f"bits={self._bits} {self._encoding} axis={self._axis} layout={self._layout}"
@@ -336,12 +336,11 @@ class BitTensor(PackedArray):
         return self.T
 
     def __getitem__(self, key: Any) -> BitTensor:
-        """Integers and slices on batch dimensions, slices and index arrays on the last two.
+        """Slices and index arrays on every dimension, each by itself, and integers on batch dimensions.
 
         A slice with step 1 of the outer axis (the one that is not packed) is a view of a two-dimensional BitTensor; everything else copies.
         """
-        picked: BitTensor = word_operators.getitem(self, key)
-        return picked
+        return word_operators.getitem(self, key)
 
     # -- bitwise operators stay packed ----------------------------------------------------------------------------
     def __and__(self, other: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final, Self
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms, sparse_merge
 from bitsparse.arrays.base import read_only
-from bitsparse.arrays.indices import devices_of, index_array, index_dtype, matrix_shape
+from bitsparse.arrays.indices import devices_of, index_array, index_dtype, matrix_shape, row_range
 from bitsparse.arrays.sparse_base import CSR_FORM, SparseArray
 from bitsparse.arrays.sparse_forms import Wanted
 from bitsparse.arrays.sparse_merge import Pattern
@@ -92,8 +91,9 @@ class FRDC(SparseArray):
         made = sparse_forms.read("FRDC", arg, shape, Wanted(index_dtype, True, pattern))
         device = interop.device_of(made.indptr)
         with interop.working_on(device, made.family):
-            made = replace(sparse_merge.bits_only("FRDC", made, pattern), had_duplicates=False)
+            made = sparse_merge.bits_only("FRDC", made, pattern)
             self._adopt(made, row_scale, col_scale)
+            self.had_duplicates = False
             self._indptr, self._indices, self._tiles = backends.family(device, "sparse.build").frdc(
                 made.indptr, made.indices, made.shape
             )
@@ -177,11 +177,10 @@ class FRDC(SparseArray):
     def _row_blocks(self, start: int, stop: int) -> Self | None:
         if start % _BLOCK or (stop % _BLOCK and stop < self._shape[0]):
             return None
-        starts = self._indptr[start // _BLOCK : -(-stop // _BLOCK) + 1]
-        first, last = (int(end) for end in (starts[0], starts[-1])) if starts.size else (0, 0)
+        starts, first, last = row_range(self._indptr, start // _BLOCK, -(-stop // _BLOCK))
         tiles = self._tiles[first:last]
         count = int(interop.namespace(tiles).bitwise_count(tiles).sum(dtype=np.int64))
-        arrays = {"indptr": starts - first, "indices": self._indices[first:last], "tiles": tiles, "nnz": count}
+        arrays = {"indptr": starts, "indices": self._indices[first:last], "tiles": tiles, "nnz": count}
         return self._with(shape=(stop - start, self._shape[1]), prepared={}, **arrays)
 
     def _rows(self) -> dict[str, object]:

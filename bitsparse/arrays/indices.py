@@ -12,10 +12,6 @@ from bitsparse.errors import DTypeError, ShapeError
 
 #: Sizes and counts below this fit int32 indices (tests lower it).
 INT32_LIMIT = 1 << 31
-#: Entries that are gathered or scattered together.
-_PIECE = 1 << 20
-#: Bits of infinity in float32 and of NaN in bfloat16.
-_INFINITY, _NAN = 0x7F800000, 0x7FC0
 #: Beyond this the compiled part has no bits left beside an index.
 _LARGEST = 1 << 58
 
@@ -80,33 +76,26 @@ def rows_of(indptr: NDArray[Any]) -> NDArray[Any]:
     [0, 0, 2]
     """
     if (device := interop.device_of(indptr)) != "cpu":
-        rows: NDArray[Any] = backends.family(device, "sparse.build").rows_of(indptr, nnz_of(indptr))
-        return rows
+        return backends.family(device, "sparse.build").rows_of(indptr, nnz_of(indptr))
     return np.repeat(np.arange(indptr.size - 1, dtype=indptr.dtype), np.diff(indptr))
 
 
-def as_bits(values: Any) -> Any:
-    """bfloat16 as 16-bit integers, which is how CuPy moves it; anything else as it is."""
-    return values.view(np.uint16) if values.dtype.name == "bfloat16" else values
+def row_range(indptr: NDArray[Any], start: int, stop: int) -> tuple[NDArray[Any], int, int]:
+    """The indptr of rows side by side, and between which entries they are; of a GPU in one look.
+
+    >>> row_range(np.array([0, 2, 2, 3]), 1, 3)
+    (array([0, 0, 1]), 2, 3)
+    """
+    if (device := interop.device_of(indptr)) != "cpu":
+        return backends.family(device, "sparse.entries").row_range(indptr, start, stop)
+    starts = indptr[start : stop + 1]
+    first, last = (int(end) for end in (starts[0], starts[-1])) if starts.size else (0, 0)
+    return starts - first, first, last
 
 
 def converted(values: Any, dtype: np.dtype[Any], *, copy: bool = True) -> Any:
-    """``values.astype(dtype, copy=copy)``; on a GPU to and from bfloat16 by its bits, as CuPy converts it neither way."""
-    if interop.namespace(values) is np or dtype == values.dtype or "bfloat16" not in (values.dtype.name, dtype.name):
-        return values.copy() if copy and dtype == values.dtype else values.astype(dtype, copy=False)
-    if values.dtype.name == "bfloat16":
-        bits = as_bits(values)
-        single = (bits.astype(np.uint32) << 16).view(np.float32)
-        if dtype != np.float64:
-            return single.astype(dtype)
-        # CuPy's conversion takes subnormal numbers for zero: these are mantissas times 2**-133.
-        space = interop.namespace(values)
-        small = (bits & 0x7F).astype(np.float64) * 2.0**-133
-        return space.where(bits & 0x7F80, single.astype(np.float64), space.where(bits & 0x8000, -small, small))
-    wide = values.astype(np.float32).view(np.uint32)
-    rounded = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16
-    rounded[(wide & 0x7FFFFFFF) > _INFINITY] = _NAN
-    return rounded.astype(np.uint16).view(dtype)
+    """:func:`bitsparse.interop.converted`, a copy unless it is not asked for."""
+    return interop.converted(values, dtype, copy=copy)
 
 
 def devices_of(*arrays: Any) -> list[str]:
@@ -115,20 +104,12 @@ def devices_of(*arrays: Any) -> list[str]:
 
 
 def gather(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
-    """``values[order]``, on the host in pieces: NumPy widens 32-bit indices to a full-size temporary.
+    """``values[order]``, along the first axis.
 
     >>> gather(np.array([5, 6, 7]), np.array([2, 0], dtype=np.int32)).tolist()
     [7, 5]
     """
-    out: NDArray[Any]
-    if interop.namespace(values) is not np:
-        out = as_bits(values)[order].view(values.dtype)
-        return out
-    out = np.empty((order.size, *values.shape[1:]), values.dtype)
-    for start in range(0, order.size, _PIECE):
-        inside = slice(start, start + _PIECE)
-        np.take(values, order[inside], axis=0, out=out[inside], mode="clip")
-    return out
+    return backends.family(interop.device_of(values), "sparse.entries").gather(values, order)
 
 
 def canonical_order(

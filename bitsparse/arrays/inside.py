@@ -73,41 +73,43 @@ class Derived:
     sums: NDArray[np.int64] | None = None
     prepared: dict[Any, Any] = field(default_factory=dict)
 
-    def prepare(self, key: Any, product: Any, most: int) -> None:
-        """Keep a product, beside at most so many others."""
-        if len(self.prepared) >= most:
-            self.prepared.clear()
-        self.prepared[key] = product
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """What one BitTensor keeps of what was asked of it before, each None until it is asked: :func:`kind_of` and the two below it."""
+
+    kind: tuple[Any, ...] | None = None
+    contents: Contents | None = None
+    derived: Derived | None = None
 
 
 def kind_of(x: PackedArray) -> tuple[Any, ...]:
     """All that a product prepared on a GPU depends on in its right operand; kept."""
-    kind = x._kind_kept
-    if kind is None:
-        kind = x._kind_kept = kind_of_bits(x.shape, x.bits, x.axis, x.layout, x.encoding, x.device, family_of(x))
-    return kind
+    kept = x._kept
+    if kept.kind is None:
+        kept.kind = kind_of_bits(x.shape, x.bits, x.axis, x.layout, x.encoding, x.device, family_of(x))
+    return kept.kind
 
 
 def contents_of_words(x: PackedArray) -> Contents:
     """The contents of the memory where the words of `x` lie, with the version that counts changes: the same for every BitTensor there."""
-    contents = x._contents_kept
-    if contents is None:
-        contents = x._contents_kept = contents_of(x.words)
-    return contents
+    kept = x._kept
+    if kept.contents is None:
+        kept.contents = contents_of(x.words)
+    return kept.contents
 
 
 def derived_of(x: PackedArray) -> Derived:
     """What is kept of the words of `x`; nothing any more once the memory was written to, through whichever BitTensor."""
-    version = contents_of_words(x).version
-    derived = x._derived_kept
-    if derived is None or derived.version != version:
-        derived = x._derived_kept = Derived(version)
-    return derived
+    version, kept = contents_of_words(x).version, x._kept
+    if kept.derived is None or kept.derived.version != version:
+        kept.derived = Derived(version)
+    return kept.derived
 
 
 def has_derived(x: PackedArray) -> bool:
     """Whether anything was ever kept of the words of `x`."""
-    return x._derived_kept is not None
+    return x._kept.derived is not None
 
 
 def words_to_overwrite(x: PackedArray) -> NDArray[Any]:
@@ -138,9 +140,9 @@ def become(A: SparseArray, other: SparseArray) -> None:
 
 def patterns_of(A: Sparse) -> tuple[Sparse, Sparse, NDArray[Any]]:
     """The pattern of `A` and its transpose as arrays without values and scales, and which entry of the one each of the other is."""
-    turned = A._turned()
+    order, turned = A._turned()
     bare = {"row_scale": None, "col_scale": None, "data": None}
-    return A._with(**bare), (A if turned.pattern is None else turned.pattern)._with(**bare), turned.order
+    return with_fields(A, **bare), with_fields(A if turned is None else turned, **bare), order
 
 
 def scales_of(A: SparseArray) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
@@ -160,4 +162,4 @@ def store_of(A: SparseArray) -> Store:
 
 def parts_of(A: SparseArray) -> tuple[Store, tuple[Any, Any], tuple[Any, Any, Any], tuple[int, int]]:
     """What kernels read of `A`: what is kept, canonical CSR ``(indptr, indices)``, value array and scales where they lie, and the shape."""
-    return A._prepared, A._pattern, values_and_scales(A), A._shape
+    return store_of(A), A._pattern, values_and_scales(A), A.shape

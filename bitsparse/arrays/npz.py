@@ -104,8 +104,7 @@ def saved_in(function: str, archive: Archive) -> Saved:
             _check.numeric(function, name, parts[name])
             if not parts[name].flags.c_contiguous:
                 raise ValueError(f"{name} is in Fortran's order; it is damaged")
-    array: Saved = restored(cls, parts | settings)
-    return array
+    return restored(cls, parts | settings)
 
 
 def _read_header(archive: Archive) -> tuple[type[Saved], dict[str, Any]]:

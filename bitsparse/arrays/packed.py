@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
-from bitsparse.arrays import construct
+from bitsparse.arrays import construct, word_reductions
 from bitsparse.arrays.base import BitArray, read_only
-from bitsparse.arrays.inside import Derived, derived_of
-from bitsparse.interop.identity import Contents
+from bitsparse.arrays.inside import Kept, derived_of
 
 Encoding = Literal["unsigned", "signed", "bipolar"]
 Layout = Literal["planes", "rows"]
@@ -30,11 +29,9 @@ class PackedArray(BitArray):
         "__weakref__",
         "_axis",
         "_bits",
-        "_contents_kept",
-        "_derived_kept",
         "_encoding",
         "_family",
-        "_kind_kept",
+        "_kept",
         "_layout",
         "_offset",
         "_scale",
@@ -50,9 +47,7 @@ class PackedArray(BitArray):
     _encoding: str
     _scale: NDArray[np.float32] | None
     _offset: NDArray[np.float32] | None
-    _kind_kept: tuple[Any, ...] | None
-    _contents_kept: Contents | None
-    _derived_kept: Derived | None
+    _kept: Kept
 
     @abstractmethod
     def repack(self, *, axis: int | None = None, layout: Layout | None = None) -> Self:
@@ -123,3 +118,44 @@ class PackedArray(BitArray):
         bitmap = self.tile_bitmap
         with self._working():
             return int(np.bitwise_count(bitmap).sum(dtype=np.int64)) / tiles
+
+    # -- reductions -----------------------------------------------------------------------------------------------
+    def sum(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
+        """Sum of the integers, int64; along the last two axes by counting bits.
+
+        Parameters
+        ----------
+        axis : int or tuple of int, optional
+            All axes by default.
+        keepdims : bool, default False
+
+        Raises
+        ------
+        DTypeError
+            There is a scale or an offset.
+
+        Examples
+        --------
+        >>> x = bs.BitTensor(np.array([[0, 1, 5], [7, 2, 0]]))
+        >>> x.sum(axis=0), int(x.sum())
+        (array([7, 3, 5]), 15)
+        """
+        return word_reductions.total(self, axis, keepdims)
+
+    def count_nonzero(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
+        """Number of integers that are not zero, int64; arguments as of :meth:`sum`. An offset is refused.
+
+        Examples
+        --------
+        >>> bs.BitTensor(np.array([[0, 1, 5], [7, 2, 0]])).count_nonzero(axis=1)
+        array([2, 2])
+        """
+        return word_reductions.counts(self, axis, keepdims)
+
+    def any(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
+        """Whether an integer is not zero; arguments as of :meth:`sum`. An offset is refused."""
+        return word_reductions.any_of(self, axis, keepdims)
+
+    def all(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
+        """Whether no integer is zero; arguments as of :meth:`sum`. An offset is refused."""
+        return word_reductions.all_of(self, axis, keepdims)

@@ -14,6 +14,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_convert, sparse_forms, sparse_merge
 from bitsparse.arrays.base import operators, read_only
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.exchange import Exchange
 from bitsparse.arrays.indices import converted, gather
 from bitsparse.arrays.inside import assembled, with_fields
 from bitsparse.arrays.manners.members import Members
@@ -33,16 +34,17 @@ class Transpose(NamedTuple):
     """The transpose of a pattern."""
 
     pattern: Any  # an array of that pattern without values and scales; None: the pattern is symmetric
-    order: NDArray[Any]  # entry of the array that each entry of its transpose is
 
 
-#: What is derived from a pattern: its index of windows by their height, its transpose, and the CSR form of blocks.
+#: What is derived from a pattern: its index of windows by their height, its transpose and which of its entries each of that is, and the
+#: CSR form of blocks.
 TRANSLATIONS: Slot[Translation] = Slot("translations")
 _TRANSPOSE: Slot[Transpose] = Slot("transpose")
+_ORDER: Slot[NDArray[Any]] = Slot("order of the transpose")
 CSR_FORM: Slot[tuple[NDArray[Any], NDArray[Any]]] = Slot("csr")
 
 
-class SparseArray(Members):
+class SparseArray(Members, Exchange):
     """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users meet it only in ``isinstance``."""
 
     __slots__ = (
@@ -166,46 +168,6 @@ class SparseArray(Members):
         )
         return cls(made, pattern=pattern, **options)
 
-    @classmethod
-    def from_edges(
-        cls,
-        rows: Any,
-        cols: Any,
-        shape: tuple[int, int] | int | None = None,
-        *,
-        values: Any = None,
-        symmetric: bool = False,
-        index_dtype: Any = None,
-        **options: Any,
-    ) -> Self:
-        """An edge list: element ``(rows[e], cols[e])`` for every edge.
-
-        Parameters
-        ----------
-        rows, cols : array_like of int, shape (E,)
-            For ``A @ X`` to gather at row i what node j has, i is the row and j the column.
-        shape : tuple of int or int, optional
-            By default square, up to the largest index.
-        values : array_like, shape (E,) or (E, H), optional
-            Summed over repeated edges; without values repeated edges are merged.
-        symmetric : bool, default False
-            Add every edge reversed.
-        index_dtype, **options
-            As in the constructor.
-
-        Examples
-        --------
-        >>> bs.TCTiledCSR.from_edges([0, 1, 1], [2, 0, 0], symmetric=True).toarray()
-        array([[0, 1, 1],
-               [1, 0, 0],
-               [1, 0, 0]], dtype=uint8)
-        >>> bs.FRDC.from_edges([0, 1, 1], [2, 0, 0], (2, 3)).toarray()
-        array([[0, 0, 1],
-               [1, 0, 0]], dtype=uint8)
-        """
-        made = sparse_forms.from_edges("from_edges", rows, cols, shape, values, symmetric, index_dtype)
-        return cls(made, **options)
-
     def _moved(self, move: Callable[[Any], Any]) -> Self:
         moved = {name: move(part) for name, part in self.components().items()}
         return self._with(prepared={}, device=interop.device_of(moved["indptr"]), **moved)
@@ -278,10 +240,6 @@ class SparseArray(Members):
         with self._working():
             return sparse_convert.to_matrix(self)
 
-    def to_scipy(self) -> Any:
-        """:meth:`tocsr`, moved to the CPU if need be."""
-        return self.to_device("cpu").tocsr()
-
     def tocoo(self) -> Any:
         """The array as :class:`scipy.sparse.coo_array`, scales applied; on a GPU as CuPy's, as :meth:`tocsr`."""
         with self._working():
@@ -347,12 +305,13 @@ class SparseArray(Members):
     @property
     def T(self) -> Self:
         """Transpose. Its pattern is derived once and kept; where it is that of the array itself, the two share all that there is of it."""
-        turned = self._turned()
+        moved: list[Any] = []
+        turned = self._keep(_TRANSPOSE, lambda: self._transpose(moved)).pattern
         fields: dict[str, Any] = {"row_scale": self._col_scale, "col_scale": self._row_scale, "family": self._family}
         if self._data is not None:
             with self._working():
-                fields["data"] = gather(self._data, turned.order)
-        made: Self = with_fields(self if turned.pattern is None else turned.pattern, **fields)
+                fields["data"] = moved[0] if moved else gather(self._data, self._turned_order())
+        made: Self = with_fields(self if turned is None else turned, **fields)
         made.had_duplicates = self.had_duplicates
         return made
 
@@ -365,19 +324,42 @@ class SparseArray(Members):
         >>> bs.FRDC(np.array([[0, 1], [1, 0]])).has_symmetric_pattern, bs.FRDC(np.array([[0, 1], [0, 0]])).has_symmetric_pattern
         (True, False)
         """
-        return self._turned().pattern is None
+        return self._turned_pattern() is None
 
-    def _turned(self) -> Transpose:
-        return self._keep(_TRANSPOSE, self._transpose)
+    def _turned_pattern(self) -> Any:
+        """An array of the transposed pattern without values and scales; None where the pattern is symmetric."""
+        return self._keep(_TRANSPOSE, self._transpose).pattern
 
-    def _transpose(self) -> Transpose:
-        indptr, indices = self._pattern
-        turned, order = sparse_convert.transposed(indptr, indices, self._shape)
-        if self._shape[0] == self._shape[1] and all(
-            bool((one == other).all()) for one, other in ((turned.indptr, indptr), (turned.indices, indices))
-        ):
-            return Transpose(None, order)
-        return Transpose(self._of_pattern(replace(turned, family=self._family)), order)
+    def _turned(self) -> tuple[NDArray[Any], Any]:
+        """Which entry each of the transpose is, and the transposed pattern, which is found with it."""
+        return self._turned_order(), self._turned_pattern()
+
+    def _turned_order(self) -> NDArray[Any]:
+        """Entry of the array that each entry of its transpose is."""
+        return self._keep(_ORDER, self._find_order)
+
+    def _find_order(self) -> NDArray[Any]:
+        turned, order = sparse_convert.transposed(*self._pattern, self._shape)
+        if _TRANSPOSE.get(self._prepared) is None:
+            _TRANSPOSE.keep(self._prepared, self._transpose_of(turned))
+        return order
+
+    def _transpose(self, moved: list[Any] | None = None) -> Transpose:
+        """The transpose of the pattern; on the CPU with the values, which go to `moved`, and else with the order, which is kept."""
+        if self._device != "cpu":
+            turned, order = sparse_convert.transposed(*self._pattern, self._shape)
+            _ORDER.keep(self._prepared, order)
+            return self._transpose_of(turned)
+        values = self._data if moved is not None else None
+        turned = sparse_convert.transposed_on_host(*self._pattern, values, self._shape)
+        if moved is not None and values is not None:
+            moved.append(turned.values)
+        return self._transpose_of(turned)
+
+    def _transpose_of(self, turned: Pattern) -> Transpose:
+        if turned.indices is self._pattern[1]:
+            return Transpose(None)
+        return Transpose(self._of_pattern(replace(turned, values=None, family=self._family)))
 
     def transpose(self) -> Self:
         """:attr:`T`."""

@@ -73,17 +73,23 @@ def to_dense(x: Any) -> Any:
 
 
 def transposed(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Pattern, Any]:
-    """The transpose of a canonical pattern, and which entry of the pattern each of its entries is."""
-    if (device := interop.device_of(indices)) == "cpu":
-        from scipy import sparse
+    """The transpose of a canonical pattern, and which entry of the pattern each of its entries is.
 
-        numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=shape)
-        turned = numbered.tocsc()
-        starts, rows, order = turned.indptr, turned.indices, turned.data
-    else:
-        starts, rows, order = backends.family(device, "sparse.build").transpose_csr(indptr, indices, shape)
-    starts, rows = starts.astype(indptr.dtype, copy=False), rows.astype(indices.dtype, copy=False)
+    Where the pattern is its own transpose, its arrays are those that were given.
+    """
+    build = backends.family(interop.device_of(indices), "sparse.build")
+    starts, rows, order = build.transpose_csr(indptr, indices, shape)
     return Pattern(starts, rows, (shape[1], shape[0])), order
+
+
+def transposed_on_host(indptr: Any, indices: Any, values: Any, shape: tuple[int, int]) -> Pattern:
+    """The transpose of a canonical pattern with values, or None, on the CPU, where that takes less time than to find out their order.
+
+    Where the pattern is its own transpose, its arrays are those that were given.
+    """
+    build = backends.family("cpu", "sparse.build")
+    starts, rows, moved = build.transpose_entries(indptr, indices, values, shape)
+    return Pattern(starts, rows, (shape[1], shape[0]), moved)
 
 
 # -- integers in words ------------------------------------------------------------------------------------------------

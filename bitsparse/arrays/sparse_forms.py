@@ -18,7 +18,6 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_convert
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.indices import (
-    as_bits,
     canonical_order,
     converted,
     devices_of,
@@ -40,6 +39,7 @@ from bitsparse.arrays.sparse_merge import (
     zeros_and_ones,
 )
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop import as_bits
 
 #: Elements of a dense array that are looked at together, in host memory and on a GPU.
 _CHUNK, _GPU_CHUNK = 1 << 22, 1 << 26
@@ -59,12 +59,14 @@ class Wanted:
 
 
 _ANY = Wanted()
+#: What is on no GPU, as is known without asking the libraries that have arrays there.
+_ELSEWHERE = (np.ndarray, np.generic, int, float, str, Wanted)
 
 
 # -- where it is ------------------------------------------------------------------------------------------------------
 def _home(part: Any, deeper: int = _LEVELS) -> tuple[str, interop.Family] | None:
     """The GPU that data or the first such part of it lies on, and its family; None for the CPU and for what is no data."""
-    if part is None or isinstance(part, np.ndarray):
+    if part is None or isinstance(part, _ELSEWHERE):
         return None
     if isinstance(part, (tuple, list)):
         # A list of more is a list of numbers.
@@ -99,7 +101,6 @@ def _where_it_lies(read: Callable[..., Pattern]) -> Callable[..., Pattern]:
 
 
 # -- the forms --------------------------------------------------------------------------------------------------------
-@_where_it_lies
 def read(function: str, arg: Any, shape: Any = None, wanted: Wanted = _ANY) -> Pattern:
     """Recognise the form of ``arg`` as scipy.sparse does.
 
@@ -111,8 +112,11 @@ def read(function: str, arg: Any, shape: Any = None, wanted: Wanted = _ANY) -> P
         The data, and the shape of forms that do not carry one.
     wanted : Wanted
     """
-    if isinstance(arg, Pattern):
-        return arg
+    return arg if isinstance(arg, Pattern) else _read(function, arg, shape, wanted)
+
+
+@_where_it_lies
+def _read(function: str, arg: Any, shape: Any, wanted: Wanted) -> Pattern:
     if hasattr(arg, "csr_arrays"):
         return _of_container(function, arg, shape, wanted)
     if isinstance(arg, BitArray):
@@ -133,6 +137,10 @@ def read(function: str, arg: Any, shape: Any = None, wanted: Wanted = _ANY) -> P
                 f"{function}: (data, indices, indptr) does not tell the number of columns; pass shape=(m, n)"
             )
         return from_csr(function, arg[2], arg[1], shape, arg[0], wanted)
+    graph = None if isinstance(arg, np.ndarray) else interop.read_graph(arg, function)
+    if graph is not None:
+        _same_shape(function, shape, graph.shape)
+        return from_graph(function, graph, wanted)
     return _of_dense(function, arg, shape, wanted.index, wanted.pattern)
 
 
@@ -180,26 +188,44 @@ def _of_scipy(function: str, arg: Any, wanted: Wanted) -> Pattern:
     if getattr(arg, "format", None) == "coo":
         return _of_coordinates(function, arg.data, arg.row, arg.col, arg.shape, wanted)
     if getattr(arg, "format", None) == "csc" and interop.namespace(arg.data) is not np:
-        return _of_csc(function, without_spare(arg), wanted)
+        arg = without_spare(arg)
+        return _of_columns(function, arg.indptr, arg.indices, arg.data, arg.shape, wanted)
     csr = without_spare(arg).tocsr()
     return from_csr(function, csr.indptr, csr.indices, arg.shape, csr.data, wanted)
 
 
-def _of_csc(function: str, arg: Any, wanted: Wanted) -> Pattern:
-    """Columns on a GPU, as coordinates."""
-    starts, rows = index_array(function, "indptr", arg.indptr), index_array(function, "indices", arg.indices)
+def _of_columns(function: str, indptr: Any, indices: Any, data: Any, shape: Any, wanted: Wanted) -> Pattern:
+    """Columns one behind the other, as coordinates."""
+    starts, rows = index_array(function, "indptr", indptr), index_array(function, "indices", indices)
+    wide = np.result_type(starts.dtype, rows.dtype)
+    starts, rows = starts.astype(wide, copy=False), rows.astype(wide, copy=False)
+    device = _check.same_device(function, devices_of(starts, rows))
     try:
-        backends.family(interop.device_of(rows), "sparse.build").validate_csr(starts, rows, arg.shape[::-1])
+        backends.family(device, "sparse.build").validate_csr(starts, rows, matrix_shape(function, shape[::-1]))
     except ValueError as error:
         raise ValueError(f"{function}: {error}") from None
-    return _of_coordinates(function, arg.data, rows, rows_of(starts), arg.shape, wanted)
+    return _of_coordinates(function, data, rows, rows_of(starts), shape, wanted)
+
+
+@_where_it_lies
+def from_graph(function: str, graph: interop.Compressed | interop.Coordinates, wanted: Wanted = _ANY) -> Pattern:
+    """What :func:`bitsparse.interop.read_graph` gives; results come back in the family of its indices."""
+    if isinstance(graph, interop.Coordinates):
+        family = interop.common_family([graph.family, interop.as_array(graph.rows, function, "the rows")[1]])
+        made = _of_coordinates(function, graph.values, graph.rows, graph.cols, graph.shape, wanted)
+    else:
+        family = interop.as_array(graph.indices, function, "the indices")[1]
+        read_as = _of_columns if graph.by_columns else _of_rows
+        made = read_as(function, graph.indptr, graph.indices, graph.values, graph.shape, wanted)
+    return replace(made, family=interop.common_family([family, made.family]))
+
+
+def _of_rows(function: str, indptr: Any, indices: Any, data: Any, shape: Any, wanted: Wanted) -> Pattern:
+    return from_csr(function, indptr, indices, shape, data, wanted)
 
 
 def _of_dense(function: str, arg: Any, shape: Any, index: Any, pattern: bool) -> Pattern:
     _check.not_edges(function, arg)
-    remedy = _check.graph_remedy(arg)
-    if remedy is not None:
-        raise DTypeError(f"{function}: A is a {type(arg).__name__}, which is not read as it is; {remedy}")
     array, family = interop.as_array(arg, function, "the dense array")
     _check.numeric(function, "the dense array", array)
     if array.ndim != 2:
@@ -363,5 +389,4 @@ def scale_vector(function: str, name: str, value: Any, length: int, device: str 
     if array.dtype == np.float64 and array.size and float(abs(array).max()) > float(np.finfo(np.float32).max):
         raise DTypeError(f"{function}: {name} reaches {float(abs(array).max()):.3g}, beyond float32; scale it down")
     # A copy, so that nobody can change what kernels have folded into other arrays.
-    moved: NDArray[np.float32] = interop.move(space.array(array, np.float32, order="C"), device)
-    return moved
+    return interop.move(space.array(array, np.float32, order="C"), device)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
-from bitsparse.arrays.indices import as_bits, rows_of
+from bitsparse.arrays.indices import rows_of
+from bitsparse.interop import as_bits
 
 #: One in bfloat16.
 _ONE = 0x3F80
@@ -34,8 +35,7 @@ def _starts_of_kept(starts: NDArray[Any], kept: NDArray[Any]) -> NDArray[Any]:
     space = interop.namespace(kept)
     before = space.zeros(kept.size + 1, starts.dtype)
     before[1:] = space.cumsum(kept, dtype=starts.dtype)
-    counted: NDArray[Any] = before[starts]
-    return counted
+    return before[starts]
 
 
 def merge_duplicates(
@@ -79,8 +79,7 @@ def nonzeros(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Which values are not zero."""
     if values.dtype.name == "bfloat16" and interop.namespace(values) is not np:
         values = as_bits(values) & 0x7FFF
-    found: NDArray[np.bool_] = np.not_equal(values, 0)
-    return found
+    return np.not_equal(values, 0)
 
 
 def zeros_and_ones(values: NDArray[Any]) -> bool:
@@ -113,6 +112,12 @@ def bits_only(function: str, made: Pattern, pattern: bool) -> Pattern:
     return made if bool(kept.all()) else kept_entries(made, kept)
 
 
+def entries_of(made: Pattern) -> tuple[Any, Any]:
+    """Row pointers and columns in one dtype, which is what is done with entries takes."""
+    wide = np.result_type(made.indptr.dtype, made.indices.dtype)
+    return made.indptr.astype(wide, copy=False), made.indices.astype(wide, copy=False)
+
+
 def kept_entries(made: Pattern, kept: Any) -> Pattern:
     """The entries that a mask keeps.
 
@@ -121,5 +126,6 @@ def kept_entries(made: Pattern, kept: Any) -> Pattern:
     >>> kept_entries(Pattern(np.array([0, 2, 3]), np.array([0, 4, 1]), (2, 5)), np.array([False, True, True])).indices
     array([4, 1])
     """
-    values = None if made.values is None else as_bits(made.values)[kept].view(made.values.dtype)
-    return replace(made, indptr=_starts_of_kept(made.indptr, kept), indices=made.indices[kept], values=values)
+    keep = backends.family(interop.device_of(kept), "sparse.entries").keep
+    indptr, indices, values = keep(*entries_of(made), made.values, kept)
+    return replace(made, indptr=indptr, indices=indices, values=values)

@@ -25,7 +25,11 @@ def getitem(x: Any, key: Any) -> Any:
 def _picked(x: Any, keys: tuple[Any, ...]) -> Any:
     batch_keys, (row_key, col_key) = keys[:-2], keys[-2:]
     outer_key, packed_key = (row_key, col_key) if x.axis == -1 else (col_key, row_key)
-    words = x.words[batch_keys]
+    words = x.words
+    for at in range(
+        len(batch_keys) - 1, -1, -1
+    ):  # from the back, so that integers may drop a dimension, and each axis by itself
+        words = words[(slice(None),) * at + (_placed(batch_keys[at], words),)]
     kept = sum(not isinstance(one, int) for one in batch_keys)
     words = words[(slice(None),) * kept + (_placed(outer_key, words),)]
     length, outer = x.shape[x.axis], words.shape[kept]
@@ -49,7 +53,7 @@ def _placed(key: Any, beside: Any) -> Any:
 
 
 def _full_key(shape: tuple[int, ...], key: Any) -> tuple[Any, ...]:
-    """One checked entry per dimension: ints and slices for batches, slices and one-dimensional index arrays for the last two."""
+    """One checked entry per dimension: slices and one-dimensional index arrays, for batches also ints."""
     keys = list(key) if isinstance(key, tuple) else [key]
     dots = [position for position, one in enumerate(keys) if one is Ellipsis]
     if len(dots) > 1:
@@ -75,8 +79,10 @@ def _one_key(key: Any, size: int, dim: int) -> Any:
         return int(key)
     if interop.namespace(key) is not np:
         key = key.get()  # its bounds are checked here
-    if dim < -2 or not isinstance(key, (list, np.ndarray)):
-        kinds = "integers or slices" if dim < -2 else "slices or one-dimensional index arrays"
+    if not isinstance(key, (list, np.ndarray)):
+        kinds = (
+            "integers, slices or one-dimensional index arrays" if dim < -2 else "slices or one-dimensional index arrays"
+        )
         raise DTypeError(f"{_FUNCTION}: axis {dim} is indexed by {kinds}, got {type(key).__name__}")
     return _index_array(np.asarray(key), size, dim)
 

@@ -6,12 +6,18 @@ oracle of the tests.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from types import ModuleType
 
 from bitsparse.errors import DeviceError
 
 __all__ = ["family"]
+
+
+@functools.cache
+def _on_host(name: str) -> ModuleType:
+    return importlib.import_module(f"bitsparse.backends.host.{name}")
 
 
 def family(device: str, name: str) -> ModuleType:
@@ -28,7 +34,7 @@ def family(device: str, name: str) -> ModuleType:
     'bitsparse.backends.host.bits.pack'
     """
     if device == "cpu":
-        return importlib.import_module(f"bitsparse.backends.host.{name}")
+        return _on_host(name)
     module = f"bitsparse.backends.cuda.{name}"
     try:
         return importlib.import_module(module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -24,6 +24,20 @@ DTYPES = (
 GROUP_BITS = 128
 #: The canonical zero tile: rows of the left operand, elements along the contraction axis.
 TILE_ROWS, TILE_COLS = 8, 128
+
+#: The key of what shares nothing with a query, and of answers that are not there (``common/neighbours.h``).
+FARTHEST = 0xFFFFFFFF
+
+#: Distances of answers that are not there, by metric.
+NOWHERE: dict[str, float] = {"hamming": 2**31 - 1, "jaccard": float("inf"), "dot": -(2**31)}
+
+
+class PairTest(NamedTuple):
+    """Which pairs of rows are alike: ``weight * common >= share * (ones of both) + bound``."""
+
+    weight: int
+    share: int
+    bound: int
 
 
 def packed_words(length: int, bits: int, layout: str) -> int:
@@ -72,6 +86,7 @@ class Quantisation(TypedDict):
     """How real numbers become packed codes, ``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)`` modulo ``2**bits``.
 
     Keywords of ``quantize`` in every backend. Steps are rounded in the dtype of ``offset`` and ``divisor`` (float32 or float64).
+    Element i in C order has the random bits of index ``first_index + i``, by default of i.
     """
 
     offset: Any
@@ -82,6 +97,7 @@ class Quantisation(TypedDict):
     rounding: str  # "floor" | "nearest" | "stochastic"
     seed: int
     stream: int
+    first_index: NotRequired[int]
     axis: int
     layout: str
 
@@ -107,6 +123,28 @@ def tile_bitmap_shape(outer: int, length: int) -> tuple[int, int]:
     """
     tile_columns = -(-length // TILE_COLS)
     return -(-outer // TILE_ROWS), -(-tile_columns // 32)
+
+
+class Pattern(NamedTuple):
+    """A CSR pattern as functions over edges take it on a CPU; on a GPU they take its schedule, which has these fields and more.
+
+    Without `indices` edge e lies in column e, and `edges` is how many there are.
+
+    Examples
+    --------
+    >>> Pattern(np.array([0, 2]), np.array([0, 1]), (1, 2)).nnz, Pattern(np.array([0, 2]), None, (1, 2), 2).nnz
+    (2, 2)
+    """
+
+    indptr: Any
+    indices: Any
+    shape: tuple[int, int]
+    edges: int | None = None
+
+    @property
+    def nnz(self) -> int:
+        """Number of edges."""
+        return int(self.indices.size) if self.edges is None else self.edges
 
 
 class Translation(NamedTuple):
@@ -214,6 +252,15 @@ class Thresholds(NamedTuple):
         if not values.size or not (values.size == 1 or bool((values == values[0]).all() & (flips == flips[0]).all())):
             return None
         return int(values[0]), bool(flips[0])
+
+
+class Sampling(NamedTuple):
+    """Which edges of each row are taken: at most `width`, by a strategy of :func:`bitsparse.edge_sample`, or all."""
+
+    width: int = 1
+    strategy: str = "all"
+    seed: int = 0
+    stream: int = 0
 
 
 class CodeFeatures(NamedTuple):

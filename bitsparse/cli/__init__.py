@@ -21,6 +21,7 @@ __all__ = ["main"]
 COMMANDS = {
     "demo": "accuracy, time and memory of a GCN in float32 and on few bits",
     "quality": "accuracy, sampling rate and speed of sampled edges and features of few bits",
+    "accuracy": "networks that train in few bits against the same in float32",
     "bench": "kernels against the other libraries that are installed, on this machine",
     "inspect": "degrees, tiles and bytes of a graph file",
     "convert": "graph files from one form to another",
@@ -64,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str], begin: int) -> int | None:
     args = _parsed(argv)
     args.begin = begin
-    found: int | None = args.run(args)
-    return found
+    return args.run(args)
 
 
 def _age() -> int:
@@ -96,4 +96,7 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
             options.description = command.DESCRIPTION
             command.add_options(options)
             options.set_defaults(run=command.run)
+    if not argv:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     return parser.parse_args(argv)

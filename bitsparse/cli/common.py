@@ -13,6 +13,7 @@ import numpy as np
 
 from bitsparse import datasets, jit, viz
 from bitsparse.errors import BitsparseError, DeviceError
+from bitsparse.graph.parts import partition_apart
 
 FEATURES = "features (x_indptr, x_indices, x_data, x_shape, or features)"
 #: The graph of commands that are given none.
@@ -86,12 +87,12 @@ def accuracy(data: datasets.GraphData, logits: Any, mask: Any) -> float:
     return 100.0 * float((classes == data.targets)[mask].mean())
 
 
-def need(module: str, option: str, extra: str) -> None:
+def need(module: str, what: str, extra: str) -> None:
     """Refuse before the work begins, not after it."""
     from importlib.util import find_spec
 
     if find_spec(module) is None:
-        raise ImportError(f"{option} needs {module}, which is not installed; run: pip install 'bitsparse[{extra}]'")
+        raise ImportError(f"{what} needs {module}, which is not installed; run: pip install 'bitsparse[{extra}]'")
 
 
 def save_figure(args: argparse.Namespace, axes: Any, file: str | Path) -> None:
@@ -120,14 +121,15 @@ def need_device_and_plot(args: argparse.Namespace) -> None:
     """Refuse a device, or a picture, that is not to be had here."""
     need_gpu(args.device)
     if args.plot is not None:
-        need("matplotlib", "--plot", "viz")
+        need("matplotlib", "a picture", "viz")
 
 
 def load_graph(args: argparse.Namespace) -> datasets.GraphData:
     """The graph asked for, or the digits; what had to be made up is said on stderr."""
     data = datasets.digits() if args.graph is None else datasets.read(args.graph)
     if args.generate:
-        data = data.with_generated()
+        # METIS in a process of its own: an interruption does not reach it in this one.
+        data = data.with_generated(classes=8, labels=partition_apart(data.adjacency, min(8, max(data.num_nodes, 1))))
         say(args, f"features and labels of {data.name} are made up (seed 0)")
     return data
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import time
 from contextlib import nullcontext
@@ -22,6 +21,7 @@ from bitsparse import jit
 from bitsparse._progress import progress
 from bitsparse.backends import cuda
 from bitsparse.cli.common import add_counts, add_json
+from bitsparse.interop.transfers import cores
 
 _OLDEST = 80
 _NATIVE = "native"
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve the command."""
     archs = list(dict.fromkeys(jit.capability().arch if arch == _NATIVE else arch for arch in args.arch))
     chosen = cuda.variants()
-    jobs = args.jobs or len(os.sched_getaffinity(0))
+    jobs = args.jobs or cores()
     nvrtc = ".".join(map(str, jit.nvrtc_version()))
     total = sum(variant.runs_on(arch) for arch in archs for variant in chosen)
     start = time.perf_counter()

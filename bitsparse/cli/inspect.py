@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Serve the command."""
     if args.plot is not None:
-        need("matplotlib", "--plot", "viz")
+        need("matplotlib", "a picture", "viz")
     loaded = load(args.file, base=args.base, symmetric=args.symmetric)
     facts = statistics(loaded, args.parts)
     if args.plot is not None:

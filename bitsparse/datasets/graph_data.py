@@ -185,17 +185,21 @@ class GraphData:
         val_mask[rest[:val]] = test_mask[rest[val : val + test]] = True
         return replace(self, train_mask=train_mask, val_mask=val_mask, test_mask=test_mask)
 
-    def with_generated(self, *, features: int = 64, classes: int = 8, seed: int = 0) -> GraphData:
+    def with_generated(
+        self, *, features: int = 64, classes: int = 8, seed: int = 0, labels: NDArray[Any] | None = None
+    ) -> GraphData:
         """The same graph with made-up labels and features that a graph network can learn, for graphs that have none.
 
-        Labels are the parts of :func:`bitsparse.graph.partition`. Features are 0/1 words: a twentieth of all at random, and of
-        those that belong to the node's class a quarter.
+        Labels are the parts of :func:`bitsparse.graph.partition`, unless they are given. Features are 0/1 words: a twentieth of all at
+        random, and of those that belong to the node's class a quarter.
 
         Parameters
         ----------
         features : int, default 64
         classes : int, default 8
         seed : int, default 0
+        labels : ndarray (n,) of int, optional
+            The class of each node, 0 to `classes` - 1, or -1 for none.
 
         Examples
         --------
@@ -207,11 +211,17 @@ class GraphData:
 
         for name, value in (("features", features), ("classes", classes)):
             _check.integer("with_generated", name, value, 1)
-        labels = np.asarray(partition(self.adjacency, min(classes, max(self.num_nodes, 1)), seed=seed), np.int32)
+        if labels is None:
+            labels = partition(self.adjacency, min(classes, max(self.num_nodes, 1)), seed=seed)
+        graph = replace(self, labels=labels, train_mask=None, val_mask=None, test_mask=None)
+        if labels.size and not -1 <= labels.min() <= labels.max() < classes:
+            raise ValueError(
+                f"with_generated: labels lie in {labels.min()}..{labels.max()}, but must in -1..{classes - 1}; pass classes="
+            )
         rng = np.random.default_rng(seed)
         own = np.arange(features) % classes == labels[:, None]
         x = rng.random((self.num_nodes, features), dtype=np.float32) < np.where(own, np.float32(0.25), np.float32(0.05))
-        return replace(self, x=x.astype(np.float32), labels=labels, train_mask=None, val_mask=None, test_mask=None)
+        return replace(graph, x=x.astype(np.float32))
 
 
 def check_numbers(where: str, name: str, array: Any, kinds: str = "iu", kind: str = "integers") -> None:

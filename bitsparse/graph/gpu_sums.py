@@ -10,10 +10,12 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import family_of
 from bitsparse.arrays.packed import Encoding
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.packets import CodeSums
 from bitsparse.ops import Epilogue, matmul, plan_spmm
+from bitsparse.ops.finish.epilogue import target_of
 
 if TYPE_CHECKING:
     from bitsparse.graph.operand import Graph
@@ -24,7 +26,7 @@ _INT32 = np.dtype(np.int32)
 def device_sums(
     graph: Graph, columns: int, bits: int, encoding: str, acc: np.dtype[Any], epilogue: Epilogue, scaled: bool
 ) -> Callable[[BitTensor, Any], Any]:
-    """``run(x, target)`` for :meth:`bitsparse.graph.Graph.aggregate`."""
+    """``run(x, out)`` for :meth:`bitsparse.graph.Graph.aggregate`."""
     function, shape = "aggregate", (graph.nodes, columns)
     bits = _check.bit_count(function, bits, high=16)
     if acc != _INT32:
@@ -51,12 +53,14 @@ def device_sums(
         col_scale = None if x.scale is None else x.scale.reshape(-1 if x.scale.size > 1 else ())
         return {"row_scale": graph.row_scale if scaled else None, "col_scale": col_scale, "row_term": term}
 
-    def run(x: BitTensor, target: Any) -> Any:
+    def run(x: BitTensor, out: Any) -> Any:
         nonlocal sums, offset
+        target = None if out is None else target_of(function, epilogue, out, shape, acc, graph.device, (x.words,))
         codes = x.repack(**form)
         if sums is None or offset is not x.offset:
             sums, offset = _sums_of(graph, columns, bits, encoding, params, behind(x)), x.offset
-        return sums(codes, target)
+        result = sums(codes, target)
+        return epilogue.wrap(result, shape, family_of(x), function) if out is None else out
 
     return run
 

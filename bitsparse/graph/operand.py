@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse._records import replace
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, sparse_forms
-from bitsparse.arrays.inside import family_of
 from bitsparse.errors import ShapeError
 from bitsparse.graph.adjacency import pattern_of, scipy_pattern, square_sparse, tiles_of
 from bitsparse.graph.host_sums import host_sums, message_form
 from bitsparse.ops import Epilogue
-from bitsparse.ops.finish.epilogue import target_of
 
 Form = Literal["csr", "dense", "frdc", "tiled"]
 FORMS = ("csr", "dense", "frdc", "tiled", "auto")
@@ -305,9 +303,9 @@ class Graph:
         function, shape = "aggregate", (self.nodes, columns)
         bits = _check.bit_count(function, bits)
         code = _check.encoding(function, encoding, bits)
-        acc = _check.accumulator(function, self.longest, max(map(abs, _check.limits_of(bits, code))), 1)
+        acc = _check.accumulator(function, self.longest, _check.largest_code(bits, code), 1)
         if self.device == "cpu":
-            sums = host_sums(self, columns, acc, epilogue, scaled)
+            sums = host_sums(self, columns, bits, code, epilogue, scaled)
         else:
             from bitsparse.graph.gpu_sums import device_sums  # imported where there is a GPU
 
@@ -318,9 +316,7 @@ class Graph:
             if kind != wanted:
                 raise ShapeError(f"{function}: x is (shape, bits, encoding) {kind}, but planned was {wanted}")
             _check.same_device(function, (self.device, x.device))
-            target = None if out is None else target_of(function, epilogue, out, shape, acc, self.device, (x.words,))
-            result = sums(x, target)
-            return epilogue.wrap(result, shape, family_of(x), function) if target is None else out
+            return sums(x, out)
 
         return run
 

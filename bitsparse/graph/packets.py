@@ -217,8 +217,7 @@ class Packets:
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
-        sizes: NDArray[np.int64] = packing.chunk_sizes(self._graph, self._chunks, self.loops)
-        return sizes
+        return packing.chunk_sizes(self._graph, self._chunks, self.loops)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,14 @@ _SOON_EDGES = 100_000
 _CHILD = "from bitsparse.graph.parts import _answer; _answer()"
 
 
-def partition(graph: Any, parts: int, *, seed: int = 0, recursive: bool | None = None) -> NDArray[np.int32]:
+def partition(
+    graph: Any,
+    parts: int,
+    *,
+    seed: int = 0,
+    recursive: bool | None = None,
+    balance: Literal["nodes", "edges"] = "nodes",
+) -> NDArray[np.int32]:
     """Split the nodes into parts of about equal size with few edges between them (METIS, as QGTC section 4.1 and Cluster-GCN use it).
 
     Parameters
@@ -45,11 +52,18 @@ def partition(graph: Any, parts: int, *, seed: int = 0, recursive: bool | None =
         Of METIS; the same seed gives the same parts.
     recursive : bool, optional
         Recursive bisection instead of k-way partitioning; by default up to 8 parts.
+    balance : {"nodes", "edges"}
+        What parts have about equally many of: nodes, or nodes and stored entries of their rows together.
 
     Returns
     -------
     ndarray of int32, shape (n,)
         The part of each node.
+
+    Raises
+    ------
+    ImportError
+        pymetis is not installed, as on systems for which it has no wheel.
 
     Examples
     --------
@@ -63,19 +77,24 @@ def partition(graph: Any, parts: int, *, seed: int = 0, recursive: bool | None =
     nodes = pattern.shape[0]
     parts = _check.integer("partition", "parts", parts, 1, max(nodes, 1))
     seed = _check.integer("partition", "seed", seed, 0, 2**31 - 1)
+    _check.choice("partition", "balance", balance, ("nodes", "edges"))
     csr = scipy_pattern(pattern)
     both = (csr + csr.T).tocoo()
     off_diagonal = both.row != both.col
     if parts == 1 or not off_diagonal.any():  # METIS cannot cut a graph without edges
         return (np.arange(nodes, dtype=np.int64) * parts // max(nodes, 1)).astype(np.int32)
-    from pymetis import CSRAdjacency, Options, part_graph, zero_copy_dtype
+    with _check.needed(
+        "partition", "pymetis", "pip install pymetis (without a wheel for this system it is compiled, in C++)"
+    ):
+        from pymetis import CSRAdjacency, Options, part_graph, zero_copy_dtype
     from scipy import sparse
 
     data, rows, cols = (part[off_diagonal] for part in (both.data, both.row, both.col))
     plain = sparse.coo_array((data, (rows, cols)), shape=pattern.shape).tocsr()
     dtype = zero_copy_dtype()
     adjacency = CSRAdjacency(plain.indptr.astype(dtype, copy=False), plain.indices.astype(dtype, copy=False))
-    cut = part_graph(parts, adjacency, recursive=recursive, options=Options(seed=seed))
+    weights = (np.diff(csr.indptr) + 1).astype(dtype) if balance == "edges" else None
+    cut = part_graph(parts, adjacency, vweights=weights, recursive=recursive, options=Options(seed=seed))
     return np.asarray(cut.vertex_part, dtype=np.int32)
 
 

@@ -1,25 +1,17 @@
 """Any array library in, the same library out, on the CPU and on NVIDIA GPUs.
 
 ``arrays`` views arrays in host memory as NumPy arrays and those in a GPU's memory as CuPy arrays; neither copies where the memory can
-be shared. ``transfers`` and ``uploads`` copy between the two. ``streams`` decides on which stream the work of a call is
-enqueued. PyTorch and JAX are never imported here: they are found in ``sys.modules`` when one of their arrays arrives.
+be shared. ``results`` gives them back in the caller's family. ``transfers`` and ``uploads`` copy between the two. ``streams`` decides on
+which stream the work of a call is enqueued, ``memory`` whose memory it allocates. PyTorch and JAX are never imported here: they are found
+in ``sys.modules`` when one of their arrays arrives.
 """
 
+from bitsparse.interop.addresses import ArraysAt, on_stream
 from bitsparse.interop.alike import ArrayKind, Arrays, Bounds, arrays_on, span
-from bitsparse.interop.arrays import (
-    aligned,
-    as_array,
-    as_host,
-    as_numpy,
-    common_family,
-    contiguous,
-    from_array,
-    gpu_of,
-    move,
-    writable_array,
-)
+from bitsparse.interop.arrays import as_array, as_host, as_numpy, gpu_of, writable_array
 from bitsparse.interop.devices import (
     CUPY,
+    JAX,
     NUMPY,
     TORCH,
     Family,
@@ -29,43 +21,73 @@ from bitsparse.interop.devices import (
     parse_device,
     require_cupy,
 )
-from bitsparse.interop.streams import Ready, current_gpu, is_capturing, moving, use_stream, working_on
+from bitsparse.interop.graphs import Compressed, Coordinates, device_of_graph, edges_of, read_graph
+from bitsparse.interop.memory import is_lent, lent_memory
+from bitsparse.interop.protocols import ArrayLike, SparseLike
+from bitsparse.interop.results import aligned, as_bits, common_family, contiguous, converted, from_array, move
+from bitsparse.interop.stand_ins import NotRecordable, StandIn
+from bitsparse.interop.streams import (
+    Ready,
+    current_gpu,
+    is_capturing,
+    moving,
+    stream_of_torch,
+    use_stream,
+    working_on,
+)
 from bitsparse.interop.transfers import Downloader, aligned_bytes, offsets_of, pinned_empty, to_gpu, view
 from bitsparse.interop.uploads import Uploader
 
 __all__ = [
     "CUPY",
+    "JAX",
     "NUMPY",
     "TORCH",
     "ArrayKind",
+    "ArrayLike",
     "Arrays",
+    "ArraysAt",
     "Bounds",
+    "Compressed",
+    "Coordinates",
     "Downloader",
     "Family",
+    "NotRecordable",
     "Ready",
+    "SparseLike",
+    "StandIn",
     "Uploader",
     "aligned",
     "aligned_bytes",
     "arrays_on",
     "as_array",
+    "as_bits",
     "as_host",
     "as_numpy",
     "common_family",
     "contiguous",
+    "converted",
     "cupy_arrays",
     "current_gpu",
     "device_of",
+    "device_of_graph",
+    "edges_of",
     "from_array",
     "gpu_of",
     "is_capturing",
+    "is_lent",
+    "lent_memory",
     "move",
     "moving",
     "namespace",
     "offsets_of",
+    "on_stream",
     "parse_device",
     "pinned_empty",
+    "read_graph",
     "require_cupy",
     "span",
+    "stream_of_torch",
     "to_gpu",
     "use_stream",
     "view",

@@ -1,4 +1,4 @@
-"""Arrays of any library on any device: NumPy and CuPy views of them, and results in the caller's family.
+"""Arrays of any library on any device: NumPy and CuPy views of them.
 
 Memory is shared through DLPack, the array interfaces or the library's own NumPy view (bfloat16 as that of ml_dtypes). A copy is made only
 where the memory layout asks for it later on. PyTorch and JAX are never imported here: they are found in ``sys.modules`` when one of their
@@ -7,8 +7,8 @@ arrays arrives.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.interop import streams
-from bitsparse.interop.devices import CUPY, JAX, NUMPY, TORCH, Family, device_of, is_cupy, namespace, require_cupy
+from bitsparse.interop.devices import CUPY, JAX, NUMPY, TORCH, Family, device_of, is_cupy, require_cupy
 from bitsparse.interop.tensors import plain_tensor
-from bitsparse.interop.transfers import aligned_bytes, to_gpu
 
 #: DLPack device types whose memory the CPU reads (CPU, pinned CUDA host, ROCm host), and those that CuPy reads (CUDA, managed by CUDA).
 _HOST_DLPACK_DEVICES, _CUDA_DLPACK_DEVICES = (1, 3, 11), (2, 13)
-#: Packed words start at addresses that are multiples of this.
-_ALIGNMENT = 16
+#: Where libraries that are known by DLPack alone keep the function that adopts an array.
+_ADOPTING = ("from_dlpack", "utils.dlpack.from_dlpack", "experimental.dlpack.from_dlpack")
 #: Lists in lists that are read as one array.
 _DEEPEST = 16
 #: What is no array yet.
@@ -132,12 +131,26 @@ def _view(x: Any, function: str, name: str, gpu: bool) -> tuple[Any, Family]:
             f".toarray() first"
         )
     space = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
-    family = NUMPY if space is None else Family(space.__name__.partition(".")[0], space)
+    family = _dlpack_family(x) if space is None else Family(space.__name__.partition(".")[0], space)
     if gpu and _on_gpu(x):
         shared = hasattr(x, "__dlpack_device__")
         array = _from_dlpack(x, function, name) if shared else require_cupy(function).asarray(x)
-        return array, CUPY if space is None else family
+        return array, CUPY if family is NUMPY else family
     return _from_protocol(x, function, name), family
+
+
+def _dlpack_family(x: Any) -> Family:
+    """The library of an array that exports DLPack, if it also adopts it: TensorFlow, PaddlePaddle and their like; else NumPy."""
+    name = type(x).__module__.partition(".")[0]
+    if not hasattr(x, "__dlpack__") or name not in sys.modules:
+        return NUMPY
+    for place in _ADOPTING:
+        found: Any = sys.modules[name]
+        for part in place.split("."):
+            found = getattr(found, part, None)
+        if callable(found):
+            return Family(name, adopt=found)
+    return NUMPY
 
 
 def _from_sequence(x: Any, function: str, name: str) -> NDArray[Any]:
@@ -160,7 +173,8 @@ def _from_torch(x: Any, torch: Any, function: str, name: str, gpu: bool) -> Any:
     if gpu and x.is_cuda:
         x = plain_tensor(x, torch, function, name)
         with streams.working_on(f"cuda:{x.device.index}", TORCH):
-            return _from_dlpack(x, function, name)
+            array = _over_tensor(x, torch, function)
+            return _from_dlpack(x, function, name) if array is None else array
     if x.device.type != "cpu":
         raise _not_on_cpu(function, name, str(x.device), ".cpu()")
     x = plain_tensor(x, torch, function, name)
@@ -180,6 +194,32 @@ def _from_torch(x: Any, torch: Any, function: str, name: str, gpu: bool) -> Any:
             ) from None
         view = view.view(ml_dtypes.bfloat16)
     return view
+
+
+@functools.cache
+def _numbers(torch: Any) -> dict[Any, tuple[Any, Any]]:
+    """PyTorch's dtypes that kernels know: as what CuPy makes an array, and as what it is then viewed, if that is another."""
+    names = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+    known = {getattr(torch, name): (np.dtype(name), None) for name in names}
+    ml_dtypes = sys.modules.get("ml_dtypes")
+    return known if ml_dtypes is None else known | {torch.bfloat16: (np.dtype("uint16"), np.dtype(ml_dtypes.bfloat16))}
+
+
+def _over_tensor(x: Any, torch: Any, function: str) -> Any:
+    """A CuPy array over a tensor without gaps, of PyTorch's current stream, which CuPy's is as well; None for what DLPack has to see to.
+
+    PyTorch takes ten times as long to export a tensor.
+    """
+    kind = _numbers(torch).get(x.dtype)
+    index, size = x.device.index, x.numel()
+    if kind is None or not size or not x.is_contiguous():
+        return None
+    cupy = require_cupy(function)
+    if streams.stream_of_torch(index) != cupy.cuda.get_current_stream().ptr:
+        return None
+    memory = cupy.cuda.UnownedMemory(x.data_ptr(), size * x.element_size(), x, index)
+    array = cupy.ndarray(tuple(x.shape), kind[0], cupy.cuda.MemoryPointer(memory, 0))
+    return array if kind[1] is None else array.view(kind[1])
 
 
 def _from_jax(x: Any, jax: Any, function: str, name: str, gpu: bool) -> Any:
@@ -259,94 +299,11 @@ def writable_array(x: Any, function: str, name: str = "out") -> Any:
         plain_tensor(x, torch, function, name, writable=True)
     elif _is_of(x, "jax", "Array") and _on_gpu(x):
         raise DTypeError(f"{function}: {name} is a JAX array, which cannot be written to; pass {name}=None")
-    array = _view(x, function, name, True)[0]
+    array, family = _view(x, function, name, True)
+    if family.name == "tensorflow":
+        raise DTypeError(f"{function}: {name} is a tensor of TensorFlow, which does not change; pass {name}=None")
     if not array.dtype.isnative:
         raise DTypeError(
             f"{function}: {name} has dtype {array.dtype}, but results are in native byte order; pass such an array"
         )
     return array
-
-
-def common_family(families: Iterable[Family]) -> Family:
-    """The family that results come back in: the first that is neither NumPy nor CuPy, else the first.
-
-    Examples
-    --------
-    >>> common_family([NUMPY, Family("torch")])
-    Family('torch')
-    """
-    known = list(families)
-    return next((family for family in known if family.name not in ("numpy", "cupy")), known[0] if known else NUMPY)
-
-
-def from_array(result: Any, family: Family, function: str) -> Any:
-    """``result`` as an array of ``family`` on the device where it lies, without a copy where the library can adopt the memory.
-
-    A family that knows one device only gives way on the other: NumPy's results on a GPU are CuPy's, and the other way round.
-
-    Raises
-    ------
-    DTypeError
-        The library cannot hold ``result.dtype`` without changing values (64-bit results in JAX without x64 mode).
-    """
-    if family.name in ("numpy", "cupy"):
-        return result
-    on_host = isinstance(result, np.ndarray)
-    if family.name == "torch":
-        torch = sys.modules["torch"]
-        adopt = torch.from_numpy if on_host else torch.from_dlpack
-        if result.dtype.name == "bfloat16":  # which NumPy and not every CuPy export
-            return adopt(result.view(np.int16)).view(torch.bfloat16)
-        return adopt(result)
-    if family.name == "jax":
-        jax = sys.modules["jax"]
-        if result.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
-            raise DTypeError(
-                f"{function}: the result is {result.dtype}, which JAX would cut to 32 bits; "
-                f"call jax.config.update('jax_enable_x64', True) first, or pass {'NumPy' if on_host else 'CuPy'} arrays"
-            )
-        return jax.numpy.asarray(result) if on_host else jax.dlpack.from_dlpack(result)
-    if on_host:
-        return family.namespace.asarray(result)
-    try:
-        return family.namespace.from_dlpack(result)
-    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
-        return result  # a library of the host
-
-
-def move(x: Any, device: str, *, later: bool = False) -> Any:
-    """A NumPy or CuPy array on ``device`` (as :func:`parse_device` writes it); itself if it is there, and None if it is None.
-
-    Host memory has been read when this returns, unless it is page-locked and ``later`` allows to read it in stream order.
-    """
-    if x is None or device_of(x) == device:
-        return x
-    if device == "cpu":
-        with streams.working_on(device_of(x), CUPY):
-            return x.get()
-    if isinstance(x, np.ndarray):
-        return to_gpu(x, device, later=later)
-    with streams.working_on(device, CUPY):
-        return sys.modules["cupy"].asarray(x)
-
-
-def contiguous(x: Any) -> Any:
-    """A NumPy or CuPy array in C order, itself if it is; CuPy copies bfloat16 only as bits."""
-    space = namespace(x)
-    if space is not np and x.dtype.name == "bfloat16" and not x.flags.c_contiguous:
-        return space.ascontiguousarray(x.view(np.uint16)).view(x.dtype)
-    return space.ascontiguousarray(x)
-
-
-def aligned(words: Any) -> Any:
-    """C-contiguous and 16-byte aligned, copied only if it is not."""
-    space = namespace(words)
-    words = space.ascontiguousarray(words)
-    address = words.ctypes.data if space is np else words.data.ptr
-    if address % _ALIGNMENT == 0:
-        return words
-    if space is not np:
-        return words.copy()  # CuPy's allocations are aligned to 512 bytes
-    placed = aligned_bytes(words.nbytes, _ALIGNMENT).view(words.dtype).reshape(words.shape)
-    placed[...] = words
-    return placed

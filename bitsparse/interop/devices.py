@@ -12,14 +12,19 @@ import numpy as np
 
 from bitsparse._check import shown
 from bitsparse.errors import DeviceError
+from bitsparse.interop.stand_ins import StandIn
 
 
 @dataclass(frozen=True)
 class Family:
-    """An array library: ``name`` and, for libraries known only by the array API standard, their namespace."""
+    """An array library by its name.
+
+    Libraries known only by the array API standard have their namespace, those known only by DLPack the function that adopts arrays.
+    """
 
     name: str
     namespace: Any = None
+    adopt: Any = None
 
     def __repr__(self) -> str:
         return f"Family({self.name!r})"
@@ -31,7 +36,7 @@ NUMPY, CUPY, TORCH, JAX = map(Family, ("numpy", "cupy", "torch", "jax"))
 def require_cupy(function: str) -> Any:
     """The module cupy; a :class:`~bitsparse.errors.DeviceError` that names the package to install if it is missing."""
     try:
-        return importlib.import_module("cupy")
+        return sys.modules.get("cupy") or importlib.import_module("cupy")
     except ImportError as error:
         raise DeviceError(
             f"{function}: data on a GPU needs CuPy, which cannot be imported ({error}); "
@@ -46,8 +51,8 @@ def cupy_arrays() -> Any:
 
 
 def is_cupy(x: Any) -> bool:
-    """Whether ``x`` is a CuPy array; never imports CuPy."""
-    return isinstance(x, cupy_arrays())
+    """Whether ``x`` is a CuPy array, or stands for one; never imports CuPy."""
+    return isinstance(x, cupy_arrays()) or x.__class__ is StandIn
 
 
 def namespace(x: Any) -> Any:

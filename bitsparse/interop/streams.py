@@ -114,12 +114,19 @@ def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
     switch = None if cupy.cuda.runtime.getDevice() == index else cupy.cuda.Device(index)
     pointer = None
     if family.name == "torch" and not _chosen.depth:
-        wanted = sys.modules["torch"].cuda.current_stream(index).cuda_stream
+        wanted = stream_of_torch(index)
         if switch is not None or wanted != cupy.cuda.get_current_stream().ptr:
             pointer = wanted
     if switch is None and pointer is None:
         return _NOTHING
-    return _switched(cupy, switch, pointer)
+    return switched(cupy, switch, pointer)
+
+
+def stream_of_torch(index: int) -> int:
+    """The address of PyTorch's current stream on a GPU; asked in every call, so without the object that PyTorch makes of it."""
+    torch = sys.modules["torch"]
+    address = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(torch.cuda.current_stream(index).cuda_stream if address is None else address(index))
 
 
 def is_capturing(device: str) -> bool:
@@ -175,11 +182,11 @@ class Ready:
 
 def current_gpu() -> Callable[[], int]:
     """What gives the number of CuPy's current device, for those who ask often."""
-    getter: Callable[[], int] = sys.modules["cupy"].cuda.runtime.getDevice
-    return getter
+    return sys.modules["cupy"].cuda.runtime.getDevice
 
 
 @contextmanager
-def _switched(cupy: Any, switch: Any, pointer: int | None) -> Iterator[None]:
+def switched(cupy: Any, switch: Any, pointer: int | None) -> Iterator[None]:
+    """A context in which CuPy's current device and stream are others; None for those that are to stay."""
     with _NOTHING if switch is None else switch, _NOTHING if pointer is None else stream_at(cupy, pointer):
         yield

@@ -70,8 +70,7 @@ def pinned_empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> NDArray
     memory = cupy.cuda.alloc_pinned_memory(nbytes + ALIGNMENT)
     flat = np.frombuffer(memory, np.uint8, nbytes + ALIGNMENT)  # keeps the memory
     start = -flat.ctypes.data % ALIGNMENT
-    made: NDArray[Any] = flat[start : start + nbytes].view(dtype).reshape(sizes)
-    return made
+    return flat[start : start + nbytes].view(dtype).reshape(sizes)
 
 
 def aligned_bytes(nbytes: int, alignment: int = ALIGNMENT) -> Bytes:
@@ -89,8 +88,7 @@ def is_pinned(array: NDArray[Any]) -> bool:
 
 def bytes_of(array: NDArray[Any]) -> Bytes:
     """The memory of a C-contiguous array as bytes."""
-    flat: Bytes = array.reshape(-1).view(np.uint8)
-    return flat
+    return array.reshape(-1).view(np.uint8)
 
 
 class Chunks:
@@ -120,14 +118,18 @@ class Chunks:
             self._free.append((piece, event))
 
 
+def cores() -> int:
+    """Cores that this process may use, where the system tells; else those of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class _Shared:
     """The pieces and threads of the process."""
 
     def __init__(self) -> None:
         self.lock, self.chunks = threading.Lock(), Chunks()
         self.threads: ThreadPoolExecutor | None = None
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.workers = max(1, min(_THREADS, cores - 1))
+        self.workers = max(1, min(_THREADS, cores() - 1))
 
     def pool(self) -> ThreadPoolExecutor:
         with self.lock:

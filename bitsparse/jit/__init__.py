@@ -12,11 +12,13 @@ from bitsparse.jit.cubins import (
     cache_dir,
     compile_all,
     compile_kernel,
+    flags,
     nvrtc_version,
     source_dir,
     variants_of,
 )
-from bitsparse.jit.kernel import Capability, Kernel, Launch, capability, kernel, tensor_map
+from bitsparse.jit.kernel import Capability, Kernel, Launch, capability, driver_entries, kernel, tensor_map
+from bitsparse.jit.recording import Node, Recorded, record, recorder, scratch
 from bitsparse.jit.structs import TensorMap, filled, struct
 
 __all__ = [
@@ -25,16 +27,23 @@ __all__ = [
     "Compiled",
     "Kernel",
     "Launch",
+    "Node",
+    "Recorded",
     "TensorMap",
     "Variant",
     "cache_dir",
     "capability",
     "compile_all",
     "compile_kernel",
+    "driver_entries",
     "filled",
+    "flags",
     "kernel",
     "nvrtc_version",
+    "record",
+    "recorder",
     "require_cupy",
+    "scratch",
     "source_dir",
     "struct",
     "tensor_map",

@@ -59,6 +59,17 @@ def variants_of(
     return [Variant(source, function, defines, only) for defines in each]
 
 
+def flags(**wanted: int) -> dict[str, int]:
+    """Constants ``BS_NAME`` of those that are not 0; sources know the others by their absence.
+
+    Examples
+    --------
+    >>> flags(mean=True, signed=False, epilogue=2)
+    {'BS_MEAN': 1, 'BS_EPILOGUE': 2}
+    """
+    return {f"BS_{name.upper()}": int(value) for name, value in wanted.items() if value}
+
+
 def source_dir() -> Path:
     """The folder of the CUDA sources: inside the installed package, or beside it in a source tree."""
     package = Path(__file__).resolve().parent.parent

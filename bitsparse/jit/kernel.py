@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from bitsparse._ext import launch as _launch
 from bitsparse.errors import DeviceError, KernelError
 from bitsparse.interop.devices import require_cupy
 from bitsparse.jit.cubins import compile_kernel
+from bitsparse.jit.recording import recorder
 from bitsparse.jit.structs import TensorMap
 
 _ATTRIBUTE_CLUSTER, _ATTRIBUTE_DEPENDENT = 4, 6
@@ -126,6 +128,14 @@ def _entry() -> int:
         return 0
 
 
+def driver_entries() -> tuple[int, int, int]:
+    """The addresses of ``cuLaunchKernelEx``, ``cuMemsetD8Async`` and ``cuGetErrorName``, by which compiled code launches."""
+    library = _driver()
+    functions = library.cuLaunchKernelEx, library.cuMemsetD8Async, library.cuGetErrorName
+    launch, zero, name = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions)
+    return launch, zero, name
+
+
 @cache
 def _launcher() -> Callable[[int, int, int], int]:
     """``cuLaunchKernelEx`` of addresses: of a configuration, a function and the array of its arguments."""
@@ -148,17 +158,18 @@ def _check(status: int, what: str) -> None:
 class Launch:
     """A launch prepared once: ``launch()`` enqueues it on CuPy's current stream.
 
-    The structure ``params`` is read at every call, so that pointers in it may be changed in between.
+    The structure ``params`` is read at every call, so that pointers in it may be changed in between. While this thread records what a call
+    launches (:func:`~bitsparse.jit.recording.record`), it is recorded instead.
     """
 
     def __init__(
         self, kernel: Kernel, grid: tuple[int, ...], size: tuple[int, int], params: Any, cluster: int, dependent: bool
     ) -> None:
-        self._function, self._name, self.params = kernel.function, kernel.name, params
+        self.function, self.name, self.params = kernel.function, kernel.name, params
         attributes = [_Attribute(_ATTRIBUTE_CLUSTER, 0, (cluster, 1, 1))] if cluster > 1 else []
         attributes += [_Attribute(_ATTRIBUTE_DEPENDENT, 0, (1,))] if dependent else []
-        self._attributes, (threads, shared) = (_Attribute * 2)(*attributes), size
-        self.config = _Config(grid, (threads, 1, 1), shared, None, self._attributes, len(attributes))
+        self.attributes, (threads, shared) = (_Attribute * 2)(*attributes), size
+        self.config = _Config(grid, (threads, 1, 1), shared, None, self.attributes, len(attributes))
         self._arguments = (ctypes.c_void_p * 1)(ctypes.addressof(params))
         self._call = _launcher()
         self._config_address, self._arguments_address = ctypes.addressof(self.config), ctypes.addressof(self._arguments)
@@ -166,10 +177,13 @@ class Launch:
 
     def __call__(self, stream: int | None = None) -> None:
         """Enqueue on CuPy's current stream, whose address is ``stream`` if the caller knows it."""
+        recording = recorder()
+        if recording is not None and recording.take(self):
+            return
         self.config.stream = self._stream().ptr if stream is None else stream
-        status = self._call(self._config_address, self._function, self._arguments_address)
+        status = self._call(self._config_address, self.function, self._arguments_address)
         if status:
-            _check(status, f"launching {self._name}")
+            _check(status, f"launching {self.name}")
 
     def quick(self, out_at: int) -> Any:
         """The same launch as a compiled call that only changes the stream and the address at byte ``out_at`` of the parameters.
@@ -180,7 +194,20 @@ class Launch:
             return None
         config = (self._config_address, ctypes.sizeof(_Config), _Config.stream.offset)
         params = (ctypes.addressof(self.params), ctypes.sizeof(self.params), out_at)
-        return _launch.Quick(_entry(), *config, self._function, *params)
+        return _launch.Quick(_entry(), *config, self.function, *params)
+
+
+class _Once(threading.local):
+    """The configuration of launches that are not kept, each thread its own."""
+
+    def __init__(self) -> None:
+        self.attributes = (_Attribute * 1)()
+        self.config = _Config((1, 1, 1), (1, 1, 1), 0, None, self.attributes, 0)
+        self.grid, self.block, self.arguments = self.config.grid, self.config.block, (ctypes.c_void_p * 1)()
+        self.config_address, self.arguments_address = ctypes.addressof(self.config), ctypes.addressof(self.arguments)
+
+
+_once = _Once()
 
 
 class Kernel:
@@ -189,6 +216,7 @@ class Kernel:
     def __init__(self, raw: Any, name: str) -> None:
         self.raw, self.name = raw, name
         self.function = int(raw.kernel.ptr)
+        self._stream = require_cupy("bitsparse.jit").cuda.get_current_stream
         self._shared = 0
         self._clusters: dict[tuple[int, int, int], int] = {}
 
@@ -222,6 +250,18 @@ class Kernel:
         whole = (grid, 1, 1) if isinstance(grid, int) else grid
         return Launch(self, whole, (threads, shared), params, cluster, dependent)
 
+    def run(self, blocks: int, threads: int, params: ctypes.Structure) -> None:
+        """Enqueue one launch on CuPy's current stream: what preparing a :class:`Launch` costs is more than a small kernel takes."""
+        if recorder() is not None:
+            self.launch(blocks, threads, params)()
+            return
+        once = _once
+        once.grid[0], once.block[0], once.arguments[0] = blocks, threads, ctypes.addressof(params)
+        once.config.stream = self._stream().ptr
+        status = _launcher()(once.config_address, self.function, once.arguments_address)
+        if status:
+            _check(status, f"launching {self.name}")
+
     def resident_clusters(self, threads: int, shared: int, cluster: int) -> int:
         """How many clusters of ``cluster`` blocks the device runs at the same time."""
         key = (threads, shared, cluster)
@@ -244,13 +284,13 @@ _loaded: dict[tuple[int, str, str, tuple[tuple[str, int], ...]], Kernel] = {}
 def kernel(source: str, name: str, defines: Mapping[str, int] | None = None) -> Kernel:
     """The function ``name`` of ``source``, compiled and loaded for the current device; remembered for each device."""
     cupy = require_cupy("bitsparse.jit")
-    constants = {} if defines is None else dict(defines)
     device = cupy.cuda.runtime.getDevice()
-    key = (device, source, name, tuple(sorted(constants.items())))
-    if key not in _loaded:
-        path, _ = compile_kernel(source, constants, capability(device).arch)
-        _loaded[key] = Kernel(cupy.RawModule(path=str(path)).get_function(name), name)
-    return _loaded[key]
+    key = (device, source, name, tuple(sorted(defines.items())) if defines else ())
+    found = _loaded.get(key)
+    if found is None:
+        path, _ = compile_kernel(source, defines or {}, capability(device).arch)
+        found = _loaded[key] = Kernel(cupy.RawModule(path=str(path)).get_function(name), name)
+    return found
 
 
 def tensor_map(address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.arrays import BitTensor
+from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import quantize
 
@@ -26,6 +26,30 @@ def pieces(rows: int, columns: int, itemsize: int = 4) -> list[slice]:
     """
     step = max(1, _CHUNK_BYTES // max(itemsize * columns, 1))
     return [slice(start, min(start + step, rows)) for start in range(0, max(rows, 1), step)]
+
+
+def code_dtype(bits: int) -> np.dtype[Any]:
+    """Of sparse codes.
+
+    >>> code_dtype(8), code_dtype(9)
+    (dtype('uint8'), dtype('uint16'))
+    """
+    return np.dtype(np.uint8 if bits <= 8 else np.uint16)
+
+
+def codes_of_entries(
+    values: NDArray[Any], ends: tuple[NDArray[Any], NDArray[Any]], lines: NDArray[Any], bits: int
+) -> NDArray[Any]:
+    """Codes of single values, each on the grid of its line, as :func:`bitsparse.quantize` gives them.
+
+    >>> ends = np.array([0.0, 0.0]), np.array([1.0, 15.0])
+    >>> codes_of_entries(np.array([1.0, 1.0, 0.5]), ends, np.array([0, 1, 0]), 4)
+    array([15,  1,  8], dtype=uint8)
+    """
+    low, high = (np.asarray(end)[lines][:, None] for end in ends)
+    column = np.asarray(values, np.float32)[:, None]
+    codes = quantize(column, bits, rounding="nearest", granularity="row", range=(low, high), axis=-2)
+    return np.asarray(codes.toarray())[:, 0].astype(code_dtype(bits), copy=False)
 
 
 class Features:
@@ -126,6 +150,31 @@ class Features:
                 words, self.shape, bits_used, scale=scale * factor, offset=offset
             )
         return self._quantized[bits]
+
+    @property
+    def has_negative(self) -> bool:
+        """Whether some value is negative: then no zero is left among the codes."""
+        return bool(self._raw.nnz and self._raw.data.min() < 0)
+
+    def quantized_entries(self, bits: int) -> TCTiledCSR:
+        """The codes of :meth:`quantized` that belong to stored entries, with its scales as `row_scale`; for features from 0 on.
+
+        Examples
+        --------
+        >>> from bitsparse import nn
+        >>> nn.Features(np.array([[1, 0, 1], [0, 1, 0]])).quantized_entries(8).toarray()
+        array([[0.5, 0. , 0.5],
+               [0. , 1. , 0. ]], dtype=float32)
+        """
+        raw, (low, high, used) = self._raw, self._ranges(bits)
+        if low.any():
+            raise ValueError("Features: x has negative values, of which no code is zero; use quantized(bits)")
+        rows = np.repeat(np.arange(raw.shape[0]), np.diff(raw.indptr))
+        codes = codes_of_entries(raw.data, (low, high), rows, used).astype(code_dtype(bits), copy=False)
+        ends = low[:, None], high[:, None]
+        of_zeros = quantize(np.zeros_like(ends[0]), used, rounding="nearest", granularity="row", range=ends)
+        scale = (np.asarray(of_zeros.scale) * self.row_factor[:, None]).reshape(-1)
+        return TCTiledCSR.from_arrays(raw.indptr, raw.indices, self.shape, data=codes, row_scale=scale)
 
     def rounded(self, bits: int) -> Any:
         """The values of :meth:`quantized`, in the form of `normalized`: sparse features without negative values stay sparse."""

@@ -116,14 +116,13 @@ class Attention:
                 raise ValueError(
                     f"{function}: bias goes with receive, for a GATv2; the layer's own stands in its Dense"
                 )
-        elif not isinstance(self.receive, Dense):
-            raise DTypeError(
-                f"{function}: receive must be a Dense, got {type(self.receive).__name__}; pass nn.Dense(weight, bias)"
-            )
-        elif self.receive.outputs != self.source.size:
-            raise ShapeError(
-                f"{function}: source has shape {self.source.shape} but receive gives {self.receive.outputs} columns; both must fit"
-            )
+        else:
+            how = "pass nn.Dense(weight, bias)"
+            gives = _check.instance(function, "receive", self.receive, Dense, "a Dense", how).outputs
+            if gives != self.source.size:
+                raise ShapeError(
+                    f"{function}: source has shape {self.source.shape} but receive gives {gives} columns; both must fit"
+                )
         if self.bias is not None:
             object.__setattr__(self, "bias", floats(function, "bias", self.bias, 1))
             if self.bias.size != self.source.size:
@@ -199,24 +198,20 @@ class Layer:
             object.__setattr__(self, "own", own)
         if self.attention is not None:
             self._check_attention(self.attention, updates[0])
-        if self.project is not None and not isinstance(self.project, Dense):
-            raise DTypeError(
-                f"Layer: project must be a Dense, got {type(self.project).__name__}; pass nn.Dense(weight)"
-            )
-        if self.project is not None and self.project.weight.shape != (first[0], first[0]):
-            raise ShapeError(
-                f"Layer: project has shape {self.project.weight.shape} but takes and gives {first[0]} features; both must fit"
-            )
+        if self.project is not None:
+            _check.instance("Layer", "project", self.project, Dense, "a Dense", "pass nn.Dense(weight)")
+            if self.project.weight.shape != (first[0], first[0]):
+                raise ShapeError(
+                    f"Layer: project has shape {self.project.weight.shape} but takes and gives {first[0]} features; both must fit"
+                )
         for name in ("eps", "beta"):
             object.__setattr__(self, name, _check.number("Layer", name, getattr(self, name)))
         if self.kind is not None:
             self._check_kind(_check.choice("Layer", "kind", self.kind, KINDS))
 
     def _check_attention(self, attention: Attention, first: Dense) -> None:
-        if not isinstance(attention, Attention):
-            raise DTypeError(
-                f"Layer: attention must be an Attention, got {type(attention).__name__}; pass nn.Attention(source, target)"
-            )
+        how = "pass nn.Attention(source, target)"
+        _check.instance("Layer", "attention", attention, Attention, "an Attention", how)
         if attention.source.size != first.weight.shape[1]:
             raise ShapeError(
                 f"Layer: attention has {attention.source.shape} heads and channels but the weights have {first.weight.shape[1]} columns; "
@@ -252,11 +247,10 @@ class Layer:
             raise ValueError("Layer: neighbours go with a kind that has them, got kind 'dense'")
         if self.neighbours is None:
             object.__setattr__(self, "neighbours", USUAL[kind])
-        elif not isinstance(self.neighbours, Neighbours):
-            raise DTypeError(
-                f"Layer: neighbours must be Neighbours, got {type(self.neighbours).__name__}; pass nn.Neighbours(reduce)"
-            )
-        elif (self.neighbours.reduce == "softmax") != (kind in ATTENTION_KINDS):
+            return
+        how = "pass nn.Neighbours(reduce)"
+        _check.instance("Layer", "neighbours", self.neighbours, Neighbours, "Neighbours", how)
+        if (self.neighbours.reduce == "softmax") != (kind in ATTENTION_KINDS):
             raise ValueError(
                 f"Layer: {self.neighbours} does not go with kind {_check.shown(kind)}: reduce='softmax' goes with attention"
             )

@@ -6,6 +6,7 @@ from bitsparse.ops.binary.bmm_plan import BmmPlan
 from bitsparse.ops.binary.bspmm import BspmmPlan, bspmm, plan_bspmm
 from bitsparse.ops.binary.combine import add, concat
 from bitsparse.ops.bits.pack import dequantize, pack_bits, quantize, stochastic_round, unpack_bits
+from bitsparse.ops.bits.packed_bytes import from_packbits, from_rdkit
 from bitsparse.ops.bits.quality import choose_bits, quantization_error
 from bitsparse.ops.edges.attention import AttentionState, attention, cosine_attention
 from bitsparse.ops.edges.attention_vjp import attention_vjp
@@ -19,9 +20,13 @@ from bitsparse.ops.matmul.plan import MatmulPlan
 from bitsparse.ops.quantized.cache import QuantCache
 from bitsparse.ops.quantized.matmul import plan_quantized_matmul, quantized_matmul
 from bitsparse.ops.quantized.plan import QuantizedMatmulPlan, QuantizedProduct
+from bitsparse.ops.quantized.spmm import quantized_spmm
+from bitsparse.ops.quantized.vjp import quantized_matmul_vjp, quantized_spmm_vjp
 from bitsparse.ops.sampling.sample import EdgeSample, edge_sample
 from bitsparse.ops.sampling.spmm import SampledPlan, plan_sampled_spmm, sampled_spmm
 from bitsparse.ops.sampling.vjp import sampled_spmm_vjp
+from bitsparse.ops.search.nearest import NearestPlan, nearest, plan_nearest
+from bitsparse.ops.search.pairs import pairs, pairs_iter
 from bitsparse.ops.spmm.plan import SpmmPlan
 from bitsparse.ops.spmm.spmm import aggregate_edges, plan_spmm, spmm
 from bitsparse.ops.spmm.vjp import aggregate_edges_vjp, spmm_vjp
@@ -36,6 +41,7 @@ __all__ = [
     "EdgeSample",
     "Epilogue",
     "MatmulPlan",
+    "NearestPlan",
     "QuantCache",
     "QuantizedMatmulPlan",
     "QuantizedProduct",
@@ -56,19 +62,28 @@ __all__ = [
     "edge_sample",
     "edge_softmax",
     "edge_softmax_vjp",
+    "from_packbits",
+    "from_rdkit",
     "gatv2_scores",
     "gatv2_scores_vjp",
     "matmul",
+    "nearest",
     "pack_bits",
+    "pairs",
+    "pairs_iter",
     "plan_bmm",
     "plan_bspmm",
     "plan_matmul",
+    "plan_nearest",
     "plan_quantized_matmul",
     "plan_sampled_spmm",
     "plan_spmm",
     "quantization_error",
     "quantize",
     "quantized_matmul",
+    "quantized_matmul_vjp",
+    "quantized_spmm",
+    "quantized_spmm_vjp",
     "sampled_spmm",
     "sampled_spmm_vjp",
     "sddmm",

@@ -215,7 +215,7 @@ def learn_floats(
         return
     operand = as_csr(function, A)
     if operand.order is None and operand.nnz:
-        with operand.division(function):
+        with operand.walked(function):
             call = make(operand, family, *views)
         if call is not None:
             CALLS.keep(store_of(A), call, _key(A, function, options, arrays))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Callable
 from statistics import median
 
+from bitsparse import jit
 from bitsparse.backends.cuda import graphs
 from bitsparse.backends.cuda.graphs import Recorded
+from bitsparse.backends.host import get_num_threads, simd_level
+
+__all__ = ["Recorded", "call_milliseconds", "machine", "time_once"]
 
 #: Samples, and what they may take together; a sample is as many calls as last this long.
 _SAMPLES, _SECONDS, _SAMPLE_MS = 9, 0.25, 2.0
@@ -41,3 +47,10 @@ def call_milliseconds(call: Callable[[], object], device: str) -> float:
     calls = max(1, int(_SAMPLE_MS / max(first, 1e-3)))
     samples = max(3, min(_SAMPLES, int(_SECONDS * 1e3 / max(first * calls, 1e-3))))
     return median(time_once(call, calls) for _ in range(samples))
+
+
+def machine(device: str) -> str:
+    """What times depend on: the GPU's name, or the processor and its threads."""
+    if device != "cpu":
+        return jit.capability(int(device[5:])).name
+    return f"{platform.machine()} {platform.processor()} {os.cpu_count()} {get_num_threads()} {simd_level()}"

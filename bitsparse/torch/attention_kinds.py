@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bitsparse.torch import operators
+from bitsparse.torch import attention_operators, operators
 from bitsparse.torch.graph import Graph
 
 
@@ -44,18 +44,18 @@ def attention(
     >>> bst.attention(g, torch.tensor([[1.0], [2.0], [6.0]]), torch.zeros(3), torch.zeros(3)).flatten().tolist()
     [0.0, 3.0, 0.0]
     """
-    _once_each("attention", graph)
+    once_each("attention", graph)
     seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
-    return operators.attention(graph.pattern(), x, source, target, negative_slope, dropout, seed)
+    return attention_operators.attention(graph.pattern(), x, source, target, negative_slope, dropout, seed)
 
 
 def scored_attention(
     graph: Graph, x: Tensor, first: Tensor, second: Tensor, negative_slope: float = 0.2, dropout: float = 0.0
 ) -> Tensor:
     """:func:`attention` of nodes to each other by scores that are dot products of their own features with `first` and `second` (H, D)."""
-    _once_each("attention", graph)
+    once_each("attention", graph)
     seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
-    return operators.scored_attention(graph.pattern(), x, first, second, negative_slope, dropout, seed)
+    return attention_operators.scored_attention(graph.pattern(), x, first, second, negative_slope, dropout, seed)
 
 
 def cosine_attention(graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
@@ -88,8 +88,8 @@ def cosine_attention(graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
     tensor([[1.5000, 0.2500],
             [0.0000, 1.0000]])
     """
-    _once_each("cosine_attention", graph)
-    return operators.cosine_attention(graph.pattern(), x, beta)
+    once_each("cosine_attention", graph)
+    return attention_operators.cosine_attention(graph.pattern(), x, beta)
 
 
 def gatv2_attention(
@@ -129,13 +129,14 @@ def gatv2_attention(
     >>> bst.gatv2_attention(g, torch.tensor([[1.0], [2.0], [6.0]]), torch.zeros(3, 1), torch.zeros(1)).flatten().tolist()
     [0.0, 3.0, 0.0]
     """
-    _once_each("gatv2_attention", graph)
-    scores = operators.gatv2_scores(graph.pattern(), source, target, a, negative_slope)
-    weights = nn.functional.dropout(operators.edge_softmax(graph.pattern(), scores), dropout)
+    once_each("gatv2_attention", graph)
+    scores = attention_operators.gatv2_scores(graph.pattern(), source, target, a, negative_slope)
+    weights = nn.functional.dropout(attention_operators.edge_softmax(graph.pattern(), scores), dropout)
     return operators.spmm(graph.pattern(values=True), weights, None, None, source).to(source.dtype)
 
 
-def _once_each(function: str, graph: Graph) -> None:
+def once_each(function: str, graph: Graph) -> None:
+    """Refuse graphs with edges that are repeated."""
     if graph.multiplicity is not None:
         raise ValueError(
             f"{function}: the graph has repeated edges, which a softmax counts one by one; make it of edge_index.unique(dim=1)"

@@ -121,6 +121,11 @@ class Buffer(Precise):
         return ", ".join([self._kind.__name__, *(f"{name}={part}" for name, part in self._settings.items())])
 
 
+def writes_of(part: Tensor) -> int:
+    """How often a tensor was written to, which tensors made under inference_mode() do not count."""
+    return 0 if part.is_inference() else part._version
+
+
 def state_of(part: Tensor | None) -> tuple[int, int] | None:
     """Where a tensor lies and how often it was written to, which tensors made under inference_mode() do not count."""
-    return None if part is None else (part.data_ptr(), 0 if part.is_inference() else part._version)
+    return None if part is None else (part.data_ptr(), writes_of(part))

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from bitsparse import interop
-from bitsparse.arrays.inside import scales_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import ShapeError
+from bitsparse.graph import edge_lists
+from bitsparse.graph.edge_lists import of_adjacency, of_list
 
 
 def tensor(array: Any) -> Tensor:
     """An array of this library's as a tensor over its memory."""
-    made: Tensor = interop.from_array(array, interop.TORCH, "Graph")
-    return made
+    return interop.from_array(array, interop.TORCH, "Graph")
 
 
 class Edges(NamedTuple):
@@ -37,9 +37,11 @@ def read(edges: Any, num_nodes: Any, weight: Any) -> Edges:
     if num_nodes is not None:
         sources, targets = (num_nodes, num_nodes) if isinstance(num_nodes, int) else num_nodes
         shape = (targets, sources)
-    dense = edges.layout == torch.strided if isinstance(edges, Tensor) else hasattr(edges, "__dlpack__")
+    array = hasattr(edges, "__dlpack__") and not isinstance(edges, SparseArray)
+    dense = edges.layout == torch.strided if isinstance(edges, Tensor) else array
     if dense:
-        return _of_lists(edges, shape, weight)
+        given = None if weight is None else _without_gradient("edge_weight", torch.as_tensor(weight))
+        return _as_tensors(of_list("Graph", edges, shape, given, "edge_weight"))
     if weight is not None:
         raise ValueError(
             f"Graph: edge_weight goes with an edge list, but edges is a {type(edges).__name__}; make the weights its values"
@@ -49,18 +51,12 @@ def read(edges: Any, num_nodes: Any, weight: Any) -> Edges:
         raise ShapeError(
             f"Graph: num_nodes asks for shape {shape}, but the adjacency has {adjacency.shape}; leave num_nodes out"
         )
-    values = adjacency.csr_arrays()[2]
-    if values is not None and values.ndim == 2:
-        raise ShapeError(
-            f"Graph: the adjacency has values of shape {tuple(values.shape)}, but weights are {(values.shape[0],)}; pass them as values of "
-            f"spmm, and the pattern here, A.with_values(None)"
-        )
-    if any(scale is not None for scale in scales_of(adjacency)):
-        adjacency = TCTiledCSR(adjacency.tocsr())
-        values = adjacency.csr_arrays()[2]
-    if values is None or bool((values == 1).all()):
-        return Edges(adjacency, None)
-    return Edges(adjacency, _precise(tensor(interop.contiguous(values))))
+    return _as_tensors(of_adjacency("Graph", adjacency))
+
+
+def _as_tensors(found: edge_lists.Edges) -> Edges:
+    weight, counts = (None if part is None else tensor(interop.contiguous(part)) for part in found[1:])
+    return Edges(found.adjacency, weight, counts)
 
 
 def _adjacency(edges: Any) -> SparseArray:
@@ -75,40 +71,6 @@ def _adjacency(edges: Any) -> SparseArray:
         size = (int(coo.shape[0]), int(coo.shape[1]))
         return TCTiledCSR.from_edges(coo.indices()[0], coo.indices()[1], size, values=coo.values())
     return edges if isinstance(edges, SparseArray) else TCTiledCSR(edges)
-
-
-def _of_lists(edges: Any, shape: tuple[int, int] | None, weight: Any) -> Edges:
-    if edges.ndim != 2 or edges.shape[0] != 2:
-        raise ShapeError(
-            f"Graph: edges has shape {tuple(edges.shape)}, but an edge list is (2, E); pass edge_index, or a sparse array"
-        )
-    if weight is None:
-        made = TCTiledCSR.from_edges(edges[1], edges[0], shape)
-        if not made.had_duplicates:
-            return Edges(made, None)
-        both = torch.ones((edges.shape[1], 1), device=made.device)
-    else:
-        weight = _without_gradient("edge_weight", torch.as_tensor(weight))
-        if weight.shape != (edges.shape[1],):
-            raise ShapeError(
-                f"Graph: edge_weight has shape {tuple(weight.shape)}, but there are {edges.shape[1]} edges; pass one weight for each, and "
-                f"others as values of spmm"
-            )
-        weight = _precise(weight)
-        both = torch.stack([weight, torch.ones_like(weight)], 1)
-    made = TCTiledCSR.from_edges(edges[1], edges[0], shape, values=both)
-    sums = tensor(made.csr_arrays()[2])
-    counts = sums[:, -1].float() if made.had_duplicates else None
-    return Edges(made, None if weight is None else sums[:, 0].clone(), counts)
-
-
-def _precise(weight: Tensor) -> Tensor:
-    """A copy of weights, in float64 if they are or need it, else in float32."""
-    if weight.is_complex():
-        raise DTypeError(f"Graph: weights are {weight.dtype}; pass real ones")
-    wide, narrow = (weight.to(dtype, copy=True) for dtype in (torch.float64, torch.float32))
-    exact = weight.dtype != torch.float64 and (weight.is_floating_point() or torch.equal(narrow.double(), wide))
-    return narrow if exact else wide
 
 
 def _without_gradient(name: str, weight: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from bitsparse.torch import operators
 from bitsparse.torch.buffers import Precise, state_of
 from bitsparse.torch.edges import Edges, read, tensor
 from bitsparse.torch.pattern import Pattern
+from bitsparse.torch.registration import torch_memory
 
 #: Graphs of edge lists that layers were called with.
 _GRAPHS: Any = WeakTensorKeyDictionary()
@@ -84,7 +85,7 @@ class Graph(Precise):
         super().__init__()
         self.derived = False  # whether it is one that another graph made of itself, and that is not saved with it
         recorded = torch.is_grad_enabled()
-        with _for_training(), torch.set_grad_enabled(recorded):
+        with for_training(), torch.set_grad_enabled(recorded):
             self._keep(read(edges, num_nodes, edge_weight))
 
     def _keep(self, given: Edges) -> None:
@@ -107,7 +108,7 @@ class Graph(Precise):
             self.register_buffer(name, None if array is None else tensor(array), persistent=False)
         if given.weight is not None or given.counts is not None:
             self._number(tensor(order))
-        self.register_buffer("inverse_degree", self._inverse_degree().float(), persistent=False)
+        self.register_buffer("inverse_degree", self.inverse_of_degrees().float(), persistent=False)
         self.register_buffer("scale", None, persistent=False)  # of rows and columns, what normalized() gives
 
     def _apply(self, function: Any, recurse: bool = True) -> Self:
@@ -166,7 +167,7 @@ class Graph(Precise):
             error_msgs.append(f"{prefix[:-1] or 'Graph'}: {error}")
             return
         self._modules.clear()
-        with _for_training():
+        with for_training():
             self._keep(Edges(adjacency, parts["weight"], parts["multiplicity"]))
 
     @property
@@ -185,19 +186,21 @@ class Graph(Precise):
         ones = torch.ones((self.num_sources, 1), dtype=torch.float64, device=values.device)
         return operators.spmm(self.pattern(values=True), values.double(), None, None, ones)[:, 0]
 
-    def _inverse_degree(self) -> Tensor:
+    def inverse_of_degrees(self) -> Tensor:
+        """1 / the number of each target's edges, repeated ones counted, in float64; 1 where there are none."""
         return 1 / self._sums(self.multiplicity).clamp(min=1)
 
-    def _scale(self) -> Tensor:
+    def root_scale(self) -> Tensor:
+        """1 / sqrt of each node's weights, in float64; 0 where there are none."""
         degree = self._sums(self.multiplicity if self.weight is None else self.weight)
         return torch.where(degree > 0, degree.rsqrt(), 0)
 
     def factors(self, mean: bool, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
         """Factors of rows and columns, for a mean with the number of edges: float32, which is kept, or float64 for sums of float64."""
         wide = dtype == torch.float64
-        rows = columns = self._scale() if wide and self.scale is not None else self.scale
+        rows = columns = self.root_scale() if wide and self.scale is not None else self.scale
         if mean:
-            inverse = self._inverse_degree() if wide else self.inverse_degree
+            inverse = self.inverse_of_degrees() if wide else self.inverse_degree
             rows = inverse if rows is None else rows * inverse
         return rows, columns
 
@@ -243,10 +246,9 @@ class Graph(Precise):
         """
         name = f"gcn_{self_loops:d}_{float(loop_weight)!r}".replace(".", "_")
         if name not in self._modules:
-            with _for_training():
+            with for_training():
                 self._derive(name, _normalized(self, self_loops, loop_weight))
-        made: Graph = self._modules[name]
-        return made
+        return self._modules[name]
 
     def with_self_loops(self) -> Graph:
         """The same graph without weights and with one edge from every node to itself; made once and kept.
@@ -255,14 +257,13 @@ class Graph(Precise):
         repeated as often as they were.
         """
         if "looped" not in self._modules:
-            with _for_training():
+            with for_training():
                 plain = self.unweighted()
                 edges, counts = _looped(plain, *_edges(plain), 1.0)
                 if counts is not None:
                     edges = edges.repeat_interleave(counts.long(), dim=1)
                 self._derive("looped", Graph(edges, (self.num_sources, self.num_targets)))
-        made: Graph = self._modules["looped"]
-        return made
+        return self._modules["looped"]
 
     def unweighted(self) -> Graph:
         """The same graph without its weights and factors, which layers that take none look at."""
@@ -273,8 +274,7 @@ class Graph(Precise):
             Precise.__init__(twin)
             twin.num_targets, twin.num_sources = self.num_targets, self.num_sources
             self._derive("unweighted_graph", self._without_weights(twin))
-        made: Graph = self._modules["unweighted_graph"]
-        return made
+        return self._modules["unweighted_graph"]
 
     def extra_repr(self) -> str:
         """Sizes, for ``repr``."""
@@ -316,14 +316,14 @@ class Graph(Precise):
 
 
 @contextlib.contextmanager
-def _for_training() -> Iterator[None]:
+def for_training() -> Iterator[None]:
     """Graphs that are made and kept serve training as well, even if they are made under inference_mode()."""
     if torch.compiler.is_compiling():
         raise RuntimeError(
             "Graph: torch.compile and torch.export cannot make graphs; make them before, and those that layers derive by calling the layer "
             "once as it is"
         )
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), torch_memory():
         yield
 
 
@@ -338,8 +338,7 @@ def as_graph(edges: Any, num_nodes: int | tuple[int, int]) -> Graph:
     if key not in kept:
         kept.clear()
         kept[key] = Graph(edges, num_nodes)
-    made: Graph = kept[key]
-    return made
+    return kept[key]
 
 
 def _normalized(graph: Graph, self_loops: bool, loop_weight: float) -> Graph:
@@ -351,7 +350,7 @@ def _normalized(graph: Graph, self_loops: bool, loop_weight: float) -> Graph:
     if self_loops:
         edges, weight = _looped(graph, edges, weight, loop_weight)
     made = Graph(edges, graph.num_targets, edge_weight=weight)
-    made.scale = made._scale().float()
+    made.scale = made.root_scale().float()
     return made
 
 

@@ -52,8 +52,7 @@ def array_over(pattern: Pattern, row_scale: Tensor | None = None, col_scale: Ten
     key = (shape, *(state_of(part) for part in (pattern.indptr, pattern.indices, row_scale, col_scale)))
     kept = _ARRAYS.setdefault(pattern.indptr, {})
     if key in kept:
-        found: TCTiledCSR = kept[key]
-        return found
+        return kept[key]
     if row_scale is None and col_scale is None:
         made = TCTiledCSR.from_arrays(pattern.indptr.detach(), pattern.indices.detach(), shape)
     else:

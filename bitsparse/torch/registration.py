@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,7 +23,7 @@ _LIBRARY = torch.library.Library("bitsparse", "DEF")
 
 
 def _allocate(size: int, device: int) -> int:
-    return int(torch.cuda.caching_allocator_alloc(size, device, torch.cuda.current_stream(device)))
+    return int(torch.cuda.caching_allocator_alloc(size, device, interop.stream_of_torch(device)))
 
 
 def _release(pointer: int, device: int) -> None:
@@ -39,24 +41,45 @@ def _on_gpu(compute: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(compute)
     def call(*arguments: Any) -> Any:
-        with interop.require_cupy("bitsparse.torch").cuda.using_allocator(_allocator().malloc):
+        with interop.lent_memory(_allocator().malloc):
             return compute(*arguments)
 
     return call
 
 
-def operator(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
-    """Register an operator without a gradient: how it computes, and what a compiler is told of the result. Its name, and how."""
+@functools.cache
+def _has_cupy() -> bool:
+    return importlib.util.find_spec("cupy") is not None
+
+
+def torch_memory() -> contextlib.AbstractContextManager[Any]:
+    """PyTorch's memory for what CuPy allocates in a block, where PyTorch uses a GPU: what one of them lets go of the other can take."""
+    if not torch.cuda.is_initialized() or not _has_cupy():
+        return contextlib.nullcontext()
+    return interop.lent_memory(_allocator().malloc)
+
+
+class Operator(NamedTuple):
+    """An operator's name, and what computes it on each kind of device."""
+
+    name: str
+    on_cpu: Callable[..., Any]
+    on_gpu: Callable[..., Any]
+
+
+def operator(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Operator:
+    """Register an operator without a gradient: how it computes, and what a compiler is told of the result."""
     name = schema.partition("(")[0]
+    made = Operator(name, compute, _on_gpu(compute))
     _LIBRARY.define(schema)
-    _LIBRARY.impl(name, compute, "CPU")
-    _LIBRARY.impl(name, _on_gpu(compute), "CUDA")
+    _LIBRARY.impl(name, made.on_cpu, "CPU")
+    _LIBRARY.impl(name, made.on_gpu, "CUDA")
     torch.library.register_fake(f"bitsparse::{name}", fake, lib=_LIBRARY)
-    return name, compute
+    return made
 
 
 def differentiable(
-    of: tuple[str, Callable[..., Any]],
+    of: Operator,
     gradient: Callable[..., Any],
     vmap: Callable[..., Any] | None = None,
     keeps_result: bool = False,
@@ -64,10 +87,10 @@ def differentiable(
     """Give an operator its gradient; what to call in its place.
 
     While a transform of torch.func is active a function is called, as these look for functions and not for operators; what they ask of
-    it costs several times what a call on the CPU costs otherwise, which goes straight to what computes. The gradient finds in its context
+    it costs several times what a call costs otherwise, which goes straight to what computes. The gradient finds in its context
     ``saved_tensors``, also the results if these are kept, of which only the first has a gradient, and ``constants``, the other arguments.
     """
-    name, compute = of
+    name = of.name
     packet = getattr(torch.ops.bitsparse, name)
 
     def below(*arguments: Any) -> Any:
@@ -79,6 +102,7 @@ def differentiable(
         results = (output,) if isinstance(output, Tensor) else output
         ctx.save_for_backward(*tensors, *(results if keeps_result else ()))
         ctx.mark_non_differentiable(*results[1:])
+        ctx.set_materialize_grads(len(results) == 1)  # no zeros for the others, which have no gradient
         ctx.constants = inputs[len(tensors) :]
 
     def forward(ctx: Any, run: Callable[..., Any], pattern: Pattern, *arguments: Any) -> Any:
@@ -89,14 +113,17 @@ def differentiable(
 
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         needs, saved = (*(False,) * 6, *ctx.needs_input_grad[2:]), (*ctx.pattern, *ctx.saved_tensors)
-        return None, None, *gradient(_Recorded(saved, needs, ctx.constants), *gradients)[6:]
+        return None, None, *if_any(_Recorded(saved, needs, ctx.constants), *gradients)[6:]
+
+    def if_any(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return (None,) * len(ctx.needs_input_grad) if gradients[0] is None else gradient(ctx, *gradients)
 
     def function(**members: Any) -> Any:
         made: Any = type(name, (torch.autograd.Function,), {key: staticmethod(part) for key, part in members.items()})
         return made.apply
 
     record, mapped = function(forward=forward, backward=backward), {} if vmap is None else {"vmap": vmap}
-    transform = function(forward=below, setup_context=keep, backward=gradient, **mapped)
+    transform = function(forward=below, setup_context=keep, backward=if_any, **mapped)
 
     def autograd(*arguments: Any) -> Any:
         if _is_recorded(arguments[6:]):
@@ -110,7 +137,8 @@ def differentiable(
             return packet(*arguments)
         if _are_functorch_transforms_active():
             return transform(*arguments)
-        if not _is_plain(arguments[6:]):
+        compute = _plain(of, arguments[6:])
+        if compute is None:
             return packet(*arguments)
         if _is_recorded(arguments[6:]):
             return record(compute, Pattern(*arguments[:6]), *arguments[6:])
@@ -127,12 +155,20 @@ class _Recorded(NamedTuple):
     constants: tuple[Any, ...]
 
 
-def _is_plain(arguments: tuple[Any, ...]) -> bool:
-    """Whether these are ordinary tensors of the CPU and nobody looks on, so that asking PyTorch's dispatcher would only take time."""
+def _plain(of: Operator, arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """What computes ordinary tensors, of the CPU or of a GPU, at which nobody looks on; None for all others.
+
+    Asking PyTorch's dispatcher would only take time then.
+    """
+    on_cpu = on_gpu = False
     for part in arguments:
-        if isinstance(part, Tensor) and not (part.is_cpu and part.__class__ in _ORDINARY):
-            return False
-    return nothing_recorded(torch) and not (_is_torch_function_mode_enabled() or _profiler_enabled())
+        if isinstance(part, Tensor):
+            if part.__class__ not in _ORDINARY:
+                return None
+            on_cpu, on_gpu = on_cpu or part.is_cpu, on_gpu or part.is_cuda
+    if on_cpu == on_gpu or not nothing_recorded(torch) or _is_torch_function_mode_enabled() or _profiler_enabled():
+        return None
+    return of.on_cpu if on_cpu else of.on_gpu
 
 
 def _is_recorded(arguments: tuple[Any, ...]) -> bool:

@@ -71,8 +71,8 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
     if x.dtype != torch.float64:
         return operators.spmm(pattern, values, rows, columns, x)
     # The factors of sums are float32.
-    made = operators.spmm(pattern, values, None, None, x if columns is None else x * _along(columns, x))
-    return made if rows is None else made * _along(rows, made)
+    sums = operators.spmm(pattern, values, None, None, x if columns is None else x * _along(columns, x))
+    return sums if rows is None else sums * _along(rows, sums)
 
 
 def _along(factor: Tensor, x: Tensor) -> Tensor:

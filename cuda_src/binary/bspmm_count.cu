@@ -14,14 +14,7 @@
 #include "binary/bspmm_finish.cuh"
 #include "binary/bspmm_walk.cuh"
 
-#ifndef BS_BLOCKS
-#define BS_BLOCKS 4
-#endif
-// Elsewhere the compiler takes a few registers more than five blocks leave.
-#if BS_BLOCKS > 4 && (__CUDA_ARCH__ != 900 || defined(BS_LARGE))
-#undef BS_BLOCKS
-#define BS_BLOCKS 4
-#endif
+// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
 
 // Lanes that take edges of a row of a stream, and of a piece.
 #ifndef BS_PIECE_TEAM
@@ -34,7 +27,7 @@
 #elif !defined(BS_FEW)
 #define BS_FEW 4
 #endif
-constexpr int kMost = 31, kFew = BS_FEW < BS_PLANES ? BS_FEW : BS_PLANES;
+constexpr int kMost = BS_MOST, kFew = BS_FEW < BS_PLANES ? BS_FEW : BS_PLANES;
 
 BS_INLINE constexpr int log_of(int n) { return n < 2 ? 0 : 1 + log_of(n / 2); }
 
@@ -178,8 +171,10 @@ template <int team> struct Count {
     __device__ __forceinline__ void take() const
     {
         u32 sum[kLeft][kMost];
-        const bool last = take_pieces<kTotal>(
-            p, at, me, sum, [&](int piece) { return slot_of(piece); }, [&](int w, int q) { return q * (BS_WORDS << p.across) + w; });
+        constexpr int copies = team > BS_WORDS ? team / BS_WORDS : 1;
+        const bool last = take_pieces<kTotal, copies>(
+            p, at, me, sum, me.part * kLeft / BS_WORDS, BS_WORDS << p.across, [&](int piece) { return slot_of(piece); },
+            [&](int w, int q) { return q * (BS_WORDS << p.across) + w; });
         finish({at.row, last ? p.streams.indptr[at.row + 1] - p.streams.indptr[at.row] : 0, last}, sum);
     }
 };

@@ -10,6 +10,11 @@
 #define BS_SIGNS 1
 #define BS_CHAIN 2
 
+// BS_MOST: planes of the sums of the pieces of a row, of which none has 1 << BS_MOST edges.
+#ifndef BS_MOST
+#define BS_MOST 24
+#endif
+
 // Where a team of lanes is in its row. A team of so many << across lanes adds up a row (or a piece of one): 1 << across lanes beside each
 // other hold BS_WORDS words each of a gathered row, and as many of them as the team is named after take edges at the same time.
 struct CountLane {

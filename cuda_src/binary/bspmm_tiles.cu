@@ -12,15 +12,12 @@
 #include "binary/bspmm_finish.cuh"
 #include "binary/bspmm_walk.cuh"
 
-#if !defined(BS_BLOCKS) || BS_OUT == BS_CHAIN || __CUDA_ARCH__ != 900
-#undef BS_BLOCKS
-#define BS_BLOCKS (BS_OUT == BS_CHAIN || __CUDA_ARCH__ != 900 ? 2 : 3) // what the registers suffice for
-#endif
+// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
 #if BS_TEAM != 4
 #error "four lanes share four results"
 #endif
 
-constexpr int kBatch = BS_TEAM * BS_U, kTotal = BS_PLANES + 2, kMost = 31;
+constexpr int kBatch = BS_TEAM * BS_U, kTotal = BS_PLANES + 2, kMost = BS_MOST;
 
 #if BS_WORDS == 2
 typedef uint2 Words;
@@ -208,8 +205,8 @@ struct Tiles {
     __device__ __forceinline__ void take() const
     {
         u32 sum[BS_WORDS][kMost];
-        const bool last = take_pieces<kTotal>(
-            p, at, me, sum, [&](int piece) { return slot_of(piece); },
+        const bool last = take_pieces<kTotal, 1>(
+            p, at, me, sum, 0, 1, [&](int piece) { return slot_of(piece); },
             [&](int w, int q) { return (w * kTotal + q) * (BS_TEAM << p.across); });
         finish(at.row, last, sum);
     }

@@ -77,51 +77,138 @@ template <int batch> struct CountWalk {
     }
 };
 
-// Whether this team brings the last of its row's pieces, which are slots `from` to from + pieces - 1; all of them can be read then. Called
-// by whole warps once the piece is in its slot; teams of streams get no.
-BS_INLINE bool is_last_piece(const CountParams &p, const Stretch &at, const CountLane &me, int &from, int &pieces)
+// Children of a node of the tree in which the pieces of a row are added up: long rows take few steps, each of few loads behind one another.
+constexpr int kFanLog = 5, kFan = 1 << kFanLog;
+
+// Whether this team is the last of `count` to come to a counter; what the others have written can be read then. Called by whole warps; teams
+// that are not `going` get no.
+BS_INLINE bool is_last(const CountParams &p, const CountLane &me, bool going, int counter, int count)
 {
-    int before = -1;
-    if (at.piece >= 0)
-        pieces_of_row(p.streams, at, from, pieces);
-    int *arrived = p.arrived + (bs_u64)(unsigned)from * (unsigned)p.slices + blockIdx.y;
+    int *arrived = p.arrived + (bs_u64)(unsigned)counter * (unsigned)p.slices + blockIdx.y;
+    int before = 0;
     __syncwarp();
-    if (at.piece >= 0 && me.lane == 0)
+    if (going && count > 1 && me.lane == 0)
         before = atomicAdd(arrived, 1);
     before = __shfl_sync(~0u, before, (int)(threadIdx.x & 31) - me.lane);
-    const bool last = at.piece >= 0 && before == pieces - 1;
+    const bool last = going && (count == 1 || before == count - 1);
     __threadfence();
-    if (last && me.lane == 0)
+    if (last && count > 1 && me.lane == 0)
         *arrived = 0; // for the next launch
     return last;
 }
 
-// The counts of a row's pieces, added up by the team that brings the last of them; false for all others. Plane q of word w of a piece lies
-// at slot_of(piece) + place(w, q). Called as is_last_piece().
-template <int planes, int words, int most, class SlotOf, class Place>
-BS_INLINE bool take_pieces(const CountParams &p, const Stretch &at, const CountLane &me, u32 (&sum)[words][most], SlotOf slot_of,
-                           Place place)
+// Where a team is in the tree of its row's pieces: nodes of a level hold 1 << `shift` pieces each, the last one fewer.
+struct PieceNode {
+    int from, pieces; // of the row
+    int at, shift; // the first piece of the node
+
+    __device__ __forceinline__ int children() const { return ((pieces - 1) >> shift) + 1; }
+    __device__ __forceinline__ int parent() const { return at & -(kFan << shift); } // its first piece
+    __device__ __forceinline__ int siblings() const { return min(kFan, children() - (parent() >> shift)); }
+    // Counters lie at a parent's first piece, one further each level, where there is another piece: it has children.
+    __device__ __forceinline__ int counter() const { return from + parent() + shift / kFanLog; }
+    // Planes that the sum of up to 1 << `log` pieces from piece `begin` on takes, of each of which there are `planes`.
+    __device__ __forceinline__ int planes_of(int planes, int begin, int log) const
+    {
+        const int more = min(pieces - begin, 1 << log) - 1;
+        return planes + 32 - __clz(more);
+    }
+};
+
+// The counts of a row's pieces, added up as a tree: whichever team brings the last child of a node adds up its children, and the one that
+// has the whole row keeps it; false for all others. Plane q of word w of a piece lies at slot_of(piece) + place(w, q); a sum of several
+// pieces needs more planes, which lie in the slots of its next pieces. Of a team, `copies` lanes have the same words, `apart` from each other,
+// and share the children; `copy` numbers them. Called by whole warps once each piece is in its slot.
+template <int planes, int copies, int words, int most, class SlotOf, class Place>
+BS_INLINE bool take_pieces(const CountParams &p, const Stretch &at, const CountLane &me, u32 (&sum)[words][most], int copy, int apart,
+                           SlotOf slot_of, Place place)
 {
-    int from = 0, pieces = 0;
-    const bool last = is_last_piece(p, at, me, from, pieces);
+    asm volatile("" : "+r"(copy), "+r"(apart)); // not known before, when registers are few
+    PieceNode node = {0, 1, 0, 0};
+    bool going = at.piece >= 0, whole = false;
+    if (going) {
+        pieces_of_row(p.streams, at, node.from, node.pieces);
+        node.at = at.piece - node.from;
+    }
 #pragma unroll
     for (int i = 0; i < words * most; i++)
         sum[i / most][i % most] = 0;
-    if (last) {
+    while (__any_sync(~0u, going)) {
+        const int count = node.siblings(), begin = node.parent();
+        going = is_last(p, me, going, node.counter(), count);
+        if (going) {
+#pragma unroll
+            for (int i = 0; i < words * most; i++)
+                sum[i / most][i % most] = 0;
+            if (node.shift == 0) {
+#pragma unroll 2
+                for (int i = copy; i < count; i += copies) {
+                    const u32 *slot = slot_of(node.from + begin + i);
+#pragma unroll
+                    for (int w = 0; w < words; w++) {
+                        u32 one[planes];
+#pragma unroll
+                        for (int q = 0; q < planes; q++)
+                            one[q] = __ldcg(slot + place(w, q));
+                        add_to_counts(sum[w], one);
+                    }
+                }
+            } else {
 #pragma unroll 1
-        for (int i = 0; i < pieces; i++) {
-            const u32 *slot = slot_of(from + i);
+                for (int i = copy; i < count; i += copies) {
+                    const int child = begin + (i << node.shift), used = node.planes_of(planes, child, node.shift);
 #pragma unroll
-            for (int w = 0; w < words; w++) {
-                u32 one[planes];
+                    for (int w = 0; w < words; w++) {
+                        u32 carry = 0;
 #pragma unroll
-                for (int q = 0; q < planes; q++)
-                    one[q] = __ldcg(slot + place(w, q));
-                add_to_counts(sum[w], one);
+                        for (int q0 = 0; q0 < most; q0 += planes) { // one slot after the other, which saves registers
+                            const u32 *slot = slot_of(node.from + child + q0 / planes);
+                            asm volatile("" ::: "memory");
+#pragma unroll
+                            for (int q = q0; q < q0 + planes && q < most; q++) {
+                                const u32 x = q < used ? __ldcg(slot + place(w, q - q0)) : 0;
+                                const u32 both = xor3(sum[w][q], x, carry);
+                                carry = majority(sum[w][q], x, carry);
+                                sum[w][q] = both;
+                            }
+                        }
+                    }
+                }
             }
         }
+#pragma unroll
+        for (int lanes = 1; lanes < copies; lanes *= 2)
+#pragma unroll
+            for (int w = 0; w < words; w++) {
+                u32 carry = 0;
+#pragma unroll
+                for (int q = 0; q < most; q++) {
+                    const u32 mine = sum[w][q], theirs = __shfl_xor_sync(~0u, mine, lanes * apart);
+                    sum[w][q] = going ? xor3(mine, theirs, carry) : mine;
+                    carry = majority(mine, theirs, carry);
+                }
+            }
+        whole = whole || (going && node.children() <= kFan);
+        going = going && node.children() > kFan;
+        if (going) {
+            node.shift += kFanLog;
+            node.at = begin;
+            const int used = node.planes_of(planes, begin, node.shift);
+            if (copy == 0)
+#pragma unroll
+                for (int q0 = 0; q0 < most; q0 += planes) {
+                    u32 *slot = slot_of(node.from + begin + q0 / planes);
+#pragma unroll
+                    for (int w = 0; w < words; w++)
+#pragma unroll
+                        for (int q = q0; q < q0 + planes && q < most; q++)
+                            if (q < used)
+                                slot[place(w, q - q0)] = sum[w][q];
+                }
+        }
+        __threadfence();
     }
-    return last;
+    return whole;
 }
 
 #endif

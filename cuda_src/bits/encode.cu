@@ -65,14 +65,15 @@ extern "C" __global__ void __launch_bounds__(128, BS_RESIDENT) encode_rows(const
             __syncwarp();
             if (along)
                 fill_draws(halves, BS_CHUNKS, BS_LINE_DRAWS, p.seed, p.stream, lane,
-                           [&](int u) { return __shfl_sync(~0u, index, u) >> 3; });
+                           [&](int u) { return (p.first_index + (u64)__shfl_sync(~0u, index, u)) >> 3; });
             else
                 fill_singly(halves, BS_CHUNKS, BS_GROUP, 8 * BS_LINE_DRAWS, p.seed, p.stream, lane,
-                            [&](int u, int i) { return __shfl_sync(~0u, index, u) + i * (Index)p.index_col; });
+                            [&](int u, int i) { return p.first_index + (u64)(__shfl_sync(~0u, index, u) + i * (Index)p.index_col); });
             __syncwarp();
 #pragma unroll
             for (int u = 0; u < BS_CHUNKS; u++)
-                half_from[u] = 8 * BS_LINE_DRAWS * u + 4 * lane + (along ? (int)__shfl_sync(~0u, index, u) & 7 : 0);
+                half_from[u] =
+                    8 * BS_LINE_DRAWS * u + 4 * lane + (along ? (int)((u32)p.first_index + (u32)__shfl_sync(~0u, index, u)) & 7 : 0);
         }
         Index offsets = 0, divisors = 0;
         if (own.left && (varied || !quick)) {
@@ -189,10 +190,11 @@ extern "C" __global__ void BS_COLUMN_BOUNDS encode_columns(const EncodeParams p)
         if (p.rounding == BS_STOCHASTIC) {
             __syncwarp();
             if (along || downward)
-                fill_draws(halves, 32, BS_TILE_DRAWS, p.seed, p.stream, lane, [&](int i) { return (index + i * across_step) >> 3; });
+                fill_draws(halves, 32, BS_TILE_DRAWS, p.seed, p.stream, lane,
+                           [&](int i) { return (p.first_index + (u64)(index + i * across_step)) >> 3; });
             else
                 fill_singly(halves, 32, 32, 8 * BS_TILE_DRAWS, p.seed, p.stream, lane,
-                            [&](int r, int c) { return index + r * (Index)p.index_row + c * (Index)p.index_col; });
+                            [&](int r, int c) { return p.first_index + (u64)(index + r * (Index)p.index_row + c * (Index)p.index_col); });
             __syncwarp();
         }
         const Index offsets = left ? BS_AT(offset, batch, row0, col) : 0, divisors = left ? BS_AT(divisor, batch, row0, col) : 0;
@@ -218,7 +220,7 @@ extern "C" __global__ void BS_COLUMN_BOUNDS encode_columns(const EncodeParams p)
         };
         const auto half = [&](int r) {
             const int major = downward ? lane : r, minor = downward ? r : lane;
-            const int skip = along || downward ? (int)(index + major * across_step) & 7 : 0;
+            const int skip = along || downward ? (int)((u32)p.first_index + (u32)(index + major * across_step)) & 7 : 0;
             return halves[major * 8 * BS_TILE_DRAWS + skip + minor];
         };
         quantized(p, quick, false, get, both, four, half, codes);

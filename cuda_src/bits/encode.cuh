@@ -19,7 +19,7 @@ struct EncodeParams {
     i64 offset_batch, offset_row, offset_col;
     i64 divisor_batch, divisor_row, divisor_col;
     i64 width; // words of one plane of a line, or of a line of fields
-    u64 seed;
+    u64 seed, first_index; // random bits go by first_index + the logical index
     double offset_value, divisor_value, multiplier, low, high;
     u32 stream;
     float gain, middle, range, base, quick_limit; // bits/quick.cuh

@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const Octet
         if (mine.x) {
             if (varied)
                 s = steps_of(offset_at(p, BS_AT(offset, mine.batch, mine.row, 0)), divisor_at(p, BS_AT(divisor, mine.batch, mine.row, 0)));
-            const u64 draw = (u64)mine.line * (u64)octets + (u64)mine.at;
+            const u64 draw = p.first_index / 8 + (u64)mine.line * (u64)octets + (u64)mine.at; // first_index is a multiple of 8
             u32 w[4] = {}, c[8];
 #if BS_DRAWN
             words_of_draw(draw, all, w);

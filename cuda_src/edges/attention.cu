@@ -6,6 +6,7 @@
 //                     G[i, h] = sum_j a x[j, h], where x is the gradient by y; BS_ABOVE: beside it
 //                     G'[i, h] = sum_j a leaky' x[j, h] and share[i, h] = sum_j a leaky' <x, y>[j, h]
 //   BS_DROPOUT:       each a is kept or not, by a draw that row, column and head decide alone
+//   BS_INT8:          x are integers of 8 bits with one scale; results are float32
 //
 // A group of BS_LANES lanes walks a stretch of rows (csr/streams.cuh), up to BS_STEPS edges of one row at a time: their columns were loaded
 // while the edges before were at work; all their gathers are issued; each of the lanes that divide the edges among them makes the
@@ -34,18 +35,13 @@ struct AttentionParams {
     double lowest; // what the largest score is taken to be at first
     int heads, vectors; // vectors of a whole row
     int head_vectors; // of a head
+    int head_columns; // of a head of the results; with BS_RAGGED heads of x end with zeros up to whole vectors, those of results do not
     int bounded; // no score is larger than `lowest`, but for rounding: it serves as the largest in all rows
     u32 threshold; // what the random bits of an edge that is kept reach
+    const float *scale; // BS_INT8: what 1 is worth
 };
 
 // BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
-#ifndef BS_BLOCKS
-#if BS_TYPE == 3 || BS_PARTS > 1 || defined(BS_LARGE) || defined(BS_ABOVE) || defined(BS_TURNED) || __CUDA_ARCH__ < 900
-#define BS_BLOCKS 2
-#else
-#define BS_BLOCKS 3
-#endif
-#endif
 
 // BS_TOGETHER lanes, a power of two, have the same head.
 #define SPREAD (BS_TOGETHER < BS_STEPS ? BS_TOGETHER : BS_STEPS) // lanes that divide the edges of a batch among them
@@ -57,6 +53,12 @@ template <class T> BS_INLINE T of_edge(const T (&own)[OWN], int u)
 {
     return SPREAD == 1 ? own[u / SPREAD] : __shfl_sync(~0u, own[u / SPREAD], u % SPREAD * SHARE, BS_TOGETHER);
 }
+#ifdef BS_INT8
+struct Elements { // of a result
+    Element at[BS_ELEMENTS];
+};
+#endif
+
 struct Row {
     Sum most, total; // of all lanes alike; of this lane's own edges
     Sum sum[BS_PARTS * BS_ELEMENTS];
@@ -80,6 +82,30 @@ BS_INLINE void clear(Row &r, Sum lowest)
 #endif
 }
 
+// A vector of a row's result with heads side by side, in `out`.
+template <class T> BS_INLINE void store_result(const AttentionParams &p, T *out, Index row, int head, int vector, const T (&v)[BS_ELEMENTS])
+{
+#ifdef BS_RAGGED
+    const int column = (vector - head * p.head_vectors) * BS_ELEMENTS;
+    out += row_offset(row, p.heads * p.head_columns) + head * p.head_columns + column;
+#pragma unroll
+    for (int i = 0; i < BS_ELEMENTS; i++)
+        if (column + i < p.head_columns)
+            out[i] = v[i];
+#else
+    out += row_offset(row, p.vectors * BS_ELEMENTS) + vector * BS_ELEMENTS;
+#ifdef BS_INT8
+#pragma unroll
+    for (int i = 0; i < BS_ELEMENTS; i += 4)
+        *(float4 *)(out + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+#else
+#pragma unroll
+    for (int i = 0; i < BS_ELEMENTS; i++)
+        out[i] = v[i];
+#endif
+#endif
+}
+
 // Sum over the lanes that divide the edges of a head among them.
 BS_INLINE Sum over_spread(Sum x)
 {
@@ -95,6 +121,11 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
     const int v0 = blockIdx.y * BS_LANES * BS_PARTS + t;
     const int head = min(v0 / p.head_vectors, p.heads - 1);
     const int bytes = p.vectors * BS_VECTOR;
+#ifdef BS_INT8
+    const Sum worth = __ldg(p.scale);
+#else
+    const Sum worth = 1;
+#endif
     const int own = t % BS_TOGETHER / SHARE; // edges own, own + SPREAD, ... of a batch are this lane's
     const char *x = in_registers(p.x + (i64)v0 * BS_VECTOR);
     Sum factor = (Sum)p.factor, lowest = (Sum)p.lowest;
@@ -189,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
         __syncwarp(); // nothing that waits for a load may stand in front of another load
         // ---- scores of the lane's own edges
 #ifdef BS_COSINE
-#if BS_TYPE != BS_F16 // whose squares float32 holds
+#if BS_TYPE != BS_F16 && !defined(BS_INT8) // whose squares float32 holds
         if (first) {
             // The row is brought near 1 by the power of two in the inverse of its norm, which then holds the rest: no product overflows.
             const Sum power = power_near(target);
@@ -325,7 +356,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
                         if (v0 + j * BS_LANES < p.vectors)
 #pragma unroll
                             for (int i = 0; i < BS_ELEMENTS; i++)
-                                part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.sum[j * BS_ELEMENTS + i];
+                                part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.sum[j * BS_ELEMENTS + i] * worth;
 #ifdef BS_ABOVE
                     part += 2 * p.heads + p.vectors * BS_ELEMENTS;
                     if (v0 < p.vectors && v0 % p.head_vectors == 0)
@@ -335,7 +366,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
                         if (v0 + j * BS_LANES < p.vectors)
 #pragma unroll
                             for (int i = 0; i < BS_ELEMENTS; i++)
-                                part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.above[j * BS_ELEMENTS + i];
+                                part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.above[j * BS_ELEMENTS + i] * worth;
 #endif
                 } else {
 #ifdef BS_TURNED
@@ -346,22 +377,32 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #pragma unroll
                     for (int j = 0; j < BS_PARTS; j++)
                         if (v0 + j * BS_LANES < p.vectors) {
+#ifdef BS_INT8
+                            Elements y;
+#else
                             Vector y;
+#endif
 #pragma unroll
                             for (int i = 0; i < BS_ELEMENTS; i++)
-                                y.at[i] = narrow(r.sum[j * BS_ELEMENTS + i] * scale);
+                                y.at[i] = narrow(r.sum[j * BS_ELEMENTS + i] * (scale * worth));
+#if defined(BS_RAGGED) || defined(BS_INT8)
+                            store_result(p, (Element *)p.out, row, head, v0 + j * BS_LANES, y.at);
+#else
                             store_vector(p.out + row_offset(row, bytes) + (v0 + j * BS_LANES) * BS_VECTOR, y);
+#endif
                         }
 #ifdef BS_ABOVE
                     if (v0 < p.vectors && v0 % p.head_vectors == 0)
                         ((Sum *)p.share)[row_offset(row, p.heads) + head] = share * scale;
 #pragma unroll
                     for (int j = 0; j < BS_PARTS; j++)
-                        if (v0 + j * BS_LANES < p.vectors)
+                        if (v0 + j * BS_LANES < p.vectors) {
+                            Second y[BS_ELEMENTS];
 #pragma unroll
                             for (int i = 0; i < BS_ELEMENTS; i++)
-                                ((Second *)p.above)[row_offset(row, p.vectors * BS_ELEMENTS) + (v0 + j * BS_LANES) * BS_ELEMENTS + i] =
-                                    second_of(r.above[j * BS_ELEMENTS + i] * scale);
+                                y[i] = second_of(r.above[j * BS_ELEMENTS + i] * (scale * worth));
+                            store_result(p, (Second *)p.above, row, head, v0 + j * BS_LANES, y);
+                        }
 #endif
                     if (p.lse && v0 < p.vectors && v0 % p.head_vectors == 0)
                         ((Sum *)p.lse)[row_offset(row, p.heads) + head] = r.most + logarithm(total);

@@ -9,12 +9,46 @@ struct AttentionRowsParams {
     const void *partial;
     i64 rows;
     int heads, vectors, head_elements;
+    int head_columns;    // of a head of the results; those that a head has more in `partial` are zeros
+    int parts;           // threads of a column that share its pieces
     void *share, *above; // as in edges/attention.cu
 };
 
-// A block for each piece, of which the first of a row joins all of the row, in order; a thread for each column.
-extern "C" __global__ void __launch_bounds__(256, 2) join_pieces(const AttentionRowsParams p)
+// Sums of some pieces of a row, of one column: the largest score, and what the pieces have with their weights relative to that.
+struct Joined {
+    Sum most, total, sum;
+#ifdef BS_ABOVE
+    Sum share, above;
+#endif
+};
+
+// `a` and `b` together, a's first.
+BS_INLINE Joined join(const Joined &a, const Joined &b)
 {
+    Joined c;
+    c.most = larger(a.most, b.most);
+    const Sum left = quick_exp(a.most - c.most), right = quick_exp(b.most - c.most);
+    c.total = fused(b.total, right, a.total * left);
+    c.sum = fused(b.sum, right, a.sum * left);
+#ifdef BS_ABOVE
+    c.share = fused(b.share, right, a.share * left);
+    c.above = fused(b.above, right, a.above * left);
+#endif
+    return c;
+}
+
+#if BS_TYPE == 3
+#define BS_JOIN_THREADS 512 // of a block at most
+#else
+#define BS_JOIN_THREADS 1024
+#endif
+#define BS_AT_ONCE 4         // pieces
+
+// A block for each piece, of which the first of a row joins all of the row; a thread for each column of some of the pieces. `parts` threads
+// of a column take so many stretches of the pieces, in order, and what they have joined is joined in order too.
+extern "C" __global__ void __launch_bounds__(BS_JOIN_THREADS, 1) join_pieces(const AttentionRowsParams p)
+{
+    __shared__ Joined joined[BS_JOIN_THREADS];
     Stretch at;
     int first, count;
     stretch_of(p.s, blockIdx.x, at);
@@ -22,36 +56,50 @@ extern "C" __global__ void __launch_bounds__(256, 2) join_pieces(const Attention
     if (first != at.piece)
         return;
     const int cols = p.vectors * BS_ELEMENTS, own = 2 * p.heads + cols, stride = BS_SUMS * own;
+    const int width = (int)blockDim.x / p.parts, part = (int)threadIdx.x / width, c = (int)threadIdx.x - part * width;
+    const int begin = (int)((i64)count * part / p.parts), end = (int)((i64)count * (part + 1) / p.parts);
     const Sum *partial = (const Sum *)p.partial + (i64)first * stride;
-    for (int col = threadIdx.x; col < cols; col += blockDim.x) {
-        const int head = col / p.head_elements;
-        Sum most = partial[head];
-#pragma unroll 8
-        for (int i = 1; i < count; i++)
-            most = larger(most, partial[(i64)i * stride + head]);
-        Sum total = 0, sum = 0, share = 0, above = 0;
-#pragma unroll 4
-        for (int i = 0; i < count; i++) {
-            const Sum *part = partial + (i64)i * stride;
-            const Sum shrink = quick_exp(part[head] - most);
-            total = fused(part[p.heads + head], shrink, total);
-            sum = fused(part[2 * p.heads + col], shrink, sum);
+    for (int base = 0; base < cols; base += width) {
+        const int col = min(base + c, cols - 1), head = col / p.head_elements;
+        Joined all = {}; // of nothing: with a total of 0 it changes nothing but where its largest score is larger
+        all.most = partial[head];
+        for (int i = begin; i < end; i += BS_AT_ONCE) {
+            Joined some[BS_AT_ONCE];
+#pragma unroll
+            for (int k = 0; k < BS_AT_ONCE; k++) {
+                const Sum *piece = partial + (i64)min(i + k, end - 1) * stride;
+                some[k].most = piece[head], some[k].total = piece[p.heads + head], some[k].sum = piece[2 * p.heads + col];
 #ifdef BS_ABOVE
-            share = fused(part[own + p.heads + head], shrink, share);
-            above = fused(part[own + 2 * p.heads + col], shrink, above);
+                some[k].share = piece[own + p.heads + head], some[k].above = piece[own + 2 * p.heads + col];
 #endif
+            }
+#pragma unroll
+            for (int k = 0; k < BS_AT_ONCE; k++)
+                if (i + k < end)
+                    all = join(all, some[k]);
         }
+        joined[threadIdx.x] = all;
+        __syncthreads();
+        if (part == 0 && base + c < cols) {
+            for (int i = 1; i < p.parts; i++)
+                all = join(all, joined[i * width + c]);
 #ifdef BS_TURNED
-        total = 1;
+            all.total = 1;
 #endif
-        ((Element *)p.out)[(i64)at.row * cols + col] = narrow(sum / total);
+            const int column = col - head * p.head_elements;
+            const i64 at_result = ((i64)at.row * p.heads + head) * p.head_columns + column;
+            if (column < p.head_columns)
+                ((Element *)p.out)[at_result] = narrow(all.sum / all.total);
 #ifdef BS_ABOVE
-        ((Second *)p.above)[(i64)at.row * cols + col] = second_of(above / total);
-        if (col % p.head_elements == 0)
-            ((Sum *)p.share)[(i64)at.row * p.heads + head] = share / total;
+            if (column < p.head_columns)
+                ((Second *)p.above)[at_result] = second_of(all.above / all.total);
+            if (column == 0)
+                ((Sum *)p.share)[(i64)at.row * p.heads + head] = all.share / all.total;
 #endif
-        if (p.lse && col % p.head_elements == 0)
-            ((Sum *)p.lse)[(i64)at.row * p.heads + head] = most + logarithm(total);
+            if (p.lse && column == 0)
+                ((Sum *)p.lse)[(i64)at.row * p.heads + head] = all.most + logarithm(all.total);
+        }
+        __syncthreads(); // the table is written again
     }
 }
 
@@ -100,15 +148,15 @@ extern "C" __global__ void __launch_bounds__(256) inverse_norms(const AttentionR
 }
 
 struct AttentionEndsParams {
-    const char *x, *y;   // (rows, heads, width)
-    const void *above;   // Second, or null
-    const void *share;   // Sum (rows, heads)
+    const char *x, *y; // (rows, heads, width)
+    const void *above; // Second, or null
+    const void *share; // Sum (rows, heads)
     const void *lse, *target; // Sum (rows, heads)
-    void *ends;          // Ends (rows, heads), or null
-    void *out;           // Sum (rows, heads), or null
+    void *ends; // Ends (rows, heads), or null
+    void *out; // Sum (rows, heads), or null
     double slope;
-    i64 items;           // rows * heads
-    int vectors;         // of a head
+    i64 items; // rows * heads
+    int vectors; // of a head
 };
 
 // Dot products of the heads of rows, BS_LANES lanes a head. BS_TURNED: out = <x, above> - share, the gradient by the scores of the nodes

@@ -24,9 +24,6 @@ struct CosineVjpParams {
 };
 
 // BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
-#ifndef BS_BLOCKS
-#define BS_BLOCKS 2
-#endif
 #define SPREAD (BS_LANES < BS_STEPS ? BS_LANES : BS_STEPS) // lanes that divide the edges of a batch among them
 #define SHARE (BS_LANES / SPREAD) // lanes that have the same edges
 #define OWN (BS_STEPS / SPREAD) // edges of a batch that are one lane's

@@ -4,16 +4,11 @@
 // Pairs of edge and head are dealt out as in edges/sddmm_dot.cu, 32 to a warp. A lane makes BS_VECTOR bytes of results at a time, from a word of
 // each row. Bound by writing the results: four bytes an element, of which the rows are one to an eighth.
 //
-// BS_COLUMNS: a scale or an offset may depend on the column.
+// BS_COLUMNS: a scale or an offset may depend on the column. BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
 #include "edges/ends.cuh"
 
 #define GROUPS (32 / BS_LANES)
 #define BATCHES (BS_LANES / BS_STEPS)
-#if defined(BS_LARGE) || defined(BS_COLUMNS)
-#define BS_BLOCKS 3
-#else
-#define BS_BLOCKS 4
-#endif
 
 #ifdef BS_REAL
 typedef float Value;

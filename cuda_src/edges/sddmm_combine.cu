@@ -1,14 +1,7 @@
 // Sums, products, differences or quotients of two rows for every edge, element by element: out[e, d] = x[row of e, d] op y[column of e, d].
 // Edges are dealt out as in edges/sddmm_dot.cu, 32 to a warp; bound by writing the result.
+// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
 #include "edges/ends.cuh"
-
-#ifdef BS_LARGE
-#define BS_BLOCKS 2
-#elif BS_TYPE == BS_F16 || BS_TYPE == BS_BF16
-#define BS_BLOCKS 3
-#else
-#define BS_BLOCKS 4
-#endif
 
 #define GROUPS (32 / BS_LANES)
 #define BATCHES (BS_LANES / BS_STEPS)

@@ -39,12 +39,18 @@ typedef u32 Raw;
 #else
 typedef u16 Raw;
 #endif
-#define BS_ELEMENTS (BS_VECTOR / (int)sizeof(Element))
+// BS_INT8: what is loaded are integers of 8 bits, which BS_TYPE (float32) elements come from.
+#ifdef BS_INT8
+typedef signed char Loaded;
+#else
+typedef Element Loaded;
+#endif
+#define BS_ELEMENTS (BS_VECTOR / (int)sizeof(Loaded))
 
 struct Vector {
     union {
         Raw raw;
-        Element at[BS_ELEMENTS];
+        Loaded at[BS_ELEMENTS];
 #if BS_VECTOR >= 4
         u32 word[BS_VECTOR / 4];
 #endif
@@ -152,7 +158,10 @@ BS_INLINE void store_vector(char *at, const Vector &v) { *(Raw *)at = v.raw; }
 
 BS_INLINE Sum widen(const Vector &v, int i)
 {
-#if BS_TYPE == BS_F16
+#ifdef BS_INT8
+    // The byte, larger by 128, becomes the fraction of 2^23.
+    return bs_float_of(__byte_perm(v.word[i / 4] ^ 0x80808080u, 0x4b000000u, 0x7440u + (unsigned)(i % 4))) - 8388736.0f;
+#elif BS_TYPE == BS_F16
     return float_of_f16(v.at[i]);
 #elif BS_TYPE == BS_BF16 && BS_VECTOR >= 4
     const u32 w = v.word[i / 2];

@@ -32,7 +32,10 @@ struct QuantizedParams {
     int m, n, k, w_words, codes_words, codes_bits;
     int n_tiles, full, split, per_part, units; // see Unit
     int bulk, pairs;                           // whether y is set; whether two neighbours of the result may be stored at once
-    int pad[8];
+    int k_parts; // of the contraction axis, which units of the same rows and columns share (quantized/wgmma.cu)
+    int *partial,
+        *arrived; // their sums, in the order of fragments; of each warp and tile, how many parts have come: zeros before and after
+    int pad[2];
 };
 
 // ---- the grid

@@ -24,37 +24,59 @@ struct Shared {
     u32 left, right, staging, left_full, left_empty, right_full, right_empty; // addresses
 };
 
-// 128 rows and the tiles of columns `first` to `last` - 1: of the first `full` units all, then of each 128 rows `split` units share them.
+BS_INLINE int blocks_of(const QuantizedParams &g) { return (g.k + kRowBytes - 1) / kRowBytes; }
+
+// 128 rows, the tiles of columns `first` to `last` - 1 and the blocks of the contraction axis `begin` to `end` - 1: of the first `full` units
+// all, then of each 128 rows `split` units share the columns, or such units share the contraction axis, `part` by part.
 struct Unit {
-    int m_tile, first, last;
+    int m_tile, first, last, part;
+    unsigned range; // begin | end << 16, which saves a register
+
+    __device__ __forceinline__ int begin() const { return (int)(range & 0xffffu); }
+    __device__ __forceinline__ int end() const { return (int)(range >> 16); }
 };
 
 BS_INLINE Unit unit_of(const QuantizedParams &g, int index)
 {
+    const int blocks = blocks_of(g);
     if (index < g.full)
-        return {index, 0, g.n_tiles};
-    const int rest = index - g.full, rows = rest / g.split, first = (rest - rows * g.split) * g.per_part;
-    return {g.full + rows, first, min(g.n_tiles, first + g.per_part)};
+        return {index, 0, g.n_tiles, 0, (unsigned)blocks << 16};
+    int rest = index - g.full, part = 0;
+    if (g.k_parts > 1) {
+        part = rest % g.k_parts;
+        rest /= g.k_parts;
+    }
+    const int rows = rest / g.split, first = (rest - rows * g.split) * g.per_part;
+    const unsigned range = (unsigned)(blocks * part / g.k_parts) | (unsigned)(blocks * (part + 1) / g.k_parts) << 16;
+    return {g.full + rows, first, min(g.n_tiles, first + g.per_part), part, range};
 }
 
-BS_INLINE int blocks_of(const QuantizedParams &g) { return (g.k + kRowBytes - 1) / kRowBytes; }
-
 // Whether the codes of 128 rows do not fit into the ring, so that every tile of columns has them made again.
-BS_INLINE bool makes_again(const QuantizedParams &g) { return g.k > kLeftSlots * kRowBytes; }
+BS_INLINE bool makes_again(const QuantizedParams &g) { return blocks_of(g) > kLeftSlots * g.k_parts; }
 
 // ---- loading warps
 // What a loading warp goes through: every seventh part of the blocks of the contraction axis, for every unit (and tile, if need be).
 struct Walk {
     const QuantizedParams &g;
-    int index, pass = 0, block = 0, part;
-    Unit unit;
+    int index, pass = 0, part, block;
+    int m_tile, tiles; // of columns; negative if there are tiles before them: what is needed of a unit, in few registers
+    unsigned range;
 
     __device__ __forceinline__ explicit Walk(const QuantizedParams &params)
-        : g(params), index(blockIdx.x), part((int)(threadIdx.x >> 5) - kConsumerWarps), unit(unit_of(params, blockIdx.x))
+        : g(params), index(blockIdx.x), part((int)(threadIdx.x >> 5) - kConsumerWarps)
     {
+        take();
+    }
+
+    __device__ __forceinline__ void take()
+    {
+        const Unit unit = unit_of(g, index);
+        m_tile = unit.m_tile, tiles = unit.first ? unit.first - unit.last : unit.last, range = unit.range;
+        block = unit.begin();
     }
 
     __device__ __forceinline__ bool done() const { return index >= g.units; }
+    __device__ __forceinline__ bool leads() const { return pass == 0 && tiles > 0; } // nobody has had these codes
 
     __device__ __forceinline__ void step()
     {
@@ -62,18 +84,18 @@ struct Walk {
         if (part < kParts)
             return;
         part -= kParts;
-        if (++block < blocks_of(g))
+        if (++block < (int)(range >> 16))
             return;
-        block = 0;
-        if (makes_again(g) && ++pass < unit.last - unit.first)
+        block = (int)(range & 0xffffu);
+        if (makes_again(g) && ++pass < abs(tiles))
             return;
         pass = 0;
         index += gridDim.x;
         if (!done())
-            unit = unit_of(g, index);
+            take();
     }
 
-    __device__ __forceinline__ int row() const { return unit.m_tile * kTileRows + part * BS_AHEAD; }
+    __device__ __forceinline__ int row() const { return m_tile * kTileRows + part * BS_AHEAD; }
 };
 
 // Where a part of a block comes from. Rows behind the last one are that one again: nobody stores what comes of them.
@@ -124,7 +146,7 @@ template <bool usual, bool keeps> struct Loader {
     __device__ __forceinline__ void store(const Four (&fours)[BS_AHEAD])
     {
         const int lane = threadIdx.x & 31, row = here.row(), column = here.block * kRowBytes + 4 * lane;
-        const bool wanted = keeps && here.pass == 0 && here.unit.first == 0;
+        const bool wanted = keeps && here.leads();
         barrier_wait(s.left_empty + ring.slot * 8, ring.phase);
         // Rows are stored as the matrix units want them: 16-byte chunk c of row r at c ^ (r & 7), where r & 7 is i & 7.
         const u32 line = s.left + ring.slot * kBytesBlock + (row % kTileRows) * kRowBytes, chunk = (lane >> 2) << 4, rest = (lane & 3) * 4;
@@ -191,7 +213,7 @@ BS_INLINE void load_weights(const QuantizedParams &g, const Shared &s)
     for (int index = blockIdx.x; index < g.units; index += gridDim.x) {
         const Unit unit = unit_of(g, index);
         for (int tile = unit.first; tile < unit.last; tile++)
-            for (int block = 0; block < blocks_of(g); block++) {
+            for (int block = unit.begin(); block < unit.end(); block++) {
                 const u32 full = s.right_full + ring.slot * 8;
                 barrier_wait(s.right_empty + ring.slot * 8, ring.phase);
                 barrier_expect(full, kBytesBlock);

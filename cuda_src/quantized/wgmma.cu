@@ -6,7 +6,7 @@
 // and let the copy engine store what they have scaled. A row of X is read and quantised once if its codes fit into the ring (k <= 1024),
 // or if n <= 128; else once for each 128 columns, out of the L2. Accumulators of 64 x 128 leave room for so many warps without handing
 // registers round: with 64 x 256 the assembler allows no more than 384 threads. What is left when all blocks have had their share is split
-// by columns among them.
+// by columns among them; where k is long for so few rows, blocks share the contraction axis too, and whoever is last adds up, exactly.
 //
 // Compile-time: see quantized/load.cuh; BS_AHEAD (8, 16). Floor on an H200: bytes of X and of the result at 4.0 TB/s (read and write
 // together), 2 m n k operations at 1.93e15 a second. (169 343 x 512) x (512 x 512): 174 us and 46 us. Not timed yet; what was counted is in
@@ -88,6 +88,40 @@ struct Consumer {
         wgmma_pin(acc); // and what is read for the next columns does not come before this
     }
 
+    // The sums of a part wait in memory; the warp that comes last adds all parts of its rows. False for all others.
+    __device__ __forceinline__ bool add_parts(int tile, int part)
+    {
+        constexpr int threads = 32 * kConsumerWarps;
+        int4 *const slots = (int4 *)g.partial + (long long)tile * g.k_parts * 16 * threads + threadIdx.x;
+        int *const arrived = g.arrived + tile * kConsumerWarps + (threadIdx.x >> 5);
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+            slots[(part * 16 + j) * threads] = make_int4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+        __threadfence();
+        __syncwarp();
+        int before = 0;
+        if ((threadIdx.x & 31) == 0)
+            before = atomicAdd(arrived, 1);
+        if (__shfl_sync(~0u, before, 0) != g.k_parts - 1)
+            return false;
+        __threadfence();
+        if ((threadIdx.x & 31) == 0)
+            *arrived = 0; // for the next launch
+#pragma unroll 1
+        for (int other = 0; other < g.k_parts; other++) {
+            if (other == part)
+                continue;
+#pragma unroll
+            for (int j = 0; j < 16; j++) {
+                if (j % 4 == 0)
+                    asm volatile("" ::: "memory"); // four loads at a time: the sums take most registers
+                const int4 v = __ldcg(slots + (other * 16 + j) * threads);
+                acc[4 * j] += v.x, acc[4 * j + 1] += v.y, acc[4 * j + 2] += v.z, acc[4 * j + 3] += v.w;
+            }
+        }
+        return true;
+    }
+
     // Straight from the registers: every four lanes write 32 bytes of a row.
     __device__ __forceinline__ void store(int row, int column)
     {
@@ -129,7 +163,7 @@ struct Consumer {
 
     __device__ __forceinline__ void run()
     {
-        const int lane = threadIdx.x & 31, blocks = blocks_of(g);
+        const int lane = threadIdx.x & 31;
         const bool again = makes_again(g);
 #pragma unroll 1
         for (int index = blockIdx.x; index < g.units; index += gridDim.x) {
@@ -140,11 +174,13 @@ struct Consumer {
                 if (!again)
                     left = begin;
 #pragma unroll 1
-                for (int block = 0; block < blocks; block++)
-                    multiply(again || tile == unit.first, again || tile == unit.last - 1, block == 0);
+                for (int block = unit.begin(); block < unit.end(); block++)
+                    multiply(again || tile == unit.first, again || tile == unit.last - 1, block == unit.begin());
                 wgmma_wait<0>();
                 wgmma_pin(acc);
                 release();
+                if (g.k_parts > 1 && !add_parts(unit.m_tile * g.n_tiles + tile, unit.part))
+                    continue;
                 const int row0 = unit.m_tile * kTileRows + (threadIdx.x >> 7) * 64;
                 if (g.bulk)
                     store_bulk(row0, tile * kTileColumns);

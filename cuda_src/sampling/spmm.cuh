@@ -9,16 +9,7 @@
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
-// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
-#ifndef BS_BLOCKS
-#if defined(BS_LARGE) || BS_KIND == BS_FLOAT64
-#define BS_BLOCKS 4
-#elif defined(BS_CODES)
-#define BS_BLOCKS (BS_WEIGHTS ? (__CUDA_ARCH__ >= 1000 ? 3 : 4) : __CUDA_ARCH__ == 900 ? 7 : 5)
-#else
-#define BS_BLOCKS (__CUDA_ARCH__ == 900 ? 6 : 4)
-#endif
-#endif
+// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
 
 struct SampleSpmmParams {
     Streams streams; // of the samples, of which the walk needs no columns

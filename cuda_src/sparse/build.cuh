@@ -34,6 +34,19 @@ static __device__ __forceinline__ i64 last_start(const Index *starts, i64 low, i
     return low;
 }
 
+// The first of [low, high) that is not below the column.
+static __device__ __forceinline__ i64 first_from(const Index *columns, i64 low, i64 high, i64 column)
+{
+    while (low < high) {
+        const i64 middle = low + (high - low) / 2;
+        if (columns[middle] < column)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 // The first and the last of `rows` rows that a block's entries [from, to) are in; of an indptr that is not believed, some rows. All threads.
 static __device__ __forceinline__ void rows_of_chunk(const Index *starts, i64 rows, i64 from, i64 to, i64 ends[2])
 {

@@ -10,7 +10,9 @@
 // Floor: edges * row bytes at 9 TB/s from rows of 64 bytes on, edges at 155 G/s below, x in the L2; and the compulsory bytes.
 //
 // BS_OUT: 0 int32, 1 float32, 2 the chain of an epilogue; BS_MEAN: of means, as float32 of integers always is. BS_WEIGHTS: 1 edges have int32
-// values, 2 float32 ones, with which the sums are float32: a rounding for each edge, the pieces of long rows added in order.
+// values, 2 float32 ones, with which the sums are float32: a rounding for each edge, the pieces of long rows added in order. BS_PER_HEAD: edges
+// have a value for each head. BS_NODES: the int32 value of an edge is that of its column, a byte of a table which is gathered along with the
+// row; 32 bytes of the L2 more an edge.
 #define BS_KIND 2
 #define BS_ACC 2
 #define BS_BYTES (4 * BS_WORDS)
@@ -36,6 +38,9 @@ struct CodeSum {
 #if BS_WEIGHTS
     Total w[BS_U];
 #endif
+#ifdef BS_PER_HEAD
+    int head; // of this lane's integers
+#endif
 
     __device__ __forceinline__ CodeSum(const CodeParams &params, const Stretch &stretch) : p(params), at(stretch)
     {
@@ -46,17 +51,31 @@ struct CodeSum {
         there = vector < p.vectors;
         // Lanes beyond the row read with the others.
         x = kept(p.x + (bs_u64)(unsigned)min(vector, p.gathered - 1) * BS_BYTES);
+#ifdef BS_PER_HEAD
+        head = min(vector * kCodes / p.padded, p.heads - 1);
+#endif
         sums.clear();
     }
 
     __device__ __forceinline__ void batch(Index base, int left)
     {
-#if BS_WEIGHTS
+#ifdef BS_PER_HEAD
+        const Total *from = (const Total *)p.values + ((bs_u64)base * (unsigned)p.heads + (unsigned)head);
+#pragma unroll
+        for (int u = 0; u < BS_U; u++)
+            w[u] = u < left ? __ldg(from + u * p.heads) : (Total)0;
+#elif BS_WEIGHTS && !BS_NODES
         load_run(w, (const Total *)p.values + base, left);
 #endif
     }
 
-    __device__ __forceinline__ void gather(int u, Index column, Index) { load_vector(codes[u], row_address(x, column, p.row_bytes)); }
+    __device__ __forceinline__ void gather(int u, Index column, Index)
+    {
+        load_vector(codes[u], row_address(x, column, p.row_bytes));
+#if BS_NODES
+        w[u] = __ldg((const unsigned char *)p.values + column);
+#endif
+    }
 
     __device__ __forceinline__ void add_all()
     {

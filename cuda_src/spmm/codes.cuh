@@ -18,6 +18,9 @@
 #ifndef BS_WEIGHTS
 #define BS_WEIGHTS 0
 #endif
+#ifndef BS_NODES
+#define BS_NODES 0
+#endif
 #ifndef BS_SIGNED // of integers of 8 bits; others are told by `flip`
 #define BS_SIGNED 0
 #endif
@@ -50,7 +53,7 @@ struct CodeParams {
     Units units;
     const char *x; // rows of `row_bytes`, 16-byte aligned
     void *out; // int32 or float32 (rows, columns)
-    const void *values; // of the edges: int32 or float32
+    const void *values; // of the edges, or of edges and heads: int32 or float32; BS_NODES: of the columns, a byte each
     PackedSum *partial; // (pieces, slices, lanes)
     int *arrived; // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
     unsigned row_bytes;

@@ -23,6 +23,14 @@ struct CodeSums {
 #if BS_FLOATS
         const float zero = 8388608.0f + (float)base;
 #endif
+#if BS_NODES && BS_BITS <= 4
+        // Halves of a word hold the products of 16 edges, 15 * 255 each at most: one multiplication for two integers.
+        static_assert(BS_U <= 16, "products of a batch fit into 16 bits");
+        unsigned pairs[BS_WORDS * shifts][2];
+#pragma unroll
+        for (int i = 0; i < BS_WORDS * shifts; i++)
+            pairs[i][0] = pairs[i][1] = 0;
+#endif
 #pragma unroll
         for (int u = 0; u < BS_U; u++)
             if (u >= from && u < to) {
@@ -31,6 +39,10 @@ struct CodeSums {
                     unsigned all = codes[u].of[i / shifts];
                     asm volatile("" : "+r"(all));
                     const unsigned word = shifts > 1 ? spread(all, i % shifts, flip) : all ^ flip;
+#if BS_NODES && BS_BITS <= 4
+                    pairs[i][0] += (unsigned)w[u] * (word & 0x00ff00ffu);
+                    pairs[i][1] += (unsigned)w[u] * __byte_perm(word, 0, 0x4341);
+#else
 #pragma unroll
                     for (int k = 0; k < places; k++) {
                         Total &sum = of[i / shifts * kEach + k * shifts + i % shifts];
@@ -41,11 +53,21 @@ struct CodeSums {
                         sum += w[u] * (int)((word >> (k * 32 / places)) & (places == 2 ? 0xffffu : 0xffu));
 #endif
                     }
+#endif
                 }
 #if !BS_FLOATS
                 weights += w[u];
 #endif
             }
+#if BS_NODES && BS_BITS <= 4
+#pragma unroll
+        for (int i = 0; i < BS_WORDS * shifts; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const unsigned both = pairs[i][k & 1];
+                of[i / shifts * kEach + k * shifts + i % shifts] += (int)(k & 2 ? both >> 16 : both & 0xffffu);
+            }
+#endif
     }
 
     __device__ __forceinline__ void settle(unsigned, int) {}

@@ -170,7 +170,7 @@ struct Aggregate {
         finish_vector(p, row, count, total, limit, out, start, lane, lanes, slice == p.slices - 1 && k == BS_V - 1, strange);
 #else
         if (k == 0 || is_there(k))
-            finish_row(p, row, count, total, result_of(row, k));
+            finish_row(p, row, count, total, first + (unsigned)(k * lanes), result_of(row, k));
 #endif
     }
 

@@ -9,18 +9,23 @@
 #include "spmm/signs.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
+// BS_RAGGED: rows of x end with zeros up to whole vectors, rows of the result do not.
+#ifndef BS_RAGGED
+#define BS_RAGGED 0
+#endif
 #define BS_RUN (BS_EACH < 4 ? BS_EACH : 4) // sums that go through the chain together
 
 struct SpmmParams {
     Streams streams;
     Units units;
     const void *x;      // (columns of the pattern, vectors * BS_EACH), rows contiguous
-    void *out;          // (rows, vectors * BS_EACH) Out
+    void *out;          // (rows, columns) Out
     const void *values; // of the edges, (edges,) or (edges, heads); with BS_VALUE16 elements as those of x
     const float *row_scale, *col_scale;
     Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
     int *arrived;  // (pieces, slices, lanes): how many pieces of a row are there, at the first one's place; zeros before and after
     unsigned vectors;   // of a row of x
+    unsigned columns;   // of the result
     unsigned row_bytes, out_bytes; // of a row of x, of the result
     int slices;         // of BS_V * lanes vectors
     int heads, width;   // elements of a head
@@ -78,8 +83,22 @@ BS_INLINE Acc times(Acc a, Acc b)
 #endif
 }
 
-// The result of a row of `count` edges, from its sums; stored at `out`.
-BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sums &sums, char *out)
+// Vector number `vector` of a row's result, at `out`.
+template <class T> BS_INLINE void store_result(const SpmmParams &p, unsigned vector, char *out, const Vector<BS_EACH, T> &v)
+{
+#if BS_RAGGED
+    const unsigned left = p.columns - vector * BS_EACH;
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j++)
+        if ((unsigned)j < left)
+            ((T *)out)[j] = v.of[j];
+#else
+    store_vector(out, v);
+#endif
+}
+
+// The result of a row of `count` edges, from its sums; vector number `vector` is stored at `out`.
+BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sums &sums, unsigned vector, char *out)
 {
     Vector<BS_EACH, Out> v;
 #if BS_ROW_SCALE
@@ -115,7 +134,7 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
             v.of[j + 1 < BS_EACH ? j + 1 : j] = (unsigned short)(both >> 16);
     }
 #endif
-    store_vector(out, v);
+    store_result(p, vector, out, v);
 }
 
 #if BS_FINISH
@@ -149,7 +168,7 @@ BS_INLINE void finish_vector(const SpmmParams &p, Index row, Index count, const 
     for (int j = 0; j < BS_EACH; j++)
         stored.of[j] = v[j];
     if (vector < p.vectors)
-        store_vector(out, stored);
+        store_result(p, vector, out, stored);
 #endif
 }
 #endif

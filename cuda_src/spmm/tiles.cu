@@ -4,16 +4,6 @@
 // rows of all windows' columns from the L2.
 #include "spmm/tiles_steps.cuh"
 
-BS_INLINE Piece load_piece(const Piece *from)
-{
-    union {
-        int4 v[2];
-        Piece p;
-    } both;
-    both.v[0] = __ldg((const int4 *)from), both.v[1] = __ldg((const int4 *)from + 1);
-    return both.p;
-}
-
 // Sum of a row as it is stored: a mean, scaled.
 BS_INLINE float finished(float sum, i64 row, const TilesParams &p)
 {
@@ -153,16 +143,7 @@ extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) spmm_tile
     l.below = (1u << (lane * BS_BITS & 31)) - 1;
     l.offsets = p.offsets + (piece.tile * BS_WORDS + l.q) * BS_M;
 #elif BS_WEIGHTS == BS_CSR
-    const u32 every = BS_TYPE == BS_FLOAT ? 0x3333u : 0x0f0f0f0fu;
-    const int quad = 4 * BS_BITS * l.g & 31;
-#pragma unroll
-    for (int upper = 0; upper < 2; upper++) {
-        l.row[upper] = every << BS_ROWS * upper << quad;
-        l.row_below[upper] = l.row[upper] & ((1u << (lane * BS_BITS & 31)) - 1);
-#pragma unroll
-        for (int m = 0; m < BS_M; m++)
-            l.next[m][upper] = __ldg(p.row_offsets + (at * BS_M + m) * 16 + l.g + 8 * upper);
-    }
+    follow_rows(l, p.row_offsets + at * (16 * BS_M));
 #endif
 
     float sum[BS_M][BS_WIDTH][4];

@@ -50,6 +50,16 @@ struct Piece {
     int split; // of the kernel that adds up: how many slots follow
 };
 
+BS_INLINE Piece load_piece(const Piece *from)
+{
+    union {
+        int4 v[2];
+        Piece p;
+    } both;
+    both.v[0] = __ldg((const int4 *)from), both.v[1] = __ldg((const int4 *)from + 1);
+    return both.p;
+}
+
 struct TilesParams {
     const void *x;
     void *y;

@@ -16,6 +16,30 @@ struct Lane {
     u32 next[BS_M][2];    // values in the order of rows: where the rows go on
 };
 
+// Of a tile's 16 rows a lane follows two, g and g + 8: which bits of its word are theirs, and where their edges are from here on, counted
+// from the window's first.
+BS_INLINE void follow_rows(Lane &l, const u32 *row_offsets)
+{
+    const u32 every = BS_TYPE == BS_FLOAT ? 0x3333u : 0x0f0f0f0fu;
+    const int quad = 4 * BS_BITS * l.g & 31;
+#pragma unroll
+    for (int upper = 0; upper < 2; upper++) {
+        l.row[upper] = every << BS_ROWS * upper << quad;
+        l.row_below[upper] = l.row[upper] & ((1u << (BS_BITS * (4 * l.g + l.t) & 31)) - 1);
+#pragma unroll
+        for (int m = 0; m < BS_M; m++)
+            l.next[m][upper] = __ldg(row_offsets + 16 * m + l.g + 8 * upper);
+    }
+}
+
+// Where the first of a lane's edges of row g + 8 upper is in a tile with these bits; behind them the row goes on.
+BS_INLINE u32 passed(Lane &l, u32 word, int m, int upper)
+{
+    const u32 at = l.next[m][upper] + __popc(word & l.row_below[upper]);
+    l.next[m][upper] += __popc(word & l.row[upper]);
+    return at;
+}
+
 // Of the tile that is `ahead` tiles from where the lane is.
 BS_INLINE void load_index(Index &to, const Lane &l, int ahead)
 {
@@ -63,10 +87,8 @@ BS_INLINE void gather(Gathered &to, const Index &from, Lane &l, const TilesParam
                 at = from.offset[m] + __popc(word & l.below);
 #else
             const int upper = i / BS_ROWS;
-            if (i % BS_ROWS == 0) {
-                at = l.next[m][upper] + __popc(word & l.row_below[upper]);
-                l.next[m][upper] += __popc(word & l.row[upper]);
-            }
+            if (i % BS_ROWS == 0)
+                at = passed(l, word, m, upper);
 #endif
             to.value[m][i] = 0.0f;
             if (bits >> i & 1)

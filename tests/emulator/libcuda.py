@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from emulator import runtime
+from emulator.calls import Call, address_of, number_of
 from emulator.settings import ARCH, CHIP, MULTIPROCESSORS
 
 
@@ -25,32 +26,6 @@ class _Config(ctypes.Structure):
     )
 
 
-def _address(x: Any) -> int:
-    if x is None:
-        return 0
-    if isinstance(x, int):
-        return x
-    if isinstance(x, ctypes.c_void_p):
-        return x.value or 0
-    if hasattr(x, "_obj"):  # byref
-        return ctypes.addressof(x._obj)
-    return ctypes.addressof(x)
-
-
-def _value(x: Any) -> int:
-    return int(getattr(x, "value", x) or 0)
-
-
-class _Call:
-    """A function of the library: takes attributes argtypes and restype without minding them."""
-
-    def __init__(self, function: Any) -> None:
-        self._function, self.argtypes, self.restype = function, None, None
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
-
-
 _texts = {
     1: "invalid argument",
     2: "out of memory",
@@ -62,8 +37,8 @@ _text_buffers = {status: ctypes.create_string_buffer(text.encode()) for status, 
 
 
 def _error_string(status: int, to: Any) -> int:
-    text = _text_buffers.get(_value(status))
-    pointer = ctypes.cast(_address(to), ctypes.POINTER(ctypes.c_void_p))
+    text = _text_buffers.get(number_of(status))
+    pointer = ctypes.cast(address_of(to), ctypes.POINTER(ctypes.c_void_p))
     pointer[0] = ctypes.addressof(text) if text else None
     return 0 if text else 1
 
@@ -94,8 +69,8 @@ def _caller_params() -> Any:
 def _launch_ex(config_address: Any, function: Any, arguments: Any, extra: Any) -> int:
     from cupy.cuda import _stream_by_ptr
 
-    config = _Config.from_address(_address(config_address))
-    kernel = runtime.Function.by_handle[_value(function)]
+    config = _Config.from_address(address_of(config_address))
+    kernel = runtime.Function.by_handle[number_of(function)]
     grid, block = tuple(config.grid), tuple(config.block)
     cluster, ids = _attributes(config)
     threads = block[0] * block[1] * block[2]
@@ -122,7 +97,7 @@ def _launch_ex(config_address: Any, function: Any, arguments: Any, extra: Any) -
         raise runtime.EmulationError(
             f"{where}: {type(params).__name__} has {ctypes.sizeof(params)} bytes, the kernel's structure {kernel.size}"
         )
-    first = ctypes.cast(_address(arguments), ctypes.POINTER(ctypes.c_void_p))[0]
+    first = ctypes.cast(address_of(arguments), ctypes.POINTER(ctypes.c_void_p))[0]
     content = ctypes.string_at(first, kernel.size) if kernel.size else b""
     stream = _stream_by_ptr(config.stream or 0)
     shared = int(config.shared)
@@ -131,23 +106,23 @@ def _launch_ex(config_address: Any, function: Any, arguments: Any, extra: Any) -
 
 
 def _occupancy(found: Any, function: Any, config_address: Any) -> int:
-    config = _Config.from_address(_address(config_address))
-    kernel = runtime.Function.by_handle[_value(function)]
+    config = _Config.from_address(address_of(config_address))
+    kernel = runtime.Function.by_handle[number_of(function)]
     cluster, _ = _attributes(config)
     static = kernel.static_bytes
     threads = config.block[0] * config.block[1] * config.block[2]
     each = min(2048 // max(threads, 1), (CHIP.shared_bytes + 1024) // (config.shared + static + 1024), 32)
-    ctypes.cast(_address(found), ctypes.POINTER(ctypes.c_int))[0] = MULTIPROCESSORS * each // cluster if each else 0
+    ctypes.cast(address_of(found), ctypes.POINTER(ctypes.c_int))[0] = MULTIPROCESSORS * each // cluster if each else 0
     if each and MULTIPROCESSORS * each // cluster == 0:
-        ctypes.cast(_address(found), ctypes.POINTER(ctypes.c_int))[0] = 1
+        ctypes.cast(address_of(found), ctypes.POINTER(ctypes.c_int))[0] = 1
     return 0
 
 
 def _occupancy_blocks(found: Any, function: Any, threads: Any, shared: Any, *flags: Any) -> int:
-    kernel = runtime.Function.by_handle[_value(function)]
+    kernel = runtime.Function.by_handle[number_of(function)]
     static = kernel.static_bytes
-    each = min(2048 // _value(threads), (CHIP.shared_bytes + 1024) // (_value(shared) + static + 1024), 32)
-    ctypes.cast(_address(found), ctypes.POINTER(ctypes.c_int))[0] = each
+    each = min(2048 // number_of(threads), (CHIP.shared_bytes + 1024) // (number_of(shared) + static + 1024), 32)
+    ctypes.cast(address_of(found), ctypes.POINTER(ctypes.c_int))[0] = each
     return 0
 
 
@@ -164,36 +139,51 @@ def _tensor_map(
     swizzle: Any,
     *rest: Any,
 ) -> int:
-    size = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}[_value(kind)]
-    if CHIP.major < 9 or _value(interleave):
+    size = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}[number_of(kind)]
+    if CHIP.major < 9 or number_of(interleave):
         return 1
-    if any(steps[i] != 1 for i in range(_value(rank))):
+    if any(steps[i] != 1 for i in range(number_of(rank))):
         return 1
     return int(
         runtime.library.emu_tensor_map(
-            ctypes.c_void_p(_address(to)),
-            ctypes.c_uint64(_value(address)),
+            ctypes.c_void_p(address_of(to)),
+            ctypes.c_uint64(number_of(address)),
             ctypes.c_uint(size),
-            ctypes.c_uint(_value(rank)),
+            ctypes.c_uint(number_of(rank)),
             dim,
             strides,
             box,
-            ctypes.c_uint(_value(swizzle)),
+            ctypes.c_uint(number_of(swizzle)),
         )
     )
 
 
 def _function_attribute(found: Any, attribute: Any, function: Any) -> int:
-    kernel = runtime.Function.by_handle[_value(function)]
+    kernel = runtime.Function.by_handle[number_of(function)]
     values = {0: kernel.bound, 1: kernel.static_bytes, 2: 0, 3: 0, 4: 32, 8: kernel.max_dynamic}
-    ctypes.cast(_address(found), ctypes.POINTER(ctypes.c_int))[0] = values.get(_value(attribute), 0)
+    ctypes.cast(address_of(found), ctypes.POINTER(ctypes.c_int))[0] = values.get(number_of(attribute), 0)
     return 0
 
 
 def _set_function_attribute(function: Any, attribute: Any, value: Any) -> int:
-    if _value(attribute) == 8:
-        runtime.Function.by_handle[_value(function)].max_dynamic = _value(value)
+    if number_of(attribute) == 8:
+        runtime.Function.by_handle[number_of(function)].max_dynamic = number_of(value)
     return 0
+
+
+def _set(address: Any, value: Any, nbytes: Any, stream: Any) -> int:
+    from cupy.cuda import _stream_by_ptr
+
+    to, byte, count = number_of(address), number_of(value), number_of(nbytes)
+    _stream_by_ptr(number_of(stream))._enqueue(lambda: ctypes.memset(to, byte, count))
+    return 0
+
+
+class Called:
+    """How often compiled code called the driver, and what that raised."""
+
+    def __init__(self) -> None:
+        self.count, self.raised = 0, list[BaseException]()
 
 
 class Driver:
@@ -202,14 +192,34 @@ class Driver:
     _name = "libcuda.so.1"
 
     def __init__(self) -> None:
-        self.cuLaunchKernelEx = _Call(_launch_ex)
-        self.cuGetErrorString = _Call(_error_string)
-        self.cuOccupancyMaxActiveClusters = _Call(_occupancy)
-        self.cuOccupancyMaxActiveBlocksPerMultiprocessor = _Call(_occupancy_blocks)
-        self.cuTensorMapEncodeTiled = _Call(_tensor_map)
-        self.cuFuncGetAttribute = _Call(_function_attribute)
-        self.cuFuncSetAttribute = _Call(_set_function_attribute)
-        self.cuInit = _Call(lambda flags: 0)
+        self.cuLaunchKernelEx = Call(_launch_ex)
+        self.cuGetErrorString = self.cuGetErrorName = Call(_error_string)
+        self.cuMemsetD8Async = Call(_set)
+        self.cuOccupancyMaxActiveClusters = Call(_occupancy)
+        self.cuOccupancyMaxActiveBlocksPerMultiprocessor = Call(_occupancy_blocks)
+        self.cuTensorMapEncodeTiled = Call(_tensor_map)
+        self.cuFuncGetAttribute = Call(_function_attribute)
+        self.cuFuncSetAttribute = Call(_set_function_attribute)
+        self.cuInit = Call(lambda flags: 0)
+
+    def callbacks(self, called: Called) -> list[Any]:
+        """``cuLaunchKernelEx``, ``cuMemsetD8Async`` and ``cuGetErrorName`` for compiled code, as functions of :mod:`ctypes`."""
+
+        def of(function: Call) -> Any:
+            def call(*arguments: Any) -> int:
+                called.count += 1
+                try:
+                    return int(function(*arguments))
+                except BaseException as error:  # nothing may pass through compiled code
+                    called.raised.append(error)
+                    return 999
+
+            return call
+
+        pointer, signature = ctypes.c_void_p, ctypes.CFUNCTYPE
+        kinds = (pointer,) * 4, (ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, pointer), (ctypes.c_int, pointer)
+        functions = self.cuLaunchKernelEx, self.cuMemsetD8Async, self.cuGetErrorName
+        return [signature(ctypes.c_int, *kind)(of(one)) for kind, one in zip(kinds, functions, strict=True)]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("cu"):

@@ -12,7 +12,13 @@ from emulator import settings  # noqa: E402
 from emulator.draw import PARTS, is_drawn  # noqa: E402
 
 #: Tests that need more than the emulator has: the memory of a real card, kernels for PyTorch's and JAX's own arrays.
-NOT_EMULATED = ("test_out_of_memory_leaves_the_library_usable", "test_more_than_two_to_the_31_elements")
+NOT_EMULATED = (
+    *("test_out_of_memory_leaves_the_library_usable", "test_more_than_two_to_the_31_elements"),
+    # what cuSPARSE computes
+    *(f"test_the_same_on_a_gpu[A @ B-{dtype}]" for dtype in ("float32", "float64")),
+    "test_products_of_floats_are_cusparses",
+    "test_calls_of_a_gpu_agree_with_the_peer",
+)
 NEEDS_CUDA = ("torch", "jax")
 
 

@@ -9,20 +9,35 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitsparse import _check, interop
+from bitsparse import _check, backends, interop
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.indices import rows_of
-from bitsparse.arrays.inside import family_of, of_result
-from bitsparse.arrays.manners.plain import back, counted, fitted, is_pattern, mapped, matrix
-from bitsparse.arrays.sparse_merge import Pattern, kept_entries
+from bitsparse.arrays.inside import family_of, of_result, with_fields
+from bitsparse.arrays.manners.plain import (
+    back,
+    counted,
+    entries,
+    fitted,
+    is_pattern,
+    mapped,
+    matrix,
+    with_numbers,
+)
+from bitsparse.arrays.sparse_merge import Pattern, entries_of, kept_entries
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
     from bitsparse.arrays.sparse_base import SparseArray
 
+_COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"})
+_MERGED = frozenset({"add", "subtract"})
+#: Values that the compiled part adds; the others are SciPy's.
+_ADDED = frozenset({"float32", "float64", "int32", "uint32", "int64", "uint64"})
 _SCALARS = (bool, int, float, complex, np.generic)
-#: Beyond this a row and a column are not one int64.
-_KEYS = 1 << 62
+#: What elements that neither of two arrays stores become True by.
+_OF_NOTHING = frozenset({"less_equal", "greater_equal", "equal"})
+#: Operators of bits, as operations of booleans.
+_OF_BITS = {"&": "multiply", "|": "maximum", "^": "not_equal"}
 
 
 def elementwise(x: SparseArray, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
@@ -31,11 +46,16 @@ def elementwise(x: SparseArray, operation: Callable[[Any, Any], Any], other: Any
         raise DTypeError(f"{name}: the other operand is complex; pass real numbers, as in other.real")
     if x.device != "cpu":
         return _on_gpu(x, operation, other, name, swap)
-    theirs, kin, family = _operand(x, other, name)
     made = counted(x, name)
+    if is_sparse(other) and not swap and name in _MERGED and (sum_of := _added(x, made, other, name)) is not None:
+        return sum_of
+    theirs, kin, family = _operand(x, other, name)
     if isinstance(other, _SCALARS) and name == "multiply":  # as SciPy does it, but the pattern is shared and not copied
         values: Any = made.values
         return of_result(x, replace(made, values=values * other))
+    quick = _compared(x, made, operation, other, name) if isinstance(other, _SCALARS) else None
+    if quick is not None:
+        return fitted(x, quick, name)
     mine = matrix(made)
     try:
         result = operation(theirs, mine) if swap else operation(mine, theirs)
@@ -53,6 +73,33 @@ def elementwise(x: SparseArray, operation: Callable[[Any, Any], Any], other: Any
         return of_result(x, replace(made, values=result.data))  # the entries of `x`, whose pattern is shared
     # Merging two canonical matrices SciPy makes one.
     return back(x, result.tocsr(), name, *kin, canonical=bool(kin) or isinstance(other, _SCALARS))
+
+
+def _compared(x: SparseArray, made: Pattern, operation: Any, other: Any, name: str) -> Pattern | None:
+    """A comparison with a number that zero does not pass: the entries that pass it. None of any other operation."""
+    values: Any = made.values
+    if name not in _COMPARISONS or bool(operation(np.zeros(1, values.dtype), other)[0]):
+        return None
+    passed = kept_entries(replace(made, values=None), operation(values, other))
+    return replace(passed, values=np.ones(passed.indices.size, np.bool_))
+
+
+def _added(x: SparseArray, made: Pattern, other: SparseArray, name: str) -> SparseArray | None:
+    """The sum or difference of two arrays of one shape and dtype, zeros left out; None where they are not."""
+    _check.same_device(name, (x.device, other.device))
+    theirs: Any = counted(other, name)
+    pair: tuple[Any, Any] = made.values, theirs.values
+    dtype = pair[0].dtype
+    if made.shape != theirs.shape or dtype != pair[1].dtype or dtype.name not in _ADDED:
+        return None
+    left, right = entries_of(made), entries_of(theirs)
+    if left[0].dtype != right[0].dtype:
+        return None
+    merge = backends.family("cpu", "sparse.entries").merge
+    indptr, indices, values, zeros = merge((*left, pair[0]), (*right, pair[1]), made.shape[1], name == "subtract")
+    family = interop.common_family([made.family, theirs.family])
+    result = Pattern(indptr, indices, made.shape, values, family=family)
+    return fitted(x, kept_entries(result, values != 0) if zeros else result, name, other)
 
 
 def _operand(x: SparseArray, other: Any, name: str) -> tuple[Any, tuple[Any, ...], interop.Family]:
@@ -77,16 +124,18 @@ def is_sparse(x: Any) -> bool:
 
 # -- on a GPU ---------------------------------------------------------------------------------------------------------
 def _on_gpu(x: SparseArray, operation: Any, other: Any, name: str, swap: bool) -> Any:
-    made, space = counted(x, name), interop.namespace(x.csr_arrays()[0])
     if is_sparse(other):
         _check.same_device(name, (x.device, other.device))
         if name in ("divide", "power"):
             raise DeviceError(f"{name}: on a GPU there is none of two sparse arrays, as 0 / 0 is not zero; use A.get()")
-        return fitted(x, merged(made, counted(other, name), operation, name, swap), name)
+        return merged(x, other, name, swap)
+    made, space = counted(x, name), interop.namespace(x.csr_arrays()[0])
+    values: Any = made.values
     if isinstance(other, _SCALARS):
-        zero = space.zeros(1, made.values.dtype)  # type: ignore[union-attr]
+        zero = np.zeros(1, values.dtype)  # on the host, where the answer is waited for by nobody
+        in_numpy = getattr(np, name) if name in ("maximum", "minimum") else operation
         with np.errstate(all="ignore"):
-            of_zero = operation(other, zero) if swap else operation(zero, other)
+            of_zero = in_numpy(other, zero) if swap else in_numpy(zero, other)
         if of_zero[0] != 0:
             raise DeviceError(
                 f"{name}: with {other!r} elements that are not stored would become {of_zero[0]}, which on a GPU is refused; "
@@ -94,11 +143,11 @@ def _on_gpu(x: SparseArray, operation: Any, other: Any, name: str, swap: bool) -
             )
         if name == "divide":  # SciPy multiplies with the inverse, in float64
             number: Any = other
-            values = made.values.astype(np.float64) * (1.0 / number)  # type: ignore[union-attr]
-        else:
-            values = operation(other, made.values) if swap else operation(made.values, other)
-        result = replace(made, values=values)
-        return fitted(x, kept_entries(result, values) if values.dtype == np.bool_ else result, name)
+            return with_numbers(x, space.multiply(values, 1.0 / number, dtype=np.float64))
+        values = operation(other, values) if swap else operation(values, other)
+        if values.dtype == np.bool_:
+            return fitted(x, kept_entries(replace(made, values=values), values), name)
+        return with_numbers(x, values)
     if hasattr(other, "tocsr") and hasattr(other, "nnz") and not isinstance(other, BitArray):
         raise DeviceError(f"{name}: wrap the other operand on the same GPU, as in TCTiledCSR(B)")
     theirs, family = interop.as_array(
@@ -110,50 +159,47 @@ def _on_gpu(x: SparseArray, operation: Any, other: Any, name: str, swap: bool) -
     except ValueError:
         raise ShapeError(f"{name}: shapes {x.shape} and {theirs.shape} do not fit together") from None
     if name == "multiply":
-        values = made.values * theirs[rows_of(made.indptr), made.indices]
-        return fitted(x, replace(made, values=values), name)
-    mine = space.zeros(x.shape, made.values.dtype)  # type: ignore[union-attr]
-    mine[rows_of(made.indptr), made.indices] = made.values
+        return with_numbers(x, values * theirs[rows_of(made.indptr), made.indices])
+    mine = space.zeros(x.shape, values.dtype)
+    mine[rows_of(made.indptr), made.indices] = values
     result = operation(theirs, mine) if swap else operation(mine, theirs)
     return interop.from_array(result, interop.common_family([family_of(x), family]), name)
 
 
-def merged(left: Pattern, right: Pattern, operation: Any, name: str, swap: bool = False) -> Pattern:
-    """An operation of two canonical arrays that leaves zeros zero, without the zeros that it makes. NumPy and CuPy arrays alike.
-
-    Examples
-    --------
-    >>> a = Pattern(np.array([0, 1]), np.array([2]), (1, 3), np.array([5]))
-    >>> b = Pattern(np.array([0, 2]), np.array([0, 2]), (1, 3), np.array([1, -5]))
-    >>> made = merged(a, b, np.add, "add")
-    >>> made.indices, made.values
-    (array([0]), array([1]))
-    """
-    if left.shape != right.shape:
-        raise ShapeError(f"{name}: shapes {left.shape} and {right.shape} differ; sparse arrays do not broadcast")
-    space, columns = interop.namespace(left.indptr), left.shape[1]
-    if left.shape[0] * columns > _KEYS:
-        raise ShapeError(f"{name}: shape {left.shape} has more than 2**62 elements; use A.get()")
-    zero = space.zeros(1, np.int8)
-    if bool(operation(zero, zero)[0]):
+def merged(x: SparseArray, other: SparseArray, name: str, swap: bool = False, bits: bool = False) -> SparseArray:
+    """An operation of two arrays on a GPU that leaves zeros zero, without the zeros that it makes; with `bits` of booleans."""
+    if x.shape != other.shape:
+        raise ShapeError(f"{name}: shapes {x.shape} and {other.shape} differ; sparse arrays do not broadcast")
+    if name in _OF_NOTHING:
         raise DeviceError(f"{name}: elements that neither array stores would become True; use the opposite, and ~")
-    keys = [rows_of(made.indptr).astype(np.int64) * columns + made.indices for made in (left, right)]
-    both = space.unique(space.concatenate(keys))
-    parts = []
-    for made, key in zip((left, right), keys, strict=True):
-        values: Any = made.values
-        part = space.zeros(both.size, values.dtype)
-        part[space.searchsorted(both, key)] = values
-        parts.append(part)
-    if name == "subtract" and all(part.dtype == np.bool_ for part in parts):
-        operation = operator.xor  # which is SciPy's difference of booleans, where NumPy has none
-    values = operation(*(parts[::-1] if swap else parts))
-    starts = space.zeros(left.shape[0] + 1, np.int64)
-    starts[1:] = space.cumsum(space.bincount(both // max(columns, 1), minlength=left.shape[0]))
-    made = Pattern(
-        starts, both % max(columns, 1), left.shape, values, family=interop.common_family([left.family, right.family])
+    parts = [_bits(one, name) if bits else _numbers(one, name) for one in (x, other)]
+    kinds = [np.dtype(np.bool_ if bits else np.int32) if one.values is None else one.values.dtype for one in parts]
+    index, dtype = (
+        np.result_type(*(part.dtype for one in parts for part in (one.indptr, one.indices))),
+        np.result_type(*kinds),
     )
-    return kept_entries(made, values != 0)
+    operands = [
+        (
+            one.indptr.astype(index, copy=False),
+            one.indices.astype(index, copy=False),
+            None if one.values is None else one.values.astype(dtype, copy=False),
+        )
+        for one in (reversed(parts) if swap else parts)
+    ]
+    merge = backends.family(x.device, "sparse.merge").merge
+    indptr, indices, values = merge(*operands, _OF_BITS.get(name, name), dtype)
+    family = interop.common_family([family_of(x), family_of(other)])
+    if x.holds_bits or index != x.index_dtype:
+        return fitted(x, Pattern(indptr, indices, x.shape, values, family=family), name)
+    arrays = {"indptr": indptr, "indices": indices, "data": values, "prepared": {}, "family": family}
+    made = with_fields(x, row_scale=None, col_scale=None, **arrays)
+    made.had_duplicates = False
+    return made
+
+
+def _numbers(x: SparseArray, name: str) -> Pattern:
+    """The entries of `x` with one number each; of a pattern without, where :func:`counted` would make int32 of them."""
+    return entries(x, name) if is_pattern(x) else counted(x, name)
 
 
 # -- named functions --------------------------------------------------------------------------------------------------
@@ -191,7 +237,13 @@ def power(x: SparseArray, n: Any, dtype: Any) -> Any:
 
 
 def unary(x: SparseArray, name: str) -> Any:
-    """A function of NumPy's that leaves zero as it is, of every value."""
+    """A function of NumPy's that leaves zero as it is, of every value; on a GPU refused for the dtypes for which NumPy refuses it."""
+    try:
+        getattr(np, name)(np.zeros(0, x.dtype))
+    except TypeError:
+        raise DTypeError(
+            f"{name}: NumPy has no such function of {x.dtype}; convert first, as in A.astype(float)"
+        ) from None
     return mapped(x, name, getattr(interop.namespace(x.csr_arrays()[0]), name))
 
 
@@ -203,9 +255,12 @@ def _bits(x: Any, name: str) -> Pattern:
             f"{name}: the operators of bits take patterns and booleans, got {x.dtype}; compare first, as in A != 0"
         )
     indptr, indices, values = x.csr_arrays()
-    space = interop.namespace(indices)
-    made = Pattern(indptr, indices, x.shape, space.ones(indices.size, np.bool_), family=family_of(x))
+    made = Pattern(indptr, indices, x.shape, family=family_of(x))
     return made if values is None else kept_entries(made, values if values.ndim == 1 else values.any(axis=1))
+
+
+def _with_ones(made: Pattern) -> Pattern:
+    return replace(made, values=interop.namespace(made.indices).ones(made.indices.size, np.bool_))
 
 
 def bitwise(x: SparseArray, other: Any, name: str) -> Any:
@@ -217,11 +272,9 @@ def bitwise(x: SparseArray, other: Any, name: str) -> Any:
     _check.same_device(name, (x.device, other.device))
     if x.shape != other.shape:
         raise ShapeError(f"{name}: shapes {x.shape} and {other.shape} differ; sparse arrays do not broadcast")
-    left, right = _bits(x, name), _bits(other, name)
     if x.device != "cpu":
-        operation = {"&": operator.and_, "|": operator.or_, "^": operator.xor}[name]
-        return fitted(x, merged(left, right, operation, name), name)
-    one, two = matrix(left), matrix(right)
+        return merged(x, other, name, bits=True)
+    one, two = (matrix(_with_ones(_bits(part, name))) for part in (x, other))
     result = {"&": one.multiply, "|": one.maximum, "^": one.__ne__}[name](two)
     return back(x, result, name, other)
 
@@ -235,7 +288,7 @@ def _arrays(csr: Any) -> tuple[Any, Any, Any, Any]:
 
 def inverted(x: SparseArray) -> Any:
     """``~x``: every element that is not stored, found on packed bits; booleans and patterns only."""
-    made = _bits(x, "~")
+    made = _with_ones(_bits(x, "~"))
     packed = fitted(x, made, "~").to_bit_tensor()
     flipped = type(x)(~packed)
     indptr, indices, _ = flipped.csr_arrays()

@@ -26,6 +26,14 @@ def _unary(name: str) -> Any:
     return method
 
 
+def _bitwise(sign: str) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        with self._working():
+            return elementwise.bitwise(self, other, sign)
+
+    return method
+
+
 def _in_place(operation: Callable[[Any, Any], Any], sign: str) -> Any:
     """``A += B`` makes a new array of the same class; whatever else would come out is refused."""
 
@@ -357,19 +365,13 @@ class Members(BitArray):
         """Zeros where there are entries, as values are real."""
         return mapped(self, "imag", lambda values: values ^ values if values.dtype == np.bool_ else values * 0)
 
-    def __and__(self: Any, other: Any) -> Any:
-        return elementwise.bitwise(self, other, "&")
-
-    def __or__(self: Any, other: Any) -> Any:
-        return elementwise.bitwise(self, other, "|")
-
-    def __xor__(self: Any, other: Any) -> Any:
-        return elementwise.bitwise(self, other, "^")
-
-    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+    __and__ = __rand__ = _bitwise("&")
+    __or__ = __ror__ = _bitwise("|")
+    __xor__ = __rxor__ = _bitwise("^")
 
     def __invert__(self: Any) -> Any:
-        return elementwise.inverted(self)
+        with self._working():
+            return elementwise.inverted(self)
 
     __iadd__ = _in_place(operator.add, "+")
     __isub__ = _in_place(operator.sub, "-")

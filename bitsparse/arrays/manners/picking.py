@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitsparse import interop
+from bitsparse import backends, interop
 from bitsparse.arrays import sparse_convert
-from bitsparse.arrays.indices import as_bits, gather, rows_of
-from bitsparse.arrays.inside import family_of, row_blocks, scales_of, with_fields
+from bitsparse.arrays.indices import gather, row_range, rows_of
+from bitsparse.arrays.inside import family_of, row_blocks, scales_of, values_and_scales, with_fields
 from bitsparse.arrays.manners.plain import entries, fitted, matrix, on_cpu
-from bitsparse.arrays.sparse_merge import Pattern, kept_entries
+from bitsparse.arrays.sparse_merge import Pattern, entries_of
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop import as_bits
 
 if TYPE_CHECKING:
     from bitsparse.arrays.sparse_base import SparseArray
@@ -96,11 +97,21 @@ def _one_key(x: SparseArray, key: Any, axis: int) -> Any:
             raise IndexError(f"{_WHERE}: a mask of shape {found.shape} does not fit axis {axis} with size {size}")
         return interop.namespace(found).flatnonzero(found)
     found = found.astype(np.int64)
-    if found.size and not (-size <= int(found.min()) and int(found.max()) < size):
-        raise IndexError(
-            f"{_WHERE}: indices reach {int(found.min())}..{int(found.max())}, but axis {axis} has size {size}"
-        )
-    return found + (found < 0) * size
+    low, high = _extent(found) if found.size else (0, 0)
+    if found.size and not (-size <= low and high < size):
+        raise IndexError(f"{_WHERE}: indices reach {low}..{high}, but axis {axis} has size {size}")
+    return found if low >= 0 else found + (found < 0) * size
+
+
+def _extent(found: Any) -> tuple[int, int]:
+    """The smallest and the largest number, of a GPU in one look."""
+    if (space := interop.namespace(found)) is np:
+        return int(found.min()), int(found.max())
+    both = space.empty(2, found.dtype)
+    found.min(out=both[0])
+    found.max(out=both[1])
+    low, high = both.get().tolist()
+    return low, high
 
 
 # -- rows and columns -------------------------------------------------------------------------------------------------
@@ -111,6 +122,8 @@ def _picked(x: SparseArray, row: Any, col: Any) -> SparseArray:
     blocks = row_blocks(x, start, stop) if step == 1 and _is_whole(col, x.shape[1]) else None
     if blocks is not None:
         return with_fields(blocks, row_scale=None if row_scale is None else row_scale[start:stop])
+    if step == 1 and not x.holds_bits and _is_whole(col, x.shape[1]):
+        return _some_rows(x, start, stop, row_scale)
     indptr, indices, values = x.csr_arrays()
     made = Pattern(indptr, indices, x.shape, values, family=family_of(x))
     made = _columns(_rows(made, row), col)
@@ -120,6 +133,24 @@ def _picked(x: SparseArray, row: Any, col: Any) -> SparseArray:
     scales = {"row_scale": (row_scale, row), "col_scale": (col_scale, col)}
     fields = {name: interop.contiguous(scale[key]) for name, (scale, key) in scales.items() if scale is not None}
     return with_fields(result, **fields) if fields else result
+
+
+def _some_rows(x: SparseArray, start: int, stop: int, row_scale: Any) -> SparseArray:
+    """Rows side by side, whose indices are a view where kernels may read one; nothing has to be looked at."""
+    indptr, indices, values = x.csr_arrays()
+    starts, first, last = row_range(indptr, start, stop)
+    columns = indices[first:last]
+    made = with_fields(
+        x,
+        shape=(stop - start, x.shape[1]),
+        indptr=starts,
+        indices=columns if x.device == "cpu" else interop.aligned(columns),
+        data=None if values is None else values[first:last].copy(),
+        row_scale=None if row_scale is None else interop.contiguous(row_scale[start:stop]),
+        prepared={},
+    )
+    made.had_duplicates = False
+    return made
 
 
 def _bounds(key: Any, size: int) -> tuple[int, int, int]:
@@ -145,12 +176,11 @@ def _rows(made: Pattern, key: Any) -> Pattern:
         return rows_at(made, _places(made, key, made.shape[0]))
     if _is_whole(key, made.shape[0]):
         return made
-    starts = made.indptr[start : stop + 1]
-    first, last = int(starts[0]), int(starts[-1])
+    starts, first, last = row_range(made.indptr, start, stop)
     values = None if made.values is None else made.values[first:last].copy()
     return replace(
         made,
-        indptr=starts - starts[0],
+        indptr=starts,
         indices=made.indices[first:last],
         shape=(stop - start, made.shape[1]),
         values=values,
@@ -166,35 +196,26 @@ def rows_at(made: Pattern, rows: Any) -> Pattern:
     >>> made.indptr, made.indices
     (array([0, 2, 3, 5]), array([0, 2, 4, 0, 2]))
     """
-    space = interop.namespace(made.indptr)
-    if space is np:
-        return _by_scipy(made, rows)
-    starts = made.indptr[:-1][rows].astype(np.int64)
-    ends = space.zeros(rows.size + 1, np.int64)
-    ends[1:] = space.cumsum(made.indptr[1:][rows] - starts)
-    places = space.arange(int(ends[-1])) + (starts - ends[:-1])[rows_of(ends)]
-    values = None if made.values is None else gather(made.values, places)
-    shape = (int(rows.size), made.shape[1])
-    return replace(made, indptr=ends, indices=made.indices[places], shape=shape, values=values)
+    take = backends.family(interop.device_of(made.indptr), "sparse.entries").take_rows
+    indptr, indices, values = take(*entries_of(made), made.values, rows)
+    return replace(made, indptr=indptr, indices=indices, values=values, shape=(int(rows.size), made.shape[1]))
 
 
 def _columns(made: Pattern, key: Any) -> Pattern:
     start, stop, step = _bounds(key, made.shape[1])
     if step == 1 and _is_whole(key, made.shape[1]):
         return made
-    columns = key if step == 1 else _places(made, key, made.shape[1])
-    if interop.namespace(made.indptr) is np:
-        return _by_scipy(made, (slice(None), columns))
+    device = interop.device_of(made.indptr)
     if step == 1:
-        inside = kept_entries(made, (made.indices >= start) & (made.indices < stop))
-        return replace(
-            inside, indices=inside.indices - inside.indices.dtype.type(start), shape=(made.shape[0], stop - start)
-        )
-    return turned(rows_at(turned(made), columns))
+        take = backends.family(device, "sparse.entries").take_columns
+        indptr, indices, values = take(*entries_of(made), made.values, start, stop)
+        return replace(made, indptr=indptr, indices=indices, values=values, shape=(made.shape[0], stop - start))
+    columns = _places(made, key, made.shape[1])
+    return _columns_by_scipy(made, columns) if device == "cpu" else turned(rows_at(turned(made), columns))
 
 
-def _by_scipy(made: Pattern, key: Any) -> Pattern:
-    """What SciPy picks on the CPU: values as the integers that their bits are, whole rows of them by the numbers of the entries."""
+def _columns_by_scipy(made: Pattern, columns: Any) -> Pattern:
+    """The columns that SciPy picks: values as the integers that their bits are, whole rows of them by the numbers of the entries."""
     values: Any = made.values
     if values is None:
         carried: Any = np.ones(made.indices.size, np.int8)
@@ -202,7 +223,7 @@ def _by_scipy(made: Pattern, key: Any) -> Pattern:
         carried = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
     else:
         carried = np.arange(made.indices.size)
-    picked = matrix(replace(made, values=carried))[key]
+    picked = matrix(replace(made, values=carried))[:, columns]
     picked.sort_indices()
     if values is not None:
         values = gather(values, picked.data) if values.ndim == 2 else picked.data.view(values.dtype)
@@ -220,6 +241,8 @@ def turned(made: Pattern) -> Pattern:
     """
     wide = np.result_type(made.indptr.dtype, made.indices.dtype)
     starts, columns = (part.astype(wide, copy=False) for part in (made.indptr, made.indices))
+    if interop.namespace(columns) is np:
+        return replace(sparse_convert.transposed_on_host(starts, columns, made.values, made.shape), family=made.family)
     other, order = sparse_convert.transposed(starts, columns, made.shape)
     values = None if made.values is None else gather(made.values, order)
     return replace(other, values=values, family=made.family)
@@ -228,6 +251,10 @@ def turned(made: Pattern) -> Pattern:
 # -- elements ---------------------------------------------------------------------------------------------------------
 def _elements(x: SparseArray, row: Any, col: Any) -> Any:
     """Single elements, by index arrays that broadcast: a scalar, or as many dimensions as they have."""
+    if x.device == "cpu" and isinstance(row, int) and isinstance(col, int):
+        values, *scales = values_and_scales(x)
+        if all(scale is None for scale in scales) and (values is None or values.ndim == 1):
+            return _element(x, row, col)
     made = entries(x, _WHERE)
     space = interop.namespace(made.indptr)
     try:
@@ -243,8 +270,18 @@ def _elements(x: SparseArray, row: Any, col: Any) -> Any:
     return of_dense(x, found != 0 if made.values is None and x.holds_bits else found)
 
 
+def _element(x: SparseArray, row: int, col: int) -> Any:
+    indptr, indices, values = x.csr_arrays()
+    start, stop = int(indptr[row]), int(indptr[row + 1])
+    at = start + int(indices[start:stop].searchsorted(col))
+    there = at < stop and indices[at] == col
+    if values is None:
+        return np.uint8(there)
+    return values[at] if there else values.dtype.type(0)
+
+
 def elements(made: Pattern, rows: Any, cols: Any) -> Any:
-    """The elements at `rows` and `cols` (int64, one dimension): a search in every row, in steps of all of them together.
+    """The elements at `rows` and `cols` (int64, one dimension): a search in every row.
 
     Examples
     --------
@@ -253,22 +290,24 @@ def elements(made: Pattern, rows: Any, cols: Any) -> Any:
     array([7, 0])
     """
     if made.values is not None and made.values.ndim == 2:
-        raise ShapeError(f"{_WHERE}: the edges have {made.values.shape[1]} values each; pick one with with_values")
-    space = interop.namespace(made.indptr)
-    low, high = (made.indptr[at].astype(np.int64) for at in (rows, rows + 1))
-    ends = high
-    for _ in range(int((high - low).max()).bit_length() if rows.size else 0):
-        middle = (low + high) // 2
-        less = (low < high) & (made.indices[space.minimum(middle, max(made.indices.size - 1, 0))] < cols)
-        low, high = space.where(less, middle + 1, low), space.where(less, high, middle)
-    dtype = np.dtype(np.uint8) if made.values is None else made.values.dtype
-    if not made.indices.size:
-        return space.zeros(rows.size, dtype)
-    at = space.minimum(low, made.indices.size - 1)
-    there = (low < ends) & (made.indices[at] == cols)
+        raise one_value_each(made.values.shape[1])
+    space, device = interop.namespace(made.indptr), interop.device_of(made.indptr)
+    backend = backends.family(device, "sparse.entries")
+    if device != "cpu":
+        found: Any = backend.elements(*entries_of(made), made.values, rows, cols)
+        return found
+    places = backend.find(*entries_of(made), rows, cols)
+    at, there = np.maximum(places, 0), places >= 0
     if made.values is None:
         return there.astype(np.uint8)
-    return space.where(there, as_bits(made.values)[at], as_bits(made.values).dtype.type(0)).view(dtype)
+    if not made.indices.size:
+        return np.zeros(rows.size, made.values.dtype)
+    return space.where(there, as_bits(made.values)[at], as_bits(made.values).dtype.type(0)).view(made.values.dtype)
+
+
+def one_value_each(heads: int) -> ShapeError:
+    """The error for elements of edges that have several values."""
+    return ShapeError(f"{_WHERE}: the edges have {heads} values each; pick one with with_values")
 
 
 def of_dense(x: SparseArray, found: Any) -> SparseArray:

@@ -11,7 +11,7 @@ import numpy as np
 from bitsparse import interop
 from bitsparse.arrays import sparse_convert, sparse_forms
 from bitsparse.arrays.indices import index_dtype
-from bitsparse.arrays.inside import family_of, of_result, values_and_scales
+from bitsparse.arrays.inside import family_of, of_result, values_and_scales, with_fields, working
 from bitsparse.arrays.sparse_forms import Wanted
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
@@ -82,8 +82,18 @@ def fitted(x: SparseArray, made: Pattern, function: str, *others: SparseArray) -
 
 def mapped(x: SparseArray, function: str, operation: Callable[[Any], Any]) -> SparseArray:
     """The same entries with `operation` of their values, which leaves zero as it is."""
-    made = counted(x, function)
-    return of_result(x, replace(made, values=operation(made.values)))
+    with working(x):
+        return with_numbers(x, operation(counted(x, function).values))
+
+
+def with_numbers(x: SparseArray, values: Any) -> SparseArray:
+    """The entries of `x` with other numbers: where the type holds them, with its pattern and all that is kept for it."""
+    if x.holds_bits:
+        indptr, indices, _ = x.csr_arrays()
+        return of_result(x, Pattern(indptr, indices, x.shape, values, family=family_of(x)))
+    made = with_fields(x, data=values, row_scale=None, col_scale=None)
+    made.had_duplicates = False
+    return made
 
 
 def two_sizes(function: str, shape: Any, size: int) -> tuple[int, int]:

@@ -1,18 +1,23 @@
-"""Products of two sparse arrays."""
+"""Products of two sparse arrays: on the CPU SciPy's, on a GPU cuSPARSE's of floats and the library's own of bits and integers."""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitsparse import _check
+from bitsparse import _check, backends, interop
+from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.base import BitArray
+from bitsparse.arrays.indices import without_spare
+from bitsparse.arrays.inside import family_of, of_result
 from bitsparse.arrays.manners.elementwise import is_sparse
-from bitsparse.arrays.manners.plain import back, counted, matrix, on_cpu
-from bitsparse.arrays.sparse_merge import Pattern
-from bitsparse.errors import ShapeError
+from bitsparse.arrays.manners.picking import turned
+from bitsparse.arrays.manners.plain import back, counted, fitted, matrix
+from bitsparse.arrays.sparse_merge import Pattern, kept_entries
+from bitsparse.errors import DeviceError, ShapeError
 
 if TYPE_CHECKING:
     from bitsparse.arrays.sparse_base import SparseArray
@@ -31,18 +36,17 @@ def is_operand(other: Any) -> bool:
 def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArray:
     """``x @ other``, or ``other @ x``, of two sparse arrays.
 
-    Booleans give booleans (some row and column have an entry in common), integers exact sums, floats what SciPy gives. Sums of integers are
-    int32, or int64 where that might not hold them or an operand is of 64 bits.
+    Booleans give booleans (some row and column have an entry in common), integers exact sums, floats what SciPy or cuSPARSE gives. Sums of
+    integers are int32, or int64 where that might not hold them or an operand is of 64 bits. Sums that come to zero are left out.
     """
-    on_cpu(
-        x,
-        "matmul",
-        "multiply two sparse arrays on the CPU, as in A.get() @ B.get(), or one with dense features by spmm",
-    )
     kin: tuple[SparseArray, ...] = ()
+    if not is_sparse(other) and x.device != "cpu" and interop.device_of(getattr(other, "data", None)) == x.device:
+        other = of_result(x, sparse_forms.read("matmul", other))
     if is_sparse(other):
         _check.same_device("matmul", (x.device, other.device))
         kin, theirs = (other,), counted(other, "matmul")
+    elif x.device != "cpu":
+        raise DeviceError(f"matmul: {type(other).__name__} is not on {x.device}; wrap it there, as in TCTiledCSR(B)")
     else:
         csr = other.tocsr()
         if not csr.has_canonical_format:
@@ -56,8 +60,18 @@ def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArra
             f"matmul: shapes {left.shape} and {right.shape} do not fit: {left.shape[1]} != {right.shape[0]}"
         )
     left, right = _exact(left, right)
-    product = (matrix(left) @ matrix(right)).tocsr()
-    return back(x, product, "matmul", *kin)
+    if x.device != "cpu":
+        return fitted(
+            x, _on_gpu(left, right, interop.common_family([family_of(x), *map(family_of, kin)])), "matmul", *kin
+        )
+    product = without_spare((matrix(left) @ matrix(right)).tocsr())
+    if product.shape[1] > 8 * product.nnz:  # transposing takes memory for every column
+        product.sort_indices()
+        return back(x, product, "matmul", *kin, canonical=True)
+    # Two counting sorts, which are linear in the entries.
+    family = interop.common_family([family_of(x), *map(family_of, kin)])
+    made = turned(turned(Pattern(product.indptr, product.indices, product.shape, product.data, family=family)))
+    return fitted(x, made, "matmul", *kin)
 
 
 def _exact(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
@@ -66,7 +80,8 @@ def _exact(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
     kinds = {values.dtype.kind for values in pair}
     if "f" in kinds or kinds == {"b"}:
         return left, right
-    longest = int(np.diff(left.indptr).max(initial=0))
+    lengths = left.indptr[1:] - left.indptr[:-1]
+    longest = int(lengths.max()) if lengths.size else 0
     first, second = (max((abs(int(limit)) for limit in (v.min(), v.max())), default=0) if v.size else 0 for v in pair)
     bound = max(longest * first * second, first, second)
     common = np.result_type(*(values.dtype for values in pair))
@@ -77,3 +92,52 @@ def _exact(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
     narrow = np.dtype(np.int32 if bound < 1 << 31 else np.int64)
     dtype = common if common.itemsize == 8 and common.kind in "iu" else narrow
     return replace(left, values=pair[0].astype(dtype)), replace(right, values=pair[1].astype(dtype))
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------
+def _on_gpu(left: Pattern, right: Pattern, family: interop.Family) -> Pattern:
+    shape, values = (left.shape[0], right.shape[1]), (left.values, right.values)
+    kinds = {part.dtype.kind for part in values}  # type: ignore[union-attr]
+    if "f" in kinds:
+        made = _by_cusparse(left, right)
+    else:
+        bits = kinds == {"b"}
+        if bits:
+            left, right = (kept_entries(part, part.values) for part in (left, right))
+        index = np.result_type(*(part.dtype for matrix in (left, right) for part in (matrix.indptr, matrix.indices)))
+        one, two = (_arrays(part, index, not bits) for part in (left, right))
+        multiply = backends.family(interop.device_of(left.indptr), "sparse.products").multiply
+        indptr, indices, sums = multiply(one, two, shape[1])
+        space = interop.namespace(indices)
+        sums = space.ones(indices.size, np.bool_) if bits else sums.view(left.values.dtype)  # type: ignore[union-attr]
+        made = Pattern(indptr, indices, shape, sums)
+    made = replace(made, family=family)
+    kept: Any = made.values != 0
+    return made if bool(kept.all()) else kept_entries(made, kept)
+
+
+def _arrays(made: Pattern, index: np.dtype[Any], with_values: bool) -> tuple[Any, Any, Any]:
+    """Index arrays of one dtype; values as signed integers, whose sums have the same bits as unsigned ones."""
+    values: Any = made.values
+    signed = values.view(f"i{values.dtype.itemsize}") if with_values else None
+    return made.indptr.astype(index, copy=False), made.indices.astype(index, copy=False), signed
+
+
+def _by_cusparse(left: Pattern, right: Pattern) -> Pattern:
+    """Products of floats by CuPy's call of cuSPARSE, sorted."""
+    dtype = np.result_type(left.values.dtype, right.values.dtype)  # type: ignore[union-attr]
+    try:
+        sparse = importlib.import_module("cupyx.scipy.sparse")
+        importlib.import_module("cupyx.cusparse")
+        one, two = (
+            sparse.csr_matrix((part.values.astype(dtype, copy=False), part.indices, part.indptr), shape=part.shape)  # type: ignore[union-attr]
+            for part in (left, right)
+        )
+        product = (one @ two).tocsr()
+    except (ImportError, AttributeError) as error:
+        raise DeviceError(
+            f"matmul: products of two sparse arrays of floats on a GPU are cuSPARSE's, which cannot be called ({_check.brief(error)}); "
+            f"install it, as with cupy-cuda13x[ctk], or multiply on the CPU, as in A.get() @ B.get()"
+        ) from None
+    product.sum_duplicates()
+    return Pattern(product.indptr, product.indices, (left.shape[0], right.shape[1]), product.data)

@@ -9,10 +9,11 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse.arrays import sparse_convert
-from bitsparse.arrays.indices import rows_of
-from bitsparse.arrays.inside import family_of
-from bitsparse.arrays.manners.picking import elements, turned
-from bitsparse.arrays.manners.plain import back, counted, entries, matrix, on_cpu
+from bitsparse.arrays.indices import gather, rows_of
+from bitsparse.arrays.inside import family_of, patterns_of, scales_of
+from bitsparse.arrays.manners import extremes
+from bitsparse.arrays.manners.picking import of_dense, one_value_each, turned
+from bitsparse.arrays.manners.plain import back, counted, entries, is_pattern, matrix, on_cpu
 from bitsparse.arrays.sparse_merge import Pattern, kept_entries, nonzeros
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -60,12 +61,25 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def total(x: SparseArray, axis: Any, dtype: Any, out: Any, keepdims: bool) -> Any:
     """``x.sum``."""
-    axis, made = one_axis("sum", axis), counted(x, "sum")
+    axis = one_axis("sum", axis)
+    if axis == 1 and dtype is None:
+        return delivered(x, _sums_of_rows(x), "sum", axis, out, keepdims)
+    made = counted(x, "sum")
     if x.device == "cpu":
         result = matrix(made).sum(axis=axis, dtype=dtype)
     else:
-        result = _line_sums(made, axis, sum_dtype(made.values.dtype) if dtype is None else np.dtype(dtype))  # type: ignore[union-attr]
+        values: Any = made.values
+        result = _line_sums(x, made, axis, sum_dtype(values.dtype) if dtype is None else np.dtype(dtype))
     return delivered(x, result, "sum", axis, out, keepdims)
+
+
+def _sums_of_rows(x: SparseArray) -> Any:
+    """Sums of rows; of a pattern the lengths of its rows."""
+    if is_pattern(x):
+        indptr, _, _ = x.csr_arrays()
+        return interop.namespace(indptr).subtract(indptr[1:], indptr[:-1], dtype=np.int64)
+    indptr, _, values = sparse_convert.scaled(x, "sum")
+    return backends.family(x.device, "sparse.entries").row_sums(indptr, values)
 
 
 def mean(x: SparseArray, axis: Any, dtype: Any, out: Any, keepdims: bool) -> Any:
@@ -77,28 +91,29 @@ def mean(x: SparseArray, axis: Any, dtype: Any, out: Any, keepdims: bool) -> Any
     if x.device == "cpu":
         result = matrix(made).mean(axis=axis, dtype=dtype)
     else:
-        own = made.values.dtype  # type: ignore[union-attr]
+        values: Any = made.values
+        own = values.dtype
         added = np.dtype(np.float64) if own.kind in "biu" else own
-        result = _line_sums(made, axis, added) / added.type(count)
+        result = _line_sums(x, made, axis, added) / added.type(count)
         result = result.astype(added if dtype is None else dtype)
     return delivered(x, result, "mean", axis, out, keepdims)
 
 
-def _line_sums(made: Pattern, axis: int | None, dtype: np.dtype[Any]) -> Any:
-    """Sums on a GPU, the same bits in every run."""
-    made = turned(made) if axis == 0 else made
+def _line_sums(x: SparseArray, made: Pattern, axis: int | None, dtype: np.dtype[Any]) -> Any:
+    """Sums of the entries `made` of `x` on a GPU, the same bits in every run; 16-bit floats are added as float32."""
     values: Any = made.values
-    values = values.astype(dtype)
-    space = interop.namespace(values)
     if axis is None:
         return values.sum(dtype=dtype)
-    sums = space.zeros(made.shape[0], dtype)
-    starts = made.indptr.astype(np.int64)
-    filled = space.flatnonzero(starts[1:] > starts[:-1])
-    if filled.size:
-        build = backends.family(interop.device_of(values), "sparse.build")
-        sums[filled] = build.sum_runs(values, starts[:-1][filled])
-    return sums
+    starts = made.indptr
+    if axis == 0 and x.holds_bits:
+        other = turned(made)
+        starts, values = other.indptr, other.values
+    elif axis == 0:  # the transpose is kept
+        _, pattern, order = patterns_of(x)
+        starts, values = pattern.csr_arrays()[0], gather(values, order)
+    added = np.dtype(np.float32) if dtype == np.float16 else dtype
+    row_sums = backends.family(x.device, "sparse.entries").row_sums
+    return row_sums(starts, values.astype(added, copy=False)).astype(dtype, copy=False)
 
 
 # -- extremes ---------------------------------------------------------------------------------------------------------
@@ -109,9 +124,12 @@ def extreme(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keep
         raise DTypeError(f"{name}: out= is not taken, as in scipy.sparse; assign the result")
     made = Pattern(*_parts(x, name))
     if x.device != "cpu":
-        if axis is not None or explicit or name not in ("max", "min"):
-            on_cpu(x, name, f"pass axis=None to max or min, or use A.get().{name}(...)")
-        return _largest(made, name)
+        if explicit or (axis is not None and not (keepdims and name in ("max", "min"))):
+            on_cpu(x, name, f"pass keepdims=True to max or min, or use A.get().{name}(...)")
+        if axis is None:
+            found = _largest(made, name)
+            return of_dense(x, found.reshape(1, 1)) if keepdims else found
+        return of_dense(x, extremes.of_lines(made, axis, name).reshape((1, -1) if axis == 0 else (-1, 1)))
     result = getattr(matrix(made), name)(axis=axis, explicit=explicit)
     if not keepdims:
         return result
@@ -131,16 +149,24 @@ def _largest(made: Pattern, name: str) -> Any:
         raise ShapeError(f"{name}: an array of shape {made.shape} has no elements")
     if not values.size:
         return values.dtype.type(0)
-    found = getattr(values, name)()
     space = interop.namespace(values)
-    pick = space.maximum if name == "max" else space.minimum
+    if name.startswith("nan"):
+        numbers = values[~space.isnan(values)] if values.dtype.kind == "f" else values
+        found = getattr(numbers, name[3:])() if numbers.size else values[0]
+        pick = space.fmax if name == "nanmax" else space.fmin
+    else:
+        found, pick = getattr(values, name)(), space.maximum if name == "max" else space.minimum
     return found if values.size == made.shape[0] * made.shape[1] else pick(found, values.dtype.type(0))
 
 
 def place(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdims: bool) -> Any:
     """``x.argmax`` and ``x.argmin``."""
     axis = one_axis(name, axis)
-    on_cpu(x, name, f"use A.get().{name}(...)")
+    if x.device != "cpu":
+        if explicit or out is not None:
+            on_cpu(x, name, f"leave explicit= and out= away, or use A.get().{name}(...)")
+        found = extremes.places(Pattern(*_parts(x, name)), axis, name)
+        return delivered(x, found, name, axis, None, keepdims)
     result = getattr(matrix(Pattern(*_parts(x, name))), name)(axis=axis, explicit=explicit)
     return delivered(x, np.asarray(result)[()] if axis is None else result, name, axis, out, keepdims)
 
@@ -148,13 +174,29 @@ def place(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdi
 # -- counts -----------------------------------------------------------------------------------------------------------
 def counts(x: SparseArray, function: str, axis: Any, stored: bool) -> Any:
     """Entries, stored or not zero, in all, by column (axis 0) or by row (axis 1)."""
-    axis, made = one_axis(function, axis), _values_only(x) if stored else not_zero(x, function)
+    axis = one_axis(function, axis)
+    if x.device != "cpu" and not stored and axis != 0:
+        return _counts_on_gpu(x, function, axis)
+    made = _values_only(x) if stored else not_zero(x, function)
     if axis is None:
         return int(made.indices.size)
     space = interop.namespace(made.indptr)
     by_row = made.indptr[1:] - made.indptr[:-1]
     found = by_row if axis == 1 else space.bincount(made.indices, minlength=x.shape[1])
     return interop.from_array(found.astype(np.int64), family_of(x), function)
+
+
+def _counts_on_gpu(x: SparseArray, function: str, axis: int | None) -> Any:
+    """Elements that are not zero, in all or by row: nothing is picked, only counted."""
+    made = entries(x, function)
+    if made.values is None:
+        return int(made.indices.size) if axis is None else interop.from_array(_sums_of_rows(x), family_of(x), function)
+    kept: Any = nonzeros(made.values)
+    kept = kept if kept.ndim == 1 else kept.any(axis=1)
+    if axis is None:
+        return int(kept.sum())
+    sums = backends.family(x.device, "sparse.entries").row_sums(made.indptr, kept)
+    return interop.from_array(sums, family_of(x), function)
 
 
 def _values_only(x: SparseArray) -> Pattern:
@@ -183,12 +225,18 @@ def diagonal(x: SparseArray, k: Any, function: str = "diagonal") -> Any:
     """Elements ``(i, i + k)`` as a NumPy or CuPy array."""
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
         raise DTypeError(f"{function}: the number of a diagonal is an integer, got {k!r}")
-    if x.device == "cpu":
-        return matrix(Pattern(*_parts(x, function))).diagonal(int(k)).astype(x.dtype, copy=False)
-    made = entries(x, function)
-    first, last = max(0, -int(k)), min(x.shape[0], x.shape[1] - int(k))
-    rows = interop.namespace(made.indptr).arange(first, max(first, last), dtype=np.int64)
-    return elements(made, rows, rows + int(k))
+    indptr, indices, values = x.csr_arrays() if _has_no_scales(x) else sparse_convert.scaled(x, function)
+    if values is not None and values.ndim == 2:
+        raise one_value_each(values.shape[1])
+    found = backends.family(x.device, "sparse.entries").diagonal(indptr, indices, values, x.shape, int(k))
+    if x.device == "cpu":  # no zero has a sign, as in SciPy's sum
+        found = (found + found.dtype.type(0)).astype(x.dtype, copy=False)
+    return found
+
+
+def _has_no_scales(x: SparseArray) -> bool:
+    row_scale, col_scale = scales_of(x)
+    return row_scale is None and col_scale is None
 
 
 def trace(x: SparseArray, offset: Any) -> Any:

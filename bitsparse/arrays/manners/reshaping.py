@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitsparse import interop
+from bitsparse import _check, interop
 from bitsparse.arrays.indices import converted, matrix_shape, rows_of
 from bitsparse.arrays.inside import become, of_result, scales_of, with_fields
-from bitsparse.arrays.manners.plain import back, counted, entries, fitted, matrix, on_cpu, two_sizes
+from bitsparse.arrays.manners.plain import back, counted, entries, fitted, matrix, two_sizes
 from bitsparse.arrays.sparse_merge import Pattern, kept_entries, nonzeros
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop import as_bits
 
 if TYPE_CHECKING:
     from bitsparse.arrays.sparse_base import SparseArray
@@ -62,8 +63,10 @@ def _no_scales(x: SparseArray, function: str) -> None:
 
 def set_diagonal(x: SparseArray, values: Any, k: Any) -> None:
     """``x.setdiag``, in place."""
-    on_cpu(x, "setdiag", "build it anew of A.get()")
     _no_scales(x, "setdiag")
+    if x.device != "cpu":
+        become(x, _with_diagonal(x, values, k))
+        return
     given = interop.as_host(values, "setdiag", "values")
     if x.holds_bits and not ((given == 0) | (given == 1)).all():
         raise ValueError("setdiag: bits hold only 0 and 1; use TCTiledCSR(A) for other values")
@@ -81,6 +84,31 @@ def set_diagonal(x: SparseArray, values: Any, k: Any) -> None:
     made = back(x, csr, "setdiag")
     values = made.csr_arrays()[2]
     become(x, made if values is None else with_fields(made, data=converted(values, dtype)))
+
+
+def _with_diagonal(x: SparseArray, values: Any, k: Any) -> SparseArray:
+    """What :func:`set_diagonal` makes, of coordinates."""
+    k = _check.integer("setdiag", "k", k, 1 - x.shape[0], x.shape[1] - 1)
+    given, _ = interop.as_array(values, "setdiag", "values")
+    if x.holds_bits and not bool(((given == 0) | (given == 1)).all()):
+        raise ValueError("setdiag: bits hold only 0 and 1; use TCTiledCSR(A) for other values")
+    made = entries(x, "setdiag")
+    if made.values is not None and made.values.ndim == 2:
+        raise ShapeError("setdiag: the edges have several values each; pick one with with_values")
+    space = interop.namespace(made.indptr)
+    first, last = max(0, -k), min(x.shape[0], x.shape[1] - k)
+    count = last - first if given.ndim == 0 else min(last - first, int(given.size))
+    at = space.arange(first, first + count, dtype=np.int64)
+    rows, cols = rows_of(made.indptr).astype(np.int64), made.indices.astype(np.int64)
+    kept = (cols - rows != k) | (rows >= first + count)
+    dtype = np.dtype(np.bool_) if x.holds_bits else x.dtype
+    old = space.ones(rows.size, dtype) if made.values is None else converted(made.values, dtype)
+    new = space.empty(count, dtype)
+    new[...] = space.asarray(given if given.ndim == 0 else given.ravel()[:count]).astype(dtype)
+    data = space.concatenate([as_bits(old)[kept], as_bits(new)]).view(dtype)
+    coordinates = space.concatenate([rows[kept], at]), space.concatenate([cols[kept], at + k])
+    build = type(x)((data, coordinates), shape=x.shape, index_dtype=x.index_dtype)
+    return with_fields(build, family=made.family)
 
 
 def eliminate_zeros(x: SparseArray) -> None:

@@ -23,16 +23,38 @@ class WarpgroupRates(NamedTuple):
     leave_bytes: float = 4300.0  # bytes a clock that leave the L2
     part_clocks: float = 3000.0  # adding up the parts of a tile
     store_bytes: float = 22.8  # bytes a clock that one multiprocessor writes
+    tile_clocks: float = 0.0  # of a tile beside these
     overhead: float = 1.15  # of the products
     multicast_clocks: float = 135.0  # what a stage waits longer for several blocks
     memory_bytes_per_us: float = 4.2e6
+    small_rows: float = 1e9  # rows of a stage a clock that the L2 hands out of a small operand; bytes of an operand for each that it does
+    small_bytes: float = 1.0
     unpack_clocks: float = 38.0  # of a scheduler, for what a warp unpacks at a time: 32 words of each plane of a digit
     flush_bytes_per_us: float = 2.3e6  # an int64 result read and written from the registers
     carry_clocks: float = 400.0  # from one weight to the next in the registers
     cache_bytes: float = 45e6  # operands up to this size stay in the L2
     kept_bytes: float = 36e6  # of a larger one so much is kept there from one product to the next
+    #: Whether quantised products of few rows and long ones share the contraction axis, unless told; waits for times.
+    quantized_parts: bool = False
     #: Clusters of 1, 2, 4, 8 blocks that run at the same time.
     clusters: tuple[tuple[int, int], ...] = ((1, 132), (2, 66), (4, 30), (8, 15))
+
+
+#: The same of products of fewer than 2**30 multiplications, fitted by ``fit/products.py`` to 13 random shapes and 37 of suite ``gemm``:
+#: missed by 1.1, at most by 1.41.
+_SMALL_PRODUCTS = WarpgroupRates(
+    fill_clocks=700.0,
+    arrive_bytes=38.8,
+    leave_bytes=3350.0,
+    part_clocks=2710.0,
+    store_bytes=38.1,
+    tile_clocks=1520.0,
+    overhead=2.06,
+    multicast_clocks=20.6,
+    unpack_clocks=143.0,
+    small_rows=4.13,
+    small_bytes=581.0,
+)
 
 
 class RowRates(NamedTuple):
@@ -47,6 +69,9 @@ class RowRates(NamedTuple):
     edges_start: float = 3.7
     row: tuple[float, float] = (3.5e-6, 4.5e-6)
     row_bytes: tuple[float, float] = (14.0e6, 10.8e6)
+    #: How much longer a row takes whose vectors are a half, a quarter, an eighth or less of what they could be: 42 to 102 columns of
+    #: float32, 41 to 44 of float16, over reddit's and products' sizes and artist (``fit/laid.py``).
+    ragged: tuple[float, float, float] = (0.1, 0.5, 1.6)
     #: The L1 finds bytes that near edges share: faster by this times what windows of 8 rows share beyond 1, up to a limit by row bytes.
     l1_gain: float = 0.174
     l1_least: float = 2.1
@@ -70,6 +95,8 @@ class RowRates(NamedTuple):
     margin_tiles: tuple[float, float] = (2.5, 1.3)
     #: Edges to a column of windows of 8 rows from which dot products of both ends of edges are quicker in windows.
     dots_share: float = 3.5
+    #: Whether packed integers with a weight for each edge and head are gathered as they are; else they are unpacked first. Waits for times.
+    codes_per_head: bool = False
 
 
 class BitRates(NamedTuple):
@@ -101,7 +128,7 @@ class Chip(NamedTuple):
         A kernel in a replayed graph.
     fewer_blocks : int
         By how much kernels' launch bounds are lower than on Hopper, as the compiler takes more registers.
-    warpgroups : WarpgroupRates
+    warpgroups, small_products : WarpgroupRates
     rows : RowRates
     bit_sums : BitRates
     """
@@ -115,6 +142,7 @@ class Chip(NamedTuple):
     launch_us: float = 2.5
     fewer_blocks: int = 1
     warpgroups: WarpgroupRates = WarpgroupRates()
+    small_products: WarpgroupRates = _SMALL_PRODUCTS
     rows: RowRates = RowRates()
     bit_sums: BitRates = BitRates()
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse.errors import DTypeError, ShapeError
 
 #: Elements of a chunk, one quad for each lane of a warp.
@@ -16,9 +16,11 @@ GROUP = 128
 MAX_BLOCKS = 1 << 30
 
 HALF, FLOAT, DOUBLE = 4, 5, 6
-_KINDS = {"bool": 0, "float16": HALF, "bfloat16": HALF, "float32": FLOAT, "float64": DOUBLE} | {
+#: ``BS_KIND`` of a dtype's name; where kernels know float16 and bfloat16 by the bits of infinity, and where these are two kinds.
+KINDS = {"bool": 0, "float16": HALF, "bfloat16": HALF, "float32": FLOAT, "float64": DOUBLE} | {
     f"{sign}int{8 << kind}": kind for sign in ("", "u") for kind in range(4)
 }
+KINDS_APART = KINDS | {"bfloat16": 7}
 
 
 def kind_of(dtype: Any) -> int:
@@ -35,10 +37,10 @@ def kind_of(dtype: Any) -> int:
     (1, 5)
     """
     try:
-        return _KINDS[np.dtype(dtype).name]
+        return KINDS[np.dtype(dtype).name]
     except KeyError:
         raise DTypeError(
-            f"cuda backend: dtype {dtype} is not supported; convert to one of {', '.join(_KINDS)}"
+            f"cuda backend: dtype {dtype} is not supported; convert to one of {', '.join(KINDS)}"
         ) from None
 
 
@@ -62,22 +64,6 @@ def quad_alignment(dtype: Any) -> int:
     (4, 16)
     """
     return min(16, 4 * int(np.dtype(dtype).itemsize))
-
-
-def contiguous(array: Any) -> Any:
-    """The array itself if it is C-contiguous, else a copy that is."""
-    if array.flags.c_contiguous:
-        return array
-    cupy = jit.require_cupy("cuda backend")
-    if array.dtype.name == "bfloat16":  # CuPy copies bits
-        return cupy.ascontiguousarray(array.view(np.uint16)).view(array.dtype)
-    return cupy.ascontiguousarray(array)
-
-
-def aligned(array: Any) -> Any:
-    """The array itself if it is C-contiguous and aligned to 16 bytes, else a copy that is."""
-    array = contiguous(array)
-    return array if array.data.ptr % 16 == 0 else array.copy()
 
 
 def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any, alignment: int = 16) -> Any:
@@ -133,7 +119,7 @@ def source(array: Any) -> Source:
     item = array.dtype.itemsize
     folded = _fold_batches(array)
     if folded is None or any(s % item for s in array.strides) or array.data.ptr % item:
-        array = array.copy() if array.flags.c_contiguous else contiguous(array)
+        array = array.copy() if array.flags.c_contiguous else interop.contiguous(array)
         folded = math.prod(array.shape[:-2]), math.prod(array.shape[-2:]) * item
     batches, step = folded
     rows, cols = int(array.shape[-2]), int(array.shape[-1])
@@ -178,7 +164,7 @@ def operand(vector: Any, shape: tuple[int, ...], dtype: Any) -> Operand:
         if array.size == 1:
             return Operand(None, 0, float(array.reshape(())), (0, 0, 0))
         vector = jit.require_cupy("cuda backend").asarray(array)
-    array = contiguous(vector.astype(dtype, copy=False))
+    array = interop.contiguous(vector.astype(dtype, copy=False))
     if array.size == 1:
         return Operand(array, array.data.ptr, 0.0, (0, 0, 0))
     rows, cols = ((1, 1) + tuple(array.shape))[-2:]

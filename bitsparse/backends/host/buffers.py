@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import DTYPES
+from bitsparse.backends.params import DTYPES, Pattern
 from bitsparse.errors import DTypeError
 
 Array = NDArray[Any]
@@ -56,7 +56,23 @@ def as_bytes(array: Array) -> NDArray[np.uint8]:
     >>> as_bytes(np.ones((2, 3), np.int16)).shape
     (12,)
     """
-    return np.require(array, requirements=("C", "A")).reshape(-1).view(np.uint8)
+    flags = array.flags
+    if not (flags.c_contiguous and flags.aligned):
+        array = np.require(array, requirements=("C", "A"))
+    return array.reshape(-1).view(np.uint8)
+
+
+def items_of(values: Array | None) -> tuple[NDArray[np.uint8] | None, int]:
+    """The bytes of the values of entries, and how many there are of one entry.
+
+    Examples
+    --------
+    >>> items_of(np.zeros((3, 2), np.float32))[1], items_of(None)
+    (8, (None, 0))
+    """
+    if values is None:
+        return None, 0
+    return as_bytes(values), values.itemsize * math.prod(values.shape[1:])
 
 
 def pattern_bytes(indptr: Array, indices: Array) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool]:
@@ -95,3 +111,10 @@ def strided(vector: Any, shape: tuple[int, ...], dtype: Any) -> tuple[NDArray[np
     else:
         batch_stride = 0
     return as_bytes(array), (batch_stride, last[1] if last[0] != 1 else 0, 1 if last[1] != 1 else 0)
+
+
+def arrays_of(pattern: Pattern) -> tuple[NDArray[np.uint8], Any, bool, tuple[int, int], int]:
+    """A pattern as compiled code takes it: bytes, whether indices have 64 bits, shape and number of edges."""
+    indptr, indices, shape, edges = pattern
+    columns = None if indices is None else as_bytes(indices)
+    return as_bytes(indptr), columns, indptr.dtype.itemsize == 8, shape, indices.size if edges is None else edges

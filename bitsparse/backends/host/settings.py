@@ -7,7 +7,7 @@ import os
 from bitsparse import _check
 from bitsparse._ext import bits as _ext
 
-_LEVELS = ("scalar", "avx2", "avx512")
+_LEVELS = ("scalar", "avx2", "avxvnni", "avx512")
 _MAX_THREADS = 1024
 
 
@@ -19,7 +19,7 @@ def simd_levels() -> tuple[str, ...]:
     >>> simd_levels()[0]
     'scalar'
     """
-    return _LEVELS[: _ext.best_level() + 1]
+    return tuple(_LEVELS[level] for level in _ext.levels())
 
 
 def _checked_level(name: str, source: str) -> int:
@@ -48,7 +48,7 @@ def _threads_from_environment() -> int:
 
 def _level_from_environment() -> int:
     text = os.environ.get("BITSPARSE_SIMD", "").strip().lower()
-    return _checked_level(text, "BITSPARSE_SIMD") if text else int(_ext.best_level())
+    return _checked_level(text, "BITSPARSE_SIMD") if text else _ext.levels()[-1]
 
 
 #: Elements that a thread must have before another one is woken; 0 wakes all for any work (tests do that).
@@ -63,7 +63,7 @@ def set_num_threads(n: int) -> None:
     """Use ``n`` threads from now on. Results never depend on it.
 
     It stays at 1 where threads cannot be had: in a build without OpenMP, and in a process forked from one that had imported
-    bitsparse (there the thread pool of GNU OpenMP is lost; processes started with "spawn" have theirs).
+    bitsparse (there the pool of threads is lost; processes started with "spawn" have theirs).
 
     Raises
     ------
@@ -120,7 +120,7 @@ def set_simd(level: str | None) -> None:
     >>> set_simd(None)
     """
     global _level
-    _level = int(_ext.best_level()) if level is None else _checked_level(level, "set_simd")
+    _level = _ext.levels()[-1] if level is None else _checked_level(level, "set_simd")
 
 
 def run_on(work: int | None = None) -> tuple[int, int]:
@@ -140,7 +140,7 @@ def run_on(work: int | None = None) -> tuple[int, int]:
 
 
 def _serial_after_fork() -> None:
-    # A forked child has only the thread that forked; GNU OpenMP would wait for the lost ones for ever.
+    # A forked child has only the thread that forked, and the pool's lock may be held by one that is lost.
     global _threads, _forked
     _threads, _forked = 1, True
 

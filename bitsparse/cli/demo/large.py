@@ -110,5 +110,4 @@ def _classes(logits: Any) -> NDArray[np.int64]:
         logits = logits.get()
     elif hasattr(logits, "cpu"):
         logits = logits.cpu()
-    classes: NDArray[np.int64] = np.asarray(logits).argmax(axis=1)
-    return classes
+    return np.asarray(logits).argmax(axis=1)

@@ -7,14 +7,11 @@ from typing import Any
 from bitsparse.bench import format_table
 
 
-def text(facts: dict[str, Any]) -> str:
-    """All tables."""
-    parts = []
-    if "accuracy" in facts:
-        parts.append(_accuracy_table(facts["accuracy"]))
-    if "large" in facts:
-        parts.append(_large_table(facts["large"], facts["device"], facts["threads"]))
-    return "\n\n".join(parts)
+def table(facts: dict[str, Any], part: str) -> str:
+    """The table of ``accuracy`` or ``large``."""
+    if part == "accuracy":
+        return _accuracy_table(facts["accuracy"])
+    return _large_table(facts["large"], facts["device"], facts["threads"])
 
 
 def _accuracy_table(found: dict[str, Any]) -> str:

@@ -97,11 +97,11 @@ class Report:
     def _accuracies(self) -> list[list[str]]:
         """One row for each network that ran, with what its difference from the one above cost."""
         bits = f"{self.bits} bit{'' if self.bits == 1 else 's'}"
-        found = [("full precision, whole graph", self.full), (f"{bits}, whole graph", self.whole)]
+        accuracies = [("full precision, whole graph", self.full), (f"{bits}, whole graph", self.whole)]
         if self.batches is not None:
-            found.append((f"{bits}, batches", self.accuracy))
+            accuracies.append((f"{bits}, batches", self.accuracy))
         rows, before = [], None
-        for name, value in found:
+        for name, value in accuracies:
             loss = _less(before, value)
             points = "-" if loss is None else f"{0.0 - loss:+.2f}"
             rows.append([name, "not computed" if value is None else f"{value:.2f}", points])

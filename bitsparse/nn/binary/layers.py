@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop
+from bitsparse import _check, interop
 from bitsparse._records import replace
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.arrays.inside import assembled
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import check_square
 from bitsparse.graph.operand import Graph
+from bitsparse.interop import converted
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.plan import Activation, Workspace
 from bitsparse.nn.binary.variants import Setting
@@ -22,7 +24,6 @@ from bitsparse.nn.features import pieces
 from bitsparse.ops import BatchNorm, Epilogue, add, plan_bmm, plan_bspmm
 from bitsparse.ops.binary.combine import join_bits
 from bitsparse.ops.binary.signs import as_signs
-from bitsparse.ops.operands.dense import converted
 
 
 class InputNorm(NamedTuple):
@@ -97,6 +98,9 @@ def neighbours_of(function: str, graph: Any, device: str, *, loops: bool) -> Nei
         A Graph, an FRDC or a TCTiledCSR is taken as it is, with its scales. From anything else: with `loops` the propagation of a
         GCN, ``D^-1/2 (A + I) D^-1/2``; else the stored entries as they are.
     """
+    if hasattr(graph, "binary_operands"):  # its rows lie on several ranks
+        _check.same_device(function, (graph.device, device))
+        return Neighbours(*graph.binary_operands())
     kept: dict[str, Neighbours] = graph.prepared if isinstance(graph, Graph) else {}
     if device not in kept:
         scaled = _scaled(function, graph, loops)
@@ -151,8 +155,8 @@ def aggregate(
     Counters that no float step follows would come out as int32, so that an epilogue without steps asks for float32.
     """
     plain = x.letter == "F" and gives == "F"
-    plan = plan_bspmm(
-        adjacency,
+    planned = getattr(adjacency, "plan_bspmm", None) or partial(plan_bspmm, adjacency)
+    plan = planned(
         x.columns,
         f"{x.letter}B{gives}",
         reduce=reduce,
@@ -196,6 +200,7 @@ def prepared(
             return Layer(lambda x, out: whole.run(standardized(x), out), whole.gives)
         norm = None
     *own, near = weights
+    room.recordable &= getattr(neighbours.plain, "recordable", True)
     product, message = update(near, x, setting.message, norm)
     between = room.reserve("messages", message)
     if not own:

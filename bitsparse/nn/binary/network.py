@@ -138,8 +138,7 @@ class BinaryModel:
         """The same weights, computed another way: a preset, or one variant or Setting per layer."""
         model: Any = type(self)
         weights = (self.layers,) if self.head is None else (self.layers, self.head)
-        made: Self = model(*weights, settings, input_norm=self.input_norm)
-        return made
+        return model(*weights, settings, input_norm=self.input_norm)
 
     def plan(self, graph: Any, x: Any) -> BinaryPlan:
         """Prepare the model for a graph and features like `x`, of its shape, dtype and device.

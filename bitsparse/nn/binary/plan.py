@@ -10,13 +10,13 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, kind_of
-from bitsparse.backends.cuda.graphs import Recorded
-from bitsparse.backends.params import words_shape
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.nn.binary.variants import Setting
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.plan import KeptCall
+from bitsparse.ops.recorded import Recorded
+from bitsparse.ops.steps import words_shape
 
 #: Recorded graphs kept per plan, each for one pair of input and output addresses.
 _KEPT = 4
@@ -157,8 +157,7 @@ class BinaryPlan:
 
     def graph_arrays(self) -> dict[str, Any]:
         """The arrays of the graph as it is aggregated over, by name."""
-        arrays: dict[str, Any] = self._neighbours.scaled.components()
-        return arrays
+        return self._neighbours.scaled.components()
 
     def check(self) -> None:
         """Raise if a call since the last check met NaN, which has no sign; waits for those on a GPU. A CPU raises as it goes.
@@ -231,10 +230,7 @@ class BinaryPlan:
         if kind.letter != mine.letter or (kind.letter == "F" and kind.dtype != mine.dtype):
             given, wanted = ("bits" if each.letter == "B" else str(each.dtype) for each in (kind, mine))
             raise DTypeError(f"{name}: x holds {given}, but the plan is for {wanted}; make another plan")
-        if (kind.rows, kind.columns) != (mine.rows, mine.columns):
-            raise ShapeError(
-                f"{name}: x has shape {(kind.rows, kind.columns)}, but the plan is for {(mine.rows, mine.columns)}; make another plan"
-            )
+        _check.planned(name, "x has shape", (kind.rows, kind.columns), (mine.rows, mine.columns))
         if kind.letter == "F":
             return interop.as_array(x, name, "x")
         if kind.scaled != mine.scaled:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import platform
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,13 +20,12 @@ from bitsparse._files import keep, open_plain
 from bitsparse._progress import progress as progress_bar
 from bitsparse._records import as_dict
 from bitsparse.arrays import BitTensor
-from bitsparse.backends.host import get_num_threads, simd_level
 from bitsparse.nn.binary.network import BinaryModel, arrays_of
 from bitsparse.nn.binary.plan import BinaryPlan
 from bitsparse.nn.binary.variants import Setting, consistent
 from bitsparse.nn.labels import Judged, check_tolerance, labels_and_mask
 from bitsparse.ops.operands.places import working_with
-from bitsparse.ops.recorded import call_milliseconds
+from bitsparse.ops.recorded import call_milliseconds, machine
 
 #: How each layer computes.
 Settings = tuple[Setting, ...]
@@ -333,15 +330,8 @@ def file_of_run(model: BinaryModel, x: Any, judged: Judged, chosen: list[Setting
         digest.update(f"{name} {host.dtype} {host.shape} ".encode())
         content: Any = host.reshape(-1).view(np.uint8) if host.dtype.kind != "U" else host.tobytes()
         digest.update(content)
-    digest.update(json.dumps([chosen, plan.shape, _machine(plan.device), version("bitsparse")]).encode())
+    digest.update(json.dumps([chosen, plan.shape, machine(plan.device), version("bitsparse")]).encode())
     return jit.cache_dir() / "tune" / f"{digest.hexdigest()}.json"
-
-
-def _machine(device: str) -> str:
-    """What times depend on: the GPU's name, or the processor and its threads."""
-    if device != "cpu":
-        return jit.capability(int(device[5:])).name
-    return f"{platform.machine()} {platform.processor()} {os.cpu_count()} {get_num_threads()} {simd_level()}"
 
 
 def load_run(file: Path) -> list[Candidate] | None:

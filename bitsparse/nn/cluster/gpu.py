@@ -11,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
-from bitsparse.arrays import BitTensor
-from bitsparse.arrays.inside import assembled
-from bitsparse.backends.cuda.graphs import Recorded
-from bitsparse.backends.cuda.packets import PacketArrays
-from bitsparse.backends.params import words_shape
 from bitsparse.graph.operand import Form, Graph, factors, form_for
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.nn.cluster.report import ClusterReport
+from bitsparse.ops import steps
+from bitsparse.ops.recorded import Recorded
 
 _Array = NDArray[Any]
 #: Packets on the device: one travels while one is computed.
@@ -41,14 +38,12 @@ class _Slot:
     def __init__(self, model: Any, form: FeatureForm, sizes: _Sizes, loops: bool, chosen: Form, longest: int) -> None:
         cupy = interop.require_cupy("ClusterRunner")
         nodes, shape = sizes.nodes, (sizes.nodes, form.columns)
-        words = cupy.zeros(words_shape(shape, form.bits, -1, form.layout), np.uint32)
+        self._x = steps.blank(cupy, shape, form.bits, -1, form.layout, interop.CUPY, form.encoding)
         table = factors(model.normalisation, np.arange(nodes + 1), None)[0]
         sides = {"sum": 0, "mean": 1, "gcn": 2}[model.normalisation]
-        self.arrays = PacketArrays(
-            nodes, sizes.entries, sizes.chunks, table, sides, words, form.runs, form.used, form.stride
-        )
+        features = self._x.words, form.runs, form.used, form.stride
+        self.arrays = steps.PacketArrays(nodes, sizes.entries, sizes.chunks, table, sides, *features)
         self._loops, self._chosen, self._model, self._longest = loops, chosen, model, longest
-        self._x = assembled(BitTensor, words, shape, form.bits, -1, form.layout, form.encoding, interop.CUPY)
         self.logits = cupy.empty((nodes, model.classes), np.float32)
         self._scatter = self.arrays.scatter(model.classes)
         self._plan: Any = None
@@ -67,11 +62,11 @@ class _Slot:
                 self._plan = self._network()
             plan = self._plan
 
-            def steps() -> None:
+            def work() -> None:
                 self.arrays.open(packet)
                 plan(out=self.logits)
 
-            self._recorded = {address: Recorded(steps)}
+            self._recorded = {address: Recorded(work)}
         self._recorded[address]()
 
     def _network(self) -> Any:

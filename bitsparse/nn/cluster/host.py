@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled
-from bitsparse.backends.host.matmul import bytes as steps_on_bytes
 from bitsparse.graph.operand import Graph, form_for
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.nn.cluster.report import ClusterReport
 from bitsparse.nn.lowbit.host import layers_in_bytes
 from bitsparse.nn.lowbit.network import LowBitNetwork
+from bitsparse.ops import steps as on_codes
 
 _Array = NDArray[Any]
-Layers = tuple[steps_on_bytes.Layer, ...]
+Layers = tuple[on_codes.Layer, ...]
 #: Pieces of up to so many nodes are computed each by one thread, with what they need in its caches; larger ones row by row by all threads.
 _PIECE_NODES = 1 << 14
 
@@ -61,7 +61,7 @@ class HostEngine:
                 (form.columns, form.bits, form.layout == "planes", form.used),
             )
             data = packet.buffer[: packet.nbytes]
-            steps_on_bytes.network(data, group.entries, model.normalisation, features, self._layers, places, self._rows)
+            on_codes.network(data, group.entries, model.normalisation, features, self._layers, places, self._rows)
         else:
             chosen = form_for(self._form, group.nodes, group.entries)
             operand = Graph.of_pattern(*packet.pattern(), model.normalisation, packet.loops, chosen)

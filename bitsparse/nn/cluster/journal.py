@@ -14,10 +14,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse._files import open_new, open_plain, publish, replacing
+from bitsparse._files import open_end, open_new, open_plain, publish, replacing
 from bitsparse.errors import FileFormatError
-from bitsparse.graph.packets import Group
+from bitsparse.graph.packets import Group, Packets
+from bitsparse.graph.parts import graph_hash
 from bitsparse.nn.cluster.lock import RunLock
+from bitsparse.nn.features import pieces
 
 _Array = NDArray[Any]
 _FUNCTION = "ClusterRunner.run"
@@ -37,6 +39,8 @@ class ArraySink:
     """
 
     rows: Any
+    #: Groups that an earlier run had finished.
+    resumed = 0
 
     def __init__(self, out: _Array, order: NDArray[np.int32]) -> None:
         self.rows, self._order = out, order
@@ -58,7 +62,22 @@ class ArraySink:
         """The run ends early; what was written stays in the caller's array."""
 
 
-class FileSink(ArraySink):
+class NotedSink(ArraySink):
+    """Rows of a file, of which finished groups are noted in a journal, if there is one."""
+
+    _notes: Any = None
+
+    def put(self, group: Group, logits: _Array | None) -> None:
+        """Rows to their nodes; noted once they are on disk."""
+        super().put(group, logits)
+        if self._notes is not None:
+            self.rows.flush()
+            self._notes.write(line_of(group.number, checksum(group, self.rows, self._order)))
+            self._notes.flush()
+            os.fsync(self._notes.fileno())
+
+
+class FileSink(NotedSink):
     """A ``.npy`` file: written under another name beside its own, moved there when it is whole.
 
     One run at a time writes to a path (:class:`RunLock`). Without `resume` the rows have a name that nobody can guess. With it they are
@@ -95,7 +114,6 @@ class FileSink(ArraySink):
             raise IsADirectoryError(f"{_FUNCTION}: {str(path)!r} is a folder; name a file")
         self._lock = RunLock(_FUNCTION, path)
         self._file: Any = None
-        self._notes: Any = None
         try:
             self._begin(shape)
         except BaseException:
@@ -107,10 +125,10 @@ class FileSink(ArraySink):
         self._done = self._left_over(partial)
         header = _npy_header(shape)
         if not self._resume:
-            self._rows_name = self._path.with_name(f".{self._path.name[:100]}.{secrets.token_hex(8)}")
-            self._map(open_new(self._rows_name), header, shape)
+            self.rows_name = self._path.with_name(f".{self._path.name[:100]}.{secrets.token_hex(8)}")
+            self._map(open_new(self.rows_name), header, shape)
             return
-        self._rows_name = partial
+        self.rows_name = partial
         if self._done:
             file = open_plain(partial, write=True)
             start = os.fstat(file.fileno()).st_size, file.read(len(header))
@@ -136,7 +154,7 @@ class FileSink(ArraySink):
         """The journal of what is done, whole, so that a cut-off line of the last run is gone; groups are noted behind it."""
         with replacing(self._journal) as stream:
             stream.write(b'{"bitsparse": "journal 1", "run": "%s"}\n' % self._key.encode())
-            stream.writelines(_line(number, rows) for number, rows in self._done.items())
+            stream.writelines(line_of(number, rows) for number, rows in self._done.items())
         self._notes = open_plain(self._journal, write=True)
         self._notes.seek(0, os.SEEK_END)
 
@@ -198,10 +216,6 @@ class FileSink(ArraySink):
             _reserve(file.fileno(), len(header) + 4 * shape[0] * shape[1])
         self.rows = np.memmap(file, np.float32, "r+", len(header), shape)
 
-    def _checksum(self, group: Group) -> str:
-        rows: Any = np.ascontiguousarray(self.rows[self._order[group.low : group.high]])
-        return hashlib.blake2b(rows, digest_size=16).hexdigest()
-
     def missing(self, groups: Sequence[Group]) -> list[Group]:
         """The groups that no earlier run has finished.
 
@@ -214,29 +228,27 @@ class FileSink(ArraySink):
         if not numbers.issuperset(self._done):
             raise self._damaged(f"it notes group {max(self._done)} of {len(groups)}")
         for group in groups:
-            if group.number in self._done and self._checksum(group) != self._done[group.number]:
+            if group.number in self._done and checksum(group, self.rows, self._order) != self._done[group.number]:
                 raise FileFormatError(
-                    f"{_FUNCTION}: rows of group {group.number} in {str(self._rows_name)!r} are not those that {self._journal.name!r} "
+                    f"{_FUNCTION}: rows of group {group.number} in {str(self.rows_name)!r} are not those that {self._journal.name!r} "
                     f"notes; delete both files to start again"
                 )
         if self._resume and self._notes is None:
             self._write_journal()
+        self.resumed = len(self._done)
         return [group for group in groups if group.number not in self._done]
 
-    def put(self, group: Group, logits: _Array | None) -> None:
-        """Rows to their nodes; noted once they are on disk."""
-        super().put(group, logits)
+    def append_notes(self) -> None:
+        """Others note their groups in the same journal: what is written goes to its end, wherever that is by then."""
         if self._notes is not None:
-            self.rows.flush()
-            self._notes.write(_line(group.number, self._checksum(group)))
-            self._notes.flush()
-            os.fsync(self._notes.fileno())
+            self._notes.close()
+            self._notes = open_end(self._journal)
 
     def finish(self) -> _Array:
         """The file under its name, mapped for reading."""
         self.rows.flush()
         self.rows = None
-        publish(self._file, self._rows_name, self._path)
+        publish(self._file, self.rows_name, self._path)
         if self._resume:
             self._journal.unlink(missing_ok=True)
         made: _Array = np.load(self._path, mmap_mode="r")
@@ -246,7 +258,7 @@ class FileSink(ArraySink):
     def abandon(self) -> None:
         """Nothing stays but what a run can go on from."""
         if self._file is not None and not self._resume:
-            self._rows_name.unlink(missing_ok=True)
+            self.rows_name.unlink(missing_ok=True)
         self._close()
 
     def _close(self) -> None:
@@ -255,6 +267,19 @@ class FileSink(ArraySink):
             if stream is not None:
                 stream.close()
         self._lock.release()
+
+
+def run_key(graph: Any, packets: Packets, model: Any, features: Any) -> str:
+    """A name for a run: graph, parts, settings, model, and every row of the features."""
+    digest = hashlib.blake2b(graph_hash(graph).encode(), digest_size=16)
+    digest.update(packets.order.tobytes())
+    digest.update(packets.blocks.tobytes())
+    digest.update(repr((packets.batches.tolist(), packets.group_nodes, model.fingerprint())).encode())
+    digest.update(repr((features.shape, str(features.dtype))).encode())
+    for part in pieces(packets.nodes, features.shape[1], features.dtype.itemsize):
+        rows = features[part]
+        digest.update((rows if isinstance(rows, np.ndarray) else rows.toarray()).tobytes())
+    return digest.hexdigest()
 
 
 def _npy_header(shape: tuple[int, int]) -> bytes:
@@ -266,7 +291,14 @@ def _npy_header(shape: tuple[int, int]) -> bytes:
     return stream.getvalue()
 
 
-def _line(group: int, rows: str) -> bytes:
+def checksum(group: Group, rows: _Array, order: NDArray[np.int32]) -> str:
+    """Of the rows of a group's nodes."""
+    held: Any = np.ascontiguousarray(rows[order[group.low : group.high]])
+    return hashlib.blake2b(held, digest_size=16).hexdigest()
+
+
+def line_of(group: int, rows: str) -> bytes:
+    """What a journal says of a group whose rows have this checksum."""
     return b'{"group": %d, "rows": "%s"}\n' % (group, rows.encode())
 
 

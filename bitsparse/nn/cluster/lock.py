@@ -38,8 +38,13 @@ class RunLock:
     """
 
     def __init__(self, function: str, path: Path) -> None:
-        import fcntl
-
+        try:
+            import fcntl
+        except ModuleNotFoundError:
+            raise LockError(
+                f"{function}: this system has no file locks that end with the process that holds them (flock), so {str(path)!r} is not "
+                f"safe from other runs; run without a file to go on from"
+            ) from None
         self._name = Path(f"{path}.lock")
         self._owner = os.getpid()
         while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
@@ -15,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse._communicator import Communicator
 from bitsparse._progress import Stopwatch
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import refuse_weights, square_pattern
 from bitsparse.graph.operand import FORMS
 from bitsparse.graph.packets import FeatureForm, Group, PackedEpoch, Packet, Packets, tiles_in
-from bitsparse.graph.parts import cached_partition, graph_hash, partition
 from bitsparse.nn.cluster.host import HostEngine, host_layers
-from bitsparse.nn.cluster.journal import ArraySink, FileSink
+from bitsparse.nn.cluster.journal import ArraySink, FileSink, run_key
+from bitsparse.nn.cluster.ranks import SharedSink, agree_on, dealt, parts_of, shared
 from bitsparse.nn.cluster.report import ClusterReport
 from bitsparse.nn.features import pieces
 from bitsparse.nn.lowbit.network import LowBitNetwork
@@ -71,6 +71,10 @@ class ClusterRunner:
     watch : Stopwatch, optional
         Of the caller's: "packing" is the time in which the run waits for a packet, "results" that of logits on their way to node
         order and to their file, "resuming" that of reading all features beforehand; the rest belongs to the phase that it is in.
+    comm : Communicator, optional
+        Of :mod:`bitsparse.distributed`: batches are dealt out to its ranks, which exchange nothing while they compute. Each rank gets the
+        graph and the features whole (memory maps do) and writes the rows of its own batches: of an array of its own, which :meth:`share`
+        completes, or of one file that all ranks write on one machine.
 
     Examples
     --------
@@ -100,6 +104,7 @@ class ClusterRunner:
         cache: bool | str | Path = True,
         progress: Callable[[int, int], object] | None = None,
         watch: Stopwatch | None = None,
+        comm: Communicator | None = None,
     ) -> None:
         function = "ClusterRunner"
         self.model, self.form = model, _check.choice(function, "form", form, FORMS)
@@ -110,11 +115,7 @@ class ClusterRunner:
         if labels is None:
             nodes = square_pattern(function, graph).shape[0]
             wanted = min(_check.integer(function, "parts", parts, 1), max(nodes, 1))
-            if cache is False:
-                labels = partition(graph, wanted, seed=seed)
-            else:
-                folder = None if cache is True else cache
-                labels, _ = cached_partition(graph, wanted, seed=seed, folder=folder)
+            labels = parts_of(function, graph, wanted, seed, cache, comm)
         most = (_DENSE_NODES if form == "dense" else _GROUP_NODES) if group_nodes is None else group_nodes
         self.packets = Packets(
             graph,
@@ -126,7 +127,10 @@ class ClusterRunner:
             function=function,
         )
         self._layers = host_layers(model, form, self.packets) if self.device == "cpu" else None
-        self._graph = graph
+        self._graph, self._comm, self._mine = graph, comm, list(self.packets.groups)
+        if comm is not None:
+            agree_on(function, comm, graph, self.packets, model)
+            self._mine = dealt(self.packets.groups, comm.size)[comm.rank]
         #: Of the last run.
         self.report = ClusterReport(self.device, model.name)
         self._engine: Any = None
@@ -193,11 +197,11 @@ class ClusterRunner:
             into.check_owner("ClusterRunner.pack", self.packets)
         begin = time.perf_counter()
         packets = []
-        for group in self.packets.groups:
+        for i, group in enumerate(self._mine):
             size = self.packets.nbytes(group, form.row_bytes)
             buffer: _Array | None = None
-            if into is not None and into.packets[group.number].buffer.size >= size:
-                buffer = into.packets[group.number].buffer
+            if into is not None and into.packets[i].buffer.size >= size:
+                buffer = into.packets[i].buffer
             elif self.device != "cpu":
                 buffer = interop.pinned_empty(size)
             packets.append(self._pack(group, rows, form, buffer))
@@ -258,22 +262,44 @@ class ClusterRunner:
             raise ValueError("ClusterRunner.run: resume=True goes with out as a path; pass the name of a .npy file")
         self._begin(form)  # before there is a file that an error would leave behind
         if isinstance(out, (str, Path)):
-            key, path, out = "", Path(out), None
+            key, path, out, groups = "", Path(out), None, list(self.packets.groups)
             if resume:
                 with self._watch.during("resuming"):
-                    key = self._key(rows)
-            sink: ArraySink = FileSink(path, self._shape, self.packets.order, key, resume)
+                    key = run_key(self._graph, self.packets, self.model, rows)
+            places = self._shape, self.packets.order, key, resume
+            sink: ArraySink = FileSink(path, *places) if self._comm is None else SharedSink(self._comm, path, *places)
         else:
-            sink = self._sink(out)
+            sink, groups = self._sink(out), self._mine
         try:
-            todo = sink.missing(self.packets.groups)
+            todo = sink.missing(groups)
         except BaseException:
             sink.abandon()
             raise
-        self.report.resumed = len(self.packets.groups) - len(todo)
+        self.report.resumed = sink.resumed
         with closing(self._packed(todo, rows, form)) as packets:
             result = self._drive(packets, sink, timed)
         return result if out is None else out
+
+    def share(self, logits: Any) -> Any:
+        """Bring the rows of the other ranks' batches into this rank's array, in place; all ranks call it together.
+
+        Parameters
+        ----------
+        logits : array (n, classes) of float32
+            That :meth:`run` or :meth:`run_packed` gave, or was given as `out`.
+        """
+        if self._comm is not None:
+            target = interop.writable_array(logits, "ClusterRunner.share")
+            _check.out_array("ClusterRunner.share", target, self._shape, np.dtype(np.float32))
+            with interop.working_on(interop.device_of(target), interop.CUPY):
+                shared(self._comm, self.mine, target)
+        return logits
+
+    @property
+    def mine(self) -> NDArray[np.int32]:
+        """The nodes of this rank's batches; without a communicator all."""
+        parts = [self.packets.order[group.low : group.high] for group in self._mine]
+        return np.concatenate([*parts, np.empty(0, np.int32)])
 
     def _packed(self, todo: list[Group], features: Any, form: FeatureForm) -> Generator[Packet]:
         """Packets of groups; beside a GPU that works on the ones before they are packed in a thread."""
@@ -329,7 +355,9 @@ class ClusterRunner:
     def _sink(self, out: Any) -> ArraySink:
         """The caller's array, in host memory or on the runner's GPU, or a new one of NumPy's."""
         if out is None:
-            return ArraySink(np.empty(self._shape, np.float32), self.packets.order)
+            return ArraySink(
+                (np.empty if self._comm is None else np.zeros)(self._shape, np.float32), self.packets.order
+            )
         target = out if isinstance(out, np.ndarray) else interop.writable_array(out, "ClusterRunner")
         _check.out_array("ClusterRunner", target, self._shape, np.dtype(np.float32))
         place = interop.device_of(target)
@@ -367,16 +395,3 @@ class ClusterRunner:
             raise
         report.forms, report.seconds = dict(forms), time.perf_counter() - begin
         return result
-
-    def _key(self, features: Any) -> str:
-        """A name for a run: graph, parts, settings, model, and every row of the features."""
-        packets = self.packets
-        digest = hashlib.blake2b(graph_hash(self._graph).encode(), digest_size=16)
-        digest.update(packets.order.tobytes())
-        digest.update(packets.blocks.tobytes())
-        digest.update(repr((packets.batches.tolist(), packets.group_nodes, self.model.fingerprint())).encode())
-        digest.update(repr((features.shape, str(features.dtype))).encode())
-        for part in pieces(packets.nodes, features.shape[1], features.dtype.itemsize):
-            rows = features[part]
-            digest.update((rows if isinstance(rows, np.ndarray) else rows.toarray()).tobytes())
-        return digest.hexdigest()

@@ -207,7 +207,10 @@ class Network:
             return logits if device == "cpu" else interop.from_array(logits, family, function)
 
     def sums(self, adjacency: Any, dtype: Any = np.float32, device: str = "cpu") -> NeighbourSums:
-        """A graph as :meth:`run_layer` takes it, for features on this device."""
+        """A graph as :meth:`run_layer` takes it, for features on this device; one whose rows lie on several ranks sums over them itself."""
+        if hasattr(adjacency, "neighbour_sums"):
+            _check.same_device("Network", (adjacency.device, device))
+            return adjacency.neighbour_sums("Network", dtype)
         return NeighbourSums("Network", adjacency, self.weighted, dtype, device)
 
     def run_layer(self, layer: Layer, sums: NeighbourSums, x: Any) -> Any:

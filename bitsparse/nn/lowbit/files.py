@@ -12,9 +12,9 @@ from bitsparse import _check
 from bitsparse._archive import Archive
 from bitsparse._check import brief, shown
 from bitsparse.arrays import BitTensor
-from bitsparse.backends.params import GROUP_BITS
 from bitsparse.graph.operand import NORMALISATIONS
 from bitsparse.nn.lowbit.steps import Aggregate, Chain, Grid, Update
+from bitsparse.ops.steps import GROUP_BITS
 
 #: What a network says of itself, beside its steps.
 ABOUT = ("kind", "normalisation", "self_loops", "bits", "widths")

@@ -6,24 +6,25 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse._archive import opened, reading
-from bitsparse.arrays import BitTensor
+from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.arrays.packed import Layout
-from bitsparse.backends.host.matmul import bytes as host_bytes
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import refuse_weights, square_sparse
 from bitsparse.graph.operand import Graph, Normalisation
 from bitsparse.nn.features import Features, pieces
 from bitsparse.nn.lowbit.files import ABOUT, described, restored
+from bitsparse.nn.lowbit.inputs import sparse_codes, stays_sparse
 from bitsparse.nn.lowbit.plan import LowBitPlan
 from bitsparse.nn.lowbit.steps import Aggregate, Grid, Update
 from bitsparse.ops import quantize
+from bitsparse.ops.steps import lines_of, panels_of
 
 _Array = NDArray[np.float32]
 
@@ -152,7 +153,13 @@ class LowBitNetwork:
         with Path(path).open("wb") as file:
             np.savez_compressed(file, **described(about, self.input_grid, self.steps))
 
-    def quantize(self, rows: Any, *, layout: Layout | None = None) -> BitTensor:
+    @overload
+    def quantize(self, rows: Any, *, layout: Layout | None = None) -> BitTensor: ...
+
+    @overload
+    def quantize(self, rows: Any, *, layout: Literal["csr"]) -> TCTiledCSR: ...
+
+    def quantize(self, rows: Any, *, layout: Layout | Literal["csr"] | None = None) -> BitTensor | TCTiledCSR:
         """Codes of feature rows on the calibrated grid, the same whatever other rows are passed along.
 
         Parameters
@@ -160,14 +167,23 @@ class LowBitNetwork:
         rows : array_like (n, features), SciPy sparse array or Features
             Of any array library, on any device; sparse arrays are made dense in pieces of 64 MB. Features alone where
             :attr:`input_grid` is None.
-        layout : {"planes", "rows"}, optional
-            By default :attr:`input_layout`.
+        layout : {"planes", "rows", "csr"}, optional
+            By default :attr:`input_layout`. "csr" gives the codes that are not zero, as a TCTiledCSR, for features that are mostly zeros,
+            such as bags of words: a network that multiplies first computes the same logits of them, without ever making them dense.
 
         Returns
         -------
         BitTensor (n, features)
             Unsigned, packed along the features, without scale and offset: the grid is part of the first product. Those of Features with
-            grids of their rows have a scale, and as many bits as they need.
+            grids of their rows have a scale, and as many bits as they need. TCTiledCSR (n, features) of uint8 (beyond 8 bits uint16) in
+            layout "csr", with those scales as its `row_scale`.
+
+        Raises
+        ------
+        DTypeError, ShapeError
+            Rows are no numbers, no values but codes, or have another number of columns.
+        ValueError
+            Features with negative values have no zeros among their codes, so that there is nothing to leave out in layout "csr".
         """
         from scipy import sparse
 
@@ -190,7 +206,9 @@ class LowBitNetwork:
                 f"{function}: rows have shape {tuple(rows.shape)}, but the network reads (n, {self.features})"
             )
         if of_rows is not None and self.input_grid is None:
-            return of_rows.quantized(self.input_bits)
+            return of_rows.quantized_entries(self.input_bits) if layout == "csr" else of_rows.quantized(self.input_bits)
+        if layout == "csr":
+            return sparse_codes(self, _as_csr(function, rows))
         layout = layout or self.input_layout
         if not sparse.issparse(rows):
             with interop.working_on(interop.device_of(rows), family):
@@ -213,15 +231,16 @@ class LowBitNetwork:
         )
         return codes.with_affine()
 
-    def plan(self, operand: Any, x: BitTensor) -> LowBitPlan:
+    def plan(self, operand: Any, x: BitTensor | TCTiledCSR) -> LowBitPlan:
         """Prepare the network for one graph and one array of features; ``plan(out=None)`` gives the logits.
 
         Parameters
         ----------
         operand : Graph
             The graph, with this network's `normalisation` and `self_loops`.
-        x : BitTensor (nodes, features)
-            From :meth:`quantize`, on the operand's device.
+        x : BitTensor or TCTiledCSR (nodes, features)
+            From :meth:`quantize`, on the operand's device. Sparse codes are for CPUs and networks that multiply first: a GCN, and a GIN of
+            ``eps=0`` that becomes narrower.
 
         Returns
         -------
@@ -237,8 +256,9 @@ class LowBitNetwork:
         ----------
         adjacency : sparse array (n, n) of SciPy or bitsparse, GraphData or Graph
             An array is normalised as this network wants it, at every call; a :class:`Graph` is so once, on any device.
-        x : array_like (n, features), sparse array, Features or BitTensor
-            Quantised by :meth:`quantize`; a BitTensor is taken as the codes that it gives.
+        x : array_like (n, features), sparse array, Features, BitTensor or TCTiledCSR
+            Quantised by :meth:`quantize`; a BitTensor and a TCTiledCSR are taken as the codes that it gives. Sparse features of which at
+            most an eighth is not zero stay sparse where the network multiplies first; the logits are the same bits.
 
         Returns
         -------
@@ -249,7 +269,10 @@ class LowBitNetwork:
         DTypeError, ShapeError, ValueError, DeviceError
             An array has edge weights, which networks on bits cannot use; and as :meth:`quantize` and :meth:`plan`.
         """
-        codes = x if isinstance(x, BitTensor) else self.quantize(x)
+        if isinstance(x, BitTensor | TCTiledCSR):
+            codes: Any = x
+        else:
+            codes = self.quantize(x, layout="csr") if stays_sparse(self, x) else self.quantize(x)
         if not hasattr(adjacency, "aggregate"):
             function = "LowBitNetwork"
             pattern = square_sparse(function, getattr(adjacency, "adjacency", adjacency))
@@ -262,9 +285,16 @@ class LowBitNetwork:
         key = ("bytes", number)
         if key not in self._placed:
             step: Any = self.steps[number]
-            self._placed[key] = host_bytes.panels_of(np.asarray(step.weights.toarray()).astype(np.int8))
-        panels: NDArray[np.int8] = self._placed[key]
-        return panels
+            self._placed[key] = panels_of(np.asarray(step.weights.toarray()).astype(np.int8))
+        return self._placed[key]
+
+    def lines(self, number: int) -> NDArray[np.int32]:
+        """Weights of a step as products of sparse codes on a CPU read them; kept."""
+        key = ("lines", number)
+        if key not in self._placed:
+            step: Any = self.steps[number]
+            self._placed[key] = lines_of(np.asarray(step.weights.toarray()))
+        return self._placed[key]
 
     def placed(self, device: str, number: int) -> tuple[Any, Any]:
         """Weights of a step (None for sums) and its constant or offset on a device; kept there."""
@@ -278,6 +308,19 @@ class LowBitNetwork:
                 extra = extra[None, :]
             found = self._placed[key] = weights, interop.move(extra, device)
         return found
+
+
+def _as_csr(function: str, rows: Any) -> Any:
+    """Values as a canonical csr_array."""
+    from scipy import sparse
+
+    if not sparse.issparse(rows):
+        rows = interop.as_host(rows, function, "rows")
+    csr = sparse.csr_array(rows)
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    return csr
 
 
 def load_lowbit(path: str | Path) -> LowBitNetwork:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse._archive import opened, reading
-from bitsparse.errors import DTypeError, FileFormatError, ShapeError
+from bitsparse.errors import FileFormatError, ShapeError
 from bitsparse.nn.dense import Dense
 from bitsparse.nn.full.files import restored
 from bitsparse.nn.full.network import Network
@@ -42,13 +42,15 @@ _NORM_PARTS = _STATISTICS | {"weight", "bias"}
 _COUNTER = "num_batches_tracked"
 
 
-class _Conv(NamedTuple):
+class _Part(NamedTuple):
+    """A layer or a norm: where its names begin, and its tensors by what ends their names."""
+
     at: str
-    parts: dict[str, Any]
+    tensors: dict[str, Any]
 
 
-class _Told(NamedTuple):
-    """What a state dict does not say."""
+class _Options(NamedTuple):
+    """What a state dict does not say, as :func:`load_state_dict` was told it."""
 
     function: str
     kind: Any
@@ -124,40 +126,37 @@ def load_state_dict(
     <Network gcn 3 -> 4 -> 2>
     """
     function = "load_state_dict"
-    if not isinstance(state, Mapping):
-        raise DTypeError(
-            f"{function}: state must be a mapping of names to tensors, got {type(state).__name__}; pass model.state_dict(), or the model "
-            "itself to nn.from_pyg"
-        )
+    how = "pass model.state_dict(), or the model itself to nn.from_pyg"
+    _check.instance(function, "state", state, Mapping, "a mapping of names to tensors", how)
     named = {
         str(name): np.asarray(interop.as_host(_detached(tensor), function, str(name))) for name, tensor in state.items()
     }
-    found = kind or _kind_of(function, named)
-    _check.choice(function, "kind", found, GRAPH_KINDS)
+    of_layers = kind or _kind_of(function, named)
+    _check.choice(function, "kind", of_layers, GRAPH_KINDS)
     _check.choice(function, "norm", norm, ("before", "after"))
-    told = _Told(
+    options = _Options(
         function,
-        found,
+        of_layers,
         activation,
-        _neighbours(function, found, aggregate, self_loops),
+        _neighbours(function, of_layers, aggregate, self_loops),
         norm == "after",
         float(eps),
         float(negative_slope),
     )
-    convs, norms = _sorted(function, named, found)
-    if found == "gcn" and kind is None and len(convs) == 1 and not convs[0].at and "bias" not in convs[0].parts:
+    convs, norms = _sorted(function, named, of_layers)
+    if of_layers == "gcn" and kind is None and len(convs) == 1 and not convs[0].at and "bias" not in convs[0].tensors:
         raise ValueError(
             f"{function}: lin.weight alone may be a GCNConv without bias or a linear layer; pass kind='gcn' if it is the former"
         )
     behind = norms_behind(function, [conv.at for conv in convs], list(norms)) if norms else {}
     layers = []
     for i, conv in enumerate(convs):
-        found_norm = _norm(told, _Conv(behind[conv.at], norms[behind[conv.at]])) if conv.at in behind else None
+        batch_norm = _norm(options, _Part(behind[conv.at], norms[behind[conv.at]])) if conv.at in behind else None
         follows = convs[i + 1] if i + 1 < len(convs) else None
-        layers.append(_layer(told, conv, found_norm, None if follows is None else activation, follows))
+        layers.append(_layer(options, conv, batch_norm, None if follows is None else activation, follows))
     if activations is not None:
         layers = _with_activations(function, layers, activations)
-    return Network(found, layers)  # type: ignore[arg-type]
+    return Network(of_layers, layers)  # type: ignore[arg-type]
 
 
 def load_network(path: str | Path) -> Network:
@@ -204,8 +203,8 @@ def _neighbours(function: str, kind: str, aggregate: str | None, self_loops: boo
     loops = normed if self_loops is None else bool(self_loops)
     if loops and not normed:
         raise ValueError(f"{function}: self_loops=True goes with aggregate='gcn' only, as in GCNConv; drop one of them")
-    made = Neighbours("sum", gcn_norm=normed, self_loop=1.0 if loops else None, weighted=True)
-    return None if made == USUAL["gcn"] else made
+    neighbours = Neighbours("sum", gcn_norm=normed, self_loop=1.0 if loops else None, weighted=True)
+    return None if neighbours == USUAL["gcn"] else neighbours
 
 
 def _kind_of(function: str, named: Mapping[str, Any]) -> str:
@@ -219,16 +218,16 @@ def _kind_of(function: str, named: Mapping[str, Any]) -> str:
     )
 
 
-def _sorted(function: str, named: Mapping[str, Any], kind: str) -> tuple[list[_Conv], dict[str, dict[str, Any]]]:
+def _sorted(function: str, named: Mapping[str, Any], kind: str) -> tuple[list[_Part], dict[str, dict[str, Any]]]:
     """Layers in their order and outer norms by their place; refuses names that belong to neither."""
-    found: dict[str, dict[str, Any]] = {}
+    convs: dict[str, dict[str, Any]] = {}
     rest = dict(named)
     for name in named:
         match = _CONVS[kind].match(name)
         if match:
-            found.setdefault(match["at"] or "", {})[match["part"]] = rest.pop(name)
+            convs.setdefault(match["at"] or "", {})[match["part"]] = rest.pop(name)
     if kind in ("gcn", "gat", "gatv2"):
-        for at, parts in found.items():
+        for at, parts in convs.items():
             bias = f"{at}.bias" if at else "bias"
             if bias in rest:
                 parts["bias"] = rest.pop(bias)
@@ -246,76 +245,77 @@ def _sorted(function: str, named: Mapping[str, Any], kind: str) -> tuple[list[_C
             f"{function}: no {kind} layer has {', '.join(sorted(rest)[:4])}; nothing is left out: pass the model itself to nn.from_pyg, or "
             "name the kind"
         )
-    if not found:
+    if not convs:
         raise ValueError(f"{function}: there is no {kind} layer among the names; pass the kind that the model has")
-    return [_Conv(at, found[at]) for at in in_order(function, list(found))], norms
+    return [_Part(at, convs[at]) for at in in_order(function, list(convs))], norms
 
 
-def _layer(told: _Told, conv: _Conv, norm: BatchNorm | None, behind: str | None, follows: _Conv | None) -> Layer:
-    parts, kind = conv.parts, told.kind
+def _layer(options: _Options, conv: _Part, norm: BatchNorm | None, behind: str | None, follows: _Part | None) -> Layer:
+    parts, kind = conv.tensors, options.kind
 
     def need(name: str) -> Any:
         if name not in parts:
             raise ValueError(
-                f"{told.function}: layer {_check.shown(conv.at)} has {', '.join(parts)} but no {name}, which a {kind} layer needs"
+                f"{options.function}: layer {_check.shown(conv.at)} has {', '.join(parts)} but no {name}, which a {kind} layer needs"
             )
         return parts[name]
 
     if kind in ("gin", "agnn"):
-        updates = _perceptron(told, conv)
+        updates = _perceptron(options, conv)
         last = updates[-1]
         if norm is not None and last.batch_norm is not None:
             raise ValueError(
-                f"{told.function}: layer {_check.shown(conv.at)} ends in a norm and another one follows; fold one of them into the weights"
+                f"{options.function}: layer {_check.shown(conv.at)} ends in a norm and another one follows; fold one of them into the "
+                "weights"
             )
-        updates[-1] = _finished(told, last, norm or last.batch_norm, behind)
+        updates[-1] = _finished(options, last, norm or last.batch_norm, behind)
         eps, beta = (float((*parts.get(name, np.empty(0)).flat, usual)[0]) for name, usual in (("eps", 0), ("beta", 1)))
-        return Layer(tuple(updates), eps=eps, kind=kind, neighbours=told.neighbours, beta=beta)
+        return Layer(tuple(updates), eps=eps, kind=kind, neighbours=options.neighbours, beta=beta)
     if kind in ("gat", "gatv2"):
         name = "lin.weight" if kind == "gat" else "lin_l.weight"
-        weights = _scores(told, conv, need)
-        next_weight = None if follows is None else follows.parts.get(name)
+        weights = _scores(options, conv, need)
+        next_weight = None if follows is None else follows.tensors.get(name)
         sizes = [parts[each].shape[0] for each in ("bias", "res.weight") if each in parts and parts[each].ndim]
         sizes += [] if next_weight is None else [next_weight.shape[-1]]
         average = 1 if not sizes or sizes[0] == weights.source.size else weights.heads
-        dense = _finished(told, Dense(need(name).T, parts.get("bias"), average=average), norm, behind)
+        dense = _finished(options, Dense(need(name).T, parts.get("bias"), average=average), norm, behind)
         own = parts["res.weight"].T if "res.weight" in parts else None
-        return Layer((dense,), own, kind=kind, neighbours=told.neighbours, attention=weights)
+        return Layer((dense,), own, kind=kind, neighbours=options.neighbours, attention=weights)
     name = "weight" if kind == "gcn" else "lin_l.weight"
     dense = Dense(need(name).T, parts.get(name.replace("weight", "bias")))
     own = need("lin_r.weight").T if kind == "sage" else None
-    return Layer((_finished(told, dense, norm, behind),), own, kind=kind, neighbours=told.neighbours)
+    return Layer((_finished(options, dense, norm, behind),), own, kind=kind, neighbours=options.neighbours)
 
 
-def _scores(told: _Told, conv: _Conv, need: Callable[[str], Any]) -> Attention:
+def _scores(options: _Options, conv: _Part, need: Callable[[str], Any]) -> Attention:
     """What a GATConv or GATv2Conv weighs neighbours by."""
 
     def heads(name: str) -> Any:
         array = need(name)
         if array.ndim != 3 or array.shape[0] != 1:
             raise ShapeError(
-                f"{told.function}: layer {_check.shown(conv.at)} has {name} of shape {array.shape}, but one of PyTorch Geometric has "
+                f"{options.function}: layer {_check.shown(conv.at)} has {name} of shape {array.shape}, but one of PyTorch Geometric has "
                 "(1, heads, channels)"
             )
         return array[0]
 
-    if told.kind == "gat":
-        return Attention(heads("att_src"), heads("att_dst"), negative_slope=told.slope)
-    receive = Dense(need("lin_r.weight").T, conv.parts.get("lin_r.bias"))
-    return Attention(heads("att"), None, receive, conv.parts.get("lin_l.bias"), told.slope)
+    if options.kind == "gat":
+        return Attention(heads("att_src"), heads("att_dst"), negative_slope=options.slope)
+    receive = Dense(need("lin_r.weight").T, conv.tensors.get("lin_r.bias"))
+    return Attention(heads("att"), None, receive, conv.tensors.get("lin_l.bias"), options.slope)
 
 
-def _finished(told: _Told, dense: Dense, norm: BatchNorm | None, activation: str | None) -> Dense:
+def _finished(options: _Options, dense: Dense, norm: BatchNorm | None, activation: str | None) -> Dense:
     """A product with its norm and activation in the order that was told."""
-    if norm is not None and told.after and activation is not None:
+    if norm is not None and options.after and activation is not None:
         return replace(dense, activation=activation, then=(norm,))
     return replace(dense, batch_norm=norm, activation=activation)
 
 
-def _perceptron(told: _Told, conv: _Conv) -> list[Dense]:
+def _perceptron(options: _Options, conv: _Part) -> list[Dense]:
     """The linear layers of a GIN's ``nn`` with the norms behind them: a Linear, a Sequential, or an MLP with ``lins`` and ``norms``."""
     modules: dict[str, dict[str, Any]] = {}
-    for name, array in conv.parts.items():
+    for name, array in conv.tensors.items():
         if name not in ("eps", "beta"):
             at, _, part = name.rpartition(".")
             modules.setdefault(at, {})[part] = array
@@ -330,28 +330,28 @@ def _perceptron(told: _Told, conv: _Conv) -> list[Dense]:
             linear[at] = Dense(weight.T, parts.get("bias"))
         else:
             raise ValueError(
-                f"{told.function}: layer {_check.shown(conv.at)} has a part {at} with {', '.join(parts)}, "
+                f"{options.function}: layer {_check.shown(conv.at)} has a part {at} with {', '.join(parts)}, "
                 f"neither a linear layer nor a batch norm"
             )
     if not linear:
-        raise ValueError(f"{told.function}: layer {_check.shown(conv.at)} has no linear layer in its nn")
-    order = in_order(told.function, list(linear), f"linear layers in layer {_check.shown(conv.at)}")
-    behind = norms_behind(told.function, order, list(norms)) if norms else {}
-    made = []
+        raise ValueError(f"{options.function}: layer {_check.shown(conv.at)} has no linear layer in its nn")
+    order = in_order(options.function, list(linear), f"linear layers in layer {_check.shown(conv.at)}")
+    behind = norms_behind(options.function, order, list(norms)) if norms else {}
+    updates = []
     for at in order:
-        norm = _norm(told, _Conv(behind[at], norms[behind[at]])) if at in behind else None
-        made.append(_finished(told, linear[at], norm, None if at == order[-1] else told.activation))
-    return made
+        norm = _norm(options, _Part(behind[at], norms[behind[at]])) if at in behind else None
+        updates.append(_finished(options, linear[at], norm, None if at == order[-1] else options.activation))
+    return updates
 
 
-def _norm(told: _Told, conv: _Conv) -> BatchNorm:
-    parts = conv.parts
+def _norm(options: _Options, norm: _Part) -> BatchNorm:
+    parts = norm.tensors
     if not parts.keys() >= _STATISTICS:
         raise ValueError(
-            f"{told.function}: batch norm {_check.shown(conv.at)} has {', '.join(parts)}, but both running statistics are needed; pass "
+            f"{options.function}: batch norm {_check.shown(norm.at)} has {', '.join(parts)}, but both running statistics are needed; pass "
             f"running_mean and running_var"
         )
-    return BatchNorm(parts["running_mean"], parts["running_var"], parts.get("weight"), parts.get("bias"), told.eps)
+    return BatchNorm(parts["running_mean"], parts["running_var"], parts.get("weight"), parts.get("bias"), options.eps)
 
 
 def _with_activations(function: str, layers: Sequence[Layer], activations: Sequence[str | None]) -> list[Layer]:

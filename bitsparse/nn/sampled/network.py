@@ -39,8 +39,7 @@ def operand_of(graph: Graph, device: str = "cpu") -> TCTiledCSR:
            [1. , 0. , 0. ],
            [0. , 0. , 0. ]], dtype=float32)
     """
-    operand: TCTiledCSR = graph.packed("tiled").with_scales(graph.row_scale, graph.col_scale).to_device(device)
-    return operand
+    return graph.packed("tiled").with_scales(graph.row_scale, graph.col_scale).to_device(device)
 
 
 def plans_of(

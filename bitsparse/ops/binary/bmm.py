@@ -7,6 +7,7 @@ from typing import Any
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import derived_of, has_derived
+from bitsparse.interop import ArrayLike
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.bmm_plan import (
@@ -25,8 +26,8 @@ _PLANS: Slot[BmmPlan] = Slot("bmm plans", most=8)
 
 
 def bmm(
-    a: Any,
-    w: Any,
+    a: ArrayLike,
+    w: ArrayLike,
     variant: str | None = None,
     *,
     epilogue: Epilogue | None = None,
@@ -104,13 +105,13 @@ def bmm(
         full_precision_only(function, full, absmean is not None)
         return _checked_call(_kept_plan(function, a, w, wanted, full), a, out, absmean)
     right, _ = as_signs(function, "w", w, -2)
-    columns = int(a.shape[-1]) if getattr(a, "shape", ()) else 0
+    columns = int((0, *getattr(a, "shape", ()))[-1])
     norm = None if a_norm is None else norm_of(function, a_norm, columns)
     return multiply_signs(function, a, right, full, norm, kernel, out, absmean)
 
 
 def plan_bmm(
-    w: Any,
+    w: ArrayLike,
     m: int,
     variant: str | None = None,
     *,

@@ -12,15 +12,15 @@ from bitsparse._records import replace
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import contents_of_words, family_of, kind_of, kind_of_bits, words_to_overwrite, working
 from bitsparse.backends.params import OperandParams, words_shape
-from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
+from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.interop.identity import Seen
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.signs import Norm, as_signs, bipolar, check_array, norm_of
 from bitsparse.ops.finish import thresholds
-from bitsparse.ops.finish.epilogue import Epilogue, target_of
+from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits, target_of
 from bitsparse.ops.finish.terms import Factor, operand_terms
 from bitsparse.ops.matmul.plan import multiply
-from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.operands.places import same_place, working_with
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.plan import KeptCall
 
@@ -295,9 +295,7 @@ class BmmPlan:
                 result = self._product(False, means is not None)(x, target, means)
             if out is not None:
                 return out
-            if epilogue is None:
-                return interop.from_array(result, family, function)
-            return epilogue.wrap(result, self.shape, family, function)
+            return as_array_or_bits(function, epilogue, result, self.shape, family)
 
     def _activations(self, a: Any) -> tuple[Any, interop.Family, Any]:
         """The activations as the kernel takes them, their family, and the row scale that bits may have."""
@@ -305,9 +303,7 @@ class BmmPlan:
         letter = letters.activation_letter(function, "a", a)
         if letter != self.variant[0]:
             kind = "a BitTensor" if letter == "B" else "an array"
-            raise DTypeError(
-                f"{function}: a is {kind}, but the plan is for {_check.shown(self.variant)}; make another plan"
-            )
+            _check.planned(function, "a is", kind, _check.shown(self.variant), DTypeError)
         scale = None
         if letter == "B":
             x: Any = bipolar(function, "a", a)
@@ -316,16 +312,9 @@ class BmmPlan:
             x, family = interop.as_array(a, function, "a")
             device = interop.device_of(x)
             check_array(function, "a", x)
-            if x.dtype != self.a_dtype:
-                raise DTypeError(
-                    f"{function}: a has dtype {x.dtype}, but the plan is for {self.a_dtype}; make another plan, or use astype"
-                )
-        if device != self.device:
-            raise DeviceError(f"{function}: a is on {device}, but w is on {self.device}; move one of them")
-        if tuple(x.shape) != wanted:
-            raise ShapeError(
-                f"{function}: a has shape {tuple(x.shape)}, but the plan is for {wanted}; make another plan"
-            )
+            _check.planned(function, "a has dtype", x.dtype, self.a_dtype, DTypeError)
+        same_place(function, [("a", device), ("w", self.device)])
+        _check.planned(function, "a has shape", tuple(x.shape), wanted)
         family = interop.common_family((family, family_of(self._right)))
         if letter == "B" and self.device != "cpu":
             x = x.repack(axis=-1, layout="planes")

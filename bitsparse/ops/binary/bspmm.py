@@ -8,8 +8,12 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse._records import replace
+from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.frdc import FRDC
-from bitsparse.errors import DTypeError, KernelError, ShapeError
+from bitsparse.arrays.inside import assembled
+from bitsparse.backends.params import words_shape
+from bitsparse.errors import DTypeError, KernelError
+from bitsparse.interop import ArrayLike, SparseLike
 from bitsparse.interop.kept import READY, Slot
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.bspmm_gpu import TILES, GpuAggregates
@@ -19,13 +23,13 @@ from bitsparse.ops.binary.bspmm_operands import (
     METHODS,
     Addend,
     Aggregation,
-    Features,
     addend_of,
-    as_features,
     pattern_of,
+    signs_or_floats,
 )
-from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits
 from bitsparse.ops.operands.csr import CSROperand, same_arrays
+from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import single_csr
 from bitsparse.ops.operands.target import target_of
@@ -132,16 +136,19 @@ class BspmmPlan:
                 f"{'without' if self._added else 'with'} it; make another plan with add={not self._added}"
             )
         with working_with(self.device, x, add, out):
-            return self.run(as_features(function, self._csr.shape[1], self.device, x), add, out)
+            return self.run(signs_or_floats(function, self._csr, x), add, out)
 
     def prepare(self, dtype: np.dtype[Any]) -> None:
         """Choose and compile for bipolar bits, or for floats of a dtype, and an addend of float32 if there is one."""
         if self._gpu is None or 0 in self.shape:
             return
         space: Any = interop.namespace(self._csr.indptr)
-        none, bits = (0, self.shape[1]), self.variant[0] == "B"
-        data = space.empty((0, 1, 4), np.uint32) if bits else space.empty(none, dtype)
-        x = Features(none, data, "bipolar" if bits else None, None, None, interop.CUPY)
+        none = (0, self.shape[1])
+        source, data = None, space.empty(none, dtype)
+        if self.variant[0] == "B":
+            data = space.empty(words_shape(none, 1, -1, "planes"), np.uint32)
+            source = assembled(BitTensor, data, none, 1, -1, "planes", "bipolar", interop.CUPY)
+        x = Features(data, none, data.dtype, None, interop.CUPY, source=source)
         added = Addend(space.empty(none, np.float32), None, x.family) if self._added else None
         self._gpu.prepare(self._csr, x, added)
 
@@ -149,10 +156,7 @@ class BspmmPlan:
         """The aggregate of features that fit the adjacency, on its device's current stream; `checked` as by :meth:`check`."""
         wanted, csr = self._wanted, self._csr
         function, epilogue = wanted.function, wanted.epilogue
-        if x.shape[1] != wanted.columns:
-            raise ShapeError(
-                f"{function}: x has shape {x.shape}, but the plan is for {(csr.shape[1], wanted.columns)}; make another plan"
-            )
+        _check.planned(function, "x has shape", x.shape, (csr.shape[1], wanted.columns))
         if (x.encoding is None) != (self.variant[0] == "F"):
             kind = "an ordinary array" if x.encoding is None else "a BitTensor of 1 bit"
             raise DTypeError(f"{function}: x is {kind}, but the plan is for {self.variant}; make another plan")
@@ -178,16 +182,12 @@ class BspmmPlan:
             self.check()
         if out is not None:
             return out
-        return (
-            interop.from_array(result, family, function)
-            if epilogue is None
-            else epilogue.wrap(result, self.shape, family, function)
-        )
+        return as_array_or_bits(function, epilogue, result, self.shape, family)
 
 
 def bspmm(
-    A: Any,
-    x: Any,
+    A: SparseLike,
+    x: ArrayLike,
     variant: str | None = None,
     *,
     reduce: Literal["sum", "mean"] = "sum",
@@ -279,7 +279,7 @@ def bspmm(
                 f"{function}: variant {_check.shown(chosen)} wants letter {chosen[0]} for x, which is {kind}; pass {remedy}"
             )
         finish = _finish(A, csr, function, chosen[2], epilogue)
-        features = as_features(function, csr.shape[1], device, x)
+        features = signs_or_floats(function, csr, x)
         factors = csr.row_scale is not None, csr.col_scale is not None
         wanted = Aggregation(function, chosen, features.shape[1], reduce, finish, kernel, *factors)
         plan = BspmmPlan(csr, wanted, add is not None)
@@ -287,7 +287,7 @@ def bspmm(
 
 
 def plan_bspmm(
-    A: Any,
+    A: SparseLike,
     n: int,
     variant: str | None = None,
     *,

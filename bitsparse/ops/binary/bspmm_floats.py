@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse.backends.params import EpilogueParams
-from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation, Features
+from bitsparse.interop import converted
+from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import converted
+from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.spmm.gpu import GpuProducts, ProductKey, counts_of, edge_sums, run_windows, windows_of
 
@@ -63,8 +64,7 @@ def float_sums(
     def run(x: Features, addend: Addend | None, out: Array | None) -> Array:
         node = None if x.node_scale is None else interop.contiguous(x.node_scale)
         now = None if values is None else values.now()
-        result: Array = sums(x.data, now, node, out, _behind(finishing, schedule, x, addend))
-        return result
+        return sums(x.data, now, node, out, _behind(finishing, schedule, x, addend))
 
     lanes = f"{sums.tuning.load} features a lane, {sums.tuning.lanes} lanes a row"
     return Made("csr", run, f"kernel csr, weights times signs, {lanes}", finish.nan_seen)

@@ -13,10 +13,11 @@ from bitsparse.backends.params import OperandParams, times, words_shape
 from bitsparse.errors import DTypeError, KernelError
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary.bspmm_floats import Made, float_sums
-from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation, Features, sum_dtype
+from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation, sum_dtype
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import Features
 
 Array = NDArray[Any]
 #: Aggregations that are kept for an epilogue, one for each kind of features.
@@ -62,10 +63,9 @@ class GpuAggregates:
             return made.run(x, addend, None if out is None else out.reshape(words)).reshape(stored)
         along = operand.schedule.workspace("signs", words, np.uint32)
         made.run(x, addend, along)
-        turned: Array = backends.family(operand.device, "bits.pack").repack(
+        return backends.family(operand.device, "bits.pack").repack(
             along, shape, 1, axis=-1, layout="planes", to_axis=-2, to_layout=chain.layout, out=out
         )
-        return turned
 
     @property
     def kernel(self) -> str:
@@ -82,7 +82,7 @@ class GpuAggregates:
         # The chain of the counters knows neither factors of nodes nor what is added before it.
         counted = exact or (counts and x.node_scale is None and addend is None)
         # It knows the factors of the features when it is made.
-        scale = x.feature_scale if counted and not exact else None
+        scale = None if x.source is None or not counted or exact else x.source.scale
         added = None if addend is None else "floats" if addend.encoding is None else "bits"
         key = (x.encoding or x.data.dtype.name, x.node_scale is None, x.feature_scale is None, id(scale), added)
         made = self._made.get(key)
@@ -133,13 +133,13 @@ class GpuAggregates:
                     f"{self.wanted.function}: out has dtype {out.dtype}, but the sums are {given.dtype}; pass out=None or an array of that "
                     f"dtype"
                 )
-            found: Array = interop.namespace(counted).add(counted, given, out=out)
-            return found
+            return interop.namespace(counted).add(counted, given, out=out)
 
         return Made(self.wanted.method, run, self._explained(), lambda: False)
 
     def _counted(self, operand: CSROperand, x: Features, longest: int) -> Made:
         params, mean, scale = self._params, self.wanted.mean, x.feature_scale
+        known_by = None if x.source is None else x.source.scale
         limits = None
         if params.out == "bits":
             features = None if scale is None else interop.move(scale, "cpu")
@@ -158,9 +158,8 @@ class GpuAggregates:
             behind = OperandParams(row_scale=operand.row_scale, col_scale=scale)
             sums = self._counter(operand, x, output=output, params=params, operand=behind, mean=mean)
 
-        def run(x: Features, addend: Addend | None, out: Array | None, _scale: Any = scale) -> Array:
-            found: Array = sums(x.data, out)  # the scale is kept, as its address is what the product is known by
-            return found
+        def run(x: Features, addend: Addend | None, out: Array | None, _kept: Any = known_by) -> Array:
+            return sums(x.data, out)  # the scale is kept, as its address is what the product is known by
 
         return Made(self.wanted.method, run, f"{self._explained()}, {how}", sums.nan_seen)
 

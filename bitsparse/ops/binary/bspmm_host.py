@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 from bitsparse import backends
 from bitsparse._records import replace
 from bitsparse.backends.params import CodeFeatures, EpilogueParams, OperandParams, times, words_shape
-from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation, Features, sum_dtype
+from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation, sum_dtype
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import Features
 
 _ROOM = 1 << 22  # bytes of sums held at a time on the way to their final form
 
@@ -24,7 +26,7 @@ class HostCall:
 
     def __init__(self, csr: CSROperand, x: Features, wanted: Aggregation, extra: Addend | None) -> None:
         if x.encoding is None:
-            x = replace(x, data=np.ascontiguousarray(x.data, np.float32))
+            x = dataclasses.replace(x, data=np.ascontiguousarray(x.data, np.float32))
         self.csr, self.x, self.wanted = csr, x, wanted
         self._extra = None if extra is None else extra.data
         self.shape = (csr.shape[0], x.shape[1])
@@ -49,10 +51,9 @@ class HostCall:
     def _counted(self, indptr: NDArray[Any], indices: NDArray[Any]) -> NDArray[np.int32]:
         """Counters of the rows of a pattern."""
         bipolar, kernel = self.x.encoding == "bipolar", self.wanted.method
-        sums: NDArray[np.int32] = backends.family("cpu", "binary.bspmm").count(
+        return backends.family("cpu", "binary.bspmm").count(
             indptr, indices, self.x.data, self.shape[1], bipolar=bipolar, kernel=kernel
         )
-        return sums
 
     def _params(self, own: bool) -> EpilogueParams:
         """The epilogue's chain, with the adjacency's row scale and the features' scale folded in if `own`."""

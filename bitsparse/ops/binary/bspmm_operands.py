@@ -17,7 +17,7 @@ from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary import letters
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import native
+from bitsparse.ops.operands.dense import Features, as_features, matrix
 from bitsparse.ops.operands.places import same_place
 
 Array = NDArray[Any]
@@ -25,30 +25,6 @@ Array = NDArray[Any]
 METHODS = ("twice-plus", "plus-minus", "select")
 #: Dtypes of full-precision features.
 FLOATS = ("float16", "bfloat16", "float32")
-
-
-class Features(NamedTuple):
-    """Features of the nodes, where they lie.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        (nodes, features).
-    data : array
-        Floats (nodes, features) in C order, or words (nodes, 1, W) of one bit packed along the features.
-    encoding : str or None
-        Of the bits; None for floats.
-    node_scale, feature_scale : array of float32 or None
-        Of the bits: (nodes,); scalar or (features,).
-    family : Family
-    """
-
-    shape: tuple[int, int]
-    data: Array
-    encoding: str | None
-    node_scale: Array | None
-    feature_scale: Array | None
-    family: interop.Family
 
 
 class Addend(NamedTuple):
@@ -122,42 +98,24 @@ class Aggregation(NamedTuple):
             )
 
 
-def as_features(function: str, nodes: int, device: str, x: Any) -> Features:
-    """Features of so many nodes, the columns of an adjacency, on its device; nothing is copied that need not be."""
-    if not isinstance(x, BitTensor):
-        array, family = interop.as_array(x, function, "x")
-        if array.dtype.name not in FLOATS:
-            raise DTypeError(
-                f"{function}: x has dtype {array.dtype}, but full-precision features are float16, bfloat16 or float32; pass "
-                f"x.astype(np.float32), or pack_bits(x, encoding='bipolar') for one bit"
-            )
-        _fits(function, nodes, array.shape)
-        same_place(function, [("A", device), ("x", interop.device_of(array))])
-        data = interop.contiguous(native(array))
-        return Features(array.shape, data, None, None, None, family)
-    same_place(function, [("A", device), ("x", x.device)])
-    _fits(function, nodes, x.shape)
-    if x.offset is not None and x.offset.any():
+def signs_or_floats(function: str, csr: CSROperand, x: Any) -> Features:
+    """Features of the columns of an adjacency: floats, or words of one bit packed along the features; copied only if need be."""
+    features = as_features(function, "x", x)
+    source = features.source
+    if source is None and features.dtype.name not in FLOATS:
+        raise DTypeError(
+            f"{function}: x has dtype {features.dtype}, but full-precision features are float16, bfloat16 or float32; pass "
+            f"x.astype(np.float32), or pack_bits(x, encoding='bipolar') for one bit"
+        )
+    same_place(function, [("A", csr.device), ("x", features.device)])
+    shape = matrix(function, features)
+    if shape[0] != csr.shape[1]:
+        csr.check_features(function, shape)
+    if source is None:
+        return features
+    if source.offset is not None and source.offset.any():
         raise ValueError(f"{function}: x has an offset, which sums of signs leave out; pass x.with_affine(x.scale)")
-    node = feature = None
-    if x.scale is not None:
-        if x.scale.ndim and x.scale.shape[0] != 1:
-            node = x.scale.reshape(-1)
-        else:
-            feature = x.scale.reshape(-1) if x.scale.size != 1 else x.scale.reshape(())
-    packed = x.repack(axis=-1, layout="planes")
-    return Features((x.shape[0], x.shape[1]), packed.words, x.encoding, node, feature, family_of(x))
-
-
-def _fits(function: str, nodes: int, shape: tuple[int, ...]) -> None:
-    if len(shape) != 2:
-        raise ShapeError(
-            f"{function}: x has shape {shape}, but features have 2 dimensions (nodes, features); aggregate batches one by one"
-        )
-    if nodes != shape[0]:
-        raise ShapeError(
-            f"{function}: A has {nodes} columns but x has {shape[0]} rows; pass one row of features per column of A"
-        )
+    return dataclasses.replace(features, data=source.repack(axis=-1, layout="planes").words)
 
 
 #: The entries of a pattern that are not zero, and the mask that tells which they are.

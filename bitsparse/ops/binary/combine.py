@@ -13,10 +13,10 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop import converted
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.signs import bipolar
 from bitsparse.ops.finish.epilogue import Epilogue
-from bitsparse.ops.operands.dense import converted
 
 Array = NDArray[Any]
 
@@ -106,8 +106,7 @@ def _sum(function: str, left: Array, right: Array) -> Array:
             # CuPy has no arithmetic for these; NumPy's own rounds a float32 sum, too.
             wide = np.promote_types(left.dtype, right.dtype)
             return converted(_float32(left) + _float32(right), wide)
-        total: Array = left + right
-        return total
+        return left + right
     if max(left.dtype.itemsize, right.dtype.itemsize) < 4:
         return left.astype(np.int32) + right.astype(np.int32)
     for name, x in (("a", left), ("b", right)):

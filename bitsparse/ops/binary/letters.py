@@ -19,8 +19,8 @@ def checked(function: str, variant: Any, found: str, epilogue: Any) -> str:
     >>> checked("example", None, "BB", None), checked("example", "FBB", "FB", None)
     ('BBF', 'FBB')
     """
-    if epilogue is not None and not isinstance(epilogue, Epilogue):
-        raise DTypeError(f"{function}: epilogue must be an Epilogue, got {type(epilogue).__name__}")
+    if epilogue is not None:
+        _check.instance(function, "epilogue", epilogue, Epilogue, "an Epilogue")
     if variant is None:
         return found + ("B" if epilogue is not None and epilogue.binarize else "F")
     return _check.choice(function, "variant", variant, TRIPLES)

@@ -15,8 +15,8 @@ from bitsparse.arrays.inside import assembled, family_of, working
 from bitsparse.arrays.packed import Encoding, Layout
 from bitsparse.backends.params import ends_shape
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop import ArrayLike, converted
 from bitsparse.ops.finish import schemes
-from bitsparse.ops.operands.dense import converted
 
 Scheme = Literal["affine", "affine-pow2", "symmetric"]
 Granularity = Literal["tensor", "row", "col"]
@@ -24,7 +24,7 @@ Rounding = Literal["floor", "nearest", "stochastic"]
 
 
 def pack_bits(
-    x: Any, bits: int | None = None, *, encoding: Encoding = "unsigned", axis: int = -1, layout: Layout = "planes"
+    x: ArrayLike, bits: int | None = None, *, encoding: Encoding = "unsigned", axis: int = -1, layout: Layout = "planes"
 ) -> BitTensor:
     """Pack an array of integers into bits (3D-stacked bit compression, QGTC section 4.2).
 
@@ -85,7 +85,7 @@ def unpack_bits(q: BitTensor, dtype: Any = None) -> Any:
 
 
 def quantize(
-    x: Any,
+    x: ArrayLike,
     bits: int,
     *,
     scheme: Scheme = "affine",
@@ -96,6 +96,7 @@ def quantize(
     layout: Layout = "planes",
     seed: int | None = None,
     stream: int = 0,
+    first_index: int = 0,
 ) -> BitTensor:
     """Quantise real numbers to ``bits``-bit integers with an affine scale.
 
@@ -121,6 +122,9 @@ def quantize(
         The packed axis and the layout of the result; see :class:`BitTensor`.
     seed, stream : int, optional
         Of stochastic rounding (Philox4x32-10). The same seed gives the same bits on every device; None draws a fresh one.
+    first_index : int, default 0
+        Where `x` is a part of a larger array, the C-order index of its first element there, below 2**63: stochastic rounding then gives the
+        bits that this part has when all is quantised at once (over the same range).
 
     Returns
     -------
@@ -155,11 +159,12 @@ def quantize(
     packed = _check.axis(function, axis, array.ndim)
     layout_name = _check.layout(function, layout, bits)
     seed_number, stream = schemes.checked_seed(function, rounding_name, seed, stream)
+    first_index = _check.integer(function, "first_index", first_index, 0, (1 << 63) - 1)
     device = interop.device_of(array)
     with interop.working_on(device, family):
         array = real(array)
         low, high = ends_of(function, array, scheme_name, granularity_name, range)
-        coding = Coding(bits, rounding_name, seed_number, stream, packed, layout_name)
+        coding = Coding(bits, rounding_name, seed_number, stream, packed, layout_name, first_index)
         return coded(function, array, family, scheme_name, (low, high), coding, check=range is not None)
 
 
@@ -179,6 +184,7 @@ class Coding(NamedTuple):
     stream: int = 0
     axis: int = -1
     layout: str = "planes"
+    first_index: int = 0
 
 
 def coded(
@@ -305,7 +311,7 @@ def decode(q: BitTensor, dtype: Any) -> Any:
     )
 
 
-def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any:
+def stochastic_round(x: ArrayLike, *, seed: int | None = None, stream: int = 0) -> Any:
     """Round down or up at random, with the fraction as probability of up (TANGO section 3.1), so that the mean is kept.
 
     Parameters
@@ -345,8 +351,4 @@ def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any
 
 def bit_tensor(function: str, name: str, q: Any) -> BitTensor:
     """`q`, which must be a BitTensor; `function` and `name` go into the sentence if it is not."""
-    if not isinstance(q, BitTensor):
-        raise DTypeError(
-            f"{function}: {name} must be a BitTensor, got {type(q).__name__}; make one with quantize or pack_bits"
-        )
-    return q
+    return _check.instance(function, name, q, BitTensor, "a BitTensor", "make one with quantize or pack_bits")

@@ -11,11 +11,12 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import working
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop import ArrayLike
 from bitsparse.ops.bits.pack import Coding, Granularity, Rounding, Scheme, coded, decode, ends_of, real
 from bitsparse.ops.finish import schemes
 
 
-def quantization_error(x: Any, q: Any) -> float:
+def quantization_error(x: ArrayLike, q: Any) -> float:
     """Relative quantisation error (TANGO Eq. 4): the mean of ``|x - y| / (|x| + |y| + 0.0005)`` with y the dequantised value.
 
     As printed, the denominator takes x and y without absolute values and can vanish; both are taken absolutely here.
@@ -60,7 +61,7 @@ def quantization_error(x: Any, q: Any) -> float:
 
 
 def choose_bits(
-    x: Any,
+    x: ArrayLike,
     *,
     threshold: float = 0.3,
     bits: Iterable[int] = range(2, 9),

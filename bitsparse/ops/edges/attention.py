@@ -10,8 +10,9 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.backends.params import Dropout
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import Features, compute_dtype, converted, native, plain_features
+from bitsparse.ops.operands.dense import Features, compute_dtype, native, plain_features
 from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.operands.target import target_array
@@ -46,10 +47,10 @@ class AttentionState(NamedTuple):
 
 
 def attention(
-    A: Any,
-    x: Any,
-    source: Any,
-    target: Any,
+    A: SparseLike,
+    x: ArrayLike,
+    source: ArrayLike,
+    target: ArrayLike,
     *,
     negative_slope: float = 0.2,
     dropout: float = 0.0,
@@ -140,7 +141,7 @@ def attention(
         return result
 
 
-def cosine_attention(A: Any, x: Any, *, beta: Any = 1.0, out: Any = None, return_lse: bool = False) -> Any:
+def cosine_attention(A: SparseLike, x: ArrayLike, *, beta: Any = 1.0, out: Any = None, return_lse: bool = False) -> Any:
     """Aggregation of an attention-based graph network (AGNN): ``y[i] = sum over j of softmax_j(beta * cos(x[i], x[j])) * x[j]``.
 
     On a GPU a row of `x` is gathered once for its score and its part of the sum, and nothing is stored per edge.
@@ -318,18 +319,10 @@ def _weighted(
     if return_state:
         option["state"] = space.empty_like(lse), space.empty((shape[0], gathered.shape[1]), dtype)
     if result is None or lse is not None:
-        with operand.division(function) as how:
-            weighted = getattr(backends.family(device, "edges.attention"), function)(
-                operand.indptr,
-                operand.columns,
-                operand.shape,
-                converted(gathered, dtype),
-                *scores,
-                **option,
-                out=None if into is None else into.reshape(shape[0], gathered.shape[1]),
-                lse=lse,
-                **how,
-            )
+        flat = None if into is None else into.reshape(shape[0], gathered.shape[1])
+        with operand.walked(function) as pattern:
+            weigh = getattr(backends.family(device, "edges.attention"), function)
+            weighted = weigh(pattern, converted(gathered, dtype), *scores, **option, out=flat, lse=lse)
         result = weighted.reshape(shape) if result is None else result
     made = out if out is not None else interop.from_array(result, features.family, function)
     if lse is None:
@@ -351,17 +344,11 @@ def _call(factor: float, operand: CSROperand, family: interop.Family, x: Any, *s
     """The kernel itself, for features of one floating dtype that it takes as they are, with scores or by cosines."""
     backend, dtype, cosine = backends.family(operand.device, "edges.attention"), x.dtype, not scores
     heads, columns = x.shape[1] if x.ndim == 3 else 1, int(np.prod(x.shape[1:], dtype=np.int64))
-    if cosine and not backend.fits_registers(dtype, columns):
+    if cosine and not backends.family(operand.device, "edges.attention_layout").fits_registers(dtype, columns):
         return None
     if any(score.dtype != compute_dtype(dtype) for score in scores):
         return None
-    product = backend.AttentionProduct(
-        operand.schedule,
-        dtype=dtype,
-        columns=columns,
-        heads=heads,
-        factor=float(factor),
-        cosine=cosine,
-    )
+    how = backend.Attending(heads, float(factor), cosine)
+    product = backend.AttentionProduct(operand.schedule, how, dtype=dtype, columns=columns)
     run = (lambda x, out: product(x, None, None, out)) if cosine else product
     return edge_call(operand, run, (x, *scores), (operand.shape[0], *x.shape[1:]), dtype)

@@ -8,6 +8,7 @@ from bitsparse import _check, backends, interop
 from bitsparse._records import as_dict
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.backends.params import Dropout
+from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.attention import AttentionState, attention, checked_dropout
 from bitsparse.ops.operands.both_ways import (
     as_asked,
@@ -18,7 +19,7 @@ from bitsparse.ops.operands.both_ways import (
     operands_of,
     wanted,
 )
-from bitsparse.ops.operands.dense import Features, compute_dtype, converted
+from bitsparse.ops.operands.dense import Features, compute_dtype
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr
 
@@ -26,11 +27,11 @@ _NAMES = ("x", "source", "target")
 
 
 def attention_vjp(
-    A: Any,
-    x: Any,
-    source: Any,
-    target: Any,
-    gradient: Any,
+    A: SparseLike,
+    x: ArrayLike,
+    source: ArrayLike,
+    target: ArrayLike,
+    gradient: ArrayLike,
     *,
     negative_slope: float = 0.2,
     dropout: float = 0.0,
@@ -156,16 +157,10 @@ def _over_transpose(
     if 0 in x.shape or 0 in result.shape:
         space: Any = interop.namespace(x)
         return {name: space.zeros(parts[name].shape, parts[name].dtype) for name in wrt}
-    with operand.division(function) as how:
-        made = backends.family(operand.device, "edges.attention").attention_vjp(
-            *(operand.indptr, operand.columns, operand.shape),
-            *(x, source, target, gradient),
-            (result, lse, share, above),
-            negative_slope=slope,
-            dropout=dropout,
-            wrt=wrt,
-            **how,
-        )
+    given = x, source, target, gradient, (result, lse, share, above)
+    with operand.walked(function) as pattern:
+        gradients = backends.family(operand.device, "edges.attention").attention_vjp
+        made = gradients(pattern, *given, negative_slope=slope, dropout=dropout, wrt=wrt)
     return {name: converted(made[name].reshape(parts[name].shape), parts[name].dtype) for name in wrt}
 
 

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
+from bitsparse.arrays.indices import gather
 from bitsparse.arrays.inside import patterns_of, store_of
+from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.attention import attending, beta_of, cosine_attention, is_number
 from bitsparse.ops.edges.sddmm import edge_softmax, sddmm
 from bitsparse.ops.edges.vjp import edge_softmax_vjp
@@ -23,8 +25,7 @@ from bitsparse.ops.operands.both_ways import (
     returned,
     wanted,
 )
-from bitsparse.ops.operands.csr import take_rows
-from bitsparse.ops.operands.dense import Features, compute_dtype, converted
+from bitsparse.ops.operands.dense import Features, compute_dtype
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.spmm.spmm import spmm
@@ -33,9 +34,9 @@ Array = NDArray[Any]
 
 
 def cosine_attention_vjp(
-    A: Any,
-    x: Any,
-    gradient: Any,
+    A: SparseLike,
+    x: ArrayLike,
+    gradient: ArrayLike,
     *,
     beta: Any = 1.0,
     result: Any = None,
@@ -119,7 +120,7 @@ def _gradients(
     device, compute = ways.operand.device, computed_in(*(part.dtype for part in parts.values()))
     factor = beta_of(function, beta, device, compute)
     columns = parts["x"].columns
-    if device != "cpu" and backends.family(device, "edges.attention").fits_registers(np.dtype(compute), columns):
+    if device != "cpu" and backends.family(device, "edges.attention_layout").fits_registers(np.dtype(compute), columns):
         by_x, by_beta = _in_passes(function, ways, parts, factor, known)
     else:
         features, grad = (converted(part.data, compute) for part in parts.values())
@@ -157,8 +158,8 @@ def _in_passes(
         return space.zeros(x.shape, dtype), space.zeros((), np.float64)
     symmetric = store_of(ways.forward) is store_of(ways.backward)
     turned = None if symmetric else as_csr(function, ways.backward)
-    with ways.operand.division(function) as how, (turned or ways.operand).division(function) as other:
-        schedules = how["schedule"], None if symmetric else other["schedule"]
+    with ways.operand.walked(function) as forward, (turned or ways.operand).walked(function) as backward:
+        schedules = forward, None if symmetric else backward
         made, by_node = backends.family(ways.operand.device, "edges.cosine_vjp").cosine_attention_vjp(
             schedules, x, gradient, outcome, converted(lse.data, compute), beta=factor
         )
@@ -177,9 +178,9 @@ def _step_by_step(ways: BothWays, features: Array, grad: Array, factor: Any, nam
         return None, by_beta
     slopes = slopes * factor
     order = patterns_of(ways.forward)[2] if ways.order is None else ways.order
-    by_unit = spmm(ways.forward, unit, values=slopes) + spmm(ways.backward, unit, values=take_rows(slopes, order))
+    by_unit = spmm(ways.forward, unit, values=slopes) + spmm(ways.backward, unit, values=gather(slopes, order))
     by_unit -= unit * (by_unit * unit).sum(axis=1, keepdims=True)
-    summed = spmm(ways.backward, grad, values=take_rows(weights, order))
+    summed = spmm(ways.backward, grad, values=gather(weights, order))
     return summed + by_unit * inverse, by_beta
 
 

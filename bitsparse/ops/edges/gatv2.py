@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import ShapeError
+from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.operands.both_ways import (
     as_asked,
     computed_in,
@@ -20,14 +21,16 @@ from bitsparse.ops.operands.both_ways import (
     wanted,
 )
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import Features, compute_dtype, converted, promoted
+from bitsparse.ops.operands.dense import Features, compute_dtype, promoted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr
 
 Array = NDArray[Any]
 
 
-def gatv2_scores(A: Any, source: Any, target: Any, a: Any, *, negative_slope: float = 0.2) -> Any:
+def gatv2_scores(
+    A: SparseLike, source: ArrayLike, target: ArrayLike, a: ArrayLike, *, negative_slope: float = 0.2
+) -> Any:
     """Scores of graph attention of the second kind (GATv2): ``e[i, j] = a @ leaky_relu(source[j] + target[i])`` where A has an entry.
 
     With :func:`edge_softmax` and :func:`spmm` this is the layer: ``spmm(A, source, values=edge_softmax(A, gatv2_scores(A, source, target,
@@ -89,11 +92,11 @@ def gatv2_scores(A: Any, source: Any, target: Any, a: Any, *, negative_slope: fl
 
 
 def gatv2_scores_vjp(
-    A: Any,
-    source: Any,
-    target: Any,
-    a: Any,
-    gradient: Any,
+    A: SparseLike,
+    source: ArrayLike,
+    target: ArrayLike,
+    a: ArrayLike,
+    gradient: ArrayLike,
     *,
     negative_slope: float = 0.2,
     wrt: str | tuple[str, ...] = ("source", "target", "a"),
@@ -185,9 +188,7 @@ def _laid_out(parts: dict[str, Features], dtype: np.dtype[Any]) -> tuple[Array, 
 
 def _run(function: str, operand: CSROperand, what: str, x: Array, y: Array, weights: Array, slope: float) -> Array:
     """What the backend computes of a pattern."""
-    with operand.division(function) as how:
+    with operand.walked(function) as pattern:
         compute = getattr(backends.family(operand.device, "edges.gatv2"), what)
-        made: Array = compute(
-            operand.indptr, operand.columns, operand.shape, x, y, weights, negative_slope=slope, **how
-        )
+        made: Array = compute(pattern, x, y, weights, negative_slope=slope)
     return made

@@ -19,7 +19,7 @@ from bitsparse.ops.operands.dense import Features, largest_magnitude
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.operands.target import written
 from bitsparse.ops.plan import KeptCall, edge_call
-from bitsparse.ops.spmm.gpu import shared_columns, windows_of
+from bitsparse.ops.spmm.gpu import shared_columns, tiles_of, windows_of
 
 Array = NDArray[Any]
 
@@ -31,6 +31,7 @@ class EdgeKey(NamedTuple):
     dtype: str
     columns: int
     heads: int
+    precision: str
 
 
 class CodesKey(NamedTuple):
@@ -55,19 +56,39 @@ def is_kept(A: Any, operand: CSROperand, heads: int) -> bool:
     return operand.indptr.dtype.itemsize == 8 or max(*operand.shape, 1) * heads < 1 << 31
 
 
-def edge_product(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, heads: int) -> Callable[..., Any]:
+def edge_product(
+    operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, heads: int, precision: str = "fp32"
+) -> Callable[..., Any]:
     """``product(x, y, out)`` per edge for a pattern that is kept, of arrays (rows, columns) aligned to 16 bytes; made once."""
-    key = EdgeKey(op, dtype.name, columns, heads)
-    return operand.kept(EDGE_PRODUCTS, lambda: _product(operand, op, dtype, columns, heads), key)
+    key = EdgeKey(op, dtype.name, columns, heads, precision)
+    return operand.kept(EDGE_PRODUCTS, lambda: _product(operand, key, dtype), key)
 
 
-def _product(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, heads: int) -> Any:
-    """By windows of rows that share columns where that pays, else an edge at a time."""
+def _product(operand: CSROperand, key: EdgeKey, dtype: np.dtype[Any]) -> Any:
+    """By windows of rows that share columns where that pays, on the matrix units where their precision is allowed; else edge by edge."""
+    op, columns, heads = key.op, key.columns, key.heads
+    height = 0 if key.precision == "fp32" else _tile_height(operand, key, dtype)
+    if height:
+        tiles = backends.family(operand.device, "edges.sddmm_tiles")
+        how: dict[str, Any] = {"dtype": key.dtype, "columns": columns, "heads": heads, "precision": key.precision}
+        return tiles.DotTiles(tiles_of(operand, height, dtype), **how)
     backend = backends.family(operand.device, "edges.sddmm")
     possible = backend.windows_can(op, dtype, columns, heads, operand.shape, operand.nnz)
     if possible and backend.windows_pay(operand.nnz, shared_columns(operand, 8).entries):
         return backend.DotWindows(windows_of(operand), operand.indptr, columns)
     return backend.EdgeProduct(operand.schedule, op=op, dtype=dtype, columns=columns, heads=heads)
+
+
+def _tile_height(operand: CSROperand, key: EdgeKey, dtype: np.dtype[Any]) -> int:
+    """Rows of windows on the matrix units where these are estimated to be quicker, else 0."""
+    tiles, choice = (backends.family(operand.device, name) for name in ("edges.sddmm_tiles", "spmm.choice"))
+    possible = tiles.heights(key.op, key.dtype, key.columns, key.heads, operand.shape[1])
+    if not possible or operand.nnz < choice.WORTH * shared_columns(operand, 8).entries:
+        return 0
+    shared = {height: shared_columns(operand, height) for height in (8, 16, 32)}
+    kind = choice.Kind(dtype, key.columns, precision=key.precision)
+    height: int = tiles.taken(possible, choice.estimates(kind, operand.shape, operand.nnz, shared))
+    return height
 
 
 @dataclass(frozen=True)
@@ -96,10 +117,10 @@ class CodePair:
         heads = shape[1] if len(shape) == 3 else 1
         backend = backends.family(operand.device, "edges.sddmm_codes")
         kind = backend.CodesKind.of(self.op, self.bits, shape[-1], heads, self.x, self.y)
-        with operand.division("sddmm") as how:
+        with operand.walked("sddmm") as schedule:
 
             def make() -> Any:
-                return backend.CodesProduct(how["schedule"], kind)
+                return backend.CodesProduct(schedule, kind)
 
             product: Callable[[Any, Any, Array], Array] = operand.kept(CODE_PRODUCTS, make, kind) if kept else make()
         return product

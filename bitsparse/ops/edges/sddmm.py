@@ -10,28 +10,31 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.products import code_pair, edge_product, is_kept, learn_codes, repeated_codes
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import (
-    Features,
-    compute_dtype,
-    converted,
-    exact_accumulator,
-    native,
-    plain_features,
-    promoted,
-)
+from bitsparse.ops.operands.dense import Features, compute_dtype, exact_accumulator, native, plain_features, promoted
 from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.operands.target import target_array, written
 from bitsparse.ops.plan import KeptCall, edge_call, learn_floats, repeated
+from bitsparse.ops.spmm.plan import PRECISIONS
+from bitsparse.ops.spmm.spmm import Precision
 
 Array = NDArray[Any]
 Op = Literal["dot", "add", "sub", "mul", "div"]
 OPS = get_args(Op)
 
 
-def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", out: Any = None) -> Any:
+def sddmm(
+    A: SparseLike,
+    x: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    op: Op = "dot",
+    precision: Precision = "fp32",
+    out: Any = None,
+) -> Any:
     """Combine the features of both ends of every edge: ``e[i, j] = x[i] op y[j]`` where A has an entry.
 
     Parameters
@@ -47,6 +50,10 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", out: Any = None) -> 
     op : {"dot", "add", "sub", "mul", "div"}
         ``"dot"`` gives one number per edge and head, the others work element by element. ``sddmm(A, target, source, op="add")`` makes the
         scores of graph attention. ``"div"`` needs an operand of floats.
+    precision : {"fp32", "tf32", "3xtf32"}
+        What dot products of floats may be computed in on a GPU, whose matrix units are used where that is estimated to be quicker (TC-GNN,
+        Algorithm 3): ``"tf32"`` rounds float32 factors to 11 significant bits, ``"3xtf32"`` adds the products of what that leaves.
+        16-bit floats lose nothing by either. Patterns that no container keeps, other dtypes and a CPU stay with float32.
     out : array, optional
         Where to write; also returned.
 
@@ -61,7 +68,7 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", out: Any = None) -> 
     ShapeError
         `A`, `x`, `y` or `out` do not fit.
     ValueError
-        `A` holds duplicates, or an integer result might exceed int64.
+        `A` holds duplicates, an option is unknown, or an integer result might exceed int64.
     DTypeError, DeviceError
         An operand is not numeric or not sparse, quotients of integers are asked for, or operands are on several devices.
 
@@ -72,7 +79,9 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", out: Any = None) -> 
     ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). On a GPU elements are dealt out otherwise and steps are
     fused: the bound there is ``(ceil(D / 8) + 8) * u * sum |x y|``. Which kernel sums there, and so the last bits, may differ between
     graphs and between a container, which keeps what is prepared for it, and a foreign matrix; for one of them it is always the same.
-    16-bit floats are computed in float32 and rounded once.
+    16-bit floats are computed in float32 and rounded once. On the matrix units the bounds are, with s the sum of ``|x y|``,
+    ``(1.3e-3 + D 2**-22) s`` for ``"tf32"``, ``(2**-20 + D 2**-22) s`` for ``"3xtf32"``, and ``D 2**-22 s`` for 16-bit floats before
+    the result is rounded.
 
     Of two BitTensors on a GPU, integers, sums and products have the host's bits. Dot products of real values come from exact integer sums:
     their error is at most ``8 * u * sum (|s q| + |o|) (|t r| + |p|)`` for ends of the real values ``s q + o`` and ``t r + p``. Dot products
@@ -91,7 +100,7 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", out: Any = None) -> 
     array([11. , 16.9, 39.2], dtype=float32)
     """
     function, given, name = "sddmm", (x,) if y is None else (x, y), cast(Any, op)
-    options = (name,) if isinstance(name, str) else None
+    options = (name, precision) if isinstance(name, str) and isinstance(precision, str) else None
     known = repeated(A, function, options, given, out)
     if known is None:
         known = repeated_codes(A, x, y, op, out)
@@ -99,6 +108,7 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", out: Any = None) -> 
         return known
     with working_with(device_of_sparse(A), x, y, out):
         _check.choice(function, "op", op, OPS)
+        _check.choice(function, "precision", precision, PRECISIONS)
         operand = as_csr(function, A)
         operand.has_edges(function)
         codes = code_pair(x, y, op)
@@ -134,37 +144,30 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", out: Any = None) -> 
         else:
             a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
             if left.columns and is_kept(A, operand, heads):
-                product = edge_product(operand, op, compute, left.columns, heads)
+                product = edge_product(operand, op, compute, left.columns, heads, precision)
                 a, b = interop.aligned(a), interop.aligned(b)
                 result = converted(written(lambda target: product(a, b, target), direct, a, shape, compute), dtype)
             else:
-                with operand.division(function) as how:
-                    flat = backends.family(device, "edges.sddmm").sddmm(
-                        operand.indptr,
-                        operand.columns,
-                        operand.shape,
-                        a,
-                        b,
-                        op=op,
-                        heads=heads,
-                        out=None if direct is None else direct.reshape(operand.nnz, columns),
-                        **how,
-                    )
+                into = None if direct is None else direct.reshape(operand.nnz, columns)
+                with operand.walked(function) as pattern:
+                    flat = backends.family(device, "edges.sddmm").sddmm(pattern, a, b, op=op, heads=heads, out=into)
                 result = converted(flat.reshape(shape), dtype)
         result = operand.to_caller(result, None if direct is not None else target)
-        learn_floats(A, function, options, given, partial(_call, A, op))
+        learn_floats(A, function, options, given, partial(call_of, A, op, precision))
         learn_codes(A, x, y, op)
         if out is not None:
             return out
         return interop.from_array(result, interop.common_family((left.family, right.family)), function)
 
 
-def _call(A: Any, op: str, operand: CSROperand, family: interop.Family, x: Any, y: Any = None) -> KeptCall | None:
+def call_of(
+    A: Any, op: str, precision: str, operand: CSROperand, family: interop.Family, x: Any, y: Any = None
+) -> KeptCall | None:
     """The kernel itself, for features of one floating dtype."""
     columns, heads = int(np.prod(x.shape[1:], dtype=np.int64)), x.shape[1] if x.ndim == 3 else 1
     if (y is not None and y.dtype != x.dtype) or not is_kept(A, operand, heads):
         return None
-    product = edge_product(operand, op, x.dtype, columns, heads)
+    product = edge_product(operand, op, x.dtype, columns, heads, precision)
     shape = (operand.nnz, *(x.shape[1:-1] if op == "dot" else x.shape[1:]))
     if y is not None:
         return edge_call(operand, product, (x, y), shape, x.dtype)
@@ -191,7 +194,7 @@ def _dtypes(x: Features, y: Features, op: str) -> tuple[np.dtype[Any], np.dtype[
     return dtype, compute_dtype(dtype)
 
 
-def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
+def edge_softmax(A: SparseLike, scores: ArrayLike, *, out: Any = None) -> Any:
     """Softmax of the edges' scores over each row of A: ``exp(s) / sum of exp(s) over the row``, shifted by the row's largest score.
 
     Parameters
@@ -255,16 +258,16 @@ def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
             direct = target if apart or start == other else None
         if given.size:
             flat = canonical.reshape(operand.nnz, -1)
-            with operand.division(function) as how:
-                into = {} if direct is None else {"out": direct.reshape(flat.shape)}
-                made = backends.family(device, "edges.sddmm").edge_softmax(operand.indptr, flat, **into, **how)
+            into = None if direct is None else direct.reshape(flat.shape)
+            with operand.walked(function) as pattern:
+                made = backends.family(device, "edges.sddmm").edge_softmax(pattern, flat, out=into)
             canonical = made.reshape(given.shape)
         result = operand.to_caller(converted(canonical, dtype), None if direct is not None else target)
-        learn_floats(A, function, (), (scores,), _softmax_call)
+        learn_floats(A, function, (), (scores,), softmax_call)
         return out if out is not None else interop.from_array(result, family, function)
 
 
-def _softmax_call(operand: CSROperand, family: interop.Family, scores: Any) -> KeptCall | None:
+def softmax_call(operand: CSROperand, family: interop.Family, scores: Any) -> KeptCall | None:
     """The kernel itself."""
     heads = scores.size // operand.nnz
     run = backends.family(operand.device, "edges.sddmm").EdgeSoftmax(operand.schedule, dtype=scores.dtype, heads=heads)

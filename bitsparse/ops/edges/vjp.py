@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.sddmm import OPS, Op, sddmm
 from bitsparse.ops.operands.both_ways import BothWays, as_asked, computed_in, of_shape, operands_of, returned, wanted
-from bitsparse.ops.operands.dense import converted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.spmm.spmm import aggregate_edges, spmm
 
@@ -18,10 +18,10 @@ Array = NDArray[Any]
 
 
 def sddmm_vjp(
-    A: Any,
-    x: Any,
-    y: Any,
-    gradient: Any,
+    A: SparseLike,
+    x: ArrayLike,
+    y: ArrayLike,
+    gradient: ArrayLike,
     *,
     op: Op = "dot",
     wrt: str | tuple[str, ...] = ("x", "y"),
@@ -110,7 +110,7 @@ def _gathered(pattern: Any, weights: Array, features: Array, op: str) -> Any:
     return spmm(pattern, features, values=weights)
 
 
-def edge_softmax_vjp(A: Any, weights: Any, gradient: Any) -> Any:
+def edge_softmax_vjp(A: SparseLike, weights: ArrayLike, gradient: ArrayLike) -> Any:
     """Gradient of :func:`edge_softmax` by the scores, from its result and the gradient by its result.
 
     Parameters
@@ -154,5 +154,4 @@ def to_edges(ways: BothWays, nodes: Array, side: str = "rows") -> Array:
     rows, columns = ways.operand.shape
     nothing = interop.namespace(nodes).zeros((columns if side == "rows" else rows, *nodes.shape[1:]), nodes.dtype)
     ends = (nodes, nothing) if side == "rows" else (nothing, nodes)
-    made: Array = sddmm(ways.forward, *ends, op="add")
-    return made
+    return sddmm(ways.forward, *ends, op="add")

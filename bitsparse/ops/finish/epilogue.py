@@ -292,6 +292,15 @@ def target_of(
     return target.target_of(function, out, shape, dtype, device, operands, like)
 
 
+def as_array_or_bits(
+    function: str, epilogue: Epilogue | None, result: Any, shape: tuple[int, ...], family: interop.Family
+) -> Any:
+    """What a product has stored as the user's array, or as what the epilogue behind it gives."""
+    if epilogue is None:
+        return interop.from_array(result, family, function)
+    return epilogue.wrap(result, shape, family, function)
+
+
 def _scaled_term(term: tuple[NDArray[Any], NDArray[Any]] | None, fixed: EpilogueParams) -> tuple[Any, Any] | None:
     """A correction term takes the Epilogue's own scales, which multiply the whole product; rounded to float32 once."""
     if term is None:

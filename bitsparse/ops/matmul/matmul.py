@@ -8,17 +8,18 @@ from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import derived_of, family_of, has_derived, kind_of
 from bitsparse.arrays.packed import Encoding
+from bitsparse.interop import ArrayLike
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.matmul.plan import MatmulPlan, RightKind, as_bits, multiply
 
-#: Prepared products that a left operand on a GPU keeps, by the kind of right operands.
+#: Prepared products that a left operand keeps, by the kind of right operands.
 _PRODUCTS: Slot[Any] = Slot("products", most=8)
 
 
 def matmul(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     *,
     epilogue: Epilogue | None = None,
     out: Any = None,
@@ -44,8 +45,9 @@ def matmul(
     out : array or BitTensor, optional
         Where to write, of exactly the result's kind, shape and dtype; also returned. Every check comes before the first
         write, except for NaN that an epilogue meets on its way to bits: then `out` holds no result.
-    kernel : {None, "planes", "digits", "planes-mma", "digits-mma"}
-        Force a kernel; all give the same integers. The last two, for GPUs, keep to the matrix instructions of single warps.
+    kernel : {None, "planes", "digits", "bytes", "planes-mma", "digits-mma"}
+        Force a kernel; all give the same integers. "bytes" is for CPUs and operands of at most 8 bits. The last two are for GPUs: "-mma"
+        keeps to the matrix instructions of single warps.
     skip_zero_tiles : bool, optional
         Look for zero tiles in `a` and skip them. The share skipped is :attr:`MatmulPlan.share_skipped`. By default on a CPU, and on a
         GPU only where :attr:`BitTensor.tile_bitmap` is known already, since looking takes a pass over `a` and a synchronisation there.
@@ -63,11 +65,13 @@ def matmul(
         The result might exceed int64, or affine parameters would be dropped silently.
     DTypeError
         An operand is floating; quantise it, or multiply ``b.dequantize()``.
+    KernelError
+        The kernel forced does not exist, does not take such operands, or its library is not installed.
 
     Notes
     -----
-    On a GPU a BitTensor keeps what was prepared for it as left operand (up to 8 kinds of right operand), so that ``a @ b`` is quick from
-    the second time on; a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size. A plan keeps only its own.
+    A BitTensor keeps what was prepared for it as left operand (up to 8 kinds of right operand), so that ``a @ b`` is quick from the
+    second time on; on a GPU a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size. A plan keeps only its own.
 
     Examples
     --------
@@ -88,7 +92,7 @@ def matmul(
     _check.same_device(function, (left.device, right.device))
     # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
     skip = (left.device == "cpu" or derived_of(left).bitmap is not None) if skip_zero_tiles is None else skip_zero_tiles
-    if not plain or left is not a or left.device == "cpu":
+    if not plain or left is not a:
         return multiply(function, left, right, epilogue=epilogue, out=out, kernel=kernel, skip_zero_tiles=skip)
     plan = MatmulPlan(function, left, RightKind.of(right), None, None, skip)
     _PRODUCTS.keep(derived_of(left).prepared, plan.product, kind_of(right))
@@ -96,7 +100,7 @@ def matmul(
 
 
 def _run_prepared(product: Any, family: interop.Family, b: BitTensor) -> Any:
-    """The short way of ``a @ b`` on a GPU for the second time and later."""
+    """The short way of ``a @ b`` for the second time and later."""
     family = interop.common_family((family, family_of(b)))
     with interop.working_on(b.device, family):
         words = (b if b.axis == -2 and b.layout == "planes" else b.repack(axis=-2, layout="planes")).words

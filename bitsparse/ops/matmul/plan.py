@@ -11,9 +11,9 @@ from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, contents_of_words, family_of, kind_of, kind_of_bits, working
 from bitsparse.backends.params import OperandParams, words_shape
-from bitsparse.errors import DeviceError, DTypeError, ShapeError
+from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.interop.identity import Seen
-from bitsparse.ops.finish.epilogue import Epilogue, target_of
+from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits, target_of
 from bitsparse.ops.finish.terms import operand_terms
 
 
@@ -57,19 +57,18 @@ class MatmulPlan:
         kernel: str | None,
         skip_zero_tiles: bool,
     ) -> None:
-        if epilogue is not None and not isinstance(epilogue, Epilogue):
-            raise DTypeError(f"{function}: epilogue must be an Epilogue, got {type(epilogue).__name__}")
+        if epilogue is not None:
+            _check.instance(function, "epilogue", epilogue, Epilogue, "an Epilogue")
         self.device = a.device
         self._backend = backends.family(self.device, "matmul.matmul")
         forced = _check.kernel(function, kernel, self._backend.KERNELS)
         self._function, self._a, self._right, self._epilogue = function, a, right, epilogue
         self._b_shape = (*right.batch, a.shape[-1], right.n)
         self.shape = (*_check.batches(function, a.shape[:-2], right.batch), a.shape[-2], right.n)
-        self.acc_dtype = _check.accumulator(
-            function, a.shape[-1], _largest(a.bits, a.encoding), _largest(right.bits, right.encoding)
-        )
-        self.forced, self._skips = forced is not None, skip_zero_tiles and bool(a.size)
-        self._kernels = self._backend.CHOICES if forced is None else (forced,)
+        largest = (_check.largest_code(x.bits, x.encoding) for x in (a, right))
+        self.acc_dtype = _check.accumulator(function, a.shape[-1], *largest)
+        self._skips = skip_zero_tiles and bool(a.size)
+        self.forced, self._forced = forced is not None, forced
         self._params = None if epilogue is None else epilogue.params(function, self.shape)
         #: What the plan made of `a` belongs to the contents that `a` had.
         self._seen = Seen(contents_of_words(a))
@@ -96,24 +95,21 @@ class MatmulPlan:
             density = self._left.tile_density if self._skips else 1.0
             rows = int(np.prod(self.shape[:-1], dtype=object))
             sizes = (rows, right.n, k, a.bits, right.bits)
-            self.costs = {name: self._backend.cost(name, *sizes, density) for name in self._kernels}
-            self.kernel = min(self._kernels, key=self.costs.__getitem__)
+            kind: dict[str, Any] = {"k": k, "n": right.n, "a_bits": a.bits, "b_bits": right.bits}
+            kind |= {"a_encoding": a.encoding, "b_encoding": right.encoding}
+            kind |= {"b_batch": right.batch, "acc_dtype": self.acc_dtype}
+            names = self._backend.CHOICES if self._forced is None else (self._forced,)
+            self.costs = {name: self._backend.cost(name, *sizes, density) for name in names}
+            self.kernel = min(self.costs, key=self.costs.__getitem__)
             self.share_skipped = 1.0 - density
             #: The backend's product of these words with others.
             self.product = self._backend.prepare(
                 self._left.words,
-                k=k,
-                n=right.n,
-                a_bits=a.bits,
-                b_bits=right.bits,
-                a_encoding=a.encoding,
-                b_encoding=right.encoding,
-                b_batch=right.batch,
-                acc_dtype=self.acc_dtype,
                 # A bitmap without a zero tile only costs the kernel its run lists.
                 bitmap=self._left.tile_bitmap if self.share_skipped > 0 else None,
                 kernel=self.kernel,
                 epilogue=self._params,
+                **kind,
             )
             self._quick = self.product.run_plain if self.product.is_plain else None
 
@@ -172,14 +168,9 @@ class MatmulPlan:
                     return quick(words, out)
         function, right = self._function, self._right
         b = as_bits(function, "b", b, -2)
-        if b.shape != self._b_shape:
-            raise ShapeError(
-                f"{function}: b has shape {b.shape}, but the plan is for {self._b_shape}; make another plan"
-            )
-        if (b.bits, b.encoding) != (right.bits, right.encoding):
-            raise DTypeError(
-                f"{function}: b has {b.bits} {b.encoding} bits, but the plan is for {right.bits} {right.encoding}; make another plan"
-            )
+        _check.planned(function, "b has shape", b.shape, self._b_shape)
+        found, wanted = (f"{x.bits} {x.encoding} bits" for x in (b, right))
+        _check.planned(function, "b has", found, wanted, DTypeError)
         _check.same_device(function, (self.device, b.device))
         return self.run(b, out)
 
@@ -196,9 +187,7 @@ class MatmulPlan:
             result = self.product(right.words, target, None if epilogue is None else self._of_operands(epilogue, right))
             if out is not None:
                 return out
-            if epilogue is None:
-                return interop.from_array(result, family, function)
-            return epilogue.wrap(result, self.shape, family, function)
+            return as_array_or_bits(function, epilogue, result, self.shape, family)
 
     def _fits(self, out: Any, right: Any) -> bool:
         """Whether a CuPy array can take the result without a further question; all others are looked at by :func:`target_of`."""
@@ -252,10 +241,6 @@ def multiply(
     result = plan.run(b, out)
     plan.check()
     return result
-
-
-def _largest(bits: int, encoding: str) -> int:
-    return max(abs(limit) for limit in _check.limits_of(bits, encoding))
 
 
 def as_bits(function: str, name: str, x: Any, axis: int) -> BitTensor:

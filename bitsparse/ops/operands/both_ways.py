@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse.arrays.indices import gather
 from bitsparse.arrays.inside import patterns_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.operands.csr import CSROperand, take_rows
-from bitsparse.ops.operands.dense import Features, converted, plain_features
+from bitsparse.interop import converted
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import Features, plain_features
 from bitsparse.ops.operands.places import same_place
 from bitsparse.ops.operands.sparse import as_csr
 
@@ -40,7 +42,7 @@ class BothWays(NamedTuple):
 
     def turned(self, edges: Array) -> Array:
         """Values per edge in the order of `forward` in that of `backward`."""
-        return take_rows(edges, self.order)
+        return gather(edges, self.order)
 
     def edges(self, function: str, name: str, part: Features, dtype: np.dtype[Any]) -> Array:
         """Features of edges, given in the caller's order, in that of `forward` and in a dtype to compute in."""
@@ -49,8 +51,7 @@ class BothWays(NamedTuple):
     def degrees(self, side: str = "rows") -> Array:
         """Edges of each row or column, at least 1."""
         indptr = (self.forward if side == "rows" else self.backward).csr_arrays()[0]
-        lengths: Array = interop.namespace(indptr).maximum(indptr[1:] - indptr[:-1], 1)
-        return lengths
+        return interop.namespace(indptr).maximum(indptr[1:] - indptr[:-1], 1)
 
 
 def both_ways(function: str, A: Any) -> BothWays:

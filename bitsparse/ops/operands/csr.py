@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
-from bitsparse.arrays.indices import outside
+from bitsparse.arrays.indices import gather, outside
+from bitsparse.backends.params import Pattern
 from bitsparse.errors import ShapeError
 from bitsparse.interop.kept import READY, Slot, Store
 
@@ -68,9 +70,9 @@ class CSROperand:
         if not self.device:
             object.__setattr__(self, "device", interop.device_of(self.indptr))
         if self.device != "cpu":
-            object.__setattr__(self, "schedule", SCHEDULE.of(self.prepared, self._walked))
+            object.__setattr__(self, "schedule", SCHEDULE.of(self.prepared, self._scheduled))
 
-    def _walked(self) -> Any:
+    def _scheduled(self) -> Any:
         schedule = backends.family(self.device, "csr.schedule").Schedule
         return schedule(self.indptr, self.indices, self.shape, self.nnz)
 
@@ -86,8 +88,12 @@ class CSROperand:
         """Column of each edge, also where an edge is its own column."""
         if self.indices is not None:
             return self.indices
-        made: Array = interop.namespace(self.indptr).arange(self.nnz, dtype=self.indptr.dtype)
-        return made
+        return interop.namespace(self.indptr).arange(self.nnz, dtype=self.indptr.dtype)
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        """The pattern alone, as functions of the CPU take it."""
+        return Pattern(self.indptr, self.indices, self.shape, self.nnz)
 
     @property
     def longest_row(self) -> int:
@@ -155,16 +161,16 @@ class CSROperand:
         raise ValueError(f"{function}: A is not a sparse matrix: {what}; rebuild A") from None
 
     @contextmanager
-    def division(self, function: str) -> Iterator[dict[str, Any]]:
-        """A keyword for kernels that share out the rows: a GPU's schedule, in the order of streams, and nothing on the CPU."""
+    def walked(self, function: str) -> Iterator[Any]:
+        """The pattern as functions over its edges take it: the arrays on the CPU, on a GPU its schedule, in the order of streams."""
         if self.device == "cpu":
             with self.checked(function):
-                yield {}
+                yield Pattern(self.indptr, self.columns, self.shape)
             return
         self.ready.wait()
         schedule = self.schedule
         before = schedule.nbytes
-        yield {"schedule": schedule}
+        yield schedule
         if schedule.nbytes != before:  # cut up further for this kernel
             self.ready.renew()
 
@@ -176,7 +182,7 @@ class CSROperand:
                 f"{function}: {name} has shape {given.shape}, but A has {self.nnz} edges; pass one entry per edge, in the order of "
                 f"A's CSR arrays"
             )
-        return given if self.order is None else take_rows(given, self.order)
+        return given if self.order is None else gather(given, self.order)
 
     def check_features(self, function: str, shape: tuple[int, ...], remedy: str = "transpose A, or check") -> None:
         """Refuse features of another number of rows than there are columns."""
@@ -198,7 +204,7 @@ class CSROperand:
         if self.order is None and out is None:
             return result
         target = interop.namespace(result).empty_like(result) if out is None else out
-        _bits_of(target)[... if self.order is None else self.order] = _bits_of(result)
+        interop.as_bits(target)[... if self.order is None else self.order] = interop.as_bits(result)
         return target
 
 
@@ -223,21 +229,3 @@ def fits_heads(weights: Array, inner: tuple[int, ...]) -> bool:
     (True, True, False)
     """
     return weights.ndim == 1 or (len(inner) == 2 and weights.shape[1] == inner[0])
-
-
-def take_rows(array: Array, order: Array) -> Array:
-    """``array[order]``, also for bfloat16 on a GPU.
-
-    Examples
-    --------
-    >>> take_rows(np.array([3, 4, 5]), np.array([2, 0]))
-    array([5, 3])
-    """
-    taken: Array = _bits_of(array)[order]
-    return taken if taken.dtype == array.dtype else taken.view(array.dtype)
-
-
-def _bits_of(array: Array) -> Array:
-    """The array itself, or its bits if it is bfloat16 on a GPU, where CuPy copies but does not index such elements."""
-    on_gpu = interop.namespace(array) is not np
-    return array.view(np.uint16) if on_gpu and array.dtype.name == "bfloat16" else array

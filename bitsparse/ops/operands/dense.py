@@ -26,8 +26,8 @@ class Features:
 
     Attributes
     ----------
-    data : NumPy or CuPy array
-        ``(rows, ...)`` in C order, or words ``(rows, heads, words)`` with `packed`.
+    data : NumPy or CuPy array, or CodeFeatures
+        ``(rows, ...)`` in C order, or words: ``(rows, heads, words)`` with `packed`, ``(rows, 1, words)`` of one bit, or codes.
     shape : tuple of int
         Logical: (rows,), (rows, D) or (rows, H, D).
     dtype : dtype
@@ -40,13 +40,30 @@ class Features:
         Where they come from; `data` are its words as they are, so that nothing is converted before a kernel is chosen.
     """
 
-    data: Array
+    data: Any
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     packed: PackedFeatures | None
     family: interop.Family
     limit: int | None = None
     source: BitTensor | None = None
+
+    @property
+    def encoding(self) -> str | None:
+        """Of a BitTensor; None for an ordinary array."""
+        return None if self.source is None else self.source.encoding
+
+    @property
+    def node_scale(self) -> Array | None:
+        """The scale of a BitTensor (nodes, features), (nodes,) of float32, if it belongs to the nodes."""
+        scale = None if self.source is None else self.source.scale
+        return scale.reshape(-1) if scale is not None and scale.ndim and scale.shape[0] != 1 else None
+
+    @property
+    def feature_scale(self) -> Array | None:
+        """Another scale, a scalar or (features,)."""
+        scale = None if self.source is None else self.source.scale
+        return None if scale is None or self.node_scale is not None else scale.reshape(-1 if scale.size != 1 else ())
 
     @property
     def device(self) -> str:
@@ -61,7 +78,7 @@ class Features:
     def largest(self, by_data: bool = False) -> int:
         """Bound of the absolute values of integers, by dtype or bits, or by the data."""
         if self.packed is not None:
-            return _largest_code(self.packed.bits, self.packed.encoding)
+            return _check.largest_code(self.packed.bits, self.packed.encoding)
         if self.limit is not None and not by_data:
             return self.limit
         return largest_magnitude(self.data, by_data)
@@ -90,6 +107,21 @@ def as_features(function: str, name: str, x: Any) -> Features:
     ready = array.dtype.isnative and array.flags.c_contiguous
     data = array if ready else interop.contiguous(native(array))
     return Features(data, array.shape, data.dtype, None, family)
+
+
+def matrix(function: str, x: Features) -> tuple[int, int]:
+    """The shape of features (nodes, features); refuses batches and single features.
+
+    Examples
+    --------
+    >>> matrix("example", as_features("example", "x", np.zeros((3, 2))))
+    (3, 2)
+    """
+    if len(x.shape) != 2:
+        raise ShapeError(
+            f"{function}: x has shape {x.shape}, but features have 2 dimensions (nodes, features); aggregate batches one by one"
+        )
+    return x.shape[0], x.shape[1]
 
 
 def plain_features(function: str, name: str, x: Any) -> Features:
@@ -139,37 +171,6 @@ def gathered(function: str, x: Features, integers: bool = False) -> Features:
 def native(array: Array) -> Array:
     """`array` in the byte order of the machine."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def converted(array: Array, dtype: Any) -> Array:
-    """`array` as `dtype`, itself if it is of that already.
-
-    CuPy moves bfloat16 but does not convert it, so that on a GPU this goes through the bits, by way of float32 and with one rounding to
-    nearest even from there.
-
-    Examples
-    --------
-    >>> converted(np.array([1.5, -2.0], np.float32), np.float16)
-    array([ 1.5, -2. ], dtype=float16)
-    """
-    wanted = np.dtype(dtype)
-    if array.dtype == wanted:
-        return array
-    space: Any = interop.namespace(array)
-    if space is not np and array.dtype.name == "bfloat16":
-        bits = interop.contiguous(array).view(np.uint16).astype(np.uint32)
-        return converted((bits << 16).view(np.float32), wanted)
-    if space is not np and wanted.name == "bfloat16":
-        wide = interop.contiguous(array.astype(np.float32, copy=False)).view(np.uint32)
-        rounded = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16
-        quiet = (wide >> 16) | 0x40
-        made: Array = space.where((wide & 0x7FFFFFFF) > 0x7F800000, quiet, rounded).astype(np.uint16).view(wanted)
-        return made
-    return array.astype(wanted)
-
-
-def _largest_code(bits: int, encoding: str) -> int:
-    return max(abs(limit) for limit in _check.limits_of(bits, encoding))
 
 
 def largest_magnitude(array: Array, by_data: bool = False) -> int:

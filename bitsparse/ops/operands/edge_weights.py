@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from bitsparse import interop
 from bitsparse.arrays.indices import rows_of
+from bitsparse.interop import converted
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import converted
 
 Array = NDArray[Any]
 

@@ -31,6 +31,8 @@ def device_of_sparse(A: Any) -> str:
         return interop.device_of(A.csr_arrays()[0] if starts is None else starts)
     if isinstance(A, np.ndarray):  # which has no business here, and may have no buffer to give
         return "cpu"
+    if not hasattr(A, "tocsr"):
+        return interop.device_of_graph(A)
     # The matrices of cupyx.scipy.sparse, as those of SciPy, hold their values in `data`; asked for their `device` some raise.
     return interop.device_of(getattr(A, "data", None))
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.indices import canonical_order, outside
+from bitsparse.arrays.indices import canonical_order, gather, outside
 from bitsparse.arrays.inside import parts_of, scales_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_merge import merge_duplicates
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop.kept import READY, Slot, Store
-from bitsparse.ops.operands.csr import SCHEDULE, CSROperand, take_rows
+from bitsparse.ops.operands.csr import SCHEDULE, CSROperand
 from bitsparse.ops.operands.dense import native
 from bitsparse.ops.operands.places import device_of_sparse
 
@@ -67,6 +67,10 @@ def as_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
         return CSROperand(indptr, columns, values, row_scale, col_scale, tuple(A.shape), count=count)
     if isinstance(A, BitTensor):
         return _of_form(function, A)
+    graph = interop.read_graph(A, function)
+    if graph is not None:
+        made = sparse_forms.from_graph(function, graph)
+        return CSROperand(made.indptr, made.indices, made.values, None, None, made.shape, summed=made.had_duplicates)
     if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
         foreign = "a scipy.sparse array" if device == "cpu" else "a matrix of cupyx.scipy.sparse"
         raise DTypeError(
@@ -148,7 +152,7 @@ def _of_matrix(function: str, A: Any, device: str) -> CSROperand:
             return CSROperand(indptr, indices, _values(function, values, nnz), None, None, shape)
         CSROperand(indptr, indices, None, None, None, shape).check_columns(function, indices)
         indices, order = canonical_order(indptr, indices, shape)
-        values = values if order is None else take_rows(values, order)
+        values = values if order is None else gather(values, order)
     indptr, indices, summed, repeated = merge_duplicates(indptr, indices, values, False)
     numbers = _values(function, summed, int(indices.size))
     return CSROperand(indptr, indices, numbers, None, None, shape, None if turned or repeated else order, repeated)

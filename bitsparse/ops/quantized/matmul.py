@@ -8,6 +8,7 @@ from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import derived_of
 from bitsparse.errors import DTypeError
+from bitsparse.interop import ArrayLike
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dtype
@@ -18,7 +19,7 @@ _PLANS: Slot[QuantizedMatmulPlan] = Slot("quantized plans", most=8)
 
 
 def quantized_matmul(
-    x: Any,
+    x: ArrayLike,
     w: Any,
     bits: int = 8,
     *,
@@ -145,7 +146,7 @@ def quantized_matmul(
 
 
 def plan_quantized_matmul(
-    w: Any,
+    w: ArrayLike,
     m: int,
     bits: int = 8,
     *,

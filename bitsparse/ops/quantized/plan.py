@@ -10,13 +10,13 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, contents_of_words, words_to_overwrite, working
-from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
+from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.interop.identity import Seen
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.finish import schemes
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.matmul.plan import multiply
-from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.operands.places import same_place, working_with
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.quantized.operands import Settings, bytes_of, checked_dtype, codes_of, weight_of
 
@@ -100,9 +100,7 @@ class QuantizedMatmulPlan:
             scale = np.ones((), np.float32) if self.w.scale is None else self.w.scale
             self._product = backends.family(self.device, "quantized.product").QuantizedProduct(
                 self._bytes,
-                m=m,
-                n=n,
-                k=self._k,
+                (m, n, self._k),
                 dtype=self.x_dtype,
                 bits=settings.bits,
                 rounding=settings.rounding,
@@ -220,18 +218,9 @@ class QuantizedMatmulPlan:
 
     def _check_activations(self, x: Any) -> None:
         function, wanted = self._function, (self.shape[0], self._k)
-        if interop.device_of(x) != self.device:
-            raise DeviceError(
-                f"{function}: x is on {interop.device_of(x)}, but w is on {self.device}; move one of them"
-            )
-        if x.dtype != self.x_dtype:
-            raise DTypeError(
-                f"{function}: x has dtype {x.dtype}, but the plan is for {self.x_dtype}; make another plan, or use astype"
-            )
-        if tuple(x.shape) != wanted:
-            raise ShapeError(
-                f"{function}: x has shape {tuple(x.shape)}, but the plan is for {wanted}; make another plan"
-            )
+        same_place(function, [("x", interop.device_of(x)), ("w", self.device)])
+        _check.planned(function, "x has dtype", x.dtype, self.x_dtype, DTypeError)
+        _check.planned(function, "x has shape", tuple(x.shape), wanted)
 
     def of_codes(self, q: BitTensor, out: Any = None, absmax: Any = None) -> Any:
         """The product with activations that are quantised already."""
@@ -263,8 +252,7 @@ class QuantizedMatmulPlan:
         function, there = self._function, interop.gpu_of(value)
         if there is not None and self._product is not None:
             array = interop.as_array(value, function, name)[0]
-            if there[0] != self.device:
-                raise DeviceError(f"{function}: {name} is on {there[0]}, but w is on {self.device}; move one of them")
+            same_place(function, [(name, there[0]), ("w", self.device)])
             if array.size != 1 or array.dtype != np.float32:
                 raise ShapeError(
                     f"{function}: {name} on a GPU must be one float32, got shape {tuple(array.shape)} of {array.dtype}"

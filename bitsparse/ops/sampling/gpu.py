@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays.indices import as_bits
-from bitsparse.backends.params import CodeFeatures
+from bitsparse.arrays.indices import gather
+from bitsparse.backends.params import CodeFeatures, Sampling
 from bitsparse.errors import KernelError
+from bitsparse.interop import as_bits
 from bitsparse.interop.kept import Slot, Store
-from bitsparse.ops.operands.csr import CSROperand, take_rows
+from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.edge_weights import EdgeWeights
-from bitsparse.ops.sampling.sample import Sampling, distinct_edges, drawing_of
+from bitsparse.ops.sampling.sample import distinct_edges, drawing_of
 from bitsparse.ops.spmm.gpu import GpuProducts, ProductKey
 from bitsparse.ops.spmm.plan import KERNELS
 
@@ -113,8 +114,7 @@ class DrawnSums:
             place, item = 0 if out is None else cast(Any, out).data.ptr, x.dtype.itemsize
             alignment = backends.family(device, "spmm.choice").alignment_of(cast(Any, x).data.ptr, item, place, item)
             product = self._at(x.dtype, acc, int(x.shape[1]), alignment)
-        result: Array = product(x, out, seed=self._sampling.seed, stream=self._sampling.stream)
-        return result
+        return product(x, out, seed=self._sampling.seed, stream=self._sampling.stream)
 
 
 class StoredSums:
@@ -144,7 +144,7 @@ class StoredSums:
         self._values, self._drawn_edges, self._taken = csr.values, edges, None
         self._weights: EdgeWeights | None = None
         if csr.values is not None:
-            self._taken = take_rows(csr.values, edges)
+            self._taken = gather(csr.values, edges)
             wide = np.dtype(np.float64 if self._taken.dtype.itemsize == 8 else np.float32)
             self._weights = EdgeWeights(csr, self._taken, wide, counts=weights)
             weights = self._weights.now()

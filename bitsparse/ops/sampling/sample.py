@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse._records import as_dict
-from bitsparse.arrays.indices import rows_of
+from bitsparse.arrays.indices import gather, rows_of
+from bitsparse.backends.params import Sampling
+from bitsparse.interop import SparseLike, converted
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.finish import schemes
-from bitsparse.ops.operands.csr import CSROperand, take_rows
-from bitsparse.ops.operands.dense import converted
+from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr, single_values
 
@@ -24,15 +25,6 @@ Strategy = Literal["aes", "afs", "sfs", "uniform"]
 STRATEGIES = ("aes", "afs", "sfs", "uniform")
 #: Of those that need no seed the one that costs the least accuracy where sums are not rescaled, in the same time (docs/aes-tables.md).
 DEFAULT: Strategy = "afs"
-
-
-class Sampling(NamedTuple):
-    """How edges are drawn: see :func:`edge_sample`."""
-
-    width: int
-    strategy: str
-    seed: int = 0
-    stream: int = 0
 
 
 #: Samplings that a pattern keeps on a GPU, by width and strategy.
@@ -128,7 +120,7 @@ class EdgeSample:
         if csr.values is None:
             data: Any = space.ones(edges.size, np.int32 if plain and not on_gpu else np.float32)
         else:
-            data = take_rows(csr.values, edges)
+            data = gather(csr.values, edges)
             if on_gpu:
                 data = converted(data, np.float64 if data.dtype.itemsize == 8 else np.float32)
             elif not plain and data.dtype.kind != "f":
@@ -153,7 +145,7 @@ class EdgeSample:
 
 
 def edge_sample(
-    A: Any, width: int, strategy: Strategy = DEFAULT, *, seed: int | None = None, stream: int = 0
+    A: SparseLike, width: int, strategy: Strategy = DEFAULT, *, seed: int | None = None, stream: int = 0
 ) -> EdgeSample:
     """Choose at most `width` edges of each row.
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse._records import as_dict
-from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import family_of
-from bitsparse.backends.params import CodeFeatures
-from bitsparse.errors import DTypeError, KernelError, ShapeError
+from bitsparse.backends.params import CodeFeatures, Sampling
+from bitsparse.errors import DTypeError, KernelError
+from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import converted, native, sum_dtypes
+from bitsparse.ops.operands.dense import Features, as_features, compute_dtype, matrix, sum_dtypes
 from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import single_csr
 from bitsparse.ops.operands.target import target_array, zeros
 from bitsparse.ops.plan import KeptCall
 from bitsparse.ops.sampling.gpu import DrawnSums, StoredSums
-from bitsparse.ops.sampling.sample import DEFAULT, Sampling, Strategy, sampling_of
+from bitsparse.ops.sampling.sample import DEFAULT, Strategy, sampling_of
 from bitsparse.ops.spmm.gpu import kept_product
 
 Array = NDArray[Any]
@@ -28,19 +27,9 @@ Array = NDArray[Any]
 CODE_BITS = (1, 2, 4, 8)
 
 
-class _Operand(NamedTuple):
-    """The features of one call: what is gathered, the dtype of the result and of its sums, and the caller's family."""
-
-    data: Any  # array or CodeFeatures
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    acc: np.dtype[Any]
-    family: interop.Family
-
-
 def sampled_spmm(
-    A: Any,
-    x: Any,
+    A: SparseLike,
+    x: ArrayLike,
     width: int,
     strategy: Strategy = DEFAULT,
     *,
@@ -190,15 +179,12 @@ class SampledPlan:
         function, csr = self._function, self._csr
         with working_with(self.device, x, out):
             features = _features(function, csr, x)
-            if features.shape[1] != self.shape[1]:
-                raise ShapeError(
-                    f"{function}: x has shape {features.shape}, but the plan is for {(csr.shape[1], self.shape[1])}; make another plan"
-                )
+            _check.planned(function, "x has shape", features.shape, (csr.shape[1], self.shape[1]))
             return _sum(function, csr, features, self._sampling, self._rescale, out, self._sums)
 
 
 def plan_sampled_spmm(
-    A: Any,
+    A: SparseLike,
     n: int,
     width: int,
     strategy: Strategy = DEFAULT,
@@ -260,21 +246,16 @@ def _dtypes(function: str, csr: CSROperand, dtype: np.dtype[Any]) -> tuple[np.dt
     return sum_dtypes(function, dtype, csr.values, csr.is_scaled, 0)
 
 
-def _features(function: str, csr: CSROperand, x: Any) -> _Operand:
-    """Float rows, or codes with their affine map."""
-    single = np.dtype(np.float32)
-    if not isinstance(x, BitTensor):
-        array, family = interop.as_array(x, function, "x")
-        if array.dtype.name != "bfloat16":
-            _check.numeric(function, "x", array, "f")
-        _fits(function, csr, array.shape)
-        same_place(function, [("A", csr.device), ("x", interop.device_of(array))])
-        dtype, acc = _dtypes(function, csr, native(array).dtype)
-        on_cpu = csr.device == "cpu"
-        data = interop.contiguous(converted(native(array), acc if on_cpu else dtype))
-        return _Operand(data, array.shape, dtype, acc, family)
-    _fits(function, csr, x.shape)
-    same_place(function, [("A", csr.device), ("x", x.device)])
+def _features(function: str, csr: CSROperand, x: Any) -> Features:
+    """Float rows in the dtype of the result, or codes with their affine map, whose result is float32."""
+    features = as_features(function, "x", x)
+    if features.source is None:
+        _check.numeric(function, "x", features.data, "f")
+    csr.check_features(function, matrix(function, features))
+    same_place(function, [("A", csr.device), ("x", features.device)])
+    if features.source is None:
+        dtype, acc = _dtypes(function, csr, features.dtype)
+        return replace(features, data=converted(features.data, acc if csr.device == "cpu" else dtype), dtype=dtype)
     if x.bits not in CODE_BITS:
         raise DTypeError(
             f"{function}: x has {x.bits} bits, but codes of {', '.join(map(str, CODE_BITS))} bits are dequantised on the fly; "
@@ -287,45 +268,37 @@ def _features(function: str, csr: CSROperand, x: Any) -> _Operand:
         space: Any = interop.namespace(packed.words)
         scale = space.ones((), np.float32) if scale is None else scale
         offset = space.zeros((), np.float32) if offset is None else offset
-    codes = CodeFeatures(packed.words, x.shape[1], x.bits, x.encoding, scale, offset)
-    return _Operand(codes, x.shape, single, single, family_of(x))
-
-
-def _fits(function: str, csr: CSROperand, shape: tuple[int, ...]) -> None:
-    if len(shape) != 2:
-        raise ShapeError(
-            f"{function}: x has shape {shape}, but features have 2 dimensions (nodes, features); aggregate batches one by one"
-        )
-    csr.check_features(function, shape)
+    codes: Any = CodeFeatures(packed.words, x.shape[1], x.bits, x.encoding, scale, offset)
+    return replace(features, data=codes, dtype=np.dtype(np.float32))
 
 
 def _sum(
     function: str,
     csr: CSROperand,
-    x: _Operand,
+    x: Features,
     sampling: Sampling,
     rescale: bool,
     out: Any,
     sums: DrawnSums | StoredSums | None = None,
 ) -> Any:
     """The sums of features, by what a plan has prepared on a GPU or by samples that are drawn in this call."""
-    shape, target = (csr.shape[0], x.shape[1]), None
+    shape, target, acc = (csr.shape[0], x.shape[1]), None, compute_dtype(x.dtype)
     if out is not None:
         read = x.data.words if isinstance(x.data, CodeFeatures) else x.data
         target = target_array(function, out, shape, x.dtype, csr.device, (read,))
     if csr.device == "cpu":
         scales = {
-            name: None if (part := getattr(csr, name)) is None else np.ascontiguousarray(part, x.acc)
+            name: None if (part := getattr(csr, name)) is None else np.ascontiguousarray(part, acc)
             for name in ("values", "col_scale", "row_scale")
         }
         gather = backends.family("cpu", "sampling.sample").gather
         with csr.checked(function):
-            result = gather(csr.indptr, csr.columns, x.data, **as_dict(sampling), **scales, rescale=rescale)
+            result = gather(csr.indptr, csr.columns, x.data, sampling, **scales, rescale=rescale)
         result = result.astype(x.dtype, copy=False)
         if target is not None:
             target[...] = result
     elif 0 in (*shape, x.shape[0]):
         result = zeros(interop.namespace(csr.indptr), shape, x.dtype, target)
     else:
-        result = (DrawnSums(csr, sampling, rescale) if sums is None else sums)(x.data, x.acc, target)
+        result = (DrawnSums(csr, sampling, rescale) if sums is None else sums)(x.data, acc, target)
     return out if out is not None else interop.from_array(result, x.family, function)

@@ -8,16 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
-from bitsparse.arrays.indices import rows_of
+from bitsparse.arrays.indices import gather, rows_of
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+from bitsparse.backends.params import Sampling
 from bitsparse.errors import ShapeError
+from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.both_ways import as_asked, computed_in, floating, of_shape, one_place, returned, wanted
-from bitsparse.ops.operands.csr import CSROperand, take_rows
-from bitsparse.ops.operands.dense import converted
+from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import single_csr
-from bitsparse.ops.sampling.sample import DEFAULT, Sampling, Strategy, distinct_edges, sample_of, sampling_of
+from bitsparse.ops.sampling.sample import DEFAULT, Strategy, distinct_edges, sample_of, sampling_of
 from bitsparse.ops.spmm.vjp import spmm_vjp
 
 Array = NDArray[Any]
@@ -46,9 +47,9 @@ _DRAWN: Slot[_Drawn] = Slot("samples", most=4)
 
 
 def sampled_spmm_vjp(
-    A: Any,
-    x: Any,
-    gradient: Any,
+    A: SparseLike,
+    x: ArrayLike,
+    gradient: ArrayLike,
     width: int,
     strategy: Strategy = DEFAULT,
     *,
@@ -123,7 +124,7 @@ def sampled_spmm_vjp(
         factors = converted(drawn.rescaled if rescale else drawn.counts, compute)
         weights = factors
         if csr.values is not None:
-            weights = factors * converted(take_rows(csr.values, drawn.edges), compute)
+            weights = factors * converted(gather(csr.values, drawn.edges), compute)
         pattern = drawn.pattern.with_scales(csr.row_scale, csr.col_scale)
         made = dict(zip(names, spmm_vjp(pattern, features.data, grad.data, values=weights, wrt=names), strict=True))
         if "x" in made:

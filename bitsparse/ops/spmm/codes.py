@@ -35,6 +35,7 @@ class CodesKey(NamedTuple):
     heads: int
     mean: bool
     weights: str
+    per_head: bool
     finish: int
 
 
@@ -97,7 +98,8 @@ class CodeProducts:
                 return "one bit is counted, without values and scales"
             if operand.indices is None or (len(sums.x.shape) == 3 and packed.width % 128):
                 return "one bit is counted for edges with columns, and heads of whole words"
-        if weights is not None and weights.ndim != 1:
+        per_head = weights is not None and weights.ndim != 1 and self._forced != "codes"
+        if per_head and not backends.family(operand.device, "spmm.codes").takes_heads():
             return "values come per head"
         if weights is not None and scaled and weights is not operand.values:
             return "values come with every call and are scaled"
@@ -137,7 +139,8 @@ class CodeProducts:
         operand, weights, packed, mean = sums.operand, sums.weights, sums.x.packed, self._reduce == "mean"
         assert packed is not None
         kind = "float32" if sums.acc == np.float32 else "none" if weights is None else "int32"
-        key = CodesKey(packed.bits, packed.encoding, packed.width, sums.heads, mean, kind, id(finish))
+        per_head = weights is not None and weights.ndim == 2
+        key = CodesKey(packed.bits, packed.encoding, packed.width, sums.heads, mean, kind, per_head, id(finish))
         kept = CODE_SUMS.get(operand.prepared, key)
         if kept is None or kept[1] is not finish:
             operand.ready.wait()
@@ -166,6 +169,7 @@ class CodeProducts:
             heads=sums.heads,
             mean=self._reduce == "mean",
             weights=kind,
+            per_head=sums.weights is not None and sums.weights.ndim == 2,
             chain=chain,
         )
 
@@ -187,14 +191,12 @@ class CodeProducts:
         source = x.source
         assert source is not None
         if source.axis == -1 and (source.layout == "rows" or source.bits == 1):
-            words: Array = source.words
-            return words
+            return source.words
         shape = (*source.shape[:-1], packed_words(source.shape[-1], source.bits, "rows"))
         room = operand.schedule.workspace("rows of integers", shape, np.uint32)
-        made: Array = backends.family(operand.device, "bits.pack").repack(
+        return backends.family(operand.device, "bits.pack").repack(
             source.words, source.shape, source.bits, axis=source.axis, layout=source.layout, to_axis=-1, to_layout="rows", out=room
         )  # fmt: skip
-        return made
 
     @staticmethod
     def _values(operand: CSROperand, weights: Array | None, dtype: np.dtype[Any]) -> Array:

@@ -13,12 +13,12 @@ from bitsparse._records import as_dict
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.backends.reductions import REDUCTIONS
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import ShapeError
+from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot, Store
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.finish.terms import Factor, operand_terms
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import converted
 
 Array = NDArray[Any]
 #: Scale and offset of a BitTensor.
@@ -46,6 +46,7 @@ class FinishKey(NamedTuple):
     epilogue: Epilogue
     shape: tuple[int, ...]
     reduce: str
+    scaled: bool
 
 
 #: Finishes of a pattern, each with the arrays of the operand that it belongs to.
@@ -94,13 +95,13 @@ class SumFinish:
         ShapeError
             The result does not have two dimensions, or the vectors of the epilogue do not fit it.
         """
-        if not isinstance(epilogue, Epilogue):
-            raise DTypeError(f"{function}: epilogue must be an Epilogue, got {type(epilogue).__name__}")
+        _check.instance(function, "epilogue", epilogue, Epilogue, "an Epilogue")
         if len(shape) != 2:
             raise ShapeError(
                 f"{function}: the result has shape {shape}, but an epilogue takes rows and columns; reshape x to (N, columns)"
             )
-        key = FinishKey(epilogue, shape, reduce)
+        # A graph that is its own transpose is summed with factors of rows on the way there, and without them on the way back.
+        key = FinishKey(epilogue, shape, reduce, operand.row_scale is not None)
         return operand.kept_with_factors(FINISHES, lambda: cls(function, epilogue, operand, shape, reduce), key)
 
     def takes_out(self, scales: Scales | None, weights: Array | None) -> bool:
@@ -145,20 +146,12 @@ class SumFinish:
             sums = counts
         else:
             ones = space.ones((operand.shape[1], 1), np.int8)
-            sums = backends.family(operand.device, "spmm.spmm").spmm(
-                operand.indptr,
-                operand.columns,
-                operand.shape,
-                ones,
-                nnz=operand.nnz,
-                acc_dtype=np.int64,
-                values=weights,
-            )[:, 0]
+            with operand.walked(self._function) as pattern:
+                summed = backends.family(operand.device, "spmm.spmm").spmm
+                sums = summed(pattern, ones, acc_dtype=np.int64, values=weights)[:, 0]
         if self._reduce == "mean":
-            shares: Array = sums.astype(np.float64) / space.maximum(counts, 1)
-            return shares
-        whole: Array = sums.astype(np.int64)
-        return whole
+            return sums.astype(np.float64) / space.maximum(counts, 1)
+        return sums.astype(np.int64)
 
     # ---- the chain on sums in memory
     def on_host(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
@@ -205,5 +198,4 @@ class SumFinish:
 def _as_sums(sums: Array) -> Array:
     """Sums of a dtype that the chain takes: int32, int64 or float32."""
     wanted = sums.dtype if sums.dtype.name in ("int32", "int64") else np.dtype(np.float32)
-    made: Array = interop.contiguous(converted(sums, wanted))
-    return made
+    return interop.contiguous(converted(sums, wanted))

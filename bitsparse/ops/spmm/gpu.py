@@ -12,9 +12,9 @@ from bitsparse import backends, interop
 from bitsparse._check import shown
 from bitsparse.arrays.sparse_base import TRANSLATIONS
 from bitsparse.errors import KernelError
+from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import converted
 from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.operands.target import written
 from bitsparse.ops.plan import KeptCall
@@ -61,7 +61,7 @@ class WindowsKey(NamedTuple):
 
 
 #: Kinds of product that a pattern keeps; what windows of rows share, by their height; the windows of both kernels.
-PRODUCTS: Slot[tuple[Any, GpuProducts]] = Slot("products", most=8)
+PRODUCTS: Slot[tuple[Any, GpuProducts]] = Slot("products", most=16)
 SHARED_COLUMNS: Slot[Any] = Slot("shared columns")
 WINDOWS: Slot[Any] = Slot("windows")
 TILES: Slot[Any] = Slot("tiles")
@@ -112,10 +112,14 @@ class GpuProducts:
 
     @classmethod
     def kept(cls, operand: CSROperand, key: ProductKey) -> GpuProducts:
-        """What a container keeps for products of this kind, or new ones; values that one plan alone has are kept by that plan."""
+        """What a container keeps for products of this kind, or new ones; values that one plan alone has are kept by that plan.
+
+        Arrays over one pattern that have factors of rows and of columns, as a mean and its gradient have, do not push each other out.
+        """
         if operand.frozen:
             return cls(operand, key)
-        return operand.kept_with_factors(PRODUCTS, lambda: cls(operand, key), key)
+        which = tuple(factor is not None for factor in operand.factors)
+        return operand.kept_with_factors(PRODUCTS, lambda: cls(operand, key), (key, which))
 
     def explain(self) -> list[str]:
         """Which kernel runs for what has been prepared so far, and why."""
@@ -230,14 +234,7 @@ class GpuProducts:
 
     def _tiles(self, operand: CSROperand, kind: Any, weights: Array | None, height: int) -> tuple[Run, str]:
         """Windows of rows on the matrix units."""
-        choice, family = (backends.family(operand.device, name) for name in ("spmm.choice", "spmm.tiles"))
-        group, translation = choice.group_of(kind.dtype), TRANSLATIONS.get(operand.prepared, height)
-        pattern = (operand.indptr, operand.indices, operand.shape, operand.nnz)
-        tiles = TILES.of(
-            operand.prepared,
-            lambda: family.Tiles(*pattern, height=height, k=group, translation=translation),
-            WindowsKey(height, group),
-        )
+        choice, tiles = backends.family(operand.device, "spmm.choice"), tiles_of(operand, height, kind.dtype)
         arranged = _arranged(operand, kind, weights, tiles.arrange)
         precision, reduce = choice.tiles_precision(kind), kind.reduce
         row_scale, col_scale, ready = self._row_scale, self._col_scale, operand.ready
@@ -294,8 +291,7 @@ def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) ->
     def sums(x: Any, values: Array | None, out: Any, behind: Any = None) -> Array:
         place = 0 if out is None or is_words else out.data.ptr  # words are always aligned
         alignment = alignment_of(x.data.ptr, item, place, out_item)
-        summed: Array = (made.get(alignment) or make(alignment))(x, values, out, behind)
-        return summed
+        return (made.get(alignment) or make(alignment))(x, values, out, behind)
 
     return sums
 
@@ -303,8 +299,7 @@ def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) ->
 def counts_of(operand: CSROperand) -> Array:
     """What the sums of the rows are divided by for their means."""
     space: Any = interop.namespace(operand.indptr)
-    made: Array = space.maximum(operand.indptr[1:] - operand.indptr[:-1], 1).astype(np.float32)
-    return made
+    return space.maximum(operand.indptr[1:] - operand.indptr[:-1], 1).astype(np.float32)
 
 
 def run_windows(
@@ -319,6 +314,18 @@ def windows_of(operand: CSROperand) -> Any:
     family = backends.family(operand.device, "spmm.windows")
     return WINDOWS.of(
         operand.prepared, lambda: family.Windows(operand.indptr, operand.indices, operand.shape), WindowsKey(8)
+    )
+
+
+def tiles_of(operand: CSROperand, height: int, dtype: Any) -> Any:
+    """Condensed windows of the pattern for features of a dtype, made once."""
+    choice, family = (backends.family(operand.device, name) for name in ("spmm.choice", "spmm.tiles"))
+    group, translation = choice.group_of(dtype), TRANSLATIONS.get(operand.prepared, height)
+    pattern = (operand.indptr, operand.indices, operand.shape, operand.nnz)
+    return TILES.of(
+        operand.prepared,
+        lambda: family.Tiles(*pattern, height=height, k=group, translation=translation),
+        WindowsKey(height, group),
     )
 
 

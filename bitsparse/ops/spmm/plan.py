@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, interop
+from bitsparse import _check, _records, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import DTypeError, KernelError, ShapeError
+from bitsparse.interop import converted
 from bitsparse.ops.finish.epilogue import Epilogue, target_of
 from bitsparse.ops.operands.csr import CSROperand, fits_heads
-from bitsparse.ops.operands.dense import Features, as_features, converted, gathered, native, sum_dtypes, unpacked
+from bitsparse.ops.operands.dense import Features, as_features, gathered, native, sum_dtypes, unpacked
 from bitsparse.ops.operands.places import same_place, working_with
-from bitsparse.ops.operands.target import target_array, zeros
+from bitsparse.ops.operands.target import zeros
 from bitsparse.ops.plan import KeptCall
 from bitsparse.ops.spmm.codes import CodeProducts
 from bitsparse.ops.spmm.finish import Behind, Scales, SumFinish
@@ -151,11 +152,8 @@ class SpmmPlan:
             )
         with working_with(self.device, x, values, out):
             features = as_features(self._function, "x", x)
-            if features.shape[1:] != self._inner:
-                raise ShapeError(
-                    f"{self._function}: x has shape {features.shape}, but the plan is for {(self._operand.shape[1], *self._inner)}; "
-                    f"make another plan"
-                )
+            wanted = (features.shape[0], *self._inner)
+            _check.planned(self._function, "x has shape", features.shape, wanted)
             return self.run(features, values, out)
 
     def check(self) -> None:
@@ -230,7 +228,7 @@ class SpmmPlan:
         assert self._products is not None and self._codes is not None
         operand, products = sums.operand, self._products
         if operand is not self._operand:  # without its factors of rows
-            key = self._key._replace(function=f"{self._function} of integers")
+            key = _records.replace(self._key, function=f"{self._function} of integers")
             products = GpuProducts.kept(operand, key)
         product = products.product(operand, dtype, sums.acc, sums.weights, sums.heads, self._keep)
         self.kernel = product.kernel
@@ -289,11 +287,9 @@ class SpmmPlan:
             x = gathered(function, x, integers=behind is not None)
         sums, target = self._sums(operand, x, weights), None
         read = (x.data,) if weights is None else (x.data, weights)
-        if out is not None and finish is None:
-            target = target_array(function, out, self.shape, sums.result_dtype, self.device, ())
-            _check.no_overlap(function, target, *read)
-        elif out is not None and finish is not None:
-            target = target_of(function, finish.epilogue, out, self.shape, sums.result_dtype, self.device, read)
+        if out is not None:
+            epilogue = None if finish is None else finish.epilogue
+            target = target_of(function, epilogue, out, self.shape, sums.result_dtype, self.device, read)
         if finish is None:
             result = self._call(sums, target)
             return out if out is not None else interop.from_array(result, x.family, function)

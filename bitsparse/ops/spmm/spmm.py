@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from bitsparse import _check
+from bitsparse import _check, interop
 from bitsparse.arrays.packed import Encoding
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.backends.reductions import Reduce
 from bitsparse.errors import ShapeError
+from bitsparse.interop import ArrayLike, SparseLike
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.dense import as_features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
@@ -20,10 +21,10 @@ Precision = Literal["fp32", "tf32", "3xtf32"]
 
 
 def spmm(
-    A: Any,
-    x: Any,
+    A: SparseLike,
+    x: ArrayLike,
     *,
-    values: Any = None,
+    values: ArrayLike | None = None,
     reduce: Reduce = "sum",
     precision: Precision = "fp32",
     kernel: str | None = None,
@@ -154,8 +155,24 @@ def _first_call(
         return SpmmPlan(function, operand, shape[1:], reduce, precision, kernel).prepare(dtype)
 
 
+def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce, kernel: str | None = None) -> KeptCall | None:
+    """A product of a container on a GPU with features like `x` and values like `values`, prepared; None as above.
+
+    Of these arrays only shapes and dtypes count.
+    """
+    if values is None:
+        return _first_call(A, reduce, "fp32", kernel, x.shape, x.dtype)
+    with working_with(A.device):
+        operand = as_csr("spmm", A)
+        operand.check_features("spmm", x.shape)
+        if operand.order is not None:
+            return None
+        plan = SpmmPlan("spmm", operand, x.shape[1:], reduce, kernel=kernel)
+        return plan.as_they_lie(operand, interop.CUPY, x, values)
+
+
 def plan_spmm(
-    A: Any,
+    A: SparseLike,
     n: int,
     *,
     heads: int | None = None,
@@ -233,7 +250,7 @@ def plan_spmm(
 
 
 def aggregate_edges(
-    A: Any, edges: Any, *, reduce: Reduce = "sum", side: Literal["rows", "cols"] = "rows", out: Any = None
+    A: SparseLike, edges: ArrayLike, *, reduce: Reduce = "sum", side: Literal["rows", "cols"] = "rows", out: Any = None
 ) -> Any:
     """Reduce features of edges to their nodes: the product of the incidence matrix with the edges' features.
 

@@ -63,18 +63,14 @@ class Sums(NamedTuple):
         if self.reduce == "sum":
             return sums
         counts = np.maximum(np.diff(operand.indptr), 1).astype(np.float32)[:, None]
-        means: Array = sums.astype(np.float32) / counts
-        return means
+        return sums.astype(np.float32) / counts
 
     def by_edges(self, data: Array, out: Array | None) -> Array:
         """The sums of packed features, or of rows of numbers, an edge at a time on the CPU."""
         operand = self.operand
-        result: Array = backends.family("cpu", "spmm.spmm").spmm(
-            operand.indptr,
-            operand.indices,
-            operand.shape,
+        return backends.family("cpu", "spmm.spmm").spmm(
+            operand.pattern,
             data,
-            nnz=operand.nnz,
             acc_dtype=self.acc,
             heads=self.heads,
             values=self.weights,
@@ -84,7 +80,6 @@ class Sums(NamedTuple):
             packed=self.x.packed,
             out=out,
         )
-        return result
 
     def explain(self, by_counters: bool) -> str:
         """How integers of few bits are summed on the CPU, in a few words."""
@@ -103,10 +98,7 @@ def kept_on_host(
     if weights is not None and not (weights.dtype == acc and weights.flags.c_contiguous and weights.flags.aligned):
         return None
     run = backends.family("cpu", "spmm.spmm").Sums(
-        operand.indptr,
-        operand.indices,
-        operand.shape,
-        nnz=operand.nnz,
+        operand.pattern,
         dtype=x.dtype,
         columns=x.size // x.shape[0],
         heads=x.shape[1] if weights is not None and weights.ndim == 2 else 1,

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.errors import ShapeError
+from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.sddmm import sddmm
 from bitsparse.ops.edges.vjp import to_edges
 from bitsparse.ops.operands.both_ways import BothWays, as_asked, computed_in, of_shape, operands_of, returned, wanted
 from bitsparse.ops.operands.csr import fits_heads
-from bitsparse.ops.operands.dense import Features, converted
+from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.spmm.spmm import Precision, aggregate_edges, spmm
 
@@ -25,11 +26,11 @@ _PIECE_BYTES = 1 << 28
 
 
 def spmm_vjp(
-    A: Any,
-    x: Any,
-    gradient: Any,
+    A: SparseLike,
+    x: ArrayLike,
+    gradient: ArrayLike,
     *,
-    values: Any = None,
+    values: ArrayLike | None = None,
     reduce: Reduce = "sum",
     precision: Precision = "fp32",
     wrt: str | tuple[str, ...] = "x",
@@ -134,8 +135,7 @@ def _by_features(
         data, factor = converted(data, factor.dtype) * factor.reshape(-1, *(1,) * (data.ndim - 1)), None
     pattern = ways.backward.with_scales(ways.operand.col_scale, factor)
     turned = None if weights is None else ways.turned(weights)
-    made: Array = spmm(pattern, data, values=turned, precision=precision)
-    return made
+    return spmm(pattern, data, values=turned, precision=precision)
 
 
 def _by_values(ways: BothWays, x: Features, grad: Features, weights: Array | None, factor: Array | None) -> Array:
@@ -158,8 +158,7 @@ def _edge_factor(ways: BothWays, factor: Array | None, dtype: np.dtype[Any]) -> 
         ones(size, dtype) if part is None else part.astype(dtype, copy=False)
         for part, size in zip((factor, columns), ways.operand.shape, strict=True)
     )
-    made: Array = sddmm(ways.forward, left, right, op="mul")
-    return made
+    return sddmm(ways.forward, left, right, op="mul")
 
 
 def _of_selected(
@@ -208,7 +207,12 @@ def _pieces(columns: int, heads: int, column_bytes: int) -> Iterator[tuple[int, 
 
 
 def aggregate_edges_vjp(
-    A: Any, edges: Any, gradient: Any, *, reduce: Reduce = "sum", side: Literal["rows", "cols"] = "rows"
+    A: SparseLike,
+    edges: ArrayLike,
+    gradient: ArrayLike,
+    *,
+    reduce: Reduce = "sum",
+    side: Literal["rows", "cols"] = "rows",
 ) -> Any:
     """Gradient of :func:`aggregate_edges` by the features of the edges.
 

@@ -14,11 +14,12 @@ from bitsparse.backends.cuda.bits import words as packed
 from bitsparse.backends.cuda.chips import RELEASED
 from bitsparse.backends.cuda.csr.schedule import Workspaces
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.finish.flag import Flag
+from bitsparse.backends.cuda.geometry import FLOAT, HALF, kind_of
 from bitsparse.backends.params import EpilogueParams, Thresholds
 
 _SOURCE = "binary/bmm_rows.cu"
-#: BS_KIND of a dtype's name, beside integers; of words.
-_KINDS = {"float16": 4, "bfloat16": 4, "float32": 5, "float64": 6}
+#: BS_KIND of words.
 _WORDS_KIND = 7
 #: Words of the contraction axis that a lane of each of two instructions takes together.
 _STEP_WORDS = 16
@@ -128,8 +129,7 @@ def constants(
     t = tuning
     found = {"BS_KIND": kind, "BS_VECTOR": vector, "BS_ROWS": t.rows, "BS_WARPS": t.warps}
     found |= {"BS_AHEAD": t.ahead, "BS_BLOCKS": t.blocks, "BS_FINISH": finish}
-    extra = {"parts": bool(t.part_words), "staged": bool(t.staged), "near": near, **extra}
-    return found | {f"BS_{name.upper()}": 1 for name, wanted in extra.items() if wanted}
+    return found | jit.flags(parts=bool(t.part_words), staged=t.staged, near=near, **extra)
 
 
 class SignProduct:
@@ -198,8 +198,8 @@ class SignProduct:
         p.m, p.n, p.k, p.words, p.w = m, n, k, words, w_words.data.ptr
         p.part_words, p.pitch = t.part_words or words, t.pitch(words)
         p.is_signed = int(self._dtype.kind == "i")
-        self._flag = cupy.zeros(1, np.int32)
-        p.nan = self._flag.data.ptr
+        self._flag = Flag()
+        p.nan = self._flag.address
         self._keep: list[Any] = [w_words]
         #: Sums of the right operand's columns, and what a kernel reads of them: less these sums, or the least counts of bits.
         self._sums, room = cupy.zeros(n, np.int32), -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS
@@ -272,7 +272,7 @@ class SignProduct:
     def defines(self, vector: int, means: bool) -> dict[str, int]:
         """The compile-time constants for loads of so many bytes."""
         t, name = self.tuning, self._dtype.name
-        kind = _WORDS_KIND if self._packed else _KINDS.get(name, self._dtype.itemsize.bit_length() - 1)
+        kind = _WORDS_KIND if self._packed else kind_of(self._dtype)
         return constants(
             t,
             kind,
@@ -301,10 +301,7 @@ class SignProduct:
 
     def nan_seen(self) -> tuple[bool, bool]:
         """Whether an activation, and whether an epilogue, was NaN since the last question; waits for the current stream."""
-        seen = bool(int(self._flag.get()[0]))
-        if seen:
-            self._flag.fill(0)
-        return seen, self._chain is not None and self._chain.may_see_nan and self._chain.nan_seen()
+        return self._flag.seen(), self._chain is not None and self._chain.may_see_nan and self._chain.nan_seen()
 
     def __call__(self, x: Any, out: Any = None, absmean: Any = None, row_scale: Any = None) -> Any:
         """The product with activations whose rows are contiguous.
@@ -353,17 +350,17 @@ def _variants_for(card: jit.Capability) -> list[dict[str, int]]:
     """float32 with every way out and at other alignments, 16-bit floats, bits; small results with batch norm, and in parts."""
     ways, single, half = (_SUMS, _EPILOGUE, _THRESHOLDS, _CHAIN), np.dtype(np.float32), np.dtype(np.float16)
     wide = {way: choose_tuning(1 << 20, _ITEM_COLUMNS, 8, way, single, card) for way in ways}
-    found = [constants(wide[way], _KINDS["float32"], 16, way) for way in ways]
-    found += [constants(wide[way], _KINDS["float32"], 8, way) for way in (_THRESHOLDS, _CHAIN)]
+    found = [constants(wide[way], FLOAT, 16, way) for way in ways]
+    found += [constants(wide[way], FLOAT, 8, way) for way in (_THRESHOLDS, _CHAIN)]
     for way in (_THRESHOLDS, _CHAIN):
         tuning = choose_tuning(1 << 20, _ITEM_COLUMNS, 8, way, half, card)
-        found.append(constants(tuning, _KINDS["float16"], 8, way, bfloat=way == _CHAIN))
+        found.append(constants(tuning, HALF, 8, way, bfloat=way == _CHAIN))
     for way in (_SUMS, _THRESHOLDS, _CHAIN):
         found.append(constants(choose_tuning(1 << 20, _ITEM_COLUMNS, 8, way, None, card), _WORDS_KIND, 16, way))
     small = choose_tuning(1 << 8, _ITEM_COLUMNS, 8, _CHAIN, single, card)
-    found += [constants(small, _KINDS["float32"], 16, _CHAIN, norm=more, means=more) for more in (False, True)]
+    found += [constants(small, FLOAT, 16, _CHAIN, norm=more, means=more) for more in (False, True)]
     parts = choose_tuning(1 << 8, _ITEM_COLUMNS, 1 << 16, _CHAIN, single, card)
-    return [*found, constants(parts, _KINDS["float32"], 16, _CHAIN)]
+    return [*found, constants(parts, FLOAT, 16, _CHAIN)]
 
 
 VARIANTS = [

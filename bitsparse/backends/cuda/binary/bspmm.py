@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
-from bitsparse.backends.cuda import geometry
+from bitsparse import interop, jit
 from bitsparse.backends.cuda.binary.bspmm_params import (
     THREADS,
     TILE_TUNING,
@@ -26,6 +25,7 @@ from bitsparse.backends.cuda.binary.bspmm_params import (
     tuning_of,
 )
 from bitsparse.backends.cuda.chips import chip_here
+from bitsparse.backends.cuda.csr.bounds import COUNTS, TILES
 from bitsparse.backends.cuda.csr.schedule import Cut, Schedule, Workspaces
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
@@ -67,7 +67,7 @@ class TileSchedule:
         cupy = jit.require_cupy("bspmm")
         self.shape, strips = (int(shape[0]), int(shape[1])), int(indptr.size) - 1
         self.strips = Schedule(indptr, indices, (strips, -(-self.shape[1] // _STRIP)), int(tiles.size))
-        self.tiles = geometry.aligned(tiles)
+        self.tiles = interop.aligned(tiles)
         self.edges = cupy.zeros(strips * _STRIP, np.int32)
         counts, before = cupy.asarray(_NIBBLES, np.int32), cupy.zeros(int(tiles.size) + 1, np.int64)
         for row in range(_STRIP):
@@ -192,8 +192,9 @@ class BinarySum:
         else:
             self._params.piece_blocks = -(-cut.pieces * (piece_team << across) // tuning.threads)
             blocks = self._params.piece_blocks - (-cut.streams * (tuning.team << across) // tuning.threads)
-        defines = constants(tuning, output, words, bool(self._params.limits))
-        return "bspmm_count", defines | schedule.defines, (blocks, slices, 1)
+        longest = min(schedule.nnz, schedule.shape[1])
+        defines = constants(tuning, output, words, bool(self._params.limits), longest=longest) | schedule.defines
+        return "bspmm_count", defines | COUNTS.blocks(defines, chip_here()), (blocks, slices, 1)
 
     def _over_tiles(self, schedule: TileSchedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
         """The same of the kernel over tiles, each of which counts up to four."""
@@ -204,8 +205,9 @@ class BinarySum:
         self._slot = slices * (_STRIP * words << across) * (tuning.planes + 2)
         self._argument.tiles, self._argument.edges = schedule.tiles.data.ptr, schedule.edges.data.ptr
         blocks = -(-(cut.streams + cut.pieces) * (_STRIP << across) // tuning.threads)
-        defines = constants(tuning, output, words, bool(self._params.limits), self._width)
-        return "bspmm_tiles", defines | strips.defines, (blocks, slices, 1)
+        defines = constants(tuning, output, words, bool(self._params.limits), self._width, schedule.shape[1])
+        defines |= strips.defines
+        return "bspmm_tiles", defines | TILES.blocks(defines, chip_here()), (blocks, slices, 1)
 
     def _cut_for(
         self, schedule: Schedule, tuning: CountTuning, across: int, slices: int, most: tuple[int, int], warps: int
@@ -237,7 +239,7 @@ class BinarySum:
             out = self._cupy.empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
-        words = geometry.aligned(words)
+        words = interop.aligned(words)
         with self._lock:
             stream = self._stream().ptr
             work = self._workspaces.on(stream)
@@ -261,15 +263,17 @@ def _variants() -> list[jit.Variant]:
     plain = (_OUTPUTS["int32"], _OUTPUTS["bits"])
     found = [constants(short, output, words) for output in plain for words in (4, 2, 1)]
     found += [large | constants(short, output, 4) for output in plain]
+    found += [constants(short, output, 4, longest=1 << 30) for output in plain]
     found += [constants(short, _OUTPUTS["bits"], 4, many=True), constants(short, _CHAIN, 4)]
     teams = (tuning_of(1 << 20, 1 << 23, 256), tuning_of(1 << 17, 5 << 20, 128), tuning_of(1 << 15, 1 << 23, 128))
     found += [constants(team, output, 4) for team in teams for output in plain]
     tiles = ((plain[0], False), (plain[1], False), (plain[1], True))
     strips = [constants(TILE_TUNING, output, 2, many, 4) for output, many in tiles]
+    strips.append(constants(TILE_TUNING, plain[0], 2, False, 4, 1 << 30))
     methods = [{"BS_METHOD": way, "BS_OUT": output} for way, output in ((1, plain[0]), (2, plain[1]), (2, _CHAIN))]
     return [
-        *jit.variants_of("binary/bspmm_count.cu", "bspmm_count", found),
-        *jit.variants_of("binary/bspmm_tiles.cu", "bspmm_tiles", strips),
+        *COUNTS.variants("binary/bspmm_count.cu", "bspmm_count", found),
+        *TILES.variants("binary/bspmm_tiles.cu", "bspmm_tiles", strips),
         *jit.variants_of("binary/bspmm_methods.cu", "bspmm_methods", methods),
     ]
 

@@ -24,8 +24,8 @@ THREADS = 128
 _WARP = 32
 #: Rows that are put in order as a whole, else in windows of so many.
 _FEW_ROWS, _WHOLE, _WINDOW = 1 << 17, 1 << 30, 8192
-#: Blocks for which the registers suffice with a chain, and with numbers from teams of two.
-_INTEGERS, _CHAIN, _NUMBERS_BLOCKS = 0, 2, 4
+#: Planes of the sums of rows in pieces: as many as most rows need, and all.
+_FEW_PLANES, _PLANES = 24, 31
 #: Indices are read in fours, so that batches begin at multiples of four edges.
 _QUAD = 4
 #: Rows from which a latency counts for nothing.
@@ -117,12 +117,13 @@ def shape_of_row(features: int, team: int, most: int = 4) -> tuple[int, int, int
     return most, across, -(-vectors >> across)
 
 
-def constants(tuning: CountTuning, output: int, words: int, many: bool = False, width: int = 0) -> dict[str, int]:
+def constants(
+    tuning: CountTuning, output: int, words: int, many: bool = False, width: int = 0, longest: int = 0
+) -> dict[str, int]:
     """What the kernel over edges is compiled with, for int32 indices, or with the `width` of a row in words the one over tiles.
 
-    `many` if features have thresholds of their own.
+    `many` if features have thresholds of their own; no row has more than `longest` edges.
     """
-    many_registers = output == _CHAIN or (output == _INTEGERS and tuning.team == 2)
     found = {
         "BS_OUT": output,
         "BS_LIMITS": int(many),
@@ -130,8 +131,10 @@ def constants(tuning: CountTuning, output: int, words: int, many: bool = False, 
         "BS_TEAM": tuning.team,
         "BS_U": tuning.unroll,
         "BS_PLANES": tuning.planes,
-        "BS_BLOCKS": min(tuning.blocks, _NUMBERS_BLOCKS) if many_registers else tuning.blocks,
+        "BS_BLOCKS": tuning.blocks,
     }
+    if longest >= 1 << _FEW_PLANES:  # registers for longer sums
+        found["BS_MOST"] = _PLANES
     edges = {"BS_PIECE_TEAM": tuning.piece_team or tuning.team, "BS_FEW": tuning.few}
     return found | ({"BS_WIDTH": width} if width else edges)
 
@@ -200,19 +203,10 @@ def _dealt(schedule: Schedule, short: int, longest: int, batch: int, window: int
     keys = cupy.sort(cupy.where(lengths > short, -1, place * rows + number))
     away = int((lengths > short).sum())
     order = (keys[away:] % rows).astype(indptr.dtype)
-    piece_row = piece_first = cupy.empty(0, indptr.dtype)
-    pieces = 0
-    if away:
-        long_rows = cupy.flatnonzero(lengths > short)
-        each = (lengths[long_rows] + (longest - 1)) // longest
-        ends = cupy.cumsum(each)
-        pieces = int(ends[-1])
-        piece = cupy.arange(pieces, dtype=np.int64)
-        which = cupy.searchsorted(ends, piece, side="right")
-        piece_row = long_rows[which].astype(indptr.dtype)
-        piece_first = (first[long_rows][which] + (piece - (ends - each)[which]) * longest).astype(indptr.dtype)
+    long_rows = cupy.flatnonzero(lengths > short).astype(indptr.dtype)
+    piece_row, piece_first = schedule.pieces_of(long_rows, (lengths[long_rows] + (longest - 1)) // longest, longest)
     bounds = cupy.stack([indptr[order], indptr[order + 1]], axis=1) if rows <= _MOST_BOUNDS else None
-    return Deal(order, bounds, piece_row, piece_first, int(order.size), pieces, short, longest)
+    return Deal(order, bounds, piece_row, piece_first, int(order.size), int(piece_row.size), short, longest)
 
 
 def device_chain(

@@ -114,7 +114,8 @@ def _is_octets(found: Source, params: ctypes.Structure) -> bool:
     """Whether ``bits/octets.cu`` does it: lines of eights beside each other, and a grid that does not change along them."""
     fits = params.bits in (2, 4, 8) and -128 <= params.low <= params.high <= 255 and not found.turned
     together = found.vector and found.cols % 8 == 0 and not (params.offset_col or params.divisor_col)
-    return bool(params.fields and fits and together)
+    drawn = params.rounding != _STOCHASTIC or params.first_index % 8 == 0  # eights share a draw
+    return bool(params.fields and fits and together and drawn)
 
 
 def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]) -> None:
@@ -217,6 +218,7 @@ def quantize(x: Any, bits: int, *, out: Any = None, check: bool = False, **how: 
     found = geometry.source(x)
     params = EncodeParams(multiplier=how["multiplier"], low=qmin, high=qmax, rounding=ROUNDINGS[how["rounding"]])
     params.seed, params.stream = how["seed"] & 0xFFFFFFFFFFFFFFFF, how["stream"] & 0xFFFFFFFF
+    params.first_index = how.get("first_index", 0)
     by_offset, by_divisor = geometry.operand(offset, x.shape, dtype), geometry.operand(how["divisor"], x.shape, dtype)
     params.offset, params.offset_value = by_offset.address, by_offset.value
     params.divisor, params.divisor_value = by_divisor.address, by_divisor.value

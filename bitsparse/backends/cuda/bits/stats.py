@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF
 from bitsparse.backends.params import DTYPES, ends_shape
@@ -44,7 +44,7 @@ def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
     params = RangeParams(flag=flag.data.ptr, infinity=geometry.infinity_of(x.dtype), is_signed=int(x.dtype.kind == "i"))
     if granularity == "tensor":
         # in whatever order the elements lie
-        flat = x.T if x.flags.f_contiguous and not x.flags.c_contiguous else geometry.contiguous(x)
+        flat = x.T if x.flags.f_contiguous and not x.flags.c_contiguous else interop.contiguous(x)
         found = geometry.source(flat.reshape(1, -1))
     else:
         found = geometry.source(x)
@@ -104,9 +104,17 @@ def calibrate(x: Any, granularity: str) -> tuple[Any, Any, bool]:
         return low.reshape(()), high.reshape(()), not odd
     if x.size == 0:
         return cupy.zeros(shape, dtype), cupy.zeros(shape, dtype), True
+    low, high, flag = line_ranges(x, granularity)
+    return low, high, not bool(flag.get())
+
+
+def line_ranges(x: Any, granularity: str) -> tuple[Any, Any, Any]:
+    """:func:`calibrate` of the rows or columns of what is not empty, without waiting: the last is an int32 there, 0 if all is finite."""
+    cupy, shape = jit.require_cupy("calibrate"), ends_shape(x.shape, granularity)
+    dtype = np.float64 if x.dtype == np.float64 else np.float32
     low, high, flag = cupy.empty(shape, dtype), cupy.empty(shape, dtype), cupy.zeros((), np.int32)
     _ranges(x, granularity, low, high, flag)
-    return low, high, not bool(flag.get())
+    return low, high, flag
 
 
 def _answer(cupy: Any, x: Any, granularity: str, dtype: Any) -> tuple[Any, Any, bool]:
@@ -141,7 +149,7 @@ def stochastic_round(x: Any, seed: int, stream: int, *, out: Any = None) -> Any:
     result = geometry.output("stochastic_round", out, x.shape, x.dtype, x.dtype.itemsize)
     if x.size == 0:
         return result
-    x = geometry.contiguous(x)
+    x = interop.contiguous(x)
     params = RangeParams(x=x.data.ptr, low=result.data.ptr, cols=x.size, seed=seed & 0xFFFFFFFFFFFFFFFF)
     params.stream, params.infinity = stream & 0xFFFFFFFF, geometry.infinity_of(x.dtype)
     params.vector = int((x.data.ptr | result.data.ptr) % 16 == 0)
@@ -161,7 +169,7 @@ def relative_error(x: Any, y: Any) -> float:
         return 0.0
     for array in (x, y):
         geometry.kind_of(array.dtype)  # a named error for a dtype that is not known
-    x, y = geometry.contiguous(x), geometry.contiguous(y)
+    x, y = interop.contiguous(x), interop.contiguous(y)
     blocks = -(-x.size // _BLOCK_ELEMENTS)
     parts, total = cupy.empty(blocks, np.float64), cupy.empty((), np.float64)
     params = ErrorParams(x.data.ptr, y.data.ptr, parts.data.ptr, x.size)
@@ -176,7 +184,7 @@ def relative_error(x: Any, y: Any) -> float:
 def content_sum(x: Any) -> int:
     """The host's fingerprint of the bytes of an array in C order, from one pass over them. Waits for the stream."""
     cupy = jit.require_cupy("content_sum")
-    x = geometry.contiguous(x)
+    x = interop.contiguous(x)
     if x.nbytes and x.data.ptr % 16:
         x = x.copy()
     out = cupy.zeros((), np.uint64)

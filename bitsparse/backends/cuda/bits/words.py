@@ -113,10 +113,10 @@ def pad_is_zero(words: Any, bits: int, layout: str, axis_len: int) -> bool:
     lines = math.prod(words.shape[:-1])
     if lines * (width - used // 32) <= 0:
         return True
-    found = cupy.zeros((), np.int32)
-    params = WordsParams(words=words.data.ptr, out=found.data.ptr, bits=bits, lines=lines, length=used, width=width)
+    pad_bits = cupy.zeros((), np.int32)
+    params = WordsParams(words=words.data.ptr, out=pad_bits.data.ptr, bits=bits, lines=lines, length=used, width=width)
     _launch("find_pad_bits", lines * (width - used // 32), params)
-    return not bool(found.get())
+    return not bool(pad_bits.get())
 
 
 def _reduce(name: str, items: int, params: ctypes.Structure, *, dependent: bool = False) -> None:

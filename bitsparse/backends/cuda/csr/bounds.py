@@ -1,13 +1,13 @@
-"""Launch bounds of the kernels that walk streams of edges, as data: how many blocks of 128 threads share a multiprocessor.
+"""Launch bounds of the kernels that walk edges, as data: how many of their blocks share a multiprocessor.
 
 They bound the registers of a thread. A table's first row whose conditions a kernel's constants meet says for how many the registers of
 Hopper suffice without spilling; on other chips (:attr:`Chip.fewer_blocks`), with 64-bit indices and where a lane holds more it is fewer.
-``bitsparse compile`` finds what is too many.
+Where chips differ in other ways, conditions name them: "sm" is 900 on Hopper. ``bitsparse compile`` finds what is too many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from bitsparse import jit
@@ -18,6 +18,7 @@ _NO, _YES, _ANY = (0,), (1,), range(1, 1 << 11)
 #: Kinds of elements, and steps of a finish that hold a hyperbolic tangent.
 _INTEGERS, _HALVES, _FLOAT32, _FLOAT64, _TANH = range(4), (4, 7), (5,), (6,), range(1 << 10, 1 << 11)
 _MEAN, _SUM, _HEADS, _SIGNS, _CHAIN = (1,), (0,), (2,), (2,), (2,)
+_AMPERE, _HOPPER, _BLACKWELL = range(900), range(900, 1000), range(1000, 2000)
 
 
 class Bounds(NamedTuple):
@@ -29,10 +30,13 @@ class Bounds(NamedTuple):
         By values of the kernel's constants; one that is not given is 0.
     fewer : tuple of (conditions, blocks)
         How many fewer for a kernel that meets the conditions, in place of what its chip asks for.
+    bounds_tuning : bool
+        A ``BS_BLOCKS`` that the constants have is a wish: they get it as far as it fits.
     """
 
     fitting: tuple[tuple[Conditions, int], ...]
-    fewer: tuple[tuple[Conditions, int], ...]
+    fewer: tuple[tuple[Conditions, int], ...] = (({}, 0),)
+    bounds_tuning: bool = False
 
     def blocks(self, constants: Mapping[str, int], chip: Chip) -> dict[str, int]:
         """``BS_BLOCKS`` of a kernel with these constants on a chip, unless they have it.
@@ -44,13 +48,17 @@ class Bounds(NamedTuple):
         >>> [PACKED.blocks(constants, CHIPS[version]) for version in ((8, 0), (9, 0))]
         [{'BS_BLOCKS': 6}, {'BS_BLOCKS': 7}]
         """
-        if "BS_BLOCKS" in constants:
+        wish = constants.get("BS_BLOCKS")
+        if wish is not None and not self.bounds_tuning:
             return {}
-        fewer = next((less for conditions, less in self.fewer if _meets(constants, conditions)), chip.fewer_blocks)
-        return {"BS_BLOCKS": next(n for conditions, n in self.fitting if _meets(constants, conditions)) - fewer}
+        known = {**constants, "sm": 100 * chip.card.major + 10 * chip.card.minor}
+        fewer = next((less for conditions, less in self.fewer if _meets(known, conditions)), chip.fewer_blocks)
+        fitting = next(n for conditions, n in self.fitting if _meets(known, conditions)) - fewer
+        return {"BS_BLOCKS": fitting if wish is None else min(wish, fitting)}
 
-    def variants(self, source: str, function: str, each: Sequence[Mapping[str, int]]) -> list[jit.Variant]:
+    def variants(self, source: str, function: str, each: Iterable[Mapping[str, int]]) -> list[jit.Variant]:
         """Variants of these constants with the blocks of every chip that a release is compiled for."""
+        each = list(each)
         return [
             variant
             for arch, chip in RELEASED.items()
@@ -99,7 +107,7 @@ CSR = Bounds(
     (({"BS_LARGE": _YES}, 2),),
 )
 #: Where a lane holds more than eight integers, or has more than eight edges in flight.
-_MUCH = (
+_CROWDED = (
     {"BS_LARGE": _YES},
     {"BS_U": range(9, 33)},
     {"BS_BITS": (2,), "BS_WORDS": (2, 4)},
@@ -116,7 +124,7 @@ CODES = Bounds(
         ({"BS_BITS": (4,)}, 7),
         ({}, 8),
     ),
-    tuple(row for much in _MUCH for row in ((much | {"BS_OUT": _CHAIN}, 1), (much, 2))),
+    tuple(row for crowded in _CROWDED for row in ((crowded | {"BS_OUT": _CHAIN}, 1), (crowded, 2))),
 )
 
 
@@ -130,3 +138,52 @@ def _packed_rows() -> tuple[tuple[Conditions, int], ...]:
 
 
 PACKED = Bounds(_packed_rows(), (({"BS_LARGE": _YES}, 1),))
+#: Of sums over sampled edges.
+SAMPLED = Bounds(
+    (
+        ({"BS_LARGE": _YES}, 4),
+        ({"BS_KIND": _FLOAT64}, 4),
+        ({"BS_CODES": _ANY, "BS_WEIGHTS": _ANY, "sm": _BLACKWELL}, 3),
+        ({"BS_CODES": _ANY, "BS_WEIGHTS": _ANY}, 4),
+        ({"BS_CODES": _ANY, "sm": _HOPPER}, 7),
+        ({"BS_CODES": _ANY}, 5),
+        ({"sm": _HOPPER}, 6),
+        ({}, 4),
+    )
+)
+#: Of products, sums and quotients of two rows for every edge, of packed integers and of others.
+PAIRED_CODES = Bounds((({"BS_LARGE": _YES}, 3), ({"BS_COLUMNS": _YES}, 3), ({}, 4)))
+PAIRED = Bounds((({"BS_LARGE": _YES}, 2), ({"BS_TYPE": (1, 2)}, 3), ({}, 4)))
+#: Kernels of attention of which two blocks fit.
+_ATTENTION_OF_TWO: tuple[Conditions, ...] = (
+    {"BS_TYPE": (3,)},
+    {"BS_PARTS": range(2, 33)},
+    {"BS_LARGE": _YES},
+    {"BS_ABOVE": _YES},
+    {"BS_TURNED": _YES},
+    {"sm": _AMPERE},
+)
+#: Of attention; on a Hopper chip by the threads of a block, 64 or 128 (``edges/attention.py``).
+ATTENTION = Bounds(
+    (
+        ({"sm": _HOPPER, "BS_THREADS": (64,), "BS_DROPOUT": _YES}, 8),
+        ({"sm": _HOPPER, "BS_THREADS": (64,)}, 10),
+        ({"sm": _HOPPER, "BS_THREADS": (128,), "BS_DROPOUT": _YES}, 5),
+        ({"sm": _HOPPER, "BS_THREADS": (128,)}, 6),
+        *((conditions, 2) for conditions in _ATTENTION_OF_TWO),
+        ({}, 3),
+    )
+)
+#: Of sums over the neighbours of signs, edge by edge and by tiles.
+COUNTS = Bounds(
+    (
+        ({"BS_OUT": _CHAIN}, 4),
+        ({"BS_OUT": (0,), "BS_TEAM": (2,)}, 4),
+        ({"BS_LARGE": _YES}, 4),
+        ({"BS_MOST": _ANY}, 4),
+        ({"sm": _HOPPER}, 32),
+        ({}, 4),
+    ),
+    bounds_tuning=True,
+)
+TILES = Bounds((({"BS_OUT": _CHAIN}, 2), ({"BS_MOST": _ANY}, 2), ({"sm": _HOPPER}, 3), ({}, 2)), bounds_tuning=True)

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import DTypeLike
 
-from bitsparse import jit
-from bitsparse.backends.cuda import geometry
+from bitsparse import interop, jit
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, constants, launch
 
 #: Warps of a multiprocessor, unless a kernel says otherwise, and rounds of streams for all of them: a stream lasts for an eighth of the
@@ -141,7 +140,11 @@ class Workspaces:
         return sum(int(part.nbytes) for space in self._spaces.values() for part in space)
 
     def on(self, stream: int) -> Workspace:
-        """The workspace of the current stream, whose address is `stream`."""
+        """The workspace of the current stream, whose address is `stream`; of a call that is being recorded, one of its own."""
+        recording = jit.recorder()
+        if recording is not None:
+            partial = recording.scratch((id(self), "partial"), self._shape, self._dtype, zero=False)
+            return Workspace(partial, recording.scratch((id(self), "arrived"), self._counters, "int32", zero=True))
         return self._spaces.get(stream) or self._first(stream)
 
     def _first(self, stream: int) -> Workspace:
@@ -165,6 +168,13 @@ def _summed(counts: Any, dtype: Any) -> Any:
     return before
 
 
+def _as_read(indices: Any) -> Any:
+    """Indices as kernels read them, sixteen bytes at once; None for none."""
+    if indices is None or (indices.flags.c_contiguous and indices.data.ptr % 16 == 0):
+        return indices
+    return interop.aligned(indices)
+
+
 class Schedule:
     """How the kernels walk one CSR pattern; made once for a pattern and kept by its owner, as the arrays must not change.
 
@@ -180,7 +190,7 @@ class Schedule:
 
     def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], nnz: int) -> None:
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
-        self.indices: Any = None if indices is None else geometry.aligned(indices)
+        self.indices: Any = _as_read(indices)
         self._cuts: dict[tuple[int, int], Cut] = {}
         #: What ``units.py`` made of the pattern, by its settings.
         self.units: dict[tuple[Any, ...], Any] = {}
@@ -211,7 +221,7 @@ class Schedule:
     def along(self, indices: Any) -> Schedule:
         """The same rows, with all that was made for them, whose edges lie in other columns."""
         other = copy(self)
-        other.indices = None if indices is None else geometry.aligned(indices)
+        other.indices = _as_read(indices)
         return other
 
     def indexed(self) -> Schedule:

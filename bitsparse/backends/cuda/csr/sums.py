@@ -52,7 +52,7 @@ class Tuning(NamedTuple):
     @property
     def defines(self) -> dict[str, int]:
         """What all kernels are compiled with."""
-        return {"BS_U": self.unroll} | ({} if self.blocks is None else {"BS_BLOCKS": self.blocks})
+        return {"BS_U": self.unroll} | jit.flags(blocks=self.blocks or 0)
 
 
 class StreamedSum:
@@ -102,8 +102,9 @@ class StreamedSum:
     def _enqueue(self, x: Any, out: Any) -> None:
         """Launch on the current stream; the lock is held, and the rest of the argument is as this call needs it."""
         params, stream = self._params, self._stream().ptr
-        if stream != self._at:
+        if stream != self._at or jit.recorder() is not None:
             work = self._workspaces.on(stream)
-            params.partial, params.arrived, self._at = work.partial.data.ptr, work.arrived.data.ptr, stream
+            params.partial, params.arrived = work.partial.data.ptr, work.arrived.data.ptr
+            self._at = stream if jit.recorder() is None else None
         params.x, params.out = x.data.ptr, out.data.ptr
         self._kernel(stream)

@@ -60,6 +60,18 @@ def vector_bytes(row_bytes: int, itemsize: int, arrays: Iterable[Any]) -> int:
     return max(itemsize, bits & -bits)
 
 
+def rows_defines(dtype: Any, vector: int, vectors: int, most_lanes: int = 32) -> dict[str, int]:
+    """Constants of kernels for rows of so many vectors of `vector` bytes, each to a lane of a group.
+
+    Examples
+    --------
+    >>> rows_defines(np.float32, 16, 5)
+    {'BS_TYPE': 0, 'BS_VECTOR': 16, 'BS_LANES': 8}
+    """
+    lanes = min(most_lanes, power_of_two(vectors))
+    return {"BS_TYPE": element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
+
+
 def lanes_for(vectors: int) -> int:
     """Lanes of a group for rows of so many vectors: all at once, else in rounds that leave few lanes idle.
 
@@ -71,11 +83,6 @@ def lanes_for(vectors: int) -> int:
     if vectors <= 32:
         return power_of_two(vectors)
     return min((32, 16, 8), key=lambda lanes: -(-vectors // lanes) * lanes)
-
-
-def schedule_of(schedule: Schedule | None, indptr: Any, indices: Any, shape: tuple[int, int], nnz: int) -> Schedule:
-    """The schedule that was given, or one for this call."""
-    return Schedule(indptr, indices, shape, nnz) if schedule is None else schedule
 
 
 def widened(schedule: Schedule, heads: int) -> Schedule:

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
-from bitsparse.backends.cuda import geometry
+from bitsparse import interop, jit
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.edges.attention import head_products, inverse_norms
+from bitsparse.backends.cuda.edges.attention_rows import head_products, inverse_norms
 
 _THREADS = 256
 #: Edges of a row at a time.
@@ -30,7 +29,7 @@ def cosine_attention_vjp(
     schedules : tuple of Schedule
         Of a square pattern with edges and of its transpose, None if the pattern is symmetric.
     x, gradient, result : cupy.ndarray (nodes, columns)
-        Of one floating dtype, with columns that fit into the registers of a warp (``attention.fits_registers``).
+        Of one floating dtype, with columns that fit into the registers of a warp (``attention_layout.fits_registers``).
     lse : cupy.ndarray (nodes,)
         In what `x` is summed in, as :func:`cosine_attention` gives it.
     beta : float, or cupy.ndarray (1,) of the dtype of `lse`
@@ -41,7 +40,7 @@ def cosine_attention_vjp(
         In the dtypes of `x` and of `lse`.
     """
     cupy = jit.require_cupy("cosine_attention_vjp")
-    x, gradient, result = (geometry.contiguous(part) for part in (x, gradient, result))
+    x, gradient, result = (interop.contiguous(part) for part in (x, gradient, result))
     forward, sums = schedules[0], lse.dtype
     nodes, inverse = cupy.empty((len(x), 4), sums), inverse_norms(x, forward.workspace("norms", x.shape[:1], sums))
     head_products(gradient, result, None, 1, False, {"lse": lse, "target": inverse, "ends": nodes})
@@ -64,14 +63,14 @@ def _pass(
     schedule = schedule.indexed()
     columns, itemsize = x.shape[1], x.dtype.itemsize
     vector = edges.vector_bytes(columns * itemsize, itemsize, (x, fields["g"], fields["out"]))
-    defines = layout(x.dtype, vector, columns) | schedule.defines | _modes(forward, turned)
-    lanes = defines["BS_LANES"]
+    defines = layout(x.dtype, vector, columns) | schedule.defines | jit.flags(forward=forward, turned=turned)
+    lanes, threads = defines["BS_LANES"], defines["BS_THREADS"]
     cut = schedule.cut(lanes)
     partial = schedule.workspace("cosine_vjp", (cut.pieces, (1 + turned) * columns), sums) if cut.pieces else None
     params = CosineVjpParams(schedule.params(cut, lanes))
     jit.filled(params, **fields, partial=partial, vectors=columns * itemsize // vector)
     kernel = jit.kernel(_SOURCE, "cosine_vjp", defines)
-    kernel.launch(-(-cut.units * lanes // _THREADS), _THREADS, params)()
+    kernel.launch(-(-cut.units * lanes // threads), threads, params)()
     if cut.pieces:
         params.vectors = columns
         jit.kernel(_SOURCE, "cosine_vjp_pieces", pieces_of(defines, x.dtype)).launch(cut.pieces, _THREADS, params)()
@@ -87,21 +86,16 @@ def layout(dtype: Any, vector: int, columns: int) -> dict[str, int]:
     (8, 1, 4)
     """
     vectors = columns * np.dtype(dtype).itemsize // vector
-    lanes = min(32, edges.power_of_two(vectors))
-    parts = edges.power_of_two(-(-vectors // lanes))
-    defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes, "BS_PARTS": parts}
+    defines = edges.rows_defines(dtype, vector, vectors)
+    parts = edges.power_of_two(-(-vectors // defines["BS_LANES"]))
     width = parts * vector // np.dtype(dtype).itemsize  # elements of a lane, which has four sets of them in registers
-    defines |= {"BS_STEPS": _STEPS if width <= 4 else _STEPS // 2, "BS_THREADS": _THREADS}
-    return defines | ({"BS_BLOCKS": 1} if width >= 16 else {})
+    defines |= {"BS_PARTS": parts, "BS_STEPS": _STEPS if width <= 4 else _STEPS // 2, "BS_THREADS": _THREADS}
+    return defines | {"BS_BLOCKS": 1 if width >= 16 else 2}
 
 
 def pieces_of(defines: dict[str, int], dtype: Any) -> dict[str, int]:
     """What the kernel that joins pieces is compiled with, one element at a time."""
     return defines | {"BS_VECTOR": np.dtype(dtype).itemsize, "BS_LANES": 1, "BS_PARTS": 1, "BS_STEPS": 1}
-
-
-def _modes(forward: bool, turned: bool) -> dict[str, int]:
-    return {name: 1 for name, value in (("BS_FORWARD", forward), ("BS_TURNED", turned)) if value}
 
 
 def _variants() -> list[jit.Variant]:
@@ -112,7 +106,7 @@ def _variants() -> list[jit.Variant]:
         layout("float16", 16, 32) | {"BS_TYPE": edges.element_type("bfloat16")},
         layout("float64", 16, 64),
     ]
-    modes = [_modes(True, True), _modes(True, False), _modes(False, True)]
+    modes = [jit.flags(forward=forward, turned=turned) for forward, turned in ((1, 1), (1, 0), (0, 1))]
     found = [one | mode for one in rows for mode in modes] + [rows[1] | modes[0] | {"BS_LARGE": 1}]
     pieces = [
         pieces_of(one, dtype) | mode for one, dtype in ((rows[0], "float32"), (rows[-1], "float64")) for mode in modes

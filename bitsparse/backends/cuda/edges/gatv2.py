@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bitsparse import jit
-from bitsparse.backends.cuda import geometry
+from bitsparse import interop, jit
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.sddmm import combine_defines, walked
@@ -20,20 +19,16 @@ SteepParams = jit.struct("edges/gatv2.cu", "SteepParams")
 
 def steep_defines(dtype: Any, vector: int, vectors: int) -> dict[str, int]:
     """Constants of ``steep_sums`` for rows of `vectors` vectors of `vector` bytes and int32 indices."""
-    lanes = min(32, edges.power_of_two(vectors))
-    return {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes, "BS_STEPS": _STEPS}
+    return edges.rows_defines(dtype, vector, vectors) | {"BS_STEPS": _STEPS}
 
 
 def gatv2_scores(
-    indptr: Any,
-    indices: Any,
-    shape: tuple[int, int],
+    schedule: Schedule,
     x: Any,
     y: Any,
     weights: Any,
     *,
     negative_slope: float,
-    schedule: Schedule | None = None,
 ) -> Any:
     """Dot products of `weights` with leaky relus of ``x[row] + y[column]`` for every edge and head, (nnz, heads), in edge order.
 
@@ -45,17 +40,15 @@ def gatv2_scores(
     x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
     weights : cupy.ndarray (heads, width)
         All three float32, or float64.
-    schedule : Schedule, optional
-        Of this pattern, so that nothing is prepared for this call.
     """
     cupy = jit.require_cupy("gatv2_scores")
-    (heads, width), nnz = weights.shape, int(indices.size)
+    (heads, width), nnz = weights.shape, schedule.nnz
     if 0 in (heads, width, nnz):
         return cupy.zeros((nnz, heads), x.dtype)
     result = cupy.empty((nnz, heads), x.dtype)
-    x, y, weights = (geometry.contiguous(part) for part in (x, y, weights))
+    x, y, weights = (interop.contiguous(part) for part in (x, y, weights))
     params = Gatv2ScoresParams(slope=negative_slope, heads=heads)
-    schedule = walked(params.ends, edges.schedule_of(schedule, indptr, indices, shape, nnz), 1)
+    schedule = walked(params.ends, schedule, 1)
     jit.filled(params.ends, x=x, y=y, out=result)
     vector = edges.vector_bytes(width * x.dtype.itemsize, x.dtype.itemsize, (x, y))
     params.ends.vectors = width * x.dtype.itemsize // vector
@@ -67,15 +60,12 @@ def gatv2_scores(
 
 
 def steep_sums(
-    indptr: Any,
-    indices: Any,
-    shape: tuple[int, int],
+    schedule: Schedule,
     x: Any,
     y: Any,
     weights: Any,
     *,
     negative_slope: float,
-    schedule: Schedule | None = None,
     span: int | None = None,
     longest: int | None = None,
 ) -> Any:
@@ -86,8 +76,6 @@ def steep_sums(
     x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
     weights : cupy.ndarray (nnz, heads)
         All three float32, or float64.
-    schedule : Schedule, optional
-        Of this pattern, so that nothing is prepared for this call.
     span, longest : int, optional
         How the rows are cut up, see :meth:`Schedule.cut`.
 
@@ -101,8 +89,8 @@ def steep_sums(
     if 0 in (nnz, *x.shape):
         return cupy.zeros(x.shape, x.dtype)
     result = cupy.empty(x.shape, x.dtype)
-    x, y, weights = (geometry.contiguous(part) for part in (x, y, weights))
-    schedule, itemsize = edges.schedule_of(schedule, indptr, indices, shape, nnz).indexed(), x.dtype.itemsize
+    x, y, weights = (interop.contiguous(part) for part in (x, y, weights))
+    schedule, itemsize = schedule.indexed(), x.dtype.itemsize
     vector = edges.vector_bytes(columns // heads * itemsize, itemsize, (x, y, result))
     vectors = columns * itemsize // vector
     defines = steep_defines(x.dtype, vector, vectors) | schedule.defines

@@ -39,9 +39,8 @@ def head_scores(x: Any, first: Any, second: Any) -> tuple[Any, Any]:
     if nodes and heads:
         vector = edges.vector_bytes(width * x.dtype.itemsize, x.dtype.itemsize, (x,))
         params = _params(x, vector, first=first, second=second, by_first=made[0], by_second=made[1])
-        lanes = min(32, edges.power_of_two(params.head_vectors))
-        defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-        blocks = -(-nodes * heads * lanes // _THREADS)
+        defines = edges.rows_defines(x.dtype, vector, params.head_vectors)
+        blocks = -(-nodes * heads * defines["BS_LANES"] // _THREADS)
         jit.kernel(_SOURCE, "head_scores", defines).launch(blocks, _THREADS, params)()
     return made
 
@@ -96,18 +95,13 @@ def stripes(dtype: Any, vector: int, vectors: int, sets: int) -> dict[str, int]:
     >>> stripes(np.float32, 16, 32, 1)["BS_LANES"], stripes(np.float32, 4, 7, 1)["BS_LANES"]
     (32, 8)
     """
-    lanes = min(_THREADS, edges.power_of_two(vectors))
-    return {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes, "BS_SETS": sets}
+    return edges.rows_defines(dtype, vector, vectors, _THREADS) | {"BS_SETS": sets}
 
 
 def _variants() -> list[jit.Variant]:
     """Rows of the usual widths and heads, for every kind of floats."""
     kinds = (("float32", 16), ("float32", 4), ("float16", 16), ("bfloat16", 16), ("float64", 16))
-    found = [
-        {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-        for dtype, vector in kinds
-        for lanes in (4, 8, 32)
-    ]
+    found = [edges.rows_defines(dtype, vector, lanes) for dtype, vector in kinds for lanes in (4, 8, 32)]
     striped = [one | {"BS_SETS": sets} for one in found for sets in (1, 2)]
     return [*jit.variants_of(_SOURCE, "head_scores", found), *jit.variants_of(_SOURCE, "sum_nodes", striped)]
 

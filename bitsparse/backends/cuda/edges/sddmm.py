@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
-from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.chips import H200, RowRates
+from bitsparse import interop, jit
+from bitsparse.backends.cuda.chips import H200, RowRates, chip_here
 from bitsparse.backends.cuda.csr import vectors as edges
+from bitsparse.backends.cuda.csr.bounds import PAIRED
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.sparse.checks import THREADS, launch, streaming
 from bitsparse.backends.cuda.spmm.windows import ROWS, Windows
@@ -75,8 +75,7 @@ def dot_defines(
         blocks = 12 if lanes <= 4 and itemsize == 4 and not large else 8
     found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
     found |= {"BS_STEPS": min(lanes, steps), "BS_ROUNDS": unrolled, "BS_BLOCKS": blocks}
-    flags = {"BS_FULL": unrolled and vectors == rounds * lanes, "BS_LARGE": large, "BS_HEADS": heads > 1}
-    return found | {name: 1 for name, wanted in flags.items() if wanted}
+    return found | jit.flags(full=unrolled and vectors == rounds * lanes, large=large, heads=heads > 1)
 
 
 def combine_defines(dtype: Any, vector: int, vectors: int) -> dict[str, int]:
@@ -101,7 +100,7 @@ def window_defines(vectors: int) -> dict[str, int]:
     ({'BS_LANES': 8, 'BS_FULL': 1}, {'BS_LANES': 4})
     """
     lanes = 8 if vectors >= 8 else 4
-    return {"BS_LANES": lanes} | ({"BS_FULL": 1} if vectors % lanes == 0 else {})
+    return {"BS_LANES": lanes} | jit.flags(full=vectors % lanes == 0)
 
 
 class EdgeCalls:
@@ -179,6 +178,7 @@ class EdgeProduct(EdgeCalls):
             kernel, threads = jit.kernel("edges/sddmm_dot.cu", "sddmm_edges", defines), _DOT_THREADS
         else:
             threads, defines = THREADS, combine_defines(dtype, vector, params.vectors) | schedule.defines
+            defines |= PAIRED.blocks(defines, chip_here())
             kernel = jit.kernel("edges/sddmm_combine.cu", "sddmm_combine", defines)
         super().__init__(kernel.launch(-(-params.warps // (threads // 32)), threads, params), schedule)
 
@@ -213,48 +213,41 @@ class DotWindows(EdgeCalls):
 
 
 def sddmm(
-    indptr: Any,
-    indices: Any,
-    shape: tuple[int, int],
+    schedule: Schedule,
     x: Any,
     y: Any,
     *,
     op: str,
     heads: int,
     out: Any = None,
-    schedule: Schedule | None = None,
     **variant: Any,
 ) -> Any:
     """What `op` makes of ``x[row]`` and ``y[column]`` for every edge, in edge order; see :class:`EdgeProduct`.
 
     Parameters
     ----------
-    indptr, indices : cupy.ndarray of int32 or int64
-        A valid pattern.
+    schedule : Schedule
+        Of the pattern.
     x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
     op : "dot", "add", "mul", "sub" or, of floats, "div"
         ``"dot"`` gives (nnz, heads), the others (nnz, heads * width).
     out : cupy.ndarray, optional
         C-contiguous, of the dtype of `x`.
-    schedule : Schedule, optional
-        Of this pattern, so that nothing is prepared for this call.
     variant : optional
         Of dot products, see :func:`dot_defines`.
     """
     cupy = jit.require_cupy("sddmm")
-    nnz, columns = int(indices.size), heads if op == "dot" else x.shape[1]
+    nnz, columns = schedule.nnz, heads if op == "dot" else x.shape[1]
     result = cupy.empty((nnz, columns), x.dtype) if out is None else out
     if 0 in result.shape:
         return result
     if x.shape[1] == 0:
         edges.fill(result, 0)
         return result
-    schedule = edges.schedule_of(schedule, indptr, indices, shape, nnz)
-    x, y = geometry.contiguous(x), geometry.contiguous(y)
+    x, y = interop.contiguous(x), interop.contiguous(y)
     alignment = edges.vector_bytes(16, 1, (x, y) if op == "dot" else (x, y, result))
     how: dict[str, Any] = {"op": op, "dtype": x.dtype, "columns": x.shape[1], "heads": heads, **variant}
-    made: Any = EdgeProduct(schedule, alignment=alignment, **how)(x, y, result)
-    return made
+    return EdgeProduct(schedule, alignment=alignment, **how)(x, y, result)
 
 
 def windows_can(op: str, dtype: Any, columns: int, heads: int, shape: tuple[int, int], nnz: int) -> bool:
@@ -336,24 +329,21 @@ class EdgeSoftmax:
         return out
 
 
-def edge_softmax(
-    indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None, room: int | None = None
-) -> Any:
+def edge_softmax(schedule: Schedule, scores: Any, *, out: Any = None, room: int | None = None) -> Any:
     """Softmax of `scores` (nnz, heads) over the edges of each row; `out` may be `scores`. See :class:`EdgeSoftmax`.
 
     float32, float16, bfloat16 (computed in float32) or float64. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is
     at most ``(|s - max| + ceil(n / 4) + 16) * u`` in a row of n edges, or of pieces of at most n edges where rows are cut up.
     """
     cupy = jit.require_cupy("edge_softmax")
-    scores = geometry.contiguous(scores)
+    scores = interop.contiguous(scores)
     result = cupy.empty(scores.shape, scores.dtype) if out is None else out
-    nnz, heads = scores.shape
     if scores.size == 0:
         return result
-    schedule = edges.schedule_of(schedule, indptr, None, (int(indptr.size) - 1, 0), nnz)
     alignment = edges.vector_bytes(16, 1, (scores, result))
-    made: Any = EdgeSoftmax(schedule, dtype=scores.dtype, heads=heads, alignment=alignment, room=room)(scores, result)
-    return made
+    return EdgeSoftmax(schedule, dtype=scores.dtype, heads=scores.shape[1], alignment=alignment, room=room)(
+        scores, result
+    )
 
 
 def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
@@ -385,7 +375,7 @@ def _variants() -> list[jit.Variant]:
     scores += [scores[1] | bfloat16, scores[0] | large]
     return [
         *jit.variants_of("edges/sddmm_dot.cu", "sddmm_edges", dots),
-        *jit.variants_of("edges/sddmm_combine.cu", "sddmm_combine", rows),
+        *PAIRED.variants("edges/sddmm_combine.cu", "sddmm_combine", rows),
         *jit.variants_of("edges/sddmm_windows.cu", "sddmm_windows", [window_defines(n) for n in (8, 4, 9)]),
         *jit.variants_of("edges/softmax.cu", "edge_softmax", scores),
     ]

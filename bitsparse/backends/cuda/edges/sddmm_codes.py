@@ -6,15 +6,16 @@ import ctypes
 from typing import Any, NamedTuple
 
 from bitsparse import jit
+from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr import vectors as edges
+from bitsparse.backends.cuda.csr.bounds import PAIRED_CODES
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.sddmm import OPS, EdgeCalls, dot_defines, walked
-from bitsparse.backends.params import packed_words
+from bitsparse.backends.params import ENCODINGS, packed_words
 
 #: Widths of integers that there are kernels for.
 BITS = (1, 2, 4, 8)
 _THREADS, _DOT_THREADS = 256, 128
-_ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}
 _INT32 = "int32"  # a vector is four words, whatever they hold
 
 
@@ -111,17 +112,16 @@ def codes_defines(kind: CodesKind, *, large: bool = False) -> dict[str, int]:
     >>> made["BS_VECTOR"], made["BS_LANES"]
     (8, 4)
     """
-    found = {"BS_CODES": kind.bits} | ({"BS_REAL": 1} if kind.real else {})
+    found = {"BS_CODES": kind.bits} | jit.flags(real=kind.real)
     if kind.op == "dot":
         vectors = packed_words(kind.columns, kind.bits, "rows") // 4
         found |= dot_defines(_INT32, 16, vectors, kind.heads, large=large, blocks=8)
-        found["BS_LEFT"], found["BS_RIGHT"] = (_ENCODINGS[encoding] for encoding in kind.encodings)
-        return found | ({"BS_OFFSETS": 1} if kind.offsets else {})
+        found["BS_LEFT"], found["BS_RIGHT"] = (ENCODINGS[encoding] for encoding in kind.encodings)
+        return found | jit.flags(offsets=kind.offsets)
     vector = edges.vector_bytes(4 * kind.columns, 4, ())
     lanes = edges.lanes_for(4 * kind.columns // vector)
     found |= {"BS_TYPE": edges.element_type(_INT32), "BS_VECTOR": vector, "BS_LANES": lanes}
-    flags = {"BS_COLUMNS": kind.by_column, "BS_LARGE": large, "BS_HEADS": kind.heads > 1}
-    return found | {"BS_STEPS": min(lanes, 2)} | {name: 1 for name, wanted in flags.items() if wanted}
+    return found | {"BS_STEPS": min(lanes, 2)} | jit.flags(columns=kind.by_column, large=large, heads=kind.heads > 1)
 
 
 class CodesProduct(EdgeCalls):
@@ -153,6 +153,7 @@ class CodesProduct(EdgeCalls):
         defines = codes_defines(kind, large=schedule.large)
         dot = kind.op == "dot"
         name, threads = ("sddmm_edges", _DOT_THREADS) if dot else ("sddmm_codes", _THREADS)
+        defines |= PAIRED_CODES.blocks(defines, chip_here())  # dot products have theirs
         params.vectors = (params.row_bytes if dot else 4 * kind.columns) // defines["BS_VECTOR"]
         kernel = jit.kernel("edges/sddmm_dot.cu" if dot else "edges/sddmm_codes.cu", name, defines)
         super().__init__(kernel.launch(-(-params.warps // (threads // 32)), threads, params), schedule)
@@ -188,7 +189,7 @@ def _variants() -> list[jit.Variant]:
     sums += [codes_defines(CodesKind("add", 8, signed, 128, 2, real=True), large=True)]
     return [
         *jit.variants_of("edges/sddmm_dot.cu", "sddmm_edges", dots),
-        *jit.variants_of("edges/sddmm_codes.cu", "sddmm_codes", sums),
+        *PAIRED_CODES.variants("edges/sddmm_codes.cu", "sddmm_codes", sums),
     ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, jit
+from bitsparse.backends.cuda.finish.flag import Flag
 from bitsparse.backends.params import ACTIVATIONS, ROUNDINGS, EpilogueParams, packed_words
 
 # The bits of enum EpilogueStep.
@@ -108,10 +109,8 @@ class DeviceEpilogue:
         if params.out == "bits":
             self._set_codes(upload, params, bound)
         self._buffer = upload.finish(cupy)
-        self._flag = None
-        if params.out == "bits":
-            self._flag = cupy.zeros(1, np.int32)
-            raw.nan = self._flag.data.ptr
+        self._flag = Flag() if params.out == "bits" else None
+        raw.nan = None if self._flag is None else self._flag.address
         self._own_steps, self._own_nan = raw.steps, self.may_see_nan
         self._own_terms = bytes(raw.row_term), bytes(raw.col_term)
         self._operand: list[Any] = []
@@ -257,10 +256,7 @@ class DeviceEpilogue:
 
     def nan_seen(self) -> bool:
         """Whether a launch since the last question met NaN on its way to a code; waits for the current stream."""
-        if self._flag is None or not int(self._flag.get()[0]):
-            return False
-        self._flag.fill(0)
-        return True
+        return self._flag is not None and self._flag.seen()
 
     def empty(self) -> Any:
         """An array for the result."""

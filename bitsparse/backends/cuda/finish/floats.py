@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import jit
 from bitsparse._records import replace
+from bitsparse.backends.cuda.finish.flag import Flag
 from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.params import EpilogueParams, packed_words
 
@@ -138,9 +139,8 @@ class Finish:
         self.out_shape: tuple[int, ...] = (rows, 1, words) if signs else shape
         self.out_dtype = np.dtype(np.uint32 if signs else np.float32)
         raw.row_bytes = 4 * (words if signs else columns)
-        self._flag = cupy.zeros(1, np.int32) if signs else None
-        if self._flag is not None:
-            raw.nan = self._flag.data.ptr
+        self._flag = Flag() if signs else None
+        raw.nan = None if self._flag is None else self._flag.address
 
     def pads(self, lanes: int, runs: int, each: int) -> dict[str, int]:
         """BS_PADS for groups of `lanes` lanes with `each` columns to a lane, `runs` times to a row."""
@@ -152,10 +152,7 @@ class Finish:
 
     def nan_seen(self) -> bool:
         """Whether NaN was to become a sign since this was asked last; waits for the current stream."""
-        if self._flag is None or not int(self._flag.get()[0]):
-            return False
-        self._flag.fill(0)
-        return True
+        return self._flag is not None and self._flag.seen()
 
     def aim(self, struct: ctypes.Structure, behind: Behind | None) -> None:
         """Put into a kernel's argument what one call brings along."""
@@ -178,8 +175,7 @@ def _limits(params: EpilogueParams, columns: int) -> tuple[NDArray[np.float32], 
     def is_one(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
         sums = np.abs(keys).astype(np.int32).view(np.float32)
         sums = np.where(keys < 0, -sums, sums)[None, :]
-        found: NDArray[np.bool_] = host_matmul.epilogue(sums, chain)[0] >= 0
-        return found
+        return host_matmul.epilogue(sums, chain)[0] >= 0
 
     with np.errstate(all="ignore"):
         end = np.zeros(columns, np.int64)

@@ -11,23 +11,27 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from bitsparse import jit
-from bitsparse._records import as_dict, replace
+from bitsparse._records import as_dict
 from bitsparse.backends.cuda.bits import words as packed
-from bitsparse.backends.cuda.chips import chip_here, chip_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
-from bitsparse.backends.cuda.matmul.passes import Multiplication, Operand, Sizes
+from bitsparse.backends.cuda.matmul.choice import CHOICES, KERNELS, cost, in_bytes, on_warps
+from bitsparse.backends.cuda.matmul.passes import Multiplication, Operand
 from bitsparse.backends.params import EpilogueParams, Factors, OperandParams
 from bitsparse.errors import KernelError
 
-__all__ = ["CHOICES", "KERNELS", "DeviceEpilogue", "Product", "cost", "epilogue", "largest_sum", "prepare"]
+__all__ = [
+    "CHOICES",
+    "KERNELS",
+    "DeviceEpilogue",
+    "Product",
+    "cost",
+    "epilogue",
+    "largest_sum",
+    "prepare",
+]
 
-#: Names that ``kernel`` may have. The first two run on the best matrix unit that the chip has for them: the warpgroup's on Hopper, a
-#: warp's elsewhere. "-mma" forces a warp's.
-KERNELS = ("planes", "digits", "planes-mma", "digits-mma")
-#: Those among which costs decide.
-CHOICES = KERNELS[:2]
 #: Bytes of a result whose memory a product keeps for the next call.
 _SMALL = 1 << 20
 _NO_OPERAND = OperandParams()
@@ -82,11 +86,6 @@ def _signed_bytes(a: tuple[int, str], b: tuple[int, str]) -> int:
     return (3 if all(fits) else signed[0] + 2 * signed[1]) if any(signed) else 0
 
 
-def on_warps(kernel: str) -> bool:
-    """Whether a kernel runs on the matrix instructions of a warp."""
-    return kernel.endswith("-mma") or not jit.capability().has_wgmma
-
-
 class _Workspace(NamedTuple):
     """Memory of a product's calls on one stream; a captured graph holds its addresses."""
 
@@ -137,7 +136,7 @@ class Product:
         m = a_words.shape[-3]
         self._dtype = np.dtype(factors.get("acc_dtype", np.int32))
         k = self._k = factors["k"]
-        self._digits = kernel.startswith("digits")
+        self._digits = in_bytes(kernel)
         batch, indices = _batch_indices(cupy.cuda.runtime.getDevice(), tuple(a_words.shape[:-3]), tuple(b_batch))
         self.shape = (*batch, m, n)
         batches = int(np.prod(batch, dtype=np.int64))
@@ -148,6 +147,7 @@ class Product:
         self._a_constant = _constant(*kinds[0], self._digits and not self._a_signed)
         self._b_constant = _constant(*kinds[1], self._digits and not self._b_signed)
         self._row_term: Any = None
+        self._product: Any = None
         self._unpacked: Any = None
         self._renewed: Any = None
         self.epilogue, self._finish = epilogue, None
@@ -177,18 +177,19 @@ class Product:
             self._renewed = a_words
         a = self._left(a_words)
         b_bits, b_encoding = self._b
-        b_batches = int(np.prod(b_batch, dtype=np.int64))
         planes, weight = -(-b_bits // 8) if self._digits else b_bits, 2 if b_encoding == "bipolar" else 1
+        b_batches = int(np.prod(b_batch, dtype=np.int64))
         b = Operand(None, n, planes, b_batches, a.step, weight, 0, b_encoding == "signed" and not self._digits)
         wide = self._dtype == np.int64
         # Bytes have the sign turned over, so a zero tile of the operand need not be one of bytes.
         tiles = None if self._digits else bitmap
         product: Any = gemm_mma.MmaProduct
+        what = Multiplication(a, b, batches, indices, tiles, wide, None if wide else epilogue)
         if not by_warps:
             # In front of a product of bytes runs the kernel that unpacks the right operand, and on each stream the first of these
             # begins after everything else.
             product = partial(gemm.WgmmaProduct, early=self._digits, signed=signed)
-        self._product = product(Multiplication(a, b, batches, indices, tiles, wide, None if wide else epilogue), tiling)
+        self._product = product(what, tiling)
         self.tiling = self._product.tiling
         self._made.record()
 
@@ -370,45 +371,3 @@ def prepare(
         chain = DeviceEpilogue(epilogue, shape, largest_sum(factors["k"], factors["a_bits"], factors["b_bits"]))
     how: dict[str, Any] = {"bitmap": bitmap, "kernel": kernel, "fresh": fresh}
     return Product(a_words, n=n, b_batch=b_batch, epilogue=chain, **how, **factors)
-
-
-def cost(
-    kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density: float = 1.0, *, fresh: bool = False
-) -> float:
-    """Estimated nanoseconds of a prepared product of ``k``-long rows on the current device.
-
-    ``density`` is the share of tiles that are not zero. Unpacking the left operand is done once and left out, but not if it is `fresh`.
-    Infinite for bits on a chip that emulates their instruction, so that such a kernel is never chosen, only forced.
-    """
-    wide = k * ((1 << a_bits) - 1) * ((1 << b_bits) - 1) >= 1 << 31
-    if kernel.startswith("planes"):
-        if on_warps(kernel) and chip_here().bits == 0:
-            return math.inf
-        return 1e3 * _product_us(kernel, m, n, -(-k // 1024), a_bits, b_bits, density, wide)
-    a_digits, b_digits = -(-a_bits // 8), -(-b_bits // 8)
-    product = _product_us(kernel, m, n, -(-k // 128), a_digits, b_digits, 1.0, wide)
-    unpacked = (n * (b_digits + b_bits / 8) + (m * (a_digits + a_bits / 8) if fresh else 0)) * k
-    if on_warps(kernel):
-        chip = chip_here()
-        memory, launches = chip.memory_bytes_per_us, (2 + fresh) * chip.launch_us
-    else:
-        # What is left of unpacking beside the product, and more where the left operand drives everything out of the L2.
-        memory = gemm.RATES.memory_bytes_per_us
-        launches = (1.0 if m * k * a_digits <= gemm.RATES.cache_bytes else 3.0) + (2.0 if fresh else 0.0)
-    return 1e3 * (product + launches + unpacked / memory)
-
-
-def _product_us(
-    kernel: str, m: int, n: int, blocks: int, a_planes: int, b_planes: int, density: float, wide: bool
-) -> float:
-    """Microseconds of the product alone, with the tiling that would be chosen; by warps an int64 result is added to in every pass."""
-    step, sizes = 1 if kernel.startswith("planes") else 8, Sizes(m, n, blocks, a_planes, b_planes, 1)
-    not_zero = replace(sizes, blocks=max(1, round(blocks * density)))
-    if on_warps(kernel):
-        chip = jit.capability()
-        flushed = a_planes * b_planes * m * n * 16.0 if wide else 0.0
-        warps = gemm_mma.choose_tiling(sizes, step, wide, False, chip)
-        product = gemm_mma.estimate_us(warps, not_zero, chip)
-        return product + flushed / chip_of(chip).memory_bytes_per_us
-    tiling = gemm.choose_tiling(sizes, False, wide, step)
-    return gemm.estimate_us(tiling, not_zero, wide=wide, step=step)

@@ -61,8 +61,7 @@ class MmaTiling(NamedTuple):
         """The compile-time constants, of a kernel with an epilogue if ``fused``."""
         found = {"BS_WM": self.wm, "BS_WN": self.wn, "BS_MI": self.mi, "BS_NJ": self.nj}
         found |= {"BS_STAGES": self.stages, "BS_BLOCKS": self.blocks}
-        extra = {"BS_BYTES": step == 8, "BS_OUT64": wide, "BS_EPILOGUE": fused}
-        return found | {name: 1 for name, wanted in extra.items() if wanted}
+        return found | jit.flags(bytes=step == 8, out64=wide, epilogue=fused)
 
 
 #: Tiles of 128 x 256, 128 x 128, 128 x 64, 64 x 64 with as many stages as every chip has room for, two blocks of the last.
@@ -126,7 +125,7 @@ def estimate_us(t: MmaTiling, sizes: Sizes, capability: jit.Capability) -> float
     Not fitted to measurements but made of the chip's rates: a stage takes as long as its products, its way from the L2 or its way
     through shared memory (128 bytes a clock), whichever is longest.
     """
-    m, n, blocks, a_planes, b_planes, batches = sizes
+    m, n, blocks, a_planes, b_planes, batches, _ = sizes
     chip, sms = chip_of(capability), capability.multiprocessors
     rate = chip.bits or 8 * chip.bytes
     units = batches * -(-m // t.rows) * -(-n // t.columns)

@@ -44,6 +44,12 @@ class Sizes(NamedTuple):
     a_planes: int
     b_planes: int
     batches: int
+    row_bytes: int = 0  # of a plane of a row, or of a row in bytes; 0: whole blocks
+
+    @property
+    def short_bytes(self) -> int:
+        """Bytes of a row that lie in memory."""
+        return self.row_bytes or self.blocks * BLOCK_BYTES
 
 
 #: Whether the last plane of `a` and of `b` counts negative, and the power of two that every product of theirs counts.
@@ -65,7 +71,7 @@ class Multiplication(NamedTuple):
     def sizes(self) -> Sizes:
         """How much there is to be multiplied."""
         a, b, blocks = self.a, self.b, -(-int(self.a.words.shape[-1]) // BLOCK_WORDS)
-        return Sizes(a.outer, b.outer, blocks, a.planes, b.planes, self.batches)
+        return Sizes(a.outer, b.outer, blocks, a.planes, b.planes, self.batches, 4 * int(self.a.words.shape[-1]))
 
     @property
     def signs(self) -> Signs:

@@ -98,13 +98,24 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
     return found
 
 
-#: Of the only chip with warpgroups.
-RATES = H200.warpgroups
+#: Of the only chip with warpgroups, and of products of few multiplications.
+RATES, SMALL_RATES = H200.warpgroups, H200.small_products
+_SMALL = 1 << 30
+
+
+def is_small(sizes: Sizes, step: int) -> bool:
+    """Whether what a launch, a tile and the L2 take counts for more than multiplying and memory."""
+    return sizes.batches * sizes.m * sizes.n * (8 * sizes.short_bytes // step) < _SMALL
+
+
+def rates_of(sizes: Sizes, step: int) -> WarpgroupRates:
+    """The figures for a product of elements of so many bits."""
+    return SMALL_RATES if is_small(sizes, step) else RATES
 
 
 def estimate_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES, *, wide: bool = False, step: int = 1) -> float:
     """Microseconds that a product is expected to take; infinite if the tiling does not apply."""
-    m, n, blocks, a_planes, b_planes, batches = sizes
+    m, n, blocks, a_planes, b_planes, batches, _ = sizes
     passes = -(-a_planes // t.pa) * -(-b_planes // t.qb)
     if t.rp > passes or t.rk > max(blocks, 1):
         return math.inf
@@ -124,15 +135,28 @@ def estimate_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES, *, wide:
         tail += (passes - 1) * rates.carry_clocks
         runs = runs_of(a_planes, b_planes, t.pa, t.qb, blocks, step, t.carries)
         again = (runs - 1) * 16.0 * batches * m * n / rates.flush_bytes_per_us
-    clocks = rates.fill_clocks + -(-units // fitting) * (stages * stage + tail)
+    rounds = -(-units // fitting)
+    multiplied = max(rounds * stages * stage, _asked_clocks(t, sizes, units, passes, rates))
+    clocks = rates.fill_clocks + multiplied + rounds * (tail + rates.tile_clocks)
     operands = batches * BLOCK_BYTES * blocks * (m * a_planes * -(-b_planes // t.qb) + n * b_planes)
     memory = operands / rates.memory_bytes_per_us if m * a_planes * blocks * BLOCK_BYTES > rates.cache_bytes else 0.0
     return rates.launch_us + max(clocks / rates.clock_mhz, memory) + again
 
 
+def _asked_clocks(t: Tiling, sizes: Sizes, units: int, passes: int, rates: WarpgroupRates) -> float:
+    """Clocks in which the L2 hands out the rows of the operand asked for most: few at once of a small one, as it lies in few places."""
+    m, n, blocks, a_planes, b_planes, batches, _ = sizes
+    found = 0.0
+    for outer, rows in ((m * a_planes, t.mc * t.left_rows), (n * b_planes, 64 * t.nb * t.qb)):
+        asked = units * passes * blocks * rows
+        at_once = max(rates.small_rows, batches * outer * sizes.short_bytes / rates.small_bytes)
+        found = max(found, asked / at_once)
+    return found
+
+
 def unpacking_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES) -> float:
     """Microseconds of unpacking the right operand, beside the product before where that leaves multiprocessors free."""
-    m, n, blocks, _, b_planes, batches = sizes
+    m, n, blocks, _, b_planes, batches, _ = sizes
     units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
     chip = dict(rates.clusters)[1]
     room = chip - t.cluster * min(units, dict(rates.clusters)[t.cluster])
@@ -144,10 +168,11 @@ def unpacking_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES) -> floa
 @lru_cache(maxsize=1024)
 def choose_tiling(sizes: Sizes, masked: bool, wide: bool, step: int = 1) -> Tiling:
     """The tiling with the lowest estimate, for elements of ``step`` bits; among equals the one with the most columns."""
+    rates = rates_of(sizes, step)
     return min(
         tilings(sizes.n, sizes.b_planes, masked=masked, wide=wide, a_planes=sizes.a_planes),
         key=lambda t: (
-            estimate_us(t, sizes, wide=wide, step=step) + (unpacking_us(t, sizes) if step == 8 else 0.0),
+            estimate_us(t, sizes, rates, wide=wide, step=step) + (unpacking_us(t, sizes, rates) if step == 8 else 0.0),
             -t.nb,
         ),
     )
@@ -176,10 +201,8 @@ def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0
     """The compile-time constants of a tiling; ``way`` is that through an epilogue, 0 without one."""
     stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes(way)) // t.stage_bytes))
     found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
-    extra = {"BS_BYTES": int(step == 8), "BS_OUT64": int(wide), "BS_PA": int(t.pa > 1), "BS_EPILOGUE": way}
-    extra["BS_HELD"] = _held_blocks(t) if way == 3 else 0
-    extra["BS_SIGNED"] = signed
-    return found | {name: value for name, value in extra.items() if value}
+    held = _held_blocks(t) if way == 3 else 0
+    return found | jit.flags(bytes=step == 8, out64=wide, pa=t.pa > 1, epilogue=way, held=held, signed=signed)
 
 
 def operand_map(words: Any, outer: int, planes: int, box_rows: int, box_planes: int = 1) -> Any:

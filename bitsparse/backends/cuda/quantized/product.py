@@ -12,7 +12,9 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.binary.bmm import vector_of
-from bitsparse.backends.cuda.chips import RELEASED
+from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.csr.schedule import Workspaces
+from bitsparse.backends.cuda.finish.flag import Flag
 from bitsparse.backends.cuda.matmul.wgmma import operand_map
 from bitsparse.backends.params import words_shape
 
@@ -22,8 +24,12 @@ KERNELS = ("wgmma", "mma")
 TILE, BLOCK = 128, 128
 #: Threads and shared memory of a block: rings of 8 and 4 blocks of 16 KB and the way out; two blocks of codes and three of weights.
 _WGMMA, _MMA = (512, 12 * 16384 + 32768 + 1024), (256, 5 * 16384 + 128)
+#: Warps of the first kernel that multiply.
+_CONSUMER_WARPS = 8
 #: From so much shared memory on two blocks of the second kernel share a multiprocessor.
 _ROOM_FOR_TWO = 160 << 10
+#: Parts of the contraction axis at most.
+_MOST_PARTS = 8
 #: Rows that a loading warp of the first kernel has in flight: as many bytes of 16-bit floats as of others.
 _AHEAD = {4: 8, 2: 16}
 
@@ -53,8 +59,7 @@ def constants(
     else:
         # Draws take more registers than half of a multiprocessor's.
         found["BS_BLOCKS"] = 2 if shared_bytes >= _ROOM_FOR_TWO and not random else 1
-    extra = {"BS_BFLOAT": kind == "bfloat16", "BS_RANDOM": random, "BS_WHOLE": whole, "BS_STREAM": stream}
-    return found | {name: 1 for name, wanted in extra.items() if wanted}
+    return found | jit.flags(bfloat=kind == "bfloat16", random=random, whole=whole, stream=stream)
 
 
 def absmax_into(x: Any, largest: Any) -> None:
@@ -80,22 +85,37 @@ def has_wgmma() -> bool:
     return jit.capability().has_wgmma
 
 
-def deal(m: int, n: int, blocks: int) -> dict[str, int]:
-    """How row tiles are dealt out to so many blocks: whole while all have one, the rest split by columns.
+def deal(m: int, n: int, blocks: int, k_parts: int = 1) -> dict[str, int]:
+    """How row tiles are dealt out to so many blocks: whole while all have one, the rest split by columns, and by the contraction axis.
 
     Examples
     --------
     >>> deal(169343, 512, 132)
-    {'n_tiles': 4, 'full': 1320, 'split': 4, 'per_part': 1, 'units': 1332}
-    >>> deal(200, 300, 132)
-    {'n_tiles': 3, 'full': 0, 'split': 3, 'per_part': 1, 'units': 6}
+    {'n_tiles': 4, 'full': 1320, 'split': 4, 'per_part': 1, 'k_parts': 1, 'units': 1332}
+    >>> deal(200, 300, 132, 5)
+    {'n_tiles': 3, 'full': 0, 'split': 3, 'per_part': 1, 'k_parts': 5, 'units': 30}
     """
     tiles, columns = -(-m // TILE), -(-n // TILE)
     full = tiles // blocks * blocks
     rest = tiles - full
     per_part = -(-columns // max(1, min(columns, blocks // rest))) if rest else columns
     split = -(-columns // per_part)
-    return {"n_tiles": columns, "full": full, "split": split, "per_part": per_part, "units": full + rest * split}
+    cut = {"n_tiles": columns, "full": full, "split": split, "per_part": per_part, "k_parts": k_parts}
+    return cut | {"units": full + rest * split * k_parts}
+
+
+def parts_of(m: int, n: int, k: int, blocks: int) -> int:
+    """Into how many parts the contraction axis is cut where row tiles leave blocks idle: of two of its blocks at least, eight at most.
+
+    Examples
+    --------
+    >>> parts_of(2708, 64, 1433, 132), parts_of(169343, 64, 512, 132), parts_of(128, 64, 128, 132)
+    (6, 1, 1)
+    """
+    units = deal(m, n, blocks)
+    if units["full"]:
+        return 1
+    return max(1, min(blocks // units["units"], -(-k // BLOCK) // 2, _MOST_PARTS))
 
 
 class QuantizedProduct:
@@ -105,8 +125,8 @@ class QuantizedProduct:
     ----------
     weights : uint32 (n, words)
         Codes in signed bytes, packed along the contraction axis, in their natural order; ``words`` is a multiple of 4.
-    m, n, k : int
-        None of them zero; ``127 * 128 * k`` fits into int32.
+    sizes : tuple of int
+        m, n and k, none of them zero; ``127 * 128 * k`` fits into int32.
     dtype : dtype
         Of the activations: float32, float16, bfloat16.
     bits : int
@@ -116,34 +136,40 @@ class QuantizedProduct:
         What broadcasts to (n,); `bias` may be None.
     kernel : str
         One of :data:`KERNELS`.
+    k_parts : int, optional
+        Into how many parts the contraction axis is cut, by the first kernel, where there are fewer row tiles than multiprocessors; chosen
+        unless given.
     """
 
     def __init__(
         self,
         weights: Any,
+        sizes: tuple[int, int, int],
         *,
-        m: int,
-        n: int,
-        k: int,
         dtype: np.dtype[Any],
         bits: int,
         rounding: str,
         w_scale: Any,
         bias: Any = None,
         kernel: str | None = None,
+        k_parts: int | None = None,
     ) -> None:
         cupy = self._cupy = jit.require_cupy("quantized_matmul")
-        chip = jit.capability()
+        chip, (m, n, k) = jit.capability(), sizes
         self.kernel = kernel or KERNELS[0 if chip.has_wgmma else 1]
         self._dtype, self._random = np.dtype(dtype), rounding == "stochastic"
         p = self.params = QuantizedParams(m=m, n=n, k=k, top=float((1 << (bits - 1)) - 1), codes_bits=bits)
-        for name, value in deal(m, n, chip.multiprocessors).items():
+        if k_parts is None:
+            k_parts = parts_of(m, n, k, chip.multiprocessors) if chip_here().warpgroups.quantized_parts else 1
+        if self.kernel != "wgmma" or -(-m // TILE) >= chip.multiprocessors:
+            k_parts = 1
+        for name, value in deal(m, n, chip.multiprocessors, min(k_parts, -(-k // BLOCK))).items():
             setattr(p, name, value)
         p.weights, p.w_words = weights.data.ptr, weights.shape[-1]
         vectors = [self._padded(vector, n) for vector in (w_scale, bias)]
-        self._flag = cupy.zeros(1, np.int32)
+        self._flag = Flag()
         self._keep = [weights, *vectors]
-        p.w_scale, p.odd = vectors[0].data.ptr, self._flag.data.ptr
+        p.w_scale, p.odd = vectors[0].data.ptr, self._flag.address
         if vectors[1] is not None:
             p.bias = vectors[1].data.ptr
         if self.kernel == "wgmma":
@@ -151,7 +177,6 @@ class QuantizedProduct:
         self._threads, self._shared = _WGMMA if self.kernel == "wgmma" else _MMA
         self._grid = min(p.units, chip.multiprocessors) if self.kernel == "wgmma" else -(-m // TILE) * p.n_tiles
         self._launches: dict[int, Any] = {}
-        self._largest: dict[int, Any] = {}
         self._mapped = 0
         self._lock = threading.Lock()
         #: Streams that products were enqueued on since the flag was read.
@@ -159,10 +184,13 @@ class QuantizedProduct:
         self._stream = cupy.cuda.get_current_stream
         self._launch_for(0, k * self._dtype.itemsize)
         _absmax_kernel(self._dtype.itemsize)  # calls without a scale or range find one
-        self._made_on = self._stream().ptr
-        self._made = cupy.cuda.Event(disable_timing=True)
-        self._made.record()
-        self._known = {self._made_on}
+        # Sums of parts, 16 KB of each warpgroup's 64 rows, and a counter for each warp and tile.
+        tiles = -(-m // TILE) * p.n_tiles
+        split = p.k_parts > 1
+        self._spaces = Workspaces(split * tiles * p.k_parts * TILE * TILE, np.int32, split * tiles * _CONSUMER_WARPS)
+        #: Where the largest magnitude of the activations is found; there from the beginning, as a capture cannot allocate.
+        self._largest = Workspaces(1, np.float32)
+        self._largest.on(self._stream().ptr)
 
     def _padded(self, vector: Any, n: int) -> Any:
         """A vector over the columns with zeros up to whole tiles."""
@@ -184,7 +212,8 @@ class QuantizedProduct:
     @property
     def nbytes(self) -> int:
         """Bytes that are kept beside the weights."""
-        return sum(part.nbytes for part in (self._flag, *self._keep[1:], *self._largest.values()) if part is not None)
+        kept = sum(part.nbytes for part in (self._flag, *self._keep[1:]) if part is not None)
+        return int(kept) + self._spaces.nbytes + self._largest.nbytes
 
     def _launch_for(self, address: int, step: int) -> Any:
         """The kernel for rows of activations that begin at an address and so many bytes apart; compiled when it is first wanted."""
@@ -193,22 +222,6 @@ class QuantizedProduct:
             kernel = jit.kernel(f"quantized/{self.kernel}.cu", f"quantized_{self.kernel}", self.defines(vector))
             self._launches[vector] = kernel.launch(self._grid, self._threads, self.params, shared=self._shared)
         return self._launches[vector]
-
-    def _largest_on(self, stream: int) -> Any:
-        """Where the largest magnitude of the activations is found on this stream."""
-        found = self._largest.get(stream)
-        if found is None:
-            # A capture cannot allocate: it takes over what a call before has worked in.
-            capturing = bool(self._largest) and self._cupy.cuda.runtime.streamIsCapturing(stream)
-            found = self._largest.pop(next(iter(self._largest))) if capturing else self._cupy.empty(1, np.float32)
-            self._largest[stream] = found
-        return found
-
-    def _settle(self, stream: int) -> None:
-        """Wait on another stream for what was prepared; a capture begins after a synchronisation."""
-        if stream not in self._known and not self._cupy.cuda.runtime.streamIsCapturing(stream):
-            self._stream().wait_event(self._made)
-            self._known.add(stream)
 
     def room_for_codes(self, x: Any, scale: Any, largest: Any) -> tuple[Any, Any, Any]:
         """Where the codes of `x` may go, the size of their step, and the largest magnitude that it is made of where there is no scale."""
@@ -242,13 +255,13 @@ class QuantizedProduct:
         p = self.params
         with self._lock:  # what a launch points to is set here
             current = self._stream().ptr
-            self._settle(current)
+            found = self._largest.on(current).partial
             launch = self._launch_for(x.data.ptr, x.strides[0])
             p.x, p.x_row, p.seed, p.stream = x.data.ptr, x.strides[0], seed & 0xFFFFFFFFFFFFFFFF, stream & 0xFFFFFFFF
             p.scale = p.largest = p.codes = p.absmax = None
             if scale is None:
                 if largest is None:
-                    largest = self._largest_on(current)
+                    largest = found
                     absmax_into(x, largest)
                 p.largest = largest.data.ptr
             elif hasattr(scale, "data") and hasattr(scale.data, "ptr"):
@@ -266,6 +279,9 @@ class QuantizedProduct:
             if p.bulk and address != self._mapped:
                 p.y[:] = jit.tensor_map(address, (p.n, p.m, 1), (4 * p.n, 4 * p.m * p.n), (32, 64, 1))
                 self._mapped = address
+            if p.k_parts > 1:
+                work = self._spaces.on(current)
+                p.partial, p.arrived = work.partial.data.ptr, work.arrived.data.ptr
             launch(current)
             self._ran[current] = self._stream()
 
@@ -274,10 +290,7 @@ class QuantizedProduct:
         for stream in self._ran.values():
             stream.synchronize()
         self._ran.clear()
-        seen = bool(int(self._flag.get()[0]))
-        if seen:
-            self._flag.fill(0)
-        return seen
+        return self._flag.seen()
 
 
 def _variants() -> list[jit.Variant]:

@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import jit
-from bitsparse.backends.cuda import geometry
+from bitsparse import interop, jit
+from bitsparse.backends.cuda.chips import chip_here
+from bitsparse.backends.cuda.csr.bounds import SAMPLED
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.sums import StreamedSum, Tuning
 from bitsparse.backends.cuda.csr.units import group_lanes
+from bitsparse.backends.cuda.csr.vectors import vector_bytes
+from bitsparse.backends.cuda.geometry import HALF, KINDS_APART
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch
 from bitsparse.backends.params import CodeFeatures, packed_words
 from bitsparse.errors import KernelError
@@ -19,7 +22,6 @@ from bitsparse.errors import KernelError
 STRATEGIES = ("aes", "afs", "sfs", "uniform")
 #: AES-SpMM, Table 1: R = edges / W up to 2, 36, 54 and beyond, and how many parts W is cut into.
 _LIMITS, _PARTS = (2, 36, 54), (4, 8, 16, 32)
-_KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7}
 
 SamplerParams = jit.struct("sampling/draw.cuh", "Sampler")
 EdgesParams = jit.struct("sampling/edges.cu", "SampleEdgesParams")
@@ -149,9 +151,7 @@ def tuning_of(columns: int, itemsize: int, alignment: int, bits: int | None = No
     """
     if bits is not None:
         return Tuning(bits, group_lanes(-(-columns // 8)))
-    width = 16
-    while (columns * itemsize % width or alignment % width) and width > itemsize:
-        width //= 2
+    width = vector_bytes(columns * itemsize | alignment, itemsize, ())
     if itemsize == 2 and width == 16 and 16 <= columns * itemsize // 8 <= 32:
         width = 8  # wider groups: fewer of them in a warp, whose rows end at different samples
     return Tuning(width, group_lanes(columns * itemsize // width))
@@ -165,10 +165,10 @@ def constants(tuning: Tuning, kind: str | int, weights: int = 0, random: bool = 
     found = tuning.defines | {"BS_BYTES": tuning.load, "BS_LANES": tuning.lanes, "BS_THREADS": tuning.threads}
     found |= {"BS_RANDOM": int(random), "BS_WEIGHTS": weights}
     if isinstance(kind, str):
-        found |= {"BS_KIND": _KINDS[kind], "BS_ACC": int(kind == "float64")}
+        found |= {"BS_KIND": KINDS_APART[kind], "BS_ACC": int(kind == "float64")}
     else:
         found |= {"BS_KIND": 0, "BS_ACC": 0 if weights else 2, "BS_CODES": kind}
-    return found | ({} if tuning.chunk is None else {"BS_CHUNK": tuning.chunk})
+    return found | jit.flags(chunk=tuning.chunk or 0)
 
 
 class SampledSum(StreamedSum):
@@ -209,7 +209,7 @@ class SampledSum(StreamedSum):
     ) -> None:
         codes = self._codes = x_dtype if isinstance(x_dtype, Codes) else None
         dtype = np.dtype(x_dtype if codes is None else np.float32)
-        if dtype.name not in _KINDS:
+        if KINDS_APART.get(dtype.name, 0) < HALF:
             raise KernelError(f"sampled_spmm: there is no kernel for {dtype} on the GPU")
         super().__init__("sampled_spmm", (drawing.shape[0], columns), dtype)
         acc, schedule, self._drawing = (
@@ -222,8 +222,8 @@ class SampledSum(StreamedSum):
         tuning = tuning or tuning_of(columns, dtype.itemsize, alignment, None if codes is None else codes.bits)
         arrays: dict[str, Any] = {"values": values, "col_scale": col_scale, "row_scale": row_scale}
         for name, part in arrays.items():
-            arrays[name] = None if part is None else geometry.contiguous(part.astype(acc, copy=False))
-        arrays["indices"] = None if indices is None else geometry.contiguous(indices)
+            arrays[name] = None if part is None else interop.contiguous(part.astype(acc, copy=False))
+        arrays["indices"] = None if indices is None else interop.contiguous(indices)
         arrays["factors"] = drawing.factors(acc) if rescale else None
         #: The arrays whose addresses the launch has.
         self._kept = arrays
@@ -251,6 +251,7 @@ class SampledSum(StreamedSum):
             slot += 16 if weights else 0
         self._whole = columns % each == 0
         defines = schedule.defines | constants(tuning, kind, weights, drawing.strategy == "uniform")
+        defines |= SAMPLED.blocks(defines, chip_here())
         kernel, lanes = jit.kernel("sampling/spmm.cu", "sample_spmm", defines), slices * tuning.lanes
         self._prepare(kernel, params, slices, (lanes * slot, np.uint8), lanes)
 
@@ -260,7 +261,7 @@ class SampledSum(StreamedSum):
             out = self._cupy.empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
-        data = geometry.contiguous(x.words if self._codes is not None else x)
+        data = interop.contiguous(x.words if self._codes is not None else x)
         with self._lock:
             params = self._params
             params.sampler.seed, params.sampler.stream = seed, stream
@@ -283,7 +284,7 @@ def _variants() -> list[jit.Variant]:
     found += [constants(half, kind, 1) for kind in ("float16", "bfloat16")]
     found += [constants(Tuning(8, 16), 8), constants(Tuning(4, 16), 4), constants(Tuning(8, 16), 8, 2)]
     drawn = jit.variants_of("sampling/edges.cu", "sample_edges", BOTH_INDICES)
-    return drawn + jit.variants_of("sampling/spmm.cu", "sample_spmm", found)
+    return drawn + SAMPLED.variants("sampling/spmm.cu", "sample_spmm", found)
 
 
 VARIANTS = _variants()

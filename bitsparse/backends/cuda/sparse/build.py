@@ -24,7 +24,8 @@ from bitsparse.backends.cuda.sparse.checks import (
     streaming,
     validate_csr,
 )
-from bitsparse.backends.cuda.sparse.order import canonical_csr, sort_coordinates, sum_runs, transpose_csr
+from bitsparse.backends.cuda.sparse.order import canonical_csr, sort_coordinates, sum_runs
+from bitsparse.backends.cuda.sparse.transpose import transpose_csr
 from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.params import packed_words
 

@@ -15,7 +15,7 @@ THREADS, CHUNK = 256, 2048
 FROM_END = 1 << 62
 DAMAGED = "the arrays are damaged or belong to another shape"
 #: Blocks that keep a multiprocessor busy with streaming.
-_BLOCKS_EACH = 16
+_BLOCKS_EACH, _FEW_BLOCKS = 16, 512
 _BAD_START, _BAD_INDEX, _FALLS, _REPEATS = range(4)
 
 
@@ -30,12 +30,13 @@ def constants(dtype: Any) -> dict[str, int]:
 def launch(source: str, name: str, dtype: Any, blocks: int, params: ctypes.Structure) -> None:
     """Enqueue a kernel of :data:`THREADS` threads a block, if there is anything to do."""
     if blocks:
-        jit.kernel(source, name, constants(dtype)).launch(blocks, THREADS, params)()
+        jit.kernel(source, name, constants(dtype)).run(blocks, THREADS, params)
 
 
 def streaming(items: int) -> int:
-    """Blocks of a kernel that goes round over items."""
-    return min(-(-items // THREADS), _BLOCKS_EACH * jit.capability().multiprocessors)
+    """Blocks of a kernel that goes round over items; of few it has one each, whatever the chip."""
+    blocks = -(-items // THREADS)
+    return blocks if blocks <= _FEW_BLOCKS else min(blocks, _BLOCKS_EACH * jit.capability().multiprocessors)
 
 
 def contiguous_indices(*arrays: Any) -> list[Any]:

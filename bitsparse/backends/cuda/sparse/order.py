@@ -1,4 +1,4 @@
-"""Patterns in another order on the GPU: sorted rows, coordinates, transposition, sums over repeated entries."""
+"""Patterns in another order on the GPU: sorted rows, coordinates, sums over repeated entries."""
 
 from __future__ import annotations
 
@@ -65,14 +65,6 @@ def sort_coordinates(rows: Any, cols: Any, shape: tuple[int, int]) -> tuple[Any,
     """The stable order of coordinates by row and column (int64), and where the rows then start."""
     order = _order_of(rows, cols, shape)
     return order, _starts_of(rows[order], shape[0])
-
-
-def transpose_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """The transposed pattern ``(indptr_T, indices_T, order)`` of a canonical CSR pattern; entry k of it is entry ``order[k]``."""
-    indptr, indices = contiguous_indices(indptr, indices)
-    rows = rows_of(indptr, indices.size)
-    order = _order_of(indices, rows, (shape[1], shape[0]))
-    return _starts_of(indices[order], shape[1]), rows[order], order.astype(indptr.dtype, copy=False)
 
 
 def sum_runs(values: Any, starts: Any) -> Any:

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse._records import as_dict, replace
-from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import CODES, PACKED
 from bitsparse.backends.cuda.csr.schedule import Schedule
@@ -47,7 +46,7 @@ def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = F
     mean : float
         Edges of a row on average.
     weighted : bool
-        Edges have float32 weights.
+        Edges have float32 weights, or nodes have factors.
 
     Examples
     --------
@@ -73,14 +72,20 @@ def constants(
     chain: bool = False,
     signed: bool = False,
     direct: bool = False,
+    per_head: bool = False,
 ) -> dict[str, int]:
     """What ``spmm/codes.cu`` is compiled with for int32 indices; see :class:`CodeSum` for the arguments."""
-    floats = weights == "float32"
+    floats, nodes = weights == "float32", weights == "nodes"
     out = _CHAIN if chain else _FLOATS if mean or floats else _INTEGERS
     found = tuning.defines | {"BS_BITS": bits, "BS_WORDS": tuning.load, "BS_OUT": out}
-    extra = {"BS_MEAN": mean and (chain or floats), "BS_SIGNED": signed and bits == 8 and weights == "none"}
-    found |= {name: 1 for name, wanted in (extra | {"BS_DIRECT": direct}).items() if wanted}
-    return found | ({} if weights == "none" else {"BS_WEIGHTS": 2 if floats else 1})
+    found |= jit.flags(mean=mean and (chain or floats), signed=signed and bits == 8 and weights == "none")
+    found |= jit.flags(direct=direct, nodes=nodes, per_head=per_head)
+    return found | jit.flags(weights=0 if weights == "none" else 2 if floats else 1)
+
+
+def takes_heads() -> bool:
+    """Whether integers with a weight for each edge and head are gathered as they are on the current device, unless a caller insists."""
+    return chip_here().rows.codes_per_head
 
 
 class CodeSum(StreamedSum):
@@ -99,8 +104,11 @@ class CodeSum(StreamedSum):
         Whose words lie side by side, those of each padded to 16 bytes.
     mean : bool
         float32, the quotients of sums and lengths of rows; 0 for an empty one.
-    weights : {"none", "int32", "float32"}
-        What calls bring as values of the edges. Sums of integers must fit int32 with them, as without; with float32 ones sums are float32.
+    weights : {"none", "int32", "float32", "nodes"}
+        What calls bring as values of the edges, or with "nodes" as uint8 factors of the gathered rows. Sums of integers must fit int32 with
+        them, as without; with float32 ones sums are float32.
+    per_head : bool
+        These are (nnz, heads), a value for each head.
     chain : DeviceEpilogue, optional
         What becomes of the sums or means of one head: float32, or codes packed along the features. Not used by anybody else.
     tuning : Tuning, optional
@@ -119,6 +127,7 @@ class CodeSum(StreamedSum):
         heads: int = 1,
         mean: bool = False,
         weights: str = "none",
+        per_head: bool = False,
         chain: DeviceEpilogue | None = None,
         tuning: Tuning | None = None,
     ) -> None:
@@ -141,7 +150,7 @@ class CodeSum(StreamedSum):
             return
         row_words = heads * packed_words(width, bits, "rows")
         if tuning is None:
-            tuning = code_tuning(row_words, bits, schedule.nnz / schedule.shape[0], floats)
+            tuning = code_tuning(row_words, bits, schedule.nnz / schedule.shape[0], floats or weights == "nodes")
         each = 32 * tuning.load // bits
         if chain is not None and each % 8:
             raise KernelError(f"spmm: a lane with a chain has whole octets, not {each} integers; give it more words")
@@ -162,6 +171,7 @@ class CodeSum(StreamedSum):
             params.flip = sum(1 << (i + bits - 1) for i in range(0, 32, bits))
             params.base = 1 << (bits - 1)
         forms = {"mean": mean, "chain": chain is not None, "signed": signed, "direct": schedule.indices is None}
+        forms["per_head"] = per_head and heads > 1
         defines = schedule.defines | constants(tuning, bits, weights, **forms)
         kernel = jit.kernel("spmm/codes.cu", "spmm_codes", defines | CODES.blocks(defines, chip_here()))
         slot = each if weighted else each * (32 if bits == 16 else 16) // 32
@@ -176,7 +186,7 @@ class CodeSum(StreamedSum):
             out = self._cupy.empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
-        words = geometry.aligned(words)
+        words = interop.aligned(words)
         with self._lock:
             params = self._params
             params.values = None if values is None else values.data.ptr
@@ -270,7 +280,7 @@ class PackedSum(StreamedSum):
             out = self._cupy.empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
-        words = geometry.contiguous(words)
+        words = interop.contiguous(words)
         values = self._values if values is None else values
         with self._lock:
             params = self._params
@@ -291,7 +301,9 @@ def _code_variants() -> list[jit.Variant]:
     eight = tunings[8]
     found += [constants(eight, 8, mean=True), constants(eight, 8, mean=True, chain=True)]
     found += [constants(eight, 8, "int32"), constants(eight, 8, signed=True)]
+    found += [constants(code_tuning(32, bits, weighted=True), bits, "nodes") for bits in (4, 8)]
     found += [constants(code_tuning(32, bits, weighted=True), bits, "float32") for bits in (4, 8)]
+    found += [constants(code_tuning(32, 8, weighted=True), 8, "float32", per_head=True)]
     found += [large | constants(eight, 8), large | constants(tunings[4], 4, chain=True)]
     return CODES.variants("spmm/codes.cu", "spmm_codes", found)
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
-from bitsparse.backends.cuda import geometry
+from bitsparse import interop, jit
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.sparse.checks import rows_of
 
@@ -110,7 +109,7 @@ class ShortSum:
         if made is None or made.data.ptr % 16:
             made = self._cupy.empty(self.shape, np.float32)
         if self._launch is not None:
-            x = geometry.aligned(x)
+            x = interop.aligned(x)
             with self._lock:
                 self._params.x, self._params.out = x.data.ptr, made.data.ptr
                 self._launch()

@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse._records import replace
-from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import CSR
+from bitsparse.backends.cuda.csr.rows import WIDEST, LaidRows, copy_us, laid_columns, worth_laying
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.sums import StreamedSum, Tuning
 from bitsparse.backends.cuda.csr.units import edges_of_a_warp, group_lanes
-from bitsparse.backends.cuda.csr.vectors import schedule_of
+from bitsparse.backends.cuda.csr.vectors import vector_bytes
 from bitsparse.backends.cuda.finish.floats import ADDED, BIAS, NORM, RELU, TANH, Behind, Finish, finish_constants
+from bitsparse.backends.cuda.geometry import KINDS_APART
 from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.backends.cuda.spmm.choice import SIXTEEN, alignment_of
 from bitsparse.backends.reductions import REDUCTIONS
@@ -23,9 +24,6 @@ from bitsparse.errors import KernelError
 
 _SOURCE = "spmm/csr.cu"
 _ACCS = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
-_KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7} | {
-    f"{sign}int{8 << kind}": kind for sign in ("", "u") for kind in range(4)
-}
 #: Weights of edges, as BS_WEIGHTS has them.
 NONE, EDGES, GENERAL = range(3)
 
@@ -54,14 +52,8 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
     >>> tuning_of(128, 4, 16, 4).lanes, tuning_of(100, 2, 16, 4)[:4], tuning_of(3, 4, 16, 4).load
     (32, (8, 32, 1, 8), 4)
     """
-    width = 16
-    while (
-        columns * itemsize % width
-        or alignment % width
-        or width // itemsize * acc_itemsize > 32
-        or (head_width is not None and head_width * itemsize % width)
-    ) and width > itemsize:
-        width //= 2
+    parts = columns * itemsize | alignment | (0 if head_width is None else head_width * itemsize)
+    width = max(itemsize, min(vector_bytes(parts, itemsize, ()), 32 // acc_itemsize * itemsize))
     return Tuning(width, group_lanes(columns * itemsize // width))
 
 
@@ -93,6 +85,33 @@ def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixtee
     return tuning
 
 
+def is_laid(
+    schedule: Schedule,
+    columns: int,
+    x_dtype: Any,
+    acc: Any,
+    alignment: int,
+    head_width: int | None,
+    scalable: bool,
+    wanted: bool | None,
+) -> bool:
+    """Whether features are copied to whole vectors first, where that pays or is `wanted` (True, False; see :class:`Spmm`).
+
+    Where factors of the columns are `scalable`, the copy takes the place of a factor for each edge as well.
+    """
+    itemsize, (_, rows), chip = x_dtype.itemsize, schedule.shape, chip_here()
+    if not rows or (head_width is not None and head_width * itemsize % WIDEST):
+        return False
+    if wanted is not None:
+        return wanted
+    fetched = tuning_of(columns, itemsize, alignment, acc.itemsize).load
+    whole = tuning_of(laid_columns(columns, itemsize), itemsize, WIDEST, acc.itemsize).load
+    row_bytes = columns * itemsize
+    if worth_laying(chip, schedule.nnz, rows, row_bytes, fetched, whole):
+        return True
+    return scalable and copy_us(chip, rows, row_bytes) < schedule.nnz * acc.itemsize / chip.memory_bytes_per_us
+
+
 def value_dtype_of(values: Any, features: Any, dimensions: int = 1) -> Any:
     """What values are brought in, or None for the dtype of the sums: those of features of 16 bits are taken as they are.
 
@@ -115,6 +134,7 @@ def constants(
     row_scale: bool = False,
     direct: bool = False,
     value16: bool = False,
+    ragged: bool = False,
 ) -> dict[str, int]:
     """What ``spmm/csr.cu`` is compiled with for int32 indices.
 
@@ -128,15 +148,12 @@ def constants(
         An edge is its own column.
     value16 : bool
         Values of edges have 16 bits, as the features.
+    ragged : bool
+        Rows of the features end with zeros up to whole vectors, rows of the result do not.
     """
-    found = tuning.defines | {"BS_KIND": _KINDS[kind], "BS_ACC": _ACCS[acc], "BS_BYTES": tuning.load}
+    found = tuning.defines | {"BS_KIND": KINDS_APART[kind], "BS_ACC": _ACCS[acc], "BS_BYTES": tuning.load}
     found |= {"BS_V": tuning.vectors, "BS_WEIGHTS": weights, "BS_REDUCE": REDUCTIONS[reduce].number}
-    return (
-        found
-        | {"BS_ROW_SCALE": int(row_scale)}
-        | ({"BS_DIRECT": 1} if direct else {})
-        | ({"BS_VALUE16": 1} if value16 else {})
-    )
+    return found | {"BS_ROW_SCALE": int(row_scale)} | jit.flags(direct=direct, value16=value16, ragged=ragged)
 
 
 class Spmm(StreamedSum):
@@ -164,6 +181,9 @@ class Spmm(StreamedSum):
     tuning : Tuning, optional
     finish : Finish, optional
         What becomes of the sums; scales of the rows are its own matter.
+    lay : bool, optional
+        Copy the features first to where their rows are whole vectors, times the scales of the columns where `fold` would keep these; by
+        default where that is estimated to be quicker.
     """
 
     def __init__(
@@ -183,12 +203,12 @@ class Spmm(StreamedSum):
         fold: bool = True,
         tuning: Tuning | None = None,
         finish: Finish | None = None,
+        lay: bool | None = None,
     ) -> None:
         x_dtype, acc = np.dtype(x_dtype), np.dtype(acc_dtype)
         selects, half = REDUCTIONS[reduce].selects, x_dtype.name in SIXTEEN
         dtype = x_dtype if half else np.dtype(np.float32) if reduce == "mean" and acc.kind == "i" else acc
-        kind_name = "uint8" if x_dtype == np.bool_ else x_dtype.name
-        if acc.name not in _ACCS or kind_name not in _KINDS:
+        if acc.name not in _ACCS or x_dtype.name not in KINDS_APART:
             raise KernelError(f"spmm: there is no kernel for {x_dtype} summed in {acc} on the GPU")
         shape: tuple[int, ...] = (schedule.shape[0], columns)
         super().__init__("spmm", *((shape, dtype) if finish is None else (finish.out_shape, finish.out_dtype)))
@@ -197,10 +217,25 @@ class Spmm(StreamedSum):
         if 0 in shape:
             return
         row_scale, col_scale = (
-            None if scale is None else geometry.contiguous(scale.astype(np.float32, copy=False))
+            None if scale is None else interop.contiguous(scale.astype(np.float32, copy=False))
             for scale in (row_scale, col_scale)
         )
         kind = {"none": NONE, "edge": EDGES, "head": GENERAL}[weights]
+        head_width = columns // heads if weights == "head" else None
+        scalable = kind == NONE and col_scale is not None and fold and x_dtype == acc
+        lay = (finish is None or finish.mode == 1) and is_laid(
+            schedule,
+            columns,
+            x_dtype,
+            acc,
+            alignment,
+            head_width,
+            scalable,
+            False if lay is None and tuning is not None else lay,
+        )
+        taken = None
+        if lay and scalable:
+            taken, col_scale = col_scale, None
         folded = None
         if kind == NONE and col_scale is not None and fold and not (selects and row_scale is not None):
             columns_of = slice(0, schedule.nnz) if schedule.indices is None else schedule.indices
@@ -212,27 +247,37 @@ class Spmm(StreamedSum):
         if col_scale is not None or (selects and row_scale is not None):
             kind = GENERAL
         value16 = kind == EDGES and folded is None and self._value_dtype != acc
+        width = laid_columns(columns, x_dtype.itemsize) if lay else columns
         if tuning is None:
-            head_width = columns // heads if weights == "head" else None
-            tuning = tuning_of(columns, x_dtype.itemsize, alignment, acc.itemsize, head_width)
+            tuning = tuning_of(width, x_dtype.itemsize, 16 if lay else alignment, acc.itemsize, head_width)
             tuning = fitted(tuning, kind, edges_of_a_warp(schedule.nnz), half, value16)
         #: The arrays whose addresses the launch has.
         self._kept, each = (row_scale, col_scale, folded), tuning.load // x_dtype.itemsize
-        vectors, slice_vectors = columns // each, tuning.lanes * tuning.vectors
+        vectors, slice_vectors = -(-columns // each), tuning.lanes * tuning.vectors
         slices = -(-vectors // slice_vectors)
         params = self._walk(SpmmParams if finish is None else FinishedParams, schedule, tuning)
         jit.filled(params, row_scale=row_scale, col_scale=col_scale, values=folded, vectors=vectors, slices=slices)
-        params.row_bytes, params.out_bytes = columns * x_dtype.itemsize, columns * self.dtype.itemsize
+        params.row_bytes, params.out_bytes = width * x_dtype.itemsize, columns * self.dtype.itemsize
+        params.columns = columns
+        self._laid = LaidRows(schedule, schedule.shape[1], columns, x_dtype.itemsize, taken) if lay else None
+        ragged = lay and (width != columns or alignment < 16)
         params.is_signed = int(x_dtype.kind == "i")
         params.heads, params.width = (heads, columns // heads) if weights == "head" else (1, 1)
         scaled, direct = row_scale is not None and not selects, schedule.indices is None
-        kinds = (kind_name, acc.name, kind, reduce)
-        defines = schedule.defines | constants(tuning, *kinds, row_scale=scaled, direct=direct, value16=value16)
+        kinds = (x_dtype.name, acc.name, kind, reduce)
+        defines = schedule.defines | constants(
+            tuning, *kinds, row_scale=scaled, direct=direct, value16=value16, ragged=ragged
+        )
         if finish is not None:
             params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
             defines |= finish.defines | finish.pads(tuning.lanes, slices * tuning.vectors, each)
         kernel = jit.kernel(_SOURCE, "spmm_csr", defines | CSR.blocks(defines, chip_here()))
         self._prepare(kernel, params, slices, (slices * slice_vectors * each, acc), slices * tuning.lanes)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether features are fetched where they lie."""
+        return self._laid is None
 
     def __call__(self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None) -> Any:
         """The product with `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for."""
@@ -241,9 +286,15 @@ class Spmm(StreamedSum):
         if self._kernel is None:
             return out
         if not x.flags.c_contiguous:
-            x = geometry.contiguous(x)
+            x = interop.contiguous(x)
         if values is not None:
-            values = geometry.aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
+            values = interop.aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
+        if self._laid is None:
+            return self._launched(x, values, out, behind)
+        with self.schedule.order:
+            return self._launched(self._laid(x), values, out, behind)
+
+    def _launched(self, x: Any, values: Any, out: Any, behind: Behind | None) -> Any:
         with self._lock:
             if values is not None:
                 self._params.values = values.data.ptr
@@ -253,35 +304,20 @@ class Spmm(StreamedSum):
         return out
 
 
-def spmm(
-    indptr: Any,
-    indices: Any,
-    shape: tuple[int, int],
-    x: Any,
-    *,
-    nnz: int,
-    acc_dtype: Any,
-    values: Any = None,
-    packed: Any = None,
-    out: Any = None,
-    schedule: Schedule | None = None,
-    **kind: Any,
-) -> Any:
-    """Reduce rows of `x` over the edges of each row of a CSR pattern; see the host's function of the same name.
+def spmm(schedule: Schedule, x: Any, *, acc_dtype: Any, values: Any = None, out: Any = None, **kind: Any) -> Any:
+    """Reduce rows of `x` over the edges of each row of a pattern; see the host's function of the same name.
 
     Rows are summed edge by edge; those longer than the pieces that `schedule` makes of them in such pieces, whose sums are added in order.
     So a result is the same on every run, and integers are the host's. The indices must be within the shape: they are not checked.
 
     Parameters
     ----------
-    schedule : Schedule, optional
-        Of this pattern; made anew if not given.
+    schedule : Schedule
+        Of the pattern.
     kind : optional
         `heads`, `row_scale`, `col_scale`, `reduce` and `tuning`, as for :class:`Spmm`.
     """
-    if packed is not None:
-        raise KernelError("spmm: packed features are not gathered on the GPU; unpack them first")
-    x = geometry.contiguous(x)
+    x = interop.contiguous(x)
     acc = np.dtype(acc_dtype)
     if x.dtype.kind == "f" and acc.kind == "i":
         raise KernelError(f"spmm: {x.dtype} cannot be summed in {acc}")
@@ -291,7 +327,7 @@ def spmm(
     kind |= {"columns": x.shape[1], "x_dtype": x.dtype, "acc_dtype": acc, "fold": False}
     result, place = x.dtype if x.dtype.name in SIXTEEN else acc, 0 if out is None else out.data.ptr
     alignment = alignment_of(x.data.ptr, x.dtype.itemsize, place, result.itemsize)
-    product = Spmm(schedule_of(schedule, indptr, indices, shape, nnz), alignment=alignment, **kind)
+    product = Spmm(schedule, alignment=alignment, **kind)
     return product(x, values, out)
 
 
@@ -310,6 +346,7 @@ def _variants() -> list[jit.Variant]:
         found += [constants(tuning, kind, weights=EDGES, value16=True) for tuning in each]
     found += [constants(wide, reduce=name) for name, reduction in REDUCTIONS.items() if reduction.selects]
     found += [constants(wide, "float64", "float64"), constants(narrow, "int8", "int32")]
+    found += [constants(wide, kind, weights=weights, ragged=True) for kind in floats for weights in weighted]
     signs, chain = finish_constants(2, pads=0), finish_constants(1, BIAS | RELU)
     for weights in weighted:
         one = constants(wide, weights=weights)

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr.schedule import Workspaces
+from bitsparse.backends.cuda.csr.vectors import vector_bytes
 from bitsparse.backends.cuda.spmm.tiles_build import Arranged, Windows
 from bitsparse.backends.params import Translation
 
@@ -36,14 +37,6 @@ def registers_of(width: int, height: int, rows: int, stages: int, weights: int, 
         stage += (2 * rows + 1) * windows
     shared = 2 * width + 5 * (windows - 1) if windows > 1 else 0
     return 26 + sums + stages * stage + shared + (14 if weights >= _TILED else 0)
-
-
-def _vector(item: int, width: int, head_width: int, address: int) -> int:
-    """Elements that are loaded together."""
-    vector = min(16 // item, width)
-    while vector > 1 and (head_width % vector or address % (vector * item)):
-        vector //= 2
-    return vector
 
 
 def constants(
@@ -152,12 +145,13 @@ class Tiles(Windows):
         """
         kind, arranged = _TYPES[x.dtype.name], isinstance(values, Arranged)
         heads = 1 if values is None else len(values.array) if arranged else 1 if values.ndim == 1 else values.shape[1]
-        x = geometry.contiguous(x)
+        x = interop.contiguous(x)
         y = geometry.output("tiles", out, (self.shape[0], x.shape[1]), x.dtype, x.dtype.itemsize)
         if y.size == 0:
             return y
         weights = _TILED if arranged else _CSR if values is not None else _SCALES if col_scale is not None else _ONES
-        vector = _vector(x.dtype.itemsize, 16, x.shape[1] // heads, x.data.ptr | y.data.ptr)
+        item = x.dtype.itemsize
+        vector = vector_bytes(x.shape[1] // heads * item, item, (x, y)) // item  # elements that are loaded together
         key = (x.shape[1], heads, kind, weights, vector, reduce, precision, col_scale is not None)
         factors = [_floats(one) for one in (values.array if arranged else values, row_scale, col_scale)]
         with self._lock:  # what a launch points to is set here
@@ -214,7 +208,7 @@ class Tiles(Windows):
 
 
 def _floats(array: Any) -> Any:
-    return None if array is None else geometry.contiguous(array.astype(np.float32, copy=False))
+    return None if array is None else interop.contiguous(array.astype(np.float32, copy=False))
 
 
 def _variants() -> list[jit.Variant]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse.backends.cuda.sparse import build
 from bitsparse.backends.params import Translation
 
@@ -182,8 +182,8 @@ class Windows:
         They go into the memory of others like them if such are given, by one launch.
         """
         heads = 1 if values.ndim == 1 else int(values.shape[1])
-        values = self._cupy.ascontiguousarray(values, np.float32)
-        out = self._cupy.empty((heads, self.nnz), np.float32) if into is None else into.array
+        values = interop.contiguous(values.astype(np.float32, copy=False))
+        out = jit.scratch((heads, self.nnz), np.float32, values) if into is None else into.array
         if out.size:
             fields = {"offsets": self.offsets(), "row_offsets": self.row_offsets(), "values": values, "arranged": out}
             self._launch("arrange_values", -(-self.count // (_THREADS // 32)), **fields, heads=heads, edges=self.nnz)

@@ -77,10 +77,9 @@ class Windows:
 
     def weigh(self, values: Any = None, col_scale: Any = None, out: Any = None) -> Any:
         """What :meth:`run` takes as weights: float32 values in CSR order, times the scales of their columns; or the scales alone."""
-        cupy = jit.require_cupy("spmm")
         if out is None:
             size = (self._total + BATCH, ROWS) if values is not None else (self._total + BATCH,)
-            out = cupy.zeros(size, np.float32)
+            out = jit.scratch(size, np.float32, values, zero=True)
         params = WeighParams(count=self._total if values is None else self.nnz)
         arrays = {"entries": self.entries, "place": self._place, "weights": out}
         jit.filled(params, **arrays, values=values, col_scale=col_scale)

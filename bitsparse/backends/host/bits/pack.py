@@ -162,7 +162,7 @@ def quantize(x: Array, bits: int, *, check: bool = False, **how: Unpack[Quantisa
     source = as_bytes(x), dtype_code(x.dtype), dtype == np.float64, fold_shape(x.shape)
     grid = *strided(how["offset"], x.shape, dtype), *strided(how["divisor"], x.shape, dtype)
     codes = how["multiplier"], how["qmin"], how["qmax"], ROUNDINGS[how["rounding"]]
-    draws = how["seed"] & 0xFFFFFFFFFFFFFFFF, how["stream"] & 0xFFFFFFFF
+    draws = how["seed"] & 0xFFFFFFFFFFFFFFFF, how["stream"] & 0xFFFFFFFF, how.get("first_index", 0)
     _ext.quantize(run_on(x.size), *source, *grid, *codes, *draws, bits, axis, LAYOUTS[layout], as_bytes(words))
     return words
 

@@ -8,19 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import spmm as _ext
-from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
+from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.host.spmm.spmm import features_of, spmm
-from bitsparse.backends.params import Dropout
+from bitsparse.backends.params import Dropout, Pattern
 
 Array = NDArray[Any]
 
 
 def attention(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     source: Array,
     target: Array,
@@ -49,7 +47,8 @@ def attention(
     --------
     >>> one, lse = np.ones((2, 1), np.float32), np.empty((1, 1), np.float32)
     >>> x = np.array([[2.0], [4.0]], np.float32)
-    >>> attention(np.array([0, 2]), np.array([0, 1]), (1, 2), x, one, one[:1], negative_slope=0.2, lse=lse), lse
+    >>> pattern = Pattern(np.array([0, 2]), np.array([0, 1]), (1, 2))
+    >>> attention(pattern, x, one, one[:1], negative_slope=0.2, lse=lse), lse
     (array([[3.]], dtype=float32), array([[2.6931472]], dtype=float32))
     """
     heads = source.shape[1]
@@ -57,17 +56,15 @@ def attention(
     if state is not None:
         sums = (lse, *state)
     elif lse is not None:
-        scores = sddmm(indptr, indices, shape, target, source, op="add", heads=heads)
-        lse[...] = logsumexp(indptr, np.where(scores >= 0, scores, scores * scores.dtype.type(negative_slope)))
-    result = np.empty((shape[0], x.shape[1]), x.dtype) if out is None else out
-    _attend(indptr, indices, shape, x, source, target, negative_slope, dropout, (result, *sums))
+        scores = sddmm(pattern, target, source, op="add", heads=heads)
+        lse[...] = logsumexp(pattern.indptr, np.where(scores >= 0, scores, scores * scores.dtype.type(negative_slope)))
+    result = np.empty((pattern.shape[0], x.shape[1]), x.dtype) if out is None else out
+    _attend(pattern, x, source, target, negative_slope, dropout, (result, *sums))
     return result
 
 
 def attention_vjp(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     source: Array,
     target: Array,
@@ -82,8 +79,8 @@ def attention_vjp(
 
     Parameters
     ----------
-    indptr, indices, shape
-        Of the transpose: its rows are those of `x` and `source`, its columns those of `target`, `gradient` and `state`.
+    pattern : Pattern
+        The transpose: its rows are those of `x` and `source`, its columns those of `target`, `gradient` and `state`.
     gradient : ndarray (cols, heads * width)
         By the result; of the dtype of `x`.
     state : tuple of ndarray
@@ -94,11 +91,11 @@ def attention_vjp(
     Examples
     --------
     >>> one, state = np.ones((1, 1)), (np.ones((2, 1)), np.empty((2, 1)), np.empty((2, 1)), np.empty((2, 1)))
-    >>> pattern = np.array([0, 1, 2]), np.array([0, 0]), (2, 1)
+    >>> pattern = Pattern(np.array([0, 1, 2]), np.array([0, 0]), (2, 1))
     >>> sums = {"lse": state[1], "state": state[2:], "negative_slope": 0.2}
-    >>> _ = attention(*pattern, one, one, np.ones((2, 1)), out=state[0], **sums)
-    >>> turned = np.array([0, 2]), np.array([0, 1]), (1, 2)
-    >>> attention_vjp(*turned, one, one, np.ones((2, 1)), np.array([[3.0], [4.0]]), state, negative_slope=0.2)["x"]
+    >>> _ = attention(pattern, one, one, np.ones((2, 1)), out=state[0], **sums)
+    >>> turned = Pattern(np.array([0, 2]), np.array([0, 1]), (1, 2))
+    >>> attention_vjp(turned, one, one, np.ones((2, 1)), np.array([[3.0], [4.0]]), state, negative_slope=0.2)["x"]
     array([[7.]])
     """
     (result, lse, share, above), compute, heads = state, source.dtype, source.shape[1]
@@ -110,18 +107,16 @@ def attention_vjp(
         ends = np.stack([target, lse, products], axis=-1)
         made["x"], total, slanted = np.empty(x.shape, x.dtype), None, None
         if "source" in wrt:
-            total, slanted = np.empty((shape[0], heads), compute), np.empty(x.shape, compute)
+            total, slanted = np.empty((pattern.shape[0], heads), compute), np.empty(x.shape, compute)
         sums = (made["x"], None, total, slanted)
-        _attend(indptr, indices, shape, gradient, ends, source, negative_slope, dropout, sums)
+        _attend(pattern, gradient, ends, source, negative_slope, dropout, sums)
         if slanted is not None:
             made["source"] = _dots(x, slanted, heads, compute) - total
     return made
 
 
 def _attend(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     ends: Array,
     target: Array,
@@ -131,24 +126,20 @@ def _attend(
 ) -> None:
     """The compiled pass over the edges: for a gradient, `ends` are (cols, heads, 3). `sums`: the result, `lse` and the state."""
     load, data, layout, _ = features_of(x, None, target.shape[1], target.dtype)
-    pattern = *pattern_bytes(indptr, indices), shape, indices.size
     drop = None if dropout is None else (dropout.threshold, dropout.scale, int(dropout.seed))
     how = as_bytes(ends), as_bytes(target), slope, drop, ends.ndim == 3
     out, lse, share, above = (None if part is None else as_bytes(part) for part in sums)
-    _ext.attention(run_on(), *pattern, load, data, layout, *how, cast(Any, out), lse, share, above, 0)
+    _ext.attention(run_on(), *arrays_of(pattern), load, data, layout, *how, cast(Any, out), lse, share, above, 0)
 
 
 def _dots(x: Array, y: Array, heads: int, dtype: np.dtype[Any]) -> Array:
     """Dot products of the heads of rows, (rows, heads)."""
     wide = (part.astype(dtype, copy=False).reshape(len(part), heads, part.shape[1] // heads) for part in (x, y))
-    made: Array = np.einsum("nhd,nhd->nh", *wide)
-    return made
+    return np.einsum("nhd,nhd->nh", *wide)
 
 
 def cosine_attention(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     *,
     beta: float,
@@ -162,17 +153,17 @@ def cosine_attention(
     Examples
     --------
     >>> x = np.array([[2.0, 0.0], [0.0, 1.0]])
-    >>> cosine_attention(np.array([0, 2, 2]), np.array([0, 1]), (2, 2), x, beta=np.log(3)).round(3)
+    >>> cosine_attention(Pattern(np.array([0, 2, 2]), np.array([0, 1]), (2, 2)), x, beta=np.log(3)).round(3)
     array([[1.5 , 0.25],
            [0.  , 0.  ]])
     """
     compute = np.dtype(np.float64) if x.dtype == np.float64 else np.dtype(np.float32)
     unit = unit_rows(x, compute)
-    scores = sddmm(indptr, indices, shape, unit, unit, op="dot", heads=1) * compute.type(beta)
+    scores = sddmm(pattern, unit, unit, op="dot", heads=1) * compute.type(beta)
     if lse is not None:
-        lse[...] = logsumexp(indptr, scores)
-    weights = edge_softmax(indptr, scores).ravel()
-    return spmm(indptr, indices, shape, x, nnz=indices.size, acc_dtype=compute, values=weights, out=out)
+        lse[...] = logsumexp(pattern.indptr, scores)
+    weights = edge_softmax(pattern, scores).ravel()
+    return spmm(pattern, x, acc_dtype=compute, values=weights, out=out)
 
 
 def unit_rows(x: Array, dtype: np.dtype[Any]) -> Array:

@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import sddmm as _ext
-from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
+from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.settings import run_on
+from bitsparse.backends.params import Pattern
 
 Array = NDArray[Any]
 
 
-def gatv2_scores(
-    indptr: Array, indices: Array, shape: tuple[int, int], x: Array, y: Array, weights: Array, *, negative_slope: float
-) -> Array:
+def gatv2_scores(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:
     """Dot products of `weights` with leaky relus of ``x[row] + y[column]`` for every edge and head, (nnz, heads), in edge order.
 
     Summed as dot products are: see :func:`bitsparse.backends.host.edges.sddmm.sddmm`.
@@ -31,16 +30,14 @@ def gatv2_scores(
     Examples
     --------
     >>> x, y = np.array([[1.0, 2.0]]), np.array([[1.0, -7.0]])
-    >>> gatv2_scores(np.array([0, 1]), np.array([0]), (1, 1), x, y, np.array([[1.0, 10.0]]), negative_slope=0.2)
+    >>> gatv2_scores(Pattern(np.array([0, 1]), np.array([0]), (1, 1)), x, y, np.array([[1.0, 10.0]]), negative_slope=0.2)
     array([[-8.]])
     """
-    result = np.empty((indices.size, len(weights)), x.dtype)
-    return _run(_ext.leaky_dots, indptr, indices, shape, x, y, weights, weights.shape[0], negative_slope, result)
+    result = np.empty((pattern.indices.size, len(weights)), x.dtype)
+    return _run(_ext.leaky_dots, pattern, x, y, weights, weights.shape[0], negative_slope, result)
 
 
-def steep_sums(
-    indptr: Array, indices: Array, shape: tuple[int, int], x: Array, y: Array, weights: Array, *, negative_slope: float
-) -> Array:
+def steep_sums(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:
     """Sums over each row of the edges' `weights`, times `negative_slope` where ``x[row] + y[column]`` is not positive.
 
     Parameters
@@ -57,18 +54,16 @@ def steep_sums(
     Examples
     --------
     >>> x, y = np.array([[1.0, 2.0]]), np.array([[1.0, -7.0]])
-    >>> steep_sums(np.array([0, 1]), np.array([0]), (1, 1), x, y, np.array([[10.0]]), negative_slope=0.2)
+    >>> steep_sums(Pattern(np.array([0, 1]), np.array([0]), (1, 1)), x, y, np.array([[10.0]]), negative_slope=0.2)
     array([[10.,  2.]])
     """
     result = np.empty(x.shape, x.dtype)
-    return _run(_ext.steep_sums, indptr, indices, shape, x, y, weights, weights.shape[1], negative_slope, result)
+    return _run(_ext.steep_sums, pattern, x, y, weights, weights.shape[1], negative_slope, result)
 
 
 def _run(
     compute: Callable[..., None],
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     y: Array,
     weights: Array,
@@ -76,8 +71,7 @@ def _run(
     slope: float,
     out: Array,
 ) -> Array:
-    pattern = *pattern_bytes(indptr, indices), shape, indices.size
     width = x.shape[1] // heads if heads else 0
     ends = as_bytes(x), as_bytes(y), heads, width
-    compute(run_on(), *pattern, x.dtype == np.float64, *ends, as_bytes(weights), slope, as_bytes(out))
+    compute(run_on(), *arrays_of(pattern), x.dtype == np.float64, *ends, as_bytes(weights), slope, as_bytes(out))
     return out

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import sddmm as _ext
-from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
+from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.settings import run_on
+from bitsparse.backends.params import Pattern
 
 Array = NDArray[Any]
 
@@ -18,9 +19,7 @@ _OPS = {"dot": 0, "add": 1, "mul": 2, "sub": 3, "div": 4}
 
 
 def sddmm(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     y: Array,
     *,
@@ -43,37 +42,27 @@ def sddmm(
     Examples
     --------
     >>> x = np.array([[1.0, 2.0]], np.float32)
-    >>> sddmm(np.array([0, 1]), np.array([0]), (1, 1), x, x, op="dot", heads=1)
+    >>> sddmm(Pattern(np.array([0, 1]), np.array([0]), (1, 1)), x, x, op="dot", heads=1)
     array([[5.]], dtype=float32)
     """
     columns = heads if op == "dot" else x.shape[1]
-    result = np.empty((indices.size, columns), x.dtype) if out is None else out
-    kind, width = (_TYPES[x.dtype.name], _OPS[op]), x.shape[1] // heads if heads else 0
-    _ext.sddmm(
-        run_on(),
-        *pattern_bytes(indptr, indices),
-        shape,
-        indices.size,
-        *kind,
-        as_bytes(x),
-        as_bytes(y),
-        heads,
-        width,
-        as_bytes(result),
-    )
+    result = np.empty((pattern.indices.size, columns), x.dtype) if out is None else out
+    kind, width = _TYPES[x.dtype.name], x.shape[1] // heads if heads else 0
+    left, right = as_bytes(x), as_bytes(y)
+    _ext.sddmm(run_on(), *arrays_of(pattern), kind, _OPS[op], left, right, heads, width, as_bytes(result))
     return result
 
 
-def edge_softmax(indptr: Array, scores: Array, *, out: Array | None = None) -> Array:
+def edge_softmax(pattern: Pattern, scores: Array, *, out: Array | None = None) -> Array:
     """Softmax of `scores` (nnz, heads), float32 or float64, over the edges of each row.
 
     Examples
     --------
-    >>> edge_softmax(np.array([0, 2, 3]), np.zeros((3, 1), np.float32))[:, 0]
+    >>> edge_softmax(Pattern(np.array([0, 2, 3]), np.zeros(3, int), (2, 1)), np.zeros((3, 1), np.float32))[:, 0]
     array([0.5, 0.5, 1. ], dtype=float32)
     """
     result = np.empty_like(scores) if out is None else out
-    nnz, heads = scores.shape
+    indptr, (nnz, heads) = pattern.indptr, scores.shape
     rows = as_bytes(indptr), indptr.dtype.itemsize == 8, indptr.size - 1, nnz
     _ext.edge_softmax(run_on(), *rows, scores.dtype == np.float64, as_bytes(scores), heads, as_bytes(result))
     return result

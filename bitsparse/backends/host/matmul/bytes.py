@@ -67,6 +67,47 @@ def product(
     _step(x, (x.shape[0], n, k), (as_bytes(panels), None, None), params, out, x.shape[0] * n * max(1, k // 8))
 
 
+def lines_of(weights: NDArray[Any]) -> NDArray[np.int32]:
+    """Weights ``(k, n)`` of up to 16 bits as :func:`sparse_product` reads them: a whole number of 16 to a line, zeros behind.
+
+    >>> lines_of(np.ones((5, 17), np.int8)).shape
+    (5, 32)
+    """
+    lines = np.zeros((weights.shape[0], row_bytes(weights.shape[1])), np.int32)
+    lines[:, : weights.shape[1]] = weights
+    return lines
+
+
+def sparse_product(
+    pattern: tuple[NDArray[np.int32], NDArray[np.int32]],
+    codes: NDArray[np.uint8] | None,
+    lines: NDArray[np.int32],
+    n: int,
+    params: EpilogueParams,
+    out: _Array,
+) -> None:
+    """Sparse codes, by the arrays of CSR, times weights, through the epilogue into `out` as in :func:`product`.
+
+    Without `codes` every entry is 1.
+
+    Examples
+    --------
+    >>> pattern, codes = (np.array([0, 2, 2], np.int32), np.array([0, 2], np.int32)), np.array([3, 200], np.uint8)
+    >>> out = np.empty((2, 2), np.float32)
+    >>> sparse_product(pattern, codes, lines_of(np.array([[1, 0], [9, 9], [-1, 2]])), 2, EpilogueParams(), out)
+    >>> out
+    array([[-197.,  400.],
+           [   0.,    0.]], dtype=float32)
+    """
+    indptr, indices = pattern
+    kind, shape = _kind(params), (indptr.size - 1, n)
+    run = run_on((indices.size + 4 * shape[0]) * max(1, n // 8))
+    dims, values = (*shape, lines.shape[0]), None if codes is None else as_bytes(codes)
+    chain, flat = chain_of(params, shape), lines.reshape(-1)
+    found_nan = _ext.sparse_step(run, flat, dims, indptr, indices, values, kind, chain, as_bytes(out))
+    _check.no_nan_in_epilogue("LowBitNetwork", bool(found_nan))
+
+
 def sums(
     x: NDArray[np.uint8],
     indptr: NDArray[np.int32],
@@ -132,11 +173,15 @@ def network(
     _check.no_nan_in_epilogue("LowBitNetwork", bool(found_nan))
 
 
+def _kind(params: EpilogueParams) -> int:
+    return _FLOAT if params.out == "float" else _BYTES
+
+
 def _step(
     x: _Array, dims: tuple[int, int, int], other: tuple[Any, Any, Any], params: EpilogueParams, out: _Array, work: int
 ) -> None:
     """A step with `other`: panels of weights, or the index arrays of neighbours."""
-    kind = _FLOAT if params.out == "float" else _BYTES
+    kind = _kind(params)
     chain = chain_of(params, dims[:2])
     found_nan = _ext.bytes_step(run_on(work), as_bytes(x), x.shape[1], dims, *other, kind, chain, as_bytes(out))
     _check.no_nan_in_epilogue("LowBitNetwork", bool(found_nan))

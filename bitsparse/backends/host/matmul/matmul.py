@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -11,7 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 from bitsparse import _check
 from bitsparse._ext import matmul as _ext
 from bitsparse.backends.host.buffers import as_bytes, dtype_code, fold_shape, strided
-from bitsparse.backends.host.settings import run_on, simd_level
+from bitsparse.backends.host.matmul.costs import BYTE, cost
+from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import (
     ACTIVATIONS,
     ENCODINGS,
@@ -22,15 +23,19 @@ from bitsparse.backends.params import (
     OperandParams,
     words_shape,
 )
+from bitsparse.errors import KernelError
+
+__all__ = ["CHOICES", "KERNELS", "Prepared", "candidates", "chain_of", "cost", "epilogue", "matmul", "prepare"]
 
 #: The kernels that can be forced by name.
-KERNELS = ("planes", "digits")
+KERNELS = ("planes", "digits", "bytes")
 #: The kernels that the cost model chooses among.
 CHOICES = KERNELS
 
 Array = NDArray[Any]
 
 _INT32, _INT64, _FLOAT, _BITS = range(4)
+_NUMBERS = {"planes": _ext.PLANES, "digits": _ext.DIGITS, "bytes": _ext.BYTES}
 
 
 def chain_of(params: EpilogueParams, shape: tuple[int, ...]) -> tuple[Any, ...]:
@@ -76,8 +81,14 @@ def _result(
     return kind, out
 
 
+#: The index of the one matrix of an operand without batches.
+_ONLY = np.zeros(1, np.int64)
+
+
 def _operand_index(lead: tuple[int, ...], batch: tuple[int, ...]) -> NDArray[np.int64]:
     """Which matrix of an operand each matrix of the result uses."""
+    if not batch:
+        return _ONLY
     index = np.arange(math.prod(lead), dtype=np.int64).reshape(lead)
     return np.ascontiguousarray(np.broadcast_to(index, batch)).reshape(-1)
 
@@ -106,7 +117,8 @@ def matmul(
     out
         Array for the result, written in place. When the epilogue produces NaN its content is unspecified.
     kernel
-        "planes": popcounts of pairs of bit planes. "digits": multiply-adds of short integers. The result is the same.
+        "planes": popcounts of pairs of bit planes. "digits": multiply-adds of short integers. "bytes": the same of bytes, four at a
+        time, for at most 8 bits of each operand. The result is the same.
 
     Returns
     -------
@@ -128,32 +140,69 @@ def matmul(
     array([[14]], dtype=int32)
     """
     a_lead, b_lead = a_words.shape[:-3], b_words.shape[:-3]
-    batch = np.broadcast_shapes(a_lead, b_lead)
-    m, n = a_words.shape[-3], b_words.shape[-3]
-    shape, acc_dtype, bits = (*batch, m, n), factors["acc_dtype"], (factors["a_bits"], factors["b_bits"])
-    kind, result = _result(shape, acc_dtype, epilogue, out)
-    # A step of the product takes 8 words of one plane pair about as long as an element takes elsewhere.
-    work = math.prod(shape) * max(1, a_words.shape[-1] * math.prod(bits) // 8)
-    operands = as_bytes(a_words), as_bytes(b_words), None if bitmap is None else as_bytes(bitmap)
-    counts = math.prod(a_lead), math.prod(b_lead), math.prod(batch)
-    batches = _operand_index(a_lead, batch), _operand_index(b_lead, batch), counts
-    encodings = ENCODINGS[factors["a_encoding"]], ENCODINGS[factors["b_encoding"]]
-    sums = np.dtype(acc_dtype) == np.int32, kind, None if epilogue is None else chain_of(epilogue, shape)
-    arguments = *operands, *batches, (m, n, factors["k"]), bits, encodings, *sums
-    found_nan = _ext.matmul(run_on(work), kernel == "digits", *arguments, as_bytes(result))
+    fixed, work = _fixed(a_words, b_lead, b_words.shape[-3], bitmap, kernel, factors)
+    shape = (*np.broadcast_shapes(a_lead, b_lead), a_words.shape[-3], b_words.shape[-3])
+    kind, result = _result(shape, factors["acc_dtype"], epilogue, out)
+    number, a, *others = fixed
+    chain = None if epilogue is None else chain_of(epilogue, shape)
+    arguments: tuple[Any, ...] = (run_on(work), number, a, as_bytes(b_words), *others, kind, chain, as_bytes(result))
+    found_nan = _ext.matmul(*arguments)
     if epilogue is not None:
         _check.no_nan_in_epilogue(epilogue.function, bool(found_nan))
     return result
 
 
+def _fixed(
+    a_words: NDArray[np.uint32],
+    b_lead: tuple[int, ...],
+    n: int,
+    bitmap: NDArray[np.uint32] | None,
+    kernel: str,
+    factors: Factors,
+) -> tuple[tuple[Any, ...], int]:
+    """What the compiled part takes besides a right operand and a result, and the work of the product."""
+    a_lead, m = a_words.shape[:-3], a_words.shape[-3]
+    batch = np.broadcast_shapes(a_lead, b_lead)
+    bits = factors["a_bits"], factors["b_bits"]
+    # A step of the product takes 8 words of one plane pair about as long as an element takes elsewhere.
+    work = math.prod(batch) * m * n * max(1, a_words.shape[-1] * math.prod(bits) // 8)
+    counts = math.prod(a_lead), math.prod(b_lead), math.prod(batch)
+    batches = _operand_index(a_lead, batch), _operand_index(b_lead, batch), counts
+    encodings = ENCODINGS[factors["a_encoding"]], ENCODINGS[factors["b_encoding"]]
+    operands = as_bytes(a_words), None if bitmap is None else as_bytes(bitmap)
+    narrow = np.dtype(factors["acc_dtype"]) == np.int32
+    return (_NUMBERS[kernel], *operands, *batches, (m, n, factors["k"]), bits, encodings, narrow), work
+
+
 class Prepared:
     """A product with one left operand: ``prepared(b_words, out, operand)`` is :func:`matmul` with the other arguments fixed."""
 
-    #: There is no shorter way, calls read the words of the left operand as they are then, and nothing is kept.
-    is_plain, keeps_left, nbytes = False, False, 0
+    #: Calls read the words of the left operand as they are then, and nothing is kept.
+    keeps_left, nbytes = False, 0
 
-    def __init__(self, a_words: NDArray[np.uint32], epilogue: EpilogueParams | None, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        a_words: NDArray[np.uint32],
+        right: tuple[tuple[int, ...], int],
+        epilogue: EpilogueParams | None,
+        arguments: dict[str, Any],
+    ) -> None:
         self._a_words, self._epilogue, self._arguments = a_words, epilogue, arguments
+        self._shape = (*np.broadcast_shapes(a_words.shape[:-3], right[0]), a_words.shape[-3], right[1])
+        #: Whether there is a shorter way, `run_plain`: for integers, of which there are some.
+        self.is_plain = epilogue is None and bool(a_words.size) and 0 not in (*self._shape, *right[0])
+        if self.is_plain:
+            factors = cast(Factors, {name: arguments[name] for name in Factors.__annotations__})
+            fixed, self._work = _fixed(a_words, *right, arguments["bitmap"], arguments["kernel"], factors)
+            self._product = _ext.PlainProduct(*fixed)
+
+    def run_plain(self, b_words: NDArray[np.uint32], out: Array | None = None) -> Array:
+        """The product with ``b_words``, into `out` if there is one: a C-contiguous array of the result's shape and dtype."""
+        result = np.empty(self._shape, self._arguments["acc_dtype"]) if out is None else out
+        if not b_words.flags.c_contiguous:
+            b_words = np.ascontiguousarray(b_words)
+        self._product(run_on(self._work), b_words.data.cast("B"), result.data.cast("B"))
+        return result
 
     def __call__(
         self, b_words: NDArray[np.uint32], out: Array | None = None, operand: OperandParams | None = None
@@ -181,8 +230,19 @@ def prepare(
     epilogue: EpilogueParams | None = None,
     **arguments: Any,
 ) -> Prepared:
-    """Products of one left operand with right operands of ``n`` columns and batch dimensions ``b_batch``; see :func:`matmul`."""
-    return Prepared(a_words, epilogue, arguments)
+    """Products of one left operand with right operands of ``n`` columns and batch dimensions ``b_batch``; see :func:`matmul`.
+
+    Raises
+    ------
+    KernelError
+        Kernel "bytes" does not take so many bits.
+    """
+    bits = arguments["a_bits"], arguments["b_bits"]
+    if arguments["kernel"] == "bytes" and max(bits) > BYTE:
+        raise KernelError(
+            f"matmul: kernel 'bytes' takes operands of up to {BYTE} bits, got {bits[0]} and {bits[1]}; choose another kernel or None"
+        )
+    return Prepared(a_words, (b_batch, n), epilogue, {"bitmap": None} | arguments)
 
 
 def epilogue(acc: Array, params: EpilogueParams) -> Array:
@@ -205,72 +265,6 @@ def epilogue(acc: Array, params: EpilogueParams) -> Array:
     return result
 
 
-class _Rates(NamedTuple):
-    """Nanoseconds on one thread of a 3.5 GHz Zen 4 core, random data, at one SIMD level."""
-
-    bit_mac: float  # planes: one bit times one bit
-    panel_bit: float  # planes: bringing one bit of b into panels
-    digit_mac: float  # digits: one digit times one digit
-    a_decode: tuple[float, float]  # digits: per element of a, and more for each of its bits
-    b_decode: tuple[float, float]  # digits: per element of b, and more for each of its bits
-
-
-# Measured with 512 x 4096 x 512 products (the rates per product), and with 8 x 4096 x 4096 and 4096 x 4096 x 8 ones
-# (what remains per element of b and of a), at 1 x 1, 1 x 8, 8 x 1 and 8 x 8 bits.
-_RATES = {
-    "scalar": _Rates(0.0135, 0.03, 0.34, (1.0, 0.5), (2.5, 0.5)),
-    "avx2": _Rates(0.0022, 0.02, 0.0175, (0.39, 0.075), (2.0, 0.075)),
-    "avx512": _Rates(0.0009, 0.008, 0.011, (0.08, 0.032), (1.66, 0.027)),
-}
-
-
-def _digit_products(a_bits: int, b_bits: int) -> int:
-    """Products of digits that the digits kernel forms: widths of at most 15 bits each and 22 together."""
-    best = a_bits * b_bits
-    for a_digits in range(1, a_bits + 1):
-        for b_digits in range(1, b_bits + 1):
-            a_width, b_width = -(-a_bits // a_digits), -(-b_bits // b_digits)
-            if max(a_width, b_width) <= 15 and a_width + b_width <= 22:
-                best = min(best, a_digits * b_digits)
-    return best
-
-
-def cost(
-    kernel: str,
-    m: int,
-    n: int,
-    k: int,
-    a_bits: int,
-    b_bits: int,
-    share_nonzero: float = 1.0,
-    *,
-    level: str | None = None,
-) -> float:
-    """Estimated nanoseconds of :func:`matmul` on one thread.
-
-    Both kernels spread over threads alike, so that the smaller estimate wins.
-
-    Parameters
-    ----------
-    kernel
-        "planes" or "digits".
-    share_nonzero
-        Share of the 8 x 128 tiles of ``a`` that are not skipped.
-    level
-        SIMD level; the one in use if ``None``.
-
-    Examples
-    --------
-    >>> cost("planes", 4096, 4096, 4096, 1, 1, level="avx512") < cost("digits", 4096, 4096, 4096, 1, 1, level="avx512")
-    True
-    >>> cost("planes", 4096, 4096, 4096, 8, 8, level="avx512") < cost("digits", 4096, 4096, 4096, 8, 8, level="avx512")
-    False
-    """
-    rates = _RATES[simd_level() if level is None else level]
-    rows, cols, depth = -(-m // 8) * 8, -(-n // 16) * 16, -(-k // 128) * 128
-    products = rows * cols * depth * share_nonzero
-    if kernel == "planes":
-        return rates.bit_mac * products * a_bits * b_bits + rates.panel_bit * cols * depth * b_bits
-    a_decode = (rates.a_decode[0] + rates.a_decode[1] * a_bits) * rows * depth
-    b_decode = (rates.b_decode[0] + rates.b_decode[1] * b_bits) * cols * depth
-    return rates.digit_mac * products * _digit_products(a_bits, b_bits) + a_decode + b_decode
+def candidates(a_words: Array, *, n: int, b_batch: tuple[int, ...], plain: bool, **factors: Unpack[Factors]) -> Any:
+    """The kernels among which costs decide: any operands' are the same here."""
+    return CHOICES

@@ -10,15 +10,17 @@ from numpy.typing import NDArray
 from bitsparse._ext import sample as _ext
 from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import ENCODINGS, CodeFeatures
+from bitsparse.backends.params import ENCODINGS, CodeFeatures, Sampling
 
 Array = NDArray[Any]
 
 STRATEGIES = ("aes", "afs", "sfs", "uniform", "all")
 _NOTHING = np.empty(0, np.uint8)
+_EVERY_EDGE = Sampling()
 
 
-def _sampler(strategy: str, width: int, seed: int, stream: int) -> tuple[int, int, int, int]:
+def _sampler(sampling: Sampling) -> tuple[int, int, int, int]:
+    width, strategy, seed, stream = sampling
     return STRATEGIES.index(strategy), width, seed, stream
 
 
@@ -52,7 +54,7 @@ def sample_edges(
     """
     rows, nnz = indptr.size - 1, int(indptr[-1])
     pattern = (as_bytes(indptr), indptr.dtype.itemsize == 8, rows, nnz)
-    sampler = _sampler(strategy, width, seed, stream)
+    sampler = _sampler(Sampling(width, strategy, seed, stream))
     starts = np.zeros(rows + 1, np.int64)
     counts = np.empty(rows, np.int64)
     _ext.counts(run_on(rows), *pattern, sampler, as_bytes(counts))
@@ -66,11 +68,8 @@ def gather(
     indptr: Array,
     indices: Array,
     x: Array | CodeFeatures,
+    sampling: Sampling = _EVERY_EDGE,
     *,
-    width: int = 1,
-    strategy: str = "all",
-    seed: int = 0,
-    stream: int = 0,
     values: Array | None = None,
     col_scale: Array | None = None,
     row_scale: Array | None = None,
@@ -88,8 +87,8 @@ def gather(
         CSR pattern, int32 or int64.
     x
         float32 or float64 ``(n, features)``, or codes of 1, 2, 4 or 8 bits side by side, dequantised on the fly in float32.
-    width, strategy, seed, stream
-        As in :func:`sample_edges`; "all" takes every edge.
+    sampling
+        Takes every edge unless given.
     values, col_scale, row_scale
         ``(nnz,)``, ``(n,)`` and ``(m,)`` of the result's dtype, or None.
 
@@ -113,8 +112,10 @@ def gather(
         bits = encoding = 0
         affine = (_NOTHING, (0, 0), _NOTHING, (0, 0))
     out = np.empty((rows, features), dtype)
-    work = min(indices.size, rows * width if strategy != "all" else indices.size) * features + out.size
-    pattern = *pattern_bytes(indptr, indices), rows, cols, _sampler(strategy, width, seed, stream)
+    work = (
+        min(indices.size, rows * sampling.width if sampling.strategy != "all" else indices.size) * features + out.size
+    )
+    pattern = *pattern_bytes(indptr, indices), rows, cols, _sampler(sampling)
     codes = kind, as_bytes(data), features, bits, encoding, *affine
     factors = _given(values), _given(col_scale), _given(row_scale), rescale, mean
     arguments = *pattern, *codes, *factors

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import build as _ext
-from bitsparse.backends.host.buffers import as_bytes
-from bitsparse.backends.host.settings import get_num_threads
+from bitsparse.backends.host.buffers import as_bytes, items_of
+from bitsparse.backends.host.settings import get_num_threads, run_on
+from bitsparse.backends.host.sparse.entries import gather
 from bitsparse.backends.params import packed_words
 
 #: How many columns per entry a window may span before its entries are sorted instead of marked in a panel (a power of two).
@@ -101,6 +102,47 @@ def validate_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> str:
     return {_ext.OK: "canonical", _ext.DUPLICATE: "duplicates", _ext.UNSORTED: "unsorted"}[code]
 
 
+def transpose_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> tuple[Index, Index, Index]:
+    """The transposed pattern ``(indptr_T, indices_T, order)`` of a canonical one; entry k of it is entry ``order[k]``.
+
+    Where the pattern is its own transpose, the first two are the arrays that were given.
+
+    Examples
+    --------
+    >>> transpose_csr(np.array([0, 2, 2]), np.array([0, 2]), (2, 3))
+    (array([0, 1, 1, 2]), array([0, 0]), array([0, 1]))
+    """
+    starts, rows, order, _, same = _ext.transpose(
+        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, get_num_threads()
+    )
+    assert order is not None
+    return (indptr, indices, order) if same else (starts, rows, order)
+
+
+def transpose_entries(
+    indptr: Index, indices: Index, values: NDArray[Any] | None, shape: tuple[int, int]
+) -> tuple[Index, Index, NDArray[Any] | None]:
+    """The transpose ``(indptr_T, indices_T, values_T)`` of a canonical pattern and of the values of its entries, along their first axis.
+
+    Where the pattern is its own transpose, the first two are the arrays that were given.
+
+    Examples
+    --------
+    >>> transpose_entries(np.array([0, 2, 2]), np.array([0, 2]), np.array([5, 6]), (2, 3))
+    (array([0, 1, 1, 2]), array([0, 0]), array([5, 6]))
+    """
+    data, item = items_of(values)
+    starts, rows, order, moved, same = _ext.transpose(
+        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, get_num_threads(), data, item
+    )
+    turned = None
+    if values is not None and order is not None:
+        turned = gather(values, order)
+    elif values is not None and moved is not None:
+        turned = moved.view(values.dtype).reshape(values.shape)
+    return (indptr, indices, turned) if same else (starts, rows, turned)
+
+
 def tile_starts(indptr: Index, indices: Index, shape: tuple[int, int], window: int, width: int) -> Index:
     """Where the non-empty tiles of each window start, if they are numbered one window after the other.
 
@@ -115,7 +157,7 @@ def tile_starts(indptr: Index, indices: Index, shape: tuple[int, int], window: i
     if width < 1 or width != 1 << shift:
         raise ValueError(f"tile_starts: width is {width}, but a power of two is needed")
     return _ext.tile_starts(
-        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, window, shift, SPREAD, get_num_threads()
+        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, window, shift, SPREAD, run_on()
     )
 
 
@@ -131,14 +173,12 @@ def translate(
     cols_indptr, cols, edge_col : ndarray
         As :class:`bitsparse.TCTiledCSR` defines them.
     """
-    return _ext.translate(
-        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, window, SPREAD, get_num_threads()
-    )
+    return _ext.translate(as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, window, SPREAD, run_on())
 
 
 def frdc(indptr: Index, indices: Index, shape: tuple[int, int]) -> tuple[Index, Index, NDArray[np.uint16]]:
     """4 x 4 bit blocks (BitGNN section 3.2) of a canonical CSR pattern: ``(indptr, indices, tiles)``."""
-    return _ext.frdc(as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, SPREAD, get_num_threads())
+    return _ext.frdc(as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, SPREAD, run_on())
 
 
 def frdc_to_csr(

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from bitsparse._ext import spmm as _ext
 from bitsparse.backends.host.bits import pack as _bits
-from bitsparse.backends.host.buffers import as_bytes
+from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import ENCODINGS, PackedFeatures
+from bitsparse.backends.params import ENCODINGS, PackedFeatures, Pattern
 from bitsparse.backends.reductions import REDUCTIONS
 
 Array = NDArray[Any]
@@ -44,12 +44,9 @@ def longest_row(indptr: Array, nnz: int) -> int:
 
 
 def spmm(
-    indptr: Array,
-    indices: Array | None,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     *,
-    nnz: int,
     acc_dtype: Any,
     heads: int = 1,
     values: Array | None = None,
@@ -66,8 +63,8 @@ def spmm(
 
     Parameters
     ----------
-    indptr, indices : ndarray of int32 or int64
-        The pattern, of one dtype. `indices` None means that edge e belongs to row e of `x`.
+    pattern : Pattern
+        Indices of int32 or int64, of one dtype; none where edge e belongs to row e of `x`.
     x : ndarray (cols, heads * width), or words (cols, heads, words) with `packed`
     acc_dtype : float32, float64, int32 or int64
         What sums are held in, and the dtype of the result, but for 16-bit floats, which are rounded back. The caller has made sure that
@@ -82,7 +79,7 @@ def spmm(
     Examples
     --------
     >>> x = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
-    >>> spmm(np.array([0, 2, 2]), np.array([0, 1]), (2, 2), x, nnz=2, acc_dtype=np.float32, reduce="mean")
+    >>> spmm(Pattern(np.array([0, 2, 2]), np.array([0, 1]), (2, 2)), x, acc_dtype=np.float32, reduce="mean")
     array([[2., 3.],
            [0., 0.]], dtype=float32)
     """
@@ -91,9 +88,7 @@ def spmm(
     load, data, layout, packed = features_of(x, packed, heads, acc)
     width = layout[4]
     dtype = x.dtype if packed is None and x.dtype.name in ("float16", "bfloat16") else acc
-    result = out if out is not None and not integral_mean else np.empty((shape[0], heads * width), dtype)
-    columns = None if indices is None else as_bytes(indices)
-    pattern = as_bytes(indptr), columns, indptr.dtype.itemsize == 8, shape, nnz
+    result = out if out is not None and not integral_mean else np.empty((pattern.shape[0], heads * width), dtype)
     weights = None if values is None else as_bytes(values.astype(acc, copy=False))
     codes: tuple[int, int] = (1, 0)
     affine: tuple[int, Any, Any] = (_AFFINES[None], None, None)
@@ -104,11 +99,12 @@ def spmm(
     number = REDUCTIONS["sum" if integral_mean else reduce].number
     features = load, number, data, layout, *codes
     factors = weights, max(1, _value_heads(values)), _floats(row_scale), _floats(col_scale), *affine
-    arguments = *pattern, *features, *factors
-    _ext.spmm(run_on(nnz * heads * width), *arguments, as_bytes(result), 0)
+    arrays = arrays_of(pattern)
+    arguments = *arrays, *features, *factors
+    _ext.spmm(run_on(arrays[-1] * heads * width), *arguments, as_bytes(result), 0)
     if not integral_mean:
         return result
-    count = np.maximum(np.diff(indptr), 1).astype(np.float32)[:, None]
+    count = np.maximum(np.diff(pattern.indptr), 1).astype(np.float32)[:, None]
     return np.divide(result.astype(np.float32), count, out=out)
 
 
@@ -124,7 +120,7 @@ class Sums:
 
     Examples
     --------
-    >>> sums = Sums(np.array([0, 2]), np.array([0, 1]), (1, 2), nnz=2, dtype=np.dtype(np.float64), columns=1)
+    >>> sums = Sums(Pattern(np.array([0, 2]), np.array([0, 1]), (1, 2)), dtype=np.dtype(np.float64), columns=1)
     >>> sums(np.array([[1.0], [2.0]]), None, out := np.empty((1, 1)))
     >>> out
     array([[3.]])
@@ -132,11 +128,8 @@ class Sums:
 
     def __init__(
         self,
-        indptr: Array,
-        indices: Array,
-        shape: tuple[int, int],
+        pattern: Pattern,
         *,
-        nnz: int,
         dtype: np.dtype[Any],
         columns: int,
         heads: int = 1,
@@ -146,10 +139,11 @@ class Sums:
         reduce: str = "sum",
     ) -> None:
         load = _LOADS[dtype.name, "float64" if dtype == np.float64 else "float32"]
-        pattern = as_bytes(indptr), as_bytes(indices), indptr.dtype.itemsize == 8, shape, nnz
         features = load, REDUCTIONS[reduce].number, _layout(dtype, columns, heads)
-        self._sums = _ext.Sums(*pattern, *features, _value_heads(values), _floats(row_scale), _floats(col_scale))
-        self._work = nnz * columns
+        self._sums = _ext.Sums(
+            *arrays_of(pattern), *features, _value_heads(values), _floats(row_scale), _floats(col_scale)
+        )
+        self._work = pattern.nnz * columns
 
     def __call__(self, x: Any, values: Any, out: Any) -> None:
         """Sums into `out`; arrays in C order or their addresses."""

@@ -130,13 +130,14 @@ def calibrate(x: Array, granularity: str) -> tuple[Array, Array, bool]:
     return np.asarray(low + x.dtype.type(0)), np.asarray(high + x.dtype.type(0)), finite
 
 
-def round_to_integers(v: Array, rounding: str, seed: int, stream: int) -> Array:
-    """``v`` (float32 or float64) rounded to integers of its dtype; stochastic draws go by C-order logical index."""
+def round_to_integers(v: Array, rounding: str, seed: int, stream: int, first_index: int = 0) -> Array:
+    """``v`` (float32 or float64) rounded to integers of its dtype; stochastic draws go by C-order logical index, from the first one on."""
     if rounding == "floor":
         return np.asarray(np.floor(v))
     if rounding == "nearest":
         return np.asarray(np.rint(v))  # ties to even
-    half_words = stochastic_bits(np.arange(v.size, dtype=np.uint64), seed, stream).reshape(v.shape)
+    index = np.uint64(first_index) + np.arange(v.size, dtype=np.uint64)
+    half_words = stochastic_bits(index, seed, stream).reshape(v.shape)
     # inf - inf is NaN, which compares false, and the infinity is clipped later
     with np.errstate(invalid="ignore", over="ignore"):
         return round_stochastic(v, half_words)
@@ -151,7 +152,7 @@ def quantize_codes(x: Array, bits: int, how: Mapping[str, Any]) -> NDArray[np.in
         v = v / how["divisor"]
         v = v * dtype.type(how["multiplier"])
     assert v.dtype == dtype
-    whole = round_to_integers(v, how["rounding"], how["seed"], how["stream"])
+    whole = round_to_integers(v, how["rounding"], how["seed"], how["stream"], how.get("first_index", 0))
     q = np.clip(whole, dtype.type(how["qmin"]), dtype.type(how["qmax"])).astype(np.int64)
     return np.asarray(q & ((1 << bits) - 1))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import Dropout
+from bitsparse.backends.params import Dropout, Pattern
 from bitsparse.backends.reference.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.reference.scalar import edges_kept
 from bitsparse.backends.reference.spmm.spmm import spmm
@@ -16,9 +16,7 @@ Array = NDArray[Any]
 
 
 def attention(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     source: Array,
     target: Array,
@@ -34,29 +32,28 @@ def attention(
     Examples
     --------
     >>> one = np.ones((2, 1), np.float32)
-    >>> attention(np.array([0, 2]), np.array([0, 1]), (1, 2), np.array([[2.0], [4.0]], np.float32), one, one[:1], negative_slope=0.2)
+    >>> pattern = Pattern(np.array([0, 2]), np.array([0, 1]), (1, 2))
+    >>> attention(pattern, np.array([[2.0], [4.0]], np.float32), one, one[:1], negative_slope=0.2)
     array([[3.]], dtype=float32)
     """
-    heads = source.shape[1]
-    scores = sddmm(indptr, indices, shape, target, source, op="add", heads=heads)
+    (indptr, indices, shape, _), heads = pattern, source.shape[1]
+    scores = sddmm(pattern, target, source, op="add", heads=heads)
     steep = scores > 0
     scores = np.where(scores >= 0, scores, scores * scores.dtype.type(negative_slope))
     if lse is not None:
         lse[...] = logsumexp(indptr, scores)
-    weights = edge_softmax(indptr, scores)
+    weights = edge_softmax(pattern, scores)
     rows = np.repeat(np.arange(shape[0]), indptr[1:] - indptr[:-1])
     dropped = weights * _factors(rows, indices, heads, dropout, source.dtype)
-    how: dict[str, Any] = {"nnz": indices.size, "acc_dtype": source.dtype, "heads": heads}
+    how: dict[str, Any] = {"acc_dtype": source.dtype, "heads": heads}
     if state is not None:
         state[0][...] = _summed(np.where(steep, weights, 0), rows, shape[0])
-        spmm(indptr, indices, shape, x, values=np.where(steep, dropped, 0).astype(source.dtype), **how, out=state[1])
-    return spmm(indptr, indices, shape, x, values=dropped, **how, out=out)
+        spmm(pattern, x, values=np.where(steep, dropped, 0).astype(source.dtype), **how, out=state[1])
+    return spmm(pattern, x, values=dropped, **how, out=out)
 
 
 def attention_vjp(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     source: Array,
     target: Array,
@@ -74,11 +71,12 @@ def attention_vjp(
     Examples
     --------
     >>> one, none = np.ones((1, 1)), np.zeros((2, 1))
-    >>> turned = np.array([0, 2]), np.array([0, 1]), (1, 2)
+    >>> turned = Pattern(np.array([0, 2]), np.array([0, 1]), (1, 2))
     >>> state = none, np.ones((2, 1)), none, none
-    >>> attention_vjp(*turned, one, none[:1], np.ones((2, 1)), np.array([[3.0], [4.0]]), state, negative_slope=0.2)["x"]
+    >>> attention_vjp(turned, one, none[:1], np.ones((2, 1)), np.array([[3.0], [4.0]]), state, negative_slope=0.2)["x"]
     array([[7.]])
     """
+    indptr, indices, shape, _ = pattern
     heads, nodes = source.shape[1], np.repeat(np.arange(shape[0]), indptr[1:] - indptr[:-1])
     z = (source[nodes] + target[indices]).astype(np.float64)
     slopes = np.where(z > 0, 1, negative_slope)
@@ -113,9 +111,7 @@ def _summed(edges: Array, nodes: Array, count: int) -> Array:
 
 
 def cosine_attention(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     *,
     beta: float,
@@ -127,7 +123,7 @@ def cosine_attention(
     Examples
     --------
     >>> x = np.array([[2.0, 0.0], [0.0, 1.0]])
-    >>> cosine_attention(np.array([0, 2, 2]), np.array([0, 1]), (2, 2), x, beta=np.log(3)).round(3)
+    >>> cosine_attention(Pattern(np.array([0, 2, 2]), np.array([0, 1]), (2, 2)), x, beta=np.log(3)).round(3)
     array([[1.5 , 0.25],
            [0.  , 0.  ]])
     """
@@ -137,11 +133,11 @@ def cosine_attention(
     wide = np.ldexp(wide, -np.frexp(np.abs(wide).max(axis=1, initial=0.0, keepdims=True))[1])
     norms = np.sqrt((wide * wide).sum(axis=1, keepdims=True))
     unit = (wide / np.where(norms == 0, 1, norms)).astype(compute)
-    scores = sddmm(indptr, indices, shape, unit, unit, op="dot", heads=1) * compute.type(beta)
+    scores = sddmm(pattern, unit, unit, op="dot", heads=1) * compute.type(beta)
     if lse is not None:
-        lse[...] = logsumexp(indptr, scores)
-    weights = edge_softmax(indptr, scores).ravel()
-    return spmm(indptr, indices, shape, x, nnz=indices.size, acc_dtype=compute, values=weights, out=out)
+        lse[...] = logsumexp(pattern.indptr, scores)
+    weights = edge_softmax(pattern, scores).ravel()
+    return spmm(pattern, x, acc_dtype=compute, values=weights, out=out)
 
 
 def logsumexp(indptr: Array, scores: Array) -> Array:

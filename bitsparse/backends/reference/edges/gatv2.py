@@ -7,43 +7,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import SEGMENT
+from bitsparse.backends.params import SEGMENT, Pattern
 from bitsparse.backends.reference.edges.sddmm import sddmm
 from bitsparse.backends.reference.scalar import lane_sum
 
 Array = NDArray[Any]
 
 
-def gatv2_scores(
-    indptr: Array, indices: Array, shape: tuple[int, int], x: Array, y: Array, weights: Array, *, negative_slope: float
-) -> Array:
+def gatv2_scores(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:
     """Dot products of `weights` with leaky relus of ``x[row] + y[column]``; see the host's function of the same name.
 
     Examples
     --------
     >>> x, y = np.array([[1.0, 2.0]]), np.array([[1.0, -7.0]])
-    >>> gatv2_scores(np.array([0, 1]), np.array([0]), (1, 1), x, y, np.array([[1.0, 10.0]]), negative_slope=0.2)
+    >>> gatv2_scores(Pattern(np.array([0, 1]), np.array([0]), (1, 1)), x, y, np.array([[1.0, 10.0]]), negative_slope=0.2)
     array([[-8.]])
     """
-    both = sddmm(indptr, indices, shape, x, y, op="add", heads=len(weights))
+    both = sddmm(pattern, x, y, op="add", heads=len(weights))
     with np.errstate(all="ignore"):
         leaky = np.where(both < 0, both * both.dtype.type(negative_slope), both)
-        return lane_sum(leaky.reshape(indices.size, *weights.shape) * weights)
+        return lane_sum(leaky.reshape(pattern.indices.size, *weights.shape) * weights)
 
 
-def steep_sums(
-    indptr: Array, indices: Array, shape: tuple[int, int], x: Array, y: Array, weights: Array, *, negative_slope: float
-) -> Array:
+def steep_sums(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:
     """Sums of the edges' `weights`, less where ``x[row] + y[column]`` is not positive; see the host's function of the same name.
 
     Examples
     --------
     >>> x, y = np.array([[1.0, 2.0]]), np.array([[1.0, -7.0]])
-    >>> steep_sums(np.array([0, 1]), np.array([0]), (1, 1), x, y, np.array([[10.0]]), negative_slope=0.2)
+    >>> steep_sums(Pattern(np.array([0, 1]), np.array([0]), (1, 1)), x, y, np.array([[10.0]]), negative_slope=0.2)
     array([[10.,  2.]])
     """
-    heads, columns = weights.shape[1], x.shape[1]
-    both = sddmm(indptr, indices, shape, x, y, op="add", heads=heads).reshape(indices.size, heads, columns // heads)
+    (indptr, indices, *_), heads, columns = pattern, weights.shape[1], x.shape[1]
+    both = sddmm(pattern, x, y, op="add", heads=heads).reshape(indices.size, heads, columns // heads)
     with np.errstate(all="ignore"):
         terms = np.where(both > 0, weights[..., None], (weights * weights.dtype.type(negative_slope))[..., None])
         terms, result = terms.reshape(indices.size, columns), np.zeros(x.shape, x.dtype)

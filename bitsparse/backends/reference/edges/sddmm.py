@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import SEGMENT
+from bitsparse.backends.params import SEGMENT, Pattern
 from bitsparse.backends.reference.scalar import into, lane_sum
 
 Array = NDArray[Any]
@@ -15,9 +15,7 @@ _f32 = np.float32
 
 
 def sddmm(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     y: Array,
     *,
@@ -30,9 +28,10 @@ def sddmm(
     Examples
     --------
     >>> x = np.array([[1.0, 2.0]], np.float32)
-    >>> sddmm(np.array([0, 1]), np.array([0]), (1, 1), x, x, op="dot", heads=1)
+    >>> sddmm(Pattern(np.array([0, 1]), np.array([0]), (1, 1)), x, x, op="dot", heads=1)
     array([[5.]], dtype=float32)
     """
+    indptr, indices, shape, _ = pattern
     starts = indptr.astype(np.int64)
     rows = np.repeat(np.arange(shape[0]), starts[1:] - starts[:-1])
     if indices.size and (indices.min() < 0 or indices.max() >= shape[1]):
@@ -53,15 +52,15 @@ def sddmm(
     return into(out, result)
 
 
-def edge_softmax(indptr: Array, scores: Array, *, out: Array | None = None) -> Array:
+def edge_softmax(pattern: Pattern, scores: Array, *, out: Array | None = None) -> Array:
     """Softmax of `scores` (nnz, heads) over the edges of each row.
 
     Examples
     --------
-    >>> edge_softmax(np.array([0, 2, 3]), np.zeros((3, 1), np.float32))[:, 0]
+    >>> edge_softmax(Pattern(np.array([0, 2, 3]), np.zeros(3, int), (2, 1)), np.zeros((3, 1), np.float32))[:, 0]
     array([0.5, 0.5, 1. ], dtype=float32)
     """
-    result = np.empty_like(scores)
+    indptr, result = pattern.indptr, np.empty_like(scores)
     for first, end in zip(indptr[:-1].tolist(), indptr[1:].tolist(), strict=True):
         if first == end:
             continue

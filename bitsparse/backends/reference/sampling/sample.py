@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import CodeFeatures
+from bitsparse._records import as_dict
+from bitsparse.backends.params import CodeFeatures, Sampling
 from bitsparse.backends.reference.bits.pack import codes_to_values, words_to_codes
 from bitsparse.backends.reference.scalar import philox4x32_10
 
 Array = NDArray[Any]
 
 STRATEGIES = ("aes", "afs", "sfs", "uniform", "all")
+_EVERY_EDGE = Sampling()
 
 
 def _positions(row: int, nnz: int, width: int, strategy: str, seed: int, stream: int) -> Iterator[int]:
@@ -65,11 +67,8 @@ def gather(
     indptr: Array,
     indices: Array,
     x: Array | CodeFeatures,
+    sampling: Sampling = _EVERY_EDGE,
     *,
-    width: int = 1,
-    strategy: str = "all",
-    seed: int = 0,
-    stream: int = 0,
     values: Array | None = None,
     col_scale: Array | None = None,
     row_scale: Array | None = None,
@@ -79,7 +78,7 @@ def gather(
     """Weighted sums in the order of sampling, one rounding a step, in float64 for float64 features and else in float32."""
     real = _real(x) if isinstance(x, CodeFeatures) else x
     one = real.dtype.type(1)
-    starts, edges = sample_edges(indptr, width=width, strategy=strategy, seed=seed, stream=stream)
+    starts, edges = sample_edges(indptr, **as_dict(sampling))
     out = np.zeros((indptr.size - 1, real.shape[1]), real.dtype)
     # Overflow and NaN in the features follow IEEE rules, as in C.
     with np.errstate(over="ignore", invalid="ignore"):

@@ -59,6 +59,24 @@ def validate_csr(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, 
     return "duplicates" if any(len(set(row)) < len(row) for row in rows) else "canonical"
 
 
+def transpose_csr(
+    indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Entries sorted by column and row; see the host backend."""
+    entries = _entries(indptr, indices)
+    order = sorted(range(len(entries)), key=lambda at: entries[at][::-1])
+    starts, rows = _pattern([entries[at][::-1] for at in order], shape[1], indptr.dtype)
+    return starts, rows, np.array(order, indptr.dtype)
+
+
+def transpose_entries(
+    indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any] | None, shape: tuple[int, int]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """The transposed pattern, and the values in its order; see the host backend."""
+    starts, rows, order = transpose_csr(indptr, indices, shape)
+    return starts, rows, None if values is None else values[order]
+
+
 def tile_starts(
     indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], window: int, width: int
 ) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import SEGMENT, PackedFeatures
+from bitsparse.backends.params import SEGMENT, PackedFeatures, Pattern
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.backends.reference.bits import pack as _bits
 from bitsparse.backends.reference.scalar import into
@@ -32,12 +32,9 @@ def longest_row(indptr: Array, nnz: int) -> int:
 
 
 def spmm(
-    indptr: Array,
-    indices: Array | None,
-    shape: tuple[int, int],
+    pattern: Pattern,
     x: Array,
     *,
-    nnz: int,
     acc_dtype: Any,
     heads: int = 1,
     values: Array | None = None,
@@ -52,11 +49,11 @@ def spmm(
     Examples
     --------
     >>> x = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
-    >>> spmm(np.array([0, 2, 2]), np.array([0, 1]), (2, 2), x, nnz=2, acc_dtype=np.float32, reduce="mean")
+    >>> spmm(Pattern(np.array([0, 2, 2]), np.array([0, 1]), (2, 2)), x, acc_dtype=np.float32, reduce="mean")
     array([[2., 3.],
            [0., 0.]], dtype=float32)
     """
-    acc = np.dtype(acc_dtype)
+    (indptr, indices, shape, _), nnz, acc = pattern, pattern.nnz, np.dtype(acc_dtype)
     longest_row(indptr, nnz)
     columns = np.arange(nnz) if indices is None else indices.astype(np.int64)
     if nnz and (columns.min() < 0 or columns.max() >= shape[1]):

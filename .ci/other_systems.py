@@ -1,0 +1,98 @@
+"""Build the compiled part for systems that are not here: ``other_systems.py FOLDER``.
+
+Runs in an environment with ziglang, meson, ninja and Cython: Zig's C compiler is Clang with the C libraries of other systems. For macOS the
+modules are compiled and linked as Meson does it; the C files are compiled once more for Windows, with the same options. There they may ask
+nothing of the compiler's run-time library, which Clang does not link by default (128-bit division and ``__builtin_cpu_supports`` would).
+Nothing is run.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MACOS, WINDOWS = "x86_64-macos.11.0", "x86_64-windows-gnu"
+CROSS = """[binaries]
+c = [{python!r}, '-m', 'ziglang', 'cc', '-target', {target!r}]
+ar = [{python!r}, '-m', 'ziglang', 'ar']
+strip = ['true']
+[host_machine]
+system = 'darwin'
+cpu_family = 'x86_64'
+cpu = 'x86_64'
+endian = 'little'
+"""
+#: What the C files may ask of Windows: its C library, and the check of the stack, which is part of every linker's defaults.
+LIBRARY = {
+    *("calloc", "malloc", "realloc", "free", "memcpy", "memset", "memmove", "memcmp", "qsort"),
+    *("exp", "log", "expf", "floor", "floorf", "fmaf", "sqrt", "rint", "rintf"),
+    *("__imp__aligned_malloc", "__imp__aligned_free", "___chkstk_ms"),
+}
+
+
+def meson(*arguments: str | Path) -> None:
+    """Run Meson, and show what it said if it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mesonbuild.mesonmain", *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"other_systems: meson {arguments[0]} failed\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
+
+
+def symbols(path: Path) -> tuple[set[str], set[str]]:
+    """External names that an object file of Windows (COFF) defines, and those that it asks for."""
+    data = path.read_bytes()
+    at, count = struct.unpack_from("<II", data, 8)
+    names = at + 18 * count
+    defined: set[str] = set()
+    asked: set[str] = set()
+    i = 0
+    while i < count:
+        name, value, section, _, storage, extra = struct.unpack_from("<8sIhHBB", data, at + 18 * i)
+        if name[:4] == bytes(4):
+            start = names + struct.unpack_from("<I", name, 4)[0]
+            name = data[start : data.index(b"\0", start)]
+        if storage == 2:  # external; without a section and a size it is defined elsewhere
+            (defined if section or value else asked).add(name.rstrip(b"\0").decode())
+        i += 1 + extra
+    return defined, asked
+
+
+def main(folder: Path) -> None:
+    """Build for macOS, compile for Windows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cross, build = folder / "macos.ini", folder / "macos"
+    cross.write_text(CROSS.format(python=sys.executable, target=MACOS), encoding="utf-8")
+    meson("setup", build, ROOT, "--cross-file", cross, "-Dopenmp=disabled")
+    meson("compile", "-C", build)
+    modules = sorted(path.name for path in build.glob("_ext/*.so"))
+    print(f"{MACOS}: {len(modules)} modules built")
+
+    defined: set[str] = set()
+    asked: set[str] = set()
+    files = 0
+    for one in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        if not Path(one["directory"], one["file"]).resolve().is_relative_to(ROOT / "_ext"):
+            continue  # what Cython made
+        target = folder / f"{files}.obj"
+        command = shlex.split(one["command"])
+        command[command.index(MACOS)] = WINDOWS
+        command[command.index("-o") + 1] = str(target)
+        subprocess.run(command, cwd=one["directory"], check=True)
+        found = symbols(target)
+        defined, asked = defined | found[0], asked | found[1]
+        files += 1
+    if not modules or not files:
+        sys.exit("other_systems: nothing was built")
+    if unknown := asked - defined - LIBRARY:
+        sys.exit(f"other_systems: {WINDOWS} would have to bring {sorted(unknown)}")
+    print(f"{WINDOWS}: {files} files compiled, {len(asked - defined)} names of the C library needed")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())

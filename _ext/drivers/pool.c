@@ -1,0 +1,165 @@
+/* Threads of our own, on POSIX systems. A team of OpenMP ends when every thread of it has arrived: on a busy machine a call waits for
+ * threads that the system has not run yet, milliseconds for work of microseconds. Here the caller begins at once and takes whatever
+ * nobody has taken; it waits only for units that another thread has begun. Threads that find nothing to do look a little longer, as the
+ * next call is often near, and sleep then. */
+#include "drivers/parallel.h"
+
+#if defined(_OPENMP) && (defined(__unix__) || defined(__APPLE__))
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+/* Looks before a thread sleeps: tens of microseconds. */
+enum { LOOKS = 1 << 10 };
+
+/* What one call shares out, on the stack of its caller; the pool's lock guards what is not atomic. */
+typedef struct job {
+    void (*body)(void *context, size_t unit, int thread);
+    void *context;
+    size_t units, chunk;
+    int team, joined;
+    atomic_int inside;
+    atomic_size_t next;
+    struct job *after;
+} job;
+
+struct bs_pool {
+    pthread_mutex_t lock;
+    pthread_cond_t work, left;
+    job *jobs;
+    int threads;
+    atomic_uint calls;
+};
+
+static struct bs_pool own = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
+static struct bs_pool *pool = &own;
+
+void *bs_own_pool(void) { return &own; }
+void bs_use_pool(void *of_another) { pool = of_another; }
+
+static void rest(void)
+{
+#ifdef BS_X86
+    __builtin_ia32_pause();
+#endif
+}
+
+static void take_units(job *mine, int thread)
+{
+    for (;;) {
+        const size_t first = atomic_fetch_add_explicit(&mine->next, mine->chunk, memory_order_relaxed);
+        if (first >= mine->units)
+            return;
+        const size_t end = bs_min(mine->units, first + mine->chunk);
+        for (size_t unit = first; unit < end; unit++)
+            mine->body(mine->context, unit, thread);
+    }
+}
+
+/* A job that wants one thread more and has units that nobody has taken; NULL if there is none. */
+static job *open_job(void)
+{
+    for (job *one = pool->jobs; one; one = one->after)
+        if (one->joined + 1 < one->team && atomic_load_explicit(&one->next, memory_order_relaxed) < one->units)
+            return one;
+    return NULL;
+}
+
+static void *work(void *unused)
+{
+    (void)unused;
+    int looked = 1;
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        job *one = open_job();
+        if (one) {
+            const int thread = ++one->joined;
+            atomic_fetch_add(&one->inside, 1);
+            pthread_mutex_unlock(&pool->lock);
+            take_units(one, thread);
+            pthread_mutex_lock(&pool->lock);
+            /* Under the lock: its caller, who may have gone with the job, looks again only with it. */
+            if (atomic_fetch_sub(&one->inside, 1) == 1)
+                pthread_cond_broadcast(&pool->left);
+            looked = 0;
+        } else if (!looked) {
+            const unsigned seen = atomic_load(&pool->calls);
+            pthread_mutex_unlock(&pool->lock);
+            for (int i = 0; i < LOOKS && atomic_load_explicit(&pool->calls, memory_order_relaxed) == seen; i++)
+                rest();
+            pthread_mutex_lock(&pool->lock);
+            looked = 1;
+        } else {
+            pthread_cond_wait(&pool->work, &pool->lock);
+        }
+    }
+    return NULL;
+}
+
+/* As many threads as asked for, or as can be had; under the lock. */
+static void grow(int threads)
+{
+    sigset_t all, before;
+    if (pool->threads >= threads)
+        return;
+    /* Signals are for the threads of the program. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (pool->threads < threads) {
+        pthread_t one;
+        if (pthread_create(&one, NULL, work, NULL) != 0)
+            break;
+        pthread_detach(one);
+        pool->threads++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void bs_share_out(void (*body)(void *context, size_t unit, int thread), void *context, size_t units, size_t chunk, int team)
+{
+    job mine = {.body = body, .context = context, .units = units, .chunk = chunk, .team = team};
+    pthread_mutex_lock(&pool->lock);
+    grow(team - 1);
+    mine.after = pool->jobs;
+    pool->jobs = &mine;
+    atomic_fetch_add(&pool->calls, 1);
+    for (int i = 1; i < team; i++)
+        pthread_cond_signal(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+    take_units(&mine, 0);
+    for (int i = 0; i < LOOKS && atomic_load_explicit(&mine.inside, memory_order_relaxed); i++)
+        rest();
+    pthread_mutex_lock(&pool->lock);
+    job **at = &pool->jobs;
+    while (*at != &mine)
+        at = &(*at)->after;
+    *at = mine.after;
+    while (atomic_load(&mine.inside))
+        pthread_cond_wait(&pool->left, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+#else
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+void *bs_own_pool(void) { return NULL; }
+void bs_use_pool(void *of_another) { (void)of_another; }
+
+void bs_share_out(void (*body)(void *context, size_t unit, int thread), void *context, size_t units, size_t chunk, int team)
+{
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(team) schedule(dynamic, (long)chunk)
+    for (ptrdiff_t unit = 0; unit < (ptrdiff_t)units; unit++)
+        body(context, (size_t)unit, omp_get_thread_num());
+#else
+    (void)chunk;
+    (void)team;
+    for (size_t unit = 0; unit < units; unit++)
+        body(context, unit, 0);
+#endif
+}
+
+#endif

@@ -1,0 +1,253 @@
+/* What XLA calls. A call for which launches were recorded only enqueues them: their parameters are copied, the addresses of the call's
+ * buffers written into the copies. No lock of Python's, no allocation; the table is locked while it is searched. Every other call goes to
+ * Python. */
+#include "drivers/xla.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#include <windows.h>
+static SRWLOCK lock = SRWLOCK_INIT;
+static void hold(void) { AcquireSRWLockExclusive(&lock); }
+static void leave(void) { ReleaseSRWLockExclusive(&lock); }
+#else
+#include <pthread.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void hold(void) { pthread_mutex_lock(&lock); }
+static void leave(void) { pthread_mutex_unlock(&lock); }
+#endif
+
+enum { CHAINS = 1024, MESSAGE_BYTES = 4096, ALIGNMENT = 16 };
+
+static bs_launches *table[CHAINS];
+static bs_driver driver;
+static bs_serve serve;
+static bs_holds holds;
+
+void bs_xla_setup(bs_serve of_python, bs_holds of_owners)
+{
+    hold();
+    serve = of_python;
+    holds = of_owners;
+    leave();
+}
+
+void bs_xla_driver(bs_driver functions)
+{
+    hold();
+    driver = functions;
+    leave();
+}
+
+/* ---- the table */
+static size_t chain_of(const unsigned char *key)
+{
+    uint32_t first;
+    memcpy(&first, key, sizeof first);
+    return (first * 2654435761u) >> 22;
+}
+
+static int is_of(const bs_launches *one, const unsigned char *key, int device, void *stream, uint32_t count, xla_buffer *const *operands)
+{
+    if (memcmp(one->key, key, BS_KEY_BYTES) != 0 || one->device != device || one->operand_count != count)
+        return 0;
+    if (count && one->stream != stream) /* their workspaces are those of one stream */
+        return 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (one->operands[i] != operands[i]->data)
+            return 0;
+    return 1;
+}
+
+void bs_launches_free(bs_launches *launches)
+{
+    free(launches->memory);
+    free(launches->nodes);
+    free(launches);
+}
+
+/* Free them when nobody uses them any more. */
+static void release(bs_launches *launches)
+{
+    hold();
+    const size_t users = --launches->users;
+    leave();
+    if (users == 0)
+        bs_launches_free(launches);
+}
+
+void bs_launches_keep(bs_launches *launches)
+{
+    hold();
+    launches->users = 1;
+    launches->next = table[chain_of(launches->key)];
+    table[chain_of(launches->key)] = launches; /* found before older ones */
+    leave();
+}
+
+void bs_launches_drop(bs_launches *launches)
+{
+    hold();
+    bs_launches **at = &table[chain_of(launches->key)];
+    while (*at && *at != launches)
+        at = &(*at)->next;
+    if (*at)
+        *at = launches->next;
+    leave();
+    release(launches);
+}
+
+static bs_launches *find(const bs_call *call)
+{
+    const xla_buffers *arguments = &call->frame->arguments;
+    if (call->digest.length != 1 + BS_KEY_BYTES)
+        return NULL;
+    const uint32_t count = (uint32_t)(call->digest.start[0] - 'a');
+    const unsigned char *key = (const unsigned char *)call->digest.start + 1;
+    if (count > BS_KEPT_OPERANDS || count > arguments->count)
+        return NULL;
+    hold();
+    bs_launches *one = table[chain_of(key)];
+    while (one && !is_of(one, key, call->device, call->stream, count, arguments->parts))
+        one = one->next;
+    if (one)
+        one->users++;
+    leave();
+    return one;
+}
+
+/* ---- errors */
+static void *failed(const xla_api *api, int code, const char *message)
+{
+    xla_error_arguments arguments = {sizeof arguments, NULL, message, code};
+    return api->error_create(&arguments);
+}
+
+static void *refused(const xla_api *api, const char *name, int status)
+{
+    const char *what = NULL;
+    char message[256];
+    if (!driver.name || driver.name(status, &what) != 0 || !what)
+        what = "unknown error";
+    snprintf(message, sizeof message, "bitsparse.jax: launching %.64s failed: %.96s (CUresult %d)", name, what, status);
+    return failed(api, XLA_INTERNAL, message);
+}
+
+/* ---- launches */
+/* Where a buffer of a call lies, arguments first. */
+static char *buffer_of(const xla_frame *frame, uint32_t slot)
+{
+    const uint32_t arguments = (uint32_t)frame->arguments.count;
+    return slot < arguments ? frame->arguments.parts[slot]->data : frame->results.parts[slot - arguments]->data;
+}
+
+/* Whether the buffers are those that were recorded: as many, and each where whole vectors begin. */
+static int fits(const bs_launches *launches, const xla_frame *frame)
+{
+    if ((uint64_t)(frame->arguments.count + frame->results.count) != launches->slots)
+        return 0;
+    for (uint32_t slot = 0; slot < launches->slots; slot++)
+        if ((uintptr_t)buffer_of(frame, slot) % ALIGNMENT)
+            return 0;
+    return 1;
+}
+
+static int enqueue(const bs_node *node, const xla_frame *frame, void *stream)
+{
+    if (!node->function) {
+        const bs_patch *where = node->patches;
+        return driver.set((uint64_t)(uintptr_t)buffer_of(frame, where->slot) + where->beyond, 0, node->bytes, stream);
+    }
+    uint64_t params[BS_PARAMETER_BYTES / 8];
+    void *arguments[1] = {params};
+    memcpy(params, node->params, node->bytes);
+    for (size_t i = 0; i < node->patch_count; i++) {
+        const bs_patch *patch = &node->patches[i];
+        const uint64_t address = (uint64_t)(uintptr_t)buffer_of(frame, patch->slot) + patch->beyond;
+        memcpy((char *)params + patch->at, &address, sizeof address);
+    }
+    bs_config config = node->config;
+    config.stream = stream;
+    return driver.launch(&config, node->function, arguments, NULL);
+}
+
+/* ---- handlers */
+static void *answered(const xla_frame *frame, uint32_t traits)
+{
+    for (xla_extension *one = frame->extension; one; one = one->next)
+        if (one->kind == XLA_ASKS_ABOUT_HANDLER) {
+            xla_metadata *about = ((xla_metadata_extension *)one)->metadata;
+            about->version.major = XLA_MAJOR;
+            about->version.minor = XLA_MINOR;
+            about->traits = traits;
+            return (void *)frame;
+        }
+    return NULL;
+}
+
+static xla_text attribute(const xla_frame *frame, const char *name)
+{
+    const xla_attributes *all = &frame->attributes;
+    const size_t length = strlen(name);
+    for (int64_t i = 0; i < all->count; i++)
+        if (all->kinds[i] == XLA_STRING && all->names[i]->length == length && memcmp(all->names[i]->start, name, length) == 0)
+            return *all->parts[i];
+    return (xla_text){NULL, 0};
+}
+
+/* The GPU and the stream of a call; an error of XLA's, or NULL. */
+static void *locate(const xla_frame *frame, bs_call *call)
+{
+    if (frame->api->size < sizeof(xla_api))
+        return failed(frame->api, XLA_INTERNAL,
+                      "bitsparse.jax: this jaxlib does not say on which GPU a call computes; install a newer one");
+    xla_device_arguments device = {sizeof device, NULL, frame->context, -1};
+    void *error = frame->api->device_ordinal_get(&device);
+    call->device = device.ordinal;
+    if (!error && device.ordinal < 0)
+        error = failed(frame->api, XLA_INTERNAL, "bitsparse.jax: XLA does not say on which GPU a call computes");
+    if (error || frame->stage != XLA_EXECUTE)
+        return error;
+    xla_stream_arguments stream = {sizeof stream, NULL, frame->context, NULL};
+    error = frame->api->stream_get(&stream);
+    call->stream = stream.stream;
+    return error;
+}
+
+static void *by_python(const bs_call *call)
+{
+    char message[MESSAGE_BYTES];
+    message[0] = '\0';
+    const int code = serve ? serve(call, message, sizeof message) : XLA_INTERNAL;
+    return code ? failed(call->frame->api, code, serve ? message : "bitsparse.jax is not set up; import it") : NULL;
+}
+
+static void *handle(const xla_frame *frame, int on_gpu)
+{
+    bs_call call = {frame, attribute(frame, "call"), attribute(frame, "digest"), frame->stage, -1, NULL};
+    if (frame->stage != XLA_EXECUTE && !(frame->stage == XLA_INITIALIZE && on_gpu))
+        return NULL;
+    for (int64_t i = 0; i < frame->arguments.count; i++)
+        if (frame->arguments.kinds[i] != XLA_BUFFER)
+            return failed(frame->api, XLA_INVALID_ARGUMENT, "bitsparse.jax: an argument of a call is no buffer");
+    void *error = on_gpu ? locate(frame, &call) : NULL;
+    if (error)
+        return error;
+    bs_launches *found = on_gpu ? find(&call) : NULL;
+    if (!found)
+        return by_python(&call);
+    const int usable = frame->stage == XLA_EXECUTE ? fits(found, frame) && (!found->owner || holds(found->owner)) : 1;
+    for (size_t i = 0; usable && !error && frame->stage == XLA_EXECUTE && i < found->count; i++) {
+        const int status = enqueue(&found->nodes[i], frame, call.stream);
+        if (status)
+            error = refused(frame->api, found->nodes[i].name, status);
+    }
+    release(found);
+    return usable ? error : by_python(&call);
+}
+
+void *bs_xla_on_host(xla_frame *frame) { return answered(frame, 0) ? NULL : handle(frame, 0); }
+void *bs_xla_on_gpu(xla_frame *frame) { return answered(frame, 0) ? NULL : handle(frame, 1); }
+void *bs_xla_recorded(xla_frame *frame) { return answered(frame, XLA_COMMAND_BUFFER_COMPATIBLE) ? NULL : handle(frame, 1); }

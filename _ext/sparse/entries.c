@@ -1,0 +1,52 @@
+/* Entries of a CSR array: what does not depend on the index type, then both instances of the rest. */
+#include "sparse/entries.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "drivers/parallel.h"
+
+/* Units of work per thread, and entries from which on more than one thread pays. */
+#define UNITS_PER_THREAD 8
+#define WORTH_THREADS 32768
+/* Rows of up to so many entries are looked through, longer ones bisected. */
+#define SHORT_ROW 8
+
+/* Specialised for each size of items: it is a constant at every call. */
+#define ENTRY_FN static inline __attribute__((always_inline))
+
+#define BS_JOIN_(a, b) a##b
+#define BS_JOIN(a, b) BS_JOIN_(a, b)
+
+static size_t unit_count(int64_t work, int threads)
+{
+    return threads > 1 && work >= WORTH_THREADS ? (size_t)threads * UNITS_PER_THREAD : 1;
+}
+
+ENTRY_FN void copy_item(void *to, size_t to_at, const void *from, size_t from_at, size_t item)
+{
+    memcpy((char *)to + to_at * item, (const char *)from + from_at * item, item);
+}
+
+/* The task with the size of an item as a constant where it is a usual one. */
+#define BY_ITEM(task, job)                                                                                                                 \
+    switch ((job)->values ? (job)->item : 0) {                                                                                             \
+    case 0: task(job, unit, 0); break;                                                                                                     \
+    case 1: task(job, unit, 1); break;                                                                                                     \
+    case 2: task(job, unit, 2); break;                                                                                                     \
+    case 4: task(job, unit, 4); break;                                                                                                     \
+    case 8: task(job, unit, 8); break;                                                                                                     \
+    default: task(job, unit, (job)->item);                                                                                                 \
+    }
+
+#define INDEX int32_t
+#define NAME(f) BS_JOIN(f, _i32)
+#include "sparse/entries.inc"
+#include "sparse/merge.inc"
+#undef INDEX
+#undef NAME
+
+#define INDEX int64_t
+#define NAME(f) BS_JOIN(f, _i64)
+#include "sparse/entries.inc"
+#include "sparse/merge.inc"

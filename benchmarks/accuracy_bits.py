@@ -1,0 +1,72 @@
+"""What bits cost a trained network in accuracy: the runs behind the tables of docs/accuracy.md, as records.
+
+    python3 benchmarks/accuracy_bits.py --data FOLDER --records FILE [--seeds 3] [--only NAME ...]
+
+FOLDER holds cora.npz, citeseer.npz and pubmed.npz. Each row of the tables is one run of a command that anybody may run, and one record with
+what it printed: `bitsparse demo` on four graphs (``demo-...``), and eight networks by ``examples/train_quantized.py``, which needs PyTorch.
+Runs that the file holds already are not made again. ``accuracy_page.py`` makes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bitsparse import bench
+
+ROOT = Path(__file__).resolve().parents[1]
+GRAPHS = ("cora", "citeseer", "pubmed", "digits")
+CLI = "from bitsparse.cli import main; raise SystemExit(main())"
+NETWORKS = ("gcn-2x16", "gcn-3x16", "sage-2x16", "gin-3x64")
+
+
+def commands(data: Path, seeds: int) -> Iterator[tuple[str, list[str]]]:
+    """The name and the command of every run."""
+    for graph in GRAPHS:
+        file = [] if graph == "digits" else ["--graph", str(data / f"{graph}.npz")]
+        demo = ["-c", CLI, "demo", "--only", "accuracy", "--seeds", str(seeds), "--json", *file]
+        yield f"demo-{graph}", demo
+    for graph in ("cora", "pubmed"):
+        for network in NETWORKS:
+            of = ["--graphs", graph, "--networks", network, "--bits", "8", "4", "2", "--seeds", str(seeds), "--json"]
+            yield f"{graph}-{network}", [str(ROOT / "examples" / "train_quantized.py"), "--data", str(data), *of]
+
+
+def found(name: str, printed: str) -> dict[str, Any]:
+    """The parameters of a record."""
+    said = json.loads(printed)
+    if not name.startswith("demo-"):
+        return {"graph": said["graph"], "network": said["network"], "accuracies": said["accuracies"]}
+    said = said["accuracy"]
+    return {"graph": name.removeprefix("demo-"), "seeds": said["seeds"], "results": said["results"]}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, and add a record for each run."""
+    parser = argparse.ArgumentParser(description="Record accuracies of networks in few bits.")
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="of the graphs")
+    parser.add_argument("--records", type=Path, required=True, metavar="FILE", help="JSON lines, added to")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these runs, by name")
+    options = parser.parse_args(arguments)
+    lines = options.records.read_text(encoding="utf-8").splitlines() if options.records.is_file() else []
+    done = {json.loads(line)["case"] for line in lines}
+    machine = bench.Machine.of_cpu(1, bench.program_commit(ROOT))
+    for name, command in commands(options.data, options.seeds):
+        if name in done or (options.only and name not in options.only):
+            continue
+        run = subprocess.run([sys.executable, "-P", *command], stdout=subprocess.PIPE, text=True, check=True)
+        record = bench.Record.counted("accuracy-bits", name, found(name, run.stdout), machine)
+        with options.records.open("a", encoding="utf-8") as file:
+            file.write(record.to_json() + "\n")
+        print(name, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

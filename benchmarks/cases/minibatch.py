@@ -1,0 +1,119 @@
+"""Epochs of GraphSAGE on batches of sampled neighbours: part of suite ``training``, against PyTorch Geometric's loader and layers."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import bitsparse as bs
+import bitsparse.torch as bst
+from benchmarks.cases.training import Problem
+from benchmarks.cases.training_cpu import edges_of, problem_of
+from benchmarks.peers import pyg
+from bitsparse.bench import Prepared
+
+__all__ = ["epoch"]
+
+#: The layers' columns, at most so many neighbours from the last layer on, targets of a batch, and of an epoch.
+HIDDEN, FANOUTS, BATCH, TARGETS = (256, 256), (15, 10, 5), 1024, 4096
+RATE = 0.01
+
+
+class Network(nn.Module):
+    """GraphSAGE with means; `convolution` makes the layers."""
+
+    def __init__(self, widths: tuple[int, ...], convolution: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(convolution(*pair) for pair in pairwise(widths))
+
+    def forward(self, x: Tensor, step: Callable[[nn.Module, int, Tensor], Tensor]) -> Tensor:
+        """Logits; `step` applies a layer."""
+        for number, layer in enumerate(self.layers):
+            x = step(layer, number, x if not number else x.relu())
+        return x
+
+
+def epoch(case: str, name: str, threads: int, device: str = "cpu") -> Prepared:
+    """An epoch of ours, with features of 8 bits in host memory, and the peer's with float32, if its sampler is installed."""
+    torch.set_num_threads(threads)
+    made, source = problem_of(name)
+    widths = (made.x.shape[1], *HIDDEN, made.classes)
+    targets = np.arange(0, made.nodes, max(made.nodes // TARGETS, 1))[:TARGETS]
+    codes = bs.quantize(made.x.numpy(), 8, granularity="row", layout="rows")
+    params: dict[str, Any] = {
+        "graph": source,
+        "nodes": made.nodes,
+        "entries": made.indices.numel(),
+        "targets": targets.size,
+    }
+    params |= {"fanouts": list(FANOUTS), "widths": list(widths), "batch": BATCH, "feature_bytes": codes.nbytes}
+    ours, batches = _ours(made, codes, targets, widths, threads, device)
+    params["gathered_nodes"] = sum(batch.nodes.numel() for batch in batches())
+    peer, version = None, None
+    params["peer_missing"] = (
+        "" if _sampler() else "neither pyg-lib nor torch-sparse is installed, which its loader samples with"
+    )
+    if _sampler():
+        peer, version = _theirs(made, targets, widths, device), f"{pyg.version()}, {_sampler()}"
+    return Prepared(ours, peer, version, params, 0)
+
+
+def _sampler() -> str:
+    """What PyTorch Geometric's loader samples with; empty if it has nothing."""
+    return next((name for name in ("pyg_lib", "torch_sparse") if importlib.util.find_spec(name) is not None), "")
+
+
+def _ours(
+    made: Problem, codes: Any, targets: Any, widths: tuple[int, ...], threads: int, device: str
+) -> tuple[Callable[[], None], Callable[[], Iterator[bst.Batch]]]:
+    graph = bs.TCTiledCSR.from_arrays(made.indptr.numpy(), made.indices.numpy(), (made.nodes, made.nodes))
+    sampler = bs.graph.NeighborSampler(graph, FANOUTS, targets, batch_size=BATCH)
+    loader = bst.BatchLoader(sampler, codes, made.labels, device=device, threads=threads)
+    torch.manual_seed(0)
+    net = Network(widths, bst.SAGEConv).to(device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
+
+    def run() -> None:
+        for batch in loader:
+            graphs = batch.graphs
+            optimizer.zero_grad()
+
+            def step(layer: nn.Module, number: int, x: Tensor, graphs: Any = graphs) -> Tensor:
+                y: Tensor = layer((x, x[: graphs[number].num_targets]), graphs[number])
+                return y
+
+            nn.functional.cross_entropy(net(batch.x, step), batch.labels).backward()
+            optimizer.step()
+
+    return run, lambda: iter(loader)
+
+
+def _theirs(made: Problem, targets: Any, widths: tuple[int, ...], device: str) -> Callable[[], None]:
+    geometric = pyg.geometric()
+    data = geometric.data.Data(x=made.x, y=made.labels, edge_index=edges_of(made))
+    nodes = torch.from_numpy(targets)
+    loader = geometric.loader.NeighborLoader(data, list(FANOUTS), nodes, batch_size=BATCH, shuffle=True)
+    torch.manual_seed(0)
+    net = Network(widths, geometric.nn.SAGEConv).to(device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
+
+    def run() -> None:
+        for batch in loader:
+            batch = batch.to(device)
+            optimizer.zero_grad()
+
+            def step(layer: nn.Module, number: int, x: Tensor, edges: Any = batch.edge_index) -> Tensor:
+                y: Tensor = layer(x, edges)
+                return y
+
+            y = net(batch.x, step)[: batch.batch_size]
+            nn.functional.cross_entropy(y, batch.y[: batch.batch_size]).backward()
+            optimizer.step()
+
+    return run

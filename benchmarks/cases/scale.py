@@ -1,0 +1,394 @@
+"""Cases of suite ``scale``: each rank of ``torchrun`` prepares its own part, and all time one call together."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu_timing import torch_module
+from bitsparse import bspmm, distributed, interop, nn, pack_bits, plan_bspmm, plan_spmm, quantize
+from bitsparse._communicator import together
+from bitsparse.arrays import BitTensor, TCTiledCSR
+from bitsparse.bench import Case, Prepared, Protocol
+from bitsparse.datasets import synthetic_csr
+
+#: Repetitions, and those of a first impression: the same on every rank.
+REPETITIONS, QUICK = 9, 3
+#: In place of the named sizes, where there is no GPU: to see that the cases run.
+SMALL = (20_000, 200_000)
+WIDTH = 128
+#: Of the networks.
+CLASSES = 47
+
+
+@cache
+def communicator() -> Any:
+    """That of torchrun's ranks, or of this process alone."""
+    if "RANK" not in os.environ:
+        return next(iter(distributed.local(1)))
+    torch = torch_module()
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        # While Python still runs: a thread of the group that meets a Python already ending aborts the process.
+        atexit.register(torch.distributed.destroy_process_group)
+    return distributed.from_torch(torch.distributed.group.WORLD)
+
+
+@cache
+def device() -> str:
+    """The GPU of this rank, or the CPU."""
+    torch = torch_module()
+    if not torch.cuda.is_available():
+        return "cpu"
+    place = f"cuda:{int(os.environ.get('LOCAL_RANK', '0'))}"
+    torch.cuda.set_device(place)
+    interop.require_cupy("suite scale").cuda.Device(int(place[5:])).use()
+    return place
+
+
+def size_of(name: str) -> Any:
+    """A named size, or a small one on a CPU."""
+    return SMALL if device() == "cpu" else name
+
+
+def together_ms(call: Callable[[], object], repetitions: int) -> float:
+    """Milliseconds of a call that all ranks make together, from idle devices to idle devices: of the slowest rank, the median."""
+    comm, samples = communicator(), []
+    for number in range(repetitions + 2):
+        _finish()
+        comm.barrier()
+        begin = time.perf_counter()
+        call()
+        _finish()
+        taken = np.array([time.perf_counter() - begin])
+        comm.all_reduce(taken, "max")
+        if number >= 2:
+            samples.append(1e3 * float(taken[0]))
+    return median(samples)
+
+
+def alone_ms(call: Callable[[], Callable[[], object]], repetitions: int) -> float:
+    """Milliseconds of what the first rank does alone, made ready there alone; the others wait for it and learn the figure."""
+    comm, found = communicator(), np.zeros(1)
+    with together(comm, "suite scale"):
+        if comm.rank == 0:
+            made, samples = call(), []
+            for number in range(repetitions + 2):
+                _finish()
+                begin = time.perf_counter()
+                made()
+                _finish()
+                if number >= 2:
+                    samples.append(1e3 * (time.perf_counter() - begin))
+            found[0] = median(samples)
+    comm.all_reduce(found, "max")
+    return float(found[0])
+
+
+def _finish() -> None:
+    if device() != "cpu":
+        interop.require_cupy("suite scale").cuda.Device().synchronize()
+
+
+def prepared(
+    ours: Callable[[], object],
+    peer: Callable[[int], float] | None,
+    peer_name: str | None,
+    size: int,
+    **params: Any,
+) -> Prepared:
+    """A case whose sides are timed by all ranks: `peer` gives milliseconds for a number of repetitions."""
+    comm = communicator()
+
+    def measure(protocol: Protocol) -> tuple[float, float | None]:
+        count = QUICK if protocol == Protocol.quick() else REPETITIONS
+        return together_ms(ours, count), None if peer is None else peer(count)
+
+    told = {"ranks": comm.size, "engine": comm.engine, "device": device().partition(":")[0]} | params
+    return Prepared(ours, None, peer_name, told, size, measure=measure)
+
+
+def space() -> Any:
+    """NumPy or CuPy."""
+    return np if device() == "cpu" else interop.require_cupy("suite scale")
+
+
+# -- links ------------------------------------------------------------------------------------------------------------
+def link(kind: str, size: int) -> Prepared:
+    """An exchange in which each rank receives so many bytes; the rate is ``bytes / ours_ms``."""
+    comm = communicator()
+    each = max(size // max(comm.size - 1, 1), 16)
+    send, receive = space().ones((comm.size, each), np.uint8), space().empty((comm.size, each), np.uint8)
+    if kind == "allgather":
+        call: Callable[[], object] = partial(comm.all_gather, send[0], receive)
+    else:
+        counts = [1] * comm.size
+        call = partial(comm.all_to_all_v, send, counts, receive, counts)
+    return prepared(call, None, None, each * (comm.size - 1))
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+def _floats(rows: int, columns: int, seed: int) -> Any:
+    return np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32)
+
+
+def _bits(rows: int, seed: int) -> BitTensor:
+    """Random signs, made as words: those of many nodes would take long as floats."""
+    words = np.random.default_rng(seed).integers(0, 1 << 32, (rows, 1, WIDTH // 32), np.uint32)
+    return BitTensor.from_words(interop.move(words, device()), (rows, WIDTH), 1, encoding="bipolar")
+
+
+def binary(size: str, scaling: Any) -> Prepared:
+    """``plan_bspmm(a, 128, "BBB")`` against the layer of one graph of this size on one device."""
+    comm, wanted = communicator(), size_of(size)
+    a = distributed.synthetic_shard(wanted, "power_law", comm, scaling=scaling, device=device())
+    x = _bits(a.shape[0], comm.rank)
+    plan = distributed.plan_bspmm(a, WIDTH, "BBB")
+    out = plan(x)
+
+    def one() -> Callable[[], object]:
+        indptr, indices = synthetic_csr(wanted, "power_law", device=device())
+        whole = TCTiledCSR.from_arrays(indptr, indices, (indptr.size - 1,) * 2)
+        alone, features = plan_bspmm(whole, WIDTH, "BBB"), _bits(indptr.size - 1, 0)
+        target = alone(features)
+        return partial(alone, features, out=target)
+
+    if scaling == "strong":  # the words of one device
+        mine = a.own_rows() if a.nodes <= 1 << 20 else None
+        if mine is not None:
+            wanted_words = bspmm(mine, a.part.gather(x), "BBB").words
+            assert bool((wanted_words == out.words).all())
+    facts = {"exchange": plan.exchange, "received": plan.received_bytes, "scaling": scaling}
+    return prepared(
+        partial(plan, x, out=out), partial(alone_ms, one), "one device, one graph", plan.received_bytes, **facts
+    )
+
+
+def eight_bits(size: str) -> Prepared:
+    """``plan_spmm(a, 128, bits=8)`` against the same on one device."""
+    comm, wanted = communicator(), size_of(size)
+    a = distributed.synthetic_shard(wanted, "power_law", comm, device=device())
+
+    def codes(rows: int, seed: int) -> BitTensor:
+        words = np.random.default_rng(seed).integers(0, 1 << 32, (rows, WIDTH // 4), np.uint32)
+        return BitTensor.from_words(interop.move(words, device()), (rows, WIDTH), 8, layout="rows")
+
+    x = codes(a.shape[0], comm.rank)
+    plan = distributed.plan_spmm(a, WIDTH, bits=8)
+    out = plan(x)
+
+    def one() -> Callable[[], object]:
+        indptr, indices = synthetic_csr(wanted, "power_law", device=device())
+        whole = TCTiledCSR.from_arrays(indptr, indices, (indptr.size - 1,) * 2)
+        alone, features = plan_spmm(whole, WIDTH, bits=8), codes(indptr.size - 1, 0)
+        target = alone(features)
+        return partial(alone, features, out=target)
+
+    facts = {"exchange": plan.exchange, "received": plan.received_bytes}
+    return prepared(partial(plan, x, out=out), partial(alone_ms, one), "one device", plan.received_bytes, **facts)
+
+
+def overlapped(size: str, bits: int | None) -> Prepared:
+    """A plan that sums rows of own neighbours during the exchange, against the same plan that waits for it; communities in blocks."""
+    comm = communicator()
+    a = distributed.synthetic_shard(size_of(size), "communities", comm, device=device())
+    x = interop.move(_floats(a.shape[0], WIDTH, comm.rank), device())
+    mine = x if bits is None else quantize(x, bits, layout="rows").with_affine()
+
+    def plan(overlap: bool) -> tuple[Any, Callable[[], object]]:
+        made = distributed.plan_spmm(a, WIDTH, bits=bits, exchange="halo", overlap=overlap)
+        return made, partial(made, mine, out=made(mine))
+
+    (made, ours), (_, peer) = plan(True), plan(False)
+    rows, entries = a.outer()
+    facts = {"outer_rows": rows / max(a.shape[0], 1), "outer_entries": entries / max(a.nnz, 1), "bits": bits or 32}
+    return prepared(ours, partial(together_ms, peer), "without overlap", made.received_bytes, **facts)
+
+
+# -- networks ---------------------------------------------------------------------------------------------------------
+def _graph(size: str) -> tuple[Any, Any]:
+    """The whole pattern on the CPU, and this rank's part of it."""
+    indptr, indices = synthetic_csr(size_of(size), "communities")
+    pattern = TCTiledCSR.from_arrays(indptr, indices, (indptr.size - 1,) * 2)
+    part = distributed.partition((indptr, indices), communicator())
+    return pattern, distributed.shard(pattern, part, device=device())
+
+
+def cluster(size: str) -> Prepared:
+    """An epoch of ``ClusterRunner`` in 8 bits without writing a file, batches dealt out, against all batches on one device."""
+    comm = communicator()
+    pattern, a = _graph(size)
+    nodes, features = a.nodes, 100
+    x = _floats(nodes, features, 0)
+    low = nn.quantize_network(nn.random_network("gcn", [features, 64, 47]), pattern[:4096, :4096], x[:4096], 8)
+    options: dict[str, Any] = {"labels": np.arange(nodes) // 1632, "device": device(), "group_nodes": 1 << 15}
+    runner = nn.ClusterRunner(pattern, low, comm=comm, **options)
+    packed, out = runner.pack(x), space().zeros((nodes, 47), np.float32)
+
+    def one() -> Callable[[], object]:
+        alone = nn.ClusterRunner(pattern, low, **options)
+        return partial(alone.run_packed, alone.pack(x), space().zeros((nodes, 47), np.float32))
+
+    return prepared(partial(runner.run_packed, packed, out), partial(alone_ms, one), "one device", out.nbytes)
+
+
+def inference(size: str, bits: int) -> Prepared:
+    """A layer of a GCN, products and sums, in few bits, against float32: all-gather of rows, PyTorch's CSR product."""
+    torch, comm = torch_module(), communicator()
+    _, a = _graph(size)
+    graph = distributed.GraphShard(a, exchange="allgather")
+    x = _floats(a.shape[0], WIDTH, comm.rank)
+    mine = interop.move(x, device())
+    if bits == 1:
+        signs = pack_bits(mine, encoding="bipolar")
+        plan = distributed.plan_bspmm(graph.shard.with_scales(), WIDTH, "BBB", exchange="allgather")
+        out = plan(signs)
+        ours, received = partial(plan, signs, out=out), plan.received_bytes
+    else:
+        codes = quantize(mine, bits, layout="rows").with_affine()
+        plan = distributed.plan_spmm(graph.shard.with_scales(), WIDTH, bits=bits, exchange="allgather")
+        target = plan(codes)
+        ours, received = partial(plan, codes, out=target), plan.received_bytes
+    matrix = graph.shard.with_scales().matrix("allgather")
+    parts = [torch.as_tensor(interop.move(part, "cpu")).to(device()) for part in (matrix.indptr, matrix.indices)]
+    sparse = torch.sparse_csr_tensor(*parts, torch.ones(matrix.nnz, device=device()), size=matrix.shape)
+    exchange = graph.shard.exchange("allgather")
+
+    def peer() -> object:
+        return sparse @ torch.as_tensor(exchange(mine))
+
+    return prepared(
+        ours, partial(together_ms, peer), "PyTorch: all-gather of float32, CSR product", received, bits=bits
+    )
+
+
+def exchange(size: str) -> Prepared:
+    """What an epoch of that training exchanges, forward and backward, rounding included: in 8 bits against float32."""
+    import bitsparse.torch as bst
+
+    graph = distributed.GraphShard(_graph(size)[1])
+    rows, sides, received = graph.nodes, [], []
+    for bits in (8, None):
+        sums, calls = bst.ShardedSum(graph, bits=bits), []
+        for columns in (WIDTH, CLASSES):
+            size_of_row = columns if bits else 4 * columns
+            way = graph.shard.exchange(graph.shard.choose("suite scale", "auto", size_of_row)[0])
+            x, back = (
+                interop.move(_floats(count, columns, communicator().rank), device()) for count in (rows, way.slots)
+            )
+            calls += [partial(sums.send, way, x, 1), partial(sums.send_back, way, back, 1)]
+        sides.append(partial(_each, calls))
+        sides[-1]()
+        received.append(sums.exchanged_bytes)
+    facts = {"received": received[0], "received_float32": received[1]}
+    return prepared(sides[0], partial(together_ms, sides[1]), "float32 exchanged", received[0], **facts)
+
+
+def _each(calls: Iterable[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
+
+
+def training(size: str) -> Prepared:
+    """An epoch of full-graph training with features and gradients in 8 bits, against the same in float32."""
+    torch = torch_module()
+    import bitsparse.torch as bst
+
+    comm = communicator()
+    _, a = _graph(size)
+    graph = distributed.GraphShard(a)
+    x = torch.as_tensor(_floats(a.shape[0], 100, comm.rank)).to(device())
+    labels = torch.randint(0, CLASSES, (a.shape[0],), generator=torch.Generator().manual_seed(comm.rank)).to(device())
+    exchanged: list[Any] = []
+
+    def epoch(bits: int | None) -> Callable[[], object]:
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(100, WIDTH), torch.nn.Linear(WIDTH, CLASSES)]
+        layers = [layer.to(device()) for layer in layers]
+        sums = [bst.ShardedSum(graph, bits=bits) for _ in layers]
+        exchanged.append(sums)
+
+        def run() -> None:
+            h = torch.relu(sums[0](layers[0](x)))
+            loss = torch.nn.functional.cross_entropy(sums[1](layers[1](h)), labels, reduction="sum") / a.nodes
+            loss.backward()
+            for layer in layers:
+                for parameter in layer.parameters():
+                    gradient = interop.as_array(parameter.grad, "suite scale")[0]
+                    comm.all_reduce(gradient)
+                    parameter.grad = None
+
+        return run
+
+    ours, peer = epoch(8), epoch(None)
+    ours()
+    peer()
+    few, many = (sum(each.exchanged_bytes for each in sums) for sums in exchanged)
+    facts = {"received": few, "received_float32": many}
+    return prepared(ours, partial(together_ms, peer), "the same, float32 exchanged", few, **facts)
+
+
+# -- out of core ------------------------------------------------------------------------------------------------------
+def memory_map(bits: int) -> Prepared:
+    """Quantising features from a memory map, against reading the file: of ``SCALE_MAP_GB`` gigabytes, by default 0.1."""
+    comm = communicator()
+    gigabytes = float(os.environ.get("SCALE_MAP_GB", "0.1"))
+    rows = max(1, int(gigabytes * 1e9 / (4 * WIDTH) / comm.size))
+    folder = tempfile.TemporaryDirectory(prefix="bitsparse-scale-")
+    path = Path(folder.name) / "x.npy"
+    source = np.lib.format.open_memmap(path, "w+", np.float32, (rows, WIDTH))
+    for start in range(0, rows, 1 << 20):
+        source[start : start + (1 << 20)] = _floats(min(1 << 20, rows - start), WIDTH, start)
+    source.flush()
+    held = np.load(path, mmap_mode="r")
+
+    memory = memoryview(bytearray(1 << 26))
+
+    def read() -> None:
+        with path.open("rb", buffering=0) as stream:
+            while stream.readinto(memory):
+                pass
+
+    ours = partial(distributed.quantize_streamed, held, bits, device=device())
+    made = prepared(ours, partial(together_ms, read), "reading the file", source.nbytes, bits=bits, gigabytes=gigabytes)
+    made.params["folder"] = "temporary"
+    _kept.append(folder)
+    return made
+
+
+#: Folders that stay until the program ends.
+_kept: list[Any] = []
+
+
+def cases() -> list[Case]:
+    """All of them; the same on every rank."""
+    made = [
+        Case(f"scale-link-{kind}-{size >> 20}MB", partial(link, kind, size))
+        for kind in ("allgather", "pairs")
+        for size in (1 << 24, 1 << 27, *((1 << 30,) if device() != "cpu" else ()))
+    ]
+    made += [
+        Case("scale-binary-papers-strong", partial(binary, "papers", "strong")),
+        Case("scale-binary-papers-weak", partial(binary, "papers", "weak")),
+        Case("scale-spmm-products-b8", partial(eight_bits, "products")),
+        Case("scale-overlap-products-b8", partial(overlapped, "products", 8)),
+        Case("scale-overlap-products-float32", partial(overlapped, "products", None)),
+        Case("scale-cluster-products-b8", partial(cluster, "products")),
+        Case("scale-exchange-products", partial(exchange, "products")),
+        Case("scale-training-products", partial(training, "products")),
+    ]
+    made += [
+        Case(f"scale-inference-{size}-b{bits}", partial(inference, size, bits))
+        for size in ("reddit", "products")
+        for bits in (8, 1)
+    ]
+    return [*made, *(Case(f"scale-memory-map-b{bits}", partial(memory_map, bits)) for bits in (8, 1))]

@@ -1,0 +1,116 @@
+"""Gradients of graph networks in JAX, with :mod:`bitsparse.jax` and with JAX alone: part of suite ``training``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import sparse
+
+import bitsparse.jax as bsj
+from benchmarks.cases.graphs import graph
+from benchmarks.peers import jax_gnn
+from bitsparse.bench import Prepared, Protocol, Unavailable, time_interleaved
+
+__all__ = ["gradients", "host_time", "losses", "pattern"]
+
+#: Columns of the features, between the layers, and classes; heads of attention, and columns of each.
+FEATURES, HIDDEN, CLASSES, HEADS, WIDTH = 100, 128, 12, 4, 32
+#: The largest difference of gradients over their size.
+TOLERANCE = 1e-3
+#: Layers of the step whose host time is measured.
+LAYERS = 10
+
+
+def pattern(name: str) -> tuple[Any, str]:
+    """A graph with loops and where it comes from, as a csr_array."""
+    data, source = graph(name)
+    nodes = data.indptr.size - 1
+    ones = np.ones(data.indices.size, np.float32)
+    made = sparse.csr_array((ones, data.indices, data.indptr), shape=(nodes, nodes)) + sparse.eye_array(nodes)
+    made.sort_indices()
+    made.data = np.ones(made.nnz, np.float32)
+    return made.tocsr(), source
+
+
+def losses(network: str, adjacency: Any, peer: str) -> tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]:
+    """Our loss and a peer's as functions of the same arguments, and these: weights, features, and the graph of each."""
+    nodes, rng = adjacency.shape[0], np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(nodes, FEATURES)), jnp.float32)
+    labels = jnp.asarray(rng.integers(0, CLASSES, nodes))
+    between = HIDDEN if network == "gcn" else HEADS * WIDTH
+    sizes = {"first": (FEATURES, between), "second": (between, CLASSES)}
+    sizes |= {} if network == "gcn" else {"source": (HEADS, WIDTH), "target": (HEADS, WIDTH)}
+    weights = {name: jnp.asarray(rng.normal(size=size) / size[0] ** 0.5, jnp.float32) for name, size in sizes.items()}
+
+    def loss(sums: Callable[..., Any], attends: Callable[..., Any], weights: Any, x: Any, operand: Any) -> Any:
+        h = x @ weights["first"]
+        if network == "gcn":
+            h = jax.nn.relu(sums(operand, h))
+        else:
+            h = h.reshape(nodes, HEADS, WIDTH)
+            scores = ((h * weights[end]).sum(axis=2) for end in ("source", "target"))
+            h = jax.nn.elu(attends(operand, h, *scores).reshape(nodes, -1))
+        h = h @ weights["second"]
+        scores = jax.nn.log_softmax(sums(operand, h) if network == "gcn" else h)
+        return -jnp.take_along_axis(scores, labels[:, None], 1).mean()
+
+    ours = partial(loss, partial(bsj.spmm, norm="gcn"), bsj.attention)
+    theirs = partial(loss, jax_gnn.SUMS[peer], jax_gnn.attention)
+    return ours, theirs, (weights, x, bsj.graph(adjacency, self_loops=True), jax_gnn.matrix(adjacency))
+
+
+def gradients(case: str, network: str, name: str, peer: str, platform: str) -> Prepared:
+    """Loss and gradients by all weights, ours against a peer's, jitted, with the graphs as arguments."""
+    with on(platform):
+        adjacency, source = pattern(name)
+        ours, theirs, (weights, x, own, matrix) = losses(network, adjacency, peer)
+        run, run_peer = (jax.jit(jax.value_and_grad(loss)) for loss in (ours, theirs))
+        found, wanted = run(weights, x, own)[1], run_peer(weights, x, matrix)[1]
+    apart = max(float(jnp.linalg.norm(found[key] - wanted[key]) / jnp.linalg.norm(wanted[key])) for key in weights)
+    if not apart < TOLERANCE:
+        raise AssertionError(f"{case}: gradients differ by {apart:.2g} of their size, not below {TOLERANCE}")
+    params = {"graph": source, "network": network, "nodes": adjacency.shape[0], "entries": adjacency.nnz}
+    params |= {"platform": platform, "gradient_difference": apart}
+
+    def call(run: Callable[..., Any], operand: Any) -> Callable[[], Any]:
+        return lambda: jax.block_until_ready(run(weights, x, operand))
+
+    return Prepared(call(run, own), call(run_peer, matrix), f"{jax_gnn.version()}, {peer}", params, 0)
+
+
+def host_time(platform: str) -> Prepared:
+    """What a layer of a jitted step of ten costs the host: on a graph of 64 nodes, over the same step without sums."""
+    with on(platform):
+        adjacency = sparse.csr_array(np.eye(64, dtype=np.float32))
+        own, x = bsj.graph(adjacency), jnp.ones((64, 16))
+
+        def step(g: Any, x: Any, sums: Callable[..., Any]) -> Any:
+            for _ in range(LAYERS):
+                x = jnp.tanh(sums(g, x) + 1)
+            return x
+
+        run = jax.jit(partial(step, sums=bsj.spmm))
+        bare = jax.jit(partial(step, sums=lambda _, x: x))
+        jax.block_until_ready((run(own, x), bare(own, x)))
+    params: dict[str, Any] = {"platform": platform, "layers": LAYERS}
+
+    def measure(protocol: Protocol) -> tuple[float, None]:
+        sides = [lambda: jax.block_until_ready(run(own, x)), lambda: jax.block_until_ready(bare(own, x))]
+        ms, without = time_interleaved(sides, protocol)
+        params.update(step_ms=ms, without_sums_ms=without)
+        return (ms - without) / LAYERS, None
+
+    return Prepared(lambda: run(own, x), None, None, params, 0, measure=measure)
+
+
+def on(platform: str) -> Any:
+    """A context with JAX's first device of a platform."""
+    try:
+        return jax.default_device(jax.devices(platform)[0])
+    except RuntimeError:
+        raise Unavailable(f"JAX finds no {platform} here") from None

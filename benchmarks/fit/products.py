@@ -1,0 +1,206 @@
+"""Products of shapes drawn at random: every kernel forced, and the figures by which costs choose among them.
+
+Of each shape (``cases/random_products.py``, of another seed than the suite's) the likeliest tilings of every kernel are timed in turns:
+bits and bytes on warpgroups, bits and bytes by warps, and as a peer cuBLASLt on operands that are bytes already. Every result is compared
+with the peer's. A quarter of the shapes, by their names, is held out of the fit; how the choice does on those is what counts. Fitted are
+figures of small products in ``backends/cuda/chips.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from benchmarks.cases.random_products import Shape, packed, shapes
+from benchmarks.fit.fitting import Facts, Fit, Row, Values, search
+from benchmarks.gpu_timing import Int8Product, accumulator, encoding_of, ours_graph, replay, torch_graph
+from bitsparse import jit
+from bitsparse.backends.cuda.matmul import choice, wgmma
+from bitsparse.backends.cuda.matmul.matmul import Product
+from bitsparse.backends.cuda.matmul.passes import Sizes
+
+__all__ = ["FITS", "PROBES", "held_out", "measured", "predict", "verdict"]
+
+SEED, COUNT = 0, 150
+CALLS, REPETITIONS = 20, 5
+#: Of one call; larger products are bound by the matrix unit, and known.
+MOST_OPERATIONS = 2e11
+#: Tilings of each kernel beside the likeliest, that are cut otherwise.
+MORE = 2
+#: Small shapes of which every tiling that costs less than twice the likeliest is timed.
+PROBES = (
+    Shape(2, 2, 2672, 128, 112),
+    Shape(2, 2, 13216, 128, 32),
+    Shape(1, 8, 256, 176, 6016),
+    Shape(4, 4, 8080, 768, 48),
+    Shape(8, 8, 2704, 1440, 64),
+)
+PEER = "int8"
+FITTED = (
+    *("fill_clocks", "arrive_bytes", "leave_bytes", "part_clocks", "store_bytes", "tile_clocks"),
+    *("overhead", "multicast_clocks", "memory_bytes_per_us", "unpack_clocks", "small_rows", "small_bytes"),
+)
+
+
+def facts_of(shape: Shape, kernel: str, tiling: Any = None) -> dict[str, Any]:
+    """What the models read of a variant."""
+    a_bits, b_bits, m, k, n = shape
+    step = 8 if choice.in_bytes(kernel) else 1
+    planes = [-(-bits // step) for bits in (a_bits, b_bits)]
+    facts: dict[str, Any] = {"kernel": kernel, "m": m, "k": k, "n": n, "a_bits": a_bits, "b_bits": b_bits, "step": step}
+    facts |= {"blocks": -(-k * step // 1024), "a_planes": planes[0], "b_planes": planes[1]}
+    return facts | {"tiling": None if tiling is None else [int(part) for part in tiling]}
+
+
+def sizes_of(facts: Facts) -> Sizes:
+    """How much a product multiplies."""
+    m, n, blocks, a_planes, b_planes = (facts[name] for name in ("m", "n", "blocks", "a_planes", "b_planes"))
+    return Sizes(m, n, blocks, a_planes, b_planes, 1, facts["step"] * 16 * -(-facts["k"] // 128))
+
+
+def tiling_of(facts: Facts) -> wgmma.Tiling:
+    """The tiling that facts say."""
+    return wgmma.Tiling._make(facts["tiling"])
+
+
+def predict(values: Values, facts: Facts) -> float:
+    """The library's own estimate of a tiling on warpgroups, with other figures."""
+    changed: Any = values
+    tiling, sizes = tiling_of(facts), sizes_of(facts)
+    rates = wgmma.rates_of(sizes, facts["step"])._replace(**changed)
+    us = wgmma.estimate_us(tiling, sizes, rates, step=facts["step"])
+    return us + (wgmma.unpacking_us(tiling, sizes, rates) if facts["step"] == 8 else 0.0)
+
+
+def held_out(row: Row) -> bool:
+    """Whether the fit does not see a row: all of a shape's or none."""
+    return crc32(row.cell.encode()) % 4 == 0
+
+
+def _fitted(rows: Sequence[Row], of: Callable[[Values, Facts], float], start: Any, names: Sequence[str]) -> Values:
+    used = [row for row in rows if math.isfinite(of({}, row.facts)) and not held_out(row)]
+    return search(used, of, {name: getattr(start, name) for name in names})
+
+
+def warpgroups_fitted(rows: Sequence[Row]) -> Values:
+    """Of small products, from what the library has."""
+    few = [row for row in rows if wgmma.is_small(sizes_of(row.facts), row.facts["step"])]
+    return _fitted(few, predict, wgmma.SMALL_RATES, FITTED)
+
+
+PLACE = "of backends/cuda/chips.py"
+FITS = (
+    Fit(
+        "products on warpgroups",
+        f"small_products {PLACE}",
+        warpgroups_fitted,
+        predict,
+        lambda row: row.facts["tiling"] is not None and row.facts["kernel"] in ("planes", "digits"),
+    ),
+)
+
+
+def verdict(rows: Sequence[Row], found: Sequence[Values]) -> Iterator[str]:
+    """What the choice by these constants would do on the shapes that were held out, against the peer."""
+    (ours,) = found
+    cells: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        cells.setdefault(row.cell, {})[row.variant] = row
+
+    def expected(row: Row) -> float:
+        return predict(ours, row.facts) if row.facts["kernel"] in ("planes", "digits") else math.inf
+
+    def taken(cell: dict[str, Row]) -> float:
+        return min((row for name, row in cell.items() if name != PEER), key=expected).us
+
+    def line(name: str, pick: Callable[[dict[str, Row]], float], some: dict[str, dict[str, Row]]) -> str:
+        ratios = {cell: variants[PEER].us / pick(variants) for cell, variants in some.items() if PEER in variants}
+        if not ratios:
+            return f"{name}: no shape"
+        worst = min(ratios, key=ratios.__getitem__)
+        mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+        slower = sum(ratio < 0.95 for ratio in ratios.values()) / len(ratios)
+        return (
+            f"{name}: {len(ratios)} shapes, mean {mean:.2f}x of int8, {100 * slower:.1f} % below 0.95x, "
+            f"worst {ratios[worst]:.2f}x ({worst})"
+        )
+
+    unseen = {cell: some for cell, some in cells.items() if held_out(next(iter(some.values())))}
+    yield line("chosen by these constants, shapes held out", taken, unseen)
+    yield line("chosen by these constants, all shapes", taken, cells)
+    yield line(
+        "chosen today, all shapes",
+        lambda cell: min((row.us for row in cell.values() if row.chosen), default=math.nan),
+        cells,
+    )
+    yield line(
+        "the quickest variant, all shapes",
+        lambda cell: min(row.us for name, row in cell.items() if name != PEER),
+        cells,
+    )
+
+
+def measured(only: Sequence[str]) -> Iterator[Row]:
+    """Times of all variants of every shape."""
+    for shape in (*PROBES, *shapes(COUNT, SEED, MOST_OPERATIONS)):
+        if any(part in shape.name for part in only):
+            yield from variants(shape, probe=shape in PROBES)
+
+
+def likely(shape: Shape, kernel: str, *, probe: bool) -> list[wgmma.Tiling]:
+    """The tilings with the lowest estimates; of a probe all that may be quick."""
+    facts = facts_of(shape, kernel)
+    table = wgmma.tilings(shape.n, facts["b_planes"], masked=False, wide=False, a_planes=facts["a_planes"])
+    costs = {tiling: predict({}, facts | {"tiling": [int(part) for part in tiling]}) for tiling in table}
+    found = sorted((tiling for tiling in table if math.isfinite(costs[tiling])), key=costs.__getitem__)
+    if probe:
+        return [tiling for tiling in found if costs[tiling] < 2 * costs[found[0]]]
+    alike: dict[Any, wgmma.Tiling] = {}
+    for tiling in found:
+        alike.setdefault((tiling.mb, tiling.nb, tiling.qb, tiling.groups, tiling.rk * tiling.rp > 1), tiling)
+    return list(alike.values())[: 1 + MORE]
+
+
+def variants(shape: Shape, *, probe: bool) -> Iterator[Row]:
+    """Every variant of a shape, compared with the peer and timed in turns with it."""
+    cupy = jit.require_cupy("fit")
+    a_bits, b_bits, m, k, n = shape
+    a, b = packed(shape)
+    int8 = Int8Product(a.words, b.words, k, a_bits, b_bits)
+    int8()
+    cupy.cuda.runtime.deviceSynchronize()
+    want = cupy.from_dlpack(int8.out)
+    kind: dict[str, Any] = {
+        "k": k,
+        "n": n,
+        "a_bits": a_bits,
+        "b_bits": b_bits,
+        "acc_dtype": accumulator(k, a_bits, b_bits),
+    }
+    kind |= {"a_encoding": encoding_of(a_bits), "b_encoding": encoding_of(b_bits)}
+    tried: list[tuple[str, Any]] = [("planes", tiling) for tiling in likely(shape, "planes", probe=probe)]
+    tried += [("digits", tiling) for tiling in likely(shape, "digits", probe=probe)]
+    tried += [(kernel, None) for kernel in ("planes-mma", "digits-mma")]
+    costs = {kernel: choice.cost(kernel, m, n, k, a_bits, b_bits) for kernel in choice.CHOICES}
+    kernel = min(costs, key=costs.__getitem__)
+    chosen = (
+        kernel,
+        wgmma.choose_tiling(sizes_of(facts_of(shape, kernel)), False, False, 8 if kernel == "digits" else 1),
+    )
+    graphs, rows = [torch_graph([int8] * CALLS)], [(PEER, facts_of(shape, PEER), False)]
+    for name, tiling in tried:
+        product = Product(a.words, kernel=name, tiling=tiling, **kind)
+        out = cupy.full((m, n), -1, np.int32)
+        product(b.words, out)
+        if not bool((out == want).all()):
+            raise AssertionError(f"{shape.name}: {name} {tiling} differs from the peer")
+        graphs.append(ours_graph([partial(product, b.words, out)] * CALLS))
+        label = name if tiling is None else f"{name}-{'-'.join(str(int(part)) for part in tiling)}"
+        rows.append((label, facts_of(shape, name, tiling), (name, tiling) == chosen))
+    for (label, facts, is_chosen), ms in zip(rows, replay(graphs, REPETITIONS), strict=True):
+        yield Row(shape.name, label, facts, 1e3 * ms / CALLS, is_chosen)

@@ -1,0 +1,45 @@
+"""Suite ``scale``: one result made by several ranks, under ``torchrun``.
+
+    torchrun --nproc-per-node 4 benchmarks/run.py --suite scale --json FILE
+    python3 benchmarks/scale_table.py FILE [FILE ...]
+
+With a GPU to each rank NCCL carries arrays; without one gloo does, over small graphs, to see that the cases run. Without ``torchrun`` there
+is one rank. The first rank writes the records. **On several GPUs nothing was measured yet.**
+
+- Every call is made by all ranks together, from idle devices and a barrier to idle devices; the slowest rank counts, and of its times the
+  median of 9 (3 with ``--quick``) after two that are not timed. ``params`` have the ranks, the engine and the exchange.
+- ``scale-link-...``: an all-gather, or rows from all to all, in which each rank receives so many bytes: ``bytes / ours_ms`` is the rate of
+  the run, beside which the others are to be read.
+- ``scale-binary-papers-strong``: ``plan_bspmm(a, 128, "BBB")`` of one graph dealt out, against the same graph on the first rank's device
+  alone. ``-weak``: a graph of this size to each rank with ends on all, against one such graph alone.
+- ``scale-spmm-products-b8``: sums of 8-bit codes, 128 to a node, against one device.
+- ``scale-cluster-products-b8``: an epoch of ``ClusterRunner`` over packets that are there, logits to an array on the device, against one
+  device.
+- ``scale-overlap-...``: sums of 128 columns over communities in blocks, rows of own neighbours during the exchange, against the same plan
+  after it; ``params`` say which share of rows and entries waits.
+- ``scale-training-products``: an epoch of full-graph training of a GCN, forward, backward and the sum of the weights' gradients, with 8
+  bits exchanged, against float32 exchanged.
+- ``scale-exchange-products``: what that training exchanges in an epoch, both ways, with rounding, against float32.
+- ``scale-inference-...``: sums of 128 columns in few bits with their exchange, against an all-gather of float32 and PyTorch's CSR product
+  (cuSPARSE on a GPU) over the same shards.
+- ``scale-memory-map-...``: quantising a file of ``SCALE_MAP_GB`` gigabytes from a memory map, against reading it; on both sides the cache
+  of the system is as warm as the repetitions before have left it, so that a file has to exceed memory for the disk to count.
+"""
+
+from __future__ import annotations
+
+from benchmarks import gpu_timing
+from benchmarks.cases import scale
+from bitsparse.bench import Case, Machine
+
+__all__ = ["cases", "machine"]
+
+
+def machine(threads: int, commit: str | None) -> Machine:
+    """Describe this rank's machine for the records."""
+    return Machine.of_cpu(threads, commit) if scale.device() == "cpu" else gpu_timing.machine(threads, commit)
+
+
+def cases(threads: int) -> list[Case]:
+    """All cases of the suite."""
+    return scale.cases()

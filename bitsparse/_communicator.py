@@ -1,0 +1,213 @@
+"""What distributed functions ask of a communicator, and what is built on it for all engines: checks, agreement, small values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse._check import brief, shown
+from bitsparse.errors import CommunicationError, ShapeError
+
+Array = NDArray[Any]
+Reduction = Literal["sum", "max", "min"]
+REDUCTIONS = ("sum", "max", "min")
+
+
+@runtime_checkable
+class Communicator(Protocol):
+    """What the functions of :mod:`bitsparse.distributed` need of the processes that work together.
+
+    :func:`from_torch`, :func:`from_mpi` and :func:`local` make communicators; any object with these members is one. Every rank calls the
+    same methods in the same order. Arrays are NumPy's, or CuPy's on the rank's GPU, without gaps; on a GPU the work is enqueued on CuPy's
+    current stream. A plan may call them from a thread of its own while it sums, one call at a time.
+
+    Attributes
+    ----------
+    rank, size : int
+        This rank, 0 to size - 1, and how many there are.
+    engine : str
+        What carries the bytes: ``"local"``, ``"gloo"``, ``"nccl"`` or ``"mpi"``; the key of :data:`bitsparse.distributed.LINKS`.
+    """
+
+    rank: int
+    size: int
+    engine: str
+
+    def all_gather(self, send: Any, receive: Any) -> None:
+        """Every rank's `send` into `receive`, which has a leading axis of `size` more; `send` may be this rank's part of it."""
+
+    def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> None:
+        """Rows of `send`, as many for each rank as counted, in the order of the ranks, into rows of `receive` in the same manner."""
+
+    def all_reduce(self, array: Any, op: Reduction = "sum") -> None:
+        """The sum, maximum or minimum over all ranks, in place: the same bits everywhere for integers, maxima and minima."""
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+
+
+class Engine:
+    """What the communicators of the package share: who they are, and checks in front of every exchange."""
+
+    rank: int
+    size: int
+    engine: str
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.engine}, {who(self)}>"
+
+    @contextmanager
+    def _during(self, operation: str, kinds: tuple[type[BaseException], ...]) -> Iterator[None]:
+        """Errors of an engine with the rank and what it was doing."""
+        try:
+            yield
+        except CommunicationError:
+            raise
+        except kinds as error:
+            raise CommunicationError(
+                f"{operation}: {who(self)} lost the others ({self.engine}: {brief(error)}); start all ranks again, this result is none"
+            ) from error
+
+    def _checked(self, operation: str, send: Any, receive: Any, rows: tuple[int, int]) -> None:
+        """Refuse arrays that do not fit each other: as many rows as announced, of one make."""
+        for name, array, count in (("send", send, rows[0]), ("receive", receive, rows[1])):
+            if array.shape[:1] != (count,) or not array.flags.c_contiguous:
+                raise ShapeError(
+                    f"{operation}: {name} of {who(self)} has shape {array.shape}{'' if array.flags.c_contiguous else ' with gaps'}, but "
+                    f"{count} rows are announced; pass so many, without gaps"
+                )
+        same = send.shape[1:] == receive.shape[1:] and send.dtype == receive.dtype
+        if not same or interop.device_of(send) != interop.device_of(receive):
+            raise ShapeError(
+                f"{operation}: {who(self)} sends rows of {send.shape[1:]} {send.dtype} on {interop.device_of(send)} but receives "
+                f"{receive.shape[1:]} {receive.dtype} on {interop.device_of(receive)}; make them equal"
+            )
+
+
+def who(comm: Communicator | Engine) -> str:
+    """The rank in words, for messages.
+
+    Examples
+    --------
+    >>> from bitsparse import distributed
+    >>> distributed.local(2).run(who)
+    ['rank 0 of 2', 'rank 1 of 2']
+    """
+    return f"rank {comm.rank} of {comm.size}"
+
+
+def is_communicator(function: str, comm: Any) -> Any:
+    """`comm` itself, refused if it is none."""
+    how = "make one with distributed.from_torch(group), from_mpi(comm) or local(size)"
+    return _check.instance(function, "comm", comm, Communicator, "a communicator", how)
+
+
+def bytes_of(array: Any) -> Any:
+    """An array without gaps as one row of bytes, without a copy.
+
+    Examples
+    --------
+    >>> bytes_of(np.array([[1, 2]], np.int16))
+    array([1, 0, 2, 0], dtype=uint8)
+    """
+    return array.reshape(-1).view(np.uint8)
+
+
+def gathered_values(comm: Communicator, values: Any) -> Array:
+    """A few numbers of every rank, ``(size, count)`` on the CPU of each; int64 unless they are float64.
+
+    Examples
+    --------
+    >>> from bitsparse import distributed
+    >>> distributed.local(2).run(lambda comm: gathered_values(comm, [comm.rank, 7]))[1]
+    array([[0, 7],
+           [1, 7]])
+    """
+    mine = np.ascontiguousarray(values)
+    mine = mine if mine.dtype == np.float64 else mine.astype(np.int64)
+    there = np.empty((comm.size, *mine.shape), mine.dtype)
+    comm.all_gather(mine, there)
+    return there
+
+
+def gathered_text(comm: Communicator, text: str) -> list[str]:
+    """A text of every rank.
+
+    Examples
+    --------
+    >>> from bitsparse import distributed
+    >>> distributed.local(2).run(lambda comm: gathered_text(comm, "ab"[comm.rank]))[0]
+    ['a', 'b']
+    """
+    mine = np.frombuffer(text.encode(), np.uint8)
+    sizes = gathered_values(comm, [mine.size])[:, 0]
+    longest = int(sizes.max())
+    padded, there = np.zeros(longest, np.uint8), np.empty((comm.size, longest), np.uint8)
+    padded[: mine.size] = mine
+    comm.all_gather(padded, there)
+    return [row[:size].tobytes().decode() for row, size in zip(there, sizes, strict=True)]
+
+
+def agree(comm: Communicator, function: str, **facts: Any) -> None:
+    """Raise on every rank, with both values, if the ranks do not say the same; facts are what JSON can hold.
+
+    Raises
+    ------
+    CommunicationError
+        On all ranks alike, before anything else is exchanged.
+
+    Examples
+    --------
+    >>> from bitsparse import distributed
+    >>> distributed.local(2).run(lambda comm: agree(comm, "example", columns=comm.rank))
+    Traceback (most recent call last):
+        ...
+    bitsparse.errors.CommunicationError: example: columns is 0 on rank 0 but 1 on rank 1; pass the same on every rank
+    """
+    texts = gathered_text(comm, json.dumps(facts))
+    if all(text == texts[0] for text in texts):
+        return
+    said = [json.loads(text) for text in texts]
+    rank = next(r for r, text in enumerate(texts) if text != texts[0])
+    differing = [key for key in said[0] | said[rank] if said[0].get(key) != said[rank].get(key)]
+    name = differing[0]
+    raise CommunicationError(
+        f"{function}: {name} is {shown(said[0].get(name))} on rank 0 but {shown(said[rank].get(name))} on rank {rank}; pass the same on "
+        f"every rank"
+    )
+
+
+@contextmanager
+def together(comm: Communicator, function: str) -> Iterator[None]:
+    """What every rank does by itself before it goes on with the others: if it fails on one, all raise, so that none waits for it.
+
+    Examples
+    --------
+    >>> from bitsparse import distributed
+    >>> def read(comm):
+    ...     with together(comm, "read"):
+    ...         return 1 // comm.rank
+    >>> distributed.local(2).run(read)
+    Traceback (most recent call last):
+        ...
+    ZeroDivisionError: integer division or modulo by zero
+    """
+    error: BaseException | None = None
+    try:
+        yield
+    except Exception as caught:
+        error = caught
+    failed = gathered_values(comm, [error is not None])[:, 0]
+    if error is not None:
+        raise error
+    if failed.any():
+        others = ", ".join(map(str, np.flatnonzero(failed)))
+        raise CommunicationError(
+            f"{function}: {who(comm)} stops because it failed on rank {others}; its error says why"
+        )

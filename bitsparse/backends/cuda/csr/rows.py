@@ -1,0 +1,103 @@
+"""Rows of features laid out for kernels over edges: every row begins at a multiple of 16 bytes, times a factor of its own if it has one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitsparse import interop, jit
+from bitsparse.backends.cuda.chips import Chip
+from bitsparse.backends.cuda.csr.schedule import Schedule
+
+#: Bytes that kernels fetch at a time at most, and threads of a block.
+WIDEST, _THREADS = 16, 256
+_SOURCE = "csr/rows.cu"
+
+LaidRowsParams = jit.struct(_SOURCE, "LaidRowsParams")
+
+
+def laid_columns(columns: int, itemsize: int) -> int:
+    """Columns of a row that ends where 16 bytes end.
+
+    Examples
+    --------
+    >>> laid_columns(41, 4), laid_columns(64, 4), laid_columns(41, 2)
+    (44, 64, 48)
+    """
+    each = max(1, WIDEST // itemsize)
+    return -(-columns // each) * each
+
+
+def worth_laying(chip: Chip, edges: int, rows: int, row_bytes: int, fetched: int, whole: int) -> bool:
+    """Whether edges fetch features so often that a copy with rows of whole vectors takes less time than it saves.
+
+    Parameters
+    ----------
+    edges, rows : int
+        Of the pattern, of the features.
+    fetched, whole : int
+        Bytes that a lane fetches at a time without a copy, and with one.
+
+    Examples
+    --------
+    >>> from bitsparse.backends.cuda.chips import H200
+    >>> worth_laying(H200, 114_615_892, 232_965, 164, 4, 16), worth_laying(H200, 13_264, 2708, 28, 4, 16)
+    (True, False)
+    """
+    if fetched >= whole:
+        return False
+    row_us = chip.rows.row[0] + row_bytes / chip.rows.row_bytes[0]
+    longer = chip.rows.ragged[min(whole // fetched, 8).bit_length() - 2]
+    return edges * row_us * longer > copy_us(chip, rows, row_bytes)
+
+
+def copy_us(chip: Chip, rows: int, row_bytes: int) -> float:
+    """Microseconds that a copy of rows takes."""
+    return chip.launch_us + 2 * rows * row_bytes / chip.memory_bytes_per_us
+
+
+class LaidRows:
+    """The copy of features for one pattern and features of one kind, prepared: ``laid(x)``.
+
+    The copy lies in a workspace of the pattern's schedule, the same for all calls on a stream: its readers are enqueued before
+    ``schedule.order`` is let go. In memory that another library lends it is let go again as soon as nobody holds the copy.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    parts : int
+        Rows, or heads of rows, one behind the other.
+    columns : int
+        Of a part; not 0.
+    itemsize : int
+    scale : cupy.ndarray of float32 (parts,), optional
+        A factor of each part, for float32 and float64.
+    """
+
+    def __init__(self, schedule: Schedule, parts: int, columns: int, itemsize: int, scale: Any = None) -> None:
+        vectors = laid_columns(columns, itemsize) * itemsize // WIDEST
+        self._schedule, self._scale, self._shape = schedule, scale, (parts * vectors * WIDEST,)
+        self._params = jit.filled(LaidRowsParams(), scale=scale, items=parts * vectors, columns=columns)
+        self._params.vectors = vectors
+        kernel = jit.kernel(_SOURCE, "lay_rows", _constants(itemsize, scale is not None))
+        self._launch = kernel.launch(max(1, -(-parts * vectors // _THREADS)), _THREADS, self._params)
+
+    def __call__(self, x: Any) -> Any:
+        """The copy of C-contiguous `x`, as bytes."""
+        lent = interop.is_lent()
+        out = (
+            jit.require_cupy("spmm").empty(self._shape, "uint8")
+            if lent
+            else self._schedule.workspace("laid rows", self._shape, "uint8")
+        )
+        self._params.x, self._params.out = x.data.ptr, out.data.ptr
+        self._launch()
+        return out
+
+
+def _constants(itemsize: int, scaled: bool) -> dict[str, int]:
+    return {"BS_ITEM": itemsize} | jit.flags(scaled=scaled)
+
+
+VARIANTS = jit.variants_of(
+    _SOURCE, "lay_rows", [*(_constants(size, False) for size in (1, 2, 4, 8)), _constants(4, True), _constants(8, True)]
+)

@@ -1,0 +1,106 @@
+"""What stands before and behind attention's pass over the edges, on the GPU: norms and products of rows, pieces of long rows joined."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from bitsparse import interop, jit
+from bitsparse.backends.cuda.csr import vectors as edges
+
+_SOURCE = "edges/attention_rows.cu"
+_THREADS = 256
+#: Lanes of a row's norm.
+_NORM_LANES = 32
+#: Threads of a block that joins pieces at most, where sums have four bytes, and pieces that each takes at once.
+_JOIN_THREADS, _LEAST_PIECES = 1024, 4
+#: Pieces of a pattern up to which blocks are as large as that: where there are more, most of them have nothing to join and only begin and
+#: end, which took reddit's 68 thousand blocks of 1024 threads nine times as long as blocks of 128.
+_FEW_PIECES = 2048
+
+AttentionRowsParams = jit.struct(_SOURCE, "AttentionRowsParams")
+AttentionEndsParams = jit.struct(_SOURCE, "AttentionEndsParams")
+
+
+def join_defines(dtype: Any) -> dict[str, int]:
+    """Constants of ``join_pieces`` for int32 indices."""
+    return {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": np.dtype(dtype).itemsize, "BS_LANES": 1}
+
+
+def join_threads(columns: int, pieces: int, itemsize: int = 4) -> tuple[int, int]:
+    """Threads of a block that joins the pieces of a row, and how many of them share the pieces of a column.
+
+    Examples
+    --------
+    >>> join_threads(64, 300), join_threads(128, 9), join_threads(1000, 300), join_threads(5, 2), join_threads(128, 68_119)
+    ((1024, 16), (384, 3), (1024, 1), (32, 1), (128, 1))
+    """
+    most = _JOIN_THREADS * 4 // itemsize
+    if pieces > _FEW_PIECES:
+        most = _THREADS
+    width = min(most, -(-columns // 32) * 32)
+    parts = 1 if pieces > _FEW_PIECES else max(1, min(most // width, -(-pieces // _LEAST_PIECES)))
+    return width * parts, parts
+
+
+def joining(
+    streams: ctypes.Structure, dtype: Any, heads: int, head_columns: int, head_elements: int, modes: dict[str, int]
+) -> jit.Launch:
+    """The launch that joins the pieces of long rows into results of a dtype; a head has `head_columns` of its sums' `head_elements`."""
+    columns = heads * head_elements
+    params = AttentionRowsParams(streams, heads=heads, vectors=columns)
+    params.head_elements, params.head_columns = head_elements, head_columns
+    threads, params.parts = join_threads(columns, streams.pieces, edges.sum_dtype(dtype).itemsize)
+    kernel = jit.kernel(_SOURCE, "join_pieces", join_defines(dtype) | modes)
+    return kernel.launch(streams.pieces, threads, params)
+
+
+def head_products(x: Any, y: Any, above: Any, heads: int, turned: bool, fields: dict[str, Any]) -> None:
+    """Dot products of the heads of rows, see ``head_products`` in ``edges/attention_rows.cu``."""
+    items, itemsize = x.shape[0] * heads, x.dtype.itemsize
+    if not items:
+        return
+    head_bytes = x.shape[1] // heads * itemsize
+    vector = edges.vector_bytes(head_bytes, itemsize, [part for part in (x, y, above) if part is not None])
+    params = jit.filled(
+        AttentionEndsParams(), x=x, y=y, above=above, items=items, vectors=head_bytes // vector, **fields
+    )
+    defines = edges.rows_defines(x.dtype, vector, head_bytes // vector, _NORM_LANES) | jit.flags(turned=turned)
+    blocks = -(-items * defines["BS_LANES"] // _THREADS)
+    jit.kernel(_SOURCE, "head_products", defines).launch(blocks, _THREADS, params)()
+
+
+def inverse_norms(x: Any, out: Any = None) -> Any:
+    """Inverses of the Euclidean norms of the rows of `x`, in what `x` is summed in; 0 for rows of zeros."""
+    cupy = jit.require_cupy("cosine_attention")
+    result = cupy.empty(x.shape[0], edges.sum_dtype(x.dtype)) if out is None else out
+    if 0 in x.shape:
+        result.fill(0)
+        return result
+    x = interop.contiguous(x)
+    row_bytes = x.shape[1] * x.dtype.itemsize
+    vector = edges.vector_bytes(row_bytes, x.dtype.itemsize, (x,))
+    params = jit.filled(AttentionRowsParams(), x=x, out=result, rows=x.shape[0], vectors=row_bytes // vector)
+    defines = edges.rows_defines(x.dtype, vector, row_bytes // vector, _NORM_LANES)
+    blocks = -(-x.shape[0] * defines["BS_LANES"] // _THREADS)
+    jit.kernel(_SOURCE, "inverse_norms", defines).launch(blocks, _THREADS, params)()
+    return result
+
+
+def _variants() -> list[jit.Variant]:
+    """Pieces of sums of every kind and of their gradients, and dot products of rows."""
+    pieces = [join_defines(dtype) for dtype in ("float32", "float16", "float64")]
+    pieces.insert(3, pieces[1] | {"BS_TYPE": edges.element_type("bfloat16")})
+    directions = [jit.flags(turned=turned) for turned in (False, True)]
+    joined = [*pieces, pieces[0] | {"BS_LARGE": 1}]
+    joined += [one | mode | jit.flags(above=True) for one in pieces for mode in directions]
+    products = [one | {"BS_VECTOR": 16, "BS_LANES": 8} | mode for one in pieces for mode in directions]
+    return [
+        *jit.variants_of(_SOURCE, "head_products", products),
+        *jit.variants_of(_SOURCE, "join_pieces", joined),
+    ]
+
+
+VARIANTS = _variants()

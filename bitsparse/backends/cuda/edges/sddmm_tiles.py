@@ -1,0 +1,133 @@
+"""Dot products per edge on the matrix units of the GPU, over condensed windows of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from bitsparse import jit
+from bitsparse.backends.cuda.edges.sddmm import EdgeCalls
+from bitsparse.backends.cuda.spmm.choice import Estimate
+from bitsparse.backends.cuda.spmm.tiles_build import Windows
+
+#: By name: numbers in ``spmm/tiles.cuh``, bytes.
+_TYPES, _BYTES = {"float32": 0, "float16": 1, "bfloat16": 2}, {"float32": 4, "float16": 2, "bfloat16": 2}
+_SOURCE = "edges/sddmm_tiles.cu"
+_WARPS, _LANES = 4, 4
+#: Vectors of a column that a lane gathers at a time, of one column for float32 and of two for 16-bit floats.
+_STEPS = (8, 4, 4)
+#: Bytes of shared memory of a block up to which enough of them fit on a multiprocessor, and those that every GPU has.
+_WELCOME, _MOST_SHARED = 72 << 10, 96 << 10
+
+DotTilesParams = jit.struct(_SOURCE, "DotTilesParams")
+
+
+def constants(dtype: str, height: int, vectors: int, precision: str = "tf32") -> dict[str, int]:
+    """With what ``edges/sddmm_tiles.cu`` is compiled, for parts of rows of so many vectors of 16 bytes.
+
+    Examples
+    --------
+    >>> found = constants("float32", 32, 32)
+    >>> found["BS_M"], found["BS_STEPS"], found["BS_BLOCKS"], "BS_FULL" in found
+    (2, 8, 3, True)
+    """
+    kind = _TYPES[dtype]
+    steps = min(_STEPS[kind], -(-vectors // _LANES))
+    found = {"BS_TYPE": kind, "BS_M": height // 16, "BS_STEPS": steps, "BS_BLOCKS": 4 if height == 16 else 3}
+    found["BS_SPLIT"] = int(precision == "3xtf32" and kind == 0)
+    return found | jit.flags(full=vectors % (steps * _LANES) == 0)
+
+
+def shared_bytes(dtype: str, height: int, vectors: int) -> int:
+    """Bytes of shared memory of a block: the rows of x of its windows.
+
+    Examples
+    --------
+    >>> shared_bytes("float32", 32, 32), shared_bytes("float16", 16, 5)
+    (65536, 8192)
+    """
+    steps = constants(dtype, height, vectors)["BS_STEPS"]
+    return _WARPS * -(-vectors // (_LANES * steps)) * steps * _LANES * 16 * height
+
+
+def heights(op: str, dtype: str, columns: int, heads: int, cols: int) -> tuple[int, ...]:
+    """Heights of windows with which tiles can compute a product of so many columns, all heads together, for a pattern of `cols` columns.
+
+    Taller ones only where their rows of x leave room for several blocks on a multiprocessor.
+
+    Examples
+    --------
+    >>> heights("dot", "float32", 128, 1, 9), heights("dot", "float32", 256, 1, 9), heights("dot", "float32", 30, 1, 9)
+    ((16, 32), (16,), ())
+    """
+    part = columns // heads * _BYTES.get(dtype, 0)
+    if op != "dot" or part % 16 or not part or cols > 1 << 32:
+        return ()
+    if shared_bytes(dtype, 16, part // 16) > _MOST_SHARED:
+        return ()
+    return (16, 32) if shared_bytes(dtype, 32, part // 16) <= _WELCOME else (16,)
+
+
+def taken(possible: Collection[int], estimates: Iterable[Estimate]) -> int:
+    """Height of the windows that are taken, 0 for another kernel, where kernels of the sparse product are estimated so, the quickest first.
+
+    It gathers the same rows. Waits for times of its own.
+
+    Examples
+    --------
+    >>> taken((16,), [Estimate("tiles", 32, 2.0), Estimate("tiles", 16, 3.0), Estimate("csr", 0, 4.0)])
+    16
+    """
+    for found in estimates:
+        if found.kernel != "tiles":
+            return 0
+        if found.height in possible:
+            return found.height
+    return 0
+
+
+class DotTiles(EdgeCalls):
+    """Dot products of features of one width over condensed windows, whose columns are gathered once for all rows of a window.
+
+    Parameters
+    ----------
+    windows : Windows
+        Of a canonical pattern with edges, in groups of 8 columns for float32 and of 16 for 16-bit floats.
+    dtype : float32, float16 or bfloat16
+        Of features and results.
+    columns : int
+        Of the features, all heads together, whose parts are multiples of 16 bytes; see :func:`heights`. Rows are aligned to 16 bytes.
+    heads : int
+    precision : "tf32" or "3xtf32"
+
+    Notes
+    -----
+    Sums are held in float32; the same input gives the same bits every run. With s the sum of ``|x| |y|`` over the D elements, a product of
+    "tf32" is within ``(1.3e-3 + D 2^-22) s`` of the exact one, of "3xtf32" within ``(2^-20 + D 2^-22) s``; of 16-bit features within
+    ``D 2^-22 s`` before it is rounded. A product in float32 takes the place of one that is not finite.
+    """
+
+    def __init__(self, windows: Windows, *, dtype: str, columns: int, heads: int = 1, precision: str = "tf32") -> None:
+        item = _BYTES[dtype]
+        vectors = columns // heads * item // 16
+        defines = constants(dtype, windows.height, vectors, precision)
+        rounds = -(-vectors // (_LANES * defines["BS_STEPS"]))
+        params = DotTilesParams(
+            rows=windows.shape[0], row_bytes=columns * item, vectors=vectors, rounds=rounds, heads=heads
+        )
+        row_offsets = windows.row_offsets()
+        jit.filled(params, cols=windows.cols, bits=windows.bits, row_offsets=row_offsets, pieces=windows.pieces)
+        params.piece_count = windows.count
+        kernel, grid = jit.kernel(_SOURCE, "sddmm_tiles", defines), (-(-windows.count // _WARPS), heads, 1)
+        shared = shared_bytes(dtype, windows.height, vectors)
+        super().__init__(kernel.launch(grid, 32 * _WARPS, params, shared=shared), windows, row_offsets)
+
+
+def _variants() -> list[jit.Variant]:
+    """Every kind of floats in windows of 16 and 32 rows, 128 columns; 16 and 20 columns of float32 and twice as many of 16 bits."""
+    found = [constants(dtype, height, 32 if dtype == "float32" else 16) for dtype in _TYPES for height in (16, 32)]
+    found += [constants("float32", height, 32, "3xtf32") for height in (16, 32)]
+    found += [constants(dtype, 16, vectors) for dtype in ("float32", "float16") for vectors in (4, 5)]
+    return jit.variants_of(_SOURCE, "sddmm_tiles", found)
+
+
+VARIANTS = _variants()

@@ -1,0 +1,215 @@
+"""Entries of canonical CSR arrays on the GPU: picked, kept, found and summed; the host's results, bit for bit.
+
+Arrays are believed to be canonical, and the index arrays of a call have one dtype. What must know how much it allocates waits for that
+number and for nothing else; the other functions wait for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bitsparse import interop, jit
+from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch, streaming
+
+_SOURCE, _SUMS = "sparse/entries.cu", "sparse/row_sums.cu"
+#: Numbers by which ``sparse/row_sums.cu`` knows dtypes, and rows of its blocks.
+_KINDS = {
+    name: kind
+    for kind, names in enumerate(
+        ("bool uint8", "int8", "uint16", "int16", "uint32", "int32", "int64 uint64", "float32", "float64")
+    )
+    for name in names.split()
+}
+_SUMMED_ROWS = 32
+_SUMMED_IN = {"b": np.dtype(np.int64), "i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
+#: Blocks of groups of lanes at most: they go round.
+_MOST_BLOCKS = 1 << 16
+
+Arrays = tuple[Any, Any, Any]
+
+EntryParams = jit.struct(_SOURCE, "EntryParams")
+RowSumParams = jit.struct(_SUMS, "RowSumParams")
+
+
+def lanes_for(entries: int, rows: int) -> int:
+    """Threads that share a row: as many as it has entries on average, up to a warp.
+
+    Examples
+    --------
+    >>> lanes_for(1_638_396, 50_515), lanes_for(10, 4), lanes_for(0, 0)
+    (32, 4, 1)
+    """
+    return min(32, 1 << max(0, -(-entries // max(rows, 1)) - 1).bit_length())
+
+
+def grouped(rows: int, lanes: int) -> int:
+    """Blocks of a kernel with a group of lanes a row."""
+    return min(_MOST_BLOCKS, -(-rows * lanes // THREADS))
+
+
+def _params(indptr: Any, indices: Any = None, **numbers: int) -> Any:
+    """The kernels' argument: set at once, as a small call takes no longer than the host does."""
+    columns = None if indices is None else indices.data.ptr
+    return EntryParams(indptr=indptr.data.ptr, indices=columns, **numbers)
+
+
+def _moved(params: Any, values: Any, count: int) -> Arrays:
+    """``(values, bits, room)``: room for `count` items like `values`, of which each is some words."""
+    if values is None:
+        return None, None, None
+    cupy = jit.require_cupy("entries")
+    bits = cupy.ascontiguousarray(interop.as_bits(values))
+    room = cupy.empty((count, *bits.shape[1:]), bits.dtype)
+    params.values, params.out, params.unit = bits.data.ptr, room.data.ptr, bits.dtype.itemsize
+    params.words = math.prod(bits.shape[1:])
+    return values, bits, room
+
+
+def _of_kind(moved: Arrays) -> Any:
+    values, _, room = moved
+    return None if values is None else room.view(values.dtype)
+
+
+# -- items ------------------------------------------------------------------------------------------------------------
+def gather(values: Any, order: Any) -> Any:
+    """``values[order]``, along the first axis. One kernel."""
+    if order.dtype.char not in "ilq" or not order.flags.c_contiguous:
+        order = jit.require_cupy("gather").ascontiguousarray(order, dtype=np.int64)
+    params = EntryParams(order=order.data.ptr, count=order.size)
+    moved = _moved(params, values, order.size)
+    params.lanes = lanes_for(params.words, 1)
+    launch(_SOURCE, "gather_items", order.dtype, streaming(order.size * params.lanes), params)
+    return _of_kind(moved)
+
+
+def find(indptr: Any, indices: Any, rows: Any, cols: Any) -> Any:
+    """Where the entries at int64 `rows` and `cols` are, as int64; -1 where there is none. One kernel."""
+    cupy = jit.require_cupy("find")
+    rows, cols = (cupy.ascontiguousarray(part, dtype=np.int64) for part in (rows, cols))
+    places = cupy.empty(rows.size, np.int64)
+    params = _params(indptr, indices, rows=rows.data.ptr, cols=cols.data.ptr, places=places.data.ptr, count=rows.size)
+    launch(_SOURCE, "find_entries", indptr.dtype, streaming(rows.size), params)
+    return places
+
+
+def elements(indptr: Any, indices: Any, values: Any, rows: Any, cols: Any) -> Any:
+    """The elements at int64 `rows` and `cols`; of a pattern 0 and 1 as uint8. One kernel."""
+    cupy = jit.require_cupy("elements")
+    rows, cols = (cupy.ascontiguousarray(part, dtype=np.int64) for part in (rows, cols))
+    return _elements(indptr, indices, values, rows.size, rows=rows.data.ptr, cols=cols.data.ptr)
+
+
+def diagonal(indptr: Any, indices: Any, values: Any, shape: tuple[int, int], k: int) -> Any:
+    """The elements ``(i, i + k)``. One kernel, a search of a row a thread."""
+    row, col = max(0, -k), max(0, k)
+    count = max(0, min(shape[0] - row, shape[1] - col))
+    return _elements(indptr, indices, values, count, low=row, high=col)
+
+
+def _elements(indptr: Any, indices: Any, values: Any, count: int, **where: int) -> Any:
+    params = _params(indptr, indices, count=count, **where)
+    values, bits, room = _moved(params, values, count)
+    if values is None:
+        room = jit.require_cupy("elements").empty(count, np.uint8)
+        params.out = room.data.ptr
+    elif not bits.size:  # an empty array has no address
+        return jit.require_cupy("elements").zeros(count, bits.dtype).view(values.dtype)
+    launch(_SOURCE, "find_entries", indptr.dtype, streaming(count), params)
+    return room if values is None else room.view(values.dtype)
+
+
+# -- rows and columns -------------------------------------------------------------------------------------------------
+def take_rows(indptr: Any, indices: Any, values: Any, rows: Any) -> Arrays:
+    """The rows that int64 numbers name, in their order: ``(indptr, indices, values)``; int64 indices where int32 cannot count them."""
+    rows = jit.require_cupy("take_rows").ascontiguousarray(rows, dtype=np.int64)
+    params = _params(indptr, indices, rows=rows.data.ptr, count=rows.size, high=-1)
+    made = _copied(params, indptr, values)
+    if made is None:
+        return take_rows(indptr.astype(np.int64), indices.astype(np.int64), values, rows)
+    return made
+
+
+def take_columns(indptr: Any, indices: Any, values: Any, start: int, stop: int) -> Arrays:
+    """The columns from `start` up to `stop`, counted from `start`: ``(indptr, indices, values)``."""
+    params = _params(indptr, indices, count=indptr.size - 1, low=start, high=stop)
+    made = _copied(params, indptr, values)
+    assert made is not None, "no more entries than there were"
+    return made
+
+
+def _copied(params: Any, indptr: Any, values: Any) -> Arrays | None:
+    """The entries of the rows that the parameters name, or None if there are too many for their indices."""
+    cupy, index, count = jit.require_cupy("entries"), indptr.dtype, params.count
+    firsts, counts = cupy.empty(count, index), _counts(cupy, count)
+    params.firsts, params.counts = firsts.data.ptr, counts.data.ptr
+    launch(_SOURCE, "count_rows", index, streaming(count), params)
+    starts, total = _starts(cupy, counts)
+    return None if total > _largest(index) else _filled(cupy, "copy_rows", params, index, starts, total, values)
+
+
+def _largest(index: Any) -> int:
+    """The largest number of entries that indices count (a test lowers it)."""
+    return int(np.iinfo(index).max)
+
+
+def _counts(cupy: Any, rows: int) -> Any:
+    return cupy.empty(rows + 1, np.int64) if rows else cupy.zeros(1, np.int64)
+
+
+def _starts(cupy: Any, counts: Any) -> tuple[Any, int]:
+    """Where rows start, and how many entries they have in all, which is waited for."""
+    starts = cupy.cumsum(counts)
+    return starts, int(starts[-1]) if counts.size > 1 else 0
+
+
+def _filled(cupy: Any, name: str, params: Any, index: Any, starts: Any, total: int, values: Any) -> Arrays:
+    """The arrays of a result whose rows start there, by a kernel with a group of lanes a row."""
+    row_starts = cupy.empty(starts.size, index) if params.count else cupy.zeros(1, index)
+    columns = cupy.empty(total, index)
+    moved = _moved(params, values, total)
+    params.lanes = lanes_for(total, params.count)
+    jit.filled(params, starts=starts, row_starts=row_starts, columns=columns)
+    launch(_SOURCE, name, index, grouped(params.count, params.lanes), params)
+    return row_starts, columns, _of_kind(moved)
+
+
+def row_range(indptr: Any, start: int, stop: int) -> tuple[Any, int, int]:
+    """``indptr`` of the rows from `start` up to `stop`, and between which entries they are, which is waited for. One kernel."""
+    cupy = jit.require_cupy("row_range")
+    starts, ends = cupy.empty(stop - start + 1, indptr.dtype), cupy.empty(2, np.int64)
+    params = _params(indptr, row_starts=starts.data.ptr, places=ends.data.ptr, first=start, count=starts.size)
+    launch(_SOURCE, "shift_starts", indptr.dtype, streaming(starts.size), params)
+    first, last = ends.get().tolist()
+    return starts, first, last
+
+
+def keep(indptr: Any, indices: Any, values: Any, mask: Any) -> Arrays:
+    """The entries that a mask keeps: ``(indptr, indices, values)``."""
+    cupy, rows = jit.require_cupy("keep"), indptr.size - 1
+    mask, counts = cupy.ascontiguousarray(mask), _counts(cupy, rows)
+    params = _params(indptr, indices, mask=mask.data.ptr, counts=counts.data.ptr, count=rows)
+    params.lanes = lanes_for(indices.size, rows)
+    launch(_SOURCE, "count_kept", indptr.dtype, grouped(rows, params.lanes), params)
+    starts, total = _starts(cupy, counts)
+    return _filled(cupy, "copy_kept", params, indptr.dtype, starts, total, values)
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+def row_sums(indptr: Any, values: Any) -> Any:
+    """Sums of rows: float32 and float64 in their dtype, the host's bits; booleans and integers in int64 or uint64. One kernel."""
+    dtype = _SUMMED_IN.get(values.dtype.kind, values.dtype)
+    cupy = jit.require_cupy("row_sums")
+    values, out = cupy.ascontiguousarray(values), cupy.empty(indptr.size - 1, dtype)
+    kind = _KINDS[values.dtype.name]
+    params = RowSumParams(indptr.data.ptr, values.data.ptr, out.data.ptr, out.size, kind)
+    launch(_SUMS, "sum_rows", indptr.dtype, min(_MOST_BLOCKS, -(-out.size // _SUMMED_ROWS)), params)
+    return out
+
+
+VARIANTS = [
+    *jit.variants_of(_SOURCE, "copy_rows", BOTH_INDICES),
+    *jit.variants_of(_SUMS, "sum_rows", BOTH_INDICES),
+]

@@ -1,0 +1,89 @@
+"""An operation of two canonical CSR arrays, element by element, on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS
+from bitsparse.backends.cuda.sparse.entries import grouped
+
+_SOURCE = "sparse/merge.cu"
+#: The kernels know operations by their places here, of which those from ``less`` on give booleans; and dtypes.
+OPERATIONS = ("add", "subtract", "multiply", "maximum", "minimum", "less", "greater", "not_equal")
+_COMPARISONS = frozenset(OPERATIONS[5:])
+_KINDS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
+#: What stands for these operations of booleans.
+_OF_BOOLEANS = {"add": "maximum", "subtract": "not_equal"}
+#: Merged entries of a lane in a tile, and the most lanes of a row: more would idle in the last tile of most rows.
+_PART, _MOST_LANES = 4, 16
+
+Matrix = tuple[Any, Any, Any]
+
+MergeParams = jit.struct(_SOURCE, "MergeParams")
+
+
+def merge(left: Matrix, right: Matrix, name: str, dtype: Any) -> Matrix:
+    """The entries of the result that are not zero, as a canonical CSR array. Waits for their number only.
+
+    Parameters
+    ----------
+    left, right : tuple of CuPy arrays
+        ``(indptr, indices, values)``, canonical, of the same shape and with the same dtype of indices; values of `dtype`, or None where
+        every entry is 1.
+    name : str
+        ``add``, ``subtract``, ``multiply``, ``maximum``, ``minimum``, ``less``, ``greater`` or ``not_equal``.
+    dtype : dtype
+        In which values are combined; integers wrap.
+
+    Returns
+    -------
+    tuple
+        ``(indptr, indices, values)``; values are booleans of comparisons, else of `dtype`.
+    """
+    cupy, dtype, index = jit.require_cupy(name), np.dtype(dtype), left[0].dtype
+    if dtype.kind == "b":
+        name = _OF_BOOLEANS.get(name, name)
+    rows, entries = left[0].size - 1, left[1].size + right[1].size
+    params = jit.filled(MergeParams(), left=left[0], left_columns=left[1], right=right[0], right_columns=right[1])
+    # What is laid out for a launch lives until it is enqueued.
+    numbers = [None if part[2] is None else cupy.ascontiguousarray(part[2]) for part in (left, right)]
+    counts = cupy.empty(rows + 1, np.int64) if rows else cupy.zeros(1, np.int64)
+    jit.filled(params, left_values=numbers[0], right_values=numbers[1], counts=counts, rows=rows)
+    params.lanes, params.operation = _lanes(entries, rows), OPERATIONS.index(name)
+    _launch("count_merged", dtype, index, params)
+    starts = cupy.cumsum(counts)
+    total = int(starts[-1]) if rows else 0
+    if total > np.iinfo(index).max:
+        wide = [(*(part.astype(np.int64) for part in one[:2]), one[2]) for one in (left, right)]
+        return merge(wide[0], wide[1], name, dtype)
+    row_starts, columns = cupy.empty(rows + 1, index) if rows else cupy.zeros(1, index), cupy.empty(total, index)
+    values = cupy.empty(total, np.bool_ if name in _COMPARISONS else dtype)
+    jit.filled(params, starts=starts, row_starts=row_starts, columns=columns, values=values)
+    _launch("fill_merged", dtype, index, params)
+    return row_starts, columns, values
+
+
+def _lanes(entries: int, rows: int) -> int:
+    """Threads that share a merged row: so many that it is one or two tiles on average."""
+    return min(_MOST_LANES, 1 << max(0, (entries // max(rows, 1) // _PART).bit_length() - 1))
+
+
+def _constants(dtype: Any, index: Any) -> dict[str, int]:
+    name = "uint8" if dtype.kind == "b" else dtype.name
+    return {"BS_KIND": _KINDS.index(name)} | jit.flags(large=index == np.int64)
+
+
+def _launch(name: str, dtype: Any, index: Any, params: Any) -> None:
+    if params.rows:
+        blocks = grouped(params.rows, params.lanes)
+        jit.kernel(_SOURCE, name, _constants(dtype, index)).run(blocks, THREADS, params)
+
+
+VARIANTS = jit.variants_of(
+    _SOURCE,
+    "fill_merged",
+    [{"BS_KIND": kind} | large for kind in range(len(_KINDS)) for large in BOTH_INDICES],
+)

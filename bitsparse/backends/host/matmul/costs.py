@@ -1,0 +1,127 @@
+"""What products of packed integers cost on a CPU, by which kernels are chosen."""
+
+from __future__ import annotations
+
+import math
+
+from bitsparse.backends.host.settings import simd_level
+
+#: Bits that an operand of the kernel of bytes has at most.
+BYTE = 8
+
+#: Nanoseconds on one thread of an EPYC Zen 5, random data, of each kernel at each SIMD level: the factors of :func:`terms`.
+#: ``benchmarks/fit/run.py host`` finds them.
+RATES: dict[str, dict[str, dict[str, float]]] = {
+    "scalar": {
+        "planes": {"call": 10900.0, "mac": 0.011, "sum": 1.1, "b_bit": 0.0209},
+        "digits": {"mac": 0.282, "sum": 2.19, "a": 0.15, "a_bit": 0.394, "b": 0.732, "b_bit": 0.316},
+        "bytes": {"mac": 0.118, "sum": 1.23, "a_bit": 0.875, "b_bit": 0.776},
+    },
+    "avx2": {
+        "planes": {"call": 11400.0, "mac": 0.00161, "sum": 0.251, "b_bit": 0.00661},
+        "digits": {
+            "call": 7640.0,
+            "mac": 0.0109,
+            "sum": 0.761,
+            "a": 0.291,
+            "a_bit": 0.0569,
+            "b": 0.63,
+            "b_bit": 0.0413,
+        },
+        "bytes": {"call": 8660.0, "mac": 0.00504, "sum": 0.428, "a_bit": 0.0232, "b": 0.0343, "b_bit": 0.0306},
+    },
+    "avxvnni": {
+        "planes": {"call": 11500.0, "mac": 0.0016, "sum": 0.251, "b_bit": 0.00784},
+        "digits": {
+            "call": 8580.0,
+            "mac": 0.0107,
+            "sum": 0.695,
+            "a": 0.334,
+            "a_bit": 0.0509,
+            "b": 0.613,
+            "b_bit": 0.0524,
+        },
+        "bytes": {"call": 9970.0, "mac": 0.00422, "sum": 0.256, "a_bit": 0.0181, "b": 0.0507, "b_bit": 0.0204},
+    },
+    "avx512": {
+        "planes": {"call": 11700.0, "mac": 0.000404, "sum": 0.0939, "b_bit": 0.00537},
+        "digits": {
+            "call": 11000.0,
+            "mac": 0.00605,
+            "sum": 0.501,
+            "a": 0.0134,
+            "a_bit": 0.0279,
+            "b": 0.311,
+            "b_bit": 0.022,
+        },
+        "bytes": {"call": 11300.0, "mac": 0.00199, "sum": 0.197, "a_bit": 0.00494, "b": 0.0349, "b_bit": 0.00697},
+    },
+}
+
+
+def terms(
+    kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, share_nonzero: float = 1.0
+) -> dict[str, float]:
+    """What a kernel does, by the name of its rate: calls, products, sums that passes add to, elements and bits brought into its form.
+
+    Examples
+    --------
+    >>> terms("planes", 8, 16, 128, 1, 2)
+    {'call': 1.0, 'mac': 32768.0, 'sum': 256.0, 'b_bit': 4096.0}
+    """
+    rows, cols, depth = -(-m // 8) * 8, -(-n // 16) * 16, -(-k // 128) * 128
+    passes = {"planes": a_bits * b_bits, "digits": _digit_products(a_bits, b_bits), "bytes": 1}[kernel]
+    sums, a, b = rows * cols * passes, rows * depth, cols * depth
+    found = {"call": 1.0, "mac": sums * depth * share_nonzero, "sum": float(sums)}
+    if kernel == "planes":
+        return found | {"b_bit": float(b * b_bits)}
+    return found | {"a": float(a), "a_bit": float(a * a_bits), "b": float(b), "b_bit": float(b * b_bits)}
+
+
+def cost(
+    kernel: str,
+    m: int,
+    n: int,
+    k: int,
+    a_bits: int,
+    b_bits: int,
+    share_nonzero: float = 1.0,
+    *,
+    level: str | None = None,
+) -> float:
+    """Estimated nanoseconds of :func:`~bitsparse.backends.host.matmul.matmul.matmul` on one thread.
+
+    All kernels spread over threads alike, so that the smallest estimate wins.
+
+    Parameters
+    ----------
+    kernel
+        "planes", "digits" or "bytes", which costs infinitely much where an operand has more than 8 bits.
+    share_nonzero
+        Share of the 8 x 128 tiles of ``a`` that are not skipped.
+    level
+        SIMD level; the one in use if ``None``.
+
+    Examples
+    --------
+    >>> cost("planes", 4096, 4096, 4096, 1, 1, level="avx512") < cost("bytes", 4096, 4096, 4096, 1, 1, level="avx512")
+    True
+    >>> cost("planes", 4096, 4096, 4096, 8, 8, level="avx512") < cost("bytes", 4096, 4096, 4096, 8, 8, level="avx512")
+    False
+    """
+    if kernel == "bytes" and max(a_bits, b_bits) > BYTE:
+        return math.inf
+    rates = RATES[simd_level() if level is None else level][kernel]
+    amounts = terms(kernel, m, n, k, a_bits, b_bits, share_nonzero)
+    return sum(rates.get(name, 0.0) * amount for name, amount in amounts.items())
+
+
+def _digit_products(a_bits: int, b_bits: int) -> int:
+    """Products of digits that the digits kernel forms: widths of at most 15 bits each and 22 together."""
+    best = a_bits * b_bits
+    for a_digits in range(1, a_bits + 1):
+        for b_digits in range(1, b_bits + 1):
+            a_width, b_width = -(-a_bits // a_digits), -(-b_bits // b_digits)
+            if max(a_width, b_width) <= 15 and a_width + b_width <= 22:
+                best = min(best, a_digits * b_digits)
+    return best

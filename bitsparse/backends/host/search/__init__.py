@@ -1,0 +1,1 @@
+"""Searches among rows of bits on the CPU."""

@@ -1,0 +1,159 @@
+"""Entries of canonical CSR arrays on the host: picked, kept, found and summed by _ext/sparse/entries.c, on all threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse._ext import entries as _ext
+from bitsparse.backends.host.buffers import as_bytes, dtype_code, items_of, pattern_bytes
+from bitsparse.backends.host.settings import run_on
+
+Index = NDArray[np.int32] | NDArray[np.int64]
+Values = NDArray[Any] | None
+
+
+def _threads(work: int) -> int:
+    return run_on(work)[1]
+
+
+def _values(made: NDArray[np.uint8] | None, like: Values) -> Values:
+    """Bytes as values of the same kind."""
+    if made is None or like is None:
+        return None
+    return made.view(like.dtype).reshape(-1, *like.shape[1:]) if like.ndim > 1 else made.view(like.dtype)
+
+
+def gather(values: NDArray[Any], order: Index) -> NDArray[Any]:
+    """``values[order]``, along the first axis.
+
+    Examples
+    --------
+    >>> gather(np.array([5, 6, 7]), np.array([2, 0], dtype=np.int32))
+    array([7, 5])
+    """
+    data, item = items_of(values)
+    assert data is not None
+    if not item:
+        return np.empty((order.size, *values.shape[1:]), values.dtype)
+    made = _ext.gather(data, item, as_bytes(order), order.dtype.itemsize == 8, _threads(order.size))
+    return made.view(values.dtype).reshape(order.size, *values.shape[1:])
+
+
+def keep(indptr: Index, indices: Index, values: Values, mask: NDArray[np.bool_]) -> tuple[Index, Index, Values]:
+    """The entries that a mask keeps: ``(indptr, indices, values)``.
+
+    Examples
+    --------
+    >>> keep(np.array([0, 2, 3]), np.array([0, 4, 1]), None, np.array([False, True, True]))[:2]
+    (array([0, 1, 2]), array([4, 1]))
+    """
+    data, item = items_of(values)
+    starts, columns, made = _ext.keep(
+        *pattern_bytes(indptr, indices), as_bytes(mask), data, item, _threads(indices.size)
+    )
+    return starts, columns, _values(made, values)
+
+
+def take_rows(indptr: Index, indices: Index, values: Values, rows: NDArray[np.int64]) -> tuple[Index, Index, Values]:
+    """The rows that int64 numbers name, in their order: ``(indptr, indices, values)``.
+
+    Examples
+    --------
+    >>> take_rows(np.array([0, 1, 3]), np.array([4, 0, 2]), None, np.array([1, 0]))[:2]
+    (array([0, 2, 3]), array([0, 2, 4]))
+    """
+    data, item = items_of(values)
+    starts, columns, made = _ext.take_rows(
+        *pattern_bytes(indptr, indices), as_bytes(rows), data, item, _threads(indices.size)
+    )
+    return starts, columns, _values(made, values)
+
+
+def take_columns(indptr: Index, indices: Index, values: Values, start: int, stop: int) -> tuple[Index, Index, Values]:
+    """The columns from `start` up to `stop`, counted from `start`: ``(indptr, indices, values)``.
+
+    Examples
+    --------
+    >>> take_columns(np.array([0, 1, 3]), np.array([4, 0, 2]), None, 1, 5)[:2]
+    (array([0, 1, 2]), array([3, 1]))
+    """
+    data, item = items_of(values)
+    starts, columns, made = _ext.take_columns(
+        *pattern_bytes(indptr, indices), start, stop, data, item, _threads(indices.size)
+    )
+    return starts, columns, _values(made, values)
+
+
+def find(indptr: Index, indices: Index, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the entries at `rows` and `cols` are; -1 where there is none.
+
+    Examples
+    --------
+    >>> find(np.array([0, 1, 3]), np.array([4, 0, 2]), np.array([1, 0]), np.array([2, 2]))
+    array([ 2, -1])
+    """
+    return _ext.find(*pattern_bytes(indptr, indices), as_bytes(rows), as_bytes(cols), _threads(8 * rows.size))
+
+
+def diagonal(indptr: Index, indices: Index, values: Values, shape: tuple[int, int], k: int) -> NDArray[Any]:
+    """The elements ``(i, i + k)``, zero where none is stored; without values, as uint8, whether one is.
+
+    Examples
+    --------
+    >>> diagonal(np.array([0, 1, 3]), np.array([4, 0, 2]), np.array([5.0, 6.0, 7.0]), (2, 5), 1)
+    array([0., 7.])
+    """
+    row, column = max(0, -k), max(0, k)
+    count = max(0, min(shape[0] - row, shape[1] - column))
+    dtype = np.dtype(np.uint8) if values is None else values.dtype
+    if not count:
+        return np.empty(0, dtype)
+    data, item = items_of(values)
+    made = _ext.diagonal(*pattern_bytes(indptr, indices), row, column, count, data, item, _threads(8 * count))
+    return made.view(dtype)
+
+
+def merge(
+    left: tuple[Index, Index, NDArray[Any]], right: tuple[Index, Index, NDArray[Any]], cols: int, subtract: bool
+) -> tuple[Index, Index, NDArray[Any], int]:
+    """The sum or difference ``(indptr, indices, values)`` of two canonical arrays, zeros included, and how many of these there are.
+
+    Both arrays have one shape, with so many columns, one dtype of indices and one of values: float32, float64, or integers of 32 or 64
+    bits, which wrap.
+
+    Examples
+    --------
+    >>> a = np.array([0, 2]), np.array([1, 4]), np.array([5, 6])
+    >>> merge(a, (np.array([0, 2]), np.array([1, 2]), np.array([-5, 7])), 5, False)
+    (array([0, 3]), array([1, 2, 4]), array([0, 7, 6]), 1)
+    """
+    dtype, wide = left[2].dtype, left[0].dtype.itemsize == 8
+    one, two = ([as_bytes(part) for part in parts] for parts in (left, right))
+    code, threads = dtype_code(dtype), _threads(left[1].size + right[1].size)
+    starts, columns, made, zeros = _ext.merge(
+        one[0], one[1], one[2], two[0], two[1], two[2], wide, cols, code, dtype.itemsize, subtract, threads
+    )
+    return starts, columns, made.view(dtype), zeros
+
+
+def row_sums(indptr: Index, values: NDArray[Any]) -> NDArray[Any]:
+    """Sums of rows: float32 and float64 in their dtype, in eight sums side by side; booleans and integers in int64 or uint64.
+
+    Examples
+    --------
+    >>> row_sums(np.array([0, 1, 3]), np.array([4, 1, 2], np.int8))
+    array([4, 3])
+    """
+    dtype = values.dtype if values.dtype.kind == "f" else np.dtype(np.uint64 if values.dtype.kind == "u" else np.int64)
+    made = _ext.row_sums(
+        as_bytes(indptr),
+        indptr.dtype.itemsize == 8,
+        as_bytes(values),
+        dtype_code(values.dtype),
+        values.itemsize,
+        _threads(values.size),
+    )
+    return made.view(dtype)

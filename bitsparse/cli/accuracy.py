@@ -1,0 +1,265 @@
+"""``bitsparse accuracy``: the accuracy tables of papers on training in few bits, on graphs from files, by seeds that are paired.
+
+``bitsparse accuracy --table tango --graphs cora.npz --json`` prints one object: ``{"table", "epochs", "dropout", "runs": [...]}``. A run is
+``{"graph", "network", "precision", "seed", "accuracy", "last", "validated"}`` for ``tango``, ``qgtc`` (trained with the roundings of
+networks on bits, without dropout) and ``links`` (100 times the area under the ROC curve of edges left out, against as many pairs without),
+and ``{"graph", "network", "aggregation", "seed", "accuracy"}`` for ``bitgnn``, accuracies in per cent of the test nodes. One of ``aes`` is
+``{"graph", "network", "seed", "strategy", "width", "bits", "accuracy", "lost"}``, of a network trained in full precision and run over
+sampled edges; without a strategy over all. Runs of ``tango`` have a ``curve`` too, accuracies of the test nodes every five epochs (with
+the precisions int8, int8-all and int8-nearest those of TANGO's Figure 7). With ``--records FILE`` each run is written there when it is
+done, a JSON object a line, and runs that the file holds are not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from bitsparse import datasets, nn
+from bitsparse.bench import format_table
+from bitsparse.cli import common
+
+DESCRIPTION = (
+    "Train networks in float32 and in few bits from the same weights, with the same dropout, and compare test accuracies: "
+    "mean and standard error over seeds, and of the paired differences. Needs PyTorch."
+)
+_TABLES = ("tango", "qgtc", "bitgnn", "aes", "links")
+#: Edges of a node and ways to sample them, of AES-SpMM's Figures 5 and 6.
+_WIDTHS, _STRATEGIES = (16, 32, 64, 128), ("aes", "afs", "sfs", "uniform")
+#: Bits of networks that train with their roundings.
+_AWARE = ("8-bit-learned", "4-bit-learned", "2-bit-learned-protected")
+#: What the paper of Bi-GCN reports, full aggregation, and BitGNN with binary aggregation.
+_PUBLISHED = {
+    "cora": {"full": "81.2 +- 0.8", "binary": "81.2 +- 1.0"},
+    "citeseer": {"full": "68.8 +- 0.9", "binary": "68.7 +- 0.4"},
+    "pubmed": {"full": "78.2 +- 1.0", "binary": "78.1 +- 1.1"},
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument(
+        "--table",
+        choices=_TABLES,
+        required=True,
+        help="whose accuracies: TANGO's, QGTC's, BitGNN's or AES-SpMM's; links: link prediction, TANGO's other task",
+    )
+    parser.add_argument("--graphs", nargs="+", metavar="FILE", required=True, help="graphs with features and labels")
+    parser.add_argument("--networks", nargs="+", metavar="NAME", help="of gcn sage gat (default: all; tango)")
+    parser.add_argument(
+        "--precisions",
+        nargs="+",
+        metavar="NAME",
+        help="beside float32; tango: int8 int4 by default, also int8-sums int4-sums int8-nearest int8-all; "
+        "qgtc: 8-bit-learned 4-bit-learned 2-bit-learned-protected "
+        "by default, 1 to 8 bits also with -learned ranges, -protected nodes, or -learned-protected",
+    )
+    common.add_counts(
+        parser,
+        seeds=(1, "seeds 0..N-1 (30 resolve differences below a point)"),
+        epochs=(None, "default: 200; 1000 for bitgnn"),
+    )
+    parser.add_argument("--first-seed", type=int, default=0, metavar="K", help="seeds K..K+N-1 (default: 0)")
+    parser.add_argument("--dropout", type=float, default=0.5, help="of the features (default: 0.5; tango)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where networks train (default: cpu)")
+    parser.add_argument(
+        "--records", type=Path, metavar="FILE", help="write runs there, and go on from those that it holds"
+    )
+    common.add_json(parser, " instead of a table")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Serve the command."""
+    training: Any = importlib.import_module("bitsparse.torch.accuracy")
+    epochs = args.epochs or (1000 if args.table == "bitgnn" else 200)
+    asked = {"table": args.table, "epochs": epochs, "dropout": args.dropout}
+    made: Any = {"tango": _tango, "qgtc": _qgtc, "bitgnn": _bitgnn, "aes": _aes, "links": _links}[args.table]
+    runs = list(made(args, epochs, training, _Records(args.records, asked)))
+    common.emit(
+        args,
+        asked | {"runs": runs},
+        lambda: {"bitgnn": _bitgnn_table, "aes": _aes_table}.get(args.table, _tango_table)(runs, training),
+    )
+
+
+class _Records:
+    """Runs that a file holds, and into which new ones go."""
+
+    def __init__(self, path: Path | None, asked: dict[str, Any]) -> None:
+        self._path, self._asked = path, asked
+        text = path.read_text(encoding="utf-8") if path is not None and path.exists() else ""
+        self._found = [json.loads(line) for line in text.splitlines() if line]
+
+    def of(self, key: dict[str, Any], run: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """What the file holds of this run, else what it gives, which is written."""
+        wanted = self._asked | key
+        found = [one for one in self._found if all(one.get(name) == value for name, value in wanted.items())]
+        if not found:
+            found = [key | one for one in run()]
+            if self._path is not None:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(self._asked | one) + "\n" for one in found)
+        return found
+
+
+def _seeds(args: argparse.Namespace) -> range:
+    return range(args.first_seed, args.first_seed + args.seeds)
+
+
+def _tasks(args: argparse.Namespace) -> Iterator[tuple[Any, str]]:
+    for file in args.graphs:
+        data = datasets.read(file)
+        if data.x is None or data.labels is None:
+            raise ValueError(f"{file} has no features or no labels; pass a graph with both")
+        yield data, data.name
+
+
+def _links(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
+    links: Any = importlib.import_module("bitsparse.torch.link_accuracy")
+    yield from _tango(args, epochs, training, records, links)
+
+
+def _tango(
+    args: argparse.Namespace, epochs: int, training: Any, records: _Records, links: Any = None
+) -> Iterator[dict[str, Any]]:
+    networks = args.networks or list(training.NETWORKS)
+    precisions = ["float32", *(args.precisions or ["int8", "int4"])]
+    _refuse_unknown(networks, training.NETWORKS)
+    _refuse_unknown(precisions, training.PRECISIONS)
+    for data, name in _tasks(args):
+        task = training.task_of(data, args.device)
+        trained = training.trained if links is None else links.trained_links
+        for seed, network, precision in product(_seeds(args), networks, dict.fromkeys(precisions)):
+            key = {"graph": name, "network": network, "precision": precision, "seed": seed}
+            run = partial(trained, task, network, precision, seed, epochs, (args.dropout, 0.5))
+            yield from records.of(key, partial(_facts, run))
+
+
+def _qgtc(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
+    precisions = ["float32", *(args.precisions or _AWARE)]
+    _refuse_unknown(precisions, ["float32", *training.AWARE])
+    for data, name in _tasks(args):
+        task = training.task_of(data)
+        for seed, precision in product(_seeds(args), dict.fromkeys(precisions)):
+            key = {"graph": name, "network": "gcn", "precision": precision, "seed": seed}
+            run = partial(training.aware, task, data, precision, seed, epochs)
+            if precision == "float32":
+                run = partial(training.trained, task, "gcn", precision, seed, epochs, (0.0, 0.0))
+            yield from records.of(key, partial(_facts, run))
+
+
+def _facts(run: Callable[[], Any]) -> list[dict[str, Any]]:
+    result = run()
+    facts = {"accuracy": result.best, "last": result.last, "validated": result.validated}
+    return [facts | ({"curve": list(result.curve)} if result.curve else {})]
+
+
+def _refuse_unknown(asked: Iterable[str], known: Iterable[str]) -> None:
+    for each in asked:
+        if each not in known:
+            raise ValueError(f"{each!r} is none of {', '.join(known)}")
+
+
+def _bitgnn(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
+    for data, name in _tasks(args):
+        task = training.task_of(data, args.device, normalised=False)
+        for seed in _seeds(args):
+            key = {"graph": name, "network": "bi-gcn", "seed": seed}
+            yield from records.of(key, partial(_by_aggregation, partial(training.binary, task, data, seed, epochs)))
+
+
+def _by_aggregation(run: Callable[[], dict[str, float]]) -> list[dict[str, Any]]:
+    return [{"aggregation": way, "accuracy": accuracy} for way, accuracy in run().items()]
+
+
+def _aes(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
+    networks = args.networks or ["gcn", "sage"]
+    _refuse_unknown(networks, ["gcn", "sage"])
+    for data, name in _tasks(args):
+        features, task = nn.Features(data.x), training.task_of(data)
+        train, test = (part.numpy() for part in (task.train, task.test))
+        for network in networks:
+            graph = nn.Graph(data.adjacency, "gcn" if network == "gcn" else "mean")
+            for seed in _seeds(args):
+                key = {"graph": name, "network": network, "seed": seed}
+                how = {"epochs": epochs, "dropout": args.dropout, "seed": seed}
+                run = partial(_sampled, graph, features, data.targets, (train, test), how)
+                yield from records.of(key, run)
+
+
+def _sampled(graph: Any, features: Any, labels: Any, masks: tuple[Any, Any], how: Any) -> list[dict[str, Any]]:
+    """Accuracy of a network by the sampling of its edges and the bits of its features."""
+    model = nn.train(graph, features, labels, masks[0], **how)
+    ways: Any = {"widths": _WIDTHS, "strategies": _STRATEGIES, "bits": (32, 8), "seed": how["seed"], "timed": False}
+    cells = nn.sampling_quality(model, graph, features, labels, masks[1], **ways).cells
+    names = ("strategy", "width", "bits", "accuracy")
+    return [{name: getattr(cell, name) for name in names} | {"lost": cell.loss} for cell in cells]
+
+
+def _aes_table(runs: list[dict[str, Any]], training: Any) -> str:
+    rows = []
+    strategies = list(dict.fromkeys(one["strategy"] for one in runs if one["strategy"] is not None))
+    for graph, network, width, bits in dict.fromkeys(
+        (one["graph"], one["network"], one["width"], one["bits"]) for one in runs if one["width"] is not None
+    ):
+        of = [one for one in runs if (one["graph"], one["network"]) == (graph, network)]
+        full = [one["accuracy"] for one in of if one["strategy"] is None and one["bits"] == 32]
+        row = [graph, network, str(width), str(bits), _shown(*training.mean_and_error(full))]
+        for strategy in strategies:
+            lost = [
+                -one["lost"] for one in of if (one["strategy"], one["width"], one["bits"]) == (strategy, width, bits)
+            ]
+            mean, error = training.mean_and_error(lost)
+            row.append(f"{mean:+.2f}{'' if math.isnan(error) else f' +- {error:.2f}'}")
+        rows.append(row)
+    return format_table(("graph", "network", "W", "bits", "all edges", *strategies), rows)
+
+
+def _shown(mean: float, error: float) -> str:
+    return f"{mean:.2f}" if math.isnan(error) else f"{mean:.2f} +- {error:.2f}"
+
+
+def _tango_table(runs: list[dict[str, Any]], training: Any) -> str:
+    by = {(one["graph"], one["network"], one["precision"], one["seed"]): one["accuracy"] for one in runs}
+    cells = list(dict.fromkeys((one["graph"], one["network"]) for one in runs))
+    precisions = list(dict.fromkeys(one["precision"] for one in runs))
+    seeds = sorted({one["seed"] for one in runs})
+    rows: list[list[str]] = []
+    lost: dict[str, list[float]] = {precision: [] for precision in precisions[1:]}
+    for graph, network in cells:
+        of = {p: [by[graph, network, p, seed] for seed in seeds] for p in precisions}
+        row = [graph, network, _shown(*training.mean_and_error(of["float32"]))]
+        for precision in precisions[1:]:
+            differences = [low - full for low, full in zip(of[precision], of["float32"], strict=True)]
+            mean, error = training.mean_and_error(differences)
+            lost[precision].append(-mean)
+            row.append(
+                f"{_shown(*training.mean_and_error(of[precision]))} ({mean:+.2f}{'' if math.isnan(error) else f' +- {error:.2f}'})"
+            )
+        rows.append(row)
+    lines = [
+        format_table(("graph", "network", *precisions), rows),
+        "",
+        f"{len(seeds)} paired seed{'s' * (len(seeds) > 1)}",
+    ]
+    for precision, losses in lost.items():
+        lines.append(
+            f"{precision}: {sum(losses) / len(losses):.2f} points lost on average, {max(losses):.2f} in the worst cell"
+        )
+    return "\n".join(lines)
+
+
+def _bitgnn_table(runs: list[dict[str, Any]], training: Any) -> str:
+    rows = []
+    for graph, way in dict.fromkeys((one["graph"], one["aggregation"]) for one in runs):
+        values = [one["accuracy"] for one in runs if (one["graph"], one["aggregation"]) == (graph, way)]
+        published = _PUBLISHED.get(graph, {}).get(way, "-")
+        rows.append([graph, way, str(len(values)), _shown(*training.mean_and_error(values)), published])
+    return format_table(("graph", "aggregation", "seeds", "accuracy", "published"), rows)

@@ -1,0 +1,137 @@
+"""The communicator on mpi4py: calls that do not block, waited for with a limit, as MPI itself knows none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bitsparse import _check, interop
+from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, who
+from bitsparse.errors import CommunicationError
+
+#: Seconds between two looks at a call that is under way, at first and at last.
+_SOON, _LATER = 1e-5, 1e-3
+
+
+class MPICommunicator(Engine):
+    """A communicator of mpi4py's; made by :func:`from_mpi`."""
+
+    engine = "mpi"
+
+    def __init__(self, comm: Any, timeout: float) -> None:
+        import mpi4py
+        from mpi4py import MPI
+
+        self._mpi, self._comm, self._timeout = MPI, comm, timeout
+        self._errors = (MPI.Exception, mpi4py.MPI.Exception)
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        #: Whether other threads than the first may exchange.
+        self.any_thread = bool(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
+        #: Calls that nobody waits for any longer, with the memory that MPI may still write to.
+        self._lost: list[Any] = []
+
+    def _wait(self, operation: str, request: Any, *arrays: Any) -> None:
+        """Until the call is done, or the time is over."""
+        end, pause = time.monotonic() + self._timeout, _SOON
+        while not request.Test():
+            if time.monotonic() > end:
+                self._lost.append((request, arrays))
+                raise CommunicationError(
+                    f"{operation}: {who(self)} has waited {self._timeout:g} s for the others; one is lost or elsewhere, start all again"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LATER)
+
+    def _ready(self, array: Any) -> Any:
+        """Bytes for MPI, which does not know streams: what is on a GPU is finished first, and MPI has to read it there."""
+        if not isinstance(array, np.ndarray):
+            interop.require_cupy("from_mpi").cuda.get_current_stream().synchronize()
+        return bytes_of(array)
+
+    def all_gather(self, send: Any, receive: Any) -> None:
+        """See :class:`Communicator`."""
+        self._checked("all_gather", send[None], receive[:1], (1, 1))
+        if not send.size:
+            return
+        # MPI forbids a send buffer inside of the receive buffer.
+        mine, there = self._ready(send).copy(), self._ready(receive)
+        with self._during("all_gather", self._errors):
+            self._wait(
+                "all_gather",
+                self._comm.Iallgather(self._rows(mine, mine.size), self._rows(there, mine.size)),
+                mine,
+                there,
+            )
+
+    def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> None:
+        """See :class:`Communicator`."""
+        self._checked("all_to_all_v", send, receive, (sum(send_counts), sum(receive_counts)))
+        row = int(np.prod(send.shape[1:], dtype=np.int64)) * send.dtype.itemsize
+        if not row:
+            return
+        mine, theirs = self._ready(send), self._ready(receive)
+        # Counted in rows: MPI counts in 32 bits.
+        unit = self._mpi.BYTE.Create_contiguous(row).Commit()
+        try:
+            with self._during("all_to_all_v", self._errors):
+                request = self._comm.Ialltoallv(
+                    [mine, list(send_counts), None, unit], [theirs, list(receive_counts), None, unit]
+                )
+                self._wait("all_to_all_v", request, mine, theirs)
+        finally:
+            unit.Free()
+
+    def _rows(self, array: Any, size: int) -> Any:
+        """A buffer as MPI takes it: rows of bytes, as many bytes as 32 bits count or fewer."""
+        if size < 1 << 31:
+            return [array, size, self._mpi.BYTE]
+        raise CommunicationError(
+            f"all_gather: {who(self)} sends {size} bytes, but MPI counts in 32 bits; use exchange='halo', which counts rows"
+        )
+
+    def all_reduce(self, array: Any, op: Reduction = "sum") -> None:
+        """See :class:`Communicator`."""
+        how = getattr(self._mpi, _check.choice("all_reduce", "op", op, REDUCTIONS).upper())
+        self._ready(array)
+        with self._during("all_reduce", self._errors):
+            self._wait("all_reduce", self._comm.Iallreduce(self._mpi.IN_PLACE, array, how), array)
+
+    def barrier(self) -> None:
+        """See :class:`Communicator`."""
+        with self._during("barrier", self._errors):
+            self._wait("barrier", self._comm.Ibarrier())
+
+
+def from_mpi(comm: Any, *, timeout: float = 600.0) -> MPICommunicator:
+    """The communicator of mpi4py's, as ``MPI.COMM_WORLD``.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    timeout : float
+        Seconds after which a rank does not wait for the others any longer; MPI itself waits for ever.
+
+    Returns
+    -------
+    MPICommunicator
+
+    Notes
+    -----
+    Arrays on a GPU are passed to MPI where they lie, which an MPI built for CUDA reads; the host waits for the stream before, and for the
+    exchange.
+
+    Examples
+    --------
+    Started by ``mpiexec -n 3``::
+
+        from mpi4py import MPI
+        comm = bs.distributed.from_mpi(MPI.COMM_WORLD)
+    """
+    function = "from_mpi"
+    with _check.needed(function, "mpi4py", "pip install mpi4py mpich"):
+        from mpi4py import MPI
+    _check.instance(function, "comm", comm, MPI.Comm, "a communicator of mpi4py's", "pass MPI.COMM_WORLD")
+    return MPICommunicator(comm, _check.number(function, "timeout", timeout))

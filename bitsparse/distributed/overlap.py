@@ -1,0 +1,243 @@
+"""Rows whose entries ask for own rows alone are summed while the others' rows travel; each row is summed whole, in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import interop
+from bitsparse.arrays import BitTensor, TCTiledCSR
+from bitsparse.arrays.inside import words_to_overwrite
+from bitsparse.distributed.operands import Gathering, widened
+from bitsparse.distributed.rates import exchange_seconds, sums_of
+from bitsparse.distributed.shards import Shard, outer_rows
+from bitsparse.interop import streams
+
+
+class SplitRows(NamedTuple):
+    """A shard's rows in two matrices.
+
+    Attributes
+    ----------
+    inner : TCTiledCSR (rows, rows)
+        Over own rows; without entries in the rows that ask for others.
+    outer : TCTiledCSR (count, slots)
+        The rows that ask for others, over the slots of an exchange.
+    rows : array (count,)
+        Their numbers.
+    """
+
+    inner: TCTiledCSR
+    outer: TCTiledCSR
+    rows: Any
+
+
+def split(a: Shard, method: str) -> SplitRows:
+    """The rows of a shard in two matrices, with copies of its values."""
+    space: Any = interop.namespace(a.columns)
+    own, exchange, dtype = a.part.rows(), a.exchange(method), a.index_dtype(method)
+    rows = outer_rows(a.indptr, a.columns, own)
+    lengths = a.indptr[1:] - a.indptr[:-1]
+    is_outer = space.zeros(a.shape[0], np.bool_)
+    is_outer[rows] = True
+    if space is np:
+        outer = np.repeat(is_outer, lengths)
+    else:  # CuPy repeats by one number alone
+        outer = is_outer[space.searchsorted(a.indptr[1:], space.arange(a.nnz, dtype=a.indptr.dtype), side="right")]
+
+    def matrix(entries: Any, counts: Any, columns: Any, width: int, row_scale: Any, col_scale: Any) -> TCTiledCSR:
+        indptr = space.zeros(counts.size + 1, dtype)
+        space.cumsum(counts, out=indptr[1:])
+        values = None if a.values is None else a.values[entries]
+        return TCTiledCSR.from_arrays(
+            indptr,
+            interop.contiguous(columns.astype(dtype, copy=False)),
+            (counts.size, width),
+            data=values,
+            row_scale=row_scale,
+            col_scale=col_scale,
+        )
+
+    right = (None, None) if a.col_scale is None else (a.col_scale[own], exchange.spread(a.col_scale))
+    inner = matrix(
+        ~outer, space.where(is_outer, 0, lengths), a.columns[~outer] - own.start, exchange.rows, a.row_scale, right[0]
+    )
+    below = None if a.row_scale is None else a.row_scale[rows]
+    return SplitRows(
+        inner, matrix(outer, lengths[rows], exchange.slots_of(a.columns[outer]), exchange.slots, below, right[1]), rows
+    )
+
+
+class Estimate(NamedTuple):
+    """Seconds that a call takes, by the rates of :mod:`bitsparse.distributed.rates`."""
+
+    exchange: float
+    inner: float
+    outer: float
+    beside: float  # what overlapping costs: rows written twice, and a second call
+
+    @property
+    def apart(self) -> float:
+        """One after the other."""
+        return self.exchange + self.inner + self.outer
+
+    @property
+    def together(self) -> float:
+        """With the inner rows' sums during the exchange."""
+        return max(self.exchange, self.inner) + self.outer + self.beside
+
+    def told(self) -> str:
+        """In words, in microseconds."""
+        exchange, inner, outer, beside, apart, together = (f"{1e6 * s:.0f}" for s in (*self, self.apart, self.together))
+        return (
+            f"{together} us by estimate (exchange {exchange}, rows of own neighbours {inner} during it, other rows {outer} after it, "
+            f"{beside} for writing these twice), one after the other {apart} us"
+        )
+
+
+def estimate(a: Shard, method: str, row_bytes: int, result_bytes: int) -> Estimate:
+    """What overlapping gives for rows of so many bytes to read and to write."""
+    rows, outer = a.outer()
+    rate = sums_of(a.device)
+    entry = max(1 / rate.entries, row_bytes / rate.gathered)
+    return Estimate(
+        exchange_seconds(a.comm.engine, method, a.exchange(method).received * row_bytes),
+        (a.nnz - outer) * entry,
+        outer * entry,
+        rate.call + 3 * rows * result_bytes / rate.copied,
+    )
+
+
+class OverlappedSums:
+    """A product whose inner rows are summed while a thread, and on a GPU a stream, brings the rows of the others.
+
+    Parameters
+    ----------
+    function : str
+        Whose errors are raised.
+    shard : Shard
+    method : str
+        Of the exchange.
+    make : callable
+        ``make(matrix, rows)`` plans a matrix, of the rows with these numbers or of all (None).
+    """
+
+    def __init__(self, function: str, shard: Shard, method: str, make: Callable[[Any, Any], Any]) -> None:
+        self._function, self.device = function, shard.device
+        with interop.working_on(shard.device, interop.CUPY):
+            parts = split(shard, method)
+            self._rows = parts.rows
+            host = interop.move(parts.rows, "cpu")
+            self._inner, self._outer = make(parts.inner, None), make(parts.outer, host)
+        self.shape = self._inner.shape
+        self.dtype = np.result_type(self._inner.dtype, self._outer.dtype)
+        kernels = dict.fromkeys((self._inner.kernel, self._outer.kernel))
+        self.kernel = ", ".join(str(kernel) for kernel in kernels)
+        self._enqueues = shard.comm.engine == "nccl"  # and does not wait; what other engines do the host waits for
+        self._thread: ThreadPoolExecutor | None = None
+        self._stream: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what the two sums keep."""
+        return int(self._inner.nbytes) + int(self._outer.nbytes)
+
+    def explain(self) -> str:
+        """How the two sums are made."""
+        return f"rows of own neighbours: {self._inner.explain()}\nother rows: {self._outer.explain()}"
+
+    def check(self) -> None:
+        """What the two sums did not wait to find out."""
+        self._inner.check()
+        self._outer.check()
+
+    def __call__(self, x: Any, gather: Gathering, dtype: Any, out: Any) -> Any:
+        """The result of this rank's rows, in a dtype of all ranks."""
+        ready = gather.ready("x", x)
+        with ready.on, self._meanwhile(lambda: gather("x", ready.x)) as wait:
+            if self._inner.dtype == dtype:
+                made = self._inner(ready.x, out=out)
+            else:
+                made = widened(self._inner(ready.x), dtype, out, self._function)
+            _put(made, self._rows, self._outer(wait()), self._function)
+            if out is not None or isinstance(made, BitTensor):
+                return made
+            return interop.from_array(interop.as_array(made, self._function)[0], ready.family, self._function)
+
+    @contextmanager
+    def _meanwhile(self, bring: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
+        """Start an exchange; gives what waits for it. It has ended behind this, whatever happened."""
+        if self.device == "cpu":
+            waiting = self._pool().submit(bring)
+            try:
+                yield waiting.result
+            finally:
+                waiting.exception()
+            return
+        cupy = interop.require_cupy(self._function)
+        caller = cupy.cuda.get_current_stream()
+        self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
+        ready = streams.recorded(caller)
+
+        def on_stream() -> tuple[Any, Any]:
+            with interop.working_on(self.device, interop.CUPY), streams.use_stream(self._stream):
+                self._stream.wait_event(ready)
+                brought = bring()
+                return brought, streams.recorded(self._stream)
+
+        waiting = Future() if self._enqueues else self._pool().submit(on_stream)
+        if self._enqueues:
+            waiting.set_result(on_stream())
+
+        def wait() -> Any:
+            brought, arrived = waiting.result()
+            caller.wait_event(arrived)
+            return brought
+
+        try:
+            yield wait
+        finally:
+            if waiting.exception() is None:
+                caller.wait_event(waiting.result()[1])
+
+    def _pool(self) -> ThreadPoolExecutor:
+        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="bitsparse-exchange")
+        return self._thread
+
+
+def _put(whole: Any, rows: Any, part: Any, function: str) -> None:
+    """Rows of a result that were summed by themselves; bfloat16 as bits, which CuPy indexes."""
+    if isinstance(whole, BitTensor):
+        words_to_overwrite(whole)[rows] = part.words
+        return
+    target = interop.writable_array(whole, function)
+    source = interop.as_array(part, function)[0].astype(target.dtype, copy=False)
+    if target.dtype.name == "bfloat16":
+        target, source = target.view(np.uint16), source.view(np.uint16)
+    target[rows] = source
+
+
+def rows_of_epilogue(epilogue: Any, rows: Any) -> Any:
+    """An epilogue for some rows of a matrix: of what it has for each row, their part.
+
+    Examples
+    --------
+    >>> rows_of_epilogue(bs.Epilogue(row_scale=[1.0, 2.0, 3.0], bias=0.5), np.array([2])).row_scale
+    array([3.])
+    """
+    if epilogue is None:
+        return None
+    parts = {}
+    for name, axis in (("row_scale", -1), ("out_scale", -2), ("out_offset", -2)):
+        value = getattr(epilogue, name)
+        if value is None:
+            continue
+        array = interop.as_array(value, "rows_of_epilogue")[0]
+        if array.ndim >= -axis and array.shape[axis] > 1:
+            parts[name] = array.take(interop.move(rows, interop.device_of(array)), axis=axis)
+    return replace(epilogue, **parts) if parts else epilogue

@@ -1,0 +1,156 @@
+"""Quantisation of rows that lie on several ranks: one range for all, stochastic rounding by the index that an element has on one device."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from bitsparse import _check, interop, ops
+from bitsparse._communicator import agree, together
+from bitsparse.arrays import BitTensor
+from bitsparse.distributed.parts import Partition
+from bitsparse.errors import ShapeError
+from bitsparse.ops.bits.pack import Coding, on_grid
+from bitsparse.ops.finish import schemes
+
+
+def quantize(
+    x: Any,
+    bits: int,
+    part: Partition,
+    *,
+    scheme: Literal["affine", "affine-pow2", "symmetric"] = "affine",
+    rounding: Literal["floor", "nearest", "stochastic"] | None = None,
+    granularity: Literal["tensor", "row", "col"] = "tensor",
+    layout: Literal["planes", "rows"] = "planes",
+    seed: int | None = None,
+    stream: int = 0,
+) -> BitTensor:
+    """Quantise this rank's rows as :func:`bitsparse.quantize` quantises all of them: the same codes, scale and offset.
+
+    Parameters
+    ----------
+    x : array (rows, features)
+        This rank's rows.
+    bits, scheme, rounding, granularity, layout, stream
+        As there. The range is taken over the rows of all ranks, except by row.
+    part : Partition
+        Of the rows.
+    seed : int, optional
+        Of stochastic rounding, which needs it: an element's random bits are those of its place in the rows of all ranks, in the order of
+        ``part``.
+
+    Returns
+    -------
+    BitTensor (rows, features)
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from bitsparse import distributed
+    >>> x = np.arange(8, dtype=np.float32).reshape(4, 2)
+    >>> def mine(comm):
+    ...     part = distributed.partition(sp.eye_array(4, format="csr"), comm)
+    ...     return distributed.quantize(part.take(x), 3, part).toarray().ravel().tolist()
+    >>> distributed.local(2).run(mine)
+    [[0, 1, 2, 3], [4, 5, 6, 7]]
+    """
+    function, comm = "quantize", part.comm
+    with together(comm, function):
+        array, family = interop.as_array(x, function)
+        _check.numeric(function, "x", array)
+        rows = part.rows()
+        if array.ndim != 2 or array.shape[0] != rows.stop - rows.start:
+            raise ShapeError(
+                f"{function}: x has shape {array.shape}, but rank {comm.rank} of {comm.size} has {rows.stop - rows.start} rows; pass "
+                f"(rows, features)"
+            )
+        _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
+        stochastic = _check.rounding_of(function, scheme, rounding) == "stochastic"
+    facts = {
+        "bits": bits,
+        "scheme": scheme,
+        "rounding": rounding,
+        "granularity": granularity,
+        "seed": seed,
+        "stream": stream,
+    }
+    agree(comm, function, columns=array.shape[1], dtype=str(array.dtype), **facts)
+    if stochastic and seed is None:
+        raise ValueError(
+            f"{function}: rounding='stochastic' with seed=None, but every rank has to draw by one seed; pass the same on all, as seed=0"
+        )
+    with interop.working_on(interop.device_of(array), family):
+        ends: Any = None if granularity == "row" else _range(function, array, comm, scheme, granularity)
+    return ops.quantize(
+        x,
+        bits,
+        scheme=scheme,
+        rounding=rounding,
+        granularity=granularity,
+        range=ends,
+        layout=layout,
+        seed=seed,
+        stream=stream,
+        first_index=rows.start * array.shape[1],
+    )
+
+
+def _range(function: str, array: Any, comm: Any, scheme: str, granularity: str) -> Any:
+    """The range of all ranks' rows, as ``range=`` takes it."""
+    space: Any = interop.namespace(array)
+    wide = (
+        np.float64
+        if array.dtype.itemsize > 4 or (array.dtype.kind in "iu" and array.dtype.itemsize == 4)
+        else np.float32
+    )
+    values = array.astype(wide)
+    axis = 0 if granularity == "col" else None
+    if array.shape[0]:
+        ends = space.stack([-values.min(axis=axis), values.max(axis=axis)])
+    else:
+        ends = space.full((2, *(array.shape[1:] if axis == 0 else ())), -np.inf, wide)
+    ends = interop.move(ends, "cpu").astype(np.float64)
+    bad = np.array([not bool(space.isfinite(values).all())], np.int64)
+    comm.all_reduce(bad, "max")
+    _check.finite(function, "x", not bad[0])
+    ends = np.ascontiguousarray(ends)
+    comm.all_reduce(ends, "max")
+    if not np.isfinite(ends).all():  # no rows anywhere
+        ends = np.zeros_like(ends)
+    low, high = -ends[0], ends[1]
+    if axis == 0:
+        low, high = low[None, :], high[None, :]
+    return np.maximum(np.abs(low), np.abs(high)) if scheme == "symmetric" else (low, high)
+
+
+def drawn_codes(x: Any, bits: int, largest: float, first_index: int, seed: int, stream: int = 0) -> BitTensor:
+    """Rows of floats as they travel: symmetric codes of 2 to 8 bits (TANGO section 3.1) in fields of 2, 4 or 8, over a range of all ranks.
+
+    The random bits of an element are those of its C-order index, of which these rows begin with `first_index`.
+
+    Examples
+    --------
+    >>> x = np.array([[0.3, -1.0]], np.float32)
+    >>> codes = drawn_codes(x, 7, 1.0, 0, seed=3)
+    >>> q = bs.quantize(x, 7, scheme="symmetric", rounding="stochastic", seed=3)
+    >>> bool((codes.toarray() == q.toarray()).all()), bool(codes.scale == q.scale), codes.bits
+    (True, True, 8)
+    """
+    function = "drawn_codes"
+    array, family = interop.as_array(x, function)
+    end = np.asarray(largest, np.float64)
+    grid = schemes.grid_from_range(function, "symmetric", bits, end, end, np.float32)
+    return on_grid(array, family, grid, Coding(field_bits(bits), "stochastic", seed, stream, -1, "rows", first_index))
+
+
+def field_bits(bits: int) -> int:
+    """Bits of the field in which a code travels.
+
+    Examples
+    --------
+    >>> [field_bits(bits) for bits in (2, 3, 4, 5, 8)]
+    [2, 4, 4, 8, 8]
+    """
+    return next(field for field in (2, 4, 8) if bits <= field)

@@ -1,0 +1,309 @@
+"""One rank's rows of a graph, with columns renumbered for the exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse._communicator import agree, gathered_values, together
+from bitsparse.arrays import TCTiledCSR
+from bitsparse.distributed.exchange import METHODS, AllGather, Exchange, Halo, ids_asked
+from bitsparse.distributed.parts import Partition, csr_of
+from bitsparse.distributed.rates import exchange_seconds
+from bitsparse.errors import ShapeError
+from bitsparse.ops.operands.sparse import as_csr
+
+Array = NDArray[Any]
+#: How the exchange is chosen.
+WAYS = (*METHODS, "auto")
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The rows of one rank of a sparse matrix (nodes, nodes); made by :func:`shard`, and the operand of the functions beside it.
+
+    Attributes
+    ----------
+    part : Partition
+    indptr, columns : array
+        CSR arrays of the rows; columns are numbers of rows of all ranks (``part.order`` has their nodes) and ascend in every row.
+    values : array (nnz,) or (nnz, heads), or None
+        Where they are given for edges, and where results belong to edges, this is their order.
+    row_scale : array (rows,) of float32 or None
+        Of this rank's rows.
+    col_scale : array (nodes,) of float32 or None
+        Of all ranks' rows.
+    """
+
+    part: Partition
+    indptr: Array
+    columns: Array
+    values: Array | None = None
+    row_scale: Array | None = None
+    col_scale: Array | None = None
+    _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        rows = self.part.rows()
+        return (
+            f"<Shard of {self.comm.rank} / {self.comm.size}: rows {rows.start}..{rows.stop} of {self.nodes}, {self.nnz} entries on "
+            f"{self.device}>"
+        )
+
+    @property
+    def comm(self) -> Any:
+        """The communicator."""
+        return self.part.comm
+
+    @property
+    def nodes(self) -> int:
+        """Rows of all ranks."""
+        return self.part.nodes
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Own rows, and columns, which are the rows of all ranks."""
+        return int(self.indptr.size) - 1, self.nodes
+
+    @property
+    def nnz(self) -> int:
+        """Own entries."""
+        return int(self.columns.size)
+
+    @property
+    def device(self) -> str:
+        """Where the arrays are."""
+        return interop.device_of(self.indptr)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the own arrays, without what was prepared for exchanges."""
+        arrays = (self.indptr, self.columns, self.values, self.row_scale, self.col_scale)
+        return sum(int(array.nbytes) for array in arrays if array is not None)
+
+    def to_device(self, device: str) -> Shard:
+        """The same rows on a device; itself if they are there."""
+        target = interop.parse_device(device, "Shard.to_device")
+        if target == self.device:
+            return self
+        arrays = (self.indptr, self.columns, self.values, self.row_scale, self.col_scale)
+        return Shard(self.part, *(interop.move(array, target) for array in arrays))
+
+    def with_values(self, values: Any) -> Shard:
+        """The same pattern with other values, or with none; what was prepared for exchanges is shared."""
+        if values is not None:
+            values = interop.as_array(values, "Shard.with_values", "values")[0]
+            if values.shape[:1] != (self.nnz,) or interop.device_of(values) != self.device:
+                raise ShapeError(
+                    f"Shard.with_values: values have shape {values.shape} on {interop.device_of(values)}, but there are {self.nnz} entries "
+                    f"on {self.device}; pass one for each"
+                )
+        return self._with(values, self.row_scale, self.col_scale)
+
+    def with_scales(self, row_scale: Any = None, col_scale: Any = None) -> Shard:
+        """The same entries with other factors: of own rows, and of the rows of all ranks."""
+        for name, scale, size in (("row_scale", row_scale, self.shape[0]), ("col_scale", col_scale, self.nodes)):
+            if scale is not None and scale.shape != (size,):
+                raise ShapeError(
+                    f"Shard.with_scales: {name} has shape {scale.shape}, but takes {(size,)}; pass one for each"
+                )
+        return self._with(self.values, row_scale, col_scale)
+
+    def _with(self, values: Any, row_scale: Any, col_scale: Any) -> Shard:
+        kept = {key: thing for key, thing in self._kept.items() if key[0] != "matrix"}
+        return Shard(self.part, self.indptr, self.columns, values, row_scale, col_scale, kept)
+
+    # -- exchanges ----------------------------------------------------------------------------------------------------
+    def exchange(self, method: str) -> Exchange:
+        """How rows of the others come here; made by all ranks together the first time, and kept."""
+        key = ("exchange", method)
+        if key not in self._kept:
+            bounds, rows = self.part.bounds, self.part.rows()
+            with interop.working_on(self.device, interop.CUPY):
+                self._kept[key] = (
+                    AllGather(self.comm, bounds)
+                    if method == "allgather"
+                    else Halo(self.comm, bounds, ids_asked(self.columns, rows, self.nodes))
+                )
+        return self._kept[key]
+
+    def matrix(self, method: str) -> TCTiledCSR:
+        """The own rows over the slots of an exchange, (rows, slots): what a single device multiplies with. Kept."""
+        key = ("matrix", method)
+        if key not in self._kept:
+            exchange = self.exchange(method)
+            with interop.working_on(self.device, interop.CUPY):
+                dtype = self.index_dtype(method)
+                slots = exchange.slots_of(self.columns).astype(dtype, copy=False)
+                columns = None if self.col_scale is None else exchange.spread(self.col_scale)
+                self._kept[key] = TCTiledCSR.from_arrays(
+                    self.indptr.astype(dtype, copy=False),
+                    slots,
+                    (self.shape[0], exchange.slots),
+                    data=self.values,
+                    row_scale=self.row_scale,
+                    col_scale=columns,
+                )
+        return self._kept[key]
+
+    def index_dtype(self, method: str) -> Any:
+        """Of matrices over the slots of an exchange."""
+        wide = max(self.exchange(method).slots, self.nnz) >= 1 << 31
+        return np.int64 if wide or self.indptr.dtype == np.int64 else np.int32
+
+    def outer(self) -> tuple[int, int]:
+        """How many own rows have an entry in a row of another rank, and how many entries such rows have. Kept."""
+        key = ("outer",)
+        if key not in self._kept:
+            with interop.working_on(self.device, interop.CUPY):
+                rows = outer_rows(self.indptr, self.columns, self.part.rows())
+                self._kept[key] = int(rows.size), int((self.indptr[1:] - self.indptr[:-1])[rows].sum())
+        return self._kept[key]
+
+    def own_rows(self) -> TCTiledCSR:
+        """The own rows over the columns of all ranks, (rows, nodes), without an exchange: for what needs their entries alone. Kept."""
+        key = ("matrix", "own rows")
+        if key not in self._kept:
+            bare = TCTiledCSR.from_arrays(self.indptr, self.columns, self.shape, data=self.values)
+            self._kept[key] = bare.with_scales(self.row_scale, self.col_scale)
+        return self._kept[key]
+
+    def received_rows(self) -> dict[str, int]:
+        """Rows that come from other ranks, by the way of exchange: of the rank that receives the most."""
+        key = ("received",)
+        if key not in self._kept:
+            most = {method: self.exchange(method).received for method in METHODS}
+            counts = gathered_values(self.comm, list(most.values())).max(axis=0)
+            self._kept[key] = dict(zip(most, counts.tolist(), strict=True))
+        return dict(self._kept[key])
+
+    def choose(self, function: str, way: str, row_bytes: int) -> tuple[str, str]:
+        """The exchange to use for rows of so many bytes, the same on every rank, and the reason in words."""
+        _check.choice(function, "exchange", way, WAYS)
+        if way != "auto":
+            return way, f"exchange {way}, as asked for"
+        sizes = {method: count * row_bytes for method, count in self.received_rows().items()}
+        seconds = {name: exchange_seconds(self.comm.engine, name, size) for name, size in sizes.items()}
+        method = "halo" if seconds["halo"] < seconds["allgather"] else "allgather"
+        told = ", ".join(f"{name} {sizes[name]} bytes in {1e6 * seconds[name]:.0f} us" for name in METHODS)
+        return method, f"exchange {method}: {told}, by the rates of {self.comm.engine}"
+
+    @property
+    def longest(self) -> int:
+        """Most entries of a row on any rank; asked of all ranks together the first time."""
+        key = (
+            "longest",
+        )  # not a cached_property, which Python 3.11 locks for all objects, and so for all ranks in one process
+        if key not in self._kept:
+            mine = int((self.indptr[1:] - self.indptr[:-1]).max()) if self.shape[0] else 0
+            self._kept[key] = int(gathered_values(self.comm, [mine]).max())
+        return int(self._kept[key])
+
+
+def outer_rows(indptr: Any, columns: Any, own: slice) -> Any:
+    """Rows that have an entry outside of the columns `own`.
+
+    Examples
+    --------
+    >>> outer_rows(np.array([0, 1, 3, 3]), np.array([4, 0, 2]), slice(2, 5))
+    array([1])
+    """
+    space: Any = interop.namespace(columns)
+    before = space.zeros(columns.size + 1, np.int64)
+    space.cumsum((columns < own.start) | (columns >= own.stop), out=before[1:])
+    return space.flatnonzero(before[indptr[1:]] > before[indptr[:-1]])
+
+
+def shard(graph: Any, part: Partition, *, device: str = "cpu") -> Shard:
+    """The rows of this rank of a graph.
+
+    Parameters
+    ----------
+    graph : sparse array (n, n), GraphData, TCTiledCSR, FRDC, or tuple (indptr, indices)
+        What was given to :func:`partition`, on the CPU; with values and scales, if it has any. Of memory maps in a tuple only the own rows
+        are read.
+    part : Partition
+    device : str, default "cpu"
+        Where the rows go, as ``"cuda"``.
+
+    Returns
+    -------
+    Shard
+
+    Raises
+    ------
+    CommunicationError
+        It failed on another rank, or the ranks have different kinds of graphs.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from bitsparse import distributed
+    >>> ring = sp.csr_array(np.roll(np.eye(6, dtype=int), 1, axis=1))
+    >>> def mine(comm):
+    ...     return distributed.shard(ring, distributed.partition(ring, comm))
+    >>> distributed.local(2).run(mine)[1]
+    <Shard of 1 / 2: rows 3..6 of 6, 3 entries on cpu>
+    """
+    function, comm = "shard", part.comm
+    with together(comm, function):
+        target = interop.parse_device(device, function)
+        made = _rows_of(function, graph, part)
+        made = made.to_device(target) if target != "cpu" else made
+    facts = {
+        name: None if (array := getattr(made, name)) is None else str(array.dtype) for name in ("values", "col_scale")
+    }
+    heads = None if made.values is None else list(made.values.shape[1:])
+    agree(comm, function, **facts, heads=heads, device=made.device.partition(":")[0], hash=part.graph_hash)
+    return made
+
+
+def _rows_of(function: str, graph: Any, part: Partition) -> Shard:
+    """The rows of a part, read out of the graph."""
+    values = row_scale = col_scale = None
+    if isinstance(graph, tuple):
+        indptr, indices = csr_of(function, graph)
+    else:
+        operand = as_csr(function, getattr(graph, "adjacency", graph))
+        _check.on_cpu(function, "the graph", operand.device)
+        indptr, indices, values = operand.indptr, operand.columns, operand.values
+        row_scale, col_scale = operand.row_scale, operand.col_scale
+    if indptr.size - 1 != part.nodes:
+        raise ShapeError(
+            f"{function}: the graph has {indptr.size - 1} rows but the partition {part.nodes}; pass the graph that was cut"
+        )
+    rows, nodes = part.rows(), part.nodes_of()
+    if part.order is None:
+        starts = np.asarray(indptr[rows.start : rows.stop + 1])
+        entries: Any = slice(int(starts[0]), int(starts[-1]))
+        starts, columns = starts - starts[0], np.array(indices[entries])
+    else:
+        lengths = np.diff(indptr)[nodes]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        entries = np.arange(starts[-1]) + np.repeat(np.asarray(indptr)[nodes] - starts[:-1], lengths)
+        place = np.empty(part.nodes, np.int64)
+        place[part.order] = np.arange(part.nodes)
+        columns = place[indices[entries]]
+        # Columns ascend again under their new numbers.
+        sort = np.lexsort((columns, np.repeat(np.arange(nodes.size), lengths)))
+        columns, entries = columns[sort], entries[sort]
+        col_scale = None if col_scale is None else col_scale[part.order]
+    wide = max(part.nodes, columns.size) >= 1 << 31
+    dtype = np.int64 if wide else np.int32
+    columns = columns.astype(dtype, copy=False)
+    if columns.size and not 0 <= int(columns.min()) <= int(columns.max()) < part.nodes:
+        raise ValueError(
+            f"{function}: columns reach {int(columns.max())}, but the graph has {part.nodes} nodes; rebuild it"
+        )
+    return Shard(
+        part,
+        starts.astype(dtype),
+        columns,
+        None if values is None else np.array(values[entries]),
+        None if row_scale is None else np.array(row_scale[nodes]),
+        col_scale,
+    )

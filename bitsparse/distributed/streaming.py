@@ -1,0 +1,193 @@
+"""Features that fit no memory: read from a memory map piece by piece, and packed while they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import numpy as np
+
+from bitsparse import _check, interop, ops
+from bitsparse._communicator import Communicator
+from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import assembled
+from bitsparse.backends.params import words_shape
+from bitsparse.errors import DTypeError, ShapeError
+
+#: Bytes that are read at a time, by default.
+_PIECE_BYTES = 1 << 26
+
+
+def quantize_streamed(
+    source: Any,
+    bits: int,
+    *,
+    range: Any = None,
+    rows: slice | None = None,
+    granularity: Literal["row", "tensor", "col"] = "row",
+    scheme: str | None = None,
+    device: str = "cpu",
+    piece_bytes: int = _PIECE_BYTES,
+) -> BitTensor:
+    """Quantise the rows of a memory map in one pass, a piece at a time; only the packed words stay.
+
+    550 GiB of float32 features take 17 GiB at one bit. While one piece is packed a thread reads the next.
+
+    Parameters
+    ----------
+    source : array (nodes, features), as of ``numpy.load(path, mmap_mode="r")``
+        float16, float32 or float64, with features side by side.
+    bits : int
+        1..16. One bit keeps signs, -1 and +1, and each row's mean magnitude as its scale, as binary networks read them.
+    range : optional
+        ``(low, high)``, or the largest magnitude for "symmetric"; needed by the granularities "tensor" and "col", whose range a single pass
+        does not know (:func:`streamed_range` finds it in a pass of its own). Values outside are clipped.
+    rows : slice, optional
+        Of step 1: the rows to read, as ``part.rows()``; by default all.
+    granularity : {"row", "tensor", "col"}
+        One scale to a row, which one pass finds, altogether, or to a feature.
+    scheme : {"affine", "affine-pow2", "symmetric"}, default "affine"
+    device : str, default "cpu"
+        Where the words go.
+    piece_bytes : int
+        How much is read at a time.
+
+    Returns
+    -------
+    BitTensor (rows, features)
+        In the layout "rows" for 2, 4, 8 and 16 bits: the same bits as :func:`bitsparse.quantize` of all rows at once.
+
+    Examples
+    --------
+    >>> from bitsparse import distributed
+    >>> x = np.array([[0.5, -1.0], [2.0, 3.0], [-1.0, 0.0]], np.float32)
+    >>> distributed.quantize_streamed(x, 1, rows=slice(1, 3)).toarray()
+    array([[ 1,  1],
+           [-1,  1]], dtype=int8)
+    >>> whole = bs.quantize(x, 4, granularity="row", layout="rows")
+    >>> bool((distributed.quantize_streamed(x, 4, piece_bytes=8).words == whole.words).all())
+    True
+    """
+    function = "quantize_streamed"
+    bits = _check.bit_count(function, bits, 1, 16)
+    mine, columns = _checked(function, source, rows)
+    _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
+    if bits == 1 and (range is not None or scheme is not None or granularity != "row"):
+        raise ValueError(
+            f"{function}: one bit keeps signs and a scale for each row; leave range, scheme and granularity out"
+        )
+    if granularity != "row" and range is None:
+        raise ValueError(
+            f"{function}: granularity {granularity!r} needs a range before the first row is packed; pass range=streamed_range(source), or "
+            f"granularity='row'"
+        )
+    target = interop.parse_device(device, function)
+    layout = "rows" if bits in (2, 4, 8, 16) else "planes"
+    shape = (mine.stop - mine.start, columns)
+    space: Any = np if target == "cpu" else interop.require_cupy(function)
+    with interop.working_on(target, interop.CUPY):
+        words = space.empty(words_shape(shape, bits, -1, layout), np.uint32)
+        affine: list[Any] = [None, None]
+        encoding, place = "bipolar" if bits == 1 else "unsigned", 0
+        for piece in _pieces(source, mine, columns, piece_bytes):
+            part = _packed(interop.move(piece, target), bits, range, granularity, scheme or "affine", layout)
+            stop = place + part.shape[0]
+            words[place:stop] = part.words
+            for number, found in enumerate((part.scale, part.offset)):
+                if found is not None and found.shape[:1] == (part.shape[0],) and granularity == "row":
+                    affine[number] = (
+                        space.empty((shape[0], 1), np.float32) if affine[number] is None else affine[number]
+                    )
+                    affine[number][place:stop] = found
+                else:
+                    affine[number] = found
+            encoding, place = part.encoding, stop
+    family = interop.NUMPY if target == "cpu" else interop.CUPY
+    return assembled(BitTensor, words, shape, bits, -1, layout, encoding, family, *affine)
+
+
+def _packed(rows: Any, bits: int, ends: Any, granularity: Any, scheme: Any, layout: Any) -> BitTensor:
+    if bits == 1:
+        space: Any = interop.namespace(rows)
+        _check.finite("quantize_streamed", "source", bool(space.isfinite(rows).all()))
+        scale = space.abs(rows.astype(np.float32, copy=False)).mean(axis=1, keepdims=True) if rows.shape[1] else None
+        return ops.pack_bits(rows, encoding="bipolar").with_affine(scale)
+    return ops.quantize(rows, bits, scheme=scheme, granularity=granularity, range=ends, layout=layout)
+
+
+def streamed_range(
+    source: Any,
+    *,
+    rows: slice | None = None,
+    granularity: Literal["tensor", "col"] = "tensor",
+    comm: Communicator | None = None,
+    piece_bytes: int = _PIECE_BYTES,
+) -> tuple[Any, Any]:
+    """The lowest and highest value of a memory map's rows, and with a communicator of those of all ranks, in one pass.
+
+    Parameters
+    ----------
+    source, rows, piece_bytes
+        As in :func:`quantize_streamed`.
+    granularity : {"tensor", "col"}
+        Of everything, or of each feature, ``(1, features)``.
+    comm : Communicator, optional
+
+    Examples
+    --------
+    >>> from bitsparse import distributed
+    >>> low, high = distributed.streamed_range(np.array([[0.5, -1.0], [2.0, 3.0]], np.float32))
+    >>> float(low), float(high)
+    (-1.0, 3.0)
+    """
+    function = "streamed_range"
+    mine, columns = _checked(function, source, rows)
+    axis = 0 if _check.choice(function, "granularity", granularity, ("tensor", "col")) == "col" else None
+    ends = np.full((2, *((columns,) if axis == 0 else ())), -np.inf)
+    bad = False
+    for piece in _pieces(source, mine, columns, piece_bytes):
+        bad |= not np.isfinite(piece).all()
+        if piece.size:
+            ends = np.maximum(ends, np.stack([-piece.min(axis=axis), piece.max(axis=axis)]).astype(np.float64))
+    if comm is not None:
+        there = np.array([bad], np.int64)
+        comm.all_reduce(there, "max")
+        bad = bool(there[0])
+    _check.finite(function, "source", not bad)
+    if comm is not None:
+        comm.all_reduce(ends, "max")
+    low, high = (np.where(np.isfinite(end), end, 0.0) for end in (-ends[0], ends[1]))
+    return (low[None, :], high[None, :]) if axis == 0 else (low, high)
+
+
+def _checked(function: str, source: Any, rows: slice | None) -> tuple[slice, int]:
+    """The rows to read, and their features."""
+    if not isinstance(source, np.ndarray):
+        raise DTypeError(
+            f"{function}: source must be a NumPy array or memory map, got {type(source).__name__}; use numpy.load(path, mmap_mode='r')"
+        )
+    _check.numeric(function, "source", source, "f")
+    if source.ndim != 2:
+        raise ShapeError(f"{function}: source has shape {source.shape}, but takes (nodes, features); reshape it")
+    start, stop, step = (rows or slice(None)).indices(source.shape[0])
+    if step != 1:
+        raise ValueError(f"{function}: rows have step {step}, but are read one after another; pass a slice of step 1")
+    return slice(start, max(start, stop)), int(source.shape[1])
+
+
+def _pieces(source: Any, rows: slice, columns: int, piece_bytes: int) -> Iterator[Any]:
+    """Pieces of rows in memory of their own; a thread reads the next one while the caller works on one."""
+    _check.integer("quantize_streamed", "piece_bytes", piece_bytes, 1)
+    count = max(1, piece_bytes // max(columns * source.dtype.itemsize, 1))
+    starts = range(rows.start, rows.stop, count)
+
+    def read(start: int) -> Any:
+        return np.array(source[start : min(start + count, rows.stop)])
+
+    with ThreadPoolExecutor(1) as reader:
+        following = reader.submit(read, starts[0]) if starts else None
+        for start in starts:
+            piece = following.result() if following is not None else read(start)
+            following = reader.submit(read, start + count) if start + count < rows.stop else None
+            yield piece

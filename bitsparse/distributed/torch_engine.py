@@ -1,0 +1,147 @@
+"""The communicator on a process group of PyTorch's: gloo for arrays in host memory, NCCL for those on GPUs."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from bitsparse import _check, interop
+from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, who
+from bitsparse.errors import CommunicationError, DeviceError
+
+
+class TorchCommunicator(Engine):
+    """A process group of ``torch.distributed``; made by :func:`from_torch`."""
+
+    def __init__(self, group: Any) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        # PyTorch keeps its groups until they are destroyed. One that is kept beyond that now and then aborts the process at its end.
+        self._kept_by_torch = weakref.ref(dist.group.WORLD if group is None else group)
+        # Its name until PyTorch 2.12.
+        self._all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.backends = _backends(dist, group)
+        self.engine = self.backends.get("cuda", self.backends.get("cpu", "gloo"))
+
+    @property
+    def _group(self) -> Any:
+        group = self._kept_by_torch()
+        if group is None:
+            raise CommunicationError(
+                f"the process group of {who(self)} was destroyed; make another one by init_process_group, and from_torch of it"
+            )
+        return group
+
+    @contextmanager
+    def _on_stream(self, operation: str, *arrays: Any) -> Iterator[list[Any]]:
+        """The arrays as tensors over the same memory; on a GPU CuPy's current stream is PyTorch's as well."""
+        torch = sys.modules["torch"]
+        device = interop.device_of(arrays[0])
+        kind = device.partition(":")[0]
+        if kind not in self.backends:
+            known = ", ".join(f"{where}:{name}" for where, name in self.backends.items())
+            raise DeviceError(
+                f"{operation}: the arrays of {who(self)} are on {device}, but its process group knows {known}; call "
+                f"init_process_group('cpu:gloo,cuda:nccl')"
+            )
+        errors = (RuntimeError, ValueError)
+        if device == "cpu":
+            with self._during(operation, errors):
+                yield [torch.from_numpy(array) for array in arrays]
+            return
+        index = int(device[5:])
+        pointer = interop.require_cupy(operation).cuda.get_current_stream().ptr
+        stream = torch.cuda.ExternalStream(pointer, device=index)
+        with torch.cuda.device(index), torch.cuda.stream(stream), self._during(operation, errors):
+            yield [torch.from_dlpack(array) for array in arrays]
+
+    def all_gather(self, send: Any, receive: Any) -> None:
+        """See :class:`Communicator`."""
+        self._checked("all_gather", send[None], receive[:1], (1, 1))
+        with self._on_stream("all_gather", bytes_of(send), bytes_of(receive)) as (mine, all_ranks):
+            if mine.numel():
+                self._all_gather(all_ranks, mine, group=self._group)
+
+    def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> None:
+        """See :class:`Communicator`."""
+        self._checked("all_to_all_v", send, receive, (sum(send_counts), sum(receive_counts)))
+        row = int(np.prod(send.shape[1:], dtype=np.int64)) * send.dtype.itemsize
+        if not row:
+            return
+        sizes = [[count * row for count in counts] for counts in (receive_counts, send_counts)]
+        with self._on_stream("all_to_all_v", bytes_of(send), bytes_of(receive)) as (mine, theirs):
+            self._dist.all_to_all_single(theirs, mine, *sizes, group=self._group)
+
+    def all_reduce(self, array: Any, op: Reduction = "sum") -> None:
+        """See :class:`Communicator`."""
+        _check.choice("all_reduce", "op", op, REDUCTIONS)
+        with self._on_stream("all_reduce", array) as (tensor,):
+            self._dist.all_reduce(tensor, getattr(self._dist.ReduceOp, op.upper()), group=self._group)
+
+    def barrier(self) -> None:
+        """See :class:`Communicator`; of processes, not of what they have enqueued on GPUs."""
+        with self._during("barrier", (RuntimeError,)):
+            self._dist.barrier(group=self._group)
+
+
+def _backends(dist: Any, group: Any) -> dict[str, str]:
+    """What carries the tensors of each kind of device."""
+    known = [part.split(":") for part in str(dist.get_backend_config(group)).split(",")]
+    return {where: name for where, name in known if where in ("cpu", "cuda")}
+
+
+def from_torch(group: Any = None) -> TorchCommunicator:
+    """The communicator of a process group of PyTorch's, which the caller has made and goes on owning.
+
+    Parameters
+    ----------
+    group : ProcessGroup, optional
+        ``torch.distributed.group.WORLD``, the default, or another one. With ``init_process_group("cpu:gloo,cuda:nccl")`` arrays of both
+        places can be exchanged; a group of NCCL alone knows none in host memory, which plans are made with.
+
+    Returns
+    -------
+    TorchCommunicator
+
+    Raises
+    ------
+    RuntimeError
+        PyTorch has no process group yet.
+    DeviceError
+        The group carries no arrays in host memory.
+
+    Notes
+    -----
+    On a GPU collectives follow what is enqueued on CuPy's current stream, and what is enqueued there later follows them; the host does not
+    wait. How long a rank waits for a lost one is the group's own ``timeout``. Under gloo the error comes out of the call that waits; NCCL's
+    watchdog ends the process (``TORCH_NCCL_ASYNC_ERROR_HANDLING``).
+
+    Examples
+    --------
+    Started by ``torchrun --nproc-per-node 2``::
+
+        import torch.distributed as dist
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        comm = bs.distributed.from_torch(dist.group.WORLD)
+    """
+    function = "from_torch"
+    with _check.needed(function, "torch", "pip install 'bitsparse[torch]'"):
+        import torch.distributed as dist
+    if not dist.is_available() or not dist.is_initialized():
+        raise RuntimeError(
+            f"{function}: torch.distributed has no process group; call init_process_group('cpu:gloo,cuda:nccl') first, under torchrun"
+        )
+    made = TorchCommunicator(group)
+    if "cpu" not in made.backends:
+        raise DeviceError(
+            f"{function}: the process group knows {made.backends}, but sizes and hashes are agreed on in host memory; call "
+            f"init_process_group('cpu:gloo,cuda:nccl')"
+        )
+    return made

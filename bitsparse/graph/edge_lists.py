@@ -1,0 +1,168 @@
+"""What graphs for training are made of: edge lists and adjacencies as a pattern, weights, and how often edges are repeated."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import interop
+from bitsparse.arrays.indices import converted, rows_of
+from bitsparse.arrays.inside import scales_of
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops import aggregate_edges
+
+Array = NDArray[Any]
+
+
+class Edges(NamedTuple):
+    """What a graph is made of.
+
+    Attributes
+    ----------
+    adjacency : SparseArray (targets, sources)
+        Its pattern; its values do not count.
+    weight : array (nnz,) of float32 or float64, or None
+        Weights of the edges, in the order of the CSR arrays.
+    counts : array (nnz,) of float32, or None
+        How often an edge occurs, where one does more than once.
+    """
+
+    adjacency: SparseArray
+    weight: Array | None
+    counts: Array | None = None
+
+
+def of_list(function: str, edges: Any, shape: tuple[int, int] | None, weight: Any, name: str = "weight") -> Edges:
+    """Edges (2, E), sources and targets, with one weight for each, if any.
+
+    Examples
+    --------
+    >>> of_list("f", np.array([[0, 1, 1], [1, 0, 0]]), None, None).counts
+    array([2., 1.], dtype=float32)
+    """
+    array, _ = interop.as_array(edges, function, "edges")
+    if array.ndim != 2 or array.shape[0] != 2:
+        raise ShapeError(
+            f"{function}: edges has shape {array.shape}, but an edge list is (2, E); pass edge_index, or a sparse array"
+        )
+    space: Any = interop.namespace(array)
+    if weight is None:
+        made = TCTiledCSR.from_edges(array[1], array[0], shape)
+        if not made.had_duplicates:
+            return Edges(made, None)
+        both = space.ones((array.shape[1], 1), np.float32)
+    else:
+        given = interop.as_array(weight, function, name)[0]
+        if given.shape != (array.shape[1],):
+            raise ShapeError(
+                f"{function}: {name} has shape {given.shape}, but there are {array.shape[1]} edges; pass one weight for each, and others "
+                f"as values of spmm"
+            )
+        given = precise(function, given)
+        both = space.stack([given, space.ones_like(given)], 1)
+    made = TCTiledCSR.from_edges(array[1], array[0], shape, values=both)
+    sums = made.csr_arrays()[2]
+    assert sums is not None
+    counts = sums[:, -1].astype(np.float32) if made.had_duplicates else None
+    return Edges(made, None if weight is None else sums[:, 0].copy(), counts)
+
+
+def of_adjacency(function: str, adjacency: SparseArray) -> Edges:
+    """An adjacency whose values and scales are its weights, unless all are 1.
+
+    Examples
+    --------
+    >>> of_adjacency("f", bs.TCTiledCSR(np.array([[0.0, 2.0], [1.0, 0.0]]))).weight
+    array([2., 1.])
+    """
+    values = adjacency.csr_arrays()[2]
+    if values is not None and values.ndim == 2:
+        raise ShapeError(
+            f"{function}: the adjacency has values of shape {tuple(values.shape)}, but weights are {(values.shape[0],)}; pass them as "
+            f"values of spmm, and the pattern here, A.with_values(None)"
+        )
+    if any(scale is not None for scale in scales_of(adjacency)):
+        adjacency = TCTiledCSR(adjacency.tocsr())
+        values = adjacency.csr_arrays()[2]
+    if values is None or bool((values == 1).all()):
+        return Edges(adjacency, None)
+    return Edges(adjacency, precise(function, values))
+
+
+def precise(function: str, weight: Array) -> Array:
+    """A copy of weights, in float64 if they are or need it, else in float32.
+
+    Examples
+    --------
+    >>> precise("f", np.array([1, 2])).dtype, precise("f", np.array([2**24 + 1])).dtype
+    (dtype('float32'), dtype('float64'))
+    """
+    if weight.dtype.kind == "c":
+        raise DTypeError(f"{function}: weights are {weight.dtype}; pass real ones")
+    if weight.dtype.kind not in "biu":
+        kind = np.dtype(np.float64 if weight.dtype == np.float64 else np.float32)
+        return converted(weight, kind)
+    narrow = weight.astype(np.float32)
+    return narrow if bool((narrow.astype(np.float64) == weight).all()) else weight.astype(np.float64)
+
+
+def with_loops(edges: Edges, loop_weight: float = 1.0) -> Edges:
+    """The same edges, and one of `loop_weight` from every node to itself where there is none.
+
+    A loop that an edge list repeats counts once in a graph without weights. A bipartite graph gets edges from source i to target i.
+
+    Examples
+    --------
+    >>> with_loops(of_list("f", np.array([[0, 1], [0, 0]]), None, None)).adjacency.toarray()
+    array([[1, 1],
+           [0, 1]], dtype=uint8)
+    """
+    indptr, indices, _ = edges.adjacency.csr_arrays()
+    space: Any = interop.namespace(indices)
+    targets = rows_of(indptr)
+    own = targets == indices
+    shape = edges.adjacency.shape
+    alone = space.ones(min(shape), bool)
+    alone[indices[own]] = False
+    loops = space.flatnonzero(alone).astype(indices.dtype)
+    both = space.stack([space.concatenate([part.astype(indices.dtype), loops]) for part in (indices, targets)])
+    plain = edges.weight is None and edges.counts is None and loop_weight == 1
+    made = TCTiledCSR.from_edges(
+        both[1], both[0], shape, values=None if plain else _looped(edges, own, loops, loop_weight)
+    )
+    sums = made.csr_arrays()[2]
+    if sums is None:
+        return Edges(made, None)
+    if edges.weight is None and loop_weight == 1:
+        counts = sums[:, -1]
+        return Edges(made, None, counts if bool((counts != 1).any()) else None)
+    return Edges(made, sums[:, 0].copy())
+
+
+def _looped(edges: Edges, own: Array, loops: Array, loop_weight: float) -> Array:
+    """Weights of the edges and of loops behind them, or how often they occur."""
+    space: Any = interop.namespace(loops)
+    weight = edges.weight
+    if weight is None:
+        weight = space.ones(own.shape, np.float32) if edges.counts is None else space.where(own, 1, edges.counts)
+    behind = space.full(loops.shape, loop_weight, weight.dtype)
+    return space.concatenate([weight, behind])[:, None]
+
+
+def degrees(edges: Edges, *, weighted: bool) -> Array:
+    """The sum of each target's weights, or how many edges it has, in float64.
+
+    Examples
+    --------
+    >>> degrees(of_list("f", np.array([[0, 1], [1, 1]]), None, None), weighted=True)
+    array([0., 2.])
+    """
+    values = edges.weight if weighted and edges.weight is not None else edges.counts
+    if values is None:
+        indptr = edges.adjacency.csr_arrays()[0]
+        return (indptr[1:] - indptr[:-1]).astype(np.float64)
+    return aggregate_edges(edges.adjacency, values.astype(np.float64))

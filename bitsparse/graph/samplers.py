@@ -1,0 +1,299 @@
+"""Batches of a graph for training: what samplers share, sampled neighbours, and threads that make batches ahead; drawn by counters."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends
+from bitsparse.arrays.indices import index_array
+from bitsparse.errors import ShapeError
+from bitsparse.graph.adjacency import pattern_of, square_pattern
+
+Nodes = NDArray[np.int64]
+_T = TypeVar("_T")
+_STREAMS = 32
+#: Numbers of which the order is the order of an epoch; two that are equal keep theirs.
+_KEYS = 1 << 62
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some edges of a graph as a graph of its own, rows and columns numbered anew.
+
+    Attributes
+    ----------
+    indptr : ndarray of int32 or int64, shape (targets + 1,)
+    indices : ndarray of int32
+        Columns, ascending within a row.
+    edges : ndarray of int64
+        Which entry of the whole graph each is.
+    shape : tuple of int
+        Targets and sources.
+    weight : ndarray of float32, or None
+        What an edge counts so that sums are those of the whole graph on average, where edges are drawn unevenly.
+    """
+
+    indptr: NDArray[Any]
+    indices: NDArray[np.int32]
+    edges: Nodes
+    shape: tuple[int, int]
+    weight: NDArray[np.float32] | None = None
+
+    def tocsr(self) -> Any:
+        """As :class:`scipy.sparse.csr_array`, of the weights or of ones.
+
+        Examples
+        --------
+        >>> from bitsparse import graph
+        >>> graph.NeighborSampler(np.eye(3), [2], batch_size=2, shuffle=False).batch(0, 1).blocks[0].tocsr().toarray()
+        array([[1.]], dtype=float32)
+        """
+        from scipy import sparse
+
+        data = np.ones(self.indices.size, np.float32) if self.weight is None else self.weight
+        return sparse.csr_array((data, self.indices, self.indptr), shape=self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class SampledBatch:
+    """What one step of training looks at.
+
+    Attributes
+    ----------
+    nodes : ndarray of int64
+        Numbers in the whole graph of the sources of the first block: the nodes whose features are needed.
+    blocks : tuple of Block
+        One for each layer, the first layer's first: its targets are the sources of the next. Or a single one that all layers sum over.
+    targets : ndarray of int64
+        Numbers in the whole graph of the nodes whose results count: the targets of the last block.
+    weight : ndarray of float32, or None
+        What the loss of each target counts so that the sum is that of the whole graph on average, where nodes are drawn unevenly.
+    """
+
+    nodes: Nodes
+    blocks: tuple[Block, ...]
+    targets: Nodes
+    weight: NDArray[np.float32] | None = None
+
+
+class BatchSampler(ABC):
+    """What the samplers share: a graph, a seed, and batches that follow from the seed, the epoch and their number alone."""
+
+    def __init__(self, function: str, graph: Any, seed: int, *, square: bool = True) -> None:
+        pattern = square_pattern(function, graph) if square else pattern_of(function, graph)
+        self._function, self.shape, self.seed = (
+            function,
+            pattern.shape,
+            _check.integer(function, "seed", seed, 0, 2**63 - 1),
+        )
+        self._indptr, self._indices = pattern.indptr, pattern.indices
+        if self._indices.size and not 0 <= int(self._indices.min()) <= int(self._indices.max()) < self.shape[1]:
+            raise ValueError(f"{function}: an index lies outside 0..{self.shape[1] - 1}; check the graph")
+        self._own = threading.local()
+        self._orders: dict[int, Nodes] = {}
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+
+    @abstractmethod
+    def batch(self, epoch: int, number: int) -> SampledBatch:
+        """A batch of an epoch; the same for the same seed, in whatever order and by whichever thread they are asked for."""
+
+    def __iter__(self) -> Iterator[SampledBatch]:
+        return (self.batch(0, number) for number in range(len(self)))
+
+    @property
+    def _kernels(self) -> Any:
+        return backends.family("cpu", "sampling.subgraphs")
+
+    @property
+    def _graph(self) -> tuple[Any, Any, int]:
+        return self._indptr, self._indices, self.shape[1]
+
+    @property
+    def _place(self) -> NDArray[np.int32]:
+        """A number for every column, -1 but while a batch is made; one array for each thread."""
+        if not hasattr(self._own, "place"):
+            self._own.place = np.full(self.shape[1], -1, np.int32)
+        return self._own.place
+
+    def _draws(self, epoch: int, number: int, hop: int = 0, hops: int = 1) -> dict[str, int]:
+        """Seed and stream of draws that nobody else has."""
+        _check.integer(self._function, "epoch", epoch, 0, 1 << 40)
+        _check.integer(self._function, "number", number, 0, max(len(self) - 1, 0))
+        place = (epoch * len(self) + number) * hops + hop
+        return {"seed": (self.seed + (place >> _STREAMS)) % (1 << 64), "stream": place % (1 << _STREAMS)}
+
+    def _order(self, epoch: int, count: int) -> Nodes:
+        """A permutation for an epoch."""
+        if epoch not in self._orders:
+            keys = self._kernels.below(_KEYS, count, seed=self.seed, stream=epoch % (1 << _STREAMS))
+            if len(self._orders) > 2:
+                self._orders.clear()
+            self._orders[epoch] = np.argsort(keys, kind="stable").astype(np.int64)
+        return self._orders[epoch]
+
+    def _induced(self, nodes: Nodes, weight: Callable[[Nodes, Nodes], Any] | None = None) -> Block:
+        """The edges among ascending nodes; weights are made of the rows and of the edges in the whole graph."""
+        starts, columns, edges = self._kernels.induced(*self._graph, nodes, place=self._place)
+        rows = np.repeat(nodes, np.diff(starts)) if weight is not None else nodes
+        made = None if weight is None else np.asarray(weight(rows, edges), np.float32)
+        return Block(_narrow(starts), columns, edges, (nodes.size, nodes.size), made)
+
+
+def _narrow(starts: Nodes) -> NDArray[Any]:
+    return starts.astype(np.int32) if starts[-1] < 2**31 else starts
+
+
+class NeighborSampler(BatchSampler):
+    """Batches of nodes with some neighbours of each, of these again some, and so on (GraphSAGE, Hamilton et al., NeurIPS 2017).
+
+    Parameters
+    ----------
+    graph : sparse array (targets, sources)
+        Any graph that :func:`bitsparse.graph.partition` takes; row i holds what node i receives. Values do not count. A bipartite one is
+        sampled once.
+    fanouts : sequence of int
+        At most so many neighbours of a node in each layer, the last layer's first, as ``NeighborLoader`` of PyTorch Geometric takes them;
+        -1 for all. Every set of so many neighbours is as likely as any other; none is taken twice.
+    nodes : array_like of int, optional
+        Targets to make batches of, each once; by default all.
+    batch_size : int
+    shuffle : bool
+        Whether every epoch has an order of its own.
+    seed : int
+
+    Raises
+    ------
+    ShapeError, ValueError, DTypeError
+        The graph is no graph, or is bipartite and has more than one layer, or nodes are repeated or are none of its.
+
+    Examples
+    --------
+    >>> from bitsparse import graph
+    >>> sampler = graph.NeighborSampler(np.ones((6, 6)), [2, 2], batch_size=3, seed=0)
+    >>> batch = sampler.batch(epoch=0, number=1)
+    >>> batch.targets, [block.shape[0] for block in batch.blocks], batch.blocks[-1].indptr
+    (array([2, 3, 5]), [6, 3], array([0, 2, 4, 6], dtype=int32))
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        fanouts: Sequence[int],
+        nodes: Any = None,
+        *,
+        batch_size: int = 1024,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
+        name = "NeighborSampler"
+        self.fanouts = [_check.integer(name, "a fan-out", one, -1, 1 << 28) for one in fanouts]
+        super().__init__(name, graph, seed, square=len(self.fanouts) != 1)
+        if not self.fanouts or 0 in self.fanouts:
+            raise ValueError(
+                f"{name}: fanouts must be numbers of neighbours or -1 for all, got {list(fanouts)}; pass for example [10, 5]"
+            )
+        self.batch_size = _check.integer(name, "batch_size", batch_size, 1, 1 << 30)
+        self.shuffle = bool(shuffle)
+        targets = np.arange(self.shape[0]) if nodes is None else index_array(name, "nodes", nodes)
+        self.targets = _distinct(name, np.asarray(targets, np.int64), self.shape[0])
+
+    def __len__(self) -> int:
+        return -(-self.targets.size // self.batch_size)
+
+    def batch(self, epoch: int, number: int) -> SampledBatch:
+        """A batch of an epoch."""
+        hops = len(self.fanouts)
+        draws = [self._draws(epoch, number, hop, hops) for hop in range(hops)]
+        order = self._order(epoch, self.targets.size) if self.shuffle else slice(None)
+        chosen = self.targets[order][number * self.batch_size : (number + 1) * self.batch_size]
+        own = self.shape[0] == self.shape[1]
+        nodes, blocks = chosen, []
+        for width, draw in zip(self.fanouts, draws, strict=True):
+            found = self._kernels.hop(*self._graph, nodes, width=width, own=own, place=self._place, **draw)
+            sources, starts, columns, edges = found
+            blocks.append(Block(_narrow(starts), columns, edges, (nodes.size, sources.size)))
+            nodes = sources
+        return SampledBatch(nodes, tuple(reversed(blocks)), chosen)
+
+
+def _distinct(function: str, nodes: Nodes, count: int) -> Nodes:
+    if nodes.ndim != 1:
+        raise ShapeError(f"{function}: nodes have shape {nodes.shape}; pass one number for each node")
+    if nodes.size and not 0 <= int(nodes.min()) <= int(nodes.max()) < count:
+        raise ValueError(
+            f"{function}: nodes reach from {int(nodes.min())} to {int(nodes.max())}, but the graph has {count}"
+        )
+    if np.unique(nodes).size != nodes.size:
+        raise ValueError(f"{function}: nodes are repeated; pass each once")
+    return nodes
+
+
+def ahead(
+    sampler: BatchSampler,
+    epoch: int = 0,
+    *,
+    threads: int = 1,
+    depth: int = 4,
+    finish: Callable[[SampledBatch], _T] | None = None,
+) -> Iterator[Any]:
+    """The batches of an epoch in order, made by threads while earlier ones are worked on; the same for any number of threads.
+
+    Parameters
+    ----------
+    sampler : NeighborSampler, SaintSampler or ClusterSampler
+    epoch : int
+    threads : int
+        0 makes each when it is asked for.
+    depth : int
+        How many are made ahead, at most.
+    finish : callable, optional
+        What a thread does with a batch, as fetching the features of its nodes.
+
+    Yields
+    ------
+    SampledBatch, or what `finish` gives
+
+    Examples
+    --------
+    >>> from bitsparse import graph
+    >>> sampler = graph.ClusterSampler(np.eye(4), [0, 0, 1, 1], shuffle=False)
+    >>> [batch.nodes.tolist() for batch in graph.ahead(sampler, threads=2)]
+    [[0, 1], [2, 3]]
+    """
+    _check.integer("ahead", "threads", threads, 0, 1024)
+    _check.integer("ahead", "depth", depth, 1, 1 << 20)
+
+    def make(number: int) -> Any:
+        made = sampler.batch(epoch, number)
+        return made if finish is None else finish(made)
+
+    return _ahead(make, len(sampler), threads, depth)
+
+
+def _ahead(make: Callable[[int], Any], count: int, threads: int, depth: int) -> Iterator[Any]:
+    if not threads:
+        yield from map(make, range(count))
+        return
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="bitsparse-batches")
+    waiting: deque[Future[Any]] = deque()
+    try:
+        for number in range(count):
+            waiting.append(pool.submit(make, number))
+            if len(waiting) > depth:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,196 @@
+"""Batches that are subgraphs: GraphSAINT's, with weights that undo how they are drawn, and clusters."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check
+from bitsparse.arrays.indices import index_array
+from bitsparse.errors import ShapeError
+from bitsparse.graph.samplers import BatchSampler, Nodes, SampledBatch
+
+#: What one edge counts in the tables that nodes and edges are drawn from: shares are whole numbers, so that every machine draws the same.
+_SHARE = 1 << 32
+#: Epochs from which the batches are that coverage is counted in.
+_COUNTED = 1 << 31
+
+
+class SaintSampler(BatchSampler):
+    """Subgraphs of nodes that are drawn with known probabilities, with weights that undo them (GraphSAINT, Zeng et al., ICLR 2020).
+
+    Parameters
+    ----------
+    graph : sparse array (n, n)
+        As for :class:`NeighborSampler`.
+    kind : {"node", "edge", "walk"}
+        What is drawn, with replacement: nodes by the squared norm of their column of ``D^-1 A``, edges by ``1 / degree`` of both ends, or
+        walks from even roots (Algorithm 2). A batch has the nodes that came up and all edges among them.
+    size : int
+        How many are drawn for a batch.
+    length : int
+        Steps of a walk.
+    batches : int, optional
+        Of an epoch; by default as many as draw a node each on average.
+    seed : int
+    counted : int
+        Walks: batches in which the coverage is counted that weights follow from. That of nodes and edges is known.
+
+    Notes
+    -----
+    ``batch.weight`` is 1 / (n P(v)), so that the sum of weighted losses is the mean of all nodes on average; ``block.weight`` is
+    P(v) / P(u, v), by which sums over a target's neighbours in batches that have it are those over all its neighbours on average (section
+    3.2; P that a node, or both ends of an edge, are in a batch). Nodes that counting never met weigh as if met once.
+
+    Examples
+    --------
+    >>> from bitsparse import graph
+    >>> batch = graph.SaintSampler(np.ones((8, 8)), "node", 4, seed=0).batch(epoch=0, number=0)
+    >>> batch.nodes, batch.blocks[0].shape
+    (array([2, 4, 7]), (3, 3))
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        kind: Literal["node", "edge", "walk"],
+        size: int,
+        *,
+        length: int = 2,
+        batches: int | None = None,
+        seed: int = 0,
+        counted: int = 64,
+    ) -> None:
+        name = "SaintSampler"
+        super().__init__(name, graph, seed)
+        self.kind = _check.choice(name, "kind", kind, ("node", "edge", "walk"))
+        self.size = _check.integer(name, "size", size, 1, 1 << 40)
+        self.length = _check.integer(name, "length", length, 0, 1 << 20)
+        nodes = self.shape[0]
+        self._batches = _check.integer(name, "batches", batches or max(-(-nodes // self.size), 1), 1, 1 << 40)
+        self._counted = _check.integer(name, "counted", counted, 1, 1 << 20)
+        self._rows = np.repeat(np.arange(nodes), np.diff(self._indptr)) if kind != "walk" else None
+        self._table = self._shares()
+        self._coverage: tuple[Any, Any] | None = None
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._batches if self.shape[0] else 0
+
+    def _shares(self) -> Nodes | None:
+        """Running sums of the shares that nodes or edges are drawn by."""
+        if self.kind == "walk":
+            return None
+        degrees, incoming = np.diff(self._indptr).astype(np.int64), np.bincount(self._indices, minlength=self.shape[0])
+        if self.kind == "edge":
+            return np.cumsum(_SHARE // degrees[self._rows] + _SHARE // incoming[self._indices])
+        each = np.maximum(_SHARE // np.maximum(degrees, 1) ** 2, 1)[self._rows]
+        # Sums of whole numbers below 2**53: exact. A node without edges may come up as well.
+        return np.cumsum(np.maximum(np.bincount(self._indices, each, self.shape[0]).astype(np.int64), 1))
+
+    def _drawn(self, epoch: int, number: int) -> Nodes:
+        """The nodes of a batch, ascending."""
+        draws, kernels = self._draws(epoch, number), self._kernels
+        if self._table is None:
+            roots = kernels.below(self.shape[0], self.size, **draws)
+            return np.unique(kernels.walks(*self._graph, roots, self.length, **draws))
+        if not self._table.size:  # no edge to draw
+            return np.empty(0, np.int64)
+        chosen = np.searchsorted(self._table, kernels.below(int(self._table[-1]), self.size, **draws), side="right")
+        if self.kind == "node":
+            return np.unique(chosen)
+        assert self._rows is not None
+        return np.unique(np.concatenate([self._rows[chosen], self._indices[chosen]]).astype(np.int64))
+
+    def coverage(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """How likely each node is in a batch, and both ends of each edge: known for nodes and edges, counted for walks."""
+        with self._lock:
+            if self._coverage is None:
+                self._coverage = self._counts() if self._table is None else self._known()
+        return self._coverage
+
+    def _counts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        nodes, edges = np.zeros(self.shape[0]), np.zeros(self._indices.size)
+        for i in range(self._counted):
+            drawn = self._drawn(_COUNTED + i // len(self), i % len(self))
+            nodes[drawn] += 1
+            edges[self._induced(drawn).edges] += 1
+        return np.maximum(nodes, 1) / self._counted, np.maximum(edges, 1) / self._counted
+
+    def _known(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        assert self._table is not None
+        assert self._rows is not None
+        share: Any = np.diff(self._table, prepend=0) / max(int(self._table[-1]) if self._table.size else 0, 1)
+        columns, loops = self._indices, self._rows == self._indices
+        both: Any = np.zeros(self._indices.size)
+        if self.kind == "edge":
+            # A node comes with every edge at it, out or in; an edge between two nodes, in either direction, brings both.
+            at = np.bincount(self._rows, share, self.shape[0])
+            at += np.bincount(columns, np.where(loops, 0, share), self.shape[0])
+            keys = np.minimum(self._rows, columns) * np.int64(self.shape[0]) + np.maximum(self._rows, columns)
+            _, pair = np.unique(keys, return_inverse=True)
+            both, share = np.bincount(pair, share)[pair], at
+        # None of `size` draws, without cancellation where they are rare.
+        either = share[self._rows] + share[columns] - both
+        missed = [np.expm1(self.size * np.log1p(-np.minimum(part, 1 - 1e-16))) for part in (share, either)]
+        node = -missed[0]
+        met = node[self._rows] + node[columns] + missed[1]
+        return node, np.where(loops, node[self._rows], met)
+
+    def batch(self, epoch: int, number: int) -> SampledBatch:
+        """A batch of an epoch."""
+        nodes, (node, edge) = self._drawn(epoch, number), self.coverage()
+        block = self._induced(nodes, lambda rows, edges: node[rows] / edge[edges])
+        weight = (1 / (self.shape[0] * node[nodes])).astype(np.float32)
+        return SampledBatch(nodes, (block,), nodes, weight)
+
+
+class ClusterSampler(BatchSampler):
+    """Some parts of a graph together, with all edges among their nodes (Cluster-GCN, Chiang et al., KDD 2019).
+
+    Parameters
+    ----------
+    graph : sparse array (n, n)
+        As for :class:`NeighborSampler`.
+    labels : array_like (n,) of int
+        The part of each node, as :func:`bitsparse.graph.partition` gives them.
+    parts : int
+        How many make a batch.
+    shuffle : bool
+        Whether every epoch puts other parts together.
+    seed : int
+
+    Examples
+    --------
+    >>> from bitsparse import graph
+    >>> sampler = graph.ClusterSampler(np.ones((6, 6)), [0, 0, 1, 1, 2, 2], parts=2, shuffle=False)
+    >>> [batch.nodes.tolist() for batch in sampler]
+    [[0, 1, 2, 3], [4, 5]]
+    """
+
+    def __init__(self, graph: Any, labels: Any, parts: int = 1, *, shuffle: bool = True, seed: int = 0) -> None:
+        name = "ClusterSampler"
+        super().__init__(name, graph, seed)
+        part = np.asarray(index_array(name, "labels", labels), np.int64)
+        if part.shape != (self.shape[0],):
+            raise ShapeError(
+                f"{name}: labels have shape {part.shape}, but the graph has {self.shape[0]} nodes; pass one part for each"
+            )
+        self.parts, self.shuffle = _check.integer(name, "parts", parts, 1, 1 << 40), bool(shuffle)
+        self._members = np.argsort(part, kind="stable").astype(np.int64)
+        self._bounds = np.concatenate([[0], np.cumsum(np.unique(part, return_counts=True)[1])]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return -(-(self._bounds.size - 1) // self.parts)
+
+    def batch(self, epoch: int, number: int) -> SampledBatch:
+        """A batch of an epoch."""
+        self._draws(epoch, number)  # for its checks
+        count = self._bounds.size - 1
+        order = self._order(epoch, count) if self.shuffle else np.arange(count)
+        some = order[number * self.parts : (number + 1) * self.parts]
+        nodes = np.sort(np.concatenate([self._members[self._bounds[one] : self._bounds[one + 1]] for one in some]))
+        return SampledBatch(nodes, (self._induced(nodes),), nodes)

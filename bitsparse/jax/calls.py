@@ -1,0 +1,120 @@
+"""Calls of this library's functions in XLA's computations: how they are traced, and what runs when XLA comes to one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bitsparse import interop
+from bitsparse._ext import xla
+from bitsparse.jax import launches
+from bitsparse.jax.tasks import HOST, Call, gpu_device, task_of
+from bitsparse.jax.ways import Name, Side, Ways
+
+#: What XLA knows the functions by: all calls, and those of which every one enqueues the same launches.
+_TARGET, _RECORDED = "bitsparse", "bitsparse_recorded"
+#: The shape and dtype of an array.
+Kind: Any = jax.ShapeDtypeStruct
+
+
+class Text(str):
+    """What a call is to compute, as XLA keeps it, and the graph that it names, to be kept as long as the text is."""
+
+    __slots__ = ("known",)
+
+    known: Name | None
+
+
+# ---- while tracing
+def call(function: str, ways: Ways | None, arrays: Sequence[Any], results: Sequence[Any], **options: Any) -> list[Any]:
+    """Results of one of the functions that are registered, by a foreign call of XLA's.
+
+    Parameters
+    ----------
+    ways : Ways or None
+    arrays : sequence of arrays of JAX or None
+    options : numbers, strings and None
+    """
+    operands: list[Any] = []
+
+    def place(part: Any) -> Any:
+        """How a call finds an array: its number among the operands, or its name in a graph."""
+        if part is None or isinstance(part, str):
+            return part
+        operands.append(part)
+        return len(operands) - 1
+
+    sides = None
+    if ways is not None:
+        forward = Side(*map(place, ways.forward))
+        shared = ways.backward.indptr is None
+        backward = Side(*(forward[:2] if shared else map(place, ways.backward[:2])), *map(place, ways.backward[2:]))
+        sides = {"shape": ways.shape, "nnz": ways.nnz, "known": ways.known, "forward": forward, "backward": backward}
+    of_graph = len(operands)
+    given = [place(part) for part in arrays]
+    told = {
+        "function": function,
+        "ways": sides,
+        "arrays": given,
+        "operands": [_kind(part) for part in operands],
+        "results": [_kind(part) for part in results],
+        "options": options,
+    }
+    known = None if ways is None else ways.known
+
+    def plain(*operands: Any) -> list[Any]:
+        text = _text(told, known)
+        return list(
+            jax.ffi.ffi_call(_TARGET, list(results))(*operands, call=text, digest=launches.digest(text, of_graph))
+        )
+
+    spaces = None if known is None else launches.spaces_of(_text(told, known), known.graph)
+    if known is None or spaces is None:
+        return plain(*operands)
+
+    def recorded(*operands: Any) -> list[Any]:
+        text = _text(told | {"spaces": spaces}, known)
+        key, kinds = launches.digest(text, 0), [*results, *(Kind((size,), np.uint8) for size in spaces)]
+        launches.keep(text, key, known.graph)
+        return list(jax.ffi.ffi_call(_RECORDED, kinds)(*operands, call=text, digest=key)[: len(results)])
+
+    return list(jax.lax.platform_dependent(*operands, cuda=recorded, default=plain))
+
+
+def _text(told: dict[str, Any], known: Name | None) -> Text:
+    text = Text(json.dumps(told))
+    text.known = known
+    return text
+
+
+def _kind(part: Any) -> tuple[tuple[int, ...], str]:
+    return tuple(part.shape), np.dtype(part.dtype).name
+
+
+# ---- when XLA comes to it
+def _serve(
+    executes: bool, text: bytes, digest: bytes, arguments: list[int], results: list[int], gpu: int, stream: int
+) -> None:
+    """Compute a call for which no launches are kept; before it executes, record its launches where every call is to have them."""
+    call, task = Call(text, digest, arguments, results, gpu, stream), task_of(text)
+    if gpu < 0:
+        task.run(call, HOST)
+    elif not executes:
+        launches.load(task, call)
+    else:
+        with interop.on_stream(gpu, stream):
+            if task.spaces is not None:
+                launches.load(task, call)
+            task.run(call, gpu_device(gpu))
+            launches.learn(task, call)
+
+
+#: Handlers are compiled code, which lives as long as the process.
+_HANDLERS = {name: jax.ffi.pycapsule(address) for name, address in xla.setup(_serve, launches.holds).items()}
+jax.ffi.register_ffi_target(_TARGET, _HANDLERS["host"], platform="cpu")
+jax.ffi.register_ffi_target(_TARGET, _HANDLERS["gpu"], platform="CUDA")
+jax.ffi.register_ffi_target(_RECORDED, dict.fromkeys(("initialize", "execute"), _HANDLERS["recorded"]), platform="CUDA")

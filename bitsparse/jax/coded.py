@@ -1,0 +1,239 @@
+"""Products and sums in integers of a few bits as functions of JAX: real numbers come and go, codes are what is multiplied and kept."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bitsparse._records import as_dict
+from bitsparse.jax import batches
+from bitsparse.jax import computing_codes as computing_codes  # registers what calls compute
+from bitsparse.jax.bits import BitTensor, Settings, words_of
+from bitsparse.jax.calls import Kind, call
+from bitsparse.jax.operators import Options, not_differentiated
+from bitsparse.jax.ways import Ways
+
+
+class Coding(NamedTuple):
+    """How an array is quantised.
+
+    Attributes
+    ----------
+    bits : int
+    granularity : {"tensor", "node"}
+        One scale for all, or multiples of a step for the rows.
+    seed : int
+    number : int or None
+        Which of a step's draws it is; None for rounding to nearest.
+    """
+
+    bits: int
+    granularity: str
+    seed: int
+    number: int | None
+
+
+class Codes(NamedTuple):
+    """Integers, with multiples of their scale for the rows or None."""
+
+    integers: BitTensor
+    multiples: Any
+
+    @property
+    def parts(self) -> list[Any]:
+        """The arrays of a call."""
+        return [self.integers.words, self.integers.scale, self.multiples]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What describes the words."""
+        return as_dict(self.integers.settings)
+
+
+# ---- calls
+def _codes_call(options: Options, draw: Any, x: Any) -> Codes:
+    coding = Coding(*options)
+    settings = Settings(x.shape, coding.bits, -1, "rows", "signed")
+    kinds = [words_of(settings), Kind((), jnp.float32)]
+    kinds += [Kind(x.shape[:1], jnp.uint8)] if coding.granularity == "node" else []
+    how = {"bits": coding.bits, "granularity": coding.granularity, "seed": coding.seed}
+    words, scale, *multiples = call("scaled", None, [draw, x], kinds, **how)
+    return Codes(BitTensor(words, scale, None, settings), multiples[0] if multiples else None)
+
+
+def _dequantized_call(codes: Codes) -> Any:
+    return call("dequantized", None, codes.parts, [Kind(codes.integers.shape, jnp.float32)], told=codes.told)[0]
+
+
+def _product_call(options: Options, a: Codes, b: Codes) -> Any:
+    (turned,), columns = options, b.integers.shape
+    kind = Kind((a.integers.shape[0], columns[0] if options[0] else columns[1]), jnp.float32)
+    parts = [*a.parts[:2], *b.parts[:2]]
+    return call("product_codes", None, parts, [kind], left=a.told, right=b.told, turned=turned)[0]
+
+
+def _rows_call(a: Codes, b: Codes) -> Any:
+    kind = Kind((a.integers.shape[1], b.integers.shape[1]), jnp.float32)
+    return call("product_rows", None, [*a.parts[:2], *b.parts[:2]], [kind], left=a.told, right=b.told)[0]
+
+
+def _sum_call(ways: Ways, codes: Codes) -> Any:
+    kind = Kind((ways.shape[0], codes.integers.shape[1]), jnp.float32)
+    return call("sum_codes", ways.only("forward"), codes.parts, [kind], told=codes.told)[0]
+
+
+def _attention_call(options: Options, ways: Ways, codes: Codes, source: Any, target: Any, seed: Any) -> Any:
+    slope, dropout = options
+    rows, columns = target.shape, codes.integers.shape
+    result = Kind((*rows, columns[-1] if len(columns) == 3 else columns[1] // rows[1]), jnp.float32)
+    kinds = [result, Kind(rows, jnp.float32), Kind(rows, jnp.float32), result]
+    parts = [*codes.parts, source, target, seed]
+    return tuple(
+        call("attention_codes", ways.only("forward"), parts, kinds, told=codes.told, slope=slope, dropout=dropout)
+    )
+
+
+def _attention_vjp_call(options: Options, ways: Ways, kept: Any, gradient: Any, coded: Codes) -> Any:
+    (slope, dropout), (codes, source, target, seed, state) = options, kept
+    kinds = [Kind((*source.shape, gradient.shape[2]), jnp.float32), *(Kind(p.shape, p.dtype) for p in (source, target))]
+    parts = [*codes.parts, source, target, seed, gradient, *coded.parts, *state]
+    how = {"told": codes.told, "gradient_told": coded.told, "slope": slope, "dropout": dropout}
+    return call("attention_codes_vjp", ways.only("backward"), parts, kinds, **how)
+
+
+_quantized, _dequantized = batches.batched(_codes_call), batches.batched(_dequantized_call)
+_product, _rows, _sum = batches.batched(_product_call), batches.batched(_rows_call), batches.batched(_sum_call)
+_attention, _attention_vjp = batches.batched(_attention_call), batches.batched(_attention_vjp_call)
+
+
+def codes_of(x: Any, coding: Coding, draws: Any) -> Codes:
+    """The codes of an array; `draws` is how many arrays were drawn before the step. No gradient goes through."""
+    draw = None if coding.number is None else (draws + jnp.uint32(coding.number)).reshape(1)
+    made: Codes = _quantized(Options(coding), draw, jax.lax.stop_gradient(x))
+    return made
+
+
+# ---- with gradients
+@jax.custom_vjp
+def _linear(options: Options, draws: Any, x: Any, weight: Any, left: Codes, right: Codes) -> Any:
+    return _product(Options((True,)), left, right)
+
+
+def _linear_forward(options: Options, draws: Any, x: Any, weight: Any, *codes: Codes) -> Any:
+    return _product(Options((True,)), *codes), (options, draws, *codes)
+
+
+def _linear_backward(kept: Any, gradient: Any) -> tuple[Any, ...]:
+    options, draws, left, right = kept
+    coded = codes_of(gradient, options[0], draws)
+    by_x, by_weight = _product(Options((False,)), coded, right), _rows(coded, left)
+    return None, None, by_x.astype(options[1]), by_weight.astype(options[2]), None, None
+
+
+_linear.defvjp(
+    not_differentiated(_linear_forward),
+    not_differentiated(_linear_backward),
+)
+
+
+def linear(x: Any, weight: Any, codes: tuple[Codes, Codes], coding: Coding, draws: Any) -> Any:
+    """``x @ weight.T`` as a product of the codes of both; gradients are products with those of the gradient."""
+    return _linear(Options((coding, x.dtype, weight.dtype)), draws, x, weight, *codes)
+
+
+@jax.custom_vjp
+def _spmm(options: Options, draws: Any, ways: Ways, rows: Any, x: Any, codes: Codes) -> Any:
+    return _sum(ways, codes).reshape(ways.shape[0], *x.shape[1:])
+
+
+def _spmm_forward(options: Options, draws: Any, ways: Ways, rows: Any, x: Any, codes: Codes) -> Any:
+    return _spmm(options, draws, ways, rows, x, codes), (options, draws, ways, rows)
+
+
+def _spmm_backward(kept: Any, gradient: Any) -> tuple[Any, ...]:
+    options, draws, ways, rows = kept
+    coding, shape, dtype = options
+    coded = codes_of(scaled_rows(gradient, rows), coding, draws)
+    by_x = _sum(ways.turned, coded).reshape(shape)
+    return None, None, None, None, by_x.astype(dtype), None
+
+
+_spmm.defvjp(not_differentiated(_spmm_forward), not_differentiated(_spmm_backward))
+
+
+def scaled_rows(x: Any, factors: Any) -> Any:
+    """Features as a matrix, times a factor for each row."""
+    flat = x if x.ndim == 2 else x.reshape(x.shape[0], -1)
+    return flat if factors is None else flat * factors[:, None]
+
+
+def spmm(ways: Ways, rows: Any, x: Any, codes: Codes, coding: Coding, draws: Any) -> Any:
+    """Sums of codes of features times the factors of columns, and of gradients times those of rows; `ways` has both factors."""
+    return _spmm(Options((coding, x.shape, x.dtype)), draws, ways, rows, x, codes)
+
+
+@jax.custom_vjp
+def _scores(codes: Codes, x: Any, first: Any, second: Any) -> tuple[Any, Any]:
+    return (x * first).sum(axis=-1), (x * second).sum(axis=-1)
+
+
+def _scores_backward(kept: Any, gradients: Any) -> tuple[Any, ...]:
+    codes, first, second = kept
+    by_first, by_second = gradients
+    by_x = by_first[..., None] * first + by_second[..., None] * second
+    x = _dequantized(codes).reshape(by_x.shape)
+    return None, by_x, *(jnp.einsum("nh,nhd->hd", part, x) for part in gradients)
+
+
+_scores.defvjp(
+    not_differentiated(lambda codes, x, first, second: (_scores(codes, x, first, second), (codes, first, second))),
+    not_differentiated(_scores_backward),
+)
+
+
+def scores(x: Any, first: Any, second: Any, codes: Codes) -> tuple[Any, Any]:
+    """Dot products of heads (N, H, D) with two vectors (H, D), in floats; codes are kept for the gradients by these."""
+    made: tuple[Any, Any] = _scores(codes, x, first, second)
+    return made
+
+
+@jax.custom_vjp
+def _attended(
+    options: Options, draws: Any, ways: Ways, x: Any, source: Any, target: Any, seed: Any, codes: Codes
+) -> Any:
+    return _attention(Options(options[1:]), ways, codes, source, target, seed)[0]
+
+
+def _attended_forward(
+    options: Options, draws: Any, ways: Ways, x: Any, source: Any, target: Any, seed: Any, codes: Codes
+) -> Any:
+    state = _attention(Options(options[1:]), ways, codes, source, target, seed)
+    return state[0], (options, draws, ways, (codes, source, target, seed, state))
+
+
+def _attended_backward(kept: Any, gradient: Any) -> tuple[Any, ...]:
+    options, draws, ways, rest = kept
+    coding = options[0]
+    given = gradient if coding.granularity == "tensor" else gradient.reshape(gradient.shape[0], -1)
+    coded = codes_of(given, coding, draws)
+    made = _attention_vjp(Options(options[1:]), ways, rest, gradient, coded)
+    return None, None, None, *made, None, None
+
+
+_attended.defvjp(not_differentiated(_attended_forward), not_differentiated(_attended_backward))
+
+
+def attention(
+    ways: Ways,
+    x: Any,
+    ends: tuple[Any, Any],
+    seed: Any,
+    how: tuple[float, float],
+    codes: Codes,
+    coding: Coding,
+    draws: Any,
+) -> Any:
+    """Attention of heads (N, H, D) that gathers codes of features, and of the gradient; `how` is the slope and the dropout."""
+    return _attended(Options((coding, *how)), draws, ways, x, *ends, seed, codes)

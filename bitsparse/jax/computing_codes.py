@@ -1,0 +1,124 @@
+"""What computes products and sums of codes: the functions that PyTorch's quantised layers call, over XLA's memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bitsparse import interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.jax.computing import bits_of, seed_of, write
+from bitsparse.jax.tasks import Directions, computes
+from bitsparse.ops import AttentionState
+from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.quantized.attention import Settings, attention_of_codes, attention_of_codes_vjp
+from bitsparse.ops.quantized.scaled import ScaledCodes, scaled_codes
+from bitsparse.ops.quantized.spmm import sum_of_codes
+from bitsparse.ops.quantized.vjp import product_of_codes, product_over_rows
+
+_NAME = "tango"
+#: Bits of the weights of edges, and of a stream's number.
+_VALUE_BITS, _STREAM_BITS = 8, 31
+
+
+def _coding(draw: Any, bits: int, seed: int) -> Coding:
+    """How an array is quantised: to nearest without the number of a draw; on a GPU a call waits for that number."""
+    if draw is None:
+        return Coding(bits, "nearest", 0, 0, -1, "rows")
+    number = int(draw[0])
+    return Coding(bits, "stochastic", seed + (number >> _STREAM_BITS), number & ((1 << _STREAM_BITS) - 1), -1, "rows")
+
+
+def _codes(words: Any, scale: Any, multiples: Any, told: dict[str, Any]) -> ScaledCodes:
+    return ScaledCodes(bits_of(words, told, scale), multiples)
+
+
+@computes
+def scaled(_: None, draw: Any, x: Any, *outs: Any, bits: int, granularity: str, seed: int) -> None:
+    """Words, scale and, where nodes have them, multiples of a step."""
+    family = interop.NUMPY if interop.device_of(x) == "cpu" else interop.CUPY
+    made = scaled_codes(_NAME, "x", x, family, _coding(draw, bits, seed), granularity)
+    for part, out in zip((made.codes.words, made.codes.scale, made.multiples), outs, strict=False):
+        write(part, out)
+
+
+@computes
+def dequantized(_: None, words: Any, scale: Any, multiples: Any, out: Any, *, told: dict[str, Any]) -> None:
+    """What codes stand for."""
+    write(_codes(words, scale, multiples, told).dequantize(), out)
+
+
+def _factors(parts: tuple[Any, ...], left: dict[str, Any], right: dict[str, Any]) -> tuple[BitTensor, BitTensor]:
+    a, a_scale, b, b_scale = parts
+    return bits_of(a, left, a_scale), bits_of(b, right, b_scale)
+
+
+@computes
+def product_codes(_: None, *parts: Any, left: dict[str, Any], right: dict[str, Any], turned: bool) -> None:
+    """``a @ b`` of codes (m, k) and (k, n), or (n, k) if the second ones are `turned`."""
+    a, b = _factors(parts[:4], left, right)
+    write(product_of_codes(_NAME, a, b.T if turned else b), parts[4])
+
+
+@computes
+def product_rows(_: None, *parts: Any, left: dict[str, Any], right: dict[str, Any]) -> None:
+    """``a.T @ b`` of codes (m, k) and (m, n)."""
+    write(product_over_rows(_NAME, *_factors(parts[:4], left, right)), parts[4])
+
+
+@computes
+def sum_codes(ways: Directions, words: Any, scale: Any, multiples: Any, out: Any, *, told: dict[str, Any]) -> None:
+    """Sums over the rows of a pattern; weights of edges become integers of 8 bits, to nearest."""
+    operand, ints, value_scale = as_csr(_NAME, ways.forward), None, None
+    if ways.weights is not None:
+        given = ways.weights.astype(np.float32, copy=False).reshape(1, -1)
+        family = interop.NUMPY if interop.device_of(given) == "cpu" else interop.CUPY
+        values = scaled_codes(_NAME, "weights", given, family, _coding(None, _VALUE_BITS, 0)).codes
+        ints = interop.as_array(values.with_affine().toarray(), _NAME)[0].reshape(-1)
+        value_scale = values.scale
+    made = sum_of_codes(_NAME, operand, _codes(words, scale, multiples, told), ints, value_scale, "sum", True)
+    write(made, out)
+
+
+@computes
+def attention_codes(
+    ways: Directions,
+    words: Any,
+    scale: Any,
+    multiples: Any,
+    source: Any,
+    target: Any,
+    seed: Any,
+    *outs: Any,
+    told: dict[str, Any],
+    slope: float,
+    dropout: float,
+) -> None:
+    """Attention that gathers codes, and what its gradient needs."""
+    how = Settings(slope, dropout, seed_of(seed))
+    made = attention_of_codes(ways.forward, _codes(words, scale, multiples, told), source, target, how)
+    for part, out in zip(made, outs, strict=True):
+        write(part, out)
+
+
+@computes
+def attention_codes_vjp(
+    ways: Directions, *parts: Any, told: dict[str, Any], gradient_told: dict[str, Any], slope: float, dropout: float
+) -> None:
+    """Gradients by features and scores, of a gradient on the grid of its codes."""
+    (words, scale, multiples, source, target, seed), (gradient, *codes), state, outs = (
+        parts[:6], parts[6:10], parts[10:14], parts[14:],
+    )  # fmt: skip
+    made = attention_of_codes_vjp(
+        ways.backward,
+        _codes(words, scale, multiples, told),
+        (source, target),
+        gradient,
+        _codes(codes[0], codes[1], codes[2], gradient_told),
+        AttentionState(*state),
+        Settings(slope, dropout, seed_of(seed)),
+    )
+    for part, out in zip(made, outs, strict=True):
+        write(part, out)

@@ -1,0 +1,189 @@
+"""Graph layers as modules of Flax (NNX), over a :class:`bitsparse.jax.Graph`. ``import bitsparse.jax.flax`` needs Flax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from bitsparse.jax import layers
+from bitsparse.jax.graphs import Graph
+from bitsparse.jax.quantizer import Reduce
+
+__all__ = ["GATConv", "GCNConv", "GINConv", "SAGEConv"]
+
+
+class GCNConv(nnx.Module):
+    """Graph convolution, ``D^-1/2 (A + I) D^-1/2 x W + b`` (Kipf and Welling, ICLR 2017).
+
+    Parameters
+    ----------
+    in_features, out_features : int
+    add_self_loops : bool, optional
+        By default as `normalize`.
+    normalize, use_bias : bool
+    rngs : flax.nnx.Rngs
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from flax import nnx
+    >>> import bitsparse.jax as bsj
+    >>> from bitsparse.jax.flax import GCNConv
+    >>> g = bsj.graph(jnp.array([[0, 1], [1, 0]]))
+    >>> GCNConv(3, 2, rngs=nnx.Rngs(0))(jnp.ones((2, 3)), g).shape
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        add_self_loops: bool | None = None,
+        normalize: bool = True,
+        use_bias: bool = True,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.norm = layers.norm_of("GCNConv", normalize, add_self_loops)
+        self.kernel = nnx.Param(layers.glorot(rngs.params(), (in_features, out_features), in_features + out_features))
+        self.bias = nnx.Param(jnp.zeros(out_features)) if use_bias else None
+
+    def __call__(self, x: Any, graph: Graph) -> Any:
+        """Features (nodes, out_features) from (nodes, in_features)."""
+        return layers.gcn(graph, x, self.kernel[...], None if self.bias is None else self.bias[...], self.norm)
+
+
+class SAGEConv(nnx.Module):
+    """GraphSAGE (Hamilton et al., NeurIPS 2017): ``reduce(neighbours) W + b + x R``.
+
+    Parameters
+    ----------
+    in_features : int or tuple of int
+        Of sources and targets.
+    out_features : int
+    aggregation : {"mean", "sum", "max", "min"}
+    root_weight, use_bias : bool
+        Whether the target's own features are added, and a bias.
+    rngs : flax.nnx.Rngs
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from flax import nnx
+    >>> import bitsparse.jax as bsj
+    >>> from bitsparse.jax.flax import SAGEConv
+    >>> g = bsj.graph(jnp.array([[0, 1], [1, 0]]))
+    >>> SAGEConv(3, 2, rngs=nnx.Rngs(0))(jnp.ones((2, 3)), g).shape
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        in_features: int | tuple[int, int],
+        out_features: int,
+        *,
+        aggregation: Reduce = "mean",
+        root_weight: bool = True,
+        use_bias: bool = True,
+        rngs: nnx.Rngs,
+    ) -> None:
+        sources, targets = (in_features, in_features) if isinstance(in_features, int) else in_features
+        first, second = rngs.params(), rngs.params()
+        self.aggregation = aggregation
+        self.kernel = nnx.Param(layers.lecun(first, (sources, out_features), sources))
+        self.bias = nnx.Param(jnp.zeros(out_features)) if use_bias else None
+        self.root = nnx.Param(layers.lecun(second, (targets, out_features), targets)) if root_weight else None
+
+    def __call__(self, x: Any, graph: Graph) -> Any:
+        """Features of the targets from those of all nodes, or of (sources, targets)."""
+        bias, root = None if self.bias is None else self.bias[...], None if self.root is None else self.root[...]
+        return layers.sage(graph, x, self.kernel[...], bias, root, self.aggregation)
+
+
+class GINConv(nnx.Module):
+    """Graph isomorphism network (Xu et al., ICLR 2019): ``network((1 + eps) x + sum of neighbours)``.
+
+    Parameters
+    ----------
+    network : callable
+        A module or function of features of nodes.
+    eps : float
+    train_eps : bool
+        Whether `eps` is learnt.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import bitsparse.jax as bsj
+    >>> from bitsparse.jax.flax import GINConv
+    >>> g = bsj.graph(jnp.array([[0, 1], [1, 0]]))
+    >>> GINConv(lambda x: 2 * x)(jnp.ones((2, 3)), g)[0].tolist()
+    [4.0, 4.0, 4.0]
+    """
+
+    def __init__(self, network: Callable[[Any], Any], eps: float = 0.0, train_eps: bool = False) -> None:
+        self.network = network
+        self.eps = nnx.Param(jnp.asarray(float(eps))) if train_eps else float(eps)
+
+    def __call__(self, x: Any, graph: Graph) -> Any:
+        """Features of the targets from those of all nodes, or of (sources, targets)."""
+        return layers.gin(graph, x, self.network, self.eps if isinstance(self.eps, float) else self.eps[...])
+
+
+class GATConv(nnx.Module):
+    """Graph attention (Velickovic et al., ICLR 2018).
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        `out_features` is that of a head.
+    heads : int
+    concat : bool
+        Put the heads side by side; their mean otherwise.
+    negative_slope : float
+        Of the leaky relu.
+    dropout : float
+        Of the weights, in calls with a key.
+    add_self_loops, use_bias : bool
+        Whether nodes attend to themselves, and a bias is added.
+    rngs : flax.nnx.Rngs
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from flax import nnx
+    >>> import bitsparse.jax as bsj
+    >>> from bitsparse.jax.flax import GATConv
+    >>> g = bsj.graph(jnp.array([[0, 1], [1, 0]]))
+    >>> GATConv(3, 2, heads=4, rngs=nnx.Rngs(0))(jnp.ones((2, 3)), g).shape
+    (2, 8)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        heads: int = 1,
+        *,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        use_bias: bool = True,
+        rngs: nnx.Rngs,
+    ) -> None:
+        kernel_key, source_key, target_key = (rngs.params() for _ in range(3))
+        shape = (heads, out_features)
+        self.kernel = nnx.Param(layers.glorot(kernel_key, (in_features, *shape), in_features + heads * out_features))
+        self.source = nnx.Param(layers.glorot(source_key, shape, heads + out_features))
+        self.target = nnx.Param(layers.glorot(target_key, shape, heads + out_features))
+        self.bias = nnx.Param(jnp.zeros(out_features * (heads if concat else 1))) if use_bias else None
+        self.settings = layers.Heads(concat, negative_slope, dropout, add_self_loops)
+
+    def __call__(self, x: Any, graph: Graph, *, key: Any = None) -> Any:
+        """Features of the nodes; a key of jax.random decides what dropout leaves out, without one it leaves out nothing."""
+        weights = (self.kernel[...], self.source[...], self.target[...], None if self.bias is None else self.bias[...])
+        return layers.gat(graph, x, weights, self.settings, key)

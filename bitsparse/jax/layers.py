@@ -1,0 +1,207 @@
+"""What graph layers compute: functions of arrays, of which those of Flax and Equinox are made, and which :func:`tango` quantises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bitsparse.jax.graphs import Graph
+from bitsparse.jax.quantizer import Norm, Reduce, layer
+
+__all__ = ["Heads", "gat", "gcn", "gin", "linear", "sage"]
+
+
+class Heads(NamedTuple):
+    """Settings of graph attention.
+
+    Attributes
+    ----------
+    concat : bool
+        Put the heads side by side; their mean otherwise.
+    negative_slope : float
+        Of the leaky relu.
+    dropout : float
+        Of the weights, in calls with a key.
+    add_self_loops : bool
+
+    Examples
+    --------
+    >>> from bitsparse.jax.layers import Heads
+    >>> Heads(concat=False).negative_slope
+    0.2
+    """
+
+    concat: bool = True
+    negative_slope: float = 0.2
+    dropout: float = 0.0
+    add_self_loops: bool = True
+
+
+def glorot(key: Any, shape: tuple[int, ...], fans: int, dtype: Any = jnp.float32) -> Any:
+    """Weights, uniform as Glorot and Bengio have them for a sum of fans."""
+    limit = (6 / fans) ** 0.5
+    return jax.random.uniform(key, shape, dtype, -limit, limit)
+
+
+def lecun(key: Any, shape: tuple[int, ...], inputs: int, dtype: Any = jnp.float32) -> Any:
+    """Weights, uniform up to the inverse root of the inputs."""
+    limit = max(inputs, 1) ** -0.5
+    return jax.random.uniform(key, shape, dtype, -limit, limit)
+
+
+def norm_of(layer: str, normalize: bool, add_self_loops: bool | None) -> Norm:
+    """The normalisation of a graph convolution."""
+    loops = normalize if add_self_loops is None else add_self_loops
+    if loops and not normalize:
+        raise ValueError(f"{layer}: add_self_loops=True needs normalize=True; make the graph with self_loops=True")
+    return None if not normalize else "gcn" if loops else "symmetric"
+
+
+def linear(x: Any, kernel: Any, bias: Any = None) -> Any:
+    """A linear layer, ``x @ kernel + bias``; within another layer a part of that.
+
+    Parameters
+    ----------
+    x : array (..., inputs)
+    kernel : array (inputs, outputs)
+    bias : array (outputs,), optional
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bitsparse.jax import layers
+    >>> layers.linear(jnp.ones((2, 3)), jnp.ones((3, 4))).shape
+    (2, 4)
+    """
+    with layer() as steps:
+        y = steps.linear(x, kernel)
+    return y if bias is None else y + bias
+
+
+def gcn(graph: Graph, x: Any, kernel: Any, bias: Any = None, norm: Norm = "gcn") -> Any:
+    """Graph convolution (Kipf and Welling, ICLR 2017, Eq. 2); the narrower of features and their product is summed.
+
+    Parameters
+    ----------
+    graph : Graph
+    x : array (nodes, inputs)
+    kernel : array (inputs, outputs)
+    bias : array (outputs,), optional
+    norm : {"gcn", "symmetric"}, optional
+        As in :func:`bitsparse.jax.spmm`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import bitsparse.jax as bsj
+    >>> from bitsparse.jax import layers
+    >>> g = bsj.graph(jnp.array([[0, 1], [1, 0]]))
+    >>> layers.gcn(g, jnp.eye(2), jnp.ones((2, 1))).round(4).ravel().tolist()
+    [1.0, 1.0]
+    """
+    inputs, outputs = kernel.shape
+    with layer() as steps:
+        if outputs <= inputs:
+            y = steps.spmm(graph, steps.linear(x, kernel), "sum", norm)
+        else:
+            y = steps.linear(steps.spmm(graph, x, "sum", norm), kernel)
+    return y if bias is None else y + bias
+
+
+def sage(graph: Graph, x: Any, kernel: Any, bias: Any = None, root: Any = None, aggregation: Reduce = "mean") -> Any:
+    """GraphSAGE (Hamilton et al., NeurIPS 2017), ``reduce(neighbours) @ kernel + bias + x @ root``.
+
+    Parameters
+    ----------
+    graph : Graph
+        Its weights do not count.
+    x : array (nodes, inputs), or tuple of arrays
+        Features of all nodes, or of (sources, targets).
+    kernel : array (inputs, outputs)
+    bias : array (outputs,), optional
+    root : array (inputs of targets, outputs), optional
+    aggregation : {"mean", "sum", "max", "min"}
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import bitsparse.jax as bsj
+    >>> from bitsparse.jax import layers
+    >>> g = bsj.graph(jnp.array([[0, 1, 2], [2, 2, 0]]))
+    >>> layers.sage(g, jnp.array([[1.0], [3.0], [5.0]]), jnp.ones((1, 1))).ravel().tolist()
+    [5.0, 0.0, 2.0]
+    """
+    sources, targets = x if isinstance(x, tuple) else (x, x)
+    graph, (inputs, outputs) = graph.unweighted(), kernel.shape
+    with layer() as steps:
+        if outputs < inputs and aggregation in ("sum", "mean"):  # then the product may come first
+            y = steps.spmm(graph, steps.linear(sources, kernel), aggregation, None)
+        else:
+            y = steps.linear(steps.spmm(graph, sources, aggregation, None), kernel)
+        y = y if bias is None else y + bias
+        return y if root is None else y + steps.linear(targets, root)
+
+
+def gin(graph: Graph, x: Any, network: Callable[[Any], Any], eps: Any = 0.0) -> Any:
+    """Graph isomorphism network (Xu et al., ICLR 2019), ``network((1 + eps) x + sum of neighbours)``.
+
+    Parameters
+    ----------
+    graph : Graph
+        Its weights do not count.
+    x : array (nodes, inputs), or tuple of arrays
+        Features of all nodes, or of (sources, targets).
+    network : callable
+        Of features of nodes. What it multiplies by :func:`linear` is a part of this layer.
+    eps : float or array ()
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import bitsparse.jax as bsj
+    >>> from bitsparse.jax import layers
+    >>> g = bsj.graph(jnp.array([[0, 1], [1, 0]]))
+    >>> layers.gin(g, jnp.ones((2, 3)), lambda x: 2 * x)[0].tolist()
+    [4.0, 4.0, 4.0]
+    """
+    sources, targets = x if isinstance(x, tuple) else (x, x)
+    with layer() as steps:
+        return network((1 + eps) * targets + steps.spmm(graph.unweighted(), sources, "sum", None))
+
+
+def gat(
+    graph: Graph, x: Any, weights: tuple[Any, Any, Any, Any], settings: Heads | None = None, key: Any = None
+) -> Any:
+    """Graph attention (Velickovic et al., ICLR 2018).
+
+    Parameters
+    ----------
+    graph : Graph
+    x : array (nodes, inputs)
+    weights : tuple of arrays
+        Of the heads' features (inputs, H, D), two vectors for the scores of both ends (H, D), and a bias or None.
+    settings : Heads, optional
+    key : key of jax.random, optional
+        Decides what dropout leaves out; without one it leaves out nothing.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import bitsparse.jax as bsj
+    >>> from bitsparse.jax import layers
+    >>> g = bsj.graph(jnp.array([[0, 1], [1, 0]]))
+    >>> layers.gat(g, jnp.ones((2, 3)), (jnp.ones((3, 4, 2)), jnp.ones((4, 2)), jnp.ones((4, 2)), None)).shape
+    (2, 8)
+    """
+    settings = Heads() if settings is None else settings
+    kernel, source, target, bias = weights
+    rate = 0.0 if key is None else settings.dropout
+    graph = graph.with_self_loops() if settings.add_self_loops else graph
+    with layer() as steps:
+        heads = steps.linear(x, kernel.reshape(len(kernel), -1)).reshape(-1, *kernel.shape[1:])
+        y = steps.attention(graph, heads, (source, target), settings.negative_slope, rate, key)
+    y = y.reshape(len(y), -1) if settings.concat else y.mean(axis=1)
+    return y if bias is None else y + bias

@@ -1,0 +1,147 @@
+"""Which pattern lies in memory that XLA hands over by its address, and what was prepared for it.
+
+XLA gives a foreign function addresses, not arrays. Arrays of JAX do not change, so that an address whose array is known and alive has
+that array's contents; graphs tell of theirs whenever they go into a computation. A graph that a traced function closed over is known by
+what it holds, and does not go into the computation at all. Whatever else comes (slices of stacked graphs, graphs that a computation
+made) is compared with what came before, which takes a pass over it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import _records, interop
+from bitsparse.arrays.inside import with_fields
+from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+
+View = Callable[[interop.ArraysAt, int], Any]
+
+
+class Owned:
+    """The memory of an array of JAX, which has its contents while the array lives and was not given away.
+
+    Attributes
+    ----------
+    patterns : dict
+        Arrays of this library whose row starts lie here.
+    launches : dict
+        Launches over such patterns.
+    """
+
+    __slots__ = ("_array", "launches", "patterns")
+
+    def __init__(self, array: Any, address: int) -> None:
+        self._array = weakref.ref(array, lambda _: _forget(address, self))
+        self.patterns: dict[Hashable, TCTiledCSR] = {}
+        self.launches: dict[Hashable, Any] = {}
+
+    def is_of(self, array: Any) -> bool:
+        """Whether it is the memory of this very array."""
+        return self._array() is array
+
+    def holds(self) -> bool:
+        """Whether it has the contents of the array."""
+        array = self._array()
+        return array is not None and not array.is_deleted()
+
+
+_OWNED: dict[int, Owned] = {}
+#: Patterns without owner that came last, on the CPU, and how many are kept.
+_SEEN: list[TCTiledCSR] = []
+_MOST_SEEN, _MOST_KEPT = 4, 8
+_LOCK = threading.Lock()
+
+
+def owned_at(address: int) -> Owned | None:
+    """The memory of an array of JAX that begins at an address, if one was told of."""
+    return _OWNED.get(address)
+
+
+def _forget(address: int, owned: Owned) -> None:
+    if _OWNED.get(address) is owned:
+        _OWNED.pop(address, None)
+
+
+def watch(array: Any) -> None:
+    """Know the memory of an array of JAX by its address, on each device that it lies on."""
+    for shard in array.addressable_shards:
+        part = shard.data
+        if part.size:
+            address = part.unsafe_buffer_pointer()
+            owned = _OWNED.get(address)
+            if owned is None or not owned.is_of(array):
+                _OWNED[address] = Owned(array, address)
+
+
+class Placed(NamedTuple):
+    """The arrays of a pattern as they lie in a call: canonical CSR arrays and factors, with their addresses."""
+
+    shape: tuple[int, int]
+    kinds: tuple[interop.ArraysAt | None, ...]  # of row starts, columns, factors of rows and of columns
+    addresses: tuple[int, ...]  # 0 for factors that there are none of
+
+
+def pattern_at(placed: Placed, view: View, on_host: bool) -> TCTiledCSR:
+    """The array of this library over a pattern in a call's memory; the same one again while the owners of the memory live.
+
+    Parameters
+    ----------
+    view : callable
+        ``view(kind, address)`` is the array at an address.
+    """
+    owners = [_OWNED.get(address) if address else None for address in placed.addresses]
+    owned = owners[0]
+    if owned is None or not all(one is not None and one.holds() for one in owners[:2]):
+        bare = _seen(placed, view) if on_host else _over(placed, view)
+        return _scaled(bare, placed, view)
+    kept = owned.patterns
+    key = (placed.shape, *placed.addresses, *map(id, owners))
+    if key in kept:
+        return kept[key]
+    plain = _records.replace(placed, addresses=(*placed.addresses[:2], 0, 0))
+    plain_key = (placed.shape, *plain.addresses, *map(id, (*owners[:2], None, None)))
+    bare = kept[plain_key] if plain_key in kept else _over(placed, view)
+    if len(kept) >= _MOST_KEPT:
+        kept.clear()
+    kept[plain_key] = bare
+    if all(one is not None and one.holds() for one, address in zip(owners, placed.addresses, strict=True) if address):
+        made = kept[key] = _scaled(bare, placed, view)
+        return made
+    return _scaled(bare, placed, view)
+
+
+def _over(placed: Placed, view: View) -> TCTiledCSR:
+    """The pattern in this memory, checked."""
+    indptr, indices = (view(kind, address) for kind, address in _parts(placed, slice(0, 2)))
+    return TCTiledCSR.from_arrays(indptr, indices, placed.shape)
+
+
+def _scaled(pattern: TCTiledCSR, placed: Placed, view: View) -> TCTiledCSR:
+    """The pattern with the factors in this memory, read where they lie."""
+    rows, columns = (view(kind, address) if address else None for kind, address in _parts(placed, slice(2, 4)))
+    return pattern if rows is None is columns else with_fields(pattern, row_scale=rows, col_scale=columns)
+
+
+def _parts(placed: Placed, which: slice) -> Iterable[tuple[Any, int]]:
+    return zip(placed.kinds[which], placed.addresses[which], strict=True)
+
+
+def _seen(placed: Placed, view: View) -> TCTiledCSR:
+    """A pattern that is equal to the one in this memory: one that came before, or a copy."""
+    indptr, indices = (view(kind, address) for kind, address in _parts(placed, slice(0, 2)))
+    with _LOCK:
+        earlier = list(_SEEN)
+    for pattern in earlier:
+        alike = pattern.shape == placed.shape and pattern.indices.dtype == indices.dtype
+        if alike and np.array_equal(pattern.indptr, indptr) and np.array_equal(pattern.indices, indices):
+            return pattern
+    made = TCTiledCSR.from_arrays(indptr.copy(), indices.copy(), placed.shape)
+    with _LOCK:
+        _SEEN.insert(0, made)
+        del _SEEN[_MOST_SEEN:]
+    return made

@@ -1,0 +1,186 @@
+"""A run over batches that several ranks share: who has which groups, and one file that all of them write."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import interop
+from bitsparse._communicator import Communicator, agree, gathered_text, gathered_values, together
+from bitsparse._files import open_end, open_plain
+from bitsparse.graph.adjacency import square_pattern
+from bitsparse.graph.packets import Group, Packets
+from bitsparse.graph.parts import cached_partition, graph_hash, partition
+from bitsparse.nn.cluster.journal import FileSink, NotedSink
+
+_Array = NDArray[Any]
+_FUNCTION = "ClusterRunner.run"
+
+
+def dealt(groups: Sequence[Group], size: int) -> list[list[Group]]:
+    """The groups of each rank, in their order: largest first, each to the rank that has the least so far.
+
+    Examples
+    --------
+    >>> sizes = [(0, 5), (1, 9), (2, 4)]
+    >>> made = dealt([Group(number, 1, 0, nodes, 0, 0, 0, 0, 0) for number, nodes in sizes], 2)
+    >>> [[group.number for group in mine] for mine in made]
+    [[1], [0, 2]]
+    """
+    hands: list[list[Group]] = [[] for _ in range(size)]
+    held = [0] * size
+    for group in sorted(groups, key=lambda group: (-(group.entries + group.nodes), group.number)):
+        least = held.index(min(held))
+        hands[least].append(group)
+        held[least] += group.entries + group.nodes
+    return [sorted(hand, key=lambda group: group.number) for hand in hands]
+
+
+def parts_of(
+    function: str, graph: Any, parts: int, seed: int, cache: bool | str | Path, comm: Communicator | None
+) -> NDArray[Any]:
+    """METIS's part of each node, kept on disk unless `cache` is False; with a communicator cut by the first rank and sent to all."""
+
+    def cut() -> NDArray[Any]:
+        if cache is False:
+            return partition(graph, parts, seed=seed)
+        return cached_partition(graph, parts, seed=seed, folder=None if cache is True else cache)[0]
+
+    if comm is None:
+        return cut()
+    with together(comm, function):
+        nodes = square_pattern(function, graph).shape[0]
+        labels: NDArray[Any] = cut() if comm.rank == 0 else np.zeros(nodes, np.int32)
+    agree(comm, function, nodes=nodes)
+    return gathered_values(comm, labels)[0]
+
+
+class SharedSink(NotedSink):
+    """One ``.npy`` file for all ranks of a machine: the first one makes and publishes it, and each writes the rows of its own groups.
+
+    Finished groups are noted in one journal, to whose end every rank appends.
+
+    Parameters
+    ----------
+    comm : Communicator
+    path : Path
+    order : ndarray of int32
+        The node with each new number.
+    shape : tuple of int
+    key : str
+        As :class:`FileSink` takes it.
+    resume : bool
+    """
+
+    def __init__(
+        self, comm: Communicator, path: Path, shape: tuple[int, int], order: NDArray[np.int32], key: str, resume: bool
+    ) -> None:
+        super().__init__(np.empty(0, np.float32), order)
+        self._comm, self._path = comm, path
+        self._own: FileSink | None = None
+        agree(comm, _FUNCTION, resume=resume, path=path.name, run=key)
+        with together(comm, _FUNCTION):
+            if comm.rank == 0:
+                self._own = FileSink(path, shape, order, key, resume)
+                self.rows = self._own.rows
+        names = gathered_text(comm, "" if self._own is None else str(self._own.rows_name.absolute()))
+        try:
+            with together(comm, _FUNCTION):
+                if self._own is None:
+                    self._open(Path(names[0]), shape)
+        except BaseException:
+            self.abandon()
+            raise
+        self._journal = Path(f"{path}.journal") if resume else None
+
+    def _open(self, name: Path, shape: tuple[int, int]) -> None:
+        """The rows that the first rank has made."""
+        with open_plain(name, write=True) as file:
+            self.rows = np.memmap(
+                file, np.float32, "r+", os.fstat(file.fileno()).st_size - 4 * shape[0] * shape[1], shape
+            )
+
+    def missing(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups of this rank among those that no earlier run has finished."""
+        todo: list[Group] = []
+        with together(self._comm, _FUNCTION):
+            if self._own is not None:
+                todo = self._own.missing(groups)
+                self._own.append_notes()
+        flags = np.zeros(len(groups), np.int64)
+        flags[[i for i, group in enumerate(groups) if group in todo]] = 1
+        left = [group for group, flag in zip(groups, gathered_values(self._comm, flags)[0], strict=True) if flag]
+        self.resumed = len(groups) - len(left)
+        if self._journal is not None and self._own is None:
+            self._notes = open_end(self._journal)
+        return dealt(left, self._comm.size)[self._comm.rank]
+
+    def put(self, group: Group, logits: _Array | None) -> None:
+        """Rows to their nodes; noted once they are on disk."""
+        if self._own is not None:
+            self._own.put(group, logits)
+        else:
+            super().put(group, logits)
+
+    def finish(self) -> Any:
+        """All ranks have written; the file under its name, mapped for reading."""
+        with together(self._comm, _FUNCTION):
+            self.rows.flush()
+        with together(self._comm, _FUNCTION):
+            if self._own is not None:
+                self._own.finish()
+        self._close()
+        return np.load(self._path, mmap_mode="r")
+
+    def abandon(self) -> None:
+        """Nothing stays but what a run can go on from."""
+        self._close()
+        if self._own is not None:
+            self._own.abandon()
+
+    def _close(self) -> None:
+        self.rows = None
+        if self._notes is not None:
+            self._notes.close()
+            self._notes = None
+
+
+def shared(comm: Communicator, mine: NDArray[Any], logits: Any) -> None:
+    """Bring the rows of the other ranks' nodes.
+
+    Parameters
+    ----------
+    comm : Communicator
+    mine : ndarray of int
+        Nodes of this rank.
+    logits : array (n, classes)
+        Of all nodes, NumPy or CuPy, written to.
+    """
+    space: Any = interop.namespace(logits)
+    counts = gathered_values(comm, [mine.size])[:, 0].tolist()
+    most = max(counts)
+    nodes, padded = np.zeros((comm.size, most), np.int64), np.zeros(most, np.int64)
+    padded[: mine.size] = mine
+    comm.all_gather(padded, nodes)
+    rows = space.zeros((comm.size, most, logits.shape[1]), logits.dtype)
+    rows[comm.rank, : mine.size] = logits[space.asarray(mine)]
+    comm.all_gather(rows[comm.rank], rows)
+    for rank, count in enumerate(counts):
+        if rank != comm.rank:
+            logits[space.asarray(nodes[rank, :count])] = rows[rank, :count]
+
+
+def agree_on(function: str, comm: Communicator, graph: Any, packets: Packets, model: Any) -> None:
+    """Refuse ranks that have different graphs, parts or models."""
+    with together(comm, function):
+        places = hashlib.blake2b(packets.order.tobytes() + packets.blocks.tobytes(), digest_size=16).hexdigest()
+        name = model.fingerprint() if hasattr(model, "fingerprint") else model.name
+        batches = [packets.batches.tolist(), packets.group_nodes]
+        facts = {"hash of the graph": graph_hash(graph), "hash of the parts": places, "model": name, "batches": batches}
+    agree(comm, function, **facts)

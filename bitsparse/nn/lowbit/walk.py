@@ -1,0 +1,255 @@
+"""One walk through a network that is being quantised: layer by layer, in full precision and in codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.arrays import BitTensor
+from bitsparse.graph.operand import Graph
+from bitsparse.nn.dense import Dense, activated
+from bitsparse.nn.full.network import Network
+from bitsparse.nn.layers import Layer
+from bitsparse.nn.lowbit.calibration import (
+    column_match,
+    grid_through,
+    nearest_codes,
+    refine_codes,
+    refit,
+    signed_grid,
+    uniform_grid,
+)
+from bitsparse.nn.lowbit.network import LowBitNetwork
+from bitsparse.nn.lowbit.steps import Aggregate, Chain, Grid, Update
+from bitsparse.ops.steps import GROUP_BITS
+
+_Array = NDArray[np.float64]
+#: Up to so many bits it pays to choose codes together, and grids for what reads them.
+_FEW_BITS = 4
+#: Up to so many bits the last sums' grid is for class probabilities: near a threshold between classes it matters, far from it nothing does.
+_COARSE_BITS = 2
+#: Weights are fitted again to codes if there are so many rows for each input.
+_ROWS_PER_INPUT = 8
+#: Shares of a column's extremes from which the grids of features are looked for, and steps of each search.
+_INPUT_STARTS, _INPUT_STEPS = (1.0, 0.6, 0.3), 6
+
+
+class _Codes(NamedTuple):
+    """Codes, and the grid of each of their columns."""
+
+    codes: _Array
+    step: _Array
+    low: _Array
+
+
+class _Reader(NamedTuple):
+    """What reads the result of a product: codes of so many bits, None where it is the logits; and whether these are summed next."""
+
+    bits: int | None
+    sums: bool
+
+
+class Walk:
+    """One walk through the network, in full precision and in codes, both in float64.
+
+    With `rounded`, features on grids of their rows, these stand for the codes: their scales are factors of the rows of the first product.
+    """
+
+    def __init__(
+        self, network: Network, graph: Any, features: _Array, bits: Sequence[int], rounded: _Array | None = None
+    ) -> None:
+        self.network, self.bits = network, list(bits)
+        operand = Graph(graph, network.normalisation, self_loops=network.self_loops, form="csr")
+        self.pattern = operand.pattern.astype(np.float64)
+        ones, scales = np.ones(operand.nodes, np.float32), (operand.row_scale, operand.col_scale)
+        self.left, self.right = ((ones if part is None else part).astype(np.float64)[:, None] for part in scales)
+        self.full = features
+        self.steps: list[Update | Aggregate] = []
+        self.input_grid: Grid | None = None
+        if rounded is not None:
+            columns = features.shape[1]
+            self.grid, self.codes = Grid(np.ones(columns, np.float32), np.zeros(columns, np.float32)), rounded
+            return
+        step, low = _input_grid(features, self.bits[0])
+        step = _like_others(step, features)
+        self.grid = self.input_grid = Grid(step.astype(np.float32), low.astype(np.float32))
+        self.codes = nearest_codes(features, *_wide(self.grid), self.bits[0])
+
+    def run(self) -> LowBitNetwork:
+        """All layers."""
+        network = self.network
+        for i, (layer, bits) in enumerate(zip(network.layers, self.bits, strict=True)):
+            following = self.bits[i + 1] if i + 1 < len(self.bits) else None
+            first, *others = *(_Reader(bits, False) for _ in layer.updates[1:]), _Reader(following, True)
+            begin = self.propagate if network.multiplies_first(layer) else self.collect
+            begin(layer, bits, first)
+            for update, reader in zip(layer.updates[1:], others, strict=True):
+                weight = update.weight.astype(np.float64)
+                read = _Codes(self.codes, *_wide(self.grid))
+                self.product(update, read, weight, self.full @ weight, bits, reader)
+        about = network.kind, network.normalisation, network.self_loops
+        return LowBitNetwork(*about, tuple(self.bits), network.widths, self.input_grid, tuple(self.steps))
+
+    def sums(self, values: _Array) -> _Array:
+        """Sums over neighbours with the factor of their row."""
+        return np.asarray(self.left * (self.pattern @ values))
+
+    def weighted(self, values: _Array) -> _Array:
+        """Sums over neighbours with the factors of both ends."""
+        return self.sums(self.right * values)
+
+    def propagate(self, layer: Layer, bits: int, reader: _Reader) -> None:
+        """A layer that multiplies first, then sums: a GCN's, and a GIN's that becomes narrower."""
+        update = layer.updates[0]
+        step, low = _wide(self.grid)
+        weight = update.weight.astype(np.float64)
+        full = self.full @ weight
+        inputs = self.weighted(self.codes) if bits <= _FEW_BITS else None
+        reference = self.weighted(full)
+        codes, scale = self.weights(step[:, None] * weight, bits, inputs, reference)
+        base = low @ weight
+        measured = (self.codes @ codes) * scale + base
+        slope, shift = column_match(full, measured)
+        messages = self.right * (slope * measured + shift)
+        target = _softmax(update.finish(reference)) if reader.bits is None and bits <= _COARSE_BITS else reference
+        size, start = grid_through(messages, bits, self.sums, target)
+        constant, bias = (slope * base + shift) / size, -start / size
+        scaled = self.network.normalisation == "gcn"
+        if not scaled:  # no factors of the rows, so the constant is part of the addend
+            bias = bias + constant
+        chain = _chain(slope * scale / size, bias, None, bits)
+        self.steps.append(Update(_packed(codes, bits), chain, scaled, constant.astype(np.float32) if scaled else None))
+        received = self.sums(size * nearest_codes(messages, size, start, bits) + start)
+        offset = (start / size).astype(np.float32)
+        chain = self.finish(update, received, reference, size, np.zeros(size.size), reader)
+        self.steps.append(Aggregate(size.size, bits, chain, offset))
+
+    def collect(self, layer: Layer, bits: int, reader: _Reader) -> None:
+        """A GraphSAGE's or GIN's layer: sums, then products."""
+        step, low = _wide(self.grid)
+        own = layer.own
+        if self.network.kind == "gin" and not self.network.self_loops:
+            own = layer.updates[0].weight * np.float32(1 + layer.eps)
+        near = self.sums(self.full)
+        received = self.sums(step * self.codes + low)
+        slope, shift = column_match(near, received)
+        received = slope * received + shift
+        size, start = uniform_grid(received, bits)
+        size = _like_others(size, received)
+        chain = _chain(slope * step / size, (shift - start) / size, None, bits)
+        offset = (low / step).astype(np.float32) if low.any() else None
+        self.steps.append(Aggregate(step.size, bits, chain, offset, own is not None))
+        read = _Codes(nearest_codes(received, size, start, bits), size, start)
+        weight, full = layer.updates[0].weight.astype(np.float64), near @ layer.updates[0].weight
+        if own is not None:
+            pad = -step.size % GROUP_BITS
+            full = full + self.full @ own
+            read = _Codes(
+                np.hstack((read.codes, np.zeros((len(near), pad)), self.codes)),
+                np.concatenate((size, np.zeros(pad), step)),
+                np.concatenate((start, np.zeros(pad), low)),
+            )
+            weight = np.vstack((weight, np.zeros((pad, weight.shape[1])), own))
+        self.product(layer.updates[0], read, weight, full, bits, reader)
+
+    def product(self, update: Dense, read: _Codes, weight: _Array, full: _Array, bits: int, reader: _Reader) -> None:
+        """Codes times weights, with everything behind it."""
+        few = bits <= _FEW_BITS
+        codes, scale = self.weights(read.step[:, None] * weight, bits, read.codes if few else None, full)
+        base = read.low @ weight
+        chain = self.finish(update, (read.codes @ codes) * scale + base, full, scale, base, reader)
+        self.steps.append(Update(_packed(codes, bits), chain))
+
+    def weights(self, weight: _Array, bits: int, inputs: Any, targets: Any) -> tuple[_Array, _Array]:
+        """Signed codes and one scale per column; with ``inputs`` the codes are chosen together for the product with these."""
+        if inputs is not None and len(inputs) >= _ROWS_PER_INPUT * len(weight):
+            weight = refit(inputs, targets, weight)
+        if bits == 1:
+            step, low = uniform_grid(weight, 1)
+            codes, step = refine_codes(inputs, weight, nearest_codes(weight, step, low, 1), step, low, 1)
+            return _signs(codes, step, inputs, inputs @ weight)
+        scale = signed_grid(weight, bits)
+        lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        codes = np.clip(np.rint(weight / scale), lowest, highest)
+        if inputs is not None and len(inputs):
+            codes, scale = refine_codes(inputs, weight, codes, scale, np.zeros_like(scale), bits, lowest=lowest)
+        return codes, scale
+
+    def finish(
+        self, dense: Dense, measured: _Array, full: _Array, factor: _Array, base: _Array, reader: _Reader
+    ) -> Chain:
+        """Bias, norm, activation and the grid of what comes out; ``measured`` is ``integers * factor + base``."""
+        slope, shift = column_match(full, measured)
+        scale, added = dense.norm
+        bias = shift + (0 if dense.bias is None else dense.bias.astype(np.float64))
+        values = activated((slope * measured + bias) * scale + added, dense.activation)
+        self.full = dense.finish(full)
+        col, addend = factor * slope * scale, (slope * base + bias) * scale + added
+        bits = reader.bits
+        if bits is None:
+            return _chain(col, addend, dense.activation, None)
+        rises = dense.activation == "relu"
+        if reader.sums:
+            size, start = grid_through(values, bits, self.weighted, self.weighted(self.full), from_zero=rises)
+        else:
+            size, start = uniform_grid(values, bits, from_zero=rises)
+        size = _like_others(size, values)
+        self.grid = Grid(size.astype(np.float32), start.astype(np.float32))
+        self.codes = nearest_codes(values, size, start, bits)
+        if dense.activation == "tanh":
+            return _chain(col, addend, "tanh", bits, self.grid)
+        if dense.activation == "leaky_relu":
+            return _chain(col / size, addend / size, "leaky_relu", bits, (np.ones_like(size), start / size))
+        # relu lets positive factors pass, and without an activation the lower end goes into the addend.
+        return _chain(col / size, (addend - start) / size, dense.activation, bits)
+
+
+def _chain(col: _Array, bias: _Array, activation: str | None, bits: int | None, grid: Any = None) -> Chain:
+    single = None if grid is None else Grid(*(np.ascontiguousarray(part, np.float32) for part in grid))
+    return Chain(col.astype(np.float32), bias.astype(np.float32), activation, bits, single)
+
+
+def _wide(grid: Grid) -> tuple[_Array, _Array]:
+    return grid.step.astype(np.float64), grid.low.astype(np.float64)
+
+
+def _input_grid(features: _Array, bits: int) -> tuple[_Array, _Array]:
+    """Grid of the features: from end to end with more than 4 bits, else with the least squared error."""
+    if bits <= _FEW_BITS:
+        return uniform_grid(features, bits, starts=_INPUT_STARTS, iterations=_INPUT_STEPS)
+    if not len(features):
+        return np.ones(features.shape[1]), np.zeros(features.shape[1])
+    low, high = features.min(axis=0), features.max(axis=0)
+    step = (high - low) / (2**bits - 1)
+    return np.where(step > 1e-30, step, 1.0), low
+
+
+def _like_others(step: _Array, values: _Array) -> _Array:
+    """Steps with those of constant columns replaced by the largest other one: they scale weights, which share a grid."""
+    if not len(values):
+        return step
+    varies = values.max(axis=0) > values.min(axis=0)
+    return np.where(varies, step, step[varies].max(initial=1e-30) if varies.any() else 1.0)
+
+
+def _signs(codes: _Array, step: _Array, inputs: _Array, targets: _Array) -> tuple[_Array, _Array]:
+    """Codes 0 and 1 as -1 and +1, 0 and +1 or -1 and 0, whichever a slope and a shift bring closest to the targets, column by column."""
+    least, best, scale = np.full(step.size, np.inf), codes, step
+    for signs, size in ((2 * codes - 1, step / 2), (codes, step), (codes - 1, step)):
+        slope, shift = column_match(targets, inputs @ signs)
+        error = ((slope * (inputs @ signs) + shift - targets) ** 2).sum(axis=0)
+        best, scale = np.where(error < least, signs, best), np.where(error < least, size, scale)
+        least = np.minimum(error, least)
+    return best, scale
+
+
+def _softmax(logits: _Array) -> _Array:
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def _packed(codes: _Array, bits: int) -> BitTensor:
+    return BitTensor(codes.astype(np.int32), max(bits, 2), encoding="signed", axis=-2)

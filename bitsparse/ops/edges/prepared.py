@@ -1,0 +1,104 @@
+"""Attention on a GPU, prepared for arrays that come later, of which only shapes and dtypes are known now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bitsparse import backends
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.backends.params import Dropout
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import compute_dtype
+from bitsparse.ops.operands.sparse import as_csr
+
+Run = Callable[[], Any]
+
+
+def attention_run(
+    A: SparseArray,
+    arrays: tuple[Any, Any, Any],
+    out: Any,
+    state: tuple[Any, ...],
+    slope: float,
+    dropout: Dropout | None,
+) -> Run | None:
+    """What writes attention by `arrays` (x, source, target) into `out`, and into `state` (lse, share, above) if there is room for it.
+
+    None where kernels cannot take the arrays as they are.
+    """
+    operand = as_csr("attention", A)
+    x, scores = arrays[0], arrays[1:]
+    if not _fits(operand, x, scores):
+        return None
+    heads = _heads(x)
+    lse, parts = None, None
+    if state:
+        lse, parts = _ends(state[0], heads), (_ends(state[1], heads), _wide(state[2]))
+    flat, ends, into = _wide(x), [_ends(score, heads) for score in scores], _wide(out)
+    weigh = backends.family(operand.device, "edges.attention").attention
+
+    def run() -> None:
+        with operand.walked("attention") as schedule:
+            weigh(schedule, flat, *ends, negative_slope=slope, dropout=dropout, out=into, lse=lse, state=parts)
+
+    return run
+
+
+def attention_vjp_run(
+    turned: SparseArray,
+    arrays: tuple[Any, ...],
+    state: tuple[Any, ...],
+    outs: tuple[Any, Any, Any],
+    slope: float,
+    dropout: Dropout | None,
+) -> Run | None:
+    """What writes the gradients of attention by its `arrays` (x, source, target, gradient by the result) into `outs`; None as above.
+
+    Parameters
+    ----------
+    turned : SparseArray
+        The transpose of the pattern.
+    state : (result, lse, share, above)
+        What :func:`attention_run` wrote.
+    """
+    operand = as_csr("attention_vjp", turned)
+    x, scores, gradient = arrays[0], arrays[1:3], arrays[3]
+    result, lse, share, above = state
+    if not _fits(operand, x, (*scores, lse, share)) or any(part.dtype != x.dtype for part in (gradient, result, above)):
+        return None
+    heads = _heads(x)
+    kept = _wide(result), _ends(lse, heads), _ends(share, heads), _wide(above)
+    given = _wide(x), *(_ends(score, heads) for score in scores), _wide(gradient), kept
+    into = {"x": _wide(outs[0]), "source": _ends(outs[1], heads), "target": _ends(outs[2], heads)}
+    gradients = backends.family(operand.device, "edges.attention").attention_vjp
+
+    def run() -> None:
+        with operand.walked("attention_vjp") as schedule:
+            gradients(schedule, *given, negative_slope=slope, dropout=dropout, out=into)
+
+    return run
+
+
+def _heads(x: Any) -> int:
+    return x.shape[1] if x.ndim == 3 else 1
+
+
+def _wide(part: Any) -> Any:
+    """Rows of all heads side by side."""
+    return part.reshape(len(part), part.size // len(part))
+
+
+def _ends(part: Any, heads: int) -> Any:
+    """Numbers of nodes and heads."""
+    return part.reshape(len(part), heads)
+
+
+def _fits(operand: CSROperand, x: Any, scores: tuple[Any, ...]) -> bool:
+    """Whether there is something to compute, in the dtypes in which kernels take it."""
+    wanted = compute_dtype(np.dtype(x.dtype))
+    return bool(
+        operand.nnz and operand.order is None and x.size and all(one.size and one.dtype == wanted for one in scores)
+    )

@@ -1,0 +1,101 @@
+"""Graph attention that gathers codes of features, and codes of gradients on the way back; scores, softmax and sums are float32."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import backends, interop
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.ops.edges.attention import AttentionState, attention, checked_dropout
+from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
+from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.quantized.scaled import ScaledCodes
+
+Array = NDArray[Any]
+
+
+class Settings(NamedTuple):
+    """Slope of the leaky relu, and dropout of the weights with its seed."""
+
+    slope: float
+    dropout: float
+    seed: Any
+
+
+def _codes(x: ScaledCodes) -> Any:
+    """What a GPU's kernel gathers, or None where real values have to be; heads (N, H, D) are padded each."""
+    q = x.codes
+    if q.device == "cpu" or q.bits != 8 or x.multiples is not None or q.size == 0:
+        return None
+    words = q.repack(axis=-1, layout="rows").words
+    columns = int(np.prod(q.shape[1:], dtype=np.int64))
+    scale: Any = q.scale
+    return backends.family(q.device, "edges.attention").Codes(words, scale.reshape(()), columns)
+
+
+def attention_of_codes(A: SparseArray, x: ScaledCodes, source: Any, target: Any, how: Settings) -> AttentionState:
+    """What :func:`bitsparse.attention` keeps, with its result, for features (N, H, D) on the grid of their codes.
+
+    On a GPU codes of 8 bits with one scale are gathered as they are, a quarter of the bytes; others are dequantised before.
+    """
+    function = "attention"
+    with working_with(A.device, source):
+        codes, operand = _codes(x), as_csr(function, A)
+        if codes is None or operand.nnz == 0 or 0 in A.shape:
+            features = x.dequantize().reshape(x.codes.shape[0], source.shape[1], -1)
+            options: Any = {"negative_slope": how.slope, "dropout": how.dropout, "seed": how.seed}
+            made = attention(A, features, source, target, **options, return_state=True)
+            return made[1]
+        scores, family = (
+            [interop.as_array(part, function)[0] for part in (source, target)],
+            interop.as_array(source, function)[1],
+        )
+        (rows, heads), space = scores[1].shape, interop.namespace(scores[0])
+        lse, share = space.empty((rows, heads), np.float32), space.empty((rows, heads), np.float32)
+        above = space.empty((rows, codes.columns), np.float32)
+        drop = checked_dropout(function, how.dropout, how.seed, A.device)
+        options = {"negative_slope": how.slope, "dropout": drop, "codes": codes}
+        with operand.walked(function) as pattern:
+            attend = backends.family(A.device, "edges.attention").attention
+            result = attend(pattern, None, *scores, **options, lse=lse, state=(share, above))
+        shape = (rows, heads, codes.columns // heads)
+        parts = result.reshape(shape), lse, share, above.reshape(shape)
+        return AttentionState(*(interop.from_array(part, family, function) for part in parts))
+
+
+def attention_of_codes_vjp(
+    turned: SparseArray,
+    x: ScaledCodes,
+    ends: tuple[Any, Any],
+    gradient: Any,
+    codes_of_gradient: ScaledCodes,
+    state: AttentionState,
+    how: Settings,
+) -> tuple[Any, ...]:
+    """Gradients of :func:`attention_of_codes` by features and both scores, over the transpose, of the gradient on the grid of its codes.
+
+    `gradient` is as it came; on a GPU only what is gathered are codes, so that the products of a node's own rows are those of float32.
+    """
+    function = "attention_vjp"
+    with working_with(turned.device, gradient):
+        codes, operand = _codes(codes_of_gradient), as_csr(function, turned)
+        features = x.dequantize().reshape(x.codes.shape[0], ends[0].shape[1], -1)
+        if codes is None or operand.nnz == 0 or 0 in turned.shape:
+            rounded = codes_of_gradient.dequantize().reshape(gradient.shape)
+            return attention_vjp_of_transpose(turned, features, *ends, rounded, state, how.slope, how.dropout, how.seed)
+        given = (features, *ends, gradient, *state)
+        arrays = [interop.as_array(part, function)[0] for part in given]
+        family, shape = interop.as_array(gradient, function)[1], tuple(arrays[0].shape)
+        flat, source, target, grad, result, lse, share, above = arrays
+        flat, grad, result, above = (part.reshape(part.shape[0], codes.columns) for part in (flat, grad, result, above))
+        drop = checked_dropout(function, how.dropout, how.seed, turned.device)
+        options = {"negative_slope": how.slope, "dropout": drop, "codes": codes}
+        with operand.walked(function) as pattern:
+            gradients = backends.family(turned.device, "edges.attention").attention_vjp
+            made = gradients(pattern, flat, source, target, grad, (result, lse, share, above), **options)
+        parts = made["x"].reshape(shape), made["source"], made["target"]
+        return tuple(interop.from_array(part, family, function) for part in parts)

@@ -1,0 +1,31 @@
+"""A product of real activations with a weight that is quantised already, and the codes that it multiplied, without waiting for a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitsparse import interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of
+from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.quantized.operands import Settings
+from bitsparse.ops.quantized.plan import QuantizedMatmulPlan
+from bitsparse.ops.quantized.scaled import scaled_codes, step_of
+from bitsparse.ops.quantized.vjp import product_of_codes
+
+
+def product_with_codes(function: str, x: Any, w: BitTensor, coding: Coding) -> tuple[Any, BitTensor]:
+    """:func:`bitsparse.quantized_matmul` of an array (m, k) and codes (k, n) with one scale; the product and the codes of `x`.
+
+    On a GPU the activations become codes while they are loaded; there NaN and infinity give NaN, and nobody is told.
+    """
+    device, family = interop.device_of(x), family_of(w)
+    if device == "cpu" or 0 in (*x.shape, *w.shape):
+        codes = scaled_codes(function, "x", x, family, coding).codes
+        return product_of_codes(function, codes, w), codes
+    seed = coding.seed if coding.rounding == "stochastic" else None
+    settings = Settings(coding.bits, coding.rounding, seed, coding.stream, "tensor")
+    plan = QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype)
+    step = step_of(function, "x", x, coding.bits)  # NaN where x is not finite
+    made = plan.run(x, None, step, None, None, None, True, copies=True)
+    return made.out, made.x

@@ -1,0 +1,106 @@
+"""Codes of activations and gradients for products in integers: a step for all of them, or whole multiples of one, to a node each."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of, working
+from bitsparse.ops.bits.pack import Coding, decode, on_grid
+from bitsparse.ops.finish import schemes
+from bitsparse.ops.quantized.operands import checked_dtype
+
+Array = NDArray[Any]
+#: Largest multiple of the step that a node may have, so that it fits into a byte.
+MOST_STEPS = 255
+_SMALLEST = np.finfo(np.float32).smallest_normal
+GRANULARITIES = ("tensor", "node")
+
+
+class ScaledCodes(NamedTuple):
+    """Integers that stand for real values.
+
+    Attributes
+    ----------
+    codes : BitTensor (N, D)
+        Signed, with one scale.
+    multiples : uint8 array (N,) or None
+        Factors of the rows beside it.
+    """
+
+    codes: BitTensor
+    multiples: Any = None
+
+    def dequantize(self) -> Any:
+        """The real values, float32; ``fl(fl(multiple * scale) * code)`` where rows have multiples."""
+        if self.multiples is None:
+            return self.codes.dequantize()
+        with working(self.codes):
+            integers: Array = decode(self.codes.with_affine(), np.float32)
+            steps = self.multiples.astype(np.float32) * self.codes.scale
+            return interop.from_array(integers * steps[:, None], family_of(self.codes), "dequantize")
+
+
+def scaled_codes(
+    function: str, name: str, x: Any, family: interop.Family, coding: Coding, granularity: str = "tensor"
+) -> ScaledCodes:
+    """The codes of a matrix of float32, float16 or bfloat16, on its own range; work on its stream.
+
+    On the CPU NaN and infinity are refused. A GPU is not waited for: there the scale becomes NaN, and so does all that is computed with it.
+
+    Examples
+    --------
+    >>> x = np.array([[0.1, -0.1], [12.7, 6.0]], np.float32)
+    >>> coding, family = Coding(4, "nearest", 0), interop.NUMPY
+    >>> scaled_codes("example", "x", x, family, coding).dequantize().round(1)
+    array([[ 0. ,  0. ],
+           [12.7,  5.4]], dtype=float32)
+    >>> made = scaled_codes("example", "x", x, family, coding, "node")
+    >>> made.multiples, made.dequantize().round(1)
+    (array([  3, 255], dtype=uint8), array([[ 0.1, -0.1],
+           [12.7,  5.4]], dtype=float32))
+    """
+    top, space = np.float32((1 << (coding.bits - 1)) - 1), interop.namespace(x)
+    if granularity != "node":
+        step = step_of(function, name, x, coding.bits)
+        return ScaledCodes(_coded(x, family, step, step, coding, int(top)))
+    largest = _magnitudes(function, name, x, True)
+    whole = largest.max() if largest.size else np.float32(0)
+    step = _usable(space, whole / (top * np.float32(MOST_STEPS)))
+    unit = top * step
+    # Where the step is NaN multiples are 1, which can be converted.
+    multiples = space.fmin(space.fmax(space.ceil(largest / unit), np.float32(1)), np.float32(MOST_STEPS))
+    codes = _coded(x, family, multiples * step, step, coding, int(top))
+    return ScaledCodes(codes, multiples.reshape(-1).astype(np.uint8))
+
+
+def step_of(function: str, name: str, x: Any, bits: int) -> Any:
+    """What the codes of a matrix with one scale are worth, float32 () where it lies; NaN on a GPU if something is not finite."""
+    return _usable(interop.namespace(x), _magnitudes(function, name, x, False) / np.float32((1 << (bits - 1)) - 1))
+
+
+def _magnitudes(function: str, name: str, x: Any, of_rows: bool) -> Any:
+    """The largest magnitude, () or that of each row (M, 1)."""
+    checked_dtype(function, x.dtype)
+    device = interop.device_of(x)
+    if device != "cpu":
+        return backends.family(device, "quantized.steps").magnitudes(x, of_rows)
+    low, high, is_finite = backends.family(device, "bits.pack").calibrate(x, "row" if of_rows else "tensor")
+    _check.finite(function, name, is_finite)
+    return np.maximum(-np.asarray(low, np.float32), np.asarray(high, np.float32))
+
+
+def _usable(space: Any, step: Any) -> Any:
+    """A step, or 1 where it is too small to divide by; NaN if it is not finite."""
+    return space.where(step < _SMALLEST, np.float32(1), step + step * np.float32(0)).astype(np.float32)
+
+
+def _coded(x: Any, family: interop.Family, divisor: Any, step: Any, coding: Coding, top: int) -> BitTensor:
+    """The codes of quotients by `divisor`, with `step` as their scale."""
+    return on_grid(
+        x, family, schemes.Grid(np.zeros((), np.float32), divisor, 1.0, -top, top, "signed", step, None), coding
+    )

@@ -1,0 +1,235 @@
+"""Sums over neighbours in integers of a few bits: features are quantised on the way, the result is real again (TANGO section 3.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, _records, backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop import converted
+from bitsparse.interop.kept import Slot
+from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.finish import schemes
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import as_features
+from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
+from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.quantized.operands import checked_dtype
+from bitsparse.ops.quantized.scaled import GRANULARITIES, MOST_STEPS, ScaledCodes, scaled_codes
+from bitsparse.ops.spmm.finish import SumFinish
+from bitsparse.ops.spmm.plan import SpmmPlan
+
+Array = NDArray[Any]
+Granularity = Literal["tensor", "node"]
+BITS = (2, 4, 8)
+#: What follows the integers: their scale and the factors of the rows.
+_PLAIN = Epilogue()
+#: Bits of the values of edges, and what tells their stream of draws from that of the features.
+_VALUE_BITS, _VALUE_STREAM = 8, 1 << 31
+
+
+class NodeSumKey(NamedTuple):
+    """What tells apart the sums with multiples of nodes that a pattern keeps."""
+
+    bits: int
+    columns: int
+    mean: bool
+
+
+#: Sums of codes whose rows have multiples.
+NODE_SUMS: Slot[Any] = Slot("sums with multiples", most=8)
+
+
+class SumSettings(NamedTuple):
+    """How features or gradients are quantised and summed, checked."""
+
+    bits: int
+    granularity: str
+    reduce: str
+    coding: Coding
+
+    @classmethod
+    def checked(
+        cls, function: str, bits: Any, granularity: Any, reduce: Any, rounding: Any, seed: Any, stream: Any
+    ) -> SumSettings:
+        """From what a user passed."""
+        number = _check.integer(function, "bits", bits, 1, 32)
+        if number not in BITS:
+            raise ValueError(
+                f"{function}: bits must be 2, 4 or 8, got {number}; use quantize and spmm for other widths"
+            )
+        if granularity is None:
+            granularity = "tensor" if number == 8 else "node"
+        _check.choice(function, "granularity", granularity, GRANULARITIES)
+        _check.choice(function, "reduce", reduce, ("sum", "mean"))
+        name = _check.rounding_of(function, "symmetric", rounding)
+        drawn, stream = schemes.checked_seed(function, name, seed, stream)
+        return cls(number, granularity, reduce, Coding(number, name, drawn, stream, -1, "rows"))
+
+
+def quantized_spmm(
+    A: Any,
+    x: Any,
+    bits: int = 8,
+    *,
+    granularity: Granularity | None = None,
+    reduce: Literal["sum", "mean"] = "sum",
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    seed: int | None = None,
+    stream: int = 0,
+) -> Any:
+    """Sums or means of neighbours' features, quantised to a few bits on the way, summed as integers and scaled back (TANGO section 3.3).
+
+    The features times the `col_scale` of A are quantised symmetrically; their codes are gathered, which is a quarter or an eighth of the
+    bytes, and summed exactly; the sums are multiplied with the codes' scale and with the `row_scale`. A GPU gives the bits of a CPU.
+
+    Parameters
+    ----------
+    A : TCTiledCSR, FRDC, BitTensor of one bit, scipy.sparse array or cupyx.scipy.sparse matrix, (M, N)
+        Values of edges, (nnz,), are quantised as well, to 8 bits, so that products are integers.
+    x : array (N,), (N, D) or (N, H, D) of float32, float16 or bfloat16
+    bits : {8, 4, 2}
+    granularity : {"tensor", "node"}, optional
+        One scale for all features, or one for each node: a whole multiple, 1 to 255, of a step that all share, so that sums stay integers.
+        By default one scale at 8 bits, and one for each node below, where one alone costs several points of accuracy.
+    reduce : {"sum", "mean"}
+    rounding : {"nearest", "stochastic"}
+    seed, stream : int, optional
+        Of stochastic rounding, with which the result is unbiased: its mean over seeds is the real sum. Values draw from the stream whose
+        number differs by 2**31.
+
+    Returns
+    -------
+    float32 array (M,), (M, D) or (M, H, D), in the family of `x`
+
+    Raises
+    ------
+    ShapeError, DTypeError, DeviceError
+        Operands that do not fit; values per head, which :func:`spmm` takes.
+    ValueError
+        NaN or infinity on a CPU; a GPU is not waited for, and results are NaN there.
+
+    Notes
+    -----
+    ``fl(fl(fl(sum of codes) * scale) * row_scale)``; a mean divides the sum by the number of edges before. With a scale s to a node, an
+    element is off by at most half of the sum of its neighbours' s, times their values and scales, for nearest rounding, and twice that
+    for stochastic. Scales of nodes that are multiples of a common step are those of VS-Quant (Dai et al., MLSys 2021).
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0]]))
+    >>> x = np.array([[1.0, -2.0], [0.5, 0.25], [0.02, 0.01]], np.float32)
+    >>> bs.quantized_spmm(A != 0, x).round(2)
+    array([[ 0.52,  0.27],
+           [ 1.01, -2.  ],
+           [ 0.  ,  0.  ]], dtype=float32)
+    >>> bs.quantized_spmm(A != 0, x, 4).round(2)
+    array([[ 0.52,  0.23],
+           [ 0.86, -2.  ],
+           [ 0.  ,  0.  ]], dtype=float32)
+    """
+    function = "quantized_spmm"
+    settings = SumSettings.checked(function, bits, granularity, reduce, rounding, seed, stream)
+    with working_with(device_of_sparse(A), x):
+        operand = as_csr(function, A)
+        flat, shape, family = feature_rows(function, "x", x, operand)
+        made = summed(function, operand, flat, settings, isinstance(A, SparseArray))
+        return interop.from_array(made.reshape(operand.shape[0], *shape[1:]), family, function)
+
+
+def feature_rows(
+    function: str, name: str, x: Any, operand: CSROperand
+) -> tuple[Array, tuple[int, ...], interop.Family]:
+    """Features as a matrix, with their shape and family; refused if they are no floats for the columns of the operand."""
+    if isinstance(x, BitTensor):
+        raise DTypeError(f"{function}: {name} is a BitTensor, which is quantised already; use spmm")
+    features = as_features(function, name, x)
+    checked_dtype(function, features.dtype)
+    same_place(function, [("A", operand.device), (name, features.device)])
+    operand.check_features(function, features.shape)
+    if operand.values is not None and operand.values.ndim != 1:
+        raise ShapeError(
+            f"{function}: A has values of shape {operand.values.shape}, but integers are summed with one value to an edge; use spmm"
+        )
+    return features.data.reshape(features.shape[0], features.columns), features.shape, features.family
+
+
+def summed(function: str, operand: CSROperand, x: Array, settings: SumSettings, keep: bool) -> Array:
+    """The sums of the codes of a matrix times the factors of the columns, as real numbers."""
+    if operand.col_scale is not None:
+        x = converted(x, np.float32) * operand.col_scale[:, None]
+    coded = scaled_codes(function, "x", x, _home(operand.device), settings.coding, settings.granularity)
+    values = scale = None
+    if operand.values is not None:
+        values, scale = coded_values(function, operand, settings.coding)
+    return sum_of_codes(function, operand, coded, values, scale, settings.reduce, keep)
+
+
+def coded_values(function: str, operand: CSROperand, coding: Coding) -> tuple[Array, Any]:
+    """The values of the edges as integers of 8 bits, int8, rounded as features are but by draws of their own; and what a step is worth."""
+    assert operand.values is not None
+    how = _records.replace(coding, bits=_VALUE_BITS, stream=coding.stream ^ _VALUE_STREAM)
+    given: Array = converted(operand.values, np.float32).reshape(1, -1)
+    made = scaled_codes(function, "values", given, _home(operand.device), how).codes
+    return interop.as_array(made.with_affine().toarray(), function)[0].reshape(-1), made.scale
+
+
+def _home(device: str) -> interop.Family:
+    return interop.NUMPY if device == "cpu" else interop.CUPY
+
+
+def sum_of_codes(
+    function: str, operand: CSROperand, x: ScaledCodes, values: Any, value_scale: Any, reduce: str, keep: bool
+) -> Array:
+    """``fl(fl(sums of integers * scale) * row_scale)``, a NumPy or CuPy array (M, D).
+
+    Parameters
+    ----------
+    operand : CSROperand
+        Its own values and factors of columns do not count.
+    values : int8 array (nnz,) or None
+        In canonical order, with their scale.
+    """
+    bare = replace(operand, values=None, col_scale=None, order=None, summed=False)
+    codes = x.codes if value_scale is None else x.codes.with_affine(scale=x.codes.scale * value_scale)
+    shape, by_nodes = (operand.shape[0], codes.shape[1]), x.multiples is not None
+    if by_nodes and values is None and _fits_kernel(bare, codes):
+        return _by_nodes(function, bare, codes, x.multiples, shape, reduce)
+    if by_nodes:
+        factors = x.multiples[operand.columns]
+        values = factors if values is None else values.astype(np.int16) * factors
+    plan = SpmmPlan(function, bare, shape[1:], reduce, keep=keep, epilogue=_PLAIN)
+    return interop.as_array(plan.run(as_features(function, "x", codes), values, None), function)[0]
+
+
+def _fits_kernel(operand: CSROperand, codes: BitTensor) -> bool:
+    """Whether a GPU's sums with multiples of nodes fit int32."""
+    if operand.device == "cpu" or 0 in (operand.nnz, *operand.shape, codes.shape[1]):
+        return False
+    return operand.longest_row * MOST_STEPS << (codes.bits - 1) < 1 << 31
+
+
+def _by_nodes(
+    function: str, operand: CSROperand, codes: BitTensor, multiples: Array, shape: tuple[int, int], reduce: str
+) -> Array:
+    """On a GPU, with the multiple of a node gathered along with its row."""
+    mean = reduce == "mean"
+
+    def make() -> Any:
+        sums = backends.family(operand.device, "spmm.codes").CodeSum
+        kind = {"width": shape[1], "bits": codes.bits, "encoding": "signed", "mean": mean, "weights": "nodes"}
+        return sums(operand.schedule, **kind)
+
+    product = operand.kept(NODE_SUMS, make, NodeSumKey(codes.bits, shape[1], mean))
+    finish = SumFinish.kept(function, _PLAIN, operand, shape, reduce)
+    with operand.schedule.order:
+        room = operand.schedule.workspace("sums", shape, product.dtype)
+        return finish.on_gpu(product(codes.words, multiples, None, room), finish.behind(operand, codes, None), None)

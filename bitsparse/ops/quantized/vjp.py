@@ -1,0 +1,225 @@
+"""Gradients of products of real matrices in integers: the gradient is quantised once, and the codes of the forward pass serve again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, _records, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import derived_of, family_of, working
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.errors import ShapeError
+from bitsparse.interop import converted
+from bitsparse.interop.kept import Slot
+from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.finish import schemes
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.matmul.plan import multiply
+from bitsparse.ops.operands.both_ways import as_asked, both_ways, wanted
+from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dtype
+from bitsparse.ops.quantized.scaled import scaled_codes
+from bitsparse.ops.quantized.spmm import Granularity, SumSettings, feature_rows, summed
+
+Array = NDArray[Any]
+_PLAIN = Epilogue()
+#: Codes of rows in pieces, packed along these; features of the data serve every step.
+PIECES: Slot[BitTensor] = Slot("pieces of rows", most=4)
+#: Rows of a piece of a product over many rows on a GPU, whose sums fit int32 and which keep it busy side by side.
+PIECE = 8192
+
+
+def quantized_spmm_vjp(
+    A: Any,
+    gradient: Any,
+    bits: int = 8,
+    *,
+    granularity: Granularity | None = None,
+    reduce: Literal["sum", "mean"] = "sum",
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    seed: int | None = None,
+    stream: int = 0,
+) -> Any:
+    """Gradient of :func:`quantized_spmm` by the features, as if nothing had been rounded, itself in integers: a sum over the transpose.
+
+    Parameters
+    ----------
+    A, bits, granularity, reduce, rounding, seed, stream
+        As in :func:`quantized_spmm`.
+    gradient : array (M,), (M, D) or (M, H, D) of float32, float16 or bfloat16
+        Of the shape of the product.
+
+    Returns
+    -------
+    float32 array (N, ...), in the family of `gradient`
+        What :func:`quantized_spmm` gives for the transpose. Its mean over seeds of stochastic rounding is the gradient of :func:`spmm`.
+
+    Raises
+    ------
+    ShapeError, DTypeError, DeviceError, ValueError
+        As :func:`quantized_spmm`; `A` holds duplicates.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0, 1, 1], [1, 0, 0]]))
+    >>> bs.quantized_spmm_vjp(A != 0, np.array([[2.0], [1.0]], np.float32), reduce="mean").round(2).ravel()
+    array([1., 1., 1.], dtype=float32)
+    """
+    function = "quantized_spmm_vjp"
+    settings = SumSettings.checked(function, bits, granularity, reduce, rounding, seed, stream)
+    with working_with(device_of_sparse(A), gradient):
+        ways = both_ways(function, A)
+        operand = ways.operand
+        given = interop.as_array(gradient, function, "gradient")[0]
+        if given.shape[:1] != operand.shape[:1]:
+            raise ShapeError(
+                f"{function}: gradient has shape {tuple(given.shape)}, but the product with A of shape {operand.shape} has "
+                f"{operand.shape[0]} rows; pass the gradient of the product"
+            )
+        factor: Any = operand.row_scale
+        if reduce == "mean":
+            inverse = 1 / ways.degrees().astype(np.float32)
+            factor = inverse if factor is None else factor * inverse
+        values = None if operand.values is None else ways.turned(converted(operand.values, np.float32))
+        turned = replace(as_csr(function, ways.backward), values=values, row_scale=operand.col_scale, col_scale=factor)
+        flat, shape, family = feature_rows(function, "gradient", gradient, turned)
+        made = summed(function, turned, flat, _records.replace(settings, reduce="sum"), isinstance(A, SparseArray))
+        return interop.from_array(made.reshape(operand.shape[1], *shape[1:]), family, function)
+
+
+def quantized_matmul_vjp(
+    x: Any,
+    w: Any,
+    gradient: Any,
+    bits: int = 8,
+    *,
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    seed: int | None = None,
+    stream: int = 0,
+    wrt: str | tuple[str, ...] = ("x", "w"),
+) -> Any:
+    """Gradients of :func:`quantized_matmul`, as if nothing had been rounded, themselves products of integers (TANGO section 3.2).
+
+    The gradient is quantised once, for both products. Pass the codes of the forward pass (``return_operands=True``) as `x` and `w`, so
+    that these are not quantised again, and nothing else of that pass has to be kept.
+
+    Parameters
+    ----------
+    x : array (m, k) of float32, float16 or bfloat16, or BitTensor with one scale
+    w : array (k, n), or BitTensor with one scale
+    gradient : array (m, n), or BitTensor with one scale
+    bits : {8, 4}
+        Of what is quantised here.
+    rounding : {"nearest", "stochastic"}
+    seed, stream : int, optional
+        `gradient` draws from `stream`, an array `x` from ``stream + 1`` and an array `w` from ``stream + 2``.
+    wrt : {"x", "w"} or tuple of these
+        Whose gradients to compute.
+
+    Returns
+    -------
+    float32 array, or tuple of arrays in the order of `wrt`
+        ``gradient @ w.T`` (m, k) and ``x.T @ gradient`` (k, n), in the family of `gradient`. Integers are summed exactly, in int64 where
+        int32 could overflow, so that all devices give the same bits. A GPU is not waited for; NaN and infinity give NaN there.
+
+    Raises
+    ------
+    ShapeError, DTypeError, DeviceError
+        Operands that do not fit.
+    ValueError
+        A BitTensor has an offset or several scales; NaN or infinity on a CPU.
+
+    Examples
+    --------
+    >>> x, w = np.array([[0.5, 1.0]], np.float32), np.array([[1.0], [-2.0]], np.float32)
+    >>> codes = bs.quantized_matmul(x, w, return_operands=True)
+    >>> dx, dw = bs.quantized_matmul_vjp(codes.x, codes.w, np.ones((1, 1), np.float32))
+    >>> dx.round(2), dw.round(2)
+    (array([[ 1.01, -2.  ]], dtype=float32), array([[0.5],
+           [1. ]], dtype=float32))
+    """
+    function = "quantized_matmul_vjp"
+    settings = Settings.checked(function, bits, "symmetric", rounding, seed, stream, "tensor")
+    number, _ = schemes.checked_seed(function, settings.rounding, seed, stream)
+    names = wanted(function, wrt, ("x", "w"))
+    parts = {}
+    for further, (name, part) in enumerate({"gradient": gradient, "x": x, "w": w}.items()):
+        if name == "gradient" or {"x": "w", "w": "x"}[name] in names:
+            coding = Coding(settings.bits, settings.rounding, number, settings.stream + further, -1, "rows")
+            parts[name] = _as_codes(function, name, part, coding)
+    m, n, k = *_shape(gradient), _shape(x)[-1]
+    for name, part, shape in (("x", x, (m, k)), ("w", w, (k, n))):
+        if _shape(part) != shape:
+            raise ShapeError(
+                f"{function}: {name} has shape {_shape(part)}, but a gradient of shape {(m, n)} goes with x (m, k) and w (k, n), here "
+                f"{(m, k)} and {(k, n)}; pass the operands of the product"
+            )
+    _check.same_device(function, tuple(part.device for part in parts.values()))
+    made = {}
+    if "x" in names:
+        made["x"] = product_of_codes(function, parts["gradient"], parts["w"].T)
+    if "w" in names:
+        made["w"] = product_over_rows(function, parts["x"], parts["gradient"])
+    return as_asked(wrt, made)
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return tuple(np.shape(x) if not hasattr(x, "shape") else x.shape)
+
+
+def _as_codes(function: str, name: str, x: Any, coding: Coding) -> BitTensor:
+    """An operand's codes, as given or made here."""
+    if isinstance(x, BitTensor):
+        check_matrix(function, name, x, "")
+        if x.offset is not None or x.scale is None or x.scale.size != 1:
+            raise ValueError(
+                f"{function}: {name} is a BitTensor with scale {x.scale} and offset {x.offset}, but codes have one scale and no offset; "
+                f"quantize it with scheme='symmetric'"
+            )
+        return x if x.scale.ndim == 0 else x.with_affine(x.scale.reshape(()))
+    array, family = interop.as_array(x, function, name)
+    check_matrix(function, name, array, "")
+    checked_dtype(function, array.dtype)
+    with interop.working_on(interop.device_of(array), family):
+        return scaled_codes(function, name, array, family, coding).codes
+
+
+def product_of_codes(function: str, a: BitTensor, b: BitTensor) -> Any:
+    """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of BitTensors with one scale each."""
+    return multiply(function, a.repack(axis=-1, layout="planes"), b.repack(axis=-2, layout="planes"), epilogue=_PLAIN)
+
+
+def product_over_rows(function: str, a: BitTensor, b: BitTensor) -> Any:
+    """``a.T @ b`` of BitTensors (m, k) and (m, n), likewise; on a GPU over many rows in pieces, whose sums are added in int64."""
+    rows = a.shape[0]
+    if a.device == "cpu" or rows <= PIECE:
+        return product_of_codes(function, a.repack(axis=-2, layout="planes").T, b)
+    with working(a):
+        left, right = (_cut(part.repack(axis=-1, layout="rows"), PIECE) for part in (a, b))
+        sums: Any = interop.as_array(multiply(function, left.mT, right), function)[0].sum(axis=0, dtype=np.int64)
+        made = sums.astype(np.float32) * a.scale * b.scale
+        return interop.from_array(made, family_of(b), function)
+
+
+def _cut(x: BitTensor, length: int) -> BitTensor:
+    """Rows in pieces of a length, the last one filled up with zeros, as a batch packed along them and without a scale; kept with `x`."""
+
+    def make() -> BitTensor:
+        rows, (count, width) = x.shape[0], (-(-x.shape[0] // length), x.words.shape[-1])
+        words = x.words
+        if count * length != rows:
+            words = interop.namespace(words).zeros((count * length, width), np.uint32)
+            words[:rows] = x.words
+        how: Any = {"encoding": "signed", "layout": "rows", "check": False}
+        made: Any = BitTensor.from_words(
+            words.reshape(count, length, width), (count, length, x.shape[-1]), x.bits, **how
+        )
+        return cast(BitTensor, made.repack(axis=-2, layout="planes"))
+
+    return PIECES.of(derived_of(x).prepared, make, length)

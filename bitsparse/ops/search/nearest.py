@@ -1,0 +1,289 @@
+"""The k nearest rows of bits to each query, exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse._records import replace
+from bitsparse.errors import ShapeError
+from bitsparse.ops.operands.target import target_array
+from bitsparse.ops.search.codes import METRICS, MOST_NEIGHBOURS, Codes, allowed, as_codes, ones_of, same_length
+from bitsparse.ops.search.merge import merged
+
+Array = NDArray[Any]
+
+#: Bytes of a database in host memory that are on a GPU at a time.
+PIECE_BYTES = 1 << 30
+
+
+class NearestPlan:
+    """A prepared search ``plan(queries)``; made by :func:`plan_nearest`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of distances and indices: queries, k.
+    dtype : dtype
+        Of distances.
+    device : str
+        Where the database is and queries must be.
+    kernel : str
+        What computes the counts.
+    nbytes : int
+        Bytes that are kept beside the database.
+
+    Examples
+    --------
+    >>> plan = bs.plan_nearest(np.eye(4, dtype=bool), 2, k=1)
+    >>> isinstance(plan, bs.NearestPlan), plan.shape
+    (True, (2, 1))
+    """
+
+    def __init__(
+        self, function: str, database: Codes, queries: int, k: Any, metric: Any, mask: Any, kernel: str | None
+    ) -> None:
+        self._function, self._database = function, database
+        self.k = _check.integer(function, "k", k, 1, MOST_NEIGHBOURS)
+        self.metric = _check.choice(function, "metric", metric, METRICS)
+        self.device, self.shape = database.device, (queries, self.k)
+        self.dtype = np.dtype(np.float32 if self.metric == "jaccard" else np.int32)
+        backend = backends.family(self.device, "search.nearest")
+        forced = _check.kernel(function, kernel, backend.KERNELS)
+        with interop.working_on(self.device, database.family):
+            ones = allowed(function, ones_of(database), mask, self.device)
+            most, n = backend.MOST_ROWS, database.words.shape[0]
+            jaccard = self.metric == "jaccard"
+            #: First row and prepared search of each part of the database.
+            self._parts = [
+                (
+                    start,
+                    backend.prepare(
+                        database.words[start : start + most],
+                        ones[start : start + most],
+                        queries,
+                        self.k,
+                        jaccard,
+                        forced,
+                    ),
+                )
+                for start in range(0, max(1, n), most)
+            ]
+            self._distances = backend.distances
+        self.kernel = str(self._parts[0][1].kernel)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the plan keeps beside the database."""
+        return sum(int(search.nbytes) for _, search in self._parts)
+
+    def check(self) -> None:
+        """Nothing is left to be found out behind a call."""
+
+    def explain(self) -> str:
+        """What runs and why, in a few lines."""
+        n, length = self._database.words.shape[0], self._database.length
+        first = (
+            f"nearest: {self.shape[0]} queries x {n} rows of {length} bits, k={self.k}, {self.metric}, on {self.device}"
+        )
+        order = {
+            "hamming": "|a| + |b| - 2 |a AND b|, as integers",
+            "dot": "length - 2 Hamming, as integers",
+            "jaccard": "1 - |a AND b| / |a OR b|, compared as integers",
+        }[self.metric]
+        return "\n".join((first, f"distances: {order}; equal ones by the lower row", *self._parts[0][1].explain()))
+
+    def __call__(self, queries: Any, *, out: Any = None) -> tuple[Any, Any]:
+        """Distances and indices of the nearest rows to each of `queries`.
+
+        Parameters
+        ----------
+        queries
+            As many rows as were planned, as in :func:`nearest`.
+        out : tuple of two arrays, optional
+            Where to write distances and indices, both of :attr:`shape`, of :attr:`dtype` and int64. On a GPU such a call allocates and
+            waits for nothing.
+        """
+        return self.run(as_codes(self._function, "queries", queries), out)
+
+    def run(self, queries: Codes, out: Any = None) -> tuple[Any, Any]:
+        """A call with queries as codes."""
+        function, database = self._function, self._database
+        _check.same_device(function, (queries.device, database.device))
+        length = same_length(function, ("queries", "database"), queries, database)
+        if queries.words.shape[0] != self.shape[0]:
+            raise ShapeError(
+                f"{function}: there are {queries.words.shape[0]} queries, but the plan is for {self.shape[0]}; plan for that many"
+            )
+        family = interop.common_family((queries.family, database.family))
+        targets = self.targets(out, queries)
+        with interop.working_on(self.device, family):
+            best = self.best(queries.like(database).words, targets[1])
+            return self.answers(best, length, targets, out, family)
+
+    def targets(self, out: Any, queries: Codes) -> tuple[Any, Any]:
+        """The arrays behind `out` for distances and rows; None for each if there is none."""
+        if out is None:
+            return None, None
+        function = self._function
+        if not isinstance(out, (tuple, list)) or len(out) != 2:
+            raise ShapeError(f"{function}: out must be two arrays, got {type(out).__name__}; pass (distances, indices)")
+        read = queries.words, self._database.words
+        distances = target_array(function, out[0], self.shape, self.dtype, self.device, read)
+        rows = target_array(function, out[1], self.shape, np.dtype(np.int64), self.device, read)
+        _check.no_overlap(function, distances, rows)
+        return distances, rows
+
+    def best(self, words: Array, rows: Any = None) -> tuple[Array, Array]:
+        """Keys and rows of the nearest of all parts of the database, the rows in `rows` where there is one part."""
+        best: tuple[Array, Array] = self._parts[0][1].run(words, rows if len(self._parts) == 1 else None)
+        for start, search in self._parts[1:]:
+            best = merged(best, search.run(words), start)
+        return best
+
+    def answers(
+        self, best: tuple[Array, Array], length: int, targets: tuple[Any, Any], out: Any, family: interop.Family
+    ) -> tuple[Any, Any]:
+        """Distances and rows as a caller gets them, from keys and rows."""
+        keys, found = best
+        distances, rows = targets
+        if rows is not None and found is not rows:
+            rows[...] = found
+        result = self._distances(keys, found, self.metric, length, distances)
+        if out is not None:
+            return out
+        return interop.from_array(result, family, self._function), interop.from_array(found, family, self._function)
+
+
+def plan_nearest(
+    database: Any,
+    queries: int,
+    k: int = 10,
+    metric: str = "hamming",
+    *,
+    mask: Any = None,
+    kernel: str | None = None,
+) -> NearestPlan:
+    """Prepare searches of one database: ``plan(queries, out=None)``.
+
+    The ones of every row are counted here, once; on a GPU the kernel is compiled and what it needs besides is allocated.
+
+    Parameters
+    ----------
+    database, k, metric, mask, kernel
+        As in :func:`nearest`.
+    queries : int
+        How many rows the queries of a call have.
+
+    Returns
+    -------
+    NearestPlan
+        ``plan(queries)`` gives what ``nearest(queries, database, ...)`` does. Rows of the database are read where they lie, at every call;
+        after they were written to, plan again, as their ones have changed.
+
+    Examples
+    --------
+    >>> rows = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]], bool)
+    >>> plan = bs.plan_nearest(rows, 1, k=2, metric="jaccard")
+    >>> plan(rows[1:2])
+    (array([[0.        , 0.33333334]], dtype=float32), array([[1, 0]]))
+    """
+    function = "plan_nearest"
+    count = _check.integer(function, "queries", queries, 0)
+    return NearestPlan(function, as_codes(function, "database", database), count, k, metric, mask, kernel)
+
+
+def nearest(
+    queries: Any,
+    database: Any,
+    k: int = 10,
+    metric: str = "hamming",
+    *,
+    mask: Any = None,
+    kernel: str | None = None,
+    out: Any = None,
+) -> tuple[Any, Any]:
+    """The `k` nearest rows of a database of bits to each query, exactly.
+
+    All metrics follow from the ones that two rows have in common, which one-bit matrix instructions count: every row is compared with
+    every query, so no answer is missed.
+
+    Parameters
+    ----------
+    queries : BitTensor (Q, length) of one bit, bool (Q, length), or uint8 or int8 (Q, length / 8)
+        Bytes are those of :func:`from_packbits`; among bytes the order of the bits in them does not matter, beside a BitTensor or
+        booleans it is that of :func:`numpy.packbits`.
+    database : as `queries`, (N, length)
+        On the device of the queries, or in host memory while these are on a GPU: then it is taken there in pieces. Any N; at most
+        65 536 bits.
+    k : int, default 10
+        1..1024.
+    metric : {"hamming", "jaccard", "dot"}
+        ``"hamming"``: bits that differ. ``"jaccard"``: one minus the bits in common over those set in either row; of two empty rows 0.
+        ``"dot"``: the product of the rows as -1 and +1, ``length - 2 * hamming``; the largest is nearest.
+    mask : bool array (N,), optional
+        Rows that may be found.
+    kernel : str, optional
+        Force a kernel; all give the same answers. On a CPU there is ``"popcount"``, on a GPU ``"mma"``, and ``"wgmma"`` on Hopper.
+    out : tuple of two arrays, optional
+        Where to write distances and indices; also returned.
+
+    Returns
+    -------
+    distances : array (Q, k) of int32, or float32 for "jaccard"
+        Nearest first. Jaccard distances are fractions that are compared exactly, and rounded once, here.
+    indices : array (Q, k) of int64
+        Rows of the database. Of equal distances the lower row comes first. Where there are fewer than `k`, indices are -1 and distances
+        the largest there are: 2147483647, infinity, or -2147483648 for "dot".
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError, DeviceError
+        Operands that do not fit each other, or options out of range.
+
+    Examples
+    --------
+    >>> rows = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]], bool)
+    >>> bs.nearest(rows[:1], rows, k=2)
+    (array([[0, 1]], dtype=int32), array([[0, 1]]))
+    >>> bs.nearest(np.packbits(rows[:1], axis=-1), bs.pack_bits(rows, 1), k=1, metric="dot", mask=np.array([False, True, True]))
+    (array([[2]], dtype=int32), array([[1]]))
+    """
+    function = "nearest"
+    asked, rows = as_codes(function, "queries", queries), as_codes(function, "database", database)
+    if asked.device != "cpu" and rows.device == "cpu":
+        return _in_pieces(function, asked, rows, (k, metric, mask, kernel), out)
+    _check.same_device(function, (asked.device, rows.device))
+    plan = NearestPlan(function, rows, asked.words.shape[0], k, metric, mask, kernel)
+    return plan.run(asked, out)
+
+
+def _in_pieces(function: str, queries: Codes, database: Codes, options: Any, out: Any) -> tuple[Any, Any]:
+    """A search on a GPU of a database in host memory, piece by piece."""
+    k, metric, mask, kernel = options
+    length = same_length(function, ("queries", "database"), queries, database)
+    n, width = database.words.shape
+    step = max(1, PIECE_BYTES // max(16, 4 * width))
+    if mask is not None:
+        mask, _ = interop.as_numpy(mask, function, "mask")
+        allowed(function, np.empty(n, np.int32), mask, "cpu")
+    with interop.working_on(queries.device, queries.family):
+        words = queries.like(database).words
+        best, plan = None, None
+        for start in range(0, max(1, n), step):
+            piece = replace(
+                database,
+                words=interop.move(database.words[start : start + step], queries.device),
+                device=queries.device,
+                family=queries.family,
+            )
+            part = None if mask is None else interop.move(mask[start : start + step], queries.device)
+            plan = NearestPlan(function, piece, words.shape[0], k, metric, part, kernel)
+            found = plan.best(words)
+            best = found if best is None else merged(best, found, start)
+        assert plan is not None
+        assert best is not None
+        return plan.answers(best, length, plan.targets(out, queries), out, queries.family)

@@ -1,0 +1,250 @@
+"""Accuracies of networks that train in few bits, in pairs: the same weights at first and the same dropout, in float32 and in integers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bitsparse.datasets import GraphData
+from bitsparse.torch.attention_layers import GATConv
+from bitsparse.torch.binary import BinaryGCN
+from bitsparse.torch.graph import Graph
+from bitsparse.torch.layers import GCNConv, SAGEConv
+from bitsparse.torch.low_bits import LowBitGCN
+from bitsparse.torch.quantization import Tango
+from bitsparse.torch.tango import quantize_
+
+NETWORKS = ("gcn", "sage", "gat")
+#: Precisions by name: None is float32.
+PRECISIONS: dict[str, Tango | None] = {
+    "float32": None,
+    "int8": Tango(8),
+    "int4": Tango(4),
+    "int8-sums": Tango(8, last="sums"),
+    "int4-sums": Tango(4, last="sums"),
+    "int8-nearest": Tango(8, rounding="nearest"),
+    "int8-all": Tango(8, last="quantized"),
+}
+#: How networks train with their roundings, by name.
+AWARE: dict[str, dict[str, Any]] = {
+    f"{bits}-bit{name}": {"bits": bits, **options}
+    for bits in (8, 4, 3, 2, 1)
+    for name, options in (
+        ("", {}),
+        ("-learned", {"ranges": "learned"}),
+        ("-protected", {"protect": (0.0, 0.1)}),
+        ("-learned-protected", {"ranges": "learned", "protect": (0.0, 0.1)}),
+    )
+}
+#: Labelled nodes of a class for training and for validation, where a graph has no split.
+_TRAIN, _VALIDATE = 20, 30
+_LOOK = 5
+
+
+class Task(NamedTuple):
+    """A graph, features and labels where they are to be worked on, and which nodes are for what."""
+
+    graph: Graph
+    x: Tensor
+    labels: Tensor
+    train: Tensor
+    validate: Tensor
+    test: Tensor
+
+    @property
+    def classes(self) -> int:
+        """Classes of the labels."""
+        return int(self.labels.max()) + 1
+
+
+class Result(NamedTuple):
+    """Accuracies, per cent: of the test nodes in the epoch with the most validation nodes right and in the last; of those validation nodes.
+
+    `curve` has those of the test nodes in every fifth epoch.
+    """
+
+    best: float
+    last: float
+    validated: float
+    curve: tuple[float, ...] = ()
+
+
+def task_of(data: GraphData, device: str = "cpu", *, normalised: bool = True) -> Task:
+    """A graph with features and labels on a device; without a split 20 nodes of a class train and 30 validate, drawn with seed 0.
+
+    Parameters
+    ----------
+    data : GraphData
+    device : str
+    normalised : bool
+        Divide the rows of the features by their sums.
+    """
+    x = np.asarray(data.x.toarray() if hasattr(data.x, "toarray") else data.x, np.float32)
+    if normalised:
+        x = x / np.maximum(np.abs(x).sum(axis=1, keepdims=True), np.float32(1e-12))
+    labels = np.asarray(data.targets).astype(np.int64)
+    masks = (data.train_mask, data.val_mask, data.test_mask)
+    if masks[0] is None:
+        masks = _split(labels)
+    parts = [torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in (x, labels, *masks)]
+    return Task(Graph(data.adjacency).to(device), *parts)
+
+
+def _split(labels: Any) -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(0)
+    train, validate = np.zeros(len(labels), bool), np.zeros(len(labels), bool)
+    for each in np.unique(labels[labels >= 0]):
+        nodes = random.permutation(np.flatnonzero(labels == each))
+        train[nodes[:_TRAIN]], validate[nodes[_TRAIN : _TRAIN + _VALIDATE]] = True, True
+    return train, validate, (labels >= 0) & ~train & ~validate
+
+
+class Network(nn.Module):
+    """Two layers of 16 columns, of attention 8 heads of 8, with dropout in front of each."""
+
+    def __init__(self, kind: str, inputs: int, classes: int, dropout: tuple[float, float]) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.activation = functional.elu if kind == "gat" else functional.relu
+        makers: dict[str, Callable[[], tuple[nn.Module, nn.Module]]] = {
+            "gcn": lambda: (GCNConv(inputs, 16), GCNConv(16, classes)),
+            "sage": lambda: (SAGEConv(inputs, 16), SAGEConv(16, classes)),
+            "gat": lambda: (GATConv(inputs, 8, 8), GATConv(64, classes, 1)),
+        }
+        self.first, self.second = makers[kind]()
+
+    def forward(self, x: Tensor, graph: Graph) -> Tensor:
+        """Logits."""
+        x = functional.dropout(x, self.dropout[0], self.training)
+        x = self.activation(self.first(x, graph))
+        return self.second(functional.dropout(x, self.dropout[1], self.training), graph)
+
+
+def trained(
+    task: Task, kind: str, precision: str, seed: int, epochs: int = 200, dropout: tuple[float, float] = (0.5, 0.5)
+) -> Result:
+    """Train a network and look at its test nodes: Adam, weight decay 0.0005 of the first layer, learning rate 0.01 (GAT 0.005).
+
+    Parameters
+    ----------
+    task : Task
+    kind : {"gcn", "sage", "gat"}
+    precision : str
+        One of `PRECISIONS`.
+    seed : int
+        Of weights and dropout, the same for every precision, and of the draws of rounding.
+    epochs : int
+    dropout : tuple of float
+        Of features, and between the layers.
+    """
+    torch.manual_seed(seed)
+    net = Network(kind, task.x.shape[1], task.classes, dropout).to(task.x.device)
+    config = PRECISIONS[precision]
+    if config is not None:
+        quantize_(net, Tango(**{**vars(config), "seed": seed}))
+    groups: list[dict[str, Any]] = [
+        {"params": net.first.parameters(), "weight_decay": 5e-4},
+        {"params": net.second.parameters()},
+    ]
+    optimiser = torch.optim.Adam(groups, lr=0.005 if kind == "gat" else 0.01)
+    torch.manual_seed(seed)
+    best, found, last = -1.0, 0.0, 0.0
+    curve: list[float] = []
+    for looked, last in _looks(net, task, optimiser, epochs):
+        curve.append(round(last, 2))
+        if looked >= best:
+            best, found = looked, last
+    return Result(found, last, best, tuple(curve))
+
+
+def _step(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer) -> None:
+    """One step by the nodes to train on; the network is in ``eval()`` afterwards."""
+    net.train()
+    optimiser.zero_grad()
+    functional.cross_entropy(net(task.x, task.graph)[task.train], task.labels[task.train]).backward()
+    optimiser.step()
+    net.eval()
+
+
+def _looks(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer, epochs: int) -> Iterator[tuple[float, float]]:
+    """Accuracies in per cent of the nodes to validate and of those to test, every few steps and after the last."""
+    for epoch in range(1, epochs + 1):
+        _step(net, task, optimiser)
+        if epoch % _LOOK == 0 or epoch == epochs:
+            with torch.no_grad():
+                right = net(task.x, task.graph).argmax(dim=1) == task.labels
+            validated, tested = (100 * float(right[part].float().mean()) for part in (task.validate, task.test))
+            yield validated, tested
+
+
+def aware(task: Task, data: GraphData, recipe: str, seed: int, epochs: int = 200) -> Result:
+    """Train a GCN of 2 layers of 16 columns with the roundings of a network on bits, and look at the test nodes of what is exported.
+
+    Parameters
+    ----------
+    task : Task
+    data : GraphData
+        What the exported network runs on.
+    recipe : str
+        One of `AWARE`.
+    seed : int
+    epochs : int
+        The first half in float32.
+    """
+    torch.manual_seed(seed)
+    net = LowBitGCN((task.x.shape[1], 16, task.classes), **AWARE[recipe], warm_up=epochs // 2)
+    groups: list[dict[str, Any]] = [
+        {"params": [net.weights[0], net.biases[0]], "weight_decay": 5e-4},
+        {"params": [net.weights[1], net.biases[1], *net.range_parameters()]},
+    ]
+    optimiser = torch.optim.Adam(groups, lr=0.01)
+    best, state, last = -1.0, net.state_dict(), 0.0
+    for looked, tested in _looks(net, task, optimiser, epochs):
+        last = tested
+        if looked >= best and bool(net.known):  # one that rounds
+            best, state = looked, copy.deepcopy(net.state_dict())
+    net.load_state_dict(state)
+    logits = np.asarray(net.export()(data.adjacency, task.x.numpy()))
+    right = torch.from_numpy(logits.argmax(axis=1)) == task.labels
+    return Result(100 * float(right[task.test].float().mean()), last, best)
+
+
+def binary(task: Task, data: GraphData, seed: int, epochs: int = 1000) -> dict[str, float]:
+    """Train Bi-GCN by its recipe, 64 columns, and run it on bits: test accuracies with full and with binary aggregation."""
+    torch.manual_seed(seed)
+    net = BinaryGCN((task.x.shape[1], 64, task.classes)).to(task.x.device)
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=5e-4)
+    least, state = float("inf"), net.state_dict()
+    for _ in range(epochs):
+        _step(net, task, optimiser)
+        with torch.no_grad():
+            loss = functional.cross_entropy(net(task.x, task.graph)[task.validate], task.labels[task.validate])
+        if float(loss) < least:
+            least, state = float(loss), copy.deepcopy(net.state_dict())
+    net.load_state_dict(state)
+    found = {}
+    for variants in ("full", "binary"):
+        logits = np.asarray(net.export(variants)(data.adjacency, task.x.cpu().numpy()))
+        right = logits.argmax(axis=1) == task.labels.cpu().numpy()
+        found[variants] = 100 * float(right[task.test.cpu().numpy()].mean())
+    return found
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error, NaN for a single value.
+
+    Examples
+    --------
+    >>> from bitsparse.torch.accuracy import mean_and_error
+    >>> mean_and_error([1.0, 3.0])
+    (2.0, 1.0)
+    """
+    array = np.asarray(values, float)
+    error = float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else float("nan")
+    return float(array.mean()), error

@@ -1,0 +1,279 @@
+"""Training of networks on signs (Bi-GCN, Wang et al., CVPR 2021; BitGNN, Chen et al., ICS 2023): products of bits there, floats back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from bitsparse import nn as networks
+from bitsparse import ops
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.torch.coded import working
+from bitsparse.torch.graph import Graph, as_graph
+from bitsparse.torch.sums import spmm
+
+_EPS = 1e-5
+
+
+class _SignProduct(torch.autograd.Function):
+    """``(alpha sign(x) kept) @ (m sign(w))`` of integers -1, 0 and 1, with straight-through gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, kept: Tensor | None, scale: float) -> Tensor:
+        alpha, size = x.abs().mean(dim=1, keepdim=True) * scale, w.abs().mean(dim=0)
+        signs = torch.where(x >= 0, 1, -1).to(torch.int8)
+        signs = signs if kept is None else signs * kept
+        packed = BitTensor(signs, 2, encoding="signed")
+        epilogue = ops.Epilogue(row_scale=alpha.detach()[:, 0].contiguous(), col_scale=size.detach())
+        with working(x):
+            made: Tensor = ops.matmul(packed, BitTensor(w.detach(), 1, encoding="bipolar", axis=-2), epilogue=epilogue)
+        # Bits, and whether a gradient passes, are all that is kept of the features.
+        ctx.packed, ctx.passes = packed, (x.abs() <= 1) if ctx.needs_input_grad[0] else None
+        ctx.kept, ctx.scale = (kept, scale) if ctx.needs_input_grad[0] else (None, scale)
+        ctx.save_for_backward(alpha, w)
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        alpha, w = ctx.saved_tensors
+        signs = torch.where(w >= 0, 1.0, -1.0)
+        size = w.abs().mean(dim=0)
+        dx = dw = None
+        if ctx.needs_input_grad[0]:
+            dx = gradient @ (signs * size).t() * ctx.scale * ctx.passes
+            dx = dx if ctx.kept is None else dx * ctx.kept
+        if ctx.needs_input_grad[1]:
+            by_weight = ctx.packed.toarray().to(gradient.dtype).t() @ (alpha * gradient)
+            dw = size * by_weight * (w.abs() <= 1) + signs * (signs * by_weight).sum(dim=0) / w.shape[0]
+        return dx, dw, None, None
+
+
+class SignLinear(nn.Module):
+    """A linear layer on signs: ``alpha sign(x) @ (m sign(W)) + b``, alpha the mean magnitude of a row, m that of an output's weights.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+    dropout : float
+        The share of signs that count as 0 while training; the others are scaled up.
+
+    Notes
+    -----
+    Products are of integers, in two planes with dropout. Gradients are float32: they pass a sign where its input lies in -1..1, and
+    reach weights through their signs and through m (Bi-GCN, section 3.3). ``sign(0) = +1``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> layer = bst.SignLinear(2, 1)
+    >>> with torch.no_grad():
+    ...     _ = layer.weight.copy_(torch.tensor([[1.0], [-3.0]]))
+    >>> layer(torch.tensor([[1.0, -2.0]])).tolist()  # 1.5 * (1 + 1) * 2
+    [[6.0]]
+    """
+
+    def __init__(self, in_features: int, out_features: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.dropout = in_features, out_features, dropout
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """New weights, uniform as Glorot and Bengio have them; a bias of zeros."""
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (nodes, out_features) from (nodes, in_features)."""
+        kept, scale = None, 1.0
+        if self.training and self.dropout:
+            scale = 1 / (1 - self.dropout)
+            kept = (torch.rand_like(x) >= self.dropout).to(torch.int8)
+        made: Tensor = _SignProduct.apply(x, self.weight, kept, scale)
+        return made + self.bias
+
+    def export(self) -> networks.BinaryLinear:
+        """The layer for networks on bits."""
+        return networks.BinaryLinear.from_weights(self.weight.detach().cpu(), self.bias.detach().cpu())
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``repr``."""
+        return f"{self.in_features}, {self.out_features}, dropout={self.dropout}"
+
+
+class _OnSigns(nn.Module):
+    """What networks on signs share: what stands in front of the first sign, and where they go."""
+
+    mean: Tensor
+    var: Tensor
+    known: Tensor
+
+    def __init__(self, inputs: int, norm: Literal["batch", "rows"] | None) -> None:
+        super().__init__()
+        if norm not in ("batch", "rows", None):
+            raise ValueError(f"{type(self).__name__}: norm must be 'batch', 'rows' or None, got {norm!r}")
+        self.norm = norm
+        if norm == "batch":
+            self.register_buffer("mean", torch.zeros(inputs))
+            self.register_buffer("var", torch.ones(inputs))
+            self.register_buffer("known", torch.zeros((), dtype=torch.bool))
+
+    def _normed(self, x: Tensor, first: bool) -> Tensor:
+        """What a layer reads, in front of its signs."""
+        if self.norm == "rows":
+            return (x - x.mean(dim=1, keepdim=True)) / (x.std(dim=1, keepdim=True) + 1e-4)
+        if self.norm is None or not first:
+            return x
+        if self.training and not bool(self.known):
+            with torch.no_grad():
+                wide = x.detach().double()
+                self.mean.copy_(wide.mean(dim=0))
+                self.var.copy_(wide.var(dim=0, correction=0))
+                self.known.fill_(True)
+        return (x - self.mean) / torch.sqrt(self.var + _EPS)
+
+    def _input_norm(self) -> Any:
+        if self.norm != "batch":
+            return self.norm
+        return ops.BatchNorm(self.mean.cpu().double().numpy(), self.var.cpu().double().numpy())
+
+
+def _chain(widths: Sequence[int]) -> list[tuple[int, int]]:
+    if len(widths) < 2:
+        raise ValueError(f"widths must hold inputs and outputs, got {tuple(widths)}; pass for example (1433, 64, 7)")
+    return list(pairwise(widths))
+
+
+class BinaryGCN(_OnSigns):
+    """A graph convolutional network on signs, trained by Bi-GCN's recipe: per layer ``P (alpha sign(x) @ (m sign(W)) + b)``.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Columns of the input and behind each layer.
+    dropout : float
+        Of signs, behind the sign.
+    norm : {"batch", "rows", None}
+        In front of the signs. "batch": for the first layer batch norm without parameters, with the mean and variance of the first
+        features that it trains on. "rows": for every layer rows of mean 0 and deviation 1.
+
+    Notes
+    -----
+    P is ``D^-1/2 (A + I) D^-1/2``. No activation follows, as the next sign is one. The recipe (Wang et al., CVPR 2021): Adam with a
+    learning rate of 0.001 and a weight decay of 0.0005, dropout 0.4, 1000 epochs, the state with the least validation loss.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> net, graph = bst.BinaryGCN((3, 8, 2)), bst.Graph(torch.tensor([[0, 1, 2], [1, 2, 0]]))
+    >>> net(torch.eye(3), graph).shape, net.export()
+    (torch.Size([3, 2]), <BinaryGCN 3 -> 2, FBF+FBF scaled, FBF+FBF scaled>)
+    """
+
+    def __init__(
+        self, widths: Sequence[int], dropout: float = 0.4, norm: Literal["batch", "rows"] | None = "batch"
+    ) -> None:
+        super().__init__(widths[0], norm)
+        self.layers = nn.ModuleList(SignLinear(*pair, dropout) for pair in _chain(widths))
+
+    def forward(self, x: Tensor, graph: Any) -> Tensor:
+        """Logits (nodes, classes)."""
+        operand = as_graph(graph, x.shape[0]).normalized()
+        for number, layer in enumerate(self.layers):
+            x = spmm(operand, layer(self._normed(x, number == 0)))
+        return x
+
+    def export(self, variants: Any = "full") -> networks.BinaryGCN:
+        """The network on bits, :class:`bitsparse.nn.BinaryGCN`; `variants` as there."""
+        return networks.BinaryGCN([layer.export() for layer in self.layers], variants, input_norm=self._input_norm())
+
+
+class BinarySAGE(_OnSigns):
+    """GraphSAGE on signs: per layer ``X W1 + mean_j X_j W2``, each product as in :class:`BinaryGCN`.
+
+    Parameters
+    ----------
+    widths, dropout, norm
+        As of :class:`BinaryGCN`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> net, graph = bst.BinarySAGE((3, 8, 2)), bst.Graph(torch.tensor([[0, 1, 2], [1, 2, 0]]))
+    >>> net(torch.eye(3), graph).shape
+    torch.Size([3, 2])
+    """
+
+    _reduce = "mean"
+
+    def __init__(
+        self, widths: Sequence[int], dropout: float = 0.4, norm: Literal["batch", "rows"] | None = "rows"
+    ) -> None:
+        super().__init__(widths[0], norm)
+        pairs = _chain(widths)
+        self.own = nn.ModuleList(SignLinear(*pair, dropout) for pair in pairs)
+        self.others = nn.ModuleList(SignLinear(*pair, dropout) for pair in pairs)
+
+    def _layers(self, x: Tensor, graph: Graph) -> list[Tensor]:
+        """What each layer gives."""
+        found: list[Tensor] = []
+        for own, others in zip(self.own, self.others, strict=True):
+            x = self._normed(x, not found)
+            x = own(x) + spmm(graph.unweighted(), others(x), reduce=self._reduce)
+            found.append(x)
+        return found
+
+    def _pairs(self) -> list[Any]:
+        return [(own.export(), others.export()) for own, others in zip(self.own, self.others, strict=True)]
+
+    def forward(self, x: Tensor, graph: Any) -> Tensor:
+        """Logits (nodes, classes)."""
+        return self._layers(x, as_graph(graph, x.shape[0]))[-1]
+
+    def export(self, variants: Any = "full") -> Any:
+        """The network on bits, :class:`bitsparse.nn.BinarySAGE`; `variants` as there."""
+        return networks.BinarySAGE(self._pairs(), variants, input_norm=self._input_norm())
+
+
+class BinarySAINT(BinarySAGE):
+    """GraphSAINT's network on signs: layers ``X W1 + sum_j X_j W2``, the outputs of all layers side by side, and a head on signs.
+
+    Parameters
+    ----------
+    widths, dropout, norm
+        As of :class:`BinaryGCN`; the last width is that of the head.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> net, graph = bst.BinarySAINT((3, 8, 8, 2)), bst.Graph(torch.tensor([[0, 1, 2], [1, 2, 0]]))
+    >>> net(torch.eye(3), graph).shape, net.head
+    (torch.Size([3, 2]), SignLinear(16, 2, dropout=0.4))
+    """
+
+    _reduce = "sum"
+
+    def __init__(
+        self, widths: Sequence[int], dropout: float = 0.4, norm: Literal["batch", "rows"] | None = "rows"
+    ) -> None:
+        super().__init__(widths[:-1], dropout, norm)
+        self.head = SignLinear(sum(widths[1:-1]), widths[-1], dropout)
+
+    def forward(self, x: Tensor, graph: Any) -> Tensor:
+        """Logits (nodes, classes)."""
+        return self.head(torch.cat(self._layers(x, as_graph(graph, x.shape[0])), dim=1))
+
+    def export(self, variants: Any = "full") -> networks.BinarySAINT:
+        """The network on bits, :class:`bitsparse.nn.BinarySAINT`; `variants` as there."""
+        return networks.BinarySAINT(self._pairs(), self.head.export(), variants, input_norm=self._input_norm())

@@ -1,0 +1,272 @@
+"""Products and sums in integers of a few bits as functions of PyTorch: real numbers come and go, codes are what is multiplied and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bitsparse import interop
+from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.edges.attention import AttentionState
+from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.quantized.attention import Settings, attention_of_codes, attention_of_codes_vjp
+from bitsparse.ops.quantized.product import product_with_codes
+from bitsparse.ops.quantized.scaled import ScaledCodes, scaled_codes
+from bitsparse.ops.quantized.spmm import sum_of_codes
+from bitsparse.ops.quantized.vjp import product_of_codes, product_over_rows
+from bitsparse.torch.pattern import Pattern, array_over
+from bitsparse.torch.registration import torch_memory
+
+_NAME = "bitsparse.torch"
+
+
+class Source(Protocol):
+    """Where codes come from: what was quantised already, and how what was not is."""
+
+    def codes(self, x: Tensor, bits: int, granularity: str = "tensor", fixed: bool = False) -> ScaledCodes:
+        """Codes of a matrix, those that it has already if there are any; of one that never changes (`fixed`) to nearest."""
+
+    def known(self, x: Tensor, bits: int) -> ScaledCodes | None:
+        """Codes that a matrix has already."""
+
+    def coding(self, x: Tensor, bits: int) -> Coding:
+        """How a matrix that has no codes is quantised, with draws that nobody else has."""
+
+    def keep(self, x: Tensor, bits: int, made: ScaledCodes) -> None:
+        """Remember codes that a product made on its way."""
+
+
+@contextmanager
+def working(x: Tensor) -> Iterator[Any]:
+    """The device and stream of a tensor, with PyTorch's memory for all that is allocated; the array over the tensor's memory."""
+    array, _ = interop.as_array(x.detach().contiguous(), _NAME)
+    memory: AbstractContextManager[Any] = torch_memory() if x.is_cuda else nullcontext()
+    with memory, interop.working_on(interop.device_of(array), interop.TORCH):
+        yield array
+
+
+def coded(x: Tensor, coding: Coding, granularity: str) -> ScaledCodes:
+    """The codes of a matrix."""
+    with working(x) as array:
+        return scaled_codes(_NAME, "x", array, interop.TORCH, coding, granularity)
+
+
+def tensor_of(array: Any) -> Tensor:
+    """An array of this library's as a tensor over its memory."""
+    return array if isinstance(array, Tensor) else interop.from_array(array, interop.TORCH, _NAME)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bits: int, source: Source) -> Tensor:
+        w = source.codes(weight, bits).codes.T
+        x_codes = source.known(x, bits)
+        with working(x) as array:
+            if x_codes is None:
+                made, codes = product_with_codes(_NAME, array, w, source.coding(x, bits))
+                x_codes = ScaledCodes(codes)
+                source.keep(x, bits, x_codes)
+            else:
+                made = product_of_codes(_NAME, x_codes.codes, w)
+            result = tensor_of(made)
+        ctx.x, ctx.w, ctx.bits, ctx.source = x_codes.codes, w, bits, source
+        ctx.dtypes = x.dtype, weight.dtype
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        g = ctx.source.codes(gradient, ctx.bits).codes
+        dx = dw = None
+        with working(gradient):
+            if ctx.needs_input_grad[0]:
+                dx = tensor_of(product_of_codes(_NAME, g, ctx.w.T)).to(ctx.dtypes[0])
+            if ctx.needs_input_grad[1]:
+                dw = tensor_of(product_over_rows(_NAME, g, ctx.x)).to(ctx.dtypes[1])
+        return dx, dw, None, None
+
+
+def linear(x: Tensor, weight: Tensor, bits: int, source: Source) -> Tensor:
+    """``x @ weight.T`` of float matrices as a product of integers; so are both gradients, for which codes are kept in place of `x`."""
+    return _Linear.apply(x, weight, bits, source)
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, pattern: Pattern, factors: tuple[Tensor | None, Tensor | None], how: Any
+    ) -> Tensor:
+        ctx.pattern, ctx.factors, ctx.how, ctx.dtype = pattern, factors, how, x.dtype
+        return _summed(x, pattern, factors, how, False, not ctx.needs_input_grad[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, columns = ctx.factors
+        made = _summed(gradient, ctx.pattern.turned, (columns, rows), ctx.how, True, False)
+        return made.to(ctx.dtype), None, None, None
+
+
+def _summed(
+    x: Tensor,
+    pattern: Pattern,
+    factors: tuple[Tensor | None, Tensor | None],
+    how: tuple[int, str, tuple[Any, Any, Any] | None, Source],
+    turned: bool,
+    fixed: bool,
+) -> Tensor:
+    """Sums over the rows of a pattern of the codes of features times the factors of the columns."""
+    (rows, columns), (bits, granularity, values, source) = factors, how
+    flat = x if x.ndim == 2 else x.reshape(x.shape[0], -1)
+    if columns is not None:
+        flat = flat * columns[:, None]
+    codes = source.codes(flat, bits, granularity, fixed)
+    with working(flat):
+        operand = as_csr(_NAME, array_over(pattern, rows))
+        ints, scale = (None, None) if values is None else (values[turned], values[2])
+        made = sum_of_codes(_NAME, operand, codes, ints, scale, "sum", True)
+        return tensor_of(made).reshape(pattern.rows, *x.shape[1:])
+
+
+def spmm(
+    x: Tensor,
+    pattern: Pattern,
+    factors: tuple[Tensor | None, Tensor | None],
+    bits: int,
+    granularity: str,
+    values: tuple[Any, Any, Any] | None,
+    source: Source,
+) -> Tensor:
+    """Sums of float features over a pattern, with factors of rows and columns, as sums of integers; so is the gradient.
+
+    `values` are whole numbers for the edges, in the order of the pattern and of its transpose, and their scale.
+    """
+    return _Sum.apply(x, pattern, factors, (bits, granularity, values, source))
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        source: Tensor,
+        target: Tensor,
+        pattern: Pattern,
+        how: Settings,
+        coding: tuple[int, str, Source],
+        kept: int | None,
+    ) -> Tensor:
+        bits, granularity, source_of_codes = coding
+        ctx.codes = _of_heads(x, bits, granularity, source_of_codes, not ctx.needs_input_grad[0])
+        with working(x):
+            state = attention_of_codes(array_over(pattern), ctx.codes, source.detach(), target.detach(), how)
+        ctx.pattern, ctx.how, ctx.coding = pattern, how, coding
+        result, lse, share, above = (tensor_of(part) for part in state)
+        ctx.kept = [] if kept is None else [source_of_codes.codes(_flat(part), kept) for part in (result, above)]
+        ctx.save_for_backward(source, target, lse, share, *([result, above] if kept is None else []))
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        source, target, lse, share, *wide = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        if ctx.kept:
+            with working(gradient):
+                wide = [tensor_of(part.dequantize()).reshape(gradient.shape) for part in ctx.kept]
+        bits, granularity, source_of_codes = ctx.coding
+        codes = _of_heads(gradient, bits, granularity, source_of_codes, False)
+        with working(gradient):
+            turned = array_over(ctx.pattern.turned)
+            state = AttentionState(wide[0], lse, share, wide[1])
+            made = attention_of_codes_vjp(turned, ctx.codes, (source, target), gradient, codes, state, ctx.how)
+            return *(tensor_of(part) for part in made), None, None, None, None
+
+
+class _Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, first: Tensor, second: Tensor, coding: tuple[int, str, Source]
+    ) -> tuple[Tensor, Tensor]:
+        bits, granularity, source = coding
+        ctx.codes = _of_heads(x, bits, granularity, source, not ctx.needs_input_grad[0])
+        ctx.save_for_backward(first, second)
+        return (x * first).sum(dim=-1), (x * second).sum(dim=-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_first: Tensor, by_second: Tensor) -> tuple[Tensor | None, ...]:
+        first, second = ctx.saved_tensors
+        dx = by_first[..., None] * first + by_second[..., None] * second
+        with working(by_first):
+            x = tensor_of(ctx.codes.dequantize()).reshape(dx.shape)
+        return dx, *(torch.einsum("nh,nhd->hd", part, x) for part in (by_first, by_second)), None
+
+
+def scores(x: Tensor, first: Tensor, second: Tensor, coding: tuple[int, str, Source]) -> tuple[Tensor, Tensor]:
+    """Dot products of heads (N, H, D) with two vectors (H, D), in floats; codes are kept for the gradients by these."""
+    return _Scores.apply(x, first, second, coding)
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x if x.ndim == 2 else x.reshape(x.shape[0], -1)
+
+
+def _of_heads(x: Tensor, bits: int, granularity: str, source: Source, fixed: bool) -> ScaledCodes:
+    """Codes of features (N, H, D), or (N, H * D) where a node has a multiple for all its heads."""
+    return source.codes(x if granularity == "tensor" else x.reshape(x.shape[0], -1), bits, granularity, fixed)
+
+
+def attention(
+    x: Tensor,
+    ends: tuple[Tensor, Tensor],
+    pattern: Pattern,
+    how: Settings,
+    coding: tuple[int, str, Source],
+    kept: int | None = None,
+) -> Tensor:
+    """Attention (N, H, D) that gathers codes of features, and of the gradient; once differentiable.
+
+    With `kept` results that the gradient needs are kept as codes of so many bits, whose rounding is right on average.
+    """
+    return _Attention.apply(x, *ends, pattern, how, coding, kept)
+
+
+class _Rounded(torch.autograd.Function):
+    """A matrix on the grid of its codes; the gradient on that of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bits: int, granularity: str, source: Source, forwards: bool) -> Tensor:
+        ctx.how = bits, granularity, source, forwards
+        if not forwards:
+            return x.view_as(x)
+        return _through_codes(x, bits, granularity, source, not ctx.needs_input_grad[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        bits, granularity, source, forwards = ctx.how
+        made = gradient if forwards else _through_codes(gradient, bits, granularity, source, False)
+        return made, None, None, None, None
+
+
+def _through_codes(x: Tensor, bits: int, granularity: str, source: Source, fixed: bool) -> Tensor:
+    flat = x if x.ndim == 2 else x.reshape(x.shape[0], -1)
+    codes = source.codes(flat, bits, granularity, fixed)
+    with working(flat):
+        return tensor_of(codes.dequantize()).reshape(x.shape).to(x.dtype)
+
+
+def on_grid(x: Tensor, bits: int, granularity: str, source: Source) -> Tensor:
+    """What the codes of features stand for; gradients pass as they are."""
+    return _Rounded.apply(x, bits, granularity, source, True)
+
+
+def gradient_on_grid(x: Tensor, bits: int, granularity: str, source: Source) -> Tensor:
+    """Features as they are, whose gradient becomes what its codes stand for."""
+    return _Rounded.apply(x, bits, granularity, source, False)

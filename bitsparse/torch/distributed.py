@@ -1,0 +1,175 @@
+"""Full-graph training over the ranks of a communicator: features and gradients travel in few bits, rounded stochastically (TANGO 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from bitsparse import _check, interop
+from bitsparse._communicator import who
+from bitsparse.arrays.inside import with_words
+from bitsparse.distributed.exchange import Exchange
+from bitsparse.distributed.graphs import GraphShard
+from bitsparse.distributed.operands import Gathering, row_bytes
+from bitsparse.distributed.rounding import drawn_codes, field_bits
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.torch.graph import Graph
+from bitsparse.torch.sums import spmm
+
+#: Streams of random numbers: gradients have those from here on.
+_BACKWARD = 1 << 31
+
+
+class ShardedSum(nn.Module):
+    """Sums over neighbours whose rows lie on all ranks, with gradients: ``(rows, D) -> (rows, D)``, every rank with its own rows.
+
+    What neighbours send is exchanged in the forward pass, and the gradients go back the same way in the backward pass, each as integers of
+    `bits` bits with one scale for all ranks, rounded stochastically, in packed words: fields of 2, 4 or 8 bits, whole groups of 16 bytes to
+    a row. All ranks call it together, and backward as well.
+
+    Parameters
+    ----------
+    graph : bitsparse.distributed.GraphShard
+        Its normalisation and exchange are used.
+    bits : int or None, default 8
+        2 to 8; None exchanges float32.
+    seed : int, default 0
+        Of the rounding, the same on every rank. The random bits of a feature are those of its place among all ranks' rows.
+    error_feedback : bool, default False
+        Add what rounding a gradient lost to the gradient of the next step (Seide et al., Interspeech 2014); the module then belongs to one
+        layer.
+
+    Attributes
+    ----------
+    exchanged_bytes : int
+        What came from other ranks since the module was made, both ways.
+    calls : int
+        Forward passes so far, which number the streams of random bits; set it for repeating a run from its middle.
+
+    Notes
+    -----
+    Parameters are replicated, so that ``DistributedDataParallel`` averages their gradients. Of a loss over all nodes a rank computes the
+    sum of its own nodes, times ``comm.size`` over the number of all: the average then is the gradient on one device. With `bits` None it
+    differs from that by the order of float sums alone. One number, the largest magnitude, is agreed on before each exchange in few bits,
+    for which the host waits.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp, torch
+    >>> import bitsparse.torch as bst
+    >>> from bitsparse import distributed
+    >>> ring = sp.csr_array(np.roll(np.eye(4), 1, axis=1))
+    >>> def mine(comm):
+    ...     part = distributed.partition(ring, comm)
+    ...     sums = bst.ShardedSum(distributed.GraphShard(distributed.shard(ring, part), "sum"), bits=None)
+    ...     x = torch.full((2, 1), float(comm.rank), requires_grad=True)
+    ...     (sums(x) * (1 + comm.rank)).sum().backward()
+    ...     return x.grad.flatten().tolist()
+    >>> distributed.local(2).run(mine)
+    [[2.0, 1.0], [1.0, 2.0]]
+    """
+
+    def __init__(self, graph: GraphShard, *, bits: int | None = 8, seed: int = 0, error_feedback: bool = False) -> None:
+        super().__init__()
+        function = "ShardedSum"
+        _check.instance(function, "graph", graph, GraphShard, "a GraphShard", "pass distributed.GraphShard(shard)")
+        self.bits = None if bits is None else _check.bit_count(function, bits, 2, 8)
+        self.seed = _check.integer(function, "seed", seed, 0, (1 << 64) - 1)
+        self.error_feedback = _check.flag(function, "error_feedback", error_feedback)
+        self.graph, self.calls, self.exchanged_bytes = graph, 0, 0
+        self._residual: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sums of this rank's rows."""
+        shard = self.graph.shard
+        if x.ndim != 2 or x.shape[0] != self.graph.nodes:
+            raise ShapeError(
+                f"ShardedSum: x has shape {tuple(x.shape)}, but {who(shard.comm)} has {self.graph.nodes} rows; pass "
+                f"(rows, D)"
+            )
+        if x.dtype != torch.float32:
+            raise DTypeError(f"ShardedSum: x is {x.dtype}, but float32 is exchanged; pass x.float()")
+        method, _ = shard.choose("ShardedSum", self.graph.way, self._row_bytes(x.shape[1]))
+        if method not in self.graph.prepared:
+            self.graph.prepared[method] = Graph(shard.matrix(method))
+        self.calls += 1
+        return spmm(self.graph.prepared[method], _Sent.apply(x, self, shard.exchange(method), self.calls))
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``repr``."""
+        return f"{self.graph.nodes} of {self.graph.shard.nodes} rows, bits={self.bits}"
+
+    def send(self, exchange: Exchange, x: Any, call: int) -> Any:
+        """Rows of all ranks in the slots of an exchange, float32."""
+        self.exchanged_bytes += exchange.received * self._row_bytes(x.shape[1])
+        if self.bits is None:
+            return exchange(x)
+        first = self.graph.shard.part.rows().start * x.shape[1]
+        codes = drawn_codes(x, self.bits, self._largest(x), first, self.seed, call % _BACKWARD)
+        return Gathering("ShardedSum", self.graph.shard, exchange)("x", codes).dequantize()
+
+    def send_back(self, exchange: Exchange, gradient: Any, call: int) -> Any:
+        """The sums of all ranks' gradients of this rank's rows, from those of the slots."""
+        columns = gradient.shape[1]
+        self.exchanged_bytes += exchange.returned * self._row_bytes(columns)
+        if self.bits is None:
+            return exchange.add_back(gradient)
+        if self.error_feedback and self._residual is not None:
+            gradient = gradient + self._residual
+        comm = self.graph.shard.comm
+        # Slots have no place among all rows; every rank has numbers of its own.
+        first = comm.rank * comm.size * self.graph.shard.nodes * columns
+        stream = _BACKWARD + call % _BACKWARD
+        codes = drawn_codes(gradient, self.bits, self._largest(gradient), first, self.seed, stream)
+        if self.error_feedback:
+            self._residual = gradient - codes.dequantize()
+
+        def integers(words: Any) -> Any:
+            return with_words(codes, words, (words.shape[0], columns), -1, codes.layout, (None, None)).toarray()
+
+        # Integers are summed, and scaled once: the same in any order.
+        return exchange.add_back(codes.words, np.int32, integers).astype(np.float32) * codes.scale
+
+    def _row_bytes(self, columns: int) -> int:
+        if self.bits is None:
+            return row_bytes(columns, dtype=np.float32)
+        return row_bytes(columns, bits=field_bits(self.bits))
+
+    def _largest(self, x: Any) -> float:
+        """The largest magnitude on any rank."""
+        space: Any = interop.namespace(x)
+        largest = space.abs(x).max().astype(np.float32).reshape(1) if x.size else space.zeros(1, np.float32)
+        largest[~space.isfinite(largest)] = np.inf  # engines differ in what the maximum of NaN is
+        self.graph.shard.comm.all_reduce(largest, "max")
+        found = float(largest[0])
+        if not np.isfinite(found):
+            raise ValueError(
+                "ShardedSum: features or gradients hold NaN or infinity, which integers cannot; lower the learning rate"
+            )
+        return found
+
+
+class _Sent(torch.autograd.Function):
+    """The exchange of rows, whose gradients go back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, module: ShardedSum, exchange: Exchange, call: int) -> Tensor:
+        ctx.module, ctx.exchange, ctx.call = module, exchange, call
+        return _on_arrays(x, lambda array: module.send(exchange, array, call))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        made = _on_arrays(gradient, lambda array: ctx.module.send_back(ctx.exchange, array, ctx.call))
+        return made, None, None, None
+
+
+def _on_arrays(x: Tensor, work: Any) -> Tensor:
+    """``work(array)`` of the memory of a tensor, on PyTorch's stream, as a tensor."""
+    array, family = interop.as_array(x.detach().contiguous(), "ShardedSum")
+    with interop.working_on(interop.device_of(array), family):
+        return interop.from_array(interop.contiguous(work(array)), family, "ShardedSum")

@@ -1,0 +1,275 @@
+"""What the layers of a network that trains in integers of a few bits share: settings, draws, codes, and products and sums of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from bitsparse import _check, interop
+from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.quantized.attention import Settings
+from bitsparse.ops.quantized.scaled import ScaledCodes
+from bitsparse.torch import coded
+from bitsparse.torch.attention_kinds import attention, once_each
+from bitsparse.torch.buffers import writes_of
+from bitsparse.torch.graph import Graph
+from bitsparse.torch.kept import exact_linear
+from bitsparse.torch.sums import spmm
+
+#: Bits of products and of values of edges, and of the number of a stream of draws.
+_PRODUCT_BITS, _STREAMS = 8, 31
+
+
+@dataclass(frozen=True)
+class Tango:
+    """How :func:`quantize_` lets a network train: what is rounded to how many bits, and how (TANGO, Chen et al., SC 2023, section 3).
+
+    Attributes
+    ----------
+    bits : {8, 4, 2, "auto"}
+        Of what is gathered in sums over neighbours, features and gradients; products with weights are of 8 bits always. With 8 bits
+        there is one scale to a tensor, below that one to a node, a multiple of a step that all share. ``"auto"`` trains in floats until
+        the first layer has given its first output, and takes 4 bits if that has an error of at most `threshold` then, else 8 (section
+        3.2, Eq. 4, :func:`bitsparse.choose_bits`).
+    rounding : {"stochastic", "nearest"}
+        While training. Stochastic rounding makes gradients that are right on average. What needs no gradient (features of the data), and
+        all in ``eval()``, is rounded to nearest.
+    seed : int
+        Of the draws, which follow from it and from how many there were before: same seed, same bits, on the CPU and on GPUs.
+    last : {"float32", "sums", "quantized"}
+        What becomes of the layer in front of the softmax, the network's last: nothing (the paper's third rule); its sums are quantised,
+        its products are not; all of it is.
+    exact : tuple of str
+        Names of further modules that are left in float32, with all within them.
+    threshold : float
+        Of ``bits="auto"``.
+    activations : {8, 4, 2}, optional
+        Bits in which what else gradients need is kept while training: of the input of linear layers in float32, and of elu; of relu and
+        dropout a bit. Unbiased. What PyTorch keeps by default. The functions are those called in the network's own `forward`.
+
+    Examples
+    --------
+    >>> import bitsparse.torch as bst
+    >>> bst.Tango(bits=4).last
+    'float32'
+    """
+
+    bits: int | Literal["auto"] = 8
+    rounding: Literal["stochastic", "nearest"] = "stochastic"
+    seed: int = 0
+    last: Literal["float32", "sums", "quantized"] = "float32"
+    exact: tuple[str, ...] = ()
+    threshold: float = 0.3
+    activations: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.bits not in (8, 4, 2, "auto"):
+            raise ValueError(f"Tango: bits must be 8, 4, 2 or 'auto', got {_check.shown(self.bits)}")
+        _check.choice("Tango", "rounding", self.rounding, ("stochastic", "nearest"))
+        _check.choice("Tango", "last", self.last, ("float32", "sums", "quantized"))
+        if self.activations not in (None, 8, 4, 2):
+            raise ValueError(f"Tango: activations must be 8, 4, 2 or None, got {_check.shown(self.activations)}")
+        _check.integer("Tango", "seed", self.seed, 0, (1 << 63) - 1)
+
+
+class Quantization(nn.Module):
+    """What the quantised layers of a network share: draws so far, bits, and the codes of tensors, quantised once, whoever asks first.
+
+    It stands in the network as ``quantization``; its part of ``state_dict`` makes training that is resumed the same to the bit.
+
+    Attributes
+    ----------
+    config : Tango
+    bits : int or None
+        Of sums; None until ``"auto"`` has chosen.
+    draws : int
+        Tensors that were rounded stochastically.
+    hits, misses : int
+        Requests for codes of a tensor that had them already, and that had not.
+    """
+
+    def __init__(self, config: Tango) -> None:
+        super().__init__()
+        self.config = config
+        self.bits: int | None = None if config.bits == "auto" else config.bits
+        self.draws = self.hits = self.misses = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known: dict[bool, Any] = {}
+        self._edges: Any = WeakTensorKeyDictionary()
+        self.begin()
+        self._known[True] = WeakTensorKeyDictionary()
+
+    def begin(self) -> None:
+        """Forget codes that were drawn: the next forward pass draws anew, also for tensors that did not change."""
+        self._known[False] = WeakTensorKeyDictionary()
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Bits and draws, for ``state_dict``."""
+        return {"bits": self.bits, "draws": self.draws}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Go on behind the draws of another run."""
+        self.bits, self.draws = state["bits"], state["draws"]
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}, "_edges": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Quantization:
+        made = Quantization(self.config)
+        memo[id(self)] = made
+        made.training = self.training
+        made.set_extra_state(self.get_extra_state())
+        return made
+
+    def extra_repr(self) -> str:
+        """The settings, for ``repr``."""
+        return f"bits={self.bits or 'auto'}, {self.config.rounding}, {self.draws} draws"
+
+    # ---- codes
+    def coding(self, bits: int, fixed: bool = False) -> Coding:
+        """How a tensor is quantised, with draws that nobody else has."""
+        if fixed or not self.training or self.config.rounding == "nearest":
+            return Coding(bits, "nearest", 0, 0, -1, "rows")
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "quantize_: stochastic rounding draws anew in every step, but a captured step would repeat its draws; pass "
+                "Tango(rounding='nearest'), or do not capture"
+            )
+        draw, self.draws = self.draws, self.draws + 1
+        stream = draw & ((1 << _STREAMS) - 1)
+        return Coding(bits, "stochastic", self.config.seed + (draw >> _STREAMS), stream, -1, "rows")
+
+    def known(self, x: Tensor, key: Any) -> ScaledCodes | None:
+        """Codes that a tensor has, unless it was written to since; `key` ends in whether they are to nearest."""
+        found = self._known[key[-1]].get(x, {}).get(key)
+        if found is None or found[0] != writes_of(x):
+            self.misses += 1
+            return None
+        self.hits += 1
+        return found[1]
+
+    def keep(self, x: Tensor, key: Any, made: ScaledCodes) -> None:
+        """Remember codes while the tensor is there."""
+        if not x.is_inference():
+            self._known[key[-1]].setdefault(x, {})[key] = writes_of(x), made
+
+    def edge_values(self, graph: Graph, values: Tensor) -> tuple[Any, Any, Any]:
+        """Weights of edges as integers of 8 bits: in the order of the pattern and of its transpose, and their scale; made once."""
+        version, found = writes_of(values), self._edges.get(values)
+        if found is None or found[0] != version:
+            given = values.detach().float().reshape(1, -1)
+            codes = coded.coded(given, Coding(_PRODUCT_BITS, "nearest", 0, 0, -1, "rows"), "tensor").codes
+            with coded.working(given):
+                ints = interop.as_array(codes.with_affine().toarray(), "quantize_")[0].reshape(-1)
+                order = interop.as_array(graph.pattern(values=True).order, "quantize_")[0]
+                found = self._edges[values] = version, (ints, ints[order], codes.scale)
+        return found[1]
+
+
+class CodeSource:
+    """Codes of one layer's tensors, from what all layers share."""
+
+    def __init__(self, state: Quantization, fixed: bool) -> None:
+        self._state, self._fixed = state, fixed
+
+    def _key(self, bits: int, granularity: str, fixed: bool) -> tuple[Any, ...]:
+        return bits, granularity, fixed or not self._state.training or self._state.config.rounding == "nearest"
+
+    def known(self, x: Tensor, bits: int) -> ScaledCodes | None:
+        """Codes that a tensor has with one scale."""
+        return self._state.known(x, self._key(bits, "tensor", self._fixed))
+
+    def coding(self, x: Tensor, bits: int) -> Coding:
+        """How a tensor is to be quantised."""
+        return self._state.coding(bits, self._fixed)
+
+    def keep(self, x: Tensor, bits: int, made: ScaledCodes) -> None:
+        """Remember codes with one scale."""
+        self._state.keep(x, self._key(bits, "tensor", self._fixed), made)
+
+    def codes(self, x: Tensor, bits: int, granularity: str = "tensor", fixed: bool = False) -> ScaledCodes:
+        """Codes that a tensor has, or that it gets here."""
+        state, key = self._state, self._key(bits, granularity, fixed)
+        found = state.known(x, key)
+        if found is None:
+            found = coded.coded(x, state.coding(bits, fixed), granularity)
+            state.keep(x, key, found)
+        return found
+
+
+class LayerQuantizer:
+    """Products and sums of one layer in integers; either may be left to floats."""
+
+    def __init__(self, state: Quantization, products: bool, sums: bool) -> None:
+        self._state, self._products, self._sums = state, products, sums
+
+    def _source(self, x: Tensor) -> CodeSource:
+        return CodeSource(self._state, not x.requires_grad)
+
+    @property
+    def _sum_bits(self) -> tuple[int, str]:
+        bits = self._state.bits or 8
+        return bits, "tensor" if bits == 8 else "node"
+
+    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """``x @ weight.T``."""
+        if not self._products or self._state.bits is None:
+            bits = self._state.config.activations
+            if bits is None or not (
+                self._state.training and torch.is_grad_enabled() and x.ndim == 2 and x.requires_grad
+            ):
+                return nn.functional.linear(x, weight)
+            return exact_linear(x, weight, bits, self._source(x))
+        flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+        made = coded.linear(flat, weight, _PRODUCT_BITS, self._source(x)).to(x.dtype)
+        return made if x.ndim == 2 else made.reshape(*x.shape[:-1], -1)
+
+    def spmm(self, graph: Graph, x: Tensor, reduce: str) -> Tensor:
+        """Sums or means over neighbours."""
+        if not self._sums or self._state.bits is None:
+            return spmm(graph, x, reduce=reduce)
+        weight = graph.multiplicity if graph.weight is None else graph.weight
+        values = None if weight is None else self._state.edge_values(graph, weight)
+        factors = graph.factors(reduce == "mean", torch.float32)
+        return coded.spmm(x, graph.pattern(), factors, *self._sum_bits, values, self._source(x)).to(x.dtype)
+
+    def attention(
+        self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float
+    ) -> Tensor:
+        """Attention to neighbours by scores of both ends."""
+        if not self._sums or self._state.bits is None:
+            return attention(graph, x, source, target, slope, dropout)
+        once_each("attention", graph)
+        seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
+        coding = *self._sum_bits, self._source(x)
+        kept = self._state.config.activations if self._state.training else None
+        return coded.attention(x, (source, target), graph.pattern(), Settings(slope, dropout, seed), coding, kept)
+
+    def scores(self, x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Dot products of heads with two vectors."""
+        if not self._sums or self._state.bits is None:
+            return (x * first).sum(dim=-1), (x * second).sum(dim=-1)
+        return coded.scores(x, first, second, (*self._sum_bits, self._source(x)))
+
+    def attended(self, x: Tensor) -> Tensor:
+        """Features as attention is to gather them."""
+        if not self._sums or self._state.bits is None:
+            return x
+        return coded.on_grid(x, *self._sum_bits, self._source(x))
+
+    def attending(self, y: Tensor) -> Tensor:
+        """Sums of attention, with a gradient as it is to be gathered."""
+        if not self._sums or self._state.bits is None:
+            return y
+        return coded.gradient_on_grid(y, *self._sum_bits, self._source(y))

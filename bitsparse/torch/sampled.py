@@ -1,0 +1,201 @@
+"""Training on sampled edges: a graph whose sums are those of some edges, right on average, and how far gradients stray by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bitsparse import _check, interop
+from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+from bitsparse.ops import edge_sample
+from bitsparse.torch.edges import Edges, tensor
+from bitsparse.torch.graph import Graph, for_training
+from bitsparse.torch.pattern import array_over
+
+_NAME = "SampledGraph"
+
+
+class SampledGraph(Graph):
+    """A graph of some edges of another one, drawn anew for every step, whose sums and means are those of all edges on average.
+
+    Of each target one edge is drawn from each of `width` equal stretches of its edges (:func:`bitsparse.edge_sample`, "uniform") and counts
+    as often as the stretch is long. Degrees, by which means and :class:`GCNConv` divide, are those of the whole graph. The same seed and
+    step draw the same edges on the CPU and on GPUs.
+
+    Parameters
+    ----------
+    graph : Graph
+        Where its buffers are. A graph that layers derive of it, with self loops or normalised, is sampled in turn.
+    width : int
+        Edges of a target, at most.
+    seed : int
+    step : int
+        Of the training: another step, other edges.
+
+    Notes
+    -----
+    Sums are linear in the edges, so that those of one layer are right on average, and gradients through one layer as well. Behind an
+    activation they are not; :func:`sampled_gradient` measures both. Attention has no such sums: its layers refuse a sampled graph.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> full = bst.Graph(torch.tensor([[0, 1, 2, 3], [0, 0, 0, 0]]))
+    >>> x = torch.tensor([[1.0], [2.0], [3.0], [6.0]])
+    >>> [bst.spmm(bst.SampledGraph(full, 2, seed=0, step=step), x)[0].item() for step in range(4)]
+    [10.0, 16.0, 10.0, 14.0]
+    """
+
+    def __init__(self, graph: Graph, width: int, *, seed: int = 0, step: int = 0) -> None:
+        torch.nn.Module.__init__(self)
+        _check.integer(_NAME, "step", step, 0, (1 << 63) - 1)
+        self.derived = False
+        # The whole graph is no part of this module: it lives longer and is saved by whoever made it.
+        self.__dict__["_whole"], self.width, self.seed, self.step = graph, width, seed, step
+        with for_training():
+            self._keep(_drawn(graph, width, seed, step))
+            self.scale = None if graph.scale is None else graph.scale.clone()
+
+    def inverse_of_degrees(self) -> Tensor:
+        """Of the whole graph."""
+        whole: Graph = self.__dict__["_whole"]
+        return whole.inverse_of_degrees()
+
+    def root_scale(self) -> Tensor:
+        """Of the whole graph."""
+        whole: Graph = self.__dict__["_whole"]
+        return whole.root_scale()
+
+    def _sampled(self, graph: Graph) -> SampledGraph:
+        return SampledGraph(graph, self.width, seed=self.seed, step=self.step)
+
+    def normalized(self, self_loops: bool = True, loop_weight: float = 1.0) -> Graph:
+        """A sample of the whole graph's normalisation."""
+        return self._sampled(self.__dict__["_whole"].normalized(self_loops, loop_weight))
+
+    def unweighted(self) -> Graph:
+        """A sample of the whole graph without its weights, which counts edges as often as their stretches are long."""
+        whole = self.__dict__["_whole"]
+        plain = whole.unweighted()
+        return self if plain is whole else self._sampled(plain)
+
+    def with_self_loops(self) -> Graph:
+        """Refused, as attention is over all edges."""
+        raise ValueError(
+            f"{_NAME}: attention weighs edges against each other, so that no sample of them is right on average; pass the whole graph, or "
+            f"batches of bitsparse.graph.NeighborSampler"
+        )
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``repr``."""
+        return f"{super().extra_repr()} of {vars(self)['_whole'].num_edges}, width={self.width}, step={self.step}"
+
+
+def _drawn(graph: Graph, width: int, seed: int, step: int) -> Edges:
+    """Edges of a step with what each counts times its own weight."""
+    pattern = graph.pattern()
+    array = array_over(pattern)
+    drawn = edge_sample(array, width, "uniform", seed=(seed + (step >> 32)) % (1 << 64), stream=step % (1 << 32))
+    space = interop.namespace(drawn.edges)
+    starts, all_starts = drawn.indptr, drawn.all_indptr.astype(np.int64)
+    samples = starts[1:] - starts[:-1]
+    row = space.repeat(space.arange(samples.size), samples)
+    # Which stretch of its row a sample is from, and where that begins and ends.
+    count, edges = samples[row], (all_starts[1:] - all_starts[:-1])[row]
+    number = space.arange(row.size) - starts[:-1][row]
+    each, part = edges // count, edges % count
+    length = each + ((number + 1) * part // count - number * part // count)
+    weight = length.astype(np.float32)
+    given = graph.multiplicity if graph.weight is None else graph.weight
+    if given is not None:
+        weight = weight * interop.as_array(given.detach(), _NAME)[0][drawn.edges]
+    indptr, indices = (part.astype(array.csr_arrays()[1].dtype) for part in (starts, drawn.indices))
+    adjacency = TCTiledCSR.from_arrays(indptr, indices, array.shape)
+    return Edges(adjacency, tensor(weight), None)
+
+
+class SampledGradient(NamedTuple):
+    """How gradients of sampled steps compare to the exact one; made by :func:`sampled_gradient`.
+
+    Attributes
+    ----------
+    exact : float
+        Length of the gradient by all parameters over all edges.
+    bias : float
+        How far the mean of the sampled gradients is from it, over its length.
+    bias_error : float
+        Standard error of that mean, over the same length: a bias of about this size is none.
+    deviation : float
+        Standard deviation of a sampled gradient, over the same length: the root of the mean squared distance from their mean.
+    steps : int
+        Samples.
+    """
+
+    exact: float
+    bias: float
+    bias_error: float
+    deviation: float
+    steps: int
+
+
+def sampled_gradient(
+    loss: Callable[[Graph], Tensor],
+    parameters: Iterable[Tensor],
+    graph: Graph,
+    width: int,
+    *,
+    steps: int = 16,
+    seed: int = 0,
+) -> SampledGradient:
+    """Measure the gradients of sampled steps beside the exact one.
+
+    Parameters
+    ----------
+    loss : callable
+        The loss over a graph, without chance of its own (dropout): ``lambda graph: cross_entropy(net(x, graph), labels)``.
+    parameters : iterable of Tensor
+        By which gradients are taken; their ``grad`` is not touched.
+    graph : Graph
+    width, seed
+        As of :class:`SampledGraph`.
+    steps : int
+        Samples, at least 2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> full = bst.Graph(torch.ones(20, 20).to_sparse_csr())
+    >>> x, w = torch.rand(20, 3), torch.rand(3, 1, requires_grad=True)
+    >>> found = bst.sampled_gradient(lambda graph: bst.spmm(graph, x @ w).mean(), [w], full, 4, steps=64)
+    >>> found.bias < 4 * found.bias_error, found.steps
+    (True, 64)
+    """
+    steps = _check.integer("sampled_gradient", "steps", steps, 2, 1 << 30)
+    over = list(parameters)
+
+    def gradient(of: Graph) -> Tensor:
+        parts = torch.autograd.grad(loss(of), over, allow_unused=True)
+        return torch.cat(
+            [
+                torch.zeros_like(p).flatten() if part is None else part.flatten()
+                for p, part in zip(over, parts, strict=True)
+            ]
+        ).double()
+
+    exact = gradient(graph)
+    total, squares = torch.zeros_like(exact), 0.0
+    for step in range(steps):
+        found = gradient(SampledGraph(graph, width, seed=seed, step=step)) - exact
+        total += found
+        squares += float(found @ found)
+    mean, size = total / steps, max(float(exact.norm()), torch.finfo(torch.float64).tiny)
+    variance = max(squares - steps * float(mean @ mean), 0.0) / (steps - 1)
+    return SampledGradient(
+        float(exact.norm()), float(mean.norm()) / size, (variance / steps) ** 0.5 / size, variance**0.5 / size, steps
+    )

@@ -1,0 +1,211 @@
+"""Training in integers of a few bits (TANGO, Chen et al., SC 2023): networks whose products and sums are those of codes, there and back."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitsparse import ops
+from bitsparse.errors import DTypeError
+from bitsparse.torch.accelerate import passes_messages
+from bitsparse.torch.attention_layers import AGNNConv, GATConv, GATv2Conv
+from bitsparse.torch.bias import biased
+from bitsparse.torch.kept import KeptInFewBits
+from bitsparse.torch.layers import GCNConv, GINConv, SAGEConv
+from bitsparse.torch.quantization import CodeSource, LayerQuantizer, Quantization, Tango
+from bitsparse.torch.quantizer import quantizer_of, set_quantizer
+
+_OURS = (GCNConv, SAGEConv, GINConv, GATConv, GATv2Conv, AGNNConv)
+#: Bits among which "auto" chooses.
+_CHOICES = (4, 8)
+_STATE = "quantization"
+
+
+def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
+    """Let a network train in integers of a few bits: layers of this package, accelerated ones of PyTorch Geometric, and linear ones.
+
+    Products with weights and sums over neighbours are of integers, forward and backward, each scaled back at once; scales, softmax,
+    activations, normalisation, weights and their updates stay in float32. What a product needs for its gradients is kept as codes.
+    A tensor is quantised once, for all who read it.
+
+    Parameters
+    ----------
+    net : torch.nn.Module
+        Changed in place; parameters and their names stay. It has one more entry in ``state_dict``, ``quantization._extra_state``:
+        load what was saved without it before, or with ``strict=False``.
+    config : Tango, optional
+        ``Tango()`` by default.
+
+    Returns
+    -------
+    torch.nn.Module
+        `net`.
+
+    Raises
+    ------
+    DTypeError
+        `config` is no Tango.
+    ValueError
+        A name in ``config.exact`` is none of the network's, or there is nothing to quantise.
+
+    Notes
+    -----
+    Layers that aggregate maxima or minima, and those of PyTorch Geometric that :func:`accelerate` does not know, sum in floats; so do all
+    while they get an `edge_index` that is no :class:`Graph`. The attention layers (GAT, AGNN) gather features and gradients on the grid of
+    their codes; scores and softmax are float32. Gradients are differentiated once. A step that rounds stochastically cannot be captured,
+    and ``torch.compile`` does not look into quantised layers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> class Net(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.conv1, self.conv2 = bst.GCNConv(3, 16), bst.GCNConv(16, 2)
+    ...
+    ...     def forward(self, x, graph):
+    ...         return self.conv2(self.conv1(x, graph).relu(), graph)
+    >>> net = bst.quantize_(Net(), bst.Tango(bits=8))
+    >>> graph = bst.Graph(torch.tensor([[0, 1, 2], [1, 2, 0]]))
+    >>> net(torch.eye(3), graph).sum().backward()
+    >>> net.quantization
+    Quantization(bits=8, stochastic, 2 draws)
+    """
+    config = Tango() if config is None else config
+    if not isinstance(config, Tango):
+        raise DTypeError(f"quantize_: config is a {type(config).__name__}; pass bst.Tango(...)")
+    names = dict(net.named_modules())
+    unknown = [name for name in config.exact if name not in names]
+    if unknown:
+        raise ValueError(
+            f"quantize_: the network has no module {unknown[0]!r}; its modules are {', '.join(filter(None, names))}"
+        )
+    layers = _layers(net)
+    if not layers:
+        raise ValueError(
+            "quantize_: the network has neither graph layers nor linear ones; there is nothing to quantise"
+        )
+    unquantize_(net)
+    state = Quantization(config)
+    state.train(net.training)
+    net.add_module(_STATE, state)
+    net.register_forward_pre_hook(_begin)
+    if config.activations is not None:
+        net.forward = functools.partial(_forward, net)
+    exempt = [names[name] for name in config.exact]
+    left = {id(part) for module in exempt for part in module.modules()}
+    for layer in layers:
+        last = layer is layers[-1] and config.last != "quantized"
+        products, sums = not last, not last or config.last == "sums"
+        for part in layer.modules():
+            if id(part) not in left and id(layer) not in left:
+                _take(part, LayerQuantizer(state, products, sums), part is layer)
+    if state.bits is None:
+        first = next((layer for layer in layers if _is_graph_layer(layer)), layers[0])
+        first.register_forward_hook(functools.partial(_choose, state))
+    return net
+
+
+def unquantize_(net: nn.Module) -> nn.Module:
+    """Let a network that :func:`quantize_` has changed train in floats again.
+
+    Parameters
+    ----------
+    net : torch.nn.Module
+        Changed in place.
+
+    Returns
+    -------
+    torch.nn.Module
+        `net`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> bst.unquantize_(bst.quantize_(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))))
+    Sequential(
+      (0): Linear(in_features=2, out_features=2, bias=True)
+      (1): Linear(in_features=2, out_features=2, bias=True)
+    )
+    """
+    for part in net.modules():
+        if quantizer_of(part) is not None:
+            set_quantizer(part, None)
+            if _is_linear(part):
+                vars(part).pop("forward", None)
+    if isinstance(getattr(net, _STATE, None), Quantization):
+        delattr(net, _STATE)
+    if getattr(vars(net).get("forward"), "func", None) is _forward:
+        del net.forward
+    hooks = net._forward_pre_hooks
+    for number in [number for number, hook in hooks.items() if hook is _begin]:
+        del hooks[number]
+    return net
+
+
+def _is_linear(module: nn.Module) -> bool:
+    kind = type(module)
+    theirs = kind.__name__ == "Linear" and kind.__module__ == "torch_geometric.nn.dense.linear"
+    return kind is nn.Linear or theirs
+
+
+def _is_graph_layer(module: nn.Module) -> bool:
+    return isinstance(module, _OURS) or passes_messages(module)
+
+
+def _layers(net: nn.Module) -> list[nn.Module]:
+    """Graph layers and linear ones that are part of none, in the order in which the network names them."""
+    found: list[nn.Module] = []
+    inside: set[int] = set()
+    for module in net.modules():
+        if id(module) not in inside and (_is_graph_layer(module) or _is_linear(module)):
+            found.append(module)
+            inside.update(id(part) for part in module.modules())
+    return found
+
+
+def _take(module: nn.Module, quantizer: LayerQuantizer, is_layer: bool) -> None:
+    """Give a layer, or a linear part of one, its quantizer."""
+    if _is_linear(module):
+        set_quantizer(module, quantizer)
+        module.forward = functools.partial(_linear, module)
+    elif is_layer:
+        set_quantizer(module, quantizer)
+
+
+def _linear(module: Any, x: Tensor) -> Tensor:
+    """What a linear module's own `forward` does."""
+    quantizer = quantizer_of(module)
+    assert quantizer is not None
+    y = quantizer.linear(x, module.weight)
+    return y if module.bias is None else biased(y, module.bias)
+
+
+def _forward(net: Any, *args: Any, **given: Any) -> Any:
+    """A network's own `forward`, in which activations and dropout keep few bits while it trains."""
+    state = net.quantization
+    if not (state.training and torch.is_grad_enabled()):
+        return type(net).forward(net, *args, **given)
+    with KeptInFewBits(state.config.activations, lambda x: CodeSource(state, False)):
+        return type(net).forward(net, *args, **given)
+
+
+def _begin(net: Any, given: Any) -> None:
+    """A forward pass begins."""
+    net.quantization.begin()
+
+
+def _choose(state: Quantization, layer: nn.Module, given: Any, made: Tensor) -> None:
+    """Choose the bits by the first output of the first layer."""
+    if state.bits is not None or not state.training or not isinstance(made, Tensor):
+        return
+    values = made.detach().float().reshape(made.shape[0], -1)
+    try:
+        state.bits = ops.choose_bits(values, threshold=state.config.threshold, bits=_CHOICES, granularity="row")
+    except ValueError:  # none has so small an error
+        state.bits = _CHOICES[-1]

@@ -1,0 +1,144 @@
+// From the candidates of all parts to the answers of a query, and what keys mean.
+#include "common/neighbours.h"
+#include "common/ptx.cuh"
+
+struct MergeParams {
+    const u64 *entries; // (parts, n_queries, room): key << 32 | row
+    const int *counts;  // (parts, n_queries)
+    u32 *keys;          // (n_queries, k)
+    long long *rows;
+    long long n_queries;
+    int parts, k, room, sorted; // sorted: k, up to a power of two
+};
+
+constexpr int kThreads = 256;
+
+BS_INLINE int sum_of_block(int x, int *of_warps)
+{
+    x = __reduce_add_sync(0xffffffffu, x);
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0)
+        of_warps[threadIdx.x >> 5] = x;
+    __syncthreads();
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < kThreads / 32; i++)
+        sum += of_warps[i];
+    return sum;
+}
+
+// For each candidate of a query: body(entry).
+template <class Body> BS_INLINE void each_entry(const MergeParams &p, long long query, Body body)
+{
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    for (int part = warp; part < p.parts; part += kThreads / 32) {
+        const long long list = part * p.n_queries + query;
+        const int count = min(p.counts[list], p.room);
+        for (int i = lane; i < count; i += 32)
+            body(p.entries[list * p.room + i]);
+    }
+}
+
+// One block a query. The k-th candidate is found bit by bit, those up to it are sorted.
+extern "C" __global__ void __launch_bounds__(kThreads) merge_parts(const MergeParams p)
+{
+    __shared__ u64 chosen[1024];
+    __shared__ int of_warps[kThreads / 32], n_chosen;
+    const long long query = blockIdx.x;
+    int mine = 0;
+    each_entry(p, query, [&](u64) { mine++; });
+    const int total = sum_of_block(mine, of_warps);
+    u64 last = ~0ull;
+    if (total > p.k) {
+        u64 known = 0;
+        int need = p.k;
+        for (int bit = 63; bit >= 0; bit--) {
+            mine = 0;
+            each_entry(p, query, [&](u64 e) { mine += e >> bit == known >> bit; });
+            const int zeros = sum_of_block(mine, of_warps);
+            if (zeros == need) {
+                known |= (1ull << bit) - 1;
+                break;
+            }
+            if (zeros < need) {
+                need -= zeros;
+                known |= 1ull << bit;
+            }
+        }
+        last = known;
+    }
+    if (threadIdx.x == 0)
+        n_chosen = 0;
+    for (int i = threadIdx.x; i < p.sorted; i += kThreads)
+        chosen[i] = ~0ull;
+    __syncthreads();
+    each_entry(p, query, [&](u64 e) {
+        if (e <= last)
+            chosen[atomicAdd(&n_chosen, 1)] = e;
+    });
+    __syncthreads();
+    for (int size = 2; size <= p.sorted; size <<= 1)
+        for (int stride = size >> 1; stride; stride >>= 1) {
+            for (int i = threadIdx.x; i < p.sorted; i += kThreads) {
+                const int other = i ^ stride;
+                if (other > i && (chosen[i] > chosen[other]) == !(i & size)) {
+                    const u64 x = chosen[i];
+                    chosen[i] = chosen[other];
+                    chosen[other] = x;
+                }
+            }
+            __syncthreads();
+        }
+    for (int i = threadIdx.x; i < p.k; i += kThreads) {
+        const bool there = i < n_chosen;
+        p.keys[query * p.k + i] = there ? (u32)(chosen[i] >> 32) : BS_FARTHEST;
+        p.rows[query * p.k + i] = there ? (long long)(u32)chosen[i] : -1;
+    }
+}
+
+struct DistanceParams {
+    const u32 *keys;
+    const long long *rows;
+    void *out; // int32, or float32 of Jaccard distances
+    long long size;
+    int metric, length; // 0 hamming, 1 jaccard, 2 dot
+};
+
+extern "C" __global__ void __launch_bounds__(kThreads) distances(const DistanceParams p)
+{
+    const long long i = (long long)blockIdx.x * kThreads + threadIdx.x;
+    if (i >= p.size)
+        return;
+    const u32 key = p.keys[i];
+    const bool there = p.rows[i] >= 0;
+    if (p.metric == 1)
+        ((float *)p.out)[i] = there ? bs_jaccard_of_key(key) : __uint_as_float(0x7f800000u);
+    else if (p.metric == 0)
+        ((int *)p.out)[i] = there ? (int)key : 2147483647;
+    else
+        ((int *)p.out)[i] = there ? p.length - 2 * (int)key : -2147483647 - 1;
+}
+
+struct OnesParams {
+    const uint4 *words; // n rows of `width` vectors
+    int *ones;
+    long long n;
+    int width;
+};
+
+// Eight lanes a row. Floor: reading the words once.
+extern "C" __global__ void __launch_bounds__(kThreads) row_ones(const OnesParams p)
+{
+    const long long row = ((long long)blockIdx.x * kThreads + threadIdx.x) >> 3;
+    int sum = 0;
+    if (row < p.n)
+        for (int i = threadIdx.x & 7; i < p.width; i += 8) {
+            const uint4 v = __ldg(p.words + row * p.width + i);
+            sum += __popc(v.x) + __popc(v.y) + __popc(v.z) + __popc(v.w);
+        }
+#pragma unroll
+    for (int by = 4; by; by >>= 1)
+        sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    if (row < p.n && (threadIdx.x & 7) == 0)
+        p.ones[row] = sum;
+}

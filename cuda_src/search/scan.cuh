@@ -1,0 +1,399 @@
+// A search's way from counts in registers to candidates in memory, the same for warps and warpgroups.
+//
+// A warp owns 16 queries (BS_MI times), whole rows of the tile of counts: what a row has found is its warp's alone. A count is compared
+// with what its row must have by one or two instructions, 16 of a thread together, with a test that lets too many pass but never too few.
+// What passes goes into a queue in shared memory; when the tile is through, it is tested exactly, 32 counts at a time. A row has room for a
+// few more candidates than k in global memory: when they fill it, the k best stay and the worst of them makes the test harder, here and,
+// through `limits`, in the other parts of the database.
+//
+// Compile-time: BS_JACCARD (counts are compared by fractions of the rows' ones, else by halves of them), BS_PAIRS (one test for all, and
+// what passes is a pair).
+#ifndef BITSPARSE_SEARCH_SCAN_CUH
+#define BITSPARSE_SEARCH_SCAN_CUH
+
+#include "common/neighbours.h"
+#include "common/ptx.cuh"
+
+#ifndef BS_MI
+#define BS_MI 1
+#endif
+
+// In the place of the ones of a row that is not to be found.
+constexpr int kExcluded = 1 << 20;
+constexpr int kQueue = 768; // of a warp; a group of counts takes up to 512
+constexpr int kGroup = 4; // blocks of 8 columns that are tested together
+
+struct ScanParams {
+    const u32 *queries, *database; // rows of `width` words
+    const int *query_ones, *ones; // of the database: negative for rows that are not to be found
+    const int *terms; // of the database, in whole tiles: what a count is compared with besides
+    u64 *entries; // (parts, n_queries, room): key << 32 | row
+    int *counts; // (parts, n_queries)
+    u32 *limits; // (n_queries): no answer has a larger key
+    int n_queries, n, width, k, room, jaccard;
+    int q_tiles, parts, part_tiles, n_tiles; // tiles of queries, parts of the database, tiles of a part and of all
+    // pairs
+    const int *windows; // first and last tile of the database for each tile of queries
+    int4 *pairs; // query, row, ones in common
+    u64 *found;
+    long long bound, room_pairs;
+    int weight, share, triangle;
+};
+
+#ifdef BS_JACCARD
+typedef float Quick;
+// Integers below 2^23 as the floats of the same bits: a multiply-add of these rounds to a whole unit, so counts need no conversion.
+BS_INLINE Quick quick_of(long long x)
+{
+    const int limited = (int)(x < -8000000 ? -8000000 : x > 8000000 ? 8000000 : x);
+    return __uint_as_float(limited < 0 ? 0x80000000u | (u32)-limited : (u32)limited);
+}
+BS_INLINE Quick quick_value(int count, int term, float share)
+{
+    return __fmaf_rn(-share, __uint_as_float((u32)term), __uint_as_float((u32)count));
+}
+BS_INLINE Quick larger(Quick a, Quick b) { return fmaxf(a, b); }
+#define BS_LOWEST __uint_as_float(0xff800000u)
+#define BS_HIGHEST __uint_as_float(0x7f800000u)
+#else
+typedef int Quick;
+BS_INLINE Quick quick_of(long long x) { return (int)(x < -8000000 ? -8000000 : x > 8000000 ? 8000000 : x); }
+BS_INLINE Quick quick_value(int count, int term, float) { return count + term; }
+BS_INLINE Quick larger(Quick a, Quick b) { return max(a, b); }
+#define BS_LOWEST (-2147483647 - 1)
+#define BS_HIGHEST 2147483647
+#endif
+
+// What a query must see next, and how many candidates it has.
+struct Row {
+    bs_nearer test;
+    u32 key; // no candidate above it gets in
+    int count, ones, valid;
+    int tightened; // in this tile: of equal keys, lower rows may still come
+};
+
+struct WarpMemory {
+    Row rows[16 * BS_MI];
+    u32 queue[kQueue]; // count << 14 | row << 9 | column
+    int queued;
+};
+
+BS_INLINE int lane_id() { return threadIdx.x & 31; }
+BS_INLINE u64 shuffled(u64 x, int by) { return __shfl_xor_sync(0xffffffffu, x, by); }
+
+struct Scanner {
+    const ScanParams &g;
+    WarpMemory &m;
+    int part, row0; // the warp's first query
+    Quick quick[BS_MI][2];
+    float share[BS_MI][2];
+    u32 polled;
+
+    __device__ __forceinline__ Scanner(const ScanParams &params, WarpMemory &memory)
+        : g(params), m(memory), part(0), row0(0), polled(BS_FARTHEST)
+    {
+    }
+
+    __device__ __forceinline__ u64 *entries_of(int i) const { return g.entries + ((long long)part * g.n_queries + row0 + i) * g.room; }
+
+    __device__ __forceinline__ void begin(int at_part, int first_row)
+    {
+        part = at_part, row0 = first_row;
+        __syncwarp();
+        if (lane_id() < 16 * BS_MI) {
+            Row row;
+            row.valid = row0 + lane_id() < g.n_queries;
+            row.count = row.tightened = 0;
+            row.ones = row.valid ? g.query_ones[row0 + lane_id()] : 0;
+            row.key = BS_FARTHEST;
+#ifdef BS_PAIRS
+            row.test.weight = g.weight, row.test.share = g.share, row.test.bound = g.share * (long long)row.ones + g.bound;
+#else
+            row.test.weight = row.test.share = 0, row.test.bound = 0;
+#endif
+            m.rows[lane_id()] = row;
+        }
+        if (lane_id() == 0)
+            m.queued = 0;
+        __syncwarp();
+        refresh();
+    }
+
+    // The quick tests of the rows of this lane's counts.
+    __device__ __forceinline__ void refresh()
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * BS_MI; i++) {
+            const Row &row = m.rows[(i >> 1) * 16 + (lane_id() >> 2) + 8 * (i & 1)];
+            const int w = row.test.weight;
+            const long long bound = row.test.bound;
+            Quick least = BS_LOWEST;
+#ifdef BS_JACCARD
+            share[i >> 1][i & 1] = w ? (float)row.test.share / (float)w : row.test.share;
+            // A unit for the rounding of the product, one for that of the fraction.
+            if (w || row.test.share)
+                least = quick_of((w ? bound / w : bound) - 2);
+#else
+            // Half of the ones is rounded down, which makes the term larger.
+            if (w)
+                least = quick_of((bound + (bound > 0)) / 2);
+#endif
+            quick[i >> 1][i & 1] = row.valid ? least : BS_HIGHEST;
+        }
+    }
+
+    // The tests of other parts of the database, asked for a tile earlier.
+    __device__ __forceinline__ void poll()
+    {
+#ifndef BS_PAIRS
+        if (lane_id() < 16 * BS_MI && row0 + lane_id() < g.n_queries)
+            polled = __ldcg(g.limits + row0 + lane_id());
+#endif
+    }
+
+    __device__ __forceinline__ void take_polled()
+    {
+#ifndef BS_PAIRS
+        const bool better = lane_id() < 16 * BS_MI && m.rows[lane_id() & (16 * BS_MI - 1)].key > polled;
+        if (!__any_sync(0xffffffffu, better))
+            return;
+        if (better) {
+            Row &row = m.rows[lane_id()];
+            row.key = polled;
+            row.test = bs_nearer_than(g.jaccard, polled, row.ones, 1);
+        }
+        __syncwarp();
+        refresh();
+#endif
+    }
+
+    // The k best of a full row stay: their last one is found bit by bit.
+    __device__ __forceinline__ void tighten(int i)
+    {
+        u64 *const entries = entries_of(i);
+        const int n = min(m.rows[i].count, g.room), lane = lane_id();
+        u64 any = 0, all = ~0ull;
+        for (int j = lane; j < n; j += 32) {
+            const u64 e = __ldcg(entries + j);
+            any |= e, all &= e;
+        }
+#pragma unroll
+        for (int by = 16; by; by >>= 1)
+            any |= shuffled(any, by), all &= shuffled(all, by);
+        u64 differing = any & ~all, known = all & ~differing, below = 0;
+        int need = g.k;
+        while (differing) {
+            const int bit = 63 - __clzll(differing);
+            const u64 one = 1ull << bit;
+            int zeros = 0;
+            for (int j = lane; j < n; j += 32)
+                zeros += __ldcg(entries + j) >> bit == known >> bit;
+            zeros = __reduce_add_sync(0xffffffffu, zeros);
+            differing &= ~one;
+            if (zeros >= need) {
+                if (zeros == need) {
+                    below = one - 1;
+                    break;
+                }
+            } else {
+                need -= zeros;
+                known |= one;
+            }
+            // Bits in which all agree are known already; those below belong to the next rounds.
+        }
+        const u64 last = known | below;
+        int kept = 0;
+        u64 worst = 0;
+        for (int j = 0; j < n; j += 32) {
+            const u64 e = j + lane < n ? __ldcg(entries + j + lane) : ~0ull;
+            const bool stays = j + lane < n && e <= last;
+            const u32 these = __ballot_sync(0xffffffffu, stays);
+            if (stays) {
+                entries[kept + __popc(these & ((1u << lane) - 1u))] = e;
+                worst = e > worst ? e : worst;
+            }
+            kept += __popc(these);
+            __syncwarp();
+        }
+#pragma unroll
+        for (int by = 16; by; by >>= 1) {
+            const u64 other = shuffled(worst, by);
+            worst = other > worst ? other : worst;
+        }
+        if (lane == 0) {
+            Row &row = m.rows[i];
+            row.count = kept;
+            const u32 key = (u32)(worst >> 32);
+            if (key <= row.key) {
+                row.key = key;
+                row.test = bs_nearer_than(g.jaccard, key, row.ones, 1);
+                row.tightened = 1;
+                atomicMin(g.limits + row0 + i, key);
+            }
+        }
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ void drain(int column0)
+    {
+        const int lane = lane_id(), queued = m.queued;
+#pragma unroll 1
+        for (int at = 0; at < queued; at += 32) {
+            bool pending = at + lane < queued;
+            const u32 code = pending ? m.queue[at + lane] : 0;
+            const int i = (code >> 9) & 31, count = (int)(code >> 14), row = column0 + (int)(code & 511u);
+            const int ones = pending && row < g.n ? __ldg(g.ones + row) : -1;
+            pending = pending && ones >= 0;
+#ifdef BS_PAIRS
+            pending = pending && !(g.triangle && row <= row0 + i);
+            const bs_nearer test = m.rows[i].test;
+            if (pending && (long long)test.weight * count - (long long)test.share * ones >= test.bound) {
+                const u64 place = atomicAdd(g.found, 1ull);
+                if (place < (u64)g.room_pairs)
+                    g.pairs[place] = make_int4(row0 + i, row, count, 0);
+            }
+#else
+#pragma unroll 1
+            while (__any_sync(0xffffffffu, pending)) {
+                if (pending) {
+                    Row &mine = m.rows[i];
+                    const bs_nearer test = mine.test;
+                    if ((long long)test.weight * count - (long long)test.share * ones < test.bound)
+                        pending = false;
+                    else {
+                        const int place = atomicAdd(&mine.count, 1);
+                        if (place < g.room) {
+                            entries_of(i)[place] = (u64)bs_key_of(g.jaccard, (u32)count, (u32)(mine.ones + ones)) << 32 | (u32)row;
+                            pending = false;
+                        }
+                    }
+                }
+                __syncwarp();
+                u32 full = __ballot_sync(0xffffffffu, lane < 16 * BS_MI && m.rows[lane & (16 * BS_MI - 1)].count >= g.room);
+                while (full) {
+                    tighten(__ffs(full) - 1);
+                    full &= full - 1;
+                }
+            }
+#endif
+        }
+        __syncwarp();
+        if (lane == 0)
+            m.queued = 0;
+        __syncwarp();
+        refresh();
+    }
+
+    // Behind a tile, of equal keys only higher rows can come, and these are not wanted.
+    __device__ __forceinline__ void settle()
+    {
+#ifndef BS_PAIRS
+        Row &row = m.rows[lane_id() & (16 * BS_MI - 1)];
+        const bool changes = lane_id() < 16 * BS_MI && row.tightened;
+        if (!__any_sync(0xffffffffu, changes))
+            return;
+        if (changes) {
+            row.test = bs_nearer_than(g.jaccard, row.key, row.ones, 0);
+            row.tightened = 0;
+        }
+        __syncwarp();
+        refresh();
+#endif
+    }
+
+    // What passes of 16 counts of each lane goes into the queue, which has room for all of them.
+    template <int blocks, class Term>
+    __device__ __forceinline__ void push(const int (&acc)[4 * blocks], int i, int group, Term term)
+    {
+        u32 passing = 0;
+#pragma unroll
+        for (int j = 0; j < kGroup; j++) {
+            const int2 t = term(group * kGroup + j);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                passing |= (u32)(quick_value(acc[4 * (group * kGroup + j) + e], e & 1 ? t.y : t.x, share[i][e >> 1]) >= quick[i][e >> 1])
+                           << (4 * j + e);
+        }
+        if (passing) {
+            int place = atomicAdd(&m.queued, __popc(passing));
+            const u32 here = (u32)(16 * i + (lane_id() >> 2)) << 9 | (u32)(8 * kGroup * group + 2 * (lane_id() & 3));
+#pragma unroll
+            for (int j = 0; j < kGroup; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (passing >> (4 * j + e) & 1)
+                        m.queue[place++] =
+                            ((u32)acc[4 * (group * kGroup + j) + e] << 14) + here + ((u32)(8 * (e >> 1)) << 9) + 8 * j + (e & 1);
+        }
+        __syncwarp();
+    }
+
+    // Counts of a tile: register 4 j + e of block i is query 16 i + r + 8 (e / 2), column 8 j + 2 t + e % 2 (r = lane / 4, t = lane % 4);
+    // `term(j)` are the terms of columns 8 j + 2 t and the next one. When the queue is full, it is emptied and the rest is looked at again.
+    template <int blocks, class Term> __device__ __forceinline__ void scan(const int (&acc)[BS_MI][4 * blocks], int column0, Term term)
+    {
+        constexpr int kGroups = blocks / kGroup * BS_MI;
+        int from = 0;
+        bool drained = false;
+        do {
+            int next = kGroups;
+            int queued = 0;
+#pragma unroll
+            for (int f = 0; f < kGroups; f++) {
+                const int i = f % BS_MI, group = f / BS_MI;
+                if (f < from || next < kGroups)
+                    continue;
+                Quick best0 = BS_LOWEST, best1 = BS_LOWEST;
+#pragma unroll
+                for (int j = group * kGroup; j < (group + 1) * kGroup; j++) {
+                    const int2 t = term(j);
+                    best0 = larger(quick_value(acc[i][4 * j], t.x, share[i][0]), best0);
+                    best1 = larger(quick_value(acc[i][4 * j + 2], t.x, share[i][1]), best1);
+                    best0 = larger(quick_value(acc[i][4 * j + 1], t.y, share[i][0]), best0);
+                    best1 = larger(quick_value(acc[i][4 * j + 3], t.y, share[i][1]), best1);
+                }
+                if (!__any_sync(0xffffffffu, best0 >= quick[i][0] || best1 >= quick[i][1]))
+                    continue;
+                if (queued > kQueue - 512) {
+                    next = f;
+                } else {
+                    push<blocks>(acc[i], i, group, term);
+                    queued = m.queued; // before the next vote, behind which others may add to it
+                }
+            }
+            if (queued) {
+                drain(column0);
+                drained = true;
+            }
+            from = next;
+        } while (from < kGroups);
+        if (drained)
+            settle();
+    }
+
+    __device__ __forceinline__ void end()
+    {
+#ifndef BS_PAIRS
+        if (lane_id() < 16 * BS_MI && m.rows[lane_id()].valid)
+            g.counts[(long long)part * g.n_queries + row0 + lane_id()] = m.rows[lane_id()].count;
+#endif
+        __syncwarp();
+    }
+};
+
+// What one block does at a time: a tile of queries against tiles first .. end - 1 of the database.
+struct Unit {
+    int q_tile, part, first, end;
+};
+
+BS_INLINE Unit unit_of(const ScanParams &g, int index)
+{
+    const int part = index / g.q_tiles, q_tile = index - part * g.q_tiles;
+#ifdef BS_PAIRS
+    return {q_tile, 0, g.windows[2 * q_tile], g.windows[2 * q_tile + 1]};
+#else
+    return {q_tile, part, part * g.part_tiles, min(g.n_tiles, (part + 1) * g.part_tiles)};
+#endif
+}
+
+#endif

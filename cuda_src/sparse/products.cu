@@ -1,0 +1,141 @@
+// Products of two sparse matrices of bits or integers, row by row: the columns of a row of the result are marked in a bitmap in shared
+// memory, a pass for as many columns as it holds. First the rows are counted, then, in memory of the right size, they are written.
+// Marks and integer sums come to the same in any order, so that the result has the same bits in every run.
+#include "sparse/build.cuh"
+
+struct ProductParams {
+    const Index *left, *left_columns;       // the left matrix
+    const Index *right, *right_columns;     // the right one
+    const void *left_values, *right_values; // int32 or int64; of bits none
+    i64 *starts;                            // counts one place on, then where the rows of the result start
+    Index *columns;
+    void *values; // zero at the start
+    i64 rows, cols;
+    int words, lanes, wide; // of the bitmap; threads that share a row of the right matrix; int64
+};
+
+// visit(entry of the left row, entry of the right matrix, column in this pass) for every product with columns from `first` on.
+template <class Visit> static __device__ __forceinline__ void products(const ProductParams &p, i64 row, i64 first, Visit visit)
+{
+    const int group = threadIdx.x / p.lanes, lane = threadIdx.x % p.lanes, groups = BS_THREADS / p.lanes;
+    const i64 width = 32 * (i64)p.words;
+    for (i64 e = p.left[row] + group; e < p.left[row + 1]; e += groups) {
+        const i64 k = p.left_columns[e];
+        i64 from = p.right[k], to = p.right[k + 1];
+        if (width < p.cols) {
+            from = first_from(p.right_columns, from, to, first);
+            to = first_from(p.right_columns, from, to, first + width);
+        }
+        for (i64 q = from + lane; q < to; q += p.lanes)
+            visit(e, q, (u32)(p.right_columns[q] - first));
+    }
+}
+
+// Mark the columns of one pass. All threads.
+static __device__ __forceinline__ void mark(const ProductParams &p, i64 row, i64 first, u32 *bitmap)
+{
+    for (int i = threadIdx.x; i < p.words; i += BS_THREADS)
+        bitmap[i] = 0;
+    __syncthreads();
+    products(p, row, first, [&](i64, i64, u32 column) {
+        const u32 bit = 1u << (column & 31);
+        if (!(*(volatile u32 *)(bitmap + (column >> 5)) & bit))
+            atomicOr(bitmap + (column >> 5), bit);
+    });
+    __syncthreads();
+}
+
+// The sum over all threads in front of this one, and in `total` that of all. `room` holds 9 integers; all threads.
+static __device__ __forceinline__ int sum_before(int mine, int *room, int *total)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int sum = mine;
+#pragma unroll
+    for (int step = 1; step < 32; step <<= 1) {
+        const int other = __shfl_up_sync(~0u, sum, step);
+        sum += lane >= step ? other : 0;
+    }
+    __syncthreads(); // the room may still be read
+    if (lane == 31)
+        room[warp] = sum;
+    __syncthreads();
+    int before = sum - mine, all = 0;
+#pragma unroll
+    for (int i = 0; i < BS_THREADS / 32; i++) {
+        before += i < warp ? room[i] : 0;
+        all += room[i];
+    }
+    *total = all;
+    return before;
+}
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS) count_products(const ProductParams p)
+{
+    extern __shared__ u32 bitmap[];
+    __shared__ int room[BS_THREADS / 32];
+    for (i64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
+        i64 found = 0;
+        if (p.left[row] < p.left[row + 1])
+            for (i64 first = 0; first < p.cols; first += 32 * (i64)p.words) {
+                mark(p, row, first, bitmap);
+                int mine = 0, total;
+                for (int i = threadIdx.x; i < p.words; i += BS_THREADS)
+                    mine += __popc(bitmap[i]);
+                sum_before(mine, room, &total);
+                found += total;
+            }
+        if (threadIdx.x == 0)
+            p.starts[row + 1] = found;
+        if (row == 0 && threadIdx.x == 0)
+            p.starts[0] = 0;
+    }
+}
+
+template <class Value>
+static __device__ __forceinline__ void add_products(const ProductParams &p, i64 row, i64 first, i64 start, const u32 *bitmap,
+                                                    const u32 *before)
+{
+    const Value *left = (const Value *)p.left_values, *right = (const Value *)p.right_values;
+    Value *values = (Value *)p.values + start;
+    products(p, row, first, [&](i64 e, i64 q, u32 column) {
+        const u32 place = before[column >> 5] + __popc(bitmap[column >> 5] & ((1u << (column & 31)) - 1u));
+        if constexpr (sizeof(Value) == 8)
+            atomicAdd((u64 *)values + place, (u64)left[e] * (u64)right[q]);
+        else
+            atomicAdd((u32 *)values + place, (u32)left[e] * (u32)right[q]);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, 4) fill_products(const ProductParams p)
+{
+    extern __shared__ u32 bitmap[];
+    __shared__ int room[BS_THREADS / 32];
+    u32 *before = bitmap + p.words; // columns of the row in front of each word, where there are values
+    const int share = (p.words + BS_THREADS - 1) / BS_THREADS;
+    for (i64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
+        i64 start = p.starts[row];
+        if (start == p.starts[row + 1])
+            continue;
+        for (i64 first = 0; first < p.cols; first += 32 * (i64)p.words) {
+            mark(p, row, first, bitmap);
+            const int from = min((int)threadIdx.x * share, p.words), to = min(from + share, p.words);
+            int mine = 0, total;
+            for (int i = from; i < to; i++)
+                mine += __popc(bitmap[i]);
+            int at = sum_before(mine, room, &total);
+            for (int i = from; i < to; i++) {
+                if (p.values)
+                    before[i] = at;
+                for (u32 left = bitmap[i]; left; left &= left - 1)
+                    p.columns[start + at++] = (Index)(first + 32 * (i64)i + __ffs(left) - 1);
+            }
+            __syncthreads();
+            if (p.values && p.wide)
+                add_products<i64>(p, row, first, start, bitmap, before);
+            else if (p.values)
+                add_products<int>(p, row, first, start, bitmap, before);
+            __syncthreads(); // the bitmap is cleared
+            start += total;
+        }
+    }
+}

@@ -1,0 +1,121 @@
+// The transpose of a canonical CSR pattern. Where the pattern may be its own, every entry looks for its mirror image; else entries are
+// sorted by column, eight bits at a time, each block keeping the order of what it has: no step depends on the order of atomics.
+// Floor: reading the columns, and writing the order and the rows.
+#include "sparse/build.cuh"
+
+struct TransposeParams {
+    const Index *indptr, *indices;
+    Index *order;
+    int *unlike;            // not zero once an entry has no mirror image
+    const Index *keys;      // columns in the order so far
+    const Index *ids;       // and whose they are; NULL: 0, 1, 2 and so on
+    Index *keys_out, *ids_out;
+    Index *counts;          // of each digit in each block, one place on, digit by digit
+    const Index *before;    // the sums of these counts
+    Index *starts;          // where columns start
+    i64 rows, cols, nnz, blocks;
+    int shift;
+};
+
+// Keys of a block, in rounds of a warp: each warp has its keys side by side.
+#define BS_DIGITS 256
+#define BS_ROUNDS 16
+#define BS_TILE (BS_THREADS * BS_ROUNDS)
+#define BS_WARPS (BS_THREADS / 32)
+
+// order[e] = where (j, i) is, if e is entry (i, j).
+extern "C" __global__ void __launch_bounds__(BS_THREADS) find_mirrors(const TransposeParams p)
+{
+    __shared__ i64 ends[2];
+    __shared__ int known;
+    if (threadIdx.x == 0)
+        known = *(volatile int *)p.unlike;
+    const i64 from = (i64)blockIdx.x * BS_CHUNK, to = from + BS_CHUNK < p.nnz ? from + BS_CHUNK : p.nnz;
+    rows_of_chunk(p.indptr, p.rows, from, to, ends);
+    if (known)
+        return;
+    const i64 low = ends[0], high = ends[1];
+    bool unlike = false;
+#pragma unroll 2
+    for (i64 e = from + threadIdx.x; e < to; e += BS_THREADS) {
+        const i64 row = last_start(p.indptr, low, high, e), col = p.indices[e];
+        const i64 end = p.indptr[col + 1], at = first_from(p.indices, p.indptr[col], end, row);
+        unlike = unlike || at == end || p.indices[at] != row;
+        p.order[e] = (Index)at;
+    }
+    if (unlike)
+        *p.unlike = 1;
+}
+
+// The digit of a key, and beyond the end none.
+static __device__ __forceinline__ int digit_of(const TransposeParams &p, i64 e)
+{
+    return e < p.nnz ? (int)(p.keys[e] >> p.shift) & (BS_DIGITS - 1) : BS_DIGITS;
+}
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS) count_digits(const TransposeParams p)
+{
+    __shared__ int counts[BS_DIGITS];
+    counts[threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (int i = 0; i < BS_ROUNDS; i++) {
+        const int digit = digit_of(p, (i64)blockIdx.x * BS_TILE + i * BS_THREADS + threadIdx.x);
+        if (digit < BS_DIGITS)
+            atomicAdd(counts + digit, 1);
+    }
+    __syncthreads();
+    p.counts[threadIdx.x * p.blocks + blockIdx.x + 1] = counts[threadIdx.x];
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        p.counts[0] = 0;
+}
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS) move_digits(const TransposeParams p)
+{
+    __shared__ int seen[BS_WARPS][BS_DIGITS];
+    __shared__ Index places[BS_WARPS][BS_DIGITS];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int w = 0; w < BS_WARPS; w++)
+        seen[w][threadIdx.x] = 0;
+    __syncthreads();
+    const i64 first = (i64)blockIdx.x * BS_TILE + warp * (BS_TILE / BS_WARPS) + lane;
+    int rank[BS_ROUNDS];
+#pragma unroll
+    for (int i = 0; i < BS_ROUNDS; i++) {
+        const int digit = digit_of(p, first + 32 * i);
+        const u32 alike = __match_any_sync(~0u, digit);
+        rank[i] = __popc(alike & ((1u << lane) - 1u));
+        if (digit < BS_DIGITS)
+            rank[i] += seen[warp][digit];
+        __syncwarp();
+        if (digit < BS_DIGITS && (alike >> lane) == 1u) // the last of them
+            seen[warp][digit] = rank[i] + 1;
+        __syncwarp();
+    }
+    __syncthreads();
+    Index place = p.before[threadIdx.x * p.blocks + blockIdx.x];
+#pragma unroll
+    for (int w = 0; w < BS_WARPS; w++) {
+        places[w][threadIdx.x] = place;
+        place += seen[w][threadIdx.x];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < BS_ROUNDS; i++) {
+        const i64 e = first + 32 * i;
+        const int digit = digit_of(p, e);
+        if (digit < BS_DIGITS) {
+            const Index to = places[warp][digit] + rank[i];
+            p.keys_out[to] = p.keys[e];
+            p.ids_out[to] = p.ids ? p.ids[e] : (Index)e;
+        }
+    }
+}
+
+// Where each column starts among sorted ones.
+extern "C" __global__ void __launch_bounds__(BS_THREADS) start_columns(const TransposeParams p)
+{
+    for (i64 c = (i64)blockIdx.x * BS_THREADS + threadIdx.x; c <= p.cols; c += (i64)gridDim.x * BS_THREADS)
+        p.starts[c] = (Index)first_from(p.keys, 0, p.nnz, c);
+}

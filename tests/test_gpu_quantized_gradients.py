@@ -1,0 +1,108 @@
+"""Sums and products in integers with their gradients on a GPU: the bits of the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from test_quantized_gradients import COLUMNS, ROWS, features, graph
+
+import bitsparse as bs
+from bitsparse import interop
+from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.quantized import vjp
+from bitsparse.ops.quantized.attention import Settings, attention_of_codes, attention_of_codes_vjp
+from bitsparse.ops.quantized.product import product_with_codes
+from bitsparse.ops.quantized.scaled import scaled_codes
+
+pytestmark = pytest.mark.gpu
+
+
+def there(x: Any) -> Any:
+    import cupy
+
+    return cupy.asarray(x)
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_and_their_gradients(bits: int, weighted: bool) -> None:
+    A = graph(1, np.random.default_rng(2).standard_normal if weighted else None)
+    row, col = np.linspace(0.5, 2, ROWS, dtype=np.float32), np.linspace(2, 0.25, COLUMNS, dtype=np.float32)
+    array = bs.TCTiledCSR(A.astype(np.float32)).with_scales(row, col)
+    array = array if weighted else array.with_values(None)
+    x, gradient = features(COLUMNS), features(ROWS, 3, (2, 5))
+    drawn = {"rounding": "stochastic", "seed": 3, "stream": 5}
+    for granularity in ("tensor", "node"):
+        for reduce in ("sum", "mean"):
+            for how in ({}, drawn):
+                given: Any = {"granularity": granularity, "reduce": reduce} | how
+                want = bs.quantized_spmm(array, x, bits, **given)
+                got = bs.quantized_spmm(array.to_device("cuda"), there(x), bits, **given)
+                np.testing.assert_array_equal(got.get(), want)
+                want = bs.quantized_spmm_vjp(array, gradient, bits, **given)
+                got = bs.quantized_spmm_vjp(array.to_device("cuda"), there(gradient), bits, **given)
+                np.testing.assert_array_equal(got.get(), want)
+
+
+def test_gradients_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, gradient = features(300), features(17, 2, (9,)), features(300, 3, (9,))
+    for how in ({}, {"rounding": "stochastic", "seed": 3, "stream": 5}):
+        want = bs.quantized_matmul_vjp(x, w, gradient, **how)
+        for piece in (vjp.PIECE, 128):  # rows that are multiplied piece by piece, and a rest
+            monkeypatch.setattr(vjp, "PIECE", piece)
+            got = bs.quantized_matmul_vjp(there(x), there(w), there(gradient), **how)
+            for one, other in zip(got, want, strict=True):
+                np.testing.assert_array_equal(one.get(), other)
+        monkeypatch.undo()
+
+
+def test_products_with_their_codes() -> None:
+    x, w = features(300), features(17, 2, (9,))
+    codes = bs.quantize(w, 8, scheme="symmetric", layout="rows")
+    for coding in (Coding(8, "nearest", 0, 0, -1, "rows"), Coding(8, "stochastic", 5, 7, -1, "rows")):
+        want = product_with_codes("test", x, codes, coding)
+        got = product_with_codes("test", there(x), codes.to_device("cuda"), coding)
+        np.testing.assert_array_equal(interop.as_array(got[0], "test")[0].get(), want[0])
+        np.testing.assert_array_equal(got[1].toarray().get(), want[1].toarray())
+        np.testing.assert_array_equal(got[1].scale.get(), want[1].scale)
+    x[3, 3] = np.nan
+    assert np.isnan(product_with_codes("test", there(x), codes.to_device("cuda"), coding)[0].get()).all()
+
+
+def test_what_is_not_finite_makes_all_of_it_nan() -> None:
+    A, x = graph(), features(COLUMNS)
+    x[4, 2] = np.inf
+    for bits in (8, 4):
+        made = bs.quantized_spmm(bs.TCTiledCSR(A).to_device("cuda"), there(x), bits).get()
+        assert np.isnan(made[np.diff(A.indptr) > 0]).all()
+
+
+@pytest.mark.parametrize(("heads", "width"), [(4, 32), (1, 41), (3, 5)])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_attention_of_codes(heads: int, width: int, dropout: float) -> None:
+    """The GPU gathers codes of 8 bits as they are, the CPU what they stand for; hubs are joined from pieces."""
+    rng = np.random.default_rng(heads)
+    dense = rng.random((50, 50)) < 0.1
+    dense[7] = True
+    dense[3] = False
+    array = bs.TCTiledCSR(dense | dense.T)
+    x, gradient = (rng.standard_normal((50, heads, width)).astype(np.float32) for _ in range(2))
+    ends = [rng.standard_normal((50, heads)).astype(np.float32) for _ in range(2)]
+    coding, how = Coding(8, "stochastic", 5, 7, -1, "rows"), Settings(0.2, dropout, 3 if dropout else None)
+
+    def both(place: Any, operand: Any) -> list[np.ndarray]:
+        family = interop.NUMPY if operand.device == "cpu" else interop.CUPY
+        codes = [scaled_codes("test", "x", place(part), family, coding) for part in (x, gradient)]
+        state = attention_of_codes(operand, codes[0], *map(place, ends), how)
+        made = attention_of_codes_vjp(operand, codes[0], tuple(map(place, ends)), place(gradient), codes[1], state, how)
+        return [part if isinstance(part, np.ndarray) else part.get() for part in (*state, *made)]
+
+    names = ("result", "lse", "share", "above", "x", "source", "target")
+    for name, got, want in zip(names, both(there, array.to_device("cuda")), both(np.asarray, array), strict=True):
+        assert got.shape == want.shape
+        # Products of a node's own rows are those of its gradient on a GPU, and of what its codes stand for on the CPU.
+        bound = 3e-2 if name in ("source", "target") else 1e-5
+        largest = max(1.0, float(np.abs(want[np.isfinite(want)]).max()))
+        np.testing.assert_allclose(got, want, rtol=bound, atol=bound * largest, err_msg=name)

@@ -1,0 +1,205 @@
+"""Full-graph training over ranks: gradients of one device, and of few bits on their way."""
+
+from __future__ import annotations
+
+import lowbit_networks
+import numpy as np
+import pytest
+
+from bitsparse import distributed as D
+from bitsparse.errors import DTypeError, ShapeError
+
+pytestmark = pytest.mark.torch
+
+
+def problem(nodes=43):
+    rng = np.random.default_rng(nodes)
+    pattern = lowbit_networks.random_graph(nodes, rng, 0.15)
+    directed = pattern.multiply(rng.random((nodes, nodes)) < 0.7).tocsr()
+    directed.eliminate_zeros()
+    return directed, rng.standard_normal((nodes, 6)).astype(np.float32), rng.integers(0, 3, nodes)
+
+
+def network(torch, sums):
+    """Two layers of a GCN around what sums over neighbours."""
+
+    class Net(torch.nn.Module):  # type: ignore[name-defined]
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
+
+        def forward(self, x):
+            return sums[1](self.second(torch.relu(sums[0](self.first(x)))))
+
+    # Seeds are the whole process's, and so are threads' networks: the caller makes one after the other.
+    return Net()
+
+
+def one_device(torch, normalisation, steps):
+    import bitsparse.torch as bst
+    from bitsparse import nn
+
+    matrix, x, labels = problem()
+    graph = bst.Graph(nn.Graph(matrix, normalisation).matrix)
+    net = network(torch, [lambda h: bst.spmm(graph, h)] * 2)
+    return trained(torch, net, torch.tensor(x), torch.tensor(labels), 1.0 / len(labels), steps, lambda p: None)
+
+
+def trained(torch, net, x, labels, factor, steps, reduce):
+    optimiser = torch.optim.SGD(net.parameters(), 0.5)
+    losses = []
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), labels, reduction="sum") * factor
+        loss.backward()
+        for parameter in net.parameters():
+            reduce(parameter)
+        optimiser.step()
+        losses.append(loss.item())
+    return losses, [p.detach().numpy().copy() for p in net.parameters()]
+
+
+def on_ranks(torch, size, normalisation, steps, way="auto", method="blocks", **options):
+    import bitsparse.torch as bst
+
+    matrix, x, labels = problem()
+    nets = [None] * size
+
+    def prepare(comm):
+        part = D.partition(matrix, comm, method=method)
+        graph = D.GraphShard(D.shard(matrix, part), normalisation, exchange=way)
+        return part, [bst.ShardedSum(graph, **options) for _ in range(2)]
+
+    group = D.local(size, timeout=60)
+    prepared = group.run(prepare)
+    nets = [network(torch, sums) for _, sums in prepared]
+
+    def train(comm):
+        part, sums = prepared[comm.rank]
+
+        # The communicator of this run: the group's threads are others, the ranks the same.
+        def reduce(parameter):
+            total = np.ascontiguousarray(parameter.grad.numpy())
+            comm.all_reduce(total)
+            parameter.grad.copy_(torch.from_numpy(total / comm.size))
+
+        mine = torch.tensor(part.take(x)), torch.tensor(part.take(labels))
+        losses, weights = trained(torch, nets[comm.rank], *mine, comm.size / len(labels), steps, reduce)
+        return losses, weights, [each.exchanged_bytes for each in sums], part
+
+    made = group.run(train)
+    return np.mean([losses for losses, *_ in made], axis=0), made[0][1], made
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("way", ["allgather", "halo"])
+@pytest.mark.parametrize("normalisation", ["gcn", "mean", "sum"])
+def test_floats_give_the_training_of_one_device(size, way, normalisation) -> None:
+    import torch
+
+    wanted, weights = one_device(torch, normalisation, 4)
+    for method in ("blocks", "metis"):
+        losses, mine, made = on_ranks(torch, size, normalisation, 4, way, method, bits=None)
+        assert np.allclose(losses, wanted, rtol=1e-4)
+        for one, other in zip(mine, weights, strict=True):
+            assert np.allclose(one, other, rtol=1e-3, atol=1e-5)
+        for _, others, *_ in made:
+            assert all(np.array_equal(one, other) for one, other in zip(mine, others, strict=True))
+
+
+@pytest.mark.parametrize("feedback", [False, True])
+def test_eight_bits_train_nearly_as_floats_and_carry_packed_words(feedback) -> None:
+    import torch
+
+    wanted, _ = one_device(torch, "gcn", 30)
+    runs = [on_ranks(torch, 3, "gcn", 30, "halo", bits=8, error_feedback=feedback) for _ in range(2)]
+    floats = on_ranks(torch, 3, "gcn", 30, "halo", bits=None)
+    for losses, weights, _ in runs:
+        assert abs(losses[-1] - wanted[-1]) < 0.02 * wanted[-1] and losses[-1] < 0.85 * losses[0]
+        assert all(np.array_equal(one, other) for one, other in zip(weights, runs[0][1], strict=True))
+    # A row of 8 or of 3 codes is one group of 16 bytes, a row of floats 4 bytes a column.
+    for (_, _, few, _), (_, _, many, _) in zip(runs[0][2], floats[2], strict=True):
+        assert [count // 16 * 4 * columns for count, columns in zip(few, (8, 3), strict=True)] == many
+
+
+@pytest.mark.parametrize(("bits", "times"), [(2, 16), (3, 8), (4, 8), (5, 4), (8, 4)])
+def test_codes_travel_in_the_smallest_field(bits, times) -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    matrix, _, _ = problem()
+
+    def carried(comm, bits):
+        part = D.partition(matrix, comm)
+        module = bst.ShardedSum(D.GraphShard(D.shard(matrix, part), "sum"), bits=bits)
+        x = torch.ones((module.graph.nodes, 64), requires_grad=True)
+        module(x).sum().backward()
+        return module.exchanged_bytes
+
+    few, many = (D.local(2).run(carried, each) for each in (bits, None))
+    assert [count * times for count in few] == many
+
+
+def test_codes_are_those_of_all_rows_on_one_device() -> None:
+    """On every number of ranks neighbours receive the same values, so that sums in the forward pass have the same bits."""
+    import torch
+
+    import bitsparse.torch as bst
+
+    matrix, x, _ = problem()
+
+    def sums(comm):
+        part = D.partition(matrix, comm)
+        module = bst.ShardedSum(D.GraphShard(D.shard(matrix, part), "sum"), bits=4, seed=9)
+        return part.gather(module(torch.tensor(part.take(x))).detach().numpy())
+
+    results = [D.local(size).run(sums)[0] for size in (1, 2, 4)]
+    assert all(np.array_equal(made, results[0]) for made in results)
+    assert not np.allclose(results[0], matrix.astype(np.float32) @ x, atol=1e-3)
+
+
+def test_error_feedback_returns_what_rounding_lost() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    matrix, x, _ = problem()
+
+    def totals(comm, feedback):
+        part = D.partition(matrix, comm)
+        module = bst.ShardedSum(D.GraphShard(D.shard(matrix, part), "sum"), bits=2, seed=1, error_feedback=feedback)
+        mine = torch.zeros((part.take(x).shape[0], 6), requires_grad=True)
+        sent = torch.tensor(part.take(x))
+        for _ in range(120):
+            (module(mine) * sent).sum().backward()
+        return part.gather(mine.grad.numpy() / 120)
+
+    exact = matrix.T.astype(np.float32) @ x
+    kept, lost = (np.abs(D.local(2).run(totals, feedback)[0] - exact).mean() for feedback in (True, False))
+    assert kept < 0.5 * lost
+
+
+def test_arguments_and_numbers_are_checked() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    matrix, x, _ = problem()
+
+    def call(comm, work):
+        part = D.partition(matrix, comm)
+        module = bst.ShardedSum(D.GraphShard(D.shard(matrix, part)))
+        assert repr(module).startswith("ShardedSum(")
+        return work(module, torch.tensor(part.take(x)))
+
+    for work, error, text in (
+        (lambda m, x: m(x[:-1]), ShapeError, "pass \\(rows, D\\)"),
+        (lambda m, x: m(x.double()), DTypeError, "x.float"),
+        (lambda m, x: m(x * float("nan")), ValueError, "NaN or infinity"),
+        (lambda m, x: bst.ShardedSum(m), DTypeError, "GraphShard"),
+        (lambda m, x: bst.ShardedSum(m.graph, bits=1), ValueError, "bits"),
+    ):
+        with pytest.raises(error, match=text):
+            D.local(2).run(call, work)
