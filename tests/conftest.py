@@ -20,6 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if not any((ROOT / "bitsparse" / "_ext" / f"bits{suffix}").exists() for suffix in EXTENSION_SUFFIXES):
     sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != ROOT]
 
+# JAX takes three quarters of a GPU's memory when it starts, which leaves none to tests beside it.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 # Reproducible runs and no verdict by the clock: the suite has no timed test.
 hypothesis.settings.register_profile(
     "bitsparse",

@@ -365,7 +365,7 @@ def test_codes_of_rows_too_long_for_31_bits_are_summed_in_floats() -> None:
     indptr, codes = rows("int32")[:70], rng.integers(0, 256, (90, 40))
     indices = rng.integers(0, 90, int(indptr[-1])).astype(np.int32)
     x = CodeFeatures(codes_to_words(codes, 8, "rows"), 40, 8, "unsigned", None, None)
-    want = host.gather(indptr, indices, x, width=30, strategy="afs")
+    want = host.gather(indptr, indices, x, Sampling(30, "afs"))
     there = x._replace(words=to_device(x.words))
     for longest in (30, 1 << 23):
         drawing = cuda().Drawing(to_device(indptr), (69, 90), indices.size, width=30, strategy="afs")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy_members import ABSENT, MEMBERS, REFUSED, SAME, Member
 from test_scipy_members import DTYPES, ENDS, STEPS, plain, sample
@@ -333,6 +333,7 @@ def alike(got: Any, want: Any) -> None:
 
 
 @settings(max_examples=80)
+@example("bool", (2, 2), ["setdiag"], 0)  # every entry is True, and stays a value
 @given(
     st.sampled_from([*DTYPES, "bits"]),
     st.tuples(st.integers(0, 12), st.integers(0, 12)),

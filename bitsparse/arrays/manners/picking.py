@@ -107,10 +107,7 @@ def _extent(found: Any) -> tuple[int, int]:
     """The smallest and the largest number, of a GPU in one look."""
     if (space := interop.namespace(found)) is np:
         return int(found.min()), int(found.max())
-    both = space.empty(2, found.dtype)
-    found.min(out=both[0])
-    found.max(out=both[1])
-    low, high = both.get().tolist()
+    low, high = space.stack((found.min(), found.max())).get().tolist()
     return low, high
 
 

@@ -108,6 +108,8 @@ def _with_diagonal(x: SparseArray, values: Any, k: Any) -> SparseArray:
     data = space.concatenate([as_bits(old)[kept], as_bits(new)]).view(dtype)
     coordinates = space.concatenate([rows[kept], at]), space.concatenate([cols[kept], at + k])
     build = type(x)((data, coordinates), shape=x.shape, index_dtype=x.index_dtype)
+    if made.values is not None and build.csr_arrays()[2] is None:  # all are True, as in a pattern
+        build = with_fields(build, data=space.ones(build.nnz, dtype))
     return with_fields(build, family=made.family)
 
 
