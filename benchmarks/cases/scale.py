@@ -215,6 +215,7 @@ def overlapped(size: str, bits: int | None) -> Prepared:
 
 
 # -- networks ---------------------------------------------------------------------------------------------------------
+@cache
 def _graph(size: str) -> tuple[Any, Any]:
     """The whole pattern on the CPU, and this rank's part of it."""
     indptr, indices = synthetic_csr(size_of(size), "communities")

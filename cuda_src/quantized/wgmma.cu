@@ -148,7 +148,8 @@ struct Consumer {
         }
     }
 
-    // Through the copy engine, while the next products run.
+    // Through the copy engine, while the next products run. All four warps of a warpgroup must come, as they wait for each other: not for
+    // parts, of which each warp has its own last one.
     __device__ __forceinline__ void store_bulk(int row0, int column0)
     {
         const StripStore strips(s.staging);

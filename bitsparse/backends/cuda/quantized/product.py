@@ -274,7 +274,9 @@ class QuantizedProduct:
                 absmax.fill(0)
                 p.absmax = absmax.data.ptr
             address = out.data.ptr
-            p.out, p.bulk = address, int(self.kernel == "wgmma" and p.n % 4 == 0 and address % 16 == 0)
+            # Of parts of the contraction axis each warp adds up its own rows, when it is the last: no warpgroup stores together.
+            bulk = self.kernel == "wgmma" and p.k_parts == 1 and p.n % 4 == 0 and address % 16 == 0
+            p.out, p.bulk = address, int(bulk)
             p.pairs = int(p.n % 2 == 0 and address % 8 == 0)
             if p.bulk and address != self._mapped:
                 p.y[:] = jit.tensor_map(address, (p.n, p.m, 1), (4 * p.n, 4 * p.m * p.n), (32, 64, 1))
