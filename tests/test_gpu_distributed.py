@@ -222,3 +222,23 @@ def test_streams_wait_for_each_other_where_the_host_does_not(way, overlap) -> No
     for rows, results in in_turn(3, work):
         for factor, result in enumerate(results, start=1):
             assert np.allclose(result, factor * wanted[rows], atol=1e-4)
+
+
+@pytest.mark.torch
+def test_collectives_of_pytorch_are_enqueued_on_cupys_stream(tmp_path) -> None:
+    import cupy
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        comm, array = D.from_torch(), cupy.arange(5, dtype=np.float32)
+        for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.ptds):
+            with stream, comm._on_stream("all_reduce", array) as (tensor,):
+                assert torch.cuda.current_stream().cuda_stream == stream.ptr
+                assert tensor.data_ptr() == array.data.ptr
+            with stream:
+                comm.all_reduce(array)
+                assert array.get().tolist() == [0, 1, 2, 3, 4]
+    finally:
+        dist.destroy_process_group()

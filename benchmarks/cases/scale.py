@@ -218,7 +218,8 @@ def overlapped(size: str, bits: int | None) -> Prepared:
 @cache
 def _graph(size: str) -> tuple[Any, Any]:
     """The whole pattern on the CPU, and this rank's part of it."""
-    indptr, indices = synthetic_csr(size_of(size), "communities")
+    made = synthetic_csr(size_of(size), "communities", device=device())  # far sooner on a GPU
+    indptr, indices = (interop.move(array, "cpu") for array in made)
     pattern = TCTiledCSR.from_arrays(indptr, indices, (indptr.size - 1,) * 2)
     part = distributed.partition((indptr, indices), communicator())
     return pattern, distributed.shard(pattern, part, device=device())

@@ -15,6 +15,10 @@ from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, who
 from bitsparse.errors import CommunicationError, DeviceError
 
 
+#: Addresses of the stream that CuPy and PyTorch begin with.
+_DEFAULT_STREAMS = (0, 1)
+
+
 class TorchCommunicator(Engine):
     """A process group of ``torch.distributed``; made by :func:`from_torch`."""
 
@@ -58,7 +62,9 @@ class TorchCommunicator(Engine):
             return
         index = int(device[5:])
         pointer = interop.require_cupy(operation).cuda.get_current_stream().ptr
-        stream = torch.cuda.ExternalStream(pointer, device=index)
+        # An external stream at address 0 would be a new one of PyTorch's, which waits for nothing.
+        is_default = pointer in _DEFAULT_STREAMS
+        stream = torch.cuda.default_stream(index) if is_default else torch.cuda.ExternalStream(pointer, device=index)
         with torch.cuda.device(index), torch.cuda.stream(stream), self._during(operation, errors):
             yield [torch.from_dlpack(array) for array in arrays]
 
