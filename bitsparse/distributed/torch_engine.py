@@ -14,7 +14,6 @@ from bitsparse import _check, interop
 from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, who
 from bitsparse.errors import CommunicationError, DeviceError
 
-
 #: Addresses of the stream that CuPy and PyTorch begin with.
 _DEFAULT_STREAMS = (0, 1)
 
