@@ -2,10 +2,11 @@
 
 The table's rows are what the assembler says of each compiled variant; ``--json`` prints one object::
 
-    {"nvrtc": "13.0", "cache": folder, "seconds": wall, "spilling": variants that spill,
-     "kernels": [{"arch", "source", "function", "constants", "registers", "spilled_bytes", "cubin_bytes", "seconds"}, ...]}
+    {"nvrtc": "13.0", "cache": folder, "seconds": wall, "spilling": variants that spill, "serialized": variants that wait,
+     "kernels": [{"arch", "source", "function", "constants", "registers", "spilled_bytes", "serialized", "cubin_bytes",
+                  "seconds"}, ...]}
 
-The exit code is 1 if a variant spills registers.
+The exit code is 1 if a variant spills registers, or its warpgroups' products wait for each other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NATIVE = "native"
 
 DESCRIPTION = (
     "Compile every GPU kernel into the cache, so that nothing is compiled at the first call. Needs NVRTC (pip install "
-    "'bitsparse[cuda13]') but no GPU. Exit code 1: a kernel spills registers."
+    "'bitsparse[cuda13]') but no GPU. Exit code 1: a kernel spills registers, or has its warpgroups' products wait for each other."
 )
 
 
@@ -78,14 +79,17 @@ def run(args: argparse.Namespace) -> int:
                 print(_row(kernels[-1]), flush=True)
     seconds = round(time.perf_counter() - start, 2)
     spilling = sum(kernel["spilled_bytes"] > 0 for kernel in kernels)
+    serialized = sum(kernel["serialized"] for kernel in kernels)
     if args.json:
         facts = {"nvrtc": nvrtc, "cache": str(jit.cache_dir()), "seconds": seconds, "spilling": spilling}
+        facts["serialized"] = serialized
         print(json.dumps(facts | {"kernels": kernels}))
     else:
         size = sum(kernel["cubin_bytes"] for kernel in kernels)
         spills = f"{spilling} of them SPILL registers" if spilling else "none spills registers"
-        print(f"\n{len(kernels)} variants, {spills}; {size / 1e6:.1f} MB in {seconds:.1f} s")
-    return int(spilling > 0)
+        waits = f"{serialized} have products that WAIT for each other, " if serialized else ""
+        print(f"\n{len(kernels)} variants, {waits}{spills}; {size / 1e6:.1f} MB in {seconds:.1f} s")
+    return int(spilling + serialized > 0)
 
 
 def _record(one: jit.Compiled) -> dict[str, Any]:
@@ -96,6 +100,7 @@ def _record(one: jit.Compiled) -> dict[str, Any]:
         "constants": dict(one.variant.defines),
         "registers": one.registers,
         "spilled_bytes": one.spilled,
+        "serialized": one.serialized,
         "cubin_bytes": one.path.stat().st_size,
         "seconds": round(one.seconds, 3),
     }

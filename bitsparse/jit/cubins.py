@@ -21,9 +21,9 @@ from bitsparse.interop.devices import require_cupy
 #: Every architecture that a release is checked against.
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 #: Version of how files lie in the cache. It goes into their names, so that files of other versions are not read.
-_LAYOUT = "2"
+_LAYOUT = "3"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
-_RESOURCES = re.compile(r"bytes stack frame|registers|spill")
+_RESOURCES = re.compile(r"bytes stack frame|registers|spill|are serialized")
 
 
 class Variant(NamedTuple):
@@ -266,7 +266,7 @@ class Compiled(NamedTuple):
     path : Path
         The cubin in the cache.
     log : str
-        What the assembler said about registers and spills.
+        What the assembler said about registers, spills and products that it serialised.
     seconds : float
         Hardly more than nothing for a cubin that was there already.
     """
@@ -295,6 +295,11 @@ class Compiled(NamedTuple):
     def spilled(self) -> int:
         """Bytes that spilling stores and loads, over all functions of the file."""
         return sum(int(n) for n in re.findall(r"(\d+) bytes spill", self.log))
+
+    @property
+    def serialized(self) -> bool:
+        """Whether products of Hopper's warpgroups wait for each other, as the assembler makes them where one stands behind a branch."""
+        return "are serialized" in self.log
 
 
 def compile_all(archs: Iterable[str], chosen: Iterable[Variant], jobs: int = 1) -> Iterator[Compiled]:

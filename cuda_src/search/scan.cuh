@@ -41,6 +41,7 @@ struct ScanParams {
 };
 
 #ifdef BS_JACCARD
+constexpr int kJaccard = 1;
 typedef float Quick;
 // Integers below 2^23 as the floats of the same bits: a multiply-add of these rounds to a whole unit, so counts need no conversion.
 BS_INLINE Quick quick_of(long long x)
@@ -56,6 +57,7 @@ BS_INLINE Quick larger(Quick a, Quick b) { return fmaxf(a, b); }
 #define BS_LOWEST __uint_as_float(0xff800000u)
 #define BS_HIGHEST __uint_as_float(0x7f800000u)
 #else
+constexpr int kJaccard = 0;
 typedef int Quick;
 BS_INLINE Quick quick_of(long long x) { return (int)(x < -8000000 ? -8000000 : x > 8000000 ? 8000000 : x); }
 BS_INLINE Quick quick_value(int count, int term, float) { return count + term; }
@@ -160,7 +162,7 @@ struct Scanner {
         if (better) {
             Row &row = m.rows[lane_id()];
             row.key = polled;
-            row.test = bs_nearer_than(g.jaccard, polled, row.ones, 1);
+            row.test = bs_nearer_than(kJaccard, polled, row.ones, 1);
         }
         __syncwarp();
         refresh();
@@ -226,7 +228,7 @@ struct Scanner {
             const u32 key = (u32)(worst >> 32);
             if (key <= row.key) {
                 row.key = key;
-                row.test = bs_nearer_than(g.jaccard, key, row.ones, 1);
+                row.test = bs_nearer_than(kJaccard, key, row.ones, 1);
                 row.tightened = 1;
                 atomicMin(g.limits + row0 + i, key);
             }
@@ -263,7 +265,7 @@ struct Scanner {
                     else {
                         const int place = atomicAdd(&mine.count, 1);
                         if (place < g.room) {
-                            entries_of(i)[place] = (u64)bs_key_of(g.jaccard, (u32)count, (u32)(mine.ones + ones)) << 32 | (u32)row;
+                            entries_of(i)[place] = (u64)bs_key_of(kJaccard, (u32)count, (u32)(mine.ones + ones)) << 32 | (u32)row;
                             pending = false;
                         }
                     }
@@ -293,7 +295,7 @@ struct Scanner {
         if (!__any_sync(0xffffffffu, changes))
             return;
         if (changes) {
-            row.test = bs_nearer_than(g.jaccard, row.key, row.ones, 0);
+            row.test = bs_nearer_than(kJaccard, row.key, row.ones, 0);
             row.tightened = 0;
         }
         __syncwarp();
@@ -333,8 +335,32 @@ struct Scanner {
     template <int blocks, class Term> __device__ __forceinline__ void scan(const int (&acc)[BS_MI][4 * blocks], int column0, Term term)
     {
         constexpr int kGroups = blocks / kGroup * BS_MI;
+        // Of each group the largest of the row's counts, which are all that is looked at where nothing passes: one vote a tile.
+        Quick best[kGroups][2], most[BS_MI][2];
+#pragma unroll
+        for (int i = 0; i < BS_MI; i++)
+            most[i][0] = most[i][1] = BS_LOWEST;
+#pragma unroll
+        for (int f = 0; f < kGroups; f++) {
+            const int i = f % BS_MI, group = f / BS_MI;
+            best[f][0] = best[f][1] = BS_LOWEST;
+#pragma unroll
+            for (int j = group * kGroup; j < (group + 1) * kGroup; j++) {
+                const int2 t = term(j);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    best[f][e >> 1] = larger(quick_value(acc[i][4 * j + e], e & 1 ? t.y : t.x, share[i][e >> 1]), best[f][e >> 1]);
+            }
+            most[i][0] = larger(best[f][0], most[i][0]);
+            most[i][1] = larger(best[f][1], most[i][1]);
+        }
+        bool passes = false;
+#pragma unroll
+        for (int i = 0; i < BS_MI; i++)
+            passes |= most[i][0] >= quick[i][0] || most[i][1] >= quick[i][1];
+        if (!__any_sync(0xffffffffu, passes))
+            return;
         int from = 0;
-        bool drained = false;
         do {
             int next = kGroups;
             int queued = 0;
@@ -343,16 +369,7 @@ struct Scanner {
                 const int i = f % BS_MI, group = f / BS_MI;
                 if (f < from || next < kGroups)
                     continue;
-                Quick best0 = BS_LOWEST, best1 = BS_LOWEST;
-#pragma unroll
-                for (int j = group * kGroup; j < (group + 1) * kGroup; j++) {
-                    const int2 t = term(j);
-                    best0 = larger(quick_value(acc[i][4 * j], t.x, share[i][0]), best0);
-                    best1 = larger(quick_value(acc[i][4 * j + 2], t.x, share[i][1]), best1);
-                    best0 = larger(quick_value(acc[i][4 * j + 1], t.y, share[i][0]), best0);
-                    best1 = larger(quick_value(acc[i][4 * j + 3], t.y, share[i][1]), best1);
-                }
-                if (!__any_sync(0xffffffffu, best0 >= quick[i][0] || best1 >= quick[i][1]))
+                if (!__any_sync(0xffffffffu, best[f][0] >= quick[i][0] || best[f][1] >= quick[i][1]))
                     continue;
                 if (queued > kQueue - 512) {
                     next = f;
@@ -361,14 +378,11 @@ struct Scanner {
                     queued = m.queued; // before the next vote, behind which others may add to it
                 }
             }
-            if (queued) {
+            if (queued)
                 drain(column0);
-                drained = true;
-            }
             from = next;
         } while (from < kGroups);
-        if (drained)
-            settle();
+        settle();
     }
 
     __device__ __forceinline__ void end()

@@ -120,15 +120,14 @@ struct Consumer {
             const u32 queries = rows + kBytesRows + kBytesTerms;
 #endif
             const u64 a = wgmma_descriptor(queries + group * 64 * kRowBytes), d = wgmma_descriptor(rows);
-            const int steps = min(4, (g.width + 7) / 8 - 4 * kb);
             barrier_wait(b.full + ring.stage * 8, ring.phase);
             wgmma_fence();
+            // Always four: what TMA puts behind the last word is zero, and behind a branch the assembler has each one wait for the one before.
 #pragma unroll
             for (int step = 0; step < 4; step++) {
-                if (step == steps - 1) // a group of its own
+                if (step == 3) // a group of its own
                     wgmma_commit();
-                if (step < steps)
-                    Wgmma<4>::run(acc[0], a + 2 * step, d + 2 * step, kb + step);
+                Wgmma<4>::run(acc[0], a + 2 * step, d + 2 * step, kb + step);
             }
             wgmma_commit();
             if (held >= 0) {
