@@ -27,6 +27,11 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="interruptions are se
 _IMPORTS = "import sys\nfrom bitsparse import cli\nfrom bitsparse.cli import run\n"
 
 
+def _hears() -> None:
+    """In the new process: a suite that a script started in the background ignores interruptions, and hands that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupted(script: str, folder: Path, imports: str = _IMPORTS) -> tuple[int, str]:
     """Status and stderr of a script that is interrupted once it has said that it is ready."""
     code = imports + script
@@ -38,6 +43,7 @@ def interrupted(script: str, folder: Path, imports: str = _IMPORTS) -> tuple[int
         text=True,
         cwd=folder,
         env=environment,
+        preexec_fn=_hears,
     ) as process:
         try:
             assert process.stdout is not None
