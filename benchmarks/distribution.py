@@ -20,12 +20,15 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "distributions.md"
 #: Suites of the library, as opposed to figures and tables of a paper, which have pages of their own.
-SUITES = ("gemm", "spmm", "binary", "sampled", "cluster", "training", "host", "manners")
+SUITES = ("gemm", "spmm", "binary", "sampled", "cluster", "training", "host", "manners", "nearest", "scale")
+#: Machines whose records are runs with ``--quick``: fewer repetitions.
+QUICK = ("h100", "h100-x2", "h100-x4")
 _HEAD = """# All cells of every suite
 
 Peer's time over ours, for every record of the suites; above 1 ours is the faster one. Made by
 `python3 benchmarks/distribution.py` of the records under `benchmarks/results/`; do not edit it here.
 Where the peer is the library itself, the row says so: what is compared then is one way of ours with another.
+In suite scale the peer may be one device: the ratio is then what more devices bring.
 """
 #: Of features, or of features, adjacency and result; the two networks of suite cluster.
 _PRECISION = re.compile(r"fp\d+|bf16|tf32|f32|[bf]{3}|int\d|gcn|gin")
@@ -48,7 +51,9 @@ def page(folder: Path) -> str:
             if rows:
                 lines = (_COLUMNS, ("---", "---", *["---:"] * 6, "---"), *rows)
                 table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-                parts.append(f"## Suite {suite}, {path.parent.name}\n\n{table}")
+                machine = path.parent.name
+                protocol = ", quick protocol" if machine in QUICK else ""
+                parts.append(f"## Suite {suite}, {machine}{protocol}\n\n{table}")
     return "\n".join(parts)
 
 

@@ -4,7 +4,8 @@
     python3 benchmarks/scale_table.py FILE [FILE ...]
 
 With a GPU to each rank NCCL carries arrays; without one gloo does, over small graphs, to see that the cases run. Without ``torchrun`` there
-is one rank. The first rank writes the records. **On several GPUs nothing was measured yet.**
+is one rank. The first rank writes the records. Those of two and four H100 (``results/h100-x2`` and ``h100-x4``, with ``--quick``) are of
+some of the cases: none of ``-weak``, ``scale-cluster-...``, ``scale-training-...`` and ``scale-memory-map-...``.
 
 - Every call is made by all ranks together, from idle devices and a barrier to idle devices; the slowest rank counts, and of its times the
   median of 9 (3 with ``--quick``) after two that are not timed. ``params`` have the ranks, the engine and the exchange.
