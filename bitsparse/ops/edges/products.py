@@ -87,7 +87,8 @@ def _tile_height(operand: CSROperand, key: EdgeKey, dtype: np.dtype[Any]) -> int
         return 0
     shared = {height: shared_columns(operand, height) for height in (8, 16, 32)}
     kind = choice.Kind(dtype, key.columns, precision=key.precision)
-    height: int = tiles.taken(possible, choice.estimates(kind, operand.shape, operand.nnz, shared))
+    row_bytes = key.columns * dtype.itemsize
+    height: int = tiles.taken(possible, row_bytes, choice.estimates(kind, operand.shape, operand.nnz, shared))
     return height
 
 

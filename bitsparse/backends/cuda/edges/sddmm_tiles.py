@@ -21,6 +21,11 @@ _WELCOME, _MOST_SHARED = 72 << 10, 96 << 10
 DotTilesParams = jit.struct(_SOURCE, "DotTilesParams")
 
 
+#: Bytes of a row from which tiles pay. On an H100 they took 1.24 and 0.99 of the other kernel's speed at 128 columns of float32 (COLLAB,
+#: ss_pkustk04; that kernel on an H200), 0.97 and 0.69 at 64, 0.59 and 0.50 at 16: a window's rows of x come first, whatever their length.
+LEAST_BYTES = 512
+
+
 def constants(dtype: str, height: int, vectors: int, precision: str = "tf32") -> dict[str, int]:
     """With what ``edges/sddmm_tiles.cu`` is compiled, for parts of rows of so many vectors of 16 bytes.
 
@@ -67,17 +72,18 @@ def heights(op: str, dtype: str, columns: int, heads: int, cols: int) -> tuple[i
     return (16, 32) if shared_bytes(dtype, 32, part // 16) <= _WELCOME else (16,)
 
 
-def taken(possible: Collection[int], estimates: Iterable[Estimate]) -> int:
+def taken(possible: Collection[int], row_bytes: int, estimates: Iterable[Estimate]) -> int:
     """Height of the windows that are taken, 0 for another kernel, where kernels of the sparse product are estimated so, the quickest first.
 
-    It gathers the same rows. Waits for times of its own.
+    It gathers the same rows, of so many bytes.
 
     Examples
     --------
-    >>> taken((16,), [Estimate("tiles", 32, 2.0), Estimate("tiles", 16, 3.0), Estimate("csr", 0, 4.0)])
-    16
+    >>> estimates = [Estimate("tiles", 32, 2.0), Estimate("tiles", 16, 3.0), Estimate("csr", 0, 4.0)]
+    >>> taken((16,), 512, estimates), taken((16,), 256, estimates)
+    (16, 0)
     """
-    for found in estimates:
+    for found in estimates if row_bytes >= LEAST_BYTES else ():
         if found.kernel != "tiles":
             return 0
         if found.height in possible:
