@@ -485,7 +485,7 @@ def in_turn(parts):
 @pytest.mark.parametrize("way", METHODS)
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_what_comes_back_is_added_in_the_order_of_the_ranks(way, size):
-    """Magnitudes differ so much that another order has other bits; ranks have different numbers of rows, and slots nobody reads hold NaN."""
+    """Magnitudes differ so much that another order has other bits; what is sent back for padding counts nowhere, even NaN."""
     matrix = graph()
 
     def work(a, part):
@@ -494,7 +494,9 @@ def test_what_comes_back_is_added_in_the_order_of_the_ranks(way, size):
         made = []
         for dtype in (np.float32, np.float64, np.int64):
             sent = np.full((exchange.slots, 2, 3), np.nan if dtype != np.int64 else 1 << 60).astype(dtype)
-            sent[asked] = (rng.standard_normal((asked.size, 2, 3)) * 10.0 ** rng.integers(0, 8, (asked.size, 2, 3))).astype(dtype)
+            sent[asked] = (
+                rng.standard_normal((asked.size, 2, 3)) * 10.0 ** rng.integers(0, 8, (asked.size, 2, 3))
+            ).astype(dtype)
             whole = np.zeros((41, 2, 3), dtype)
             names = np.union1d(a.columns, np.arange(41)[part.rows()])
             whole[names] = sent[asked]

@@ -165,7 +165,9 @@ def test_sharded_sums_on_a_gpu_are_those_of_the_cpu(way, normalisation) -> None:
             else:
                 assert np.array_equal(mine[0], other[0])
             # Gradients are summed in float32 first; a bit of one may fall into the next code.
-            assert np.allclose(mine[1], other[1], atol=2 * np.abs(other[1]).max() / (127 if bits == 8 else 7 if bits else 1e5))
+            assert np.allclose(
+                mine[1], other[1], atol=2 * np.abs(other[1]).max() / (127 if bits == 8 else 7 if bits else 1e5)
+            )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

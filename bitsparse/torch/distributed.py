@@ -12,9 +12,10 @@ from torch.autograd.function import once_differentiable
 from bitsparse import _check, interop, ops
 from bitsparse._communicator import who
 from bitsparse.arrays import BitTensor, TCTiledCSR
+from bitsparse.arrays.inside import with_words
 from bitsparse.distributed.exchange import Exchange
 from bitsparse.distributed.graphs import GraphShard
-from bitsparse.distributed.operands import Gathering, row_bytes
+from bitsparse.distributed.operands import row_bytes
 from bitsparse.distributed.rounding import drawn_codes, field_bits
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.operands.sparse import as_csr
@@ -123,7 +124,7 @@ class ShardedSum(nn.Module):
             return exchange(x)
         first = self.graph.shard.part.rows().start * x.shape[1]
         codes = drawn_codes(x, self.bits, self._largest(x), first, self.seed, call % _BACKWARD)
-        return Gathering("ShardedSum", self.graph.shard, exchange)("x", codes)
+        return with_words(codes, exchange(codes.words), (exchange.slots, x.shape[1]), -1, codes.layout)
 
     def send_back(self, exchange: Exchange, gradient: Any, call: int) -> Any:
         """The sums of all ranks' gradients of this rank's rows, from those of the slots."""

@@ -84,7 +84,7 @@ def step_of(function: str, name: str, x: Any, bits: int) -> Any:
 
 
 def magnitudes(x: Any, of_rows: bool) -> Any:
-    """The largest magnitude of floats, () or that of each row (M, 1), as float32 where they lie; NaN or infinity if something is not finite.
+    """The largest magnitude of floats, () or that of each row (M, 1), as float32 where they lie; NaN or infinite if one of them is.
 
     Examples
     --------

@@ -65,6 +65,9 @@ def _moved(params: Any, values: Any, count: int) -> Arrays:
     room = cupy.empty((count, *bits.shape[1:]), bits.dtype)
     params.values, params.out, params.unit = bits.data.ptr, room.data.ptr, bits.dtype.itemsize
     params.words = math.prod(bits.shape[1:])
+    item = params.unit * params.words
+    if item % 8 == 0 and bits.data.ptr % 8 == 0:  # twice the bytes in flight of words of 32 bits
+        params.unit, params.words = 8, item // 8
     return values, bits, room
 
 
@@ -80,9 +83,6 @@ def gather(values: Any, order: Any) -> Any:
         order = jit.require_cupy("gather").ascontiguousarray(order, dtype=np.int64)
     params = EntryParams(order=order.data.ptr, count=order.size)
     moved = _moved(params, values, order.size)
-    item = params.unit * params.words
-    if item % 8 == 0 and (params.values | params.out) % 8 == 0:  # rows of features: twice the bytes in flight of words of 32 bits
-        params.unit, params.words = 8, item // 8
     params.lanes = lanes_for(params.words, 1)
     launch(_SOURCE, "gather_items", order.dtype, streaming(order.size * params.lanes), params)
     return _of_kind(moved)
