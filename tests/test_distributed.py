@@ -492,11 +492,12 @@ def test_what_comes_back_is_added_in_the_order_of_the_ranks(way, size):
         exchange, rng = a.exchange(way), np.random.default_rng(a.comm.rank)
         asked = exchange.slots_of(np.union1d(a.columns, np.arange(41)[part.rows()]))
         made = []
-        for dtype in (np.float32, np.float64, np.int64):
-            sent = np.full((exchange.slots, 2, 3), np.nan if dtype != np.int64 else 1 << 60).astype(dtype)
-            sent[asked] = (
-                rng.standard_normal((asked.size, 2, 3)) * 10.0 ** rng.integers(0, 8, (asked.size, 2, 3))
-            ).astype(dtype)
+        for dtype in (np.float32, np.float64, np.int64, np.int16):
+            shape = asked.size, 2, 3
+            values = rng.standard_normal(shape) * 10.0 ** rng.integers(0, 8, shape)
+            is_float = np.dtype(dtype).kind == "f"
+            sent = np.full((exchange.slots, 2, 3), np.nan if is_float else 7, dtype)
+            sent[asked] = values if is_float else np.sign(values) * 99
             whole = np.zeros((41, 2, 3), dtype)
             names = np.union1d(a.columns, np.arange(41)[part.rows()])
             whole[names] = sent[asked]
