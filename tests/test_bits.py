@@ -11,6 +11,7 @@ from cases import ENCODINGS, FORMATS, INTEGERS, MEMORY, dtype_of, floats, intege
 
 import bitsparse as bs
 from bitsparse.backends import reference
+from bitsparse.backends.host.bits import pack as host_bits
 from bitsparse.backends.reference import scalar
 from bitsparse.backends.reference.bits import pack as reference_bits
 
@@ -367,3 +368,43 @@ def test_reference_pack_of_wide_integers_keeps_low_bits() -> None:
         words, x.shape, 9, axis=-1, layout="planes", encoding="signed", dtype=np.dtype(np.int64)
     )
     assert back.tolist() == [[((int(v) + 256) % 512) - 256 for v in row] for row in x]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("columns", [1, 3, 47, 128, 341, 512, 513])
+def test_rows_that_are_quantised_together_have_the_codes_of_one_long_row(columns, dtype):
+    """Codes of rows share a chunk where one grid holds for all; random bits go by the index, and pads of every row are zero."""
+    x = np.random.default_rng(columns).standard_normal((133, columns)).astype(dtype)
+    for rounding, bits, layout in (("nearest", 3, "planes"), ("stochastic", 8, "rows"), ("stochastic", 4, "rows")):
+        how = {
+            "scheme": "symmetric",
+            "rounding": rounding,
+            "seed": 1 if rounding == "stochastic" else None,
+            "range": 2.0,
+        }
+        made = bs.quantize(x, bits, layout=layout, first_index=5, **how)
+        long = bs.quantize(x.reshape(1, -1), bits, layout=layout, first_index=5, **how)
+        assert np.array_equal(made.toarray(), long.toarray().reshape(x.shape))
+        assert np.array_equal(made.words, bs.pack_bits(made.toarray(), bits, encoding="signed", layout=layout).words)
+
+
+@pytest.mark.parametrize("scheme", ["symmetric", "affine"])
+def test_short_rows_with_grids_of_their_own_are_quantised_apart(scheme):
+    x = (
+        np.random.default_rng(0).standard_normal((70, 5)).astype(np.float32)
+        * np.arange(1, 71, dtype=np.float32)[:, None]
+    )
+    rows = bs.quantize(x, 8, scheme=scheme, granularity="row")
+    for i in range(70):
+        assert np.array_equal(rows.toarray()[i], bs.quantize(x[i : i + 1], 8, scheme=scheme).toarray()[0])
+    columns = bs.quantize(x.T.copy(), 8, scheme=scheme, granularity="col")
+    assert np.array_equal(columns.toarray().T, rows.toarray())
+
+
+def test_short_rows_whose_offset_or_divisor_alone_differs_are_quantised_apart():
+    x = np.random.default_rng(0).standard_normal((70, 5)).astype(np.float32)
+    one, rows = np.ones((), np.float32), np.linspace(0.1, 2, 70, dtype=np.float32)[:, None]
+    grid = {"multiplier": 9.0, "qmin": 0, "qmax": 15, "rounding": "nearest", "seed": 0, "stream": 0, "axis": -1}
+    for offset, divisor in ((one, rows), (rows, one), (rows.T[:, :5], one), (one, rows.T[:, :5])):
+        how = grid | {"offset": offset, "divisor": divisor, "layout": "rows"}
+        assert np.array_equal(host_bits.quantize(x, 4, **how), reference_bits.quantize(x, 4, **how))

@@ -472,3 +472,78 @@ def test_members_of_shards_and_partitions():
 
     shards = D.local(2).run(work)
     assert sum(a.nnz for a in shards) == matrix.nnz
+
+
+def in_turn(parts):
+    """Parts added in the order in which they come, one rounding for each."""
+    total = np.zeros_like(parts[0])
+    for part in parts:
+        total = total + part
+    return total
+
+
+@pytest.mark.parametrize("way", METHODS)
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_what_comes_back_is_added_in_the_order_of_the_ranks(way, size):
+    """Magnitudes differ so much that another order has other bits; what is sent back for padding counts nowhere, even NaN."""
+    matrix = graph()
+
+    def work(a, part):
+        exchange, rng = a.exchange(way), np.random.default_rng(a.comm.rank)
+        asked = exchange.slots_of(np.union1d(a.columns, np.arange(41)[part.rows()]))
+        made = []
+        for dtype in (np.float32, np.float64, np.int64, np.int16):
+            shape = asked.size, 2, 3
+            values = rng.standard_normal(shape) * 10.0 ** rng.integers(0, 8, shape)
+            is_float = np.dtype(dtype).kind == "f"
+            sent = np.full((exchange.slots, 2, 3), np.nan if is_float else 7, dtype)
+            sent[asked] = values if is_float else np.sign(values) * 99
+            whole = np.zeros((41, 2, 3), dtype)
+            names = np.union1d(a.columns, np.arange(41)[part.rows()])
+            whole[names] = sent[asked]
+            everyone = np.empty((size, *whole.shape), dtype)
+            a.comm.all_gather(whole, everyone)
+            if way == "allgather":  # what is no row of this rank's is sent back as well
+                sent[np.setdiff1d(exchange.slots_of(np.arange(41)), asked)] = 0
+            back = exchange.add_back(sent)
+            assert back.dtype == dtype
+            made.append((back, in_turn(list(everyone))[part.rows()]))
+        return made
+
+    for made in D.local(size).run(lambda comm: work(D.shard(matrix, part := D.partition(matrix, comm)), part)):
+        for back, wanted in made:
+            assert np.array_equal(back, wanted)
+
+
+@pytest.mark.parametrize("way", METHODS)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_codes_that_come_back_are_summed_exactly_and_scaled_once(way, bits):
+    matrix = graph()
+
+    def work(comm):
+        a = D.shard(matrix, D.partition(matrix, comm))
+        exchange, rng = a.exchange(way), np.random.default_rng(comm.rank)
+        sent = rng.standard_normal((exchange.slots, 5)).astype(np.float32)
+        codes = bs.quantize(sent, bits, scheme="symmetric", range=3.0, layout="rows")
+        integers = exchange.add_back(codes.toarray().astype(np.int64))
+        made = exchange.add_back(codes)
+        assert made.dtype == np.float32 and np.array_equal(made, integers.astype(np.float32) * codes.scale)
+        assert integers.any()
+
+    D.local(3).run(work)
+
+
+def test_buffers_of_blocks_have_no_padding_that_was_never_written():
+    """Ranks with fewer rows send whole blocks: what lies behind their rows is zero, whatever the memory held."""
+
+    def work(comm):
+        a = D.shard(graph(), D.partition(graph(), comm))
+        exchange = a.exchange("allgather")
+        mine = np.ones((a.shape[0], 3), np.float32)
+        for _ in range(3):
+            full = np.full((exchange.slots, 3), np.nan, np.float32)  # memory that is given back and taken again
+            del full
+            buffer = exchange(mine)
+            assert set(np.unique(buffer)) <= {0.0, 1.0} and buffer.sum() == 41 * 3
+
+    D.local(4).run(work)

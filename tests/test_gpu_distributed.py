@@ -121,6 +121,74 @@ def test_floats_are_gathered_and_streams_go_to_a_gpu() -> None:
     assert np.array_equal(streamed.words, whole.words) and np.array_equal(streamed.scale, whole.scale)
 
 
+@pytest.mark.parametrize("way", METHODS)
+def test_what_comes_back_to_a_gpu_has_the_bits_of_the_cpu(way) -> None:
+    pattern, _ = problem()
+    rng = np.random.default_rng(3)
+    sent = (rng.standard_normal((3, 200, 8)) * 10.0 ** rng.integers(0, 8, (3, 200, 8))).astype(np.float32)
+
+    def work(comm, device):
+        exchange = D.shard(pattern, D.partition(pattern, comm), device=device).exchange(way)
+        mine = sent[comm.rank, : exchange.slots]
+        made = [exchange.add_back(interop.move(mine, device))]
+        for bits in (2, 4, 8):
+            codes = bs.quantize(mine, bits, scheme="symmetric", range=1e6, layout="rows")
+            made.append(exchange.add_back(codes.to_device(device)))
+        return [interop.move(each, "cpu") for each in made]
+
+    for mine, wanted in zip(*(D.local(3, timeout=300).run(work, device) for device in ("cuda:0", "cpu")), strict=True):
+        assert all(np.array_equal(one, other) for one, other in zip(mine, wanted, strict=True))
+
+
+@pytest.mark.parametrize("way", METHODS)
+@pytest.mark.parametrize("normalisation", ["sum", "mean", "gcn"])
+def test_sharded_sums_on_a_gpu_are_those_of_the_cpu(way, normalisation) -> None:
+    """The module's work on arrays, without PyTorch's own GPU tensors: codes there and back, and the sums between."""
+    pytest.importorskip("torch")
+    import bitsparse.torch as bst
+
+    pattern, x = problem()
+
+    def work(comm, device, bits):
+        part = D.partition(pattern, comm)
+        graph = D.GraphShard(D.shard(pattern, part, device=device), normalisation, exchange=way)
+        module = bst.ShardedSum(graph, bits=bits, seed=2)
+        sums = module.sums(way, interop.move(part.take(x), device), 1)
+        gradient = module.gradient(way, interop.move(part.take(x), device), 1)
+        return [interop.move(each, "cpu") for each in (sums, gradient)]
+
+    for bits in (8, 4, None):
+        made, wanted = (D.local(2, timeout=300).run(work, device, bits) for device in ("cuda:0", "cpu"))
+        for mine, other in zip(made, wanted, strict=True):
+            if normalisation == "gcn" or bits is None:
+                assert np.allclose(mine[0], other[0], rtol=1e-5, atol=1e-5)
+            else:
+                assert np.array_equal(mine[0], other[0])
+            # Gradients are summed in float32 first; a bit of one may fall into the next code.
+            assert np.allclose(
+                mine[1], other[1], atol=2 * np.abs(other[1]).max() / (127 if bits == 8 else 7 if bits else 1e5)
+            )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_on_a_gpu_that_are_not_finite_are_named_on_every_rank(value) -> None:
+    pytest.importorskip("torch")
+    import bitsparse.torch as bst
+
+    pattern, x = problem()
+
+    def work(comm):
+        part = D.partition(pattern, comm)
+        module = bst.ShardedSum(D.GraphShard(D.shard(pattern, part, device="cuda:0"), "sum"))
+        mine = part.take(x).copy()
+        if comm.rank == 1:
+            mine[-1, -1] = value
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            module.sums("halo", interop.move(mine, "cuda:0"), 1)
+
+    D.local(2, timeout=300).run(work)
+
+
 @pytest.mark.parametrize("kind", lowbit_networks.KINDS)
 def test_low_bit_networks_on_a_gpu_give_the_logits_of_the_cpu(kind) -> None:
     rng = np.random.default_rng(1)

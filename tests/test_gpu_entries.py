@@ -80,6 +80,23 @@ def test_the_shared_table(spec: Any) -> None:
         same(getattr(gpu(), name)(*map(up, wide), **kwargs), getattr(reference, name)(*wide, **kwargs))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float64"])
+@pytest.mark.parametrize("width", [0, 1, 2, 4, 7, 12])
+def test_items_are_gathered_whole_wherever_they_begin(dtype: str, width: int) -> None:
+    """Items of whole groups of eight bytes are moved by these, unless they begin between two."""
+    rows = numbers(9 * width + 1, dtype)
+    order = np.array([8, 0, 0, 3, 7])
+    for first in (0, 1):
+        taken = (
+            rows[first : first + 8 * width + width * (1 - first)].reshape(-1, width)
+            if width
+            else rows[:0].reshape(9, 0)
+        )
+        index = order % max(1, len(taken))
+        on_device = up(rows)[first : first + taken.size].reshape(taken.shape)
+        same(gpu().gather(on_device, up(index)), host.gather(np.ascontiguousarray(taken), index))
+
+
 # ---- sums
 #: Below, at and beyond the length from which a whole block has a row, in several chunks of it, and rests of every size.
 LENGTHS = [0, 1, 7, 8, 9, 511, 512, 513, 519, 0, 2047, 2048, 2049, 5000, *range(70)]

@@ -160,6 +160,99 @@ def test_codes_are_those_of_all_rows_on_one_device() -> None:
     assert not np.allclose(results[0], matrix.astype(np.float32) @ x, atol=1e-3)
 
 
+@pytest.mark.parametrize("way", ["allgather", "halo"])
+@pytest.mark.parametrize("normalisation", ["sum", "mean", "gcn"])
+def test_sums_and_gradients_are_those_of_the_codes_alone(way, normalisation) -> None:
+    """Integers are summed exactly and scaled once: bits that no sum of dequantised values has, on any number of ranks."""
+    import torch
+
+    import bitsparse as bs
+    import bitsparse.torch as bst
+    from bitsparse import nn
+
+    matrix, x, _ = problem()
+    graph = nn.Graph(matrix, normalisation)
+    whole = graph.matrix
+    codes = bs.quantize(x, 8, scheme="symmetric", rounding="stochastic", seed=5, stream=1, layout="rows")
+    integers = codes.toarray().astype(np.int64)
+    wanted = ((whole != 0).astype(np.int64) @ integers).astype(np.float32)
+    if normalisation == "mean":
+        wanted = wanted * graph.row_scale[:, None]
+    wanted = wanted * codes.scale
+
+    def sums(comm):
+        part = D.partition(matrix, comm)
+        module = bst.ShardedSum(D.GraphShard(D.shard(matrix, part), normalisation, exchange=way), bits=8, seed=5)
+        mine = torch.tensor(part.take(x), requires_grad=True)
+        made = module(mine)
+        made.backward(torch.ones_like(made))
+        return part.gather(made.detach().numpy()), part.gather(mine.grad.numpy())
+
+    exact = whole.astype(np.float64).T @ np.ones_like(x)
+    for size in (1, 3):
+        made, gradient = D.local(size).run(sums)[0]
+        if normalisation == "gcn":  # factors of columns are floats
+            assert np.allclose(made, whole @ codes.dequantize(), rtol=1e-5, atol=1e-5)
+        else:
+            assert np.array_equal(made, wanted)
+        # Each rank rounds its part, by a step of the largest of all parts at most.
+        assert np.abs(gradient - exact).max() <= size * np.abs(exact).max() / 127 * 1.001
+
+
+def test_training_in_codes_makes_no_floats_of_the_rows_that_come(monkeypatch) -> None:
+    import torch
+
+    import bitsparse as bs
+    import bitsparse.torch as bst
+
+    matrix, x, _ = problem()
+
+    def no(*arguments):
+        raise AssertionError("codes became floats")
+
+    monkeypatch.setattr(bs.BitTensor, "dequantize", no)
+    monkeypatch.setattr(bs.BitTensor, "toarray", no)
+
+    def step(comm, normalisation):
+        part = D.partition(matrix, comm)
+        module = bst.ShardedSum(D.GraphShard(D.shard(matrix, part), normalisation), bits=8)
+        mine = torch.tensor(part.take(x), requires_grad=True)
+        module(mine).sum().backward()
+        return bool(torch.isfinite(mine.grad).all())
+
+    assert all(all(D.local(2).run(step, each)) for each in ("gcn", "mean", "sum"))
+
+
+def test_numbers_that_are_not_finite_are_named_on_every_rank() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    matrix, x, _ = problem()
+    raised = []
+
+    def step(comm, value, backward):
+        part = D.partition(matrix, comm)
+        module = bst.ShardedSum(D.GraphShard(D.shard(matrix, part)), bits=8)
+        mine = torch.tensor(part.take(x))
+        bad = torch.zeros_like(mine)
+        if comm.rank == 1:
+            bad[-1, -1] = value
+        try:
+            if backward:
+                module(mine.requires_grad_()).backward(bad)
+            else:
+                module(mine + bad)
+        except ValueError as error:
+            raised.append(str(error))
+
+    for value in (float("nan"), float("inf"), -float("inf")):
+        for backward in (False, True):
+            raised.clear()
+            D.local(3).run(step, value, backward)
+            assert len(raised) == 3 and all("NaN or infinity" in text for text in raised)
+
+
 def test_error_feedback_returns_what_rounding_lost() -> None:
     import torch
 

@@ -1,4 +1,6 @@
 /* Packing, quantising, unpacking and repacking: tiles of codes in the first-level cache between a source and a sink. */
+#include <string.h>
+
 #include "drivers/drive.h"
 
 /* Columns of one unit of work when the last axis is packed: whole chunks. */
@@ -165,11 +167,39 @@ static size_t pack_signs(const job *j, size_t batch, size_t row, size_t col, siz
     return done;
 }
 
+/* Whether rows are quantised several at a time: they are short, lie one behind the other, and share one offset and one divisor. */
+static int takes_rows_together(const job *j)
+{
+    const bs_operand *a = &j->first, *b = &j->second;
+    return j->quantizer && 2 * j->to->cols <= BS_CHUNK && !(a->batch_stride | a->row_stride | a->col_stride) &&
+           !(b->batch_stride | b->row_stride | b->col_stride);
+}
+
+/* What a row costs whatever its length, the spread operands and whole vectors of draws, is shared by as many as a chunk holds. */
+static void encode_short_rows(const job *j, const region *g)
+{
+    const size_t cols = j->to->cols, together = BS_CHUNK / cols;
+    uint32_t codes[BS_CHUNK], line[BS_CHUNK];
+    for (size_t r = g->r0; r < g->r0 + g->rows; r += together) {
+        const size_t rows = bs_min(together, g->r0 + g->rows - r);
+        codes_from_values(j, g->batch, r, 0, rows * cols, codes);
+        for (size_t i = 0; i < rows; i++) {
+            memcpy(line, codes + i * cols, cols * sizeof *line);
+            clear_tail(line, cols);
+            bs_put_row(j->k, j->to, g->batch, r + i, 0, cols, line);
+        }
+    }
+}
+
 static void encode_rows(void *context, size_t unit, int thread)
 {
     (void)thread;
     const job *j = context;
     const region g = region_at(j->to, 0, unit);
+    if (takes_rows_together(j)) {
+        encode_short_rows(j, &g);
+        return;
+    }
     uint32_t codes[BS_CHUNK];
     for (size_t r = g.r0; r < g.r0 + g.rows; r++)
         for (size_t c = g.c0 + pack_signs(j, g.batch, r, g.c0, g.cols); c < g.c0 + g.cols; c += BS_CHUNK) {

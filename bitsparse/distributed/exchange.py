@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop
+from bitsparse import interop, ops
 from bitsparse._communicator import Communicator, gathered_values, who
+from bitsparse.arrays import BitTensor, TCTiledCSR
+from bitsparse.arrays.indices import gather, index_dtype
+from bitsparse.arrays.inside import with_words
 from bitsparse.errors import ShapeError
+from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.quantized.scaled import ScaledCodes
+from bitsparse.ops.quantized.spmm import sum_of_codes
 
 Array = NDArray[Any]
 Method = Literal["allgather", "halo"]
@@ -40,10 +45,12 @@ class Exchange(ABC):
         self.rows = int(bounds[comm.rank + 1] - bounds[comm.rank])
         self.own = slice(start, start + self.rows)
         self.received = self.returned = slots - self.rows
+        #: Which returned rows belong to which own row, (rows, returned rows), by the device.
+        self._sums: dict[str, TCTiledCSR] = {}
 
     def buffer(self, like: Any) -> Any:
-        """Memory for rows like these, zeros at first: slots that nobody asks for are never written."""
-        return interop.namespace(like).zeros((self.slots, *like.shape[1:]), like.dtype)
+        """Memory for rows like these; every exchange writes all of it."""
+        return interop.namespace(like).empty((self.slots, *like.shape[1:]), like.dtype)
 
     @abstractmethod
     def slots_of(self, columns: Array) -> Array:
@@ -71,36 +78,41 @@ class Exchange(ABC):
             From :meth:`buffer`.
         """
 
-    def add_back(self, buffer: Any, dtype: Any = None, decode: Callable[[Any], Any] | None = None) -> Any:
-        """The reverse, for gradients: each rank's sum of what all ranks have in their slots for its rows, added in the order of the ranks.
+    def add_back(self, buffer: Any) -> Any:
+        """The reverse, for gradients: each rank's sum of what all ranks have in their slots for its rows.
 
         Parameters
         ----------
-        buffer : array (slots, ...)
-        dtype : dtype, optional
-            Of the sums; by default that of what is added.
-        decode : callable, optional
-            Makes numbers of rows of the buffer before they are added.
+        buffer : array (slots, ...), or BitTensor (slots, D)
+            A BitTensor is packed along the features, in the layout "rows", with one scale, the same on every rank.
 
         Returns
         -------
         array (rows, ...)
+            Of the dtype of the buffer, floats added in the order of the ranks (on a GPU, from 32 ranks on, possibly in parts that are added
+            in order). Integers of a BitTensor are summed exactly and scaled once, float32.
         """
-        space: Any = interop.namespace(buffer)
-        total: Any = None
-        for rows, sent in self.back(buffer):
-            part = sent if decode is None else decode(sent)
-            if total is None:
-                total = space.zeros((self.rows, *part.shape[1:]), part.dtype if dtype is None else dtype)
-            if rows is None:
-                total += part
-            else:
-                total[rows] += part  # every row once in each part
-        return total
+        function = "add_back"
+        device = interop.device_of(buffer.words if isinstance(buffer, BitTensor) else buffer)
+        if device not in self._sums:
+            self._sums[device] = self.returned_rows().T.to_device(device)
+        sums = self._sums[device]
+        if isinstance(buffer, BitTensor):
+            words = self.back(buffer.words)
+            codes = ScaledCodes(with_words(buffer, words, (words.shape[0], buffer.shape[1]), -1, buffer.layout))
+            return sum_of_codes(function, as_csr(function, sums), codes, None, None, "sum", True)
+        returned = self.back(buffer)
+        inner = returned.shape[1:]
+        total = ops.spmm(sums, returned.reshape(returned.shape[0], math.prod(inner)))
+        return total.astype(buffer.dtype, copy=False).reshape(self.rows, *inner)
 
     @abstractmethod
-    def back(self, buffer: Any) -> list[tuple[Any, Any]]:
-        """What every rank has in its slots for this rank's rows: the rows, None for all of them, and the parts, in the ranks' order."""
+    def back(self, buffer: Any) -> Any:
+        """What every rank has in its slots for this rank's rows, (returned rows, ...), in the ranks' order."""
+
+    @abstractmethod
+    def returned_rows(self) -> TCTiledCSR:
+        """The own row of every row that :meth:`back` brings, (returned rows, rows), in host memory; padding has none."""
 
 
 class AllGather(Exchange):
@@ -129,6 +141,12 @@ class AllGather(Exchange):
             spread[rank, :size] = whole[int(self._bounds[rank]) : int(self._bounds[rank + 1])]
         return spread.reshape(self.slots, *whole.shape[1:])
 
+    def buffer(self, like: Any) -> Any:
+        """See :class:`Exchange`. The padding of the own block, which nobody writes, is zero."""
+        buffer = super().buffer(like)
+        buffer[self.own.stop : self.own.start + self._most] = 0
+        return buffer
+
     def _blocks(self, buffer: Any) -> Any:
         return buffer.reshape(self.comm.size, self._most, *buffer.shape[1:])
 
@@ -141,12 +159,17 @@ class AllGather(Exchange):
         self.comm.all_gather(blocks[self.comm.rank], blocks)
         return out
 
-    def back(self, buffer: Any) -> list[tuple[Any, Any]]:
+    def back(self, buffer: Any) -> Any:
         """See :class:`Exchange`."""
         theirs = interop.namespace(buffer).empty_like(buffer)
         counts = [self._most] * self.comm.size
         self.comm.all_to_all_v(buffer, counts, theirs, counts)
-        return [(None, part[: self.rows]) for part in self._blocks(theirs)]
+        return theirs
+
+    def returned_rows(self) -> TCTiledCSR:
+        """See :class:`Exchange`."""
+        own = np.tile(np.arange(self._most) < self.rows, self.comm.size)
+        return _one_each(own, np.tile(np.arange(self.rows), self.comm.size), self.rows)
 
 
 class Halo(Exchange):
@@ -167,9 +190,7 @@ class Halo(Exchange):
         mine = np.ascontiguousarray(interop.move(ids, "cpu"), np.int64)
         comm.all_to_all_v(mine, self._in.tolist(), wanted, self._out.tolist())
         self._send = interop.move(wanted - int(bounds[comm.rank]), interop.device_of(ids))
-        ends = np.concatenate([[0], np.cumsum(self._out)])
-        self.returned = int(ends[-1]) - self.rows
-        self._parts = [slice(int(a), int(b)) for a, b in pairwise(ends)]
+        self.returned = wanted.size - self.rows
 
     def slots_of(self, columns: Array) -> Array:
         """See :class:`Exchange`."""
@@ -183,22 +204,25 @@ class Halo(Exchange):
         """See :class:`Exchange`."""
         self._checked("halo", rows)
         out = self.buffer(rows) if out is None else out
-        self.comm.all_to_all_v(_taken(rows, self._send), self._out.tolist(), out, self._in.tolist())
+        self.comm.all_to_all_v(gather(rows, self._send), self._out.tolist(), out, self._in.tolist())
         return out
 
-    def back(self, buffer: Any) -> list[tuple[Any, Any]]:
+    def back(self, buffer: Any) -> Any:
         """See :class:`Exchange`."""
-        space: Any = interop.namespace(buffer)
-        theirs = space.empty((int(self._send.size), *buffer.shape[1:]), buffer.dtype)
+        theirs = interop.namespace(buffer).empty((int(self._send.size), *buffer.shape[1:]), buffer.dtype)
         self.comm.all_to_all_v(buffer, self._in.tolist(), theirs, self._out.tolist())
-        return [(self._send[part], theirs[part]) for part in self._parts]
+        return theirs
+
+    def returned_rows(self) -> TCTiledCSR:
+        """See :class:`Exchange`."""
+        return _one_each(np.ones(self._send.size, np.bool_), interop.move(self._send, "cpu"), self.rows)
 
 
-def _taken(rows: Any, index: Any) -> Any:
-    """Rows in the order of `index`, without gaps; bfloat16 as bits, which CuPy indexes."""
-    bits = rows.view(np.uint16) if rows.dtype.name == "bfloat16" else rows
-    taken = interop.contiguous(bits[index])
-    return taken if taken.dtype == rows.dtype else taken.view(rows.dtype)
+def _one_each(has: NDArray[np.bool_], columns: Array, width: int) -> TCTiledCSR:
+    """The rows of a pattern that have one entry, in these columns, among rows that have none."""
+    indptr = np.concatenate([[0], np.cumsum(has)])
+    dtype = index_dtype("add_back", (has.size, width), columns.size)
+    return TCTiledCSR.from_arrays(indptr.astype(dtype), columns.astype(dtype), (has.size, width))
 
 
 def ids_asked(columns: Array, rows: slice, nodes: int) -> Array:

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bitsparse import _check, interop
+from bitsparse import _check, interop, ops
 from bitsparse._communicator import who
+from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.arrays.inside import with_words
 from bitsparse.distributed.exchange import Exchange
 from bitsparse.distributed.graphs import GraphShard
-from bitsparse.distributed.operands import Gathering, row_bytes
+from bitsparse.distributed.operands import row_bytes
 from bitsparse.distributed.rounding import drawn_codes, field_bits
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.torch.graph import Graph
-from bitsparse.torch.sums import spmm
+from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.quantized.scaled import ScaledCodes, magnitudes
+from bitsparse.ops.quantized.spmm import sum_of_codes
 
 #: Streams of random numbers: gradients have those from here on.
 _BACKWARD = 1 << 31
@@ -94,23 +96,35 @@ class ShardedSum(nn.Module):
         if x.dtype != torch.float32:
             raise DTypeError(f"ShardedSum: x is {x.dtype}, but float32 is exchanged; pass x.float()")
         method, _ = shard.choose("ShardedSum", self.graph.way, self._row_bytes(x.shape[1]))
-        if method not in self.graph.prepared:
-            self.graph.prepared[method] = Graph(shard.matrix(method))
         self.calls += 1
-        return spmm(self.graph.prepared[method], _Sent.apply(x, self, shard.exchange(method), self.calls))
+        made: Tensor = _Sum.apply(x, self, method, self.calls)
+        return made
 
     def extra_repr(self) -> str:
         """Sizes, for ``repr``."""
         return f"{self.graph.nodes} of {self.graph.shard.nodes} rows, bits={self.bits}"
 
+    def sums(self, method: str, x: Any, call: int) -> Any:
+        """The sums of this rank's rows, by one of the exchanges."""
+        shard = self.graph.shard
+        return _summed(shard.matrix(method), self.send(shard.exchange(method), x, call))
+
+    def gradient(self, method: str, gradient: Any, call: int) -> Any:
+        """The gradient of this rank's features, from that of its sums."""
+        shard, prepared = self.graph.shard, self.graph.prepared
+        key = "transpose", method
+        if key not in prepared:
+            prepared[key] = shard.matrix(method).T
+        return self.send_back(shard.exchange(method), ops.spmm(prepared[key], gradient), call)
+
     def send(self, exchange: Exchange, x: Any, call: int) -> Any:
-        """Rows of all ranks in the slots of an exchange, float32."""
+        """Rows of all ranks in the slots of an exchange: codes, or float32."""
         self.exchanged_bytes += exchange.received * self._row_bytes(x.shape[1])
         if self.bits is None:
             return exchange(x)
         first = self.graph.shard.part.rows().start * x.shape[1]
         codes = drawn_codes(x, self.bits, self._largest(x), first, self.seed, call % _BACKWARD)
-        return Gathering("ShardedSum", self.graph.shard, exchange)("x", codes).dequantize()
+        return with_words(codes, exchange(codes.words), (exchange.slots, x.shape[1]), -1, codes.layout)
 
     def send_back(self, exchange: Exchange, gradient: Any, call: int) -> Any:
         """The sums of all ranks' gradients of this rank's rows, from those of the slots."""
@@ -127,12 +141,7 @@ class ShardedSum(nn.Module):
         codes = drawn_codes(gradient, self.bits, self._largest(gradient), first, self.seed, stream)
         if self.error_feedback:
             self._residual = gradient - codes.dequantize()
-
-        def integers(words: Any) -> Any:
-            return with_words(codes, words, (words.shape[0], columns), -1, codes.layout, (None, None)).toarray()
-
-        # Integers are summed, and scaled once: the same in any order.
-        return exchange.add_back(codes.words, np.int32, integers).astype(np.float32) * codes.scale
+        return exchange.add_back(codes)
 
     def _row_bytes(self, columns: int) -> int:
         if self.bits is None:
@@ -141,9 +150,9 @@ class ShardedSum(nn.Module):
 
     def _largest(self, x: Any) -> float:
         """The largest magnitude on any rank."""
-        space: Any = interop.namespace(x)
-        largest = space.abs(x).max().astype(np.float32).reshape(1) if x.size else space.zeros(1, np.float32)
-        largest[~space.isfinite(largest)] = np.inf  # engines differ in what the maximum of NaN is
+        largest = magnitudes(x, False).reshape(1)
+        # Engines differ in what the maximum of NaN is.
+        largest = interop.namespace(x).where(largest < np.inf, largest, np.float32(np.inf))
         self.graph.shard.comm.all_reduce(largest, "max")
         found = float(largest[0])
         if not np.isfinite(found):
@@ -153,19 +162,31 @@ class ShardedSum(nn.Module):
         return found
 
 
-class _Sent(torch.autograd.Function):
-    """The exchange of rows, whose gradients go back."""
+class _Sum(torch.autograd.Function):
+    """The exchange of rows and their sums, whose gradients go back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, module: ShardedSum, exchange: Exchange, call: int) -> Tensor:
-        ctx.module, ctx.exchange, ctx.call = module, exchange, call
-        return _on_arrays(x, lambda array: module.send(exchange, array, call))
+    def forward(ctx: Any, x: Tensor, module: ShardedSum, method: str, call: int) -> Tensor:
+        ctx.module, ctx.method, ctx.call = module, method, call
+        return _on_arrays(x, lambda array: module.sums(method, array, call))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        made = _on_arrays(gradient, lambda array: ctx.module.send_back(ctx.exchange, array, ctx.call))
+        made = _on_arrays(gradient, lambda array: ctx.module.gradient(ctx.method, array, ctx.call))
         return made, None, None, None
+
+
+def _summed(matrix: TCTiledCSR, x: Any) -> Any:
+    """The product with rows as they came."""
+    if not isinstance(x, BitTensor):
+        return ops.spmm(matrix, x)
+    if matrix.col_scale is None:
+        return sum_of_codes("ShardedSum", as_csr("ShardedSum", matrix), ScaledCodes(x), None, None, "sum", True)
+    # Factors that differ by neighbour stay in the sum; the scale is taken out of it.
+    total = ops.spmm(matrix, x.with_affine())
+    total *= x.scale
+    return total
 
 
 def _on_arrays(x: Tensor, work: Any) -> Tensor:

@@ -83,15 +83,29 @@ def step_of(function: str, name: str, x: Any, bits: int) -> Any:
     return _usable(interop.namespace(x), _magnitudes(function, name, x, False) / np.float32((1 << (bits - 1)) - 1))
 
 
-def _magnitudes(function: str, name: str, x: Any, of_rows: bool) -> Any:
-    """The largest magnitude, () or that of each row (M, 1)."""
-    checked_dtype(function, x.dtype)
+def magnitudes(x: Any, of_rows: bool) -> Any:
+    """The largest magnitude of floats, () or that of each row (M, 1), as float32 where they lie; NaN or infinite if one of them is.
+
+    Examples
+    --------
+    >>> magnitudes(np.array([[1.0, -3.0], [2.0, 0.5]], np.float32), False).tolist()
+    3.0
+    """
     device = interop.device_of(x)
     if device != "cpu":
         return backends.family(device, "quantized.steps").magnitudes(x, of_rows)
     low, high, is_finite = backends.family(device, "bits.pack").calibrate(x, "row" if of_rows else "tensor")
-    _check.finite(function, name, is_finite)
-    return np.maximum(-np.asarray(low, np.float32), np.asarray(high, np.float32))
+    largest = np.maximum(-np.asarray(low, np.float32), np.asarray(high, np.float32))
+    return largest if is_finite else np.full_like(largest, np.nan)
+
+
+def _magnitudes(function: str, name: str, x: Any, of_rows: bool) -> Any:
+    """:func:`magnitudes` of what is quantised; on the CPU, where nobody waits for the answer, they have to be finite."""
+    checked_dtype(function, x.dtype)
+    found = magnitudes(x, of_rows)
+    if interop.device_of(x) == "cpu":
+        _check.finite(function, name, bool(np.isfinite(found).all()))
+    return found
 
 
 def _usable(space: Any, step: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from emulator.builds import EmulationError, compile_source
@@ -14,6 +15,7 @@ class NVRTCError(RuntimeError):
 
 
 _programs: dict[int, dict[str, Any]] = {}
+_HANDLES = itertools.count(1)
 
 
 def getVersion() -> tuple[int, int]:
@@ -25,7 +27,7 @@ def _text(x: Any) -> str:
 
 
 def createProgram(source: Any, name: Any, headers: Any, names: Any) -> int:
-    handle = len(_programs) + 1
+    handle = next(_HANDLES)  # never one that a program of another thread still has
     _programs[handle] = {
         "source": _text(source),
         "name": _text(name),
