@@ -106,7 +106,7 @@ cdef class Sums:
     cdef tuple _held
 
     def __cinit__(self, const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, tuple shape, object nnz, int load,
-                 int reduce, tuple layout, object value_heads, const unsigned char[::1] row_scale, const unsigned char[::1] col_scale):
+                  int reduce, tuple layout, object value_heads, const unsigned char[::1] row_scale, const unsigned char[::1] col_scale):
         cdef bs_csr a = _csr(indptr, indices, wide, shape, nnz)
         self._job = _job_like(&a, load, reduce, layout, 1, 0, 0)
         heads, width = layout[3:]
