@@ -1,7 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Sparse times dense on the host. Every array comes as a flat buffer of bytes in C order with its dimensions."""
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-
 from drive cimport *
 from drive_sparse cimport *
 
@@ -146,19 +144,6 @@ cdef class Sums:
                 count -= 1
                 PyBuffer_Release(&held[count])
         _sparse_status(status, &self._split.a)
-
-
-cdef void *_place(str what, object array, object size, int item, bint writable, Py_buffer *held, int *count) except? NULL:
-    """Where an array of `size` bytes lies."""
-    if isinstance(array, int):
-        return <void *><size_t>array
-    cdef Py_buffer *buffer = &held[count[0]]
-    PyObject_GetBuffer(array, buffer, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
-    count[0] += 1
-    _size_is(what, buffer.len, size)
-    if <size_t>buffer.buf % <size_t>item:
-        raise ValueError(f"{what} is not aligned to its items of {item} bytes; pass a copy")
-    return buffer.buf
 
 
 def attention(tuple on, const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, tuple shape, object nnz,
