@@ -390,6 +390,9 @@ class SparseArray(Members, Exchange):
             )
         family = interop.common_family([family, self._family])
         with interop.working_on(self.device, family):
-            product = operators.spmm(self.T, interop.contiguous(theirs.T)).T
+            turned = self.T
+            # Values beside the pattern: theirs are other arrays in every call, and what is prepared for the pattern serves them all.
+            columns, values = interop.contiguous(theirs.T), turned._data
+            product = operators.spmm(turned._with(data=None), columns, values=values).T
             # NumPy's libraries adopt a transposed view, those on a GPU need not.
             return interop.from_array(product if there == "cpu" else interop.contiguous(product), family, "matmul")
