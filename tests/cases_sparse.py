@@ -237,6 +237,15 @@ def entry_specs(label: str, get: Callable[[], Pattern]) -> Iterator[Spec]:
             return ((indptr, indices, left), (starts, columns, values(columns.size, dtype, 8)), n, subtract), {}
 
         yield "sparse.entries", "merge", f"{label}-{np.dtype(dtype)}-{subtract}", pair
+
+    def squared() -> Any:
+        indptr, indices, (m, n) = get()
+        turned = sp.csr_array((np.ones(indices.size), indices, indptr), shape=(m, n)).T.tocsr()
+        right = tuple(part.astype(indptr.dtype) for part in (turned.indptr, turned.indices))
+        return ((indptr, indices), right, m), {}
+
+    if get()[2][1] < 10_000:  # a row for every column
+        yield "sparse.entries", "product", label, squared
     for dtype in (np.float32, np.float64, np.int8, np.uint16, np.bool_, np.int64):
         yield (
             "sparse.entries",

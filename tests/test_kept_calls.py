@@ -67,6 +67,17 @@ def test_the_second_call_is_kept(library: str, dtype: Any, reduce: Any, directly
         assert bs.spmm(A, x, reduce=reduce, out=out) is out and bits(out) == bits(expected)
 
 
+def test_a_product_from_the_left_is_kept_with_the_transpose(directly: Any) -> None:
+    """Values of the transpose are another array in every product."""
+    A, x = container(), RNG.standard_normal((4, ROWS), np.float32)
+    A = A.with_values(RNG.standard_normal(A.nnz, np.float32))
+    first = x @ A
+    directly()
+    assert bits(x @ A) == bits(first)
+    A.data[:] *= 2
+    assert bits(x @ A) == bits(first * 2)
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("heads", [None, 2])
 def test_values_are_read_in_every_call(library: str, heads: int | None, directly: Any) -> None:

@@ -45,6 +45,8 @@ calls = {
     "transpose entries": lambda: build.transpose_entries(indptr, indices, A.data, (n, n)),
     "merge": lambda: entries.merge((indptr, indices, A.data), (indptr, indices, A.data), n, False),
     "merge of many columns": lambda: entries.merge((indptr, indices, A.data), (indptr, indices, A.data), 2**30, True),
+    "product": lambda: entries.product((indptr, indices), (indptr, indices), n),
+    "product of many columns": lambda: entries.product((indptr, indices), (indptr, indices), 2**24),
     "diagonal": lambda: entries.diagonal(indptr, indices, A.data, (n, n), 0),
 }
 call = calls[what]
@@ -96,6 +98,8 @@ call()
         "transpose entries",
         "merge",
         "merge of many columns",
+        "product",
+        "product of many columns",
         "diagonal",
     ],
 )

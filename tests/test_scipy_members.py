@@ -17,6 +17,8 @@ from scipy.sparse import linalg
 from scipy_members import ABSENT, MEMBERS, OF_CUPY, PAGE, SAME, Member, page
 
 import bitsparse as bs
+from bitsparse import backends
+from bitsparse.arrays import indices as index_module
 
 DTYPES = ["bool", "int8", "uint8", "int16", "int32", "int64", "float32", "float64"]
 NAMES = [member.name for member in MEMBERS]
@@ -298,6 +300,18 @@ def test_products_of_two_are_exact(one: str, other: str, seed: int, k: int, refl
         assert got.dtype == np.int32
     elif {one, other} <= {*narrow, "int64"} and one + other != "boolbool":
         assert got.dtype == np.int64
+
+
+def test_products_of_bits_that_int32_might_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more entries than there are pairs of them; false ones are none."""
+    family, seen = backends.family("cpu", "sparse.entries"), []
+    multiply = family.product
+    monkeypatch.setattr(family, "product", lambda one, *rest: seen.append(one[1].dtype) or multiply(one, *rest))
+    a = bs.TCTiledCSR(np.ones((3, 3))).with_values(np.arange(9) != 4)
+    for limit, index in ((2**31, np.int32), (23, np.int32), (22, np.int64)):
+        monkeypatch.setattr(index_module, "INT32_LIMIT", limit)
+        assert (a @ a).toarray().all()
+        assert seen[-1] == index
 
 
 def test_products_that_would_wrap() -> None:

@@ -117,6 +117,30 @@ def test_sums_of_many_entries_are_those_of_scipy(columns: int, wide: bool) -> No
         set_num_threads(before)
 
 
+@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+@pytest.mark.parametrize("columns", [63, 300, 5_000_000])
+def test_products_of_patterns_are_those_of_scipy(columns: int, wide: bool) -> None:
+    """Columns are found by looking at all bits or, where few are set, by the levels above them; on every number of threads."""
+    rng = np.random.default_rng(8)
+    pair = []
+    for rows, cols, count in ((500, 400, 40_000), (400, columns, 5_000)):
+        places = rng.integers(0, rows, count), rng.integers(0, cols, count)
+        pair.append(sp.csr_array((np.ones(count, np.bool_), places), shape=(rows, cols)))
+        pair[-1].sum_duplicates()
+    want = (pair[0] @ pair[1]).sorted_indices()
+    index = np.int64 if wide else np.int32
+    left, right = ((one.indptr.astype(index), one.indices.astype(index)) for one in pair)
+    before = get_num_threads()
+    try:
+        for threads in (1, 2, 5):
+            set_num_threads(threads)
+            starts, cols = entries.product(left, right, columns)
+            assert starts.dtype == cols.dtype == index
+            assert np.array_equal(starts, want.indptr) and np.array_equal(cols, want.indices)
+    finally:
+        set_num_threads(before)
+
+
 def test_results_do_not_depend_on_how_arrays_lie_in_memory() -> None:
     indptr, indices, shape = PATTERNS["random"]()
     want = build.translate(indptr, indices, shape, 16)

@@ -1,6 +1,8 @@
 # Checks of sizes, included by every extension module. Arguments come validated from Python; these checks make a wrong one raise instead
 # of reading or writing outside a buffer. Sizes are compared as Python integers, which cannot overflow.
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+
 _ITEM_SIZE = (1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8)
 
 
@@ -16,6 +18,19 @@ cdef int _size_is(str what, object have, object want) except -1:
     if have != want:
         raise ValueError(f"{what} holds {have} bytes but its dimensions need {want}; pass a buffer of exactly that size")
     return 0
+
+
+cdef void *_place(str what, object array, object size, int item, bint writable, Py_buffer *held, int *count) except? NULL:
+    """Where an array of `size` bytes lies: a contiguous buffer, held until it is released, or the address of one."""
+    if isinstance(array, int):
+        return <void *><size_t>array
+    cdef Py_buffer *buffer = &held[count[0]]
+    PyObject_GetBuffer(array, buffer, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+    count[0] += 1
+    _size_is(what, buffer.len, size)
+    if <size_t>buffer.buf % <size_t>item:
+        raise ValueError(f"{what} is not aligned to its items of {item} bytes; pass a copy")
+    return buffer.buf
 
 
 cdef int _between(str what, object value, object low, object high) except -1:

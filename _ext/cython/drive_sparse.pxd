@@ -29,6 +29,9 @@ cdef extern from "drivers/sparse.h" nogil:
         size_t cols
         size_t nnz
 
+    ctypedef struct bs_split:
+        bs_csr a
+
     ctypedef struct bs_scores:
         int wide
         size_t heads
@@ -86,7 +89,10 @@ cdef extern from "drivers/sparse.h" nogil:
     size_t bs_spmm_x_bits(int load, int field_bits)
     size_t bs_spmm_acc_bytes(int load)
     size_t bs_spmm_out_bytes(int load)
+    int bs_split_make(bs_split *s, const bs_csr *a)
+    void bs_split_free(bs_split *s)
     int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
+    int bs_spmm_split(bs_run_on on, const bs_split *split, const bs_spmm_job *job)
     int bs_edge_softmax(bs_run_on on, const bs_csr *a, const bs_scores *scores, void *out)
     int bs_sddmm(bs_run_on on, const bs_csr *a, const bs_sddmm_job *job)
     int bs_steep_sums(bs_run_on on, const bs_csr *a, const bs_sddmm_job *job)

@@ -13,6 +13,7 @@ include "pool.pxi"
 cdef extern from "sparse/entries.h":
     enum:
         BS_DTYPES
+        BS_BUILD_OK
     int64_t bs_starts_i32(int32_t *, int64_t) nogil
     int64_t bs_starts_i64(int64_t *, int64_t) nogil
     void bs_gather_i32(const void *, size_t, int64_t, const int32_t *, int64_t, void *, int) nogil
@@ -39,11 +40,15 @@ cdef extern from "sparse/entries.h":
     void bs_merge_counts_i32(const int32_t *, const int32_t *, const int32_t *, const int32_t *, int64_t, int64_t, int32_t *, int) nogil
     int64_t bs_merge_i32(const int32_t *, const int32_t *, const void *, const int32_t *, const int32_t *, const void *, int64_t, int, int,
                          const int32_t *, int32_t *, void *, int) nogil
+    int bs_product_i32(const int32_t *, const int32_t *, int64_t, const int32_t *, const int32_t *, int64_t, int64_t, int32_t *,
+                       const int32_t *, int32_t *, int) nogil
     int bs_row_sums_i32(const int32_t *, int64_t, const void *, int, void *, int) nogil
     void bs_diagonal_i64(const int64_t *, const int64_t *, int64_t, int64_t, int64_t, const void *, size_t, void *, int) nogil
     void bs_merge_counts_i64(const int64_t *, const int64_t *, const int64_t *, const int64_t *, int64_t, int64_t, int64_t *, int) nogil
     int64_t bs_merge_i64(const int64_t *, const int64_t *, const void *, const int64_t *, const int64_t *, const void *, int64_t, int, int,
                          const int64_t *, int64_t *, void *, int) nogil
+    int bs_product_i64(const int64_t *, const int64_t *, int64_t, const int64_t *, const int64_t *, int64_t, int64_t, int64_t *,
+                       const int64_t *, int64_t *, int) nogil
     int bs_row_sums_i64(const int64_t *, int64_t, const void *, int, void *, int) nogil
 
 include "index_arrays.pxi"
@@ -286,6 +291,34 @@ def merge(const unsigned char[::1] indptr, const unsigned char[::1] indices, con
     if zeros < 0:
         raise ValueError(f"merge: there are no sums of dtype {dtype}")
     return starts, columns, out, zeros
+
+
+def product(const unsigned char[::1] indptr, const unsigned char[::1] indices, const unsigned char[::1] other_indptr,
+            const unsigned char[::1] other_indices, bint wide, cols, threads):
+    """(indptr, indices) of the product of two patterns."""
+    indptr, other_indptr = _own(indptr), _own(other_indptr)
+    cdef int64_t m = _rows(indptr, indices, wide, threads), inner = _rows(other_indptr, other_indices, wide, threads), n = cols
+    cdef int t = threads, code, turn
+    _between("the number of columns", cols, 0, 2**62 if wide else 2**31 - 1)
+    index = np.int64 if wide else np.int32
+    starts, columns = np.empty(m + 1, index), np.empty(0, index)
+    cdef unsigned char[::1] b_starts = _bytes(starts), b_columns = _bytes(columns)
+    for turn in range(2):
+        if turn:
+            columns = np.empty(_starts(starts, wide, m), index)
+            b_columns = _bytes(columns)
+        with nogil:
+            if wide:
+                code = bs_product_i64(<const int64_t *>_at(indptr), <const int64_t *>_at(indices), m, <const int64_t *>_at(other_indptr),
+                                      <const int64_t *>_at(other_indices), inner, n, NULL if turn else <int64_t *>_at(b_starts),
+                                      <const int64_t *>_at(b_starts), <int64_t *>_at(b_columns), t)
+            else:
+                code = bs_product_i32(<const int32_t *>_at(indptr), <const int32_t *>_at(indices), m, <const int32_t *>_at(other_indptr),
+                                      <const int32_t *>_at(other_indices), inner, n, NULL if turn else <int32_t *>_at(b_starts),
+                                      <const int32_t *>_at(b_starts), <int32_t *>_at(b_columns), t)
+        if code != BS_BUILD_OK:
+            raise MemoryError("no memory for the columns of a row of a product")
+    return starts, columns
 
 
 def row_sums(const unsigned char[::1] indptr, bint wide, const unsigned char[::1] values, dtype, item, threads):

@@ -143,16 +143,22 @@ cdef class PlainProduct:
         self.right = _right_bytes(&self.p)
         self.result = batches[2] * dims[0] * dims[1] * (4 if narrow else 8)
 
-    def __call__(self, tuple on, const unsigned char[::1] b, unsigned char[::1] out):
+    def __call__(self, tuple on, object b, object out):
+        """Each is a contiguous buffer of any items."""
         # Copies: several threads may be in one product.
         cdef bs_product p = self.p
         cdef bs_epilogue e = self.e
-        if b.shape[0] != self.right or out.shape[0] != self.result:
-            _size_is("b", b.shape[0], self.right)
-            _size_is("out", out.shape[0], self.result)
-        p.b, e.out = <const uint32_t *>_at(b), _into(out)
-        if self.result:
-            _multiply(_on(on), self.kernel, &p, &e)
+        cdef Py_buffer held[2]
+        cdef int count = 0
+        try:
+            p.b = <const uint32_t *>_place("b", b, self.right, 4, False, held, &count)
+            e.out = _place("out", out, self.result, 4, True, held, &count)
+            if self.result:
+                _multiply(_on(on), self.kernel, &p, &e)
+        finally:
+            while count:
+                count -= 1
+                PyBuffer_Release(&held[count])
 
 
 def epilogue(tuple on, const unsigned char[::1] acc, int dtype, tuple shape, int result, tuple chain, unsigned char[::1] out):

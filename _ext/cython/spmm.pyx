@@ -1,7 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Sparse times dense on the host. Every array comes as a flat buffer of bytes in C order with its dimensions."""
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-
 from drive cimport *
 from drive_sparse cimport *
 
@@ -96,18 +94,19 @@ def spmm(tuple on, const unsigned char[::1] indptr, const unsigned char[::1] ind
 cdef class Sums:
     """Reductions of floating features over one pattern, again and again, wherever features, values and results lie.
 
-    Parameters are those of :func:`spmm`, without these; `value_heads` is 0 where edges have no values.
+    Rows are looked at and shared out once: row pointers that change later do not count, columns are checked in every call. Parameters are
+    those of :func:`spmm`, without these; `value_heads` is 0 where edges have no values.
     """
-    cdef bs_csr _a
+    cdef bs_split _split
     cdef bs_spmm_job _job
     cdef object _x_bytes, _value_bytes, _out_bytes
     cdef int _acc, _out
     cdef tuple _held
 
-    def __init__(self, const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, tuple shape, object nnz, int load,
-                 int reduce, tuple layout, object value_heads, const unsigned char[::1] row_scale, const unsigned char[::1] col_scale):
-        self._a = _csr(indptr, indices, wide, shape, nnz)
-        self._job = _job_like(&self._a, load, reduce, layout, 1, 0, 0)
+    def __cinit__(self, const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, tuple shape, object nnz, int load,
+                  int reduce, tuple layout, object value_heads, const unsigned char[::1] row_scale, const unsigned char[::1] col_scale):
+        cdef bs_csr a = _csr(indptr, indices, wide, shape, nnz)
+        self._job = _job_like(&a, load, reduce, layout, 1, 0, 0)
         heads, width = layout[3:]
         if value_heads:
             if value_heads != 1 and value_heads != heads:
@@ -118,9 +117,13 @@ cdef class Sums:
         if col_scale is not None:
             self._job.col_scale = <const float *>_items("col_scale", col_scale, shape[1], 4)
         self._acc, self._out = <int>bs_spmm_acc_bytes(load), <int>bs_spmm_out_bytes(load)
-        self._x_bytes = _gathered_bytes(&self._a, layout)
+        self._x_bytes = _gathered_bytes(&a, layout)
         self._value_bytes, self._out_bytes = nnz * value_heads * self._acc, shape[0] * heads * width * self._out
-        self._held = (indptr, indices, row_scale, col_scale)
+        self._held = (indices, row_scale, col_scale)
+        _sparse_status(bs_split_make(&self._split, &a), &a)
+
+    def __dealloc__(self):
+        bs_split_free(&self._split)
 
     def __call__(self, tuple on, object x, object values, object out):
         """Sums into `out`. Each is a contiguous buffer, or the address of one: then the caller knows that it is as large and aligned to its
@@ -135,25 +138,12 @@ cdef class Sums:
             if self._value_bytes:
                 job.values = _place("values", values, self._value_bytes, self._acc, False, held, &count)
             with nogil:
-                status = bs_spmm(run, &self._a, &job)
+                status = bs_spmm_split(run, &self._split, &job)
         finally:
             while count:
                 count -= 1
                 PyBuffer_Release(&held[count])
-        _sparse_status(status, &self._a)
-
-
-cdef void *_place(str what, object array, object size, int item, bint writable, Py_buffer *held, int *count) except? NULL:
-    """Where an array of `size` bytes lies."""
-    if isinstance(array, int):
-        return <void *><size_t>array
-    cdef Py_buffer *buffer = &held[count[0]]
-    PyObject_GetBuffer(array, buffer, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
-    count[0] += 1
-    _size_is(what, buffer.len, size)
-    if <size_t>buffer.buf % <size_t>item:
-        raise ValueError(f"{what} is not aligned to its items of {item} bytes; pass a copy")
-    return buffer.buf
+        _sparse_status(status, &self._split.a)
 
 
 def attention(tuple on, const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, tuple shape, object nnz,

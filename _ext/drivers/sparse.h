@@ -121,6 +121,8 @@ size_t bs_spmm_x_bits(int load, int field_bits);
 size_t bs_spmm_acc_bytes(int load);
 size_t bs_spmm_out_bytes(int load);
 int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job);
+/* The same over rows that have been shared out, again and again. */
+int bs_spmm_split(bs_run_on on, const bs_split *split, const bs_spmm_job *job);
 /* scores and out: (nnz, heads) */
 int bs_edge_softmax(bs_run_on on, const bs_csr *a, const bs_scores *from, void *out);
 

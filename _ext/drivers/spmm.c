@@ -11,7 +11,7 @@ typedef struct context {
     const bs_spmm_job *job;
     int (*one_column)(const struct context *, const bs_part *, const bs_spmm_block *); /* NULL where there are more, or other sums */
     int (*by_columns)(const bs_spmm_block *); /* NULL where rows of x are found beforehand */
-    bs_split split;
+    const bs_split *split;
     bs_gather gather;
     int acc, op, bad;
     size_t acc_size, x_bits, out_size; /* x_bits: of one element of x */
@@ -69,7 +69,7 @@ size_t bs_spmm_x_bits(int load, int field_bits)
             f->weight.member[e] = values ? values[(p->edge + e) * j->value_heads + (j->value_heads > 1 ? head : 0)] : (T)1;                \
         if (FLOATING && j->col_scale)                                                                                                      \
             for (size_t e = 0; e < p->edges; e++)                                                                                          \
-                f->weight.member[e] *= (T)j->col_scale[bs_column(&c->split.a, p->edge + e)];                                               \
+                f->weight.member[e] *= (T)j->col_scale[bs_column(&c->split->a, p->edge + e)];                                              \
         if (FLOATING && BS_SELECTS(j->reduce) && j->row_scale)                                                                             \
             for (size_t r = 0; r < p->rows; r++)                                                                                           \
                 for (size_t e = p->first[r]; e < p->first[r + 1]; e++)                                                                     \
@@ -91,15 +91,15 @@ static void attend(const context *c, frame *f, size_t head, int first, size_t *d
         *drawn = head / 4;
         for (size_t r = 0; r < p->rows; r++)
             for (size_t e = p->first[r]; e < p->first[r + 1]; e++) {
-                const size_t column = bs_column(&c->split.a, p->edge + e), row = p->row + r;
+                const size_t column = bs_column(&c->split->a, p->edge + e), row = p->row + r;
                 f->kept[e] = (unsigned char)bs_edge_kept(from->ends ? column : row, from->ends ? row : column, (uint32_t)*drawn, from->seed,
                                                          from->threshold);
             }
     }
-    const int piece = p->piece != SIZE_MAX, leads = !piece || p->piece == c->split.first_piece[c->split.owner[p->piece]];
+    const int piece = p->piece != SIZE_MAX, leads = !piece || p->piece == c->split->first_piece[c->split->owner[p->piece]];
     void *share = !first ? NULL : piece ? item(c, c->shares, p->piece, head) : item(c, from->share, p->row, head);
     void *lse = first && leads ? item(c, from->lse, p->row, head) : NULL;
-    bs_attention_part(c->k, &c->split, p, from, head, c->stats, from->dropout ? f->kept : NULL, &f->weight, from->above ? &f->above : NULL,
+    bs_attention_part(c->k, c->split, p, from, head, c->stats, from->dropout ? f->kept : NULL, &f->weight, from->above ? &f->above : NULL,
                       share, lse);
 }
 
@@ -121,38 +121,46 @@ static const void *weights(const context *c, frame *f, size_t head)
     return &f->weight;
 }
 
-/* Sums of one column, for which vectors would hold one number each: every sum has the same steps as in the kernels. 1 for a bad index. */
+/* Sums of one column, for which vectors would hold one number each: every sum has the same steps as in the kernels. 1 for a bad index.
+ * Rows are short, and time goes into branches that are foretold wrongly: each of the first eight edges of a row has its own way out. */
 #define ONE_COLUMN(name, T, I)                                                                                                             \
-    static T name##_row(const context *c, const I *columns, const T *weights, size_t first, size_t end, int *bad)                          \
+    BS_FN int name##_sums(const context *c, const bs_part *p, const T *weights, T *out)                                                    \
     {                                                                                                                                      \
-        const size_t limit = c->split.a.cols, stride = c->job->stride;                                                                     \
         const unsigned char *const x = c->job->x;                                                                                          \
-        T sum = 0, value;                                                                                                                  \
-        for (size_t e = first; e < end; e++) {                                                                                             \
-            const size_t column = (size_t)__atomic_load_n(columns + e, __ATOMIC_RELAXED);                                                  \
-            if (column >= limit) {                                                                                                         \
-                *bad = 1;                                                                                                                  \
-                break;                                                                                                                     \
-            }                                                                                                                              \
-            memcpy(&value, x + column * stride, sizeof value);                                                                             \
-            sum += weights ? value * weights[e] : value;                                                                                   \
+        const size_t limit = c->split->a.cols;                                                                                             \
+        const I *const columns = (const I *)c->split->a.indices + p->edge;                                                                 \
+        for (size_t row = 0; row < p->rows; row++) {                                                                                       \
+            size_t e = p->first[row];                                                                                                      \
+            const size_t end = p->first[row + 1];                                                                                          \
+            T sum = 0, value;                                                                                                              \
+            for (int more = 1; more;)                                                                                                      \
+                _Pragma("GCC unroll 8") for (int k = 0; k < 8; k++, e++)                                                                   \
+                {                                                                                                                          \
+                    if (e == end) {                                                                                                        \
+                        more = 0;                                                                                                          \
+                        break;                                                                                                             \
+                    }                                                                                                                      \
+                    const size_t column = (size_t)__atomic_load_n(columns + e, __ATOMIC_RELAXED);                                          \
+                    if (column >= limit)                                                                                                   \
+                        return 1;                                                                                                          \
+                    memcpy(&value, x + column * sizeof value, sizeof value);                                                               \
+                    sum += weights ? value * weights[e] : value;                                                                           \
+                }                                                                                                                          \
+            out[row] = sum;                                                                                                                \
         }                                                                                                                                  \
-        return sum;                                                                                                                        \
+        return 0;                                                                                                                          \
     }                                                                                                                                      \
     static int name(const context *c, const bs_part *p, const bs_spmm_block *b)                                                            \
     {                                                                                                                                      \
-        const I *const columns = (const I *)c->split.a.indices + p->edge;                                                                  \
-        int bad = 0;                                                                                                                       \
-        for (size_t row = 0; row < p->rows && !bad; row++) {                                                                               \
-            const size_t first = p->first[row], end = p->first[row + 1];                                                                   \
-            T sum = b->weight ? name##_row(c, columns, b->weight, first, end, &bad) : name##_row(c, columns, NULL, first, end, &bad);      \
-            if (b->mean && end > first)                                                                                                    \
-                sum /= (T)(float)(end - first);                                                                                            \
-            if (b->row_scale)                                                                                                              \
-                sum *= (T)b->row_scale[row];                                                                                               \
-            memcpy(b->out + row * sizeof sum, &sum, sizeof sum);                                                                           \
-        }                                                                                                                                  \
-        return bad;                                                                                                                        \
+        T *const out = (T *)(void *)b->out;                                                                                                \
+        if (b->weight ? name##_sums(c, p, b->weight, out) : name##_sums(c, p, NULL, out))                                                  \
+            return 1;                                                                                                                      \
+        for (size_t row = 0; b->mean && row < p->rows; row++)                                                                              \
+            if (p->first[row + 1] != p->first[row])                                                                                        \
+                out[row] /= (T)(float)(p->first[row + 1] - p->first[row]);                                                                 \
+        for (size_t row = 0; b->row_scale && row < p->rows; row++)                                                                         \
+            out[row] *= (T)b->row_scale[row];                                                                                              \
+        return 0;                                                                                                                          \
     }
 
 ONE_COLUMN(one_column_f32, float, uint32_t)
@@ -186,13 +194,13 @@ static void spmm_unit(void *shared, size_t unit, int thread)
     const bs_spmm_job *j = c->job;
     frame f;
     bs_part *p = &f.part;
-    const size_t parts = c->split.units + c->split.pieces, slice = unit / parts;
+    const size_t parts = c->split->units + c->split->pieces, slice = unit / parts;
     if (__atomic_load_n(&c->bad, __ATOMIC_RELAXED))
         return;
-    bs_part_of(&c->split, unit % parts, p);
+    bs_part_of(c->split, unit % parts, p);
     if (p->rows == 0)
         return;
-    if (!c->one_column && !c->by_columns && bs_locate(c->k, &c->split.a, &c->gather, p->edge, p->edges, f.at)) {
+    if (!c->one_column && !c->by_columns && bs_locate(c->k, &c->split->a, &c->gather, p->edge, p->edges, f.at)) {
         __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
         return;
     }
@@ -211,10 +219,10 @@ static void spmm_unit(void *shared, size_t unit, int thread)
     if (piece)
         out = c->partial + p->piece * cols * c->acc_size;
     if (c->by_columns)
-        b.column = columns_of(&c->split.a, p, f.column);
+        b.column = columns_of(&c->split->a, p, f.column);
     if (j->affine == BS_AFFINE_ROW) {
         for (size_t e = 0; e < p->edges; e++) {
-            const size_t column = bs_column(&c->split.a, p->edge + e);
+            const size_t column = bs_column(&c->split->a, p->edge + e);
             f.scale[e] = j->scale[column];
             f.offset[e] = j->offset[column];
         }
@@ -248,7 +256,7 @@ static void spmm_unit(void *shared, size_t unit, int thread)
         if (j->attention && j->attention->above) {
             const int raw = piece || j->attention->ends;
             const size_t size = raw ? c->acc_size : c->out_size;
-            unsigned char *above = piece ? c->partial + (c->split.pieces + p->piece) * cols * size
+            unsigned char *above = piece ? c->partial + (c->split->pieces + p->piece) * cols * size
                                          : (unsigned char *)j->attention->above + p->row * cols * size;
             bs_spmm_block second = b;
             second.weight = &f.above;
@@ -263,7 +271,7 @@ static void spmm_unit(void *shared, size_t unit, int thread)
 /* ---- long rows: pieces folded in order ---- */
 #define FOLD(T, FLOATING)                                                                                                                  \
     do {                                                                                                                                   \
-        const T *from = (const T *)(const void *)partial + c->split.first_piece[n] * cols;                                                 \
+        const T *from = (const T *)(const void *)partial + c->split->first_piece[n] * cols;                                                \
         for (size_t i = 0; i < cols; i++) {                                                                                                \
             T v = from[i];                                                                                                                 \
             for (size_t piece = 1; piece < pieces; piece++) {                                                                              \
@@ -287,8 +295,8 @@ static void spmm_unit(void *shared, size_t unit, int thread)
 static void fold(const context *c, size_t n, size_t cols, const unsigned char *partial, void *out, int raw)
 {
     const bs_spmm_job *j = c->job;
-    const size_t row = c->split.long_row[n], pieces = c->split.first_piece[n + 1] - c->split.first_piece[n];
-    const size_t length = bs_row_start(&c->split.a, row + 1) - bs_row_start(&c->split.a, row);
+    const size_t row = c->split->long_row[n], pieces = c->split->first_piece[n + 1] - c->split->first_piece[n];
+    const size_t length = bs_row_start(&c->split->a, row + 1) - bs_row_start(&c->split->a, row);
     switch (c->acc) {
     case ACC_F32: FOLD(float, 1); break;
     case ACC_F64: FOLD(double, 1); break;
@@ -305,7 +313,7 @@ static void fold_long_row(void *shared, size_t n, int thread)
     const size_t cols = c->job->heads * c->job->width;
     fold(c, n, cols, c->partial, c->job->out, 0);
     if (from && from->above)
-        fold(c, n, cols, c->partial + c->split.pieces * cols * c->acc_size, from->above, from->ends != NULL);
+        fold(c, n, cols, c->partial + c->split->pieces * cols * c->acc_size, from->above, from->ends != NULL);
     if (c->shares)
         fold(c, n, c->job->heads, c->shares, from->share, 1);
 }
@@ -326,13 +334,12 @@ static float *padded(const float *from, size_t n)
     return to;
 }
 
-static int prepare(context *c, const bs_csr *a)
+static int prepare(context *c)
 {
     const bs_spmm_job *j = c->job;
+    const bs_csr *a = &c->split->a;
     const size_t cols = j->heads * j->width;
-    int status = bs_split_make(&c->split, a);
-    if (status == BS_SPARSE_OK)
-        status = bs_gather_make(&c->gather, j->x, c->split.a.cols, j->stride, j->row_bytes);
+    const int status = bs_gather_make(&c->gather, j->x, a->cols, j->stride, j->row_bytes);
     if (status != BS_SPARSE_OK)
         return status;
     c->acc = accumulator_of(j->load);
@@ -340,7 +347,7 @@ static int prepare(context *c, const bs_csr *a)
     c->out_size = bs_spmm_out_bytes(j->load);
     c->x_bits = bs_spmm_x_bits(j->load, j->bits);
     c->op = BS_SELECTS(j->reduce) ? j->reduce : j->values || j->col_scale || j->attention ? BS_WEIGHTED_SUM : BS_SUM;
-    if (cols == 1 && a->indices && !BS_SELECTS(j->reduce) && !j->attention && j->affine == BS_AFFINE_NONE) {
+    if (cols == 1 && j->stride == c->acc_size && a->indices && !BS_SELECTS(j->reduce) && !j->attention && j->affine == BS_AFFINE_NONE) {
         if (j->load == BS_X_F32)
             c->one_column = a->wide ? wide_column_f32 : one_column_f32;
         else if (j->load == BS_X_F64)
@@ -353,29 +360,29 @@ static int prepare(context *c, const bs_csr *a)
     c->blocks = j->heads * c->blocks_per_head;
     c->per_slice = bs_min(c->blocks, j->slice_blocks ? j->slice_blocks : blocks_in_cache(c));
     const int twice = j->attention && j->attention->above;
-    if (c->split.pieces && !(c->partial = malloc((twice ? 2 : 1) * c->split.pieces * cols * c->acc_size)))
+    if (c->split->pieces && !(c->partial = malloc((twice ? 2 : 1) * c->split->pieces * cols * c->acc_size)))
         return BS_NO_MEMORY;
-    if (c->split.pieces && j->attention && j->attention->share && !(c->shares = malloc(c->split.pieces * j->heads * c->acc_size)))
+    if (c->split->pieces && j->attention && j->attention->share && !(c->shares = malloc(c->split->pieces * j->heads * c->acc_size)))
         return BS_NO_MEMORY;
     if (j->affine == BS_AFFINE_COLUMN && (!(c->col_scale = padded(j->scale, cols)) || !(c->col_offset = padded(j->offset, cols))))
         return BS_NO_MEMORY;
-    if (j->attention && !j->attention->ends && c->split.n_long && !(c->stats = malloc(c->split.n_long * j->heads * 2 * sizeof(double))))
+    if (j->attention && !j->attention->ends && c->split->n_long && !(c->stats = malloc(c->split->n_long * j->heads * 2 * sizeof(double))))
         return BS_NO_MEMORY;
     return BS_SPARSE_OK;
 }
 
-int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
+int bs_spmm_split(bs_run_on on, const bs_split *split, const bs_spmm_job *job)
 {
-    context c = {.k = bs_spmm_table(on.level), .job = job};
+    context c = {.k = bs_spmm_table(on.level), .job = job, .split = split};
     if (job->heads == 0 || job->width == 0)
-        return bs_longest_row(a) < 0 ? BS_BAD_INDPTR : BS_SPARSE_OK;
-    int status = prepare(&c, a);
+        return BS_SPARSE_OK;
+    int status = prepare(&c);
     if (status == BS_SPARSE_OK && c.stats)
-        status = bs_softmax_long(c.k, on.threads, &c.split, &job->attention->scores, c.stats);
+        status = bs_softmax_long(c.k, on.threads, split, &job->attention->scores, c.stats);
     if (status == BS_SPARSE_OK) {
-        bs_parallel(spmm_unit, &c, (c.split.units + c.split.pieces) * bs_ceil_div(c.blocks, c.per_slice), on.threads);
+        bs_parallel(spmm_unit, &c, (split->units + split->pieces) * bs_ceil_div(c.blocks, c.per_slice), on.threads);
         if (!c.bad)
-            bs_parallel(fold_long_row, &c, c.split.n_long, on.threads);
+            bs_parallel(fold_long_row, &c, split->n_long, on.threads);
         status = c.bad ? BS_BAD_INDEX : BS_SPARSE_OK;
     }
     free((void *)c.gather.tail);
@@ -384,6 +391,15 @@ int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
     free(c.col_scale);
     free(c.col_offset);
     free(c.stats);
-    bs_split_free(&c.split);
+    return status;
+}
+
+int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
+{
+    bs_split split;
+    int status = bs_split_make(&split, a);
+    if (status == BS_SPARSE_OK)
+        status = bs_spmm_split(on, &split, job);
+    bs_split_free(&split);
     return status;
 }

@@ -11,6 +11,8 @@
 #define WORTH_THREADS 32768
 /* Rows of up to so many entries are looked through, longer ones bisected. */
 #define SHORT_ROW 8
+/* Rows by which the next ones are asked for in advance. */
+#define ROWS_AHEAD 8
 
 /* Specialised for each size of items: it is a constant at every call. */
 #define ENTRY_FN static inline __attribute__((always_inline))
@@ -39,10 +41,33 @@ ENTRY_FN void copy_item(void *to, size_t to_at, const void *from, size_t from_at
     default: task(job, unit, (job)->item);                                                                                                 \
     }
 
+/* Bits of columns in three levels; behind the bits of one thread lie those of the next. */
+typedef struct {
+    uint64_t *first, *second, *third;
+    size_t thirds;
+} levels;
+
+/* With the columns of a row of a product: they are removed from the first level, marked there, or in all levels. */
+enum walk { CLEAR, MARK, MARK_LEVELS };
+
+static size_t level_words(size_t cols)
+{
+    const size_t first = bs_ceil_div(cols, 64), second = bs_ceil_div(first, 64);
+    return first + second + bs_ceil_div(second, 64) + 8; /* a line of the cache apart */
+}
+
+static levels levels_of(uint64_t *marks, size_t cols, int thread)
+{
+    const size_t first = bs_ceil_div(cols, 64), second = bs_ceil_div(first, 64);
+    uint64_t *const own = marks + (size_t)thread * level_words(cols);
+    return (levels){own, own + first, own + first + second, bs_ceil_div(second, 64)};
+}
+
 #define INDEX int32_t
 #define NAME(f) BS_JOIN(f, _i32)
 #include "sparse/entries.inc"
 #include "sparse/merge.inc"
+#include "sparse/product.inc"
 #undef INDEX
 #undef NAME
 
@@ -50,3 +75,4 @@ ENTRY_FN void copy_item(void *to, size_t to_at, const void *from, size_t from_at
 #define NAME(f) BS_JOIN(f, _i64)
 #include "sparse/entries.inc"
 #include "sparse/merge.inc"
+#include "sparse/product.inc"

@@ -38,6 +38,10 @@ void bs_gather_i64(const void *values, size_t item, int64_t count, const int64_t
     int64_t bs_merge_##SUFFIX(const I *indptr, const I *indices, const void *values, const I *other_indptr, const I *other_indices,     \
                               const void *other_values, int64_t rows, int dtype, int subtract, const I *starts, I *columns, void *out,  \
                               int threads);                                                                                             \
+    /* The product of two patterns, of which the second has `inner` rows: with `counts` how many columns each row has; else these,          \
+     * ascending, knowing where each row starts. */                                                                                     \
+    int bs_product_##SUFFIX(const I *indptr, const I *indices, int64_t rows, const I *other_indptr, const I *other_indices,             \
+                            int64_t inner, int64_t cols, I *counts, const I *starts, I *columns, int threads);                          \
     /* Sums of rows: floats in their type, in eight lanes; integers as 64 bits. Whether there are sums of this dtype. */                \
     int bs_row_sums_##SUFFIX(const I *indptr, int64_t rows, const void *values, int dtype, void *sums, int threads);
 /* clang-format on */

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,7 +48,7 @@ class PlainProduct:
         encodings: tuple[int, int],
         narrow: bool,
     ) -> None: ...
-    def __call__(self, on: RunOn, b: memoryview, out: memoryview) -> None: ...
+    def __call__(self, on: RunOn, b: NDArray[Any], out: NDArray[Any]) -> None: ...
 
 def epilogue(
     on: RunOn, acc: Bytes, dtype: int, shape: tuple[int, ...], result: int, chain: Chain | None, out: Bytes

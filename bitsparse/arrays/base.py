@@ -26,7 +26,7 @@ class Operators:
     __slots__ = ("dequantize", "matmul", "spmm")
 
     matmul: Callable[[Any, Any], Any]
-    spmm: Callable[[Any, Any], Any]
+    spmm: Callable[..., Any]
     dequantize: Callable[[Any, Any], Any]
 
 

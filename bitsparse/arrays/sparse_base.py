@@ -16,7 +16,7 @@ from bitsparse.arrays.base import operators, read_only
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.exchange import Exchange
 from bitsparse.arrays.indices import converted, gather
-from bitsparse.arrays.inside import assembled, with_fields
+from bitsparse.arrays.inside import assembled, values_and_scales, with_fields
 from bitsparse.arrays.manners.members import Members
 from bitsparse.arrays.manners.products import is_operand, sparse_product
 from bitsparse.arrays.sparse_forms import Wanted
@@ -390,6 +390,9 @@ class SparseArray(Members, Exchange):
             )
         family = interop.common_family([family, self._family])
         with interop.working_on(self.device, family):
-            product = operators.spmm(self.T, interop.contiguous(theirs.T)).T
+            turned = self.T
+            # Values beside the pattern: theirs are other arrays in every call, and what is prepared for the pattern serves them all.
+            columns, values = interop.contiguous(theirs.T), values_and_scales(turned)[0]
+            product = operators.spmm(with_fields(turned, data=None), columns, values=values).T
             # NumPy's libraries adopt a transposed view, those on a GPU need not.
             return interop.from_array(product if there == "cpu" else interop.contiguous(product), family, "matmul")

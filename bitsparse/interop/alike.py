@@ -62,8 +62,8 @@ class _Takes:
     ) -> bool:
         """Whether arrays are of their kinds, and the result can be written to `out`, if it is given, beside what is read."""
         alike, alignment = self.alike, about.alignment
-        for array, kind in zip(arrays, kinds, strict=True):
-            if not alike(array, kind, alignment):
+        for i, array in enumerate(arrays):
+            if not alike(array, kinds[i], alignment):
                 return False
         if out is None:
             return True
@@ -131,7 +131,7 @@ class NumPyArrays(_Takes):
         if array.__class__ is not np.ndarray or array.shape != kind[0] or array.dtype != kind[1]:
             return False
         flags = array.flags
-        return bool(flags.c_contiguous and flags.aligned and (flags.writeable or not writable))
+        return flags.carray if writable else flags.c_contiguous and flags.aligned
 
     def span(self, array: Any) -> tuple[int, int]:
         """The addresses where an array begins and ends."""

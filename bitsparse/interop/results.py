@@ -28,8 +28,12 @@ def common_family(families: Iterable[Family]) -> Family:
     >>> common_family([NUMPY, Family("torch")])
     Family('torch')
     """
-    known = list(families)
-    return next((family for family in known if family.name not in ("numpy", "cupy")), known[0] if known else NUMPY)
+    first = None
+    for family in families:
+        if family.name not in ("numpy", "cupy"):
+            return family
+        first = first or family
+    return first or NUMPY
 
 
 def from_array(result: Any, family: Family, function: str) -> Any:

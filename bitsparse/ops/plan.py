@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,17 +57,9 @@ class Plan(Protocol):
         """What runs and why, in a few lines."""
 
 
-class CallKey(NamedTuple):
-    """What makes two calls alike, before arrays are looked at: the function, its options, what it was given, and what the matrix has."""
-
-    function: str
-    options: tuple[Hashable, ...]
-    shape: tuple[int, ...]
-    dtype: Hashable
-    arrays: int
-    has_values: bool
-    has_row_scale: bool
-    has_col_scale: bool
+#: What makes two calls alike, before arrays are looked at: the function, its options, shape and dtype of the first array that it was given,
+#: how many it was given, and whether the matrix has values, factors of rows and factors of columns.
+CallKey = tuple[str, tuple[Hashable, ...], tuple[int, ...], Hashable, int, bool, bool, bool]
 
 
 class KeptCall:
@@ -170,16 +162,16 @@ def repeated(
     """
     if options is None or not isinstance(A, SparseArray):
         return None
-    x, calls = arrays[0], store_of(A).get(CALLS)
+    x, calls, factors = arrays[0], store_of(A).get(CALLS), values_and_scales(A)
     try:
-        key = _key(A, function, options, arrays)
+        key = _key(factors, function, options, arrays)
         call: KeptCall | None = None if calls is None else calls.get(key)
     except (AttributeError, TypeError):  # no array, or an option of no kind that there is, which the long way refuses
         return None
-    if call is None or (call.owner and not same_arrays(call.owner, values_and_scales(A))):
+    if call is None or (call.owner and not same_arrays(call.owner, factors)):
         if first is None or not isinstance(x, interop.cupy_arrays()):
             return None
-        call = first(A, *options, x.shape, x.dtype) or LongWay(values_and_scales(A))
+        call = first(A, *options, x.shape, x.dtype) or LongWay(factors)
         CALLS.keep(store_of(A), call, key)
     if not call.fits(arrays, out):
         return None
@@ -189,10 +181,9 @@ def repeated(
         return None
 
 
-def _key(A: SparseArray, function: str, options: Any, arrays: tuple[Any, ...]) -> CallKey:
-    x, (values, rows, columns) = arrays[0], values_and_scales(A)
-    factors = values is not None, rows is not None, columns is not None
-    return CallKey(function, options, x.shape, x.dtype, len(arrays), *factors)
+def _key(factors: tuple[Any, Any, Any], function: str, options: Any, arrays: tuple[Any, ...]) -> CallKey:
+    x, (values, rows, columns) = arrays[0], factors
+    return function, options, x.shape, x.dtype, len(arrays), values is not None, rows is not None, columns is not None
 
 
 def learn_floats(
@@ -218,7 +209,7 @@ def learn_floats(
         with operand.walked(function):
             call = make(operand, family, *views)
         if call is not None:
-            CALLS.keep(store_of(A), call, _key(A, function, options, arrays))
+            CALLS.keep(store_of(A), call, _key(values_and_scales(A), function, options, arrays))
 
 
 def _as_they_lie(function: str, arrays: tuple[Any, ...]) -> tuple[interop.Family, tuple[Any, ...]] | None:

@@ -1,4 +1,4 @@
-"""Products of two sparse arrays: on the CPU SciPy's, on a GPU cuSPARSE's of floats and the library's own of bits and integers."""
+"""Products of two sparse arrays: of bits the library's own, of numbers SciPy's on the CPU, cuSPARSE's and our own of integers on a GPU."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays import sparse_forms
+from bitsparse.arrays import indices, sparse_forms
 from bitsparse.arrays.base import BitArray
-from bitsparse.arrays.indices import without_spare
 from bitsparse.arrays.inside import family_of, of_result
 from bitsparse.arrays.manners.elementwise import is_sparse
 from bitsparse.arrays.manners.picking import turned
@@ -64,7 +63,10 @@ def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArra
         return fitted(
             x, _on_gpu(left, right, interop.common_family([family_of(x), *map(family_of, kin)])), "matmul", *kin
         )
-    product = without_spare((matrix(left) @ matrix(right)).tocsr())
+    if left.values.dtype == right.values.dtype == np.bool_:  # type: ignore[union-attr]
+        family = interop.common_family([family_of(x), *map(family_of, kin)])
+        return fitted(x, replace(_of_bits(left, right), family=family), "matmul", *kin)
+    product = indices.without_spare((matrix(left) @ matrix(right)).tocsr())
     if product.shape[1] > 8 * product.nnz:  # transposing takes memory for every column
         product.sort_indices()
         return back(x, product, "matmul", *kin, canonical=True)
@@ -94,6 +96,22 @@ def _exact(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
     return replace(left, values=pair[0].astype(dtype)), replace(right, values=pair[1].astype(dtype))
 
 
+def _of_bits(left: Pattern, right: Pattern) -> Pattern:
+    """The product of booleans on the CPU, of which only the pattern is to be found."""
+    left, right = _true(left, right)
+    lengths = right.indptr[1:] - right.indptr[:-1]
+    most = int(lengths[left.indices].sum(dtype=np.int64))
+    index = np.int64 if most >= indices.INT32_LIMIT else np.result_type(left.indices.dtype, right.indices.dtype)
+    one, two = (tuple(part.astype(index, copy=False) for part in (made.indptr, made.indices)) for made in (left, right))
+    starts, columns = backends.family("cpu", "sparse.entries").product(one, two, right.shape[1])
+    return Pattern(starts, columns, (left.shape[0], right.shape[1]), np.ones(columns.size, np.bool_))
+
+
+def _true(*parts: Pattern) -> tuple[Pattern, ...]:
+    """The entries of booleans that are true."""
+    return tuple(kept_entries(part, part.values) for part in parts)
+
+
 # -- on a GPU ---------------------------------------------------------------------------------------------------------
 def _on_gpu(left: Pattern, right: Pattern, family: interop.Family) -> Pattern:
     shape, values = (left.shape[0], right.shape[1]), (left.values, right.values)
@@ -103,14 +121,14 @@ def _on_gpu(left: Pattern, right: Pattern, family: interop.Family) -> Pattern:
     else:
         bits = kinds == {"b"}
         if bits:
-            left, right = (kept_entries(part, part.values) for part in (left, right))
+            left, right = _true(left, right)
         index = np.result_type(*(part.dtype for matrix in (left, right) for part in (matrix.indptr, matrix.indices)))
         one, two = (_arrays(part, index, not bits) for part in (left, right))
         multiply = backends.family(interop.device_of(left.indptr), "sparse.products").multiply
-        indptr, indices, sums = multiply(one, two, shape[1])
-        space = interop.namespace(indices)
-        sums = space.ones(indices.size, np.bool_) if bits else sums.view(left.values.dtype)  # type: ignore[union-attr]
-        made = Pattern(indptr, indices, shape, sums)
+        starts, columns, sums = multiply(one, two, shape[1])
+        space = interop.namespace(columns)
+        sums = space.ones(columns.size, np.bool_) if bits else sums.view(left.values.dtype)  # type: ignore[union-attr]
+        made = Pattern(starts, columns, shape, sums)
     made = replace(made, family=family)
     kept: Any = made.values != 0
     return made if bool(kept.all()) else kept_entries(made, kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -16,6 +17,7 @@ Array = NDArray[Any]
 _CODES = {name: code for code, name in enumerate(DTYPES)}
 
 
+@functools.cache  # NumPy makes a dtype's name anew every time
 def dtype_code(dtype: np.dtype[Any]) -> int:
     """Number by which the compiled part knows a dtype.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -217,7 +218,7 @@ def same_arrays(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
     >>> same_arrays((zeros, None), (zeros, None)), same_arrays((zeros,), (np.zeros(2),))
     (True, False)
     """
-    return all(one is other for one, other in zip(some, others, strict=True))
+    return all(map(operator.is_, some, others))
 
 
 def fits_heads(weights: Array, inner: tuple[int, ...]) -> bool:

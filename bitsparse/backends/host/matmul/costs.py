@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from bitsparse.backends.host.settings import simd_level
@@ -116,6 +117,7 @@ def cost(
     return sum(rates.get(name, 0.0) * amount for name, amount in amounts.items())
 
 
+@functools.cache
 def _digit_products(a_bits: int, b_bits: int) -> int:
     """Products of digits that the digits kernel forms: widths of at most 15 bits each and 22 together."""
     best = a_bits * b_bits

@@ -194,14 +194,14 @@ class Prepared:
         if self.is_plain:
             factors = cast(Factors, {name: arguments[name] for name in Factors.__annotations__})
             fixed, self._work = _fixed(a_words, *right, arguments["bitmap"], arguments["kernel"], factors)
-            self._product = _ext.PlainProduct(*fixed)
+            self._product, self._dtype = _ext.PlainProduct(*fixed), factors["acc_dtype"]
 
     def run_plain(self, b_words: NDArray[np.uint32], out: Array | None = None) -> Array:
         """The product with ``b_words``, into `out` if there is one: a C-contiguous array of the result's shape and dtype."""
-        result = np.empty(self._shape, self._arguments["acc_dtype"]) if out is None else out
+        result = np.empty(self._shape, self._dtype) if out is None else out
         if not b_words.flags.c_contiguous:
             b_words = np.ascontiguousarray(b_words)
-        self._product(run_on(self._work), b_words.data.cast("B"), result.data.cast("B"))
+        self._product(run_on(self._work), b_words, result)
         return result
 
     def __call__(

@@ -139,6 +139,21 @@ def merge(
     return starts, columns, made.view(dtype), zeros
 
 
+def product(left: tuple[Index, Index], right: tuple[Index, Index], cols: int) -> tuple[Index, Index]:
+    """The pattern ``(indptr, indices)`` of the product of two canonical patterns, the second of which has so many columns.
+
+    All arrays have one dtype, that of the result.
+
+    Examples
+    --------
+    >>> product((np.array([0, 2]), np.array([0, 1])), (np.array([0, 1, 3]), np.array([2, 0, 2])), 3)
+    (array([0, 2]), array([0, 2]))
+    """
+    one, two = ([as_bytes(part) for part in parts] for parts in (left, right))
+    wide, threads = left[0].dtype.itemsize == 8, _threads(left[1].size + right[1].size)
+    return _ext.product(one[0], one[1], two[0], two[1], wide, cols, threads)
+
+
 def row_sums(indptr: Index, values: NDArray[Any]) -> NDArray[Any]:
     """Sums of rows: float32 and float64 in their dtype, in eight sums side by side; booleans and integers in int64 or uint64.
 

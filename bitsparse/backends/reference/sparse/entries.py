@@ -100,6 +100,20 @@ def merge(
     return np.array(starts, index), np.array(columns, index), made, int(np.count_nonzero(made == 0))
 
 
+def product(
+    left: tuple[NDArray[Any], NDArray[Any]], right: tuple[NDArray[Any], NDArray[Any]], cols: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """By the sets of columns of the rows."""
+    others = [set(right[1][start:stop].tolist()) for start, stop in pairwise(right[0].tolist())]
+    rows: list[list[int]] = []
+    for start, stop in pairwise(left[0].tolist()):
+        found = set().union(*(others[other] for other in left[1][start:stop].tolist()))
+        assert all(column < cols for column in found)
+        rows.append(sorted(found))
+    starts = np.cumsum([0, *map(len, rows)]).astype(left[0].dtype)
+    return starts, np.array([column for row in rows for column in row], left[1].dtype)
+
+
 def row_sums(indptr: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
     """Floats in eight sums, of every eighth entry of whole eights, and one of the rest; integers in Python's own."""
     if values.dtype.kind != "f":
