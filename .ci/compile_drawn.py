@@ -23,7 +23,7 @@ for arch in jit.ARCHS:
         done += 1
         if compiled.spilled:
             bad.append(f"{compiled.arch} {compiled.variant}: {compiled.spilled} bytes of registers spilled")
-        if compiled.serialized:
+        if compiled.waits:
             bad.append(f"{compiled.arch} {compiled.variant}: products of warpgroups wait for each other")
 print(f"one of {PARTS} parts, seed {SEED}: {done} variants for {', '.join(jit.ARCHS)}, {len(bad)} complaints")
 print(*bad, sep="\n")

@@ -39,7 +39,7 @@ class Compiler(types.ModuleType):
         super().__init__("cupy.cuda.nvrtc")
         self.compiled: list[tuple[str, tuple[str, ...]]] = []
         self.spill: Callable[[str, str], bool] = lambda name, arch: False
-        self.serialize: Callable[[str], bool] = lambda name: False
+        self.waits: Callable[[str], bool] = lambda name: False
 
     def getVersion(self) -> tuple[int, int]:
         return 13, 0
@@ -57,8 +57,8 @@ class Compiler(types.ModuleType):
 
     def getProgramLog(self, program: dict[str, Any]) -> str:
         spills = self.spill(program["name"], program["arch"])
-        waits = "ptxas info    : (C7520) Potential Performance Loss: wgmma.mma_async instructions are serialized\n"
-        return waits * self.serialize(program["name"]) + LOG.format(stores=4 * spills, loads=8 * spills)
+        waits = "ptxas info    : (C7520) Potential Performance Loss: wgmma.mma_async instructions wait\n"
+        return waits * self.waits(program["name"]) + LOG.format(stores=4 * spills, loads=8 * spills)
 
     def getCUBIN(self, program: dict[str, Any]) -> bytes:
         return bytes(1000)
@@ -129,13 +129,13 @@ def test_all_architectures_by_default_and_only_what_each_can_run(compiler, capsy
     code, out, err = run(capsys, "compile", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert list(found) == ["nvrtc", "cache", "seconds", "spilling", "serialized", "kernels"]
+    assert list(found) == ["nvrtc", "cache", "seconds", "spilling", "waiting", "kernels"]
     kernels = found["kernels"]
     wanted = [
         (arch, v.source, dict(v.defines)) for arch in jit.ARCHS for v in backends_cuda.variants() if v.runs_on(arch)
     ]
     assert [(kernel["arch"], kernel["source"], kernel["constants"]) for kernel in kernels] == wanted
-    names = ["arch", "source", "function", "constants", "registers", "spilled_bytes", "serialized", "cubin_bytes"]
+    names = ["arch", "source", "function", "constants", "registers", "spilled_bytes", "waiting", "cubin_bytes"]
     names.append("seconds")
     assert all(list(kernel) == names for kernel in kernels)
     assert {kernel["arch"] for kernel in kernels if kernel["source"] == "matmul/wgmma.cu"} == {"sm_90a"}
@@ -162,11 +162,11 @@ def test_spills_are_counted_and_fail(compiler, capsys):
 
 
 def test_products_that_wait_for_each_other_are_counted_and_fail(compiler, capsys):
-    compiler.serialize = lambda name: name == "search/wgmma.cu"
+    compiler.waits = lambda name: name == "search/wgmma.cu"
     code, out, _ = run(capsys, "compile", "--arch", "sm_90a", "--json")
     found = json.loads(out)
-    waiting = [k["source"] for k in found["kernels"] if k["serialized"]]
-    assert code == 1 and set(waiting) == {"search/wgmma.cu"} and found["serialized"] == len(waiting)
+    waiting = [k["source"] for k in found["kernels"] if k["waiting"]]
+    assert code == 1 and set(waiting) == {"search/wgmma.cu"} and found["waiting"] == len(waiting)
     code, out, _ = run(capsys, "compile", "--arch", "sm_90a")
     assert code == 1 and f"{len(waiting)} have products that WAIT for each other" in out.splitlines()[-1]
 

@@ -134,9 +134,9 @@ def test_products_of_patterns_are_those_of_scipy(columns: int, wide: bool) -> No
     try:
         for threads in (1, 2, 5):
             set_num_threads(threads)
-            starts, cols = entries.product(left, right, columns)
-            assert starts.dtype == cols.dtype == index
-            assert np.array_equal(starts, want.indptr) and np.array_equal(cols, want.indices)
+            starts, found = entries.product(left, right, columns)
+            assert starts.dtype == found.dtype == index
+            assert np.array_equal(starts, want.indptr) and np.array_equal(found, want.indices)
     finally:
         set_num_threads(before)
 

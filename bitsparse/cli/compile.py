@@ -2,8 +2,8 @@
 
 The table's rows are what the assembler says of each compiled variant; ``--json`` prints one object::
 
-    {"nvrtc": "13.0", "cache": folder, "seconds": wall, "spilling": variants that spill, "serialized": variants that wait,
-     "kernels": [{"arch", "source", "function", "constants", "registers", "spilled_bytes", "serialized", "cubin_bytes",
+    {"nvrtc": "13.0", "cache": folder, "seconds": wall, "spilling": variants that spill, "waiting": variants that wait,
+     "kernels": [{"arch", "source", "function", "constants", "registers", "spilled_bytes", "waiting", "cubin_bytes",
                   "seconds"}, ...]}
 
 The exit code is 1 if a variant spills registers, or its warpgroups' products wait for each other.
@@ -79,17 +79,17 @@ def run(args: argparse.Namespace) -> int:
                 print(_row(kernels[-1]), flush=True)
     seconds = round(time.perf_counter() - start, 2)
     spilling = sum(kernel["spilled_bytes"] > 0 for kernel in kernels)
-    serialized = sum(kernel["serialized"] for kernel in kernels)
+    waiting = sum(kernel["waiting"] for kernel in kernels)
     if args.json:
         facts = {"nvrtc": nvrtc, "cache": str(jit.cache_dir()), "seconds": seconds, "spilling": spilling}
-        facts["serialized"] = serialized
+        facts["waiting"] = waiting
         print(json.dumps(facts | {"kernels": kernels}))
     else:
         size = sum(kernel["cubin_bytes"] for kernel in kernels)
         spills = f"{spilling} of them SPILL registers" if spilling else "none spills registers"
-        waits = f"{serialized} have products that WAIT for each other, " if serialized else ""
+        waits = f"{waiting} have products that WAIT for each other, " if waiting else ""
         print(f"\n{len(kernels)} variants, {waits}{spills}; {size / 1e6:.1f} MB in {seconds:.1f} s")
-    return int(spilling + serialized > 0)
+    return int(spilling + waiting > 0)
 
 
 def _record(one: jit.Compiled) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _record(one: jit.Compiled) -> dict[str, Any]:
         "constants": dict(one.variant.defines),
         "registers": one.registers,
         "spilled_bytes": one.spilled,
-        "serialized": one.serialized,
+        "waiting": one.waits,
         "cubin_bytes": one.path.stat().st_size,
         "seconds": round(one.seconds, 3),
     }

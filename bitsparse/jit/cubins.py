@@ -23,7 +23,7 @@ ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 #: Version of how files lie in the cache. It goes into their names, so that files of other versions are not read.
 _LAYOUT = "3"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
-_RESOURCES = re.compile(r"bytes stack frame|registers|spill|are serialized")
+_RESOURCES = re.compile(r"bytes stack frame|registers|spill|wgmma\.mma_async")
 
 
 class Variant(NamedTuple):
@@ -297,9 +297,9 @@ class Compiled(NamedTuple):
         return sum(int(n) for n in re.findall(r"(\d+) bytes spill", self.log))
 
     @property
-    def serialized(self) -> bool:
+    def waits(self) -> bool:
         """Whether products of Hopper's warpgroups wait for each other, as the assembler makes them where one stands behind a branch."""
-        return "are serialized" in self.log
+        return "wgmma.mma_async" in self.log
 
 
 def compile_all(archs: Iterable[str], chosen: Iterable[Variant], jobs: int = 1) -> Iterator[Compiled]:
