@@ -83,8 +83,9 @@ def _exact(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
     if "f" in kinds or kinds == {"b"}:
         return left, right
     lengths = left.indptr[1:] - left.indptr[:-1]
-    longest = int(lengths.max()) if lengths.size else 0
-    first, second = (max((abs(int(limit)) for limit in (v.min(), v.max())), default=0) if v.size else 0 for v in pair)
+    ends = [(values.min(), values.max()) if values.size else (values.sum(), values.sum()) for values in pair]
+    longest, *limits = _numbers([lengths.max() if lengths.size else lengths.sum(), *ends[0], *ends[1]])
+    first, second = (max(abs(low), abs(high)) for low, high in (limits[:2], limits[2:]))
     bound = max(longest * first * second, first, second)
     common = np.result_type(*(values.dtype for values in pair))
     if bound >= 1 << (64 if common == np.uint64 else 63):
@@ -94,6 +95,15 @@ def _exact(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
     narrow = np.dtype(np.int32 if bound < 1 << 31 else np.int64)
     dtype = common if common.itemsize == 8 and common.kind in "iu" else narrow
     return replace(left, values=pair[0].astype(dtype)), replace(right, values=pair[1].astype(dtype))
+
+
+def _numbers(scalars: list[Any]) -> list[int]:
+    """Integers as Python's, those of a GPU in one look."""
+    space: Any = interop.namespace(scalars[0])
+    if space is np or any(scalar.dtype == np.uint64 for scalar in scalars):  # which int64 might not hold
+        return [int(scalar) for scalar in scalars]
+    found: list[int] = space.stack([scalar.astype(np.int64) for scalar in scalars]).get().tolist()
+    return found
 
 
 def _of_bits(left: Pattern, right: Pattern) -> Pattern:
@@ -107,9 +117,17 @@ def _of_bits(left: Pattern, right: Pattern) -> Pattern:
     return Pattern(starts, columns, (left.shape[0], right.shape[1]), np.ones(columns.size, np.bool_))
 
 
-def _true(*parts: Pattern) -> tuple[Pattern, ...]:
-    """The entries of booleans that are true."""
-    return tuple(kept_entries(part, part.values) for part in parts)
+def _true(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
+    """The entries of two arrays of booleans that are true; of one array, where both are the same, looked at once."""
+    one = _kept(left)
+    same = right.values is left.values and right.indices is left.indices and right.indptr is left.indptr
+    return one, one if same else _kept(right)
+
+
+def _kept(made: Pattern) -> Pattern:
+    """The entries that are not zero."""
+    kept: Any = made.values != 0
+    return made if bool(kept.all()) else kept_entries(made, kept)
 
 
 # -- on a GPU ---------------------------------------------------------------------------------------------------------
@@ -127,11 +145,10 @@ def _on_gpu(left: Pattern, right: Pattern, family: interop.Family) -> Pattern:
         multiply = backends.family(interop.device_of(left.indptr), "sparse.products").multiply
         starts, columns, sums = multiply(one, two, shape[1])
         space = interop.namespace(columns)
-        sums = space.ones(columns.size, np.bool_) if bits else sums.view(left.values.dtype)  # type: ignore[union-attr]
-        made = Pattern(starts, columns, shape, sums)
-    made = replace(made, family=family)
-    kept: Any = made.values != 0
-    return made if bool(kept.all()) else kept_entries(made, kept)
+        if bits:
+            return Pattern(starts, columns, shape, space.ones(columns.size, np.bool_), family=family)
+        made = Pattern(starts, columns, shape, sums.view(left.values.dtype))  # type: ignore[union-attr]
+    return _kept(replace(made, family=family))
 
 
 def _arrays(made: Pattern, index: np.dtype[Any], with_values: bool) -> tuple[Any, Any, Any]:

@@ -79,8 +79,10 @@ def _launch(name: str, dtype: Any, params: Any, shared: int) -> None:
 
 
 def _fits(cupy: Any, entries: int, item: int) -> None:
-    free, _ = cupy.cuda.runtime.memGetInfo()
-    free += cupy.get_default_memory_pool().free_bytes()
+    free = cupy.get_default_memory_pool().free_bytes()
+    if entries * item <= free:
+        return
+    free += cupy.cuda.runtime.memGetInfo()[0]  # which takes longer than a small product
     if entries * item > free:
         raise MemoryError(
             f"matmul: the product has {entries} entries, {entries * item / 1e9:.1f} GB, but {free / 1e9:.1f} GB of the GPU's memory are "
