@@ -141,6 +141,20 @@ def test_products_of_patterns_are_those_of_scipy(columns: int, wide: bool) -> No
         set_num_threads(before)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_rows_that_are_picked_are_looked_at(dtype: Any) -> None:
+    """Wherever they would begin or end outside of the entries, or end before they begin."""
+    good, least = [0, 2, 3], np.iinfo(dtype).min
+    for indptr in ([-1, 2, 3], [0, 2, 4], [3, 2, 3], [0, least, 3], [least, least, 3], [0, np.iinfo(dtype).max, 3]):
+        with pytest.raises(ValueError, match="never fall"):
+            entries.take_rows(np.array(indptr, dtype), np.zeros(3, dtype), None, np.array([1, 0]))
+    assert entries.take_rows(np.array(good, dtype), np.arange(3, dtype=dtype), None, np.array([1, 0]))[1].tolist() == [
+        2,
+        0,
+        1,
+    ]
+
+
 def test_results_do_not_depend_on_how_arrays_lie_in_memory() -> None:
     indptr, indices, shape = PATTERNS["random"]()
     want = build.translate(indptr, indices, shape, 16)

@@ -145,6 +145,14 @@ def test_damaged_long_rows() -> None:
                 )
 
 
+def test_one_column_of_wider_rows() -> None:
+    x, out = np.arange(6, dtype=np.float32), np.zeros(2, np.float32)
+    graph = flat(np.array([0, 2, 3], np.int32)), flat(np.array([0, 2, 1], np.int32)), False, (2, 3), 3
+    layout = (8, 4, 4, 1, 1)
+    spmm_ext.spmm(RUN, *graph, 0, 0, flat(x), layout, 1, 0, None, 1, None, None, 0, None, None, flat(out), 0)
+    assert out.tolist() == [4, 2]
+
+
 WRONG = [
     {"nnz": 19},
     {"nnz": -1},

@@ -24,10 +24,8 @@ cdef extern from "sparse/entries.h":
                      void *, int) nogil
     void bs_keep_i64(const int64_t *, const int64_t *, int64_t, const uint8_t *, const void *, size_t, const int64_t *, int64_t *,
                      void *, int) nogil
-    void bs_take_rows_i32(const int32_t *, const int32_t *, const int64_t *, int64_t, const void *, size_t, const int32_t *, int32_t *,
-                          void *, int) nogil
-    void bs_take_rows_i64(const int64_t *, const int64_t *, const int64_t *, int64_t, const void *, size_t, const int64_t *, int64_t *,
-                          void *, int) nogil
+    void bs_take_rows_i32(const int32_t *, int64_t, const int32_t *, const void *, size_t, const int32_t *, int32_t *, void *, int) nogil
+    void bs_take_rows_i64(const int64_t *, int64_t, const int64_t *, const void *, size_t, const int64_t *, int64_t *, void *, int) nogil
     void bs_columns_counts_i32(const int32_t *, const int32_t *, int64_t, int64_t, int64_t, int32_t *, int32_t *, int) nogil
     void bs_columns_counts_i64(const int64_t *, const int64_t *, int64_t, int64_t, int64_t, int64_t *, int64_t *, int) nogil
     void bs_take_columns_i32(const int32_t *, int64_t, int64_t, const int32_t *, const void *, size_t, const int32_t *, int32_t *,
@@ -152,29 +150,33 @@ cdef const unsigned char[::1] _numbers(str what, const unsigned char[::1] given,
 def take_rows(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, const unsigned char[::1] rows,
               const unsigned char[::1] values, size_t item, threads):
     """(indptr, indices, values) of the rows that int64 numbers name."""
-    indptr = _own(indptr)
-    cdef int64_t m = _rows(indptr, indices, wide, threads), picked
-    cdef int t = threads
-    cdef const unsigned char[::1] picks = _numbers("rows", rows, m)
-    picked = picks.shape[0] // 8
-    _items(None if values is None else np.asarray(values), item, indices.shape[0] // (8 if wide else 4))
+    cdef int size = 8 if wide else 4, t = threads
+    cdef int64_t picked, nnz = _length("indices", indices, size), m = _length("indptr", indptr, size) - 1
+    _between("the number of threads", threads, 1, 4096)
+    picks = np.asarray(_numbers("rows", rows, m)).view(np.int64)
+    picked = picks.size
+    _items(None if values is None else np.asarray(values), item, nnz)
     index = np.int64 if wide else np.int32
-    ends, numbers = np.asarray(indptr).view(index), np.asarray(picks).view(np.int64)
+    # Of these rows alone it is looked where they are, in copies.
+    ends = np.asarray(indptr).view(index)
+    firsts, stops = ends[picks], ends[picks + 1]
+    if picked and not (firsts.min() >= 0 and (firsts <= stops).all() and stops.max() <= nnz):
+        raise ValueError(f"indptr must start at 0, never fall and end at {nnz}; the arrays are damaged or belong to another shape")
     starts = np.zeros(picked + 1, np.int64)
-    np.cumsum(ends[1:][numbers] - ends[:m][numbers], out=starts[1:])
+    np.cumsum(stops - firsts, out=starts[1:])
     total = int(starts[picked])
     _between("the number of entries", total, 0, 2**62 if wide else 2**31 - 1)
     starts = starts.astype(index, copy=False)
     columns, out = np.empty(total, index), None if values is None else np.empty(total * item, np.uint8)
-    cdef unsigned char[::1] b_starts = _bytes(starts), b_columns = _bytes(columns), b_out = _or_nothing(out)
+    cdef unsigned char[::1] b_firsts = _bytes(firsts), b_starts = _bytes(starts), b_columns = _bytes(columns), b_out = _or_nothing(out)
     cdef const void *from_values = NULL if values is None else _at(values)
     with nogil:
         if wide:
-            bs_take_rows_i64(<const int64_t *>_at(indptr), <const int64_t *>_at(indices), <const int64_t *>_at(picks), picked,
-                             from_values, item, <const int64_t *>_at(b_starts), <int64_t *>_at(b_columns), _at(b_out), t)
+            bs_take_rows_i64(<const int64_t *>_at(indices), picked, <const int64_t *>_at(b_firsts), from_values, item,
+                             <const int64_t *>_at(b_starts), <int64_t *>_at(b_columns), _at(b_out), t)
         else:
-            bs_take_rows_i32(<const int32_t *>_at(indptr), <const int32_t *>_at(indices), <const int64_t *>_at(picks), picked,
-                             from_values, item, <const int32_t *>_at(b_starts), <int32_t *>_at(b_columns), _at(b_out), t)
+            bs_take_rows_i32(<const int32_t *>_at(indices), picked, <const int32_t *>_at(b_firsts), from_values, item,
+                             <const int32_t *>_at(b_starts), <int32_t *>_at(b_columns), _at(b_out), t)
     return starts, columns, out
 
 

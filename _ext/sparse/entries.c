@@ -11,8 +11,6 @@
 #define WORTH_THREADS 32768
 /* Rows of up to so many entries are looked through, longer ones bisected. */
 #define SHORT_ROW 8
-/* Rows by which the next ones are asked for in advance. */
-#define ROWS_AHEAD 8
 
 /* Specialised for each size of items: it is a constant at every call. */
 #define ENTRY_FN static inline __attribute__((always_inline))

@@ -17,9 +17,9 @@ void bs_gather_i64(const void *values, size_t item, int64_t count, const int64_t
     void bs_keep_counts_##SUFFIX(const I *indptr, int64_t rows, const uint8_t *mask, I *counts, int threads);                           \
     void bs_keep_##SUFFIX(const I *indptr, const I *indices, int64_t rows, const uint8_t *mask, const void *values, size_t item,        \
                           const I *starts, I *columns, void *out, int threads);                                                         \
-    /* The rows that `rows` names: starts[0..picked] are known, and how many entries each of them has. */                               \
-    void bs_take_rows_##SUFFIX(const I *indptr, const I *indices, const int64_t *rows, int64_t picked, const void *values, size_t item, \
-                               const I *starts, I *columns, void *out, int threads);                                                    \
+    /* Rows of which it is known where they begin: starts[0..picked] tell how many entries each of them has. */                          \
+    void bs_take_rows_##SUFFIX(const I *indices, int64_t picked, const I *firsts, const void *values, size_t item, const I *starts,     \
+                               I *columns, void *out, int threads);                                                                     \
     /* Columns from `low` up to `high`: first how many entries of each row, and where they begin; then these. */                        \
     void bs_columns_counts_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t low, int64_t high, I *firsts, I *counts,   \
                                     int threads);                                                                                       \
