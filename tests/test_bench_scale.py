@@ -97,7 +97,7 @@ RECORDS = [
 
 
 def test_the_table_has_the_links_of_the_same_run_beside(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
     from benchmarks import scale_table
 
     path = tmp_path / "scale.jsonl"
@@ -117,7 +117,7 @@ def test_the_table_has_the_links_of_the_same_run_beside(tmp_path, capsys, monkey
 
 
 def test_the_figure_puts_the_paper_beside(monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
     from benchmarks.papers.tango import scaling
 
     runs: dict = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import tempfile
 import time
@@ -23,6 +24,8 @@ from bitsparse.datasets import synthetic_csr
 
 #: Repetitions, and those of a first impression: the same on every rank.
 REPETITIONS, QUICK = 9, 3
+#: Milliseconds that a row of calls lasts at least, and the most calls in one.
+SAMPLE_MS, _MOST_CALLS = 20.0, 100
 #: In place of the named sizes, where there is no GPU: to see that the cases run.
 SMALL = (20_000, 200_000)
 WIDTH = 128
@@ -61,18 +64,20 @@ def size_of(name: str) -> Any:
 
 
 def together_ms(call: Callable[[], object], repetitions: int) -> float:
-    """Milliseconds of a call that all ranks make together, from idle devices to idle devices: of the slowest rank, the median."""
-    comm, samples = communicator(), []
+    """Milliseconds of a call that all ranks make together, from idle devices to idle devices: of the slowest rank, the median.
+
+    Calls are made in rows that last `SAMPLE_MS` at least, as ranks do not come out of a barrier at the same time.
+    """
+    comm, samples, calls = communicator(), [], 1
     for number in range(repetitions + 2):
         _finish()
         comm.barrier()
-        begin = time.perf_counter()
-        call()
-        _finish()
-        taken = np.array([time.perf_counter() - begin])
+        taken = np.array([_row_ms(call, calls)])
         comm.all_reduce(taken, "max")
+        if number == 1:
+            calls = _calls(float(taken[0]))
         if number >= 2:
-            samples.append(1e3 * float(taken[0]))
+            samples.append(float(taken[0]) / calls)
     return median(samples)
 
 
@@ -81,17 +86,30 @@ def alone_ms(call: Callable[[], Callable[[], object]], repetitions: int) -> floa
     comm, found = communicator(), np.zeros(1)
     with together(comm, "suite scale"):
         if comm.rank == 0:
-            made, samples = call(), []
-            for number in range(repetitions + 2):
-                _finish()
-                begin = time.perf_counter()
-                made()
-                _finish()
-                if number >= 2:
-                    samples.append(1e3 * (time.perf_counter() - begin))
-            found[0] = median(samples)
+            made = call()
+            _row_ms(made, 1)
+            calls = _calls(_row_ms(made, 1))
+            found[0] = median(_row_ms(made, calls) / calls for _ in range(repetitions))
     comm.all_reduce(found, "max")
     return float(found[0])
+
+
+def _row_ms(call: Callable[[], object], calls: int) -> float:
+    """Milliseconds of so many calls, until this rank's device is idle again."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    _finish()
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def _calls(once_ms: float) -> int:
+    """How many calls make a row, by how long one takes.
+
+    >>> _calls(3.0), _calls(400.0), _calls(0.0)
+    (7, 1, 100)
+    """
+    return min(_MOST_CALLS, math.ceil(SAMPLE_MS / max(once_ms, 1e-3)))
 
 
 def _finish() -> None:

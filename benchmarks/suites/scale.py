@@ -7,8 +7,9 @@ With a GPU to each rank NCCL carries arrays; without one gloo does, over small g
 is one rank. The first rank writes the records. Those of two and four H100 (``results/h100-x2`` and ``h100-x4``, with ``--quick``) are of
 some of the cases: none of ``-weak``, ``scale-cluster-...``, ``scale-training-...`` and ``scale-memory-map-...``.
 
-- Every call is made by all ranks together, from idle devices and a barrier to idle devices; the slowest rank counts, and of its times the
-  median of 9 (3 with ``--quick``) after two that are not timed. ``params`` have the ranks, the engine and the exchange.
+- Every call is made by all ranks together, as many in a row as last 20 ms, from idle devices and a barrier to idle devices; the slowest
+  rank counts, and of its times the median of 9 (3 with ``--quick``) after two that are not timed. Of the records there a row is one call,
+  to which the ranks' different ends of a barrier are added. ``params`` have the ranks, the engine and the exchange.
 - ``scale-link-...``: an all-gather, or rows from all to all, in which each rank receives so many bytes: ``bytes / ours_ms`` is the rate of
   the run, beside which the others are to be read.
 - ``scale-binary-papers-strong``: ``plan_bspmm(a, 128, "BBB")`` of one graph dealt out, against the same graph on the first rank's device
