@@ -88,7 +88,7 @@ def quantized_spmm(
     """Sums or means of neighbours' features, quantised to a few bits on the way, summed as integers and scaled back (TANGO section 3.3).
 
     The features times the `col_scale` of A are quantised symmetrically; their codes are gathered, which is a quarter or an eighth of the
-    bytes, and summed exactly; the sums are multiplied with the codes' scale and with the `row_scale`. A GPU gives the bits of a CPU.
+    bytes, and summed exactly; the sums are multiplied with the `row_scale` and with the codes' scale. A GPU gives the bits of a CPU.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def quantized_spmm(
 
     Notes
     -----
-    ``fl(fl(fl(sum of codes) * scale) * row_scale)``; a mean divides the sum by the number of edges before. With a scale s to a node, an
+    ``fl(fl(fl(sum of codes) * row_scale) * scale)``; a mean divides the sum by the number of edges before. With a scale s to a node, an
     element is off by at most half of the sum of its neighbours' s, times their values and scales, for nearest rounding, and twice that
     for stochastic. Scales of nodes that are multiples of a common step are those of VS-Quant (Dai et al., MLSys 2021).
 
@@ -189,7 +189,7 @@ def _home(device: str) -> interop.Family:
 def sum_of_codes(
     function: str, operand: CSROperand, x: ScaledCodes, values: Any, value_scale: Any, reduce: str, keep: bool
 ) -> Array:
-    """``fl(fl(sums of integers * scale) * row_scale)``, a NumPy or CuPy array (M, D).
+    """``fl(fl(sums of integers * row_scale) * scale)``, a NumPy or CuPy array (M, D).
 
     Parameters
     ----------
