@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # DistributedDataParallel imports it, and imported behind a process group it keeps the group alive beyond its end
 import torch.distributed as dist
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel

@@ -334,7 +334,7 @@ def test_networks_are_exported_saved_and_loaded(strict: bool) -> None:
 
 # ---- several processes
 WORKER = """
-import os, sys, torch
+import os, sys, torch, torch._dynamo
 import torch.distributed as dist
 sys.path.insert(0, sys.argv[3])
 import test_torch_operators as here
