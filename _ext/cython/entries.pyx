@@ -319,7 +319,8 @@ def product(const unsigned char[::1] indptr, const unsigned char[::1] indices, c
                                       <const int32_t *>_at(other_indices), inner, n, NULL if turn else <int32_t *>_at(b_starts),
                                       <const int32_t *>_at(b_starts), <int32_t *>_at(b_columns), t)
         if code != BS_BUILD_OK:
-            raise MemoryError("no memory for the columns of a row of a product")
+            raise MemoryError(f"matmul: no memory for a bit for each of {n} columns on {t} threads; multiply columns in parts, as in "
+                              f"A @ B[:, i:j]")
     return starts, columns
 
 

@@ -149,6 +149,11 @@ def gat() -> Prepared:
     return prepared(name, calls, moved, {"heads": HEADS, "D": HEAD_COLUMNS})
 
 
+def _cosines(unit: Any, row: int, at: Any) -> Any:
+    """Of a row with others, all of length one."""
+    return (unit[at] @ unit[row])[:, None]
+
+
 def agnn(columns: int) -> Prepared:
     """Attention by cosines."""
     cupy = jit.require_cupy("hubs")
@@ -159,8 +164,7 @@ def agnn(columns: int) -> Prepared:
         out = cupy.full(x.shape, np.nan, np.float32)
         call = partial(bs.cosine_attention, matrix.tiled, x, out=out)
         call()
-        cosines = lambda row, at: (unit[at] @ unit[row])[:, None]  # noqa: E731
-        checked(name, matrix, out[:, None], cosines, features[:, None])
+        checked(name, matrix, out[:, None], partial(_cosines, unit), features[:, None])
         calls.append(call)
         moved = int(matrix.pattern_bytes + 2 * x.nbytes)
     return prepared(name, calls, moved, {"D": columns})
