@@ -24,17 +24,14 @@ _ENDLESS = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="interruptions are sent as POSIX signals")
 
 
+#: A suite that a script started in the background ignores interruptions and hands that on; a terminal's command does not.
+_HEARS = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
 _IMPORTS = "import sys\nfrom bitsparse import cli\nfrom bitsparse.cli import run\n"
-
-
-def _hears() -> None:
-    """In the new process: a suite that a script started in the background ignores interruptions, and hands that on."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupted(script: str, folder: Path, imports: str = _IMPORTS) -> tuple[int, str]:
     """Status and stderr of a script that is interrupted once it has said that it is ready."""
-    code = imports + script
+    code = _HEARS + imports + script
     environment = os.environ | {"BITSPARSE_CACHE_DIR": str(folder / "cache")}
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -43,7 +40,6 @@ def interrupted(script: str, folder: Path, imports: str = _IMPORTS) -> tuple[int
         text=True,
         cwd=folder,
         env=environment,
-        preexec_fn=_hears,
     ) as process:
         try:
             assert process.stdout is not None
