@@ -19,18 +19,23 @@ from pathlib import Path
 #: Modules by the feature that they came with, after the bar was set.
 LATER = {
     "PyTorch": ("torch/*", "cli/accuracy.py", "interop/tensors.py", "interop/memory.py", "interop/addresses.py"),
-    "JAX": ("jax/*",),
-    "several devices": ("distributed/*",),
+    "JAX": ("jax/*", "jit/recording.py", "interop/stand_ins.py", "ops/edges/prepared.py"),
+    "several devices": ("distributed/*", "_communicator.py", "nn/cluster/ranks.py"),
+    "batches for training": ("graph/samplers.py", "graph/subgraphs.py", "backends/*/sampling/subgraphs.py"),
     "gradients": ("*vjp.py", "ops/operands/both_ways.py", "backends/cuda/edges/head_scores.py"),
     "attention of the second kind": ("*/gatv2.py",),
-    "sums and attention of integers": tuple(
-        f"ops/quantized/{name}.py" for name in ("attention", "product", "scaled", "spmm")
+    "sums and attention of integers": (
+        *(f"ops/quantized/{name}.py" for name in ("attention", "product", "scaled", "spmm")),
+        "backends/cuda/quantized/steps.py",
     ),
-    "searches": ("*/search/*",),
+    "sparse features in few bits": ("nn/lowbit/inputs.py",),
+    "dot products of edges on matrix units": ("backends/cuda/edges/sddmm_tiles.py",),
+    "costs of products on a CPU": ("backends/host/matmul/costs.py",),
+    "searches": ("*/search/*", "ops/bits/packed_bytes.py"),
     "rows laid out": ("backends/cuda/csr/rows.py",),
     "members of SciPy": (
         *("arrays/manners/*", "arrays/assemble.py", "arrays/exact.py", "arrays/word_reductions.py"),
-        "backends/*/sparse/products.py",
+        *("backends/*/sparse/products.py", "backends/*/sparse/entries.py", "backends/cuda/sparse/merge.py"),
     ),
     "other libraries' graphs": ("arrays/exchange.py", "interop/graphs.py", "graph/edge_lists.py", "nn/neighbours.py"),
     "networks of PyTorch Geometric": ("nn/pyg/modules.py", "nn/pyg/trace.py", "nn/pyg/models.py"),
