@@ -103,6 +103,18 @@ static void attend(const context *c, frame *f, size_t head, int first, size_t *d
                       share, lse);
 }
 
+/* The factors of the columns of a part's edges. They lie all over memory: the shorter the loop, the more of them
+ * a processor waits for at a time. */
+static void gather_scales(const bs_csr *a, const bs_part *p, const float *scales, float *to)
+{
+    const uint32_t *const columns = (const uint32_t *)a->indices + p->edge;
+    const size_t edges = p->edges, limit = a->cols;
+    for (size_t e = 0; e < edges; e++) {
+        const size_t c = __atomic_load_n(columns + e, __ATOMIC_RELAXED);
+        to[e] = scales[c < limit ? c : 0];
+    }
+}
+
 /* The weights of the part's edges for one head. */
 static const void *weights(const context *c, frame *f, size_t head)
 {
@@ -110,6 +122,10 @@ static const void *weights(const context *c, frame *f, size_t head)
     const bs_part *p = &f->part;
     if (c->op == BS_SUM)
         return NULL;
+    if (!j->values && c->acc == ACC_F32 && c->by_columns && j->col_scale) {
+        gather_scales(&c->split->a, p, j->col_scale, f->weight.f32);
+        return &f->weight;
+    }
     if (j->values && j->value_heads == 1 && !j->col_scale && !(BS_SELECTS(j->reduce) && j->row_scale))
         return (const unsigned char *)j->values + p->edge * c->acc_size;
     switch (c->acc) {

@@ -44,7 +44,8 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs = ctx.needs_input_grad
         by_x = product(gradient, weight.t()) if needs[0] else None
-        by_weight = product(gradient.t(), x.t()) if needs[1] else None
+        # A sum over all nodes, for which oneDNN would copy the gradient's transpose: that takes longer than it saves.
+        by_weight = gradient.t() @ x if needs[1] else None
         return by_x, by_weight, _ColumnSums.apply(gradient) if needs[2] else None
 
 
@@ -85,12 +86,14 @@ def through(x: Tensor, layer: Any) -> Tensor:
     return with_bias(x, layer, layer.bias)
 
 
-def biased(x: Tensor, bias: Tensor) -> Tensor:
-    """``x + bias`` of a matrix (N, D) and a vector (D,).
+def biased(x: Tensor, bias: Tensor, *, owned: bool = False) -> Tensor:
+    """``x + bias`` of a matrix (N, D) and a vector (D,), in the memory of `x` if nobody else knows of it: it is `owned`.
 
     On a GPU PyTorch's own gradient by the bias takes longer than many a layer's sum; a compiler and transforms of torch.func see the
     addition as it is.
     """
-    if not (x.is_cuda and is_alone(x)):
+    if not is_alone(x):
         return x + bias
-    return _Biased.apply(x, bias)
+    if x.is_cuda:
+        return _Biased.apply(x, bias)
+    return x.add_(bias) if owned and x.dtype == bias.dtype else x + bias

@@ -86,7 +86,7 @@ class GCNConv(nn.Module):
         if self.out_channels > self.in_channels:
             return with_bias(sums(self, graph, x), self.lin, self.bias)
         x = sums(self, graph, through(x, self.lin))
-        return x if self.bias is None else biased(x, self.bias)
+        return x if self.bias is None else biased(x, self.bias, owned=True)
 
     def extra_repr(self) -> str:
         """Sizes, for ``repr``."""
@@ -155,7 +155,7 @@ class SAGEConv(nn.Module):
         if adds and self.out_channels < sources.shape[1]:
             out = sums(self, graph, linear(self.lin_l, sources, self.lin_l.weight), reduce)
             if self.lin_l.bias is not None:
-                out = biased(out, self.lin_l.bias)
+                out = biased(out, self.lin_l.bias, owned=True)
         else:
             out = with_bias(sums(self, graph, sources, reduce), self.lin_l, self.lin_l.bias)
         if self.root_weight and targets is not None:
@@ -231,7 +231,7 @@ def _narrowing(module: nn.Module) -> tuple[Any, Any]:
         return None, module
 
     def others(x: Tensor) -> Tensor:
-        x = x if first.bias is None else biased(x, first.bias)
+        x = x if first.bias is None else biased(x, first.bias, owned=True)
         for layer in layers[1:]:
             x = layer(x)
         return x
