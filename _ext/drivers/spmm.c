@@ -65,11 +65,12 @@ size_t bs_spmm_x_bits(int load, int field_bits)
 #define FILL_WEIGHTS(T, member, FLOATING)                                                                                                  \
     do {                                                                                                                                   \
         const T *values = j->values;                                                                                                       \
-        for (size_t e = 0; e < p->edges; e++)                                                                                              \
-            f->weight.member[e] = values ? values[(p->edge + e) * j->value_heads + (j->value_heads > 1 ? head : 0)] : (T)1;                \
-        if (FLOATING && j->col_scale)                                                                                                      \
-            for (size_t e = 0; e < p->edges; e++)                                                                                          \
-                f->weight.member[e] *= (T)j->col_scale[bs_column(&c->split->a, p->edge + e)];                                              \
+        for (size_t e = 0; e < p->edges; e++) {                                                                                            \
+            T weight = values ? values[(p->edge + e) * j->value_heads + (j->value_heads > 1 ? head : 0)] : (T)1;                           \
+            if (FLOATING && j->col_scale)                                                                                                  \
+                weight *= (T)j->col_scale[bs_column(&c->split->a, p->edge + e)];                                                           \
+            f->weight.member[e] = weight;                                                                                                  \
+        }                                                                                                                                  \
         if (FLOATING && BS_SELECTS(j->reduce) && j->row_scale)                                                                             \
             for (size_t r = 0; r < p->rows; r++)                                                                                           \
                 for (size_t e = p->first[r]; e < p->first[r + 1]; e++)                                                                     \
@@ -103,18 +104,6 @@ static void attend(const context *c, frame *f, size_t head, int first, size_t *d
                       share, lse);
 }
 
-/* The factors of the columns of a part's edges. They lie all over memory: the shorter the loop, the more of them
- * a processor waits for at a time. */
-static void gather_scales(const bs_csr *a, const bs_part *p, const float *scales, float *to)
-{
-    const uint32_t *const columns = (const uint32_t *)a->indices + p->edge;
-    const size_t edges = p->edges, limit = a->cols;
-    for (size_t e = 0; e < edges; e++) {
-        const size_t c = __atomic_load_n(columns + e, __ATOMIC_RELAXED);
-        to[e] = scales[c < limit ? c : 0];
-    }
-}
-
 /* The weights of the part's edges for one head. */
 static const void *weights(const context *c, frame *f, size_t head)
 {
@@ -122,10 +111,8 @@ static const void *weights(const context *c, frame *f, size_t head)
     const bs_part *p = &f->part;
     if (c->op == BS_SUM)
         return NULL;
-    if (!j->values && c->acc == ACC_F32 && c->by_columns && j->col_scale) {
-        gather_scales(&c->split->a, p, j->col_scale, f->weight.f32);
-        return &f->weight;
-    }
+    if (c->by_columns == c->k->run_factors)
+        return j->col_scale;
     if (j->values && j->value_heads == 1 && !j->col_scale && !(BS_SELECTS(j->reduce) && j->row_scale))
         return (const unsigned char *)j->values + p->edge * c->acc_size;
     switch (c->acc) {
@@ -371,6 +358,8 @@ static int prepare(context *c)
     }
     if (a->indices && !a->wide && !BS_SELECTS(j->reduce))
         c->by_columns = c->k->run_columns[j->load][c->op];
+    if (c->by_columns && j->load == BS_X_F32 && j->col_scale && !j->values && !j->attention && !c->one_column)
+        c->by_columns = c->k->run_factors;
     c->block_cols = 4 * c->k->vector_bytes / c->acc_size;
     c->blocks_per_head = bs_ceil_div(j->width, c->block_cols);
     c->blocks = j->heads * c->blocks_per_head;

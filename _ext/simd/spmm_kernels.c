@@ -140,7 +140,10 @@ BS_FN void spread_fields(const unsigned char *p, const int lane, const int bits,
 #endif
 }
 
-/* How the block of the row of x of an edge is found: by a list of rows and the block's offset in one, or by columns and where the blocks lie. */
+/* How the block of the row of x of an edge is found: by a list of rows and the block's offset in one, or by columns and where the blocks lie.
+ * BY_FACTORS: the weight is found by the column too. */
+enum { BY_ROWS, BY_COLUMNS, BY_FACTORS };
+
 typedef struct {
     const unsigned char *const *at;
     size_t offset;
@@ -159,17 +162,18 @@ BS_FN block_finder finder_of(const bs_spmm_block *b, const int by_column)
     return f;
 }
 
-/* Columns whose rows are copied or that are out of range, which sets `bad`, are rare. */
-BS_FN const unsigned char *block_of(const block_finder *f, size_t edge, const int by_column, int *bad)
+/* Columns whose rows are copied or that are out of range, which sets `bad`, are rare. `column` becomes one in range. */
+BS_FN const unsigned char *block_of(const block_finder *f, size_t edge, const int by_column, int *bad, size_t *column)
 {
     if (!by_column)
         return f->at[edge] + f->offset;
-    const size_t column = __atomic_load_n(f->column + edge, __ATOMIC_RELAXED);
-    if (__builtin_expect(column < f->blocks.tail_first, 1))
-        return f->blocks.base + column * f->blocks.stride;
-    const int outside = column >= f->blocks.rows;
+    *column = __atomic_load_n(f->column + edge, __ATOMIC_RELAXED);
+    if (__builtin_expect(*column < f->blocks.tail_first, 1))
+        return f->blocks.base + *column * f->blocks.stride;
+    const int outside = *column >= f->blocks.rows;
     *bad |= outside;
-    return f->blocks.tail + (outside ? 0 : (column - f->blocks.tail_first) * f->blocks.tail_stride);
+    *column = outside ? 0 : *column;
+    return f->blocks.tail + (outside ? 0 : (*column - f->blocks.tail_first) * f->blocks.tail_stride);
 }
 
 /* About where that of an edge to come is, for a prefetch, which takes any address. */
@@ -214,9 +218,9 @@ BS_FN uintptr_t block_ahead(const block_finder *f, size_t edge, const int by_col
 #define WIDTHS(kind, lanes, op, by_column) widths_##kind##_whole(b, op, by_column)
 #endif
 #define RUN(kind, lanes, op, name)                                                                                                         \
-    static void run_##kind##_##name(const bs_spmm_block *b) { (void)WIDTHS(kind, lanes, op, 0); }
+    static void run_##kind##_##name(const bs_spmm_block *b) { (void)WIDTHS(kind, lanes, op, BY_ROWS); }
 #define RUN_COLUMNS(kind, lanes, op, name)                                                                                                 \
-    static int columns_##kind##_##name(const bs_spmm_block *b) { return WIDTHS(kind, lanes, op, 1); }
+    static int columns_##kind##_##name(const bs_spmm_block *b) { return WIDTHS(kind, lanes, op, BY_COLUMNS); }
 #define RUNS(kind, lanes)                                                                                                                  \
     RUN(kind, lanes, BS_SUM, sum)                                                                                                          \
     RUN(kind, lanes, BS_WEIGHTED_SUM, weighted)                                                                                            \
@@ -226,6 +230,7 @@ BS_FN uintptr_t block_ahead(const block_finder *f, size_t edge, const int by_col
 
 #define ACC_LANES(size) (VECTOR_BYTES / (size))
 RUNS(f32, ACC_LANES(4))
+static int factors_f32(const bs_spmm_block *b) { return WIDTHS(f32, ACC_LANES(4), BS_WEIGHTED_SUM, BY_FACTORS); }
 RUNS(f16, ACC_LANES(4))
 RUNS(bf16, ACC_LANES(4))
 RUNS(i8_f32, ACC_LANES(4))
@@ -289,6 +294,7 @@ const bs_spmm_kernels BS_JOIN2(bs_spmm_kernels, BS_ISA) = {
         [BS_X_I32_I64] = COLUMNS(i32_i64), [BS_X_U32_I64] = COLUMNS(u32_i64), [BS_X_I64] = COLUMNS(i64),
     },
     // clang-format on
+    .run_factors = factors_f32,
     .locate32 = locate32,
     .locate64 = locate64,
     .sddmm =

@@ -45,11 +45,11 @@ typedef struct {
 
 /* Some rows of A times one block of columns of x, at most four vectors wide. */
 typedef struct {
-    const unsigned char *const *at;   /* per edge: its row of x; or, for `run_columns`, */
+    const unsigned char *const *at;   /* per edge: its row of x; or, for `run_columns` and `run_factors`, */
     const uint32_t *column;           /* per edge: its column, which may be out of range, and BS_AHEAD more */
     const bs_gather *gather;          /* and where the rows of x lie */
     size_t x_offset;                  /* bytes from there to the block */
-    const void *weight;               /* per edge, in the accumulator's type */
+    const void *weight;               /* per edge, in the accumulator's type; for `run_factors` per row of x */
     const float *edge_scale, *edge_offset; /* per edge: dequantisation by rows of x, or NULL */
     const float *col_scale, *col_offset;   /* per column of the block, padded to whole vectors */
     uint32_t sign;                    /* fields: sign bit of a code, or 0 */
@@ -84,6 +84,8 @@ typedef struct {
     void (*run[BS_SPMM_LOADS][BS_SPMM_OPS])(const bs_spmm_block *b);
     /* Sums that find the rows of x by themselves, NULL where there are none; the result is not 0 if a column is out of range. */
     int (*run_columns[BS_SPMM_LOADS][BS_WEIGHTED_SUM + 1])(const bs_spmm_block *b);
+    /* The same for float32, where the edges of a column all weigh the same: nobody has to write down the weights of edges before. */
+    int (*run_factors)(const bs_spmm_block *b);
     /* Row addresses of n edges; the result is not 0 if a column is out of range, and then no address may be followed. */
     int (*locate32)(const uint32_t *indices, size_t n, const bs_gather *g, const unsigned char **at);
     int (*locate64)(const uint64_t *indices, size_t n, const bs_gather *g, const unsigned char **at);

@@ -12,7 +12,7 @@ from torch._C import _are_functorch_transforms_active, _is_torch_function_mode_e
 
 from bitsparse.interop.tensors import dual_level, nothing_recorded
 
-#: Products with fewer steps take no time, and those with fewer columns or terms are no quicker.
+#: Products with fewer steps take no time, and those with fewer columns are no quicker.
 _FEWEST_STEPS, _NARROWEST = 1 << 21, 8
 
 
@@ -59,6 +59,6 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x @ weight.T + bias``; on a CPU matrices are float32, and `weight` or its transpose has no gaps."""
     quick = _onednn() if x.is_cpu else None
     # A gradient is recorded where that of a gradient is asked for, and this function of oneDNN has none.
-    if quick is None or torch.is_grad_enabled() or min(weight.shape) < _NARROWEST:
+    if quick is None or torch.is_grad_enabled() or weight.shape[0] < _NARROWEST:
         return torch.nn.functional.linear(x, weight, bias)
     return quick(x, weight, bias, "none", [], "")
