@@ -28,9 +28,11 @@ A = csr_array((np.ones(indices.size, np.float32), indices, indptr), shape=(n, n)
 indptr, indices = A.indptr, A.indices
 x = np.ones((n, 96), np.float32)
 signs = bs.pack_bits(x - 0.5, axis=-1)
+scaled = bs.TCTiledCSR.from_arrays(indptr, indices, (n, n), col_scale=np.ones(n, np.float32))
 calls = {
     "spmm": lambda: bs.spmm(A, x),
     "weighted spmm": lambda: bs.spmm(A, x, reduce="max"),
+    "scaled spmm": lambda: bs.spmm(scaled, x),
     "sddmm": lambda: bs.sddmm(A, x, x),
     "edge_softmax": lambda: bs.edge_softmax(A, np.ones(A.nnz, np.float32)),
     "attention": lambda: bs.attention(A, x, np.ones(n, np.float32), np.ones(n, np.float32)),
@@ -85,6 +87,7 @@ call()
     [
         "spmm",
         "weighted spmm",
+        "scaled spmm",
         "sddmm",
         "edge_softmax",
         "attention",

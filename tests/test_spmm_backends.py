@@ -71,7 +71,7 @@ def test_every_dtype_reduction_and_width(name: str, level: str, host) -> None:
         x = features(rng, (graph.shape[1], width), dtype)
         if dtype.kind in "iu":
             x //= max(1, np.iinfo(dtype).max // 1000)  # room for the sums
-        for kind in ("none", "everything"):
+        for kind in ("none", "scales", "everything"):
             both(graph, x, acc_dtype=acc, reduce=reduce, **factors(rng, graph, np.dtype(acc), 1, kind))
 
 

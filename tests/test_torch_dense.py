@@ -139,3 +139,18 @@ def test_a_bias_goes_into_the_memory_of_sums_that_nobody_else_knows_of() -> None
     assert bias.biased(half, added, owned=True).dtype == torch.float32
     of_each = torch.func.vmap(lambda added: bias.biased(torch.ones(5, 3), added, owned=True))(added.repeat(2, 1))
     assert torch.equal(of_each, own.repeat(2, 1, 1))
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS + 2, 40])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_share_the_rows_of_a_sum_over_them(rows: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    bmm = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda one, other: called.append(len(one)) or bmm(one, other))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    one, other = operands(rows, 9)[0].detach(), operands(rows, 5)[0].detach()
+    with torch.no_grad():
+        made = dense.product_over_rows(one, other)
+        assert torch.equal(made, dense.product_over_rows(one, other))
+    torch.testing.assert_close(made.double(), one.double().t() @ other.double(), rtol=1e-5, atol=1e-4)
+    assert called == [threads] * 2 * (threads > 1 and rows > 40)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bitsparse.torch.dense import is_alone, is_quicker, product
+from bitsparse.torch.dense import is_alone, is_quicker, product, product_over_rows
 
 
 class _Biased(torch.autograd.Function):
@@ -44,8 +44,7 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs = ctx.needs_input_grad
         by_x = product(gradient, weight.t()) if needs[0] else None
-        # A sum over all nodes, for which oneDNN would copy the gradient's transpose: that takes longer than it saves.
-        by_weight = gradient.t() @ x if needs[1] else None
+        by_weight = product_over_rows(gradient, x) if needs[1] else None
         return by_x, by_weight, _ColumnSums.apply(gradient) if needs[2] else None
 
 

@@ -14,6 +14,8 @@ from bitsparse.interop.tensors import dual_level, nothing_recorded
 
 #: Products with fewer steps take no time, and those with fewer columns are no quicker.
 _FEWEST_STEPS, _NARROWEST = 1 << 21, 8
+#: By how much a thread's rows exceed those of the result that it makes of them, so that adding up the results takes no time.
+_TALLER = 4
 
 
 @functools.cache
@@ -62,3 +64,18 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if quick is None or torch.is_grad_enabled() or weight.shape[0] < _NARROWEST:
         return torch.nn.functional.linear(x, weight, bias)
     return quick(x, weight, bias, "none", [], "")
+
+
+def product_over_rows(one: Tensor, other: Tensor) -> Tensor:
+    """``one.T @ other``, a small result that is a sum over many rows.
+
+    On a CPU every thread sums a part of the rows. MKL shares out the result, for which all of them read everything, and oneDNN wants the
+    transpose copied.
+    """
+    rows, parts = len(one), torch.get_num_threads()
+    if not one.is_cpu or torch.is_grad_enabled() or parts == 1 or rows < _TALLER * parts * one.shape[1]:
+        return one.t() @ other
+    rest = rows - rows % parts
+    left, right = (part[:rest].reshape(parts, rest // parts, -1) for part in (one, other))
+    made = torch.bmm(left.transpose(1, 2), right).sum(dim=0)
+    return made if rest == rows else made.addmm_(one[rest:].t(), other[rest:])
