@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bitsparse.torch.bias import added, biased, is_watched, through, with_bias
 from bitsparse.torch.graph import Graph, as_graph
-from bitsparse.torch.quantizer import linear, sums
+from bitsparse.torch.quantizer import linear, quantizer_of, sums
 
 
 def glorot(weight: Tensor) -> None:
@@ -86,7 +86,7 @@ class GCNConv(nn.Module):
         if self.out_channels > self.in_channels:
             return with_bias(sums(self, graph, x), self.lin, self.bias)
         x = sums(self, graph, through(x, self.lin))
-        return x if self.bias is None else biased(x, self.bias, owned=True)
+        return x if self.bias is None else biased(x, self.bias, owned=quantizer_of(self) is None)
 
     def extra_repr(self) -> str:
         """Sizes, for ``repr``."""
@@ -155,7 +155,7 @@ class SAGEConv(nn.Module):
         if adds and self.out_channels < sources.shape[1]:
             out = sums(self, graph, linear(self.lin_l, sources, self.lin_l.weight), reduce)
             if self.lin_l.bias is not None:
-                out = biased(out, self.lin_l.bias, owned=True)
+                out = biased(out, self.lin_l.bias, owned=quantizer_of(self) is None)
         else:
             out = with_bias(sums(self, graph, sources, reduce), self.lin_l, self.lin_l.bias)
         if self.root_weight and targets is not None:
@@ -231,7 +231,7 @@ def _narrowing(module: nn.Module) -> tuple[Any, Any]:
         return None, module
 
     def others(x: Tensor) -> Tensor:
-        x = x if first.bias is None else biased(x, first.bias, owned=True)
+        x = x if first.bias is None else biased(x, first.bias)
         for layer in layers[1:]:
             x = layer(x)
         return x
