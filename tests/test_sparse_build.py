@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -39,13 +40,43 @@ def test_threads_and_ways_to_the_cells_do_not_change_a_bit(name: str, wide: bool
         answers = [
             entry(*csr, *options, spread, (level, threads))
             for spread in (-1, 0, 12, 62)
-            for level in (0, 2)
+            for level in (0, 1, 3)
             for threads in (1, 2, 5)
         ]
         for other in answers[1:]:
             assert len(other) == len(answers[0])
             for got, want in zip(other, answers[0], strict=True):
                 assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+@pytest.mark.parametrize("columns", [40, 5_000, 60_000, 8_000_000, 9_000_000])
+def test_windows_of_few_and_of_many_entries(columns: int, wide: bool) -> None:
+    """As many entries as registers of each number hold for sorting, and one more; columns that leave room for them in a key, and more."""
+    rng = np.random.default_rng(3)
+    counts = (0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 640, 3, 300)
+    flat = [
+        np.sort(rng.choice(16 * columns, min(count, 16 * columns), replace=False)) + 16 * columns * window
+        for window, count in enumerate(counts)
+    ]
+    shape = (16 * len(counts) - 5, columns)
+    places = np.concatenate(flat)
+    rows, cols = np.divmod(places[places < shape[0] * columns], columns)
+    index = np.int64 if wide else np.int32
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))]).astype(index)
+    indices = cols.astype(index)
+    csr = (raw(indptr), raw(indices), wide, *shape)
+    for entry, options, want in (
+        (ext.translate, (16,), reference.translate(indptr, indices, shape, 16)),
+        (ext.translate, (7,), reference.translate(indptr, indices, shape, 7)),
+        (ext.frdc, (), reference.frdc(indptr, indices, shape)),
+        (ext.tile_starts, (16, 3), (reference.tile_starts(indptr, indices, shape, 16, 8),)),
+    ):
+        for spread, level in itertools.product((-1, 12, 30), (0, 1, 3)):
+            made = entry(*csr, *options, spread, (level, 2))
+            for got, expected in zip(made if isinstance(made, tuple) else (made,), want, strict=True):
+                assert got.dtype == expected.dtype
+                assert np.array_equal(got, expected)
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])

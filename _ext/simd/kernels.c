@@ -13,6 +13,7 @@
 #include "simd/kernels_cells.inc"
 #if defined(BS_ISA_AVX512)
 #include "simd/kernels_lines.inc"
+#include "simd/kernels_sorted.inc"
 #endif
 
 const bs_kernels NAME(bs_kernels) = {
@@ -63,6 +64,12 @@ const bs_kernels NAME(bs_kernels) = {
     .gaps_to_columns = gaps_to_columns,
     .panel_cells_i32 = panel_cells_i32,
     .panel_cells_i64 = panel_cells_i64,
+#if defined(BS_ISA_AVX512)
+    .sorted_cells_i32 = sorted_cells_i32,
+    .sorted_cells_i64 = sorted_cells_i64,
+#endif
+    .take_columns_i32 = take_columns_i32,
+    .take_columns_i64 = take_columns_i64,
     .acc_to_float = acc_to_float,
     .scale_row = scale_row,
     .multiply_row = multiply_row,

@@ -86,6 +86,9 @@ typedef struct {
 
 /* Tallest window: a row in a window is one bit of a 16-bit mask. */
 #define BS_WINDOW_MAX 16
+/* A panel of at most so many entries, whose windows are a power of two of words each and at most so many together, may be sorted. */
+#define BS_SORTED_MOST 256
+#define BS_SORTED_WORDS ((size_t)1 << 17)
 /* Words of a panel that are looked at together: `words` is a multiple of it. */
 #define BS_PANEL_STEP 16
 
@@ -100,8 +103,8 @@ typedef struct {
     uint32_t *codes;                   /* of blocks: room for 16 times the cell of each entry and its bit there, and for 16 more */
     uint64_t *bits;                    /* one a cell; zero before and after */
     uint8_t *touched;                  /* one a word of cells: whether it has any; zero before and after */
-    uint32_t *before;                  /* cells in front of each word that has any */
-    uint32_t *list;                    /* room for the numbers of those words, and 16 more */
+    void *through;                     /* cells up to the end of each word, or of each that has any: room for uint32 */
+    uint32_t *list;                    /* room for the numbers of words, and 16 more */
     size_t words, number;              /* of each window; cells of the window in front of the panel */
     void *cells;                    /* the windows' columns (shift 0) or blocks of four (shift 2), of the type of the entries */
     void *edge_col; /* shift 0: position of each entry's column, an integer of `bytes` bytes; NULL with `tiles`, or if cells are counted */
@@ -178,6 +181,12 @@ typedef struct {
     /* windows: how many cells a panel has, and how many each of its windows, having put them where they go */
     size_t (*panel_cells_i32)(const bs_panel *p, size_t *of_windows);
     size_t (*panel_cells_i64)(const bs_panel *p, size_t *of_windows);
+    /* The same by sorting the entries, see BS_SORTED_MOST; NULL where that is not faster. */
+    size_t (*sorted_cells_i32)(const bs_panel *p, size_t *of_windows);
+    size_t (*sorted_cells_i64)(const bs_panel *p, size_t *of_windows);
+    /* Columns are copied; ends: the smallest and the largest one. Returns how many are not above the one in front of them. */
+    size_t (*take_columns_i32)(const void *from, size_t count, void *to, int64_t *ends);
+    size_t (*take_columns_i64)(const void *from, size_t count, void *to, int64_t *ends);
     /* epilogue pieces over one row of up to 128 columns */
     void (*acc_to_float)(const int64_t *acc, size_t n, int narrow, float *v);
     void (*scale_row)(float *v, size_t n, float factor);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drivers/parallel.h"
+#include "drivers/aligned.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -31,9 +31,11 @@ typedef struct {
     /* Of a panel of so many words at most, see bs_panel; one allocation. */
     size_t words;
     uint64_t *bits;
-    uint32_t *before, *list;
+    uint32_t *through, *list;
     uint8_t *touched;
     size_t (*panel_cells)(const bs_panel *, size_t *);
+    size_t (*sorted_cells)(const bs_panel *, size_t *); /* NULL: there is none */
+    size_t (*take_columns)(const void *, size_t, void *, int64_t *);
     uint64_t *keys; /* for windows too spread for panels: two buffers of `capacity` keys */
     size_t capacity;
     void *entries; /* the column indices of the windows' rows: a copy that no other thread writes into */
@@ -46,11 +48,11 @@ typedef struct {
 
 static void release(workspace *ws)
 {
-    free(ws->bits);
+    bs_free_aligned(ws->bits);
     free(ws->keys);
-    free(ws->entries);
-    free(ws->codes);
-    free(ws->cells);
+    bs_free_aligned(ws->entries);
+    bs_free_aligned(ws->codes);
+    bs_free_aligned(ws->cells);
     memset(ws, 0, sizeof *ws);
 }
 
@@ -58,14 +60,16 @@ static int reserve_panel(workspace *ws)
 {
     if (ws->bits)
         return 1;
-    const size_t zeros = ws->words * (sizeof *ws->bits + sizeof *ws->touched);
-    ws->bits = malloc(zeros + ws->words * (sizeof *ws->before + sizeof *ws->list) + 16 * sizeof *ws->list);
+    const size_t words = ws->words; /* come by the sixteen: every part begins on a line */
+    ws->bits =
+        bs_aligned(words * (sizeof *ws->bits + sizeof *ws->through + sizeof *ws->list + sizeof *ws->touched) + 16 * sizeof *ws->list);
     if (!ws->bits)
         return 0;
-    memset(ws->bits, 0, zeros);
-    ws->touched = (uint8_t *)(ws->bits + ws->words);
-    ws->before = (uint32_t *)(ws->touched + ws->words); /* words come by the sixteen */
-    ws->list = ws->before + ws->words;
+    ws->through = (uint32_t *)(ws->bits + words);
+    ws->list = ws->through + words;
+    ws->touched = (uint8_t *)(ws->list + words + 16);
+    memset(ws->bits, 0, words * sizeof *ws->bits);
+    memset(ws->touched, 0, words * sizeof *ws->touched);
     return 1;
 }
 
@@ -98,19 +102,19 @@ static int reserve_bytes(void **room, size_t *have, size_t bytes)
 {
     if (bytes <= *have)
         return 1;
-    free(*room);
+    bs_free_aligned(*room);
     *have = 0;
-    *room = malloc(bytes);
+    *room = bs_aligned(bytes);
     if (!*room)
         return 0;
     *have = bytes;
     return 1;
 }
 
-/* One entry more, which may be looked at but has no meaning. */
+/* A line in front of them, and one entry more behind. */
 static int reserve_entries(workspace *ws, size_t count, size_t item)
 {
-    return reserve_bytes(&ws->entries, &ws->entry_bytes, (count + 1) * item);
+    return reserve_bytes(&ws->entries, &ws->entry_bytes, BS_LINE + (count + 1) * item);
 }
 static int reserve_codes(workspace *ws, size_t count)
 {
@@ -185,14 +189,20 @@ int bs_transposes_directly(int64_t cols, int64_t nnz) { return cols <= DIRECT_CO
 #define BS_JOIN(a, b) BS_JOIN_(a, b)
 
 #define INDEX int32_t
+#define INDEX_MIN INT32_MIN
+#define INDEX_MAX INT32_MAX
 #define NAME(f) BS_JOIN(f, _i32)
 #include "sparse/windows.inc"
 #include "sparse/inverse.inc"
 #include "sparse/transpose.inc"
 #undef INDEX
+#undef INDEX_MIN
+#undef INDEX_MAX
 #undef NAME
 
 #define INDEX int64_t
+#define INDEX_MIN INT64_MIN
+#define INDEX_MAX INT64_MAX
 #define NAME(f) BS_JOIN(f, _i64)
 #include "sparse/windows.inc"
 #include "sparse/inverse.inc"
