@@ -205,7 +205,7 @@ def test_results_do_not_depend_on_how_arrays_lie_in_memory() -> None:
         assert np.array_equal(got, expected)
     shifted = np.zeros(indices.nbytes + 1, np.uint8)[1:]
     with pytest.raises(ValueError, match="not aligned"):
-        ext.check_csr(raw(indptr), shifted, False, *shape, 1)
+        ext.check_csr(raw(indptr), shifted, False, *shape, (0, 1))
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -286,12 +286,12 @@ def test_sizes_are_checked_before_they_are_used() -> None:
     csr = (raw(indptr), raw(indices))
     for sizes in ((-1, 5), (3, -1), (2**31, 5), (3, 2**31), (2**80, 5), (3, 2**80)):
         with pytest.raises(ValueError, match="number of"):
-            ext.check_csr(*csr, False, *sizes, 1)
+            ext.check_csr(*csr, False, *sizes, (0, 1))
     for threads in (0, -1, 4097, 2**40):
         with pytest.raises(ValueError, match="threads"):
-            ext.check_csr(*csr, False, 3, 5, threads)
+            ext.check_csr(*csr, False, 3, 5, (0, threads))
     with pytest.raises(ValueError, match="no multiple"):
-        ext.check_csr(csr[0][:-1], csr[1], False, 3, 5, 1)
+        ext.check_csr(csr[0][:-1], csr[1], False, 3, 5, (0, 1))
     with pytest.raises(ValueError, match="width"):
         ext.csr_to_words(*csr, False, 3, 5, 0, 1)
     with pytest.raises(ValueError, match="truncated"):
@@ -409,12 +409,12 @@ def test_random_bytes(host) -> None:
             part[rng.random(part.size) < 0.8] = 0
         sizes = [int(rng.integers(0, 9)) for _ in range(2)]
         wide, window, threads = bool(rng.integers(2)), int(rng.integers(0, 18)), int(rng.integers(0, 4))
-        spread = int(rng.integers(-2, 64))
+        spread, level = int(rng.integers(-2, 64)), int(rng.integers(0, 4))
         for entry, arguments in (
-            (ext.check_csr, (*parts[:2], wide, *sizes, threads)),
-            (ext.translate, (*parts[:2], wide, *sizes, window, spread, (2, threads))),
-            (ext.frdc, (*parts[:2], wide, *sizes, spread, (2, threads))),
-            (ext.tile_starts, (*parts[:2], wide, *sizes, window, 3, spread, (2, threads))),
+            (ext.check_csr, (*parts[:2], wide, *sizes, (level, threads))),
+            (ext.translate, (*parts[:2], wide, *sizes, window, spread, (level, threads))),
+            (ext.frdc, (*parts[:2], wide, *sizes, spread, (level, threads))),
+            (ext.tile_starts, (*parts[:2], wide, *sizes, window, 3, spread, (level, threads))),
             (ext.unfrdc, (*parts[:3], wide, *sizes, threads)),
             (ext.csr_to_words, (*parts[:2], wide, *sizes, window, threads)),
             (ext.words_to_csr, (parts[0], wide, *sizes, window, threads)),

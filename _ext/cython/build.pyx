@@ -42,8 +42,8 @@ cdef extern from "sparse/build.h":
                          int *, int) nogil
     int bs_transpose_i64(const int64_t *, const int64_t *, int64_t, int64_t, int64_t *, int64_t *, int64_t *, const void *, size_t, void *,
                          int *, int) nogil
-    int bs_csr_check_i32(const int32_t *, const int32_t *, int64_t, int64_t, int64_t, int, int64_t *) nogil
-    int bs_csr_check_i64(const int64_t *, const int64_t *, int64_t, int64_t, int64_t, int, int64_t *) nogil
+    int bs_csr_check_i32(const int32_t *, const int32_t *, int64_t, int64_t, int64_t, int, int, int64_t *) nogil
+    int bs_csr_check_i64(const int64_t *, const int64_t *, int64_t, int64_t, int64_t, int, int, int64_t *) nogil
     int bs_window_cells_i32(const int32_t *, const int32_t *, int64_t, int64_t, int, int, int, int32_t *, const bs_cells *, int, int,
                             int64_t *) nogil
     int bs_window_cells_i64(const int64_t *, const int64_t *, int64_t, int64_t, int, int, int, int64_t *, const bs_cells *, int, int,
@@ -109,33 +109,34 @@ cdef int64_t _lengths(const unsigned char[::1] indptr, const unsigned char[::1] 
     return nnz
 
 
-cdef tuple _status(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows, object cols,
-                   object threads):
+cdef tuple _status(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows, object cols, tuple on):
     """(code, row) of bs_csr_check, with lengths checked first."""
-    cdef int64_t m, n, nnz = _lengths(indptr, indices, wide, rows, cols, threads), where = 0
-    cdef int code, t
-    m, n, t = rows, cols, threads
+    cdef int64_t m, n, nnz = _lengths(indptr, indices, wide, rows, cols, on[1]), where = 0
+    cdef int code, level, t
+    m, n = rows, cols
+    level, t = on
+    _between("the level", level, 0, BS_LEVELS - 1)
     with nogil:
         if wide:
-            code = bs_csr_check_i64(<const int64_t *>_at(indptr), <const int64_t *>_at(indices), m, n, nnz, t, &where)
+            code = bs_csr_check_i64(<const int64_t *>_at(indptr), <const int64_t *>_at(indices), m, n, nnz, level, t, &where)
         else:
-            code = bs_csr_check_i32(<const int32_t *>_at(indptr), <const int32_t *>_at(indices), m, n, nnz, t, &where)
+            code = bs_csr_check_i32(<const int32_t *>_at(indptr), <const int32_t *>_at(indices), m, n, nnz, level, t, &where)
     return code, where
 
 
 cdef int _canonical(str what, const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows,
                     object cols, object threads) except -1:
-    code, where = _status(indptr, indices, wide, rows, cols, threads)
+    code, where = _status(indptr, indices, wide, rows, cols, (0, threads))
     if code != BS_BUILD_OK:
         raise _complain(code, where, what)
     return 0
 
 
 # -- entries ------------------------------------------------------------------------------------------------------------
-def check_csr(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, threads):
+def check_csr(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, tuple on):
     """OK, UNSORTED or DUPLICATE, and the first such row; ValueError for anything that is no CSR array at all."""
     indptr = _own(indptr)
-    code, where = _status(indptr, indices, wide, rows, cols, threads)
+    code, where = _status(indptr, indices, wide, rows, cols, on)
     if code not in (BS_BUILD_OK, BS_BUILD_UNSORTED, BS_BUILD_DUPLICATE):
         raise _complain(code, where, "CSR")
     return code, where

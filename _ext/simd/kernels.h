@@ -184,7 +184,7 @@ typedef struct {
     /* The same by sorting the entries, see BS_SORTED_MOST; NULL where that is not faster. */
     size_t (*sorted_cells_i32)(const bs_panel *p, size_t *of_windows);
     size_t (*sorted_cells_i64)(const bs_panel *p, size_t *of_windows);
-    /* Columns are copied; ends: the smallest and the largest one. Returns how many are not above the one in front of them. */
+    /* Columns are copied, or only looked at if `to` is NULL; ends: the smallest and the largest one. Returns how many are not above the one in front of them. */
     size_t (*take_columns_i32)(const void *from, size_t count, void *to, int64_t *ends);
     size_t (*take_columns_i64)(const void *from, size_t count, void *to, int64_t *ends);
     /* epilogue pieces over one row of up to 128 columns */

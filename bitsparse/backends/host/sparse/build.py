@@ -98,7 +98,7 @@ def validate_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> str:
     ValueError
         indptr does not start at 0, falls, overflows or has another length; an index is negative or too large.
     """
-    code, _ = _ext.check_csr(as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, get_num_threads())
+    code, _ = _ext.check_csr(as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, run_on())
     return {_ext.OK: "canonical", _ext.DUPLICATE: "duplicates", _ext.UNSORTED: "unsorted"}[code]
 
 
