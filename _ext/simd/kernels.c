@@ -65,8 +65,8 @@ const bs_kernels NAME(bs_kernels) = {
     .panel_cells_i32 = panel_cells_i32,
     .panel_cells_i64 = panel_cells_i64,
 #if defined(BS_ISA_AVX512)
-    .sorted_cells_i32 = sorted_cells_i32,
-    .sorted_cells_i64 = sorted_cells_i64,
+    .few_cells_i32 = few_cells_i32,
+    .few_cells_i64 = few_cells_i64,
 #endif
     .take_columns_i32 = take_columns_i32,
     .take_columns_i64 = take_columns_i64,

@@ -86,9 +86,6 @@ typedef struct {
 
 /* Tallest window: a row in a window is one bit of a 16-bit mask. */
 #define BS_WINDOW_MAX 16
-/* A panel of at most so many entries, whose windows are a power of two of words each and at most so many together, may be sorted. */
-#define BS_SORTED_MOST 256
-#define BS_SORTED_WORDS ((size_t)1 << 17)
 /* Words of a panel that are looked at together: `words` is a multiple of it. */
 #define BS_PANEL_STEP 16
 
@@ -111,6 +108,23 @@ typedef struct {
     int bytes;
     uint16_t *tiles; /* shift 2: bit 4 r + c of a block is row r and column c; NULL if cells are counted */
 } bs_panel;
+
+/* Windows of at most so many entries together, of so many columns. */
+#define BS_FEW_MOST 256
+#define BS_FEW_COLUMNS ((int64_t)1 << 23)
+
+/* Rows of some windows with few entries, which nobody has looked at; see simd/kernels_sorted.inc. */
+typedef struct {
+    const void *entries, *starts; /* of the matrix, and where these rows are in it: int32 or int64 */
+    int rows, window, shift; /* a cell is 2^shift columns */
+    int blocks; /* several windows of 4 rows with blocks of 4 columns (shift 2); otherwise one window of any */
+    int64_t cols;
+    size_t cells_of_row; /* as many cells as all columns make, or more: a power of two */
+    void *cells; /* as in a panel */
+    void *edge_col;
+    int bytes;
+    uint16_t *tiles;
+} bs_few;
 
 /* A row's first gap is counted from a column that its block cannot begin before. */
 BS_FN uint64_t bs_gaps_from(size_t row, size_t low, size_t span) { return row + 1 - low > span ? row + 1 - span : low; }
@@ -181,12 +195,13 @@ typedef struct {
     /* windows: how many cells a panel has, and how many each of its windows, having put them where they go */
     size_t (*panel_cells_i32)(const bs_panel *p, size_t *of_windows);
     size_t (*panel_cells_i64)(const bs_panel *p, size_t *of_windows);
-    /* The same by sorting the entries, see BS_SORTED_MOST; NULL where that is not faster. */
-    size_t (*sorted_cells_i32)(const bs_panel *p, size_t *of_windows);
-    size_t (*sorted_cells_i64)(const bs_panel *p, size_t *of_windows);
-    /* Columns are copied, or only looked at if `to` is NULL; ends: the smallest and the largest one. Returns how many are not above the one in front of them. */
-    size_t (*take_columns_i32)(const void *from, size_t count, void *to, int64_t *ends);
-    size_t (*take_columns_i64)(const void *from, size_t count, void *to, int64_t *ends);
+    /* The same of few entries; SIZE_MAX if they do not ascend in their rows or are out of range. NULL where it is not faster. */
+    size_t (*few_cells_i32)(const bs_few *p, size_t *of_windows);
+    size_t (*few_cells_i64)(const bs_few *p, size_t *of_windows);
+    /* Columns are copied, or only looked at if `to` is NULL. How many are not above the one in front of them; SIZE_MAX if one is not within
+     * `limit`. */
+    size_t (*take_columns_i32)(const void *from, size_t count, int64_t limit, void *to);
+    size_t (*take_columns_i64)(const void *from, size_t count, int64_t limit, void *to);
     /* epilogue pieces over one row of up to 128 columns */
     void (*acc_to_float)(const int64_t *acc, size_t n, int narrow, float *v);
     void (*scale_row)(float *v, size_t n, float factor);

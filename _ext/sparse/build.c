@@ -34,8 +34,7 @@ typedef struct {
     uint32_t *through, *list;
     uint8_t *touched;
     size_t (*panel_cells)(const bs_panel *, size_t *);
-    size_t (*sorted_cells)(const bs_panel *, size_t *); /* NULL: there is none */
-    size_t (*take_columns)(const void *, size_t, void *, int64_t *);
+    size_t (*take_columns)(const void *, size_t, int64_t, void *);
     uint64_t *keys; /* for windows too spread for panels: two buffers of `capacity` keys */
     size_t capacity;
     void *entries; /* the column indices of the windows' rows: a copy that no other thread writes into */

@@ -41,8 +41,8 @@ int bs_transposes_directly(int64_t cols, int64_t nnz);
 
 #define BS_BUILD_FUNCTIONS(I, SUFFIX)                                                                                                          \
     /* Sorted, unique and in range? */                                                                                                         \
-    int bs_csr_check_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int64_t nnz, int level, int threads, \
-                            int64_t *where); \
+    int bs_csr_check_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int64_t nnz, int level, int threads,              \
+                              int64_t *where);                                                                                                 \
     /* Non-empty cells of `window` rows by 2^shift columns in each window into counts[0..windows). With `to`, the cells themselves. */         \
     int bs_window_cells_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int window, int shift, int spread,             \
                                  I *counts, const bs_cells *to, int level, int threads, int64_t *where);                                       \
