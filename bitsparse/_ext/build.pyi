@@ -13,7 +13,9 @@ DUPLICATE: int
 SPREAD: int
 WINDOW_MAX: int
 
-def check_csr(indptr: Bytes, indices: Bytes, wide: bool, rows: int, cols: int, on: tuple[int, int]) -> tuple[int, int]: ...
+def check_csr(
+    indptr: Bytes, indices: Bytes, wide: bool, rows: int, cols: int, on: tuple[int, int]
+) -> tuple[int, int]: ...
 def transpose(
     indptr: Bytes,
     indices: Bytes,
