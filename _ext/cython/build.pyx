@@ -200,9 +200,9 @@ cdef tuple _cells(const unsigned char[::1] indptr, const unsigned char[::1] indi
     _between("window", window, 1, BS_WINDOW_MAX)
     _between("shift", shift, 0, 30)
     _between("spread", spread, -1, 62)
-    cdef int64_t m, n, windows, most, room, where = 0, nnz = _lengths(indptr, indices, wide, rows, cols, on[1])
+    cdef int64_t m, n, windows, most = 0, room, where = 0, nnz = _lengths(indptr, indices, wide, rows, cols, on[1])
     cdef int code, level, t, height = window, s = shift, far = spread
-    cdef bint good, blocks = what == "frdc", counted = what == "tile_starts"
+    cdef bint good, blocks = what == "frdc", counted = what == "tile_starts", columns = not blocks and not counted
     # What is large is counted first, so that there is no more of it at any time than the result.
     cdef bint large = nnz > _LARGE and not counted
     cdef int turn
@@ -219,9 +219,9 @@ cdef tuple _cells(const unsigned char[::1] indptr, const unsigned char[::1] indi
     cells = tiles = edge_col = None
     cdef unsigned char[::1] b_starts = _bytes(starts), b_edges = None, b_cells = None, b_tiles = None
     memset(&to, 0, sizeof(to))
-    if wide:
+    if columns and wide:
         most = bs_longest_window_i64(<const int64_t *>_at(indptr), m, height)
-    else:
+    elif columns:
         most = bs_longest_window_i32(<const int32_t *>_at(indptr), m, height)
     for turn in range(0 if large else 1, 2):
         if turn and not counted:
@@ -246,7 +246,8 @@ cdef tuple _cells(const unsigned char[::1] indptr, const unsigned char[::1] indi
         if code != BS_BUILD_OK:
             raise _complain(code, where, what)
         if to.starts == NULL:
-            most = int(starts[:windows].max(initial=0))
+            if columns:
+                most = int(starts[:windows].max(initial=0))
             if wide:
                 bs_starts_i64(<int64_t *>_at(b_starts), windows)
             else:
