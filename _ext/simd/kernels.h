@@ -109,9 +109,10 @@ typedef struct {
     uint16_t *tiles; /* shift 2: bit 4 r + c of a block is row r and column c; NULL if cells are counted */
 } bs_panel;
 
-/* Windows of at most so many entries together, of so many columns. */
+/* Windows of at most so many entries together, of so many columns: a key of 32 bits holds a column above the number of its entry, and there
+ * is one key more than these make. */
 #define BS_FEW_MOST 256
-#define BS_FEW_COLUMNS ((int64_t)1 << 23)
+#define BS_FEW_COLUMNS (((int64_t)1 << 24) - 1)
 
 /* Rows of some windows with few entries, which nobody has looked at; see simd/kernels_sorted.inc. */
 typedef struct {
