@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -306,6 +308,30 @@ def test_out_is_written_and_returned() -> None:
     floats = np.full((9, 6), np.nan, np.float32)
     assert plan(b, out=floats) is floats
     assert np.array_equal(floats, (x @ y).astype(np.float32) * np.float32(0.5))
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("m", [9, 0])
+def test_out_the_second_time(axis: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product that was prepared serves again, with the same results and the same errors."""
+    rng = np.random.default_rng(0)
+    x, y, z = draw(rng, (m, 200), 2), draw(rng, (200, 6), 2), draw(rng, (200, 6), 2)
+    a = left(x, 2, axis=axis)
+    first, second, memory = np.full((m, 6), -1, np.int32), np.full((m, 6), -1, np.int32), right(y, 2)
+    assert bs.matmul(a, memory, out=first) is first
+    inside = memory.words.view(np.int32).reshape(-1)[: 6 * m].reshape(m, 6)
+    bad = [np.empty((m, 5), np.int32), first.astype(np.int64), [[1]], memory, *([inside] if m else [])]
+    askew = np.frombuffer(bytearray(24 * m + 1), np.int32, 6 * m, 1).reshape(m, 6)
+    bad += [askew, np.empty((6, m), np.int32).T, np.broadcast_to(first[:1], (m, 6))] if m else []
+    for out in bad:
+        with pytest.raises(Exception, match="out") as fresh:
+            bs.matmul(left(x, 2, axis=axis), memory, out=out)
+        with pytest.raises(type(fresh.value), match=re.escape(str(fresh.value))):
+            bs.matmul(a, memory, out=out)
+    monkeypatch.setattr(importlib.import_module("bitsparse.ops.matmul.matmul"), "MatmulPlan", None)
+    assert bs.matmul(a, right(z, 2), out=second) is second
+    assert np.array_equal(first, x @ y)
+    assert np.array_equal(second, x @ z)
 
 
 @pytest.mark.parametrize("axis", [-1, -2])

@@ -128,6 +128,52 @@ def test_short_calls_of_several_callers_share_one_pool(host, monkeypatch: pytest
     assert not wrong
 
 
+AFFINITY = """
+import os, time
+import numpy as np
+import bitsparse as bs
+
+threads = lambda: {int(name) for name in os.listdir("/proc/self/task")}
+bs.set_num_threads(2)
+before, cpus = threads(), os.sched_getaffinity(0)
+a = bs.pack_bits(np.ones((512, 512), np.uint8))
+(worker,) = threads() - before
+
+def comes_to(wanted):
+    for _ in range(1000):
+        time.sleep(0.005)  # the worker sleeps by then
+        bs.matmul(a, a)
+        if os.sched_getaffinity(worker) == wanted:
+            return True
+    return False
+
+one, other = sorted(cpus)[:2]
+for cpu in (one, other, one):
+    os.sched_setaffinity(0, {cpu})
+    assert comes_to(cpus - {cpu}), (cpu, os.sched_getaffinity(worker))
+os.sched_setaffinity(worker, {one})
+for cpu in (other, one):
+    os.sched_setaffinity(0, {cpu})
+    for _ in range(10):
+        time.sleep(0.005)
+        bs.matmul(a, a)
+    assert os.sched_getaffinity(worker) == {one}, (cpu, os.sched_getaffinity(worker))
+os.sched_setaffinity(worker, cpus)
+os.sched_setaffinity(0, {other})
+assert comes_to(cpus - {other})
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_threads_are_woken_on_other_cpus_than_the_caller_s(host) -> None:
+    """And only on those that they were allowed, also by somebody else in between."""
+    bs.set_num_threads(2)
+    if bs.get_num_threads() == 1:
+        pytest.skip("a build without OpenMP")
+    done = child(AFFINITY)
+    assert done.returncode == 0, done.stderr
+
+
 # ---- fork
 def in_forked_child(task: Callable[[], str]) -> str:
     """What ``task`` returns in a forked child; fails when the child dies or hangs."""

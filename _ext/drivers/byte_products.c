@@ -8,7 +8,7 @@
 #include "drivers/aligned.h"
 #include "drivers/matmul.h"
 
-#define BLOCK_TILES 4 /* 128-bit tiles of the contraction axis per pass: a pair of panels stays in a first-level cache */
+#define BLOCK_TILES 32 /* 128-bit tiles of the contraction axis per pass: a pair of panels stays in a second-level cache */
 #define SUM_TILES 128 /* 16384 products of bytes fit int32 */
 #define GROUP_BYTES ((size_t)64 << 20) /* decoded panels of B kept at a time */
 #define PAIR_PANELS 2 /* panels of one micro-kernel */
@@ -100,13 +100,15 @@ static const int8_t *panels_at(const bytes_job *j, size_t col, size_t panel, siz
     return j->panels + (col / BS_MICRO_COLS + panel) * j->panel_bytes + t * (BS_TILE * BS_MICRO_COLS);
 }
 
-/* While rows from r on are multiplied by a pair of panels, a share of the pair that is next comes closer from a cache far away. */
-static void fetch_ahead(const bytes_job *j, const int8_t *next, size_t r)
+/* What is multiplied after a pair of panels: the next pair, pass or columns, or the first ones again, by other rows. Only whole ones, so that
+ * nothing beyond the panels is named. */
+static const int8_t *panels_after(const bytes_job *j, size_t col, size_t panels, size_t panel, size_t t, size_t t1)
 {
-    const size_t share = BLOCK_TILES * BS_TILE * BS_MICRO_COLS / (BS_TILE / BS_MICRO_ROWS);
-    for (size_t pair = 0; pair < PAIR_PANELS; pair++)
-        for (size_t at = 0; at < share; at += BS_LINE)
-            __builtin_prefetch(next + pair * j->panel_bytes + r / BS_MICRO_ROWS * share + at);
+    if (panel + PAIR_PANELS < panels)
+        return panels_at(j, col, panel + PAIR_PANELS, t);
+    if (t + 2 * BLOCK_TILES <= t1)
+        return panels_at(j, col, 0, t + BLOCK_TILES);
+    return col + 2 * BS_TILE <= j->cols ? panels_at(j, col + BS_TILE, 0, 0) : j->panels;
 }
 
 /* Sums of rows by columns over tiles [t0, t1) of the contraction axis, which begin with `first`, a line for all rows; to whole eights of
@@ -117,14 +119,12 @@ static void add_products(const bytes_job *j, const uint8_t *rows, size_t col, co
     const size_t panels = bs_ceil_div(tile->cols, BS_MICRO_COLS);
     for (size_t t = t0; t < t1 || t == t0; t += BLOCK_TILES)
         for (size_t c = 0; c < panels; c += PAIR_PANELS) {
-            /* Of whole pairs and blocks, so that nothing beyond the panels is named. */
-            const int wraps = c + 2 * PAIR_PANELS > panels;
-            const int whole = wraps ? t + 2 * BLOCK_TILES <= t1 && panels >= PAIR_PANELS : t + BLOCK_TILES <= t1;
-            const int8_t *next = !whole ? NULL : wraps ? panels_at(j, col, 0, t + BLOCK_TILES) : panels_at(j, col, c + PAIR_PANELS, t);
+            /* A call over a whole pass fetches `share` bytes of what comes next, and half of a tile's rows one of its two panels. */
+            const int8_t *next = panels_after(j, col, panels, c, t, t1);
+            const size_t share = bs_min(BLOCK_TILES, t1 - t) * (BS_TILE / 4 * BS_AHEAD), half = BS_TILE / PAIR_PANELS;
             for (size_t r = 0; r < tile->rows; r += BS_MICRO_ROWS) {
                 const size_t here = bs_min(PAIR_PANELS, panels - c);
-                if (next)
-                    fetch_ahead(j, next, r);
+                const int8_t *ahead = next + r / half * j->panel_bytes + r % half / BS_MICRO_ROWS * share;
                 bs_run runs[BLOCK_TILES];
                 size_t n_runs = bs_runs(j->p, j->batch, tile->r0 + r, t, bs_min(t + BLOCK_TILES, t1), runs);
                 if (!n_runs && t == t0)
@@ -135,7 +135,7 @@ static void add_products(const bytes_job *j, const uint8_t *rows, size_t col, co
                         s.from = s.to, s.from_step = to_step;
                     j->k->bytes_micro(rows + r * j->row_stride + runs[i].start * (size_t)BS_TILE, j->row_stride,
                                       panels_at(j, col, c, runs[i].start), here, j->panel_bytes, runs[i].length * (size_t)BS_TILE / 4,
-                                      j->pairs, &s);
+                                      j->pairs, ahead, &s);
                 }
             }
         }

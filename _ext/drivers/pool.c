@@ -2,10 +2,14 @@
  * threads that the system has not run yet, milliseconds for work of microseconds. Here the caller begins at once and takes whatever
  * nobody has taken; it waits only for units that another thread has begun. Threads that find nothing to do look a little longer, as the
  * next call is often near, and sleep then. */
+#if defined(__linux__)
+#define _GNU_SOURCE /* affinity */
+#endif
 #include "drivers/parallel.h"
 
 #if defined(_OPENMP) && (defined(__unix__) || defined(__APPLE__))
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 
@@ -23,15 +27,27 @@ typedef struct job {
     struct job *after;
 } job;
 
+/* A thread of the pool, on its own stack; it never ends. */
+typedef struct worker {
+    pthread_t thread;
+    pthread_cond_t woken;
+    int asleep, away_from; /* the CPU that it was kept off last; -1 at first */
+#if defined(__linux__)
+    cpu_set_t allowed, given; /* the CPUs that it may run on, and those of them that it was given last */
+#endif
+    struct worker *after;
+} worker;
+
 struct bs_pool {
     pthread_mutex_t lock;
-    pthread_cond_t work, left;
+    pthread_cond_t left;
     job *jobs;
+    worker *workers;
     int threads;
     atomic_uint calls;
 };
 
-static struct bs_pool own = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
+static struct bs_pool own = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
 static struct bs_pool *pool = &own;
 
 void *bs_own_pool(void) { return &own; }
@@ -65,11 +81,50 @@ static job *open_job(void)
     return NULL;
 }
 
+/* Linux often wakes a thread on the CPU of its waker, which goes on computing: the two then take turns for milliseconds while other CPUs
+ * have less to do, or nothing. So a thread is kept off its caller's CPU before it is woken; only when that is another one than last time
+ * does it take system calls. */
+static void keep_away(worker *one)
+{
+#if defined(__linux__)
+    const int cpu = sched_getcpu();
+    cpu_set_t now;
+    if (one->away_from == cpu || pthread_getaffinity_np(one->thread, sizeof now, &now))
+        return;
+    /* Other CPUs than we gave it are somebody else's choice. */
+    if (!CPU_EQUAL(&now, &one->given))
+        one->allowed = now;
+    one->given = one->allowed;
+    CPU_CLR((size_t)cpu, &one->given);
+    if (!CPU_COUNT(&one->given))
+        one->given = one->allowed;
+    if (!pthread_setaffinity_np(one->thread, sizeof one->given, &one->given))
+        one->away_from = cpu;
+#else
+    (void)one;
+#endif
+}
+
+/* So many threads of those that sleep, or all; under the lock. */
+static void wake(int threads)
+{
+    for (worker *one = pool->workers; one && threads; one = one->after)
+        if (one->asleep) {
+            keep_away(one);
+            one->asleep = 0;
+            pthread_cond_signal(&one->woken);
+            threads--;
+        }
+}
+
 static void *work(void *unused)
 {
     (void)unused;
     int looked = 1;
+    worker me = {.thread = pthread_self(), .woken = PTHREAD_COND_INITIALIZER, .away_from = -1};
     pthread_mutex_lock(&pool->lock);
+    me.after = pool->workers;
+    pool->workers = &me;
     for (;;) {
         job *one = open_job();
         if (one) {
@@ -90,7 +145,8 @@ static void *work(void *unused)
             pthread_mutex_lock(&pool->lock);
             looked = 1;
         } else {
-            pthread_cond_wait(&pool->work, &pool->lock);
+            for (me.asleep = 1; me.asleep;)
+                pthread_cond_wait(&me.woken, &pool->lock);
         }
     }
     return NULL;
@@ -123,8 +179,7 @@ void bs_share_out(void (*body)(void *context, size_t unit, int thread), void *co
     mine.after = pool->jobs;
     pool->jobs = &mine;
     atomic_fetch_add(&pool->calls, 1);
-    for (int i = 1; i < team; i++)
-        pthread_cond_signal(&pool->work);
+    wake(team - 1);
     pthread_mutex_unlock(&pool->lock);
     take_units(&mine, 0);
     for (int i = 0; i < LOOKS && atomic_load_explicit(&mine.inside, memory_order_relaxed); i++)

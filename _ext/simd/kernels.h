@@ -17,6 +17,7 @@ enum bs_load { BS_LOAD_BITS, BS_LOAD_POSITIVE };
 #define BS_CHUNK 1024       /* elements of one row handled at a time when the last axis is packed */
 #define BS_MICRO_ROWS 8     /* rows of a product's micro-kernel: the height of a canonical zero tile */
 #define BS_MICRO_COLS 16    /* columns of a product's micro-kernel */
+#define BS_AHEAD 8          /* bytes of panels fetched ahead while one group is multiplied; see bytes_micro */
 
 /* How a code of at most 8 bits becomes a byte: start + the weights of its set bits, modulo 256. */
 typedef struct {
@@ -176,7 +177,7 @@ typedef struct {
     void (*planes_to_form)(const uint32_t *line, size_t plane_stride, size_t n, const bs_byte_form *form, uint8_t *dst);
     void (*interleave)(const uint8_t *columns, int8_t *panel);
     void (*bytes_micro)(const uint8_t *a, size_t stride, const int8_t *panels, size_t n_panels, size_t panel_stride, size_t groups,
-                        int pairs, const bs_sums *sums);
+                        int pairs, const int8_t *ahead, const bs_sums *sums);
     /* codes in bytes: see simd/kernels_bytes.inc */
     void (*bytes_product)(const uint8_t *x, size_t stride, size_t rows, const int8_t *panel, size_t groups, int32_t *acc,
                           size_t acc_stride);

@@ -10,7 +10,7 @@ from bitsparse.arrays.inside import derived_of, family_of, has_derived, kind_of
 from bitsparse.arrays.packed import Encoding
 from bitsparse.interop import ArrayLike
 from bitsparse.interop.kept import Slot
-from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.finish.epilogue import Epilogue, target_of
 from bitsparse.ops.matmul.plan import MatmulPlan, RightKind, as_bits, multiply
 
 #: Prepared products that a left operand keeps, by the kind of right operands.
@@ -71,7 +71,8 @@ def matmul(
     Notes
     -----
     A BitTensor keeps what was prepared for it as left operand (up to 8 kinds of right operand), so that ``a @ b`` is quick from the
-    second time on; on a GPU a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size. A plan keeps only its own.
+    second time on, on a CPU also with `out`; on a GPU a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size. A
+    plan keeps only its own.
 
     Examples
     --------
@@ -82,28 +83,34 @@ def matmul(
            [3, 8]], dtype=int32)
     """
     function = "matmul"
-    plain = epilogue is None and out is None and kernel is None and skip_zero_tiles is None
+    plain = epilogue is None and kernel is None and skip_zero_tiles is None
     if plain and isinstance(a, BitTensor) and has_derived(a) and isinstance(b, BitTensor):
         product = _PRODUCTS.get(derived_of(a).prepared, kind_of(b))
-        if product is not None:
-            return _run_prepared(product, family_of(a), b)
+        if product is not None and (out is None or b.device == "cpu"):
+            return _run_prepared(product, family_of(a), b, out)
     left, right = as_bits(function, "a", a, -1), as_bits(function, "b", b, -2)
     _check.matmul_shapes(function, left.shape, right.shape)
     _check.same_device(function, (left.device, right.device))
     # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
     skip = (left.device == "cpu" or derived_of(left).bitmap is not None) if skip_zero_tiles is None else skip_zero_tiles
-    if not plain or left is not a:
+    if not plain or left is not a or not (out is None or left.device == "cpu"):
         return multiply(function, left, right, epilogue=epilogue, out=out, kernel=kernel, skip_zero_tiles=skip)
     plan = MatmulPlan(function, left, RightKind.of(right), None, None, skip)
     _PRODUCTS.keep(derived_of(left).prepared, plan.product, kind_of(right))
-    return plan.run(right)
+    return plan.run(right, out)
 
 
-def _run_prepared(product: Any, family: interop.Family, b: BitTensor) -> Any:
-    """The short way of ``a @ b`` for the second time and later."""
+def _run_prepared(product: Any, family: interop.Family, b: BitTensor, out: Any) -> Any:
+    """The short way of ``a @ b`` for the second time and later; into `out`, if there is one, on a CPU."""
     family = interop.common_family((family, family_of(b)))
     with interop.working_on(b.device, family):
         words = (b if b.axis == -2 and b.layout == "planes" else b.repack(axis=-2, layout="planes")).words
+        if out is not None:
+            shares = product.left_words, words
+            target = target_of("matmul", None, out, product.shape, product.dtype, b.device, shares)
+            run = product.run_plain if product.is_plain and target.flags.carray else product
+            run(words, target)
+            return out
         result = product.run_plain(words) if product.is_plain else product(words)
         return interop.from_array(result, family, "matmul")
 

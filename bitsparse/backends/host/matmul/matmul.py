@@ -187,18 +187,20 @@ class Prepared:
         epilogue: EpilogueParams | None,
         arguments: dict[str, Any],
     ) -> None:
-        self._a_words, self._epilogue, self._arguments = a_words, epilogue, arguments
-        self._shape = (*np.broadcast_shapes(a_words.shape[:-3], right[0]), a_words.shape[-3], right[1])
+        self.left_words, self._epilogue, self._arguments = a_words, epilogue, arguments
+        #: Of the integers; `left_words` are those of the left operand.
+        self.dtype = np.dtype(arguments["acc_dtype"])
+        self.shape = (*np.broadcast_shapes(a_words.shape[:-3], right[0]), a_words.shape[-3], right[1])
         #: Whether there is a shorter way, `run_plain`: for integers, of which there are some.
-        self.is_plain = epilogue is None and bool(a_words.size) and 0 not in (*self._shape, *right[0])
+        self.is_plain = epilogue is None and bool(a_words.size) and 0 not in (*self.shape, *right[0])
         if self.is_plain:
             factors = cast(Factors, {name: arguments[name] for name in Factors.__annotations__})
             fixed, self._work = _fixed(a_words, *right, arguments["bitmap"], arguments["kernel"], factors)
-            self._product, self._dtype = _ext.PlainProduct(*fixed), factors["acc_dtype"]
+            self._product = _ext.PlainProduct(*fixed)
 
     def run_plain(self, b_words: NDArray[np.uint32], out: Array | None = None) -> Array:
         """The product with ``b_words``, into `out` if there is one: a C-contiguous array of the result's shape and dtype."""
-        result = np.empty(self._shape, self._dtype) if out is None else out
+        result = np.empty(self.shape, self.dtype) if out is None else out
         if not b_words.flags.c_contiguous:
             b_words = np.ascontiguousarray(b_words)
         self._product(run_on(self._work), b_words, result)
@@ -211,7 +213,7 @@ class Prepared:
         chain = self._epilogue
         if chain is not None and operand is not None:
             chain = chain.joined(operand)
-        return matmul(self._a_words, b_words, epilogue=chain, out=out, **self._arguments)
+        return matmul(self.left_words, b_words, epilogue=chain, out=out, **self._arguments)
 
     def explain(self) -> tuple[str, ...]:
         """Lines that a plan's explanation adds."""
