@@ -139,10 +139,15 @@ before, cpus = threads(), os.sched_getaffinity(0)
 a = bs.pack_bits(np.ones((512, 512), np.uint8))
 (worker,) = threads() - before
 
+def call():
+    """With a worker that sleeps: one that still looks for work is not woken."""
+    while open(f"/proc/self/task/{worker}/stat").read().rpartition(")")[2].split()[0] != "S":
+        time.sleep(0.001)
+    bs.matmul(a, a)
+
 def comes_to(wanted):
     for _ in range(1000):
-        time.sleep(0.005)  # the worker sleeps by then
-        bs.matmul(a, a)
+        call()
         if os.sched_getaffinity(worker) == wanted:
             return True
     return False
@@ -155,8 +160,7 @@ os.sched_setaffinity(worker, {one})
 for cpu in (other, one):
     os.sched_setaffinity(0, {cpu})
     for _ in range(10):
-        time.sleep(0.005)
-        bs.matmul(a, a)
+        call()
     assert os.sched_getaffinity(worker) == {one}, (cpu, os.sched_getaffinity(worker))
 os.sched_setaffinity(worker, cpus)
 os.sched_setaffinity(0, {other})
