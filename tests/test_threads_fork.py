@@ -140,7 +140,7 @@ a = bs.pack_bits(np.ones((512, 512), np.uint8))
 (worker,) = threads() - before
 
 def call():
-    """With a worker that sleeps: one that still looks for work is not woken."""
+    # With a worker that sleeps: one that still looks for work is not woken.
     while open(f"/proc/self/task/{worker}/stat").read().rpartition(")")[2].split()[0] != "S":
         time.sleep(0.001)
     bs.matmul(a, a)
