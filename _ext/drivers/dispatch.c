@@ -76,6 +76,8 @@ static unsigned known_levels(void)
 int bs_runs_level(int level)
 {
     const unsigned levels = known_levels();
+    if (level >= BS_LEVELS)
+        level = BS_LEVELS - 1;
     while (level > BS_SCALAR && !(levels >> level & 1u))
         level--;
     return level;
