@@ -141,7 +141,9 @@ a = bs.pack_bits(np.ones((512, 512), np.uint8))
 
 def call():
     # With a worker that sleeps: one that still looks for work is not woken.
+    until = time.monotonic() + 60
     while open(f"/proc/self/task/{worker}/stat").read().rpartition(")")[2].split()[0] != "S":
+        assert time.monotonic() < until, "the worker never sleeps"
         time.sleep(0.001)
     bs.matmul(a, a)
 

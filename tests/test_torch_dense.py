@@ -154,3 +154,11 @@ def test_threads_share_the_rows_of_a_sum_over_them(rows: int, threads: int, monk
         assert torch.equal(made, dense.product_over_rows(one, other))
     torch.testing.assert_close(made.double(), one.double().t() @ other.double(), rtol=1e-5, atol=1e-4)
     assert called == [threads] * 2 * (threads > 1 and rows > 40)
+
+
+@pytest.mark.parametrize("shape", [(ROWS, 0, 5), (ROWS, 5, 0), (0, 0, 0)])
+def test_sums_over_rows_of_nothing(shape: tuple[int, int, int]) -> None:
+    rows, columns, others = shape
+    with torch.no_grad():
+        made = dense.product_over_rows(torch.ones(rows, columns), torch.ones(rows, others))
+    assert made.shape == (columns, others)

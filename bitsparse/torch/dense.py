@@ -76,6 +76,6 @@ def product_over_rows(one: Tensor, other: Tensor) -> Tensor:
     if not one.is_cpu or torch.is_grad_enabled() or parts == 1 or rows < _TALLER * parts * one.shape[1]:
         return one.t() @ other
     rest = rows - rows % parts
-    left, right = (part[:rest].reshape(parts, rest // parts, -1) for part in (one, other))
+    left, right = (part[:rest].reshape(parts, rest // parts, part.shape[1]) for part in (one, other))
     made = torch.bmm(left.transpose(1, 2), right).sum(dim=0)
     return made if rest == rows else made.addmm_(one[rest:].t(), other[rest:])

@@ -12,7 +12,7 @@ from bitsparse.arrays.base import operators, restored
 from bitsparse.arrays.inside import working
 from bitsparse.arrays.manners import elementwise, numpy_functions, picking, products, reshaping
 from bitsparse.arrays.manners.plain import mapped, on_cpu
-from bitsparse.arrays.manners.reduced import Reduced
+from bitsparse.arrays.manners.reduction_members import ReductionMembers
 from bitsparse.errors import DTypeError
 
 
@@ -49,7 +49,7 @@ def _in_place(operation: Callable[[Any, Any], Any], sign: str) -> Any:
     return method
 
 
-class Members(Reduced):
+class Members(ReductionMembers):
     """Members of a sparse array that :class:`scipy.sparse.csr_array` has too, with the same results."""
 
     __slots__ = ()

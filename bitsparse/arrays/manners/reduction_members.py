@@ -10,7 +10,7 @@ from bitsparse.arrays.inside import family_of
 from bitsparse.arrays.manners import reductions
 
 
-class Reduced(BitArray):
+class ReductionMembers(BitArray):
     """What a sparse array says about all its elements, its rows or its columns."""
 
     __slots__ = ()
