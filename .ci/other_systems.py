@@ -36,11 +36,10 @@ LIBRARY = {
 }
 
 
-def meson(*arguments: str | Path) -> None:
-    """Run Meson, and show what it said if it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mesonbuild.mesonmain", *arguments], capture_output=True, text=True, check=False
-    )
+def meson(folder: Path, *arguments: str | Path) -> None:
+    """Run Meson in ``folder``, where Zig leaves an empty ``a.o`` when it is asked what it is, and show what was said if it fails."""
+    command = [sys.executable, "-m", "mesonbuild.mesonmain", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode:
         sys.exit(f"other_systems: meson {arguments[0]} failed\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
 
@@ -69,8 +68,8 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     cross, build = folder / "macos.ini", folder / "macos"
     cross.write_text(CROSS.format(python=sys.executable, target=MACOS), encoding="utf-8")
-    meson("setup", build, ROOT, "--cross-file", cross, "-Dopenmp=disabled")
-    meson("compile", "-C", build)
+    meson(folder, "setup", build, ROOT, "--cross-file", cross, "-Dopenmp=disabled")
+    meson(folder, "compile", "-C", build)
     modules = sorted(path.name for path in build.glob("_ext/*.so"))
     print(f"{MACOS}: {len(modules)} modules built")
 
