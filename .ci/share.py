@@ -1,7 +1,7 @@
 """Pytest plugin: only a share of the tests runs, drawn by a seed: ``CI_SHARE=8 CI_SEED=7`` runs every eighth.
 
-A test belongs to one share by its name, and successive seeds take one share after the other: none is lost for good. Tests with one of the
-marks in CI_WHOLE ("torch jax") run always.
+A test belongs to one share by its name, and successive seeds take one share after the other: none is lost for good. Of tests with one of
+the marks in CI_MARKS ("torch jax") it is a share of its own: with ``CI_MARKS_SHARE=2`` every other one.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import pytest
 from nothing_skipped import DRAWN_OUT
 
 PARTS, SEED = int(os.environ["CI_SHARE"]), int(os.environ["CI_SEED"])
-WHOLE = os.environ.get("CI_WHOLE", "").split()
+MARKS, MARKS_PARTS = os.environ.get("CI_MARKS", "").split(), int(os.environ.get("CI_MARKS_SHARE", PARTS))
 
 
 def is_drawn(item: pytest.Item) -> bool:
     """Whether a test runs with this seed."""
-    always = any(item.get_closest_marker(mark) for mark in WHOLE)
-    return always or crc32(item.nodeid.encode()) % PARTS == SEED % PARTS
+    parts = MARKS_PARTS if any(item.get_closest_marker(mark) for mark in MARKS) else PARTS
+    return crc32(item.nodeid.encode()) % parts == SEED % parts
 
 
 def pytest_report_header() -> str:
     """What is drawn."""
     return f"share: one of {PARTS} parts of the tests, seed {SEED}" + (
-        f", and all of {', '.join(WHOLE)}" if WHOLE else ""
+        f"; one of {MARKS_PARTS} of those of {', '.join(MARKS)}" if MARKS else ""
     )
 
 
