@@ -34,10 +34,11 @@ def quantize_network(
 
     The network is walked through once on a sample of the graph, product by product, in full precision and in bits side by
     side. Every grid has one step to a column, which the product that reads the codes takes into its weights. Grids have the
-    least squared error, with up to 4 bits after the sums over neighbours. With up to 4 bits weights are fitted again to the
-    codes that they multiply and their own codes chosen together (:func:`~bitsparse.nn.lowbit.calibration.refine_codes`). A slope
-    and a shift per column match each product to full precision (Nagel et al. 2019, section 4). With 1 and 2 bits the grid of what a
-    last layer sums is chosen for the class probabilities instead of the logits. Neither labels nor masks are looked at.
+    least squared error, with up to 4 bits after the sums over neighbours and the activation behind them. With up to 4 bits
+    weights are fitted again to the codes that they multiply and their own codes chosen together
+    (:func:`~bitsparse.nn.lowbit.calibration.refine_codes`). A slope and a shift per column match each product to full precision
+    (Nagel et al. 2019, section 4). With 1 and 2 bits a last layer is matched by its class probabilities instead of its logits
+    (:mod:`bitsparse.nn.lowbit.classes`). Neither labels nor masks are looked at.
 
     Parameters
     ----------

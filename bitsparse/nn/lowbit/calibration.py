@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-_Array = NDArray[np.float64]
-Grid = tuple[_Array, _Array]
+Array = NDArray[np.float64]
+Grid = tuple[Array, Array]
 
 #: Shares of a column's extremes from which the search for a grid starts.
 _STARTS = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2)
@@ -19,7 +19,7 @@ _SHARES = np.linspace(1.0, 0.25, 26)
 _TINY = 1e-30
 
 
-def nearest_codes(values: _Array, step: _Array, low: _Array, bits: int) -> _Array:
+def nearest_codes(values: Array, step: Array, low: Array, bits: int) -> Array:
     """Codes 0..2**bits-1 of a grid, one step and lower end per column.
 
     >>> nearest_codes(np.array([[-9.0], [0.4], [0.6], [9.0]]), np.array([1.0]), np.array([0.0]), 2).ravel()
@@ -29,7 +29,7 @@ def nearest_codes(values: _Array, step: _Array, low: _Array, bits: int) -> _Arra
 
 
 def uniform_grid(
-    values: _Array,
+    values: Array,
     bits: int,
     *,
     from_zero: bool = False,
@@ -67,7 +67,7 @@ def uniform_grid(
     return best_step, best_low
 
 
-def signed_grid(values: _Array, bits: int) -> _Array:
+def signed_grid(values: Array, bits: int) -> Array:
     """Step per column of the codes -2**(bits-1)..2**(bits-1)-1, of two bits and more, with the least squared error.
 
     >>> signed_grid(np.array([[-8.0], [7.0]]), 4)
@@ -86,28 +86,37 @@ def signed_grid(values: _Array, bits: int) -> _Array:
 
 
 def grid_through(
-    values: _Array, bits: int, apply: Callable[[_Array], _Array], reference: _Array, *, from_zero: bool = False
+    values: Array,
+    bits: int,
+    apply: Callable[[Array], Array],
+    reference: Array,
+    *,
+    from_zero: bool = False,
+    then: Callable[[Array], Array] | None = None,
 ) -> Grid:
     """Like :func:`uniform_grid`, but with the least error of ``apply(values)`` against ``reference`` after a per-column line.
 
-    With few bits the best grid for the values is not the best one for the sum over neighbours that reads them: rounding
-    errors average out in it, a misplaced threshold does not. Above 4 bits there is nothing to choose.
+    With `then`, an activation for one, the error is that of ``then(apply(values))`` against ``then(reference)``. With few bits the best
+    grid for the values is not the best one for the sum over neighbours that reads them: rounding errors average out in it, a misplaced
+    threshold does not. Above 4 bits there is nothing to choose.
     """
     step, low = uniform_grid(values, bits, from_zero=from_zero)
     if bits > 4:
         return step, low
     least, best_step, best_low = np.full(step.size, np.inf), step, low
-    for new_step, new_low in _variants(step, low, values.std(axis=0), bits, from_zero):
+    wanted = reference if then is None else then(reference)
+    for new_step, new_low in variants(step, low, values.std(axis=0), bits, from_zero):
         result = apply(new_step * nearest_codes(values, new_step, new_low, bits) + new_low)
         slope, shift = column_match(reference, result)
-        error = ((slope * result + shift - reference) ** 2).sum(axis=0)
+        result = slope * result + shift
+        error = (((result if then is None else then(result)) - wanted) ** 2).sum(axis=0)
         better = error < least
         least = np.where(better, error, least)
         best_step, best_low = np.where(better, new_step, best_step), np.where(better, new_low, best_low)
     return best_step, best_low
 
 
-def _variants(step: _Array, low: _Array, spread: _Array, bits: int, from_zero: bool) -> Iterator[Grid]:
+def variants(step: Array, low: Array, spread: Array, bits: int, from_zero: bool) -> Iterator[Grid]:
     """Grids around one: wider and narrower, moved up and down."""
     yield step, low
     if from_zero:
@@ -127,7 +136,7 @@ def _variants(step: _Array, low: _Array, spread: _Array, bits: int, from_zero: b
             yield step * factor, middle + move * spread - factor * half
 
 
-def column_match(reference: _Array, measured: _Array) -> Grid:
+def column_match(reference: Array, measured: Array) -> Grid:
     """Slope and shift per column with the least squared error of ``slope * measured + shift`` against ``reference``.
 
     This removes the bias that quantisation leaves (Nagel et al. 2019, section 4.2) and shrinks what is mostly noise. A slope that is not
@@ -142,7 +151,7 @@ def column_match(reference: _Array, measured: _Array) -> Grid:
     return _line(measured, reference, np.ones(reference.shape[1]), False)
 
 
-def _line(x: _Array, y: _Array, fallback: _Array, from_zero: bool) -> Grid:
+def _line(x: Array, y: Array, fallback: Array, from_zero: bool) -> Grid:
     """Least-squares line of y over x per column, with ``fallback`` where its slope is not positive."""
     mean_x, mean_y = (np.zeros(x.shape[1]), np.zeros(x.shape[1])) if from_zero else (x.mean(axis=0), y.mean(axis=0))
     centered = x - mean_x
@@ -152,11 +161,11 @@ def _line(x: _Array, y: _Array, fallback: _Array, from_zero: bool) -> Grid:
     return slope, mean_y - slope * mean_x
 
 
-def _usable(step: _Array) -> _Array:
+def _usable(step: Array) -> Array:
     return np.where(step > _TINY, step, 1.0)
 
 
-def refit(inputs: _Array, targets: _Array, prior: _Array, ridge: float = 1e-3) -> _Array:
+def refit(inputs: Array, targets: Array, prior: Array, ridge: float = 1e-3) -> Array:
     """Weights W for ``inputs @ W + shift ~ targets``, by least squares pulled towards ``prior``: weights for quantised inputs.
 
     >>> refit(np.array([[0.0], [1.0], [2.0]]), np.array([[1.0], [3.0], [5.0]]), np.array([[2.0]])).round(6)
@@ -171,11 +180,11 @@ def refit(inputs: _Array, targets: _Array, prior: _Array, ridge: float = 1e-3) -
 
 
 def refine_codes(
-    inputs: _Array,
-    weights: _Array,
-    codes: _Array,
-    step: _Array,
-    low: _Array,
+    inputs: Array,
+    weights: Array,
+    codes: Array,
+    step: Array,
+    low: Array,
     bits: int,
     sweeps: int = 4,
     *,

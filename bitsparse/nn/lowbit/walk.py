@@ -22,6 +22,7 @@ from bitsparse.nn.lowbit.calibration import (
     signed_grid,
     uniform_grid,
 )
+from bitsparse.nn.lowbit.classes import grid_for_classes, match_classes
 from bitsparse.nn.lowbit.network import LowBitNetwork
 from bitsparse.nn.lowbit.steps import Aggregate, Chain, Grid, Update
 from bitsparse.ops.steps import GROUP_BITS
@@ -29,7 +30,7 @@ from bitsparse.ops.steps import GROUP_BITS
 _Array = NDArray[np.float64]
 #: Up to so many bits it pays to choose codes together, and grids for what reads them.
 _FEW_BITS = 4
-#: Up to so many bits the last sums' grid is for class probabilities: near a threshold between classes it matters, far from it nothing does.
+#: Up to so many bits a last layer is matched by class probabilities: near a border between classes it matters, far from it nothing does.
 _COARSE_BITS = 2
 #: Weights are fitted again to codes if there are so many rows for each input.
 _ROWS_PER_INPUT = 8
@@ -114,8 +115,10 @@ class Walk:
         measured = (self.codes @ codes) * scale + base
         slope, shift = column_match(full, measured)
         messages = self.right * (slope * measured + shift)
-        target = _softmax(update.finish(reference)) if reader.bits is None and bits <= _COARSE_BITS else reference
-        size, start = grid_through(messages, bits, self.sums, target)
+        if reader.bits is None and bits <= _COARSE_BITS:
+            size, start = grid_for_classes(messages, bits, self.sums, update.finish(reference))
+        else:
+            size, start = grid_through(messages, bits, self.sums, reference, then=update.finish)
         constant, bias = (slope * base + shift) / size, -start / size
         scaled = self.network.normalisation == "gcn"
         if not scaled:  # no factors of the rows, so the constant is part of the addend
@@ -184,11 +187,16 @@ class Walk:
         """Bias, norm, activation and the grid of what comes out; ``measured`` is ``integers * factor + base``."""
         slope, shift = column_match(full, measured)
         scale, added = dense.norm
-        bias = shift + (0 if dense.bias is None else dense.bias.astype(np.float64))
-        values = activated((slope * measured + bias) * scale + added, dense.activation)
+        slope, shift = (
+            slope * scale,
+            (shift + (0 if dense.bias is None else dense.bias.astype(np.float64))) * scale + added,
+        )
         self.full = dense.finish(full)
-        col, addend = factor * slope * scale, (slope * base + bias) * scale + added
         bits = reader.bits
+        if bits is None and self.bits[-1] <= _COARSE_BITS and dense.activation is None:
+            slope, shift = match_classes(self.full, measured, slope, shift)
+        values = activated(slope * measured + shift, dense.activation)
+        col, addend = factor * slope, slope * base + shift
         if bits is None:
             return _chain(col, addend, dense.activation, None)
         rises = dense.activation == "relu"
@@ -244,11 +252,6 @@ def _signs(codes: _Array, step: _Array, inputs: _Array, targets: _Array) -> tupl
         best, scale = np.where(error < least, signs, best), np.where(error < least, size, scale)
         least = np.minimum(error, least)
     return best, scale
-
-
-def _softmax(logits: _Array) -> _Array:
-    e = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
 def _packed(codes: _Array, bits: int) -> BitTensor:

@@ -1,0 +1,97 @@
+"""Calibrating the last layer of a network in few bits: for its class probabilities instead of its logits.
+
+What few bits round away of a logit matters near a border between classes and nowhere else. The measure is the Kullback-Leibler divergence
+of the class probabilities in bits from those in full precision, the mean over nodes (the loss of distillation, Hinton et al. 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bitsparse.nn.lowbit.calibration import Array, Grid, column_match, grid_through, nearest_codes, variants
+
+#: Steps of Newton's method at most, halvings of one, and the gain below which the search ends.
+_STEPS, _HALVINGS, _GAIN = 10, 6, 1e-7
+#: Rounds through the columns.
+_ROUNDS = 2
+
+
+def log_softmax(logits: Array) -> Array:
+    """Logarithms of the class probabilities, row by row."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def match_classes(reference: Array, measured: Array, slope: Array, shift: Array) -> Grid:
+    """Slope and shift per column for which the probabilities of ``slope * measured + shift`` diverge least from those of `reference`.
+
+    Newton's method from a slope and a shift: the problem is convex. A single column, which is no choice of a class, is left as it starts.
+
+    >>> x = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    >>> slope, shift = match_classes(2 * x, x + np.array([0.0, 3.0]), np.ones(2), np.zeros(2))
+    >>> slope.round(2), (shift - shift[0]).round(2)
+    (array([2., 2.]), array([ 0., -6.]))
+    """
+    count, columns = measured.shape
+    if not count or columns < 2:
+        return slope, shift
+    wanted = np.exp(log_softmax(reference))
+
+    def cross_entropy(slope: Array, shift: Array) -> float:
+        return -float((wanted * log_softmax(slope * measured + shift)).sum()) / count
+
+    least = cross_entropy(slope, shift)
+    for _ in range(_STEPS):
+        found = np.exp(log_softmax(slope * measured + shift))
+        by_slope = found * measured
+        gradient = np.concatenate([((found - wanted) * measured).sum(axis=0), (found - wanted).sum(axis=0)])
+        # Second derivatives of the log-sum: the variances of the classes, once for each of the two factors of a logit.
+        both = np.hstack([by_slope, found])
+        hessian = -(both.T @ both)
+        for i, j, values in ((0, 0, by_slope * measured), (0, 1, by_slope), (1, 0, by_slope), (1, 1, found)):
+            at = np.arange(columns)
+            hessian[i * columns + at, j * columns + at] += values.sum(axis=0)
+        # Nothing changes with a shift of all classes: the shortest of the equal steps.
+        change = np.linalg.lstsq(hessian, gradient, rcond=1e-9)[0]
+        for halvings in range(_HALVINGS):
+            part = change / 2**halvings
+            tried = slope - part[:columns], shift - part[columns:]
+            entropy = cross_entropy(*tried)
+            if entropy < least - _GAIN:
+                break
+        else:
+            break
+        (slope, shift), least = tried, entropy
+    return slope, shift
+
+
+def grid_for_classes(values: Array, bits: int, apply: Callable[[Array], Array], reference: Array) -> Grid:
+    """Like :func:`~bitsparse.nn.lowbit.calibration.grid_through`, for the class probabilities of the logits `reference`.
+
+    Column by column the grid that diverges least is taken, while the other columns stay as they are.
+    """
+    step, low = (part.copy() for part in grid_through(values, bits, apply, np.exp(log_softmax(reference))))
+    if not len(values) or values.shape[1] < 2:
+        return step, low
+    wanted = np.exp(log_softmax(reference))
+    received = apply(step * nearest_codes(values, step, low, bits) + low)
+    slope, shift = match_classes(reference, received, *column_match(reference, received))
+    grids = [np.stack(parts) for parts in zip(*variants(step, low, values.std(axis=0), bits, False), strict=True)]
+    for _ in range(_ROUNDS):
+        logits = slope * received + shift
+        for j in range(len(step)):
+            steps, lows = (part[:, j] for part in grids)
+            tried = apply(steps * nearest_codes(values[:, [j]], steps, lows, bits) + lows)
+            slopes, shifts = column_match(logits[:, [j]], tried)
+            # The column as it is comes first, so that it stays where nothing is better.
+            candidates = np.column_stack([logits[:, j], slopes * tried + shifts])
+            others = np.logaddexp.reduce(np.delete(logits, j, axis=1), axis=1)[:, None]
+            entropy = (np.logaddexp(others, candidates) - wanted[:, [j]] * candidates).sum(axis=0)
+            best = int(entropy.argmin()) - 1
+            if best >= 0:
+                step[j], low[j], received[:, j] = steps[best], lows[best], tried[:, best]
+                logits[:, j] = candidates[:, best + 1]
+        slope, shift = match_classes(reference, received, *column_match(reference, received))
+    return step, low
