@@ -86,8 +86,7 @@ def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str,
         raise DTypeError(
             f"{what}{options}: it has no meaning for a {name}; pass it with .toarray(), or use its operators and members"
         )
-    reflected = len(inputs) == 2 and not is_sparse(inputs[0])
-    result = _reflected(ufunc, meaning, *inputs) if reflected else meaning(*inputs)
+    result = meaning(*inputs) if len(inputs) == 1 else _operated(ufunc, meaning, *inputs)
     if out is None:
         return result
     if not isinstance(result, np.ndarray) or out.shape != result.shape:
@@ -99,16 +98,22 @@ def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str,
     return out
 
 
-def _reflected(ufunc: Any, meaning: Any, left: Any, right: Any) -> Any:
-    """An operator whose left operand is NumPy's, which would call the ufunc again."""
+def _operated(ufunc: Any, meaning: Any, left: Any, right: Any) -> Any:
+    """An operator by the method of the sparse operand: where that has none for the other, the operator would call the ufunc again."""
     if ufunc in (np.maximum, np.minimum):
         return meaning(left, right)
     swapped = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
     name = meaning.__name__.strip("_")
-    member = getattr(right, f"__{swapped[name]}__" if name in swapped else f"__r{name}__", None)
-    result = NotImplemented if member is None else member(left)
+    if is_sparse(left):
+        member, other = getattr(left, f"__{name}__"), right
+    else:
+        member, other = getattr(right, f"__{swapped[name]}__" if name in swapped else f"__r{name}__", None), left
+    result = NotImplemented if member is None else member(other)
     if result is NotImplemented:
-        raise DTypeError(f"numpy.{ufunc.__name__}: there is none of {type(left).__name__} and {type(right).__name__}")
+        raise DTypeError(
+            f"numpy.{ufunc.__name__}: there is none of {type(left).__name__} and {type(right).__name__}; pass the sparse one with "
+            f".toarray()"
+        )
     return result
 
 
