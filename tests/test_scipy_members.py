@@ -619,6 +619,20 @@ def test_stacks(dtypes: tuple[str, str]) -> None:
         assert made.index_dtype == np.int64
 
 
+def test_stacks_of_many_columns() -> None:
+    wide, none = bs.TCTiledCSR(([7], ([0], [2**31 - 1])), shape=(1, 2**31)), bs.TCTiledCSR((1, 0))
+    for made in (bs.hstack([wide, none]), bs.hstack([none, wide]), bs.block_diag([wide, none])):
+        assert made.shape[1] == 2**31 and made.index_dtype == np.int64 and made[0, 2**31 - 1] == 7
+    widest = bs.TCTiledCSR((1, 2**58))
+    for name, join in (
+        ("hstack", lambda: bs.hstack([widest, widest])),
+        ("block_diag", lambda: bs.block_diag([widest, widest])),
+        ("kron", lambda: bs.kron(wide, wide)),
+    ):
+        with pytest.raises(bs.ShapeError, match=rf"^{name}: shape .* is beyond the largest size"):
+            join()
+
+
 def test_arrays_of_nothing() -> None:
     for arguments in ((3,), (3, 5), (5, 3, 1), (4, 4, -2), (3, 3, 7 - 4), (0, 3)):
         assert np.array_equal(bs.eye(*arguments).toarray(), np.eye(*arguments))

@@ -12,7 +12,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.frdc import FRDC
-from bitsparse.arrays.indices import converted, index_dtype, rows_of
+from bitsparse.arrays.indices import converted, index_dtype, matrix_shape, rows_of
 from bitsparse.arrays.inside import working
 from bitsparse.arrays.manners.plain import entries
 from bitsparse.arrays.manners.products import is_operand
@@ -161,7 +161,7 @@ def _beside(parts: list[Pattern]) -> Pattern:
     starts[1:] = space.cumsum(sum(counts))
     total = sum(int(part.indices.size) for part in parts)
     values: Any = parts[0].values
-    indices = space.empty(total, np.int64 if sum(widths) > 1 << 31 else np.int32)
+    indices = space.empty(total, np.int64 if sum(widths) >= 1 << 31 else np.int32)
     together = None if values is None else space.empty(total, as_bits(values).dtype)
     at, first = starts[:-1].copy(), 0  # where the next part of each row begins, and its first column
     for part, count, width in zip(parts, counts, widths, strict=True):
@@ -180,7 +180,7 @@ def _beside(parts: list[Pattern]) -> Pattern:
 
 def _like(arrays: list[SparseArray], made: Pattern, function: str) -> TCTiledCSR | FRDC:
     asked = np.int64 if any(array.index_dtype == np.int64 for array in arrays) else None
-    dtype = index_dtype(function, made.shape, int(made.indices.size), asked)
+    dtype = index_dtype(function, matrix_shape(function, made.shape), int(made.indices.size), asked)
     made = replace(made, indptr=made.indptr.astype(dtype, copy=False), indices=made.indices.astype(dtype, copy=False))
     if made.values is None and all(isinstance(array, FRDC) for array in arrays):
         return FRDC(made)
@@ -202,8 +202,7 @@ def kron(A: Any, B: Any) -> TCTiledCSR | FRDC:
         left, right = (entries(array, "kron") for array in arrays)
         if any(part.values is not None and part.values.ndim == 2 for part in (left, right)):
             raise ShapeError("kron: an array has several values at each edge; pick one with with_values")
-        shape = left.shape[0] * right.shape[0], left.shape[1] * right.shape[1]
-        index_dtype("kron", shape, int(left.indices.size) * int(right.indices.size), None)
+        shape = matrix_shape("kron", (left.shape[0] * right.shape[0], left.shape[1] * right.shape[1]))
         rows, cols = (
             (first[:, None].astype(np.int64) * size + second).ravel()
             for first, second, size in (
