@@ -64,10 +64,12 @@ def _no_scales(x: SparseArray, function: str) -> None:
 def set_diagonal(x: SparseArray, values: Any, k: Any) -> None:
     """``x.setdiag``, in place."""
     _no_scales(x, "setdiag")
+    k = _check.integer("setdiag", "k", k, min(0, 1 - x.shape[0]), max(0, x.shape[1] - 1))
     if x.device != "cpu":
         become(x, _with_diagonal(x, values, k))
         return
     given = interop.as_host(values, "setdiag", "values")
+    _check.numeric("setdiag", "values", given)
     if x.holds_bits and not ((given == 0) | (given == 1)).all():
         raise ValueError("setdiag: bits hold only 0 and 1; use TCTiledCSR(A) for other values")
     dtype = x.dtype
@@ -75,7 +77,7 @@ def set_diagonal(x: SparseArray, values: Any, k: Any) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a pattern changes is what was asked for
-            csr.setdiag(given.astype(csr.dtype), int(k))
+            csr.setdiag(given.astype(csr.dtype), k)
     except ValueError as error:
         raise ShapeError(f"setdiag: {error}") from None
     csr.sum_duplicates()
@@ -86,10 +88,10 @@ def set_diagonal(x: SparseArray, values: Any, k: Any) -> None:
     become(x, made if values is None else with_fields(made, data=converted(values, dtype)))
 
 
-def _with_diagonal(x: SparseArray, values: Any, k: Any) -> SparseArray:
+def _with_diagonal(x: SparseArray, values: Any, k: int) -> SparseArray:
     """What :func:`set_diagonal` makes, of coordinates."""
-    k = _check.integer("setdiag", "k", k, 1 - x.shape[0], x.shape[1] - 1)
     given, _ = interop.as_array(values, "setdiag", "values")
+    _check.numeric("setdiag", "values", given)
     if x.holds_bits and not bool(((given == 0) | (given == 1)).all()):
         raise ValueError("setdiag: bits hold only 0 and 1; use TCTiledCSR(A) for other values")
     made = entries(x, "setdiag")
