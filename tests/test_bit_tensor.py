@@ -6,6 +6,7 @@ import copy
 import io
 import itertools
 import pickle
+import re
 import sys
 
 import numpy as np
@@ -324,6 +325,7 @@ def test_outer_slices_are_views() -> None:
     [
         (0, bs.ShapeError),
         ((slice(None), 3), bs.ShapeError),
+        (11, IndexError),
         ((0, 0, 0), bs.ShapeError),
         ((..., ...), bs.ShapeError),
         ([11], IndexError),
@@ -339,6 +341,13 @@ def test_outer_slices_are_views() -> None:
 def test_bad_indices(key: object, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"BitTensor\[\.\.\.\]"):
         bs.BitTensor(draw((11, 140), 2), 2)[key]
+
+
+def test_the_remedy_for_an_integer_keeps_its_row_or_column() -> None:
+    q = bs.BitTensor(draw((11, 140), 2), 2)
+    for key, remedy in ((-1, "x[..., 10:11, :]"), ((slice(None), -1), "x[..., 139:140]")):
+        with pytest.raises(bs.ShapeError, match=re.escape(remedy)):
+            q[key]
 
 
 # ---- arithmetic, comparison, bitwise operators

@@ -70,12 +70,14 @@ def _one_key(key: Any, size: int, dim: int) -> Any:
     if isinstance(key, slice):
         return key
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        if dim >= -2:
-            raise ShapeError(
-                f"{_FUNCTION}: index {key} would leave one dimension; keep two with a slice, as in x[{key}:{int(key) + 1}]"
-            )
         if not -size <= key < size:
-            raise IndexError(f"{_FUNCTION}: index {key} is out of bounds for a batch of {size}")
+            raise IndexError(f"{_FUNCTION}: index {key} is out of bounds for axis {dim} of {size}")
+        if dim >= -2:
+            at = int(key) % size
+            raise ShapeError(
+                f"{_FUNCTION}: index {key} would leave one dimension; keep two with a slice, as in x[..., {at}:{at + 1}"
+                f"{', :' * (-1 - dim)}]"
+            )
         return int(key)
     if interop.namespace(key) is not np:
         key = key.get()  # its bounds are checked here
