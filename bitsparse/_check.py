@@ -329,11 +329,12 @@ def out_array(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], d
         raise DTypeError(
             f"{function}: out has dtype {out.dtype}, but the result is {dtype}; pass out=None or an array of that dtype"
         )
-    writeable = getattr(out.flags, "writeable", True)  # CuPy's arrays always are
-    if not out.flags.c_contiguous or not writeable:
-        state = "not C-contiguous" if writeable else "read-only"
+    # CuPy's arrays are always writable and aligned to their dtype.
+    flags, writable, aligned = out.flags, getattr(out.flags, "writeable", True), getattr(out.flags, "aligned", True)
+    if not (flags.c_contiguous and writable and aligned):
+        state = "read-only" if not writable else "not C-contiguous" if aligned else "not aligned to its dtype"
         raise ValueError(
-            f"{function}: out is {state}, but results are written in place; pass a writable C-contiguous array"
+            f"{function}: out is {state}, but results are written in place; pass a writable, aligned, C-contiguous array"
         )
 
 

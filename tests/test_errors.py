@@ -406,6 +406,11 @@ BAD_OUT = {
     "strided": (lambda: poisoned((6, 10))[:, ::2], ValueError, ("C-contiguous",)),
     "fortran": (lambda: np.asfortranarray(poisoned()), ValueError, ("C-contiguous",)),
     "read-only": (lambda: np.frombuffer(poisoned().tobytes(), np.int32).reshape(6, 5), ValueError, ("read-only",)),
+    "misaligned": (
+        lambda: np.frombuffer(bytearray(121), np.uint8)[1:].view(np.int32).reshape(6, 5),
+        ValueError,
+        ("not aligned to its dtype",),
+    ),
     "bits": (lambda: bs.BitTensor((6, 5)), bs.DTypeError, ("BitTensor",)),
     "byte order": (lambda: poisoned(dtype=">i4"), bs.DTypeError, (">i4",)),
     "list": (lambda: [[0] * 5] * 6, bs.DTypeError, ("list",)),

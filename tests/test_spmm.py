@@ -366,6 +366,7 @@ def test_out_is_checked_before_it_is_written() -> None:
         (out[:-1], bs.ShapeError),
         (out.astype(np.float64), bs.DTypeError),
         (np.asfortranarray(out), ValueError),
+        (np.empty(out.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(out.shape), ValueError),
         ([[1.0]], bs.DTypeError),
     ):
         with pytest.raises(error, match="spmm: out"):
