@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +59,58 @@ def test_a_column_outside_of_the_matrix_is_named_with_the_function_and_its_row(c
         ValueError, match=rf"^{function}: .*row 1 holds the column {column}, but there are 3 columns; \w+"
     ):
         READ_COLUMNS[call](damaged(column))
+
+
+def damaged_in(form: str, column: int, dtype: Any = np.float32) -> Any:
+    """The matrix in another format, of which an index is outside of it."""
+    if form == "coo":
+        made = sp.coo_array(np.ones((2, 3), dtype))
+        made.coords = (made.coords[0], np.array([0, 1, 2, 0, column, 2], np.int32))
+        return made
+    if form == "bsr":
+        made = sp.bsr_array(np.ones((2, 6), dtype), blocksize=(1, 2))
+    else:
+        made = {"csr": sp.csr_array, "csc": sp.csc_array}[form](np.ones((2, 3) if form == "csr" else (3, 2), dtype))
+    made.indices = np.array([0, 1, 2, 0, column, 2], np.int32)
+    return made
+
+
+OPERATORS: dict[str, Callable] = {
+    "add": lambda A, B: A + B,
+    "subtract": lambda A, B: B - A,
+    "multiply": lambda A, B: A * B,
+    "divide": lambda A, B: A / B,
+    "less": lambda A, B: A < B,
+    "equal": lambda A, B: A == B,
+    "maximum": lambda A, B: A.maximum(B),
+    "matmul": lambda A, B: A @ B,
+    "&": lambda A, B: (A > 0) & B,
+    r"A\[\.\.\.\]": lambda A, B: A[B],
+}
+CONVERTING = ("TCTiledCSR", "FRDC", "spmm", "sddmm", "bspmm")
+
+
+@pytest.mark.parametrize("column", [3, -1])
+@pytest.mark.parametrize("form", ["csr", "csc", "bsr", "coo"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operand_of_scipys_is_looked_at_before_scipy_believes_it(name: str, form: str, column: int) -> None:
+    made = damaged_in(form, column, bool if name[0] in "&A" else np.float32)
+    whole = bs.TCTiledCSR(np.ones(made.shape[::-1] if name == "matmul" else made.shape, np.float32))
+    with pytest.raises(ValueError, match=rf"^{name}: .*{form}_array.* damaged"):
+        OPERATORS[name](whole, made)
+
+
+@pytest.mark.parametrize("form", ["csc", "bsr", "coo"])
+@pytest.mark.parametrize("name", CONVERTING)
+def test_a_matrix_of_scipys_is_looked_at_before_scipy_converts_it(name: str, form: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: "):
+        READ_COLUMNS[name](damaged_in(form, 3))
+    short = damaged_in(form, 1)
+    if form != "coo":
+        short.indices = np.array([0, 1, 2, 0, 1, 2], np.int32)
+        short.data = short.data[:4]
+        with pytest.raises(bs.ShapeError, match=rf"^{name}: a {form}_array has 6 entries but data of shape \(4"):
+            READ_COLUMNS[name](short)
 
 
 BITS = bs.Epilogue(bias=1.0, binarize=True)

@@ -149,6 +149,54 @@ def without_spare(matrix: Any) -> Any:
     return type(matrix)((matrix.data[:nnz], matrix.indices[:nnz], matrix.indptr), shape=matrix.shape)
 
 
+def csr_of(function: str, matrix: Any) -> Any:
+    """A matrix of SciPy or CuPy in CSR format. SciPy believes arrays that it converts, so these are looked at first, lest it crashes.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> csr_of("example", sp.csc_array([[0, 1], [2, 0]])).indices.tolist()
+    [1, 0]
+    """
+    if interop.namespace(getattr(matrix, "data", None)) is not np:
+        return matrix.tocsr()
+    if len(matrix.shape) == 1:
+        matrix = matrix.reshape(1, -1)
+    kind = getattr(matrix, "format", None)
+    if kind == "coo":
+        for name, index, size in (("row", matrix.row, matrix.shape[0]), ("column", matrix.col, matrix.shape[1])):
+            if index.size and not 0 <= int(index.min()) <= int(index.max()) < size:
+                raise ValueError(
+                    f"{function}: {name}s of a coo_array of shape {matrix.shape} reach {int(index.min())}..{int(index.max())}; "
+                    f"the arrays are damaged or belong to another shape"
+                )
+    elif kind in ("csc", "bsr"):
+        _refuse_damaged(function, matrix, kind)
+    csr = without_spare(matrix).tocsr()
+    _refuse_damaged(function, csr, "csr")
+    return csr
+
+
+def _refuse_damaged(function: str, matrix: Any, kind: str) -> None:
+    """Raise unless the arrays of a compressed matrix in host memory describe one of its shape."""
+    starts, index = (index_array(function, name, getattr(matrix, name)) for name in ("indptr", "indices"))
+    block = matrix.blocksize if kind == "bsr" else (1, 1)
+    rows, cols = (size // step for size, step in zip(matrix.shape, block, strict=True))
+    wide, nnz = np.result_type(starts.dtype, index.dtype), int(starts[-1]) if starts.size else 0
+    try:
+        backends.family("cpu", "sparse.build").validate_csr(
+            starts.astype(wide, copy=False),
+            index[: max(nnz, 0)].astype(wide, copy=False),  # SciPy allows room behind the entries
+            (cols, rows) if kind == "csc" else (rows, cols),
+        )
+    except ValueError as error:
+        raise ValueError(f"{function}: a {kind}_array of shape {matrix.shape} is damaged: {error}") from None
+    if len(matrix.data) < nnz:
+        raise ShapeError(
+            f"{function}: a {kind}_array has {nnz} entries but data of shape {matrix.data.shape}; rebuild it"
+        )
+
+
 def outside(indptr: Any, indices: Any, columns: int) -> str | None:
     """What a message says of the first index that is no column, or None if there is none; `indptr` may be damaged as well.
 

@@ -20,6 +20,7 @@ from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.indices import (
     canonical_order,
     converted,
+    csr_of,
     devices_of,
     gather,
     index_array,
@@ -190,7 +191,7 @@ def _of_scipy(function: str, arg: Any, wanted: Wanted) -> Pattern:
     if getattr(arg, "format", None) == "csc" and interop.namespace(arg.data) is not np:
         arg = without_spare(arg)
         return _of_columns(function, arg.indptr, arg.indices, arg.data, arg.shape, wanted)
-    csr = without_spare(arg).tocsr()
+    csr = without_spare(arg) if getattr(arg, "format", None) == "csr" else csr_of(function, arg)
     return from_csr(function, csr.indptr, csr.indices, arg.shape, csr.data, wanted)
 
 

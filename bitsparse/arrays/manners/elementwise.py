@@ -11,7 +11,7 @@ import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.base import BitArray
-from bitsparse.arrays.indices import rows_of
+from bitsparse.arrays.indices import csr_of, rows_of
 from bitsparse.arrays.inside import family_of, of_result, with_fields
 from bitsparse.arrays.manners.plain import (
     back,
@@ -67,6 +67,8 @@ def elementwise(x: SparseArray, operation: Callable[[Any, Any], Any], other: Any
         raise ShapeError(f"{name}: {error}") if getattr(theirs, "shape", x.shape) != x.shape else error from None
     if result is NotImplemented:
         raise DTypeError(f"{name}: scipy.sparse has no such operator for {type(other).__name__}")
+    if isinstance(result, bool):  # what SciPy says of arrays of two shapes
+        raise ShapeError(f"{name}: shapes {x.shape} and {theirs.shape} differ; sparse arrays do not broadcast")
     if isinstance(result, np.ndarray):
         return interop.from_array(result, interop.common_family([family_of(x), family]), name)
     if isinstance(other, _SCALARS) and name == "divide":
@@ -108,7 +110,7 @@ def _operand(x: SparseArray, other: Any, name: str) -> tuple[Any, tuple[Any, ...
         _check.same_device(name, (x.device, other.device))
         return matrix(counted(other, name)), (other,), interop.NUMPY
     if hasattr(other, "tocsr") and hasattr(other, "nnz") and not isinstance(other, BitArray):
-        return other.tocsr(), (), interop.NUMPY
+        return csr_of(name, other), (), interop.NUMPY
     if isinstance(other, _SCALARS):
         return other, (), interop.NUMPY
     if isinstance(other, BitArray):
@@ -268,7 +270,7 @@ def bitwise(x: SparseArray, other: Any, name: str) -> Any:
     if not is_sparse(other):
         if not (hasattr(other, "tocsr") and hasattr(other, "nnz") and other.dtype == np.bool_):
             return NotImplemented
-        other = x.from_csr_arrays(*_arrays(other.tocsr()), pattern=True)
+        other = x.from_csr_arrays(*_arrays(csr_of(name, other)), pattern=True)
     _check.same_device(name, (x.device, other.device))
     if x.shape != other.shape:
         raise ShapeError(f"{name}: shapes {x.shape} and {other.shape} differ; sparse arrays do not broadcast")

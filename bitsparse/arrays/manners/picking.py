@@ -9,7 +9,8 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse.arrays import sparse_convert
-from bitsparse.arrays.indices import gather, row_range, rows_of
+from bitsparse.arrays.base import BitArray
+from bitsparse.arrays.indices import csr_of, gather, row_range, rows_of
 from bitsparse.arrays.inside import family_of, row_blocks, scales_of, values_and_scales, with_fields
 from bitsparse.arrays.manners.plain import entries, fitted, matrix, on_cpu
 from bitsparse.arrays.sparse_merge import Pattern, entries_of
@@ -67,7 +68,8 @@ def _mask(x: SparseArray, mask: Any) -> tuple[Any, Any]:
     if tuple(mask.shape) != x.shape:
         raise IndexError(f"{_WHERE}: a mask of shape {tuple(mask.shape)} does not fit an array of shape {x.shape}")
     if hasattr(mask, "nnz"):
-        rows, cols = mask.nonzero()
+        known: Any = mask if isinstance(mask, BitArray) else csr_of(_WHERE, mask)
+        rows, cols = known.nonzero()
     else:
         plain, _ = interop.as_array(mask, _WHERE, "the mask")
         rows, cols = interop.namespace(plain).nonzero(plain)

@@ -46,8 +46,13 @@ def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArra
         kin, theirs = (other,), counted(other, "matmul")
     elif x.device != "cpu":
         raise DeviceError(f"matmul: {type(other).__name__} is not on {x.device}; wrap it there, as in TCTiledCSR(B)")
+    elif len(other.shape) != 2:
+        raise ShapeError(
+            f"matmul: the other operand is a {type(other).__name__} of shape {other.shape}, but 2 dimensions are needed; pass it with "
+            f".toarray(), or with .reshape(-1, 1) or .reshape(1, -1)"
+        )
     else:
-        csr = other.tocsr()
+        csr = indices.csr_of("matmul", other)
         if not csr.has_canonical_format:
             csr = csr.copy()
             csr.sum_duplicates()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.indices import canonical_order, gather, outside
+from bitsparse.arrays.indices import canonical_order, csr_of, gather, outside
 from bitsparse.arrays.inside import parts_of, scales_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_merge import merge_duplicates
@@ -144,7 +144,7 @@ def _of_matrix(function: str, A: Any, device: str) -> CSROperand:
         indptr, indices, order = build.transpose_csr(indptr, indices, shape[::-1])
         values = A.data[order]
     else:
-        A = A if A.format == "csr" else A.tocsr()
+        A = A if A.format == "csr" else csr_of(function, A)
         indptr, indices = _pattern(function, A.indptr, A.indices, shape)
         nnz = int(indices.size)
         values = _numbers(function, A.data, nnz)
