@@ -206,6 +206,11 @@ def test_dense_and_scalars() -> None:
     dense = np.random.default_rng(0).random(a.shape).astype(np.float32)
     for operation in (operator.add, operator.sub, operator.mul, operator.gt):
         assert np.array_equal(plain(operation(up(a), cupy.asarray(dense))), plain(operation(a, dense)))
+    dense[::2] = 0  # also where nothing is stored
+    with np.errstate(divide="ignore"):
+        want, got = a / dense, up(a) / cupy.asarray(dense)
+    assert isinstance(got, bs.TCTiledCSR) and got.nnz == want.nnz and got.dtype == want.dtype
+    assert np.array_equal(plain(got), plain(want), equal_nan=True)  # a stored zero over zero
     for call in (
         lambda x: x * 3,
         lambda x: 0.5 * x,

@@ -160,8 +160,10 @@ def _on_gpu(x: SparseArray, operation: Any, other: Any, name: str, swap: bool) -
         theirs = space.broadcast_to(theirs, x.shape)
     except ValueError:
         raise ShapeError(f"{name}: shapes {x.shape} and {theirs.shape} do not fit together") from None
-    if name == "multiply":
-        return with_numbers(x, values * theirs[rows_of(made.indptr), made.indices])
+    if name == "multiply" or (name == "divide" and not swap):
+        factors = theirs[rows_of(made.indptr), made.indices]
+        # SciPy multiplies with the inverse, so that what is not stored stays zero, also over zero.
+        return with_numbers(x, values * (factors if name == "multiply" else space.divide(1, factors)))
     mine = space.zeros(x.shape, values.dtype)
     mine[rows_of(made.indptr), made.indices] = values
     result = operation(theirs, mine) if swap else operation(mine, theirs)
