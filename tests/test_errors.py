@@ -333,6 +333,18 @@ def test_unknown_kernels() -> None:
             call()
 
 
+def test_options_that_are_another_kind_of_thing() -> None:
+    ring, x, scores = bs.TCTiledCSR(np.eye(3)), np.ones((3, 2)), np.ones(3)
+    with refuses(bs.DTypeError, "plan_matmul", "batch", "int", "(3,)"):
+        bs.plan_matmul(A, 5, batch=3)
+    with refuses(bs.DTypeError, "TCTiledCSR", "shape", "3"):
+        bs.TCTiledCSR(np.eye(3), shape=3)
+    with refuses(bs.DTypeError, "plan_bspmm", "add", "True or False"):
+        bs.plan_bspmm(ring, 2, add=x)
+    with refuses(bs.DTypeError, "attention_vjp", "state", "tuple", "return_state=True"):
+        bs.attention_vjp(ring, x, scores, scores, x, state=(x, scores))
+
+
 class OnAnotherDevice:
     """A DLPack producer that says its memory is on a device of the kind given: 10 is ROCm, 2 is CUDA."""
 

@@ -146,9 +146,9 @@ def _read(function: str, arg: Any, shape: Any, wanted: Wanted) -> Pattern:
 
 
 def _same_shape(function: str, asked: Any, have: tuple[int, ...]) -> None:
-    if asked is not None and tuple(asked) != tuple(have):
+    if asked is not None and (wanted := _check.shape(function, asked)) != tuple(have):
         raise ShapeError(
-            f"{function}: shape {_check.shown(tuple(asked))} was asked for, but the data has shape {tuple(have)}"
+            f"{function}: shape {_check.shown(wanted)} was asked for, but the data has shape {tuple(have)}"
         )
 
 

@@ -349,7 +349,7 @@ def plan_bspmm(
         finish = _finish(A, csr, function, chosen[2], epilogue)
         factors = csr.row_scale is not None, csr.col_scale is not None
         wanted = Aggregation(function, chosen, columns, reduce, finish, kernel, *factors)
-        plan = BspmmPlan(csr, wanted, bool(add))
+        plan = BspmmPlan(csr, wanted, _check.flag(function, "add", add))
         plan.prepare(x_dtype)
         return plan
 

@@ -88,6 +88,15 @@ def attention_vjp(
     """
     function = "attention_vjp"
     names = wanted(function, wrt, _NAMES)
+    if state is not None:
+        _check.instance(
+            function,
+            "state",
+            state,
+            AttentionState,
+            "an AttentionState",
+            "take it from attention(..., return_state=True)",
+        )
     with working_with(device_of_sparse(A), x, source, target, gradient):
         ways, parts = operands_of(function, A, x=x, source=source, target=target, gradient=gradient)
         drop = checked_dropout(function, dropout, seed, ways.operand.device)

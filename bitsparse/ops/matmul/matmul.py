@@ -157,6 +157,7 @@ def plan_matmul(
     """
     function = "plan_matmul"
     bits = _check.bit_count(function, bits)
+    _check.instance(function, "batch", batch, (tuple, list), "a tuple of integers", "pass one, as (3,)")
     right = RightKind(
         _check.integer(function, "n", n, 0),
         bits,
