@@ -625,6 +625,12 @@ def test_stacks(dtypes: tuple[str, str]) -> None:
         assert made.index_dtype == np.int64
 
 
+def test_columns_of_many() -> None:
+    wide = bs.TCTiledCSR(([5, 6, 7], ([0, 1, 1], [0, 2**31, 2**40])), shape=(2, 2**40 + 1))
+    assert np.array_equal(wide[:, [2**40, 1, 2**31, -1]].toarray(), [[0, 0, 0, 0], [7, 0, 6, 7]])
+    assert wide[:, []].shape == (2, 0)
+
+
 def test_stacks_of_many_columns() -> None:
     wide, none = bs.TCTiledCSR(([7], ([0], [2**31 - 1])), shape=(1, 2**31)), bs.TCTiledCSR((1, 0))
     for made in (bs.hstack([wide, none]), bs.hstack([none, wide]), bs.block_diag([wide, none])):

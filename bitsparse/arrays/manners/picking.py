@@ -210,7 +210,26 @@ def _columns(made: Pattern, key: Any) -> Pattern:
         indptr, indices, values = take(*entries_of(made), made.values, start, stop)
         return replace(made, indptr=indptr, indices=indices, values=values, shape=(made.shape[0], stop - start))
     columns = _places(made, key, made.shape[1])
+    if made.shape[1] > 8 * made.indices.size:  # both ways take memory for every column
+        made, columns = _occupied(made, columns)
     return _columns_by_scipy(made, columns) if device == "cpu" else turned(rows_at(turned(made), columns))
+
+
+def _occupied(made: Pattern, columns: Any) -> tuple[Pattern, Any]:
+    """The pattern with its occupied columns alone and an empty one behind them, and where `columns` are among these.
+
+    Examples
+    --------
+    >>> made, columns = _occupied(Pattern(np.array([0, 2]), np.array([4, 9]), (1, 99)), np.array([9, 5]))
+    >>> made.indices, made.shape, columns
+    (array([0, 1]), (1, 3), array([1, 2]))
+    """
+    space = interop.namespace(made.indptr)
+    used, places = space.unique(made.indices, return_inverse=True)
+    at = space.searchsorted(used, columns)
+    known = space.isin(columns, used)
+    moved = replace(made, indices=places.astype(made.indices.dtype), shape=(made.shape[0], int(used.size) + 1))
+    return moved, space.where(known, at, used.size)
 
 
 def _columns_by_scipy(made: Pattern, columns: Any) -> Pattern:
