@@ -431,6 +431,9 @@ def test_heads_are_picked_along_and_else_refused() -> None:
             assert part.dtype == np.float16
             assert np.array_equal(part.data[:, head], want.data)
             assert np.array_equal(part.indices, want.indices)
+    none = a.with_values(heads[:, :0])
+    for key in (slice(None, None, -1), (slice(None), slice(2, 7)), (slice(None), [3, 3, 1])):
+        assert none[key].data.shape == (a[key].nnz, 0)
     for call in (
         lambda: x + x,
         lambda: x.sum(),

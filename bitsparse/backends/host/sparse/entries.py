@@ -19,11 +19,9 @@ def _threads(work: int) -> int:
     return run_on(work)[1]
 
 
-def _values(made: NDArray[np.uint8] | None, like: Values) -> Values:
-    """Bytes as values of the same kind."""
-    if made is None or like is None:
-        return None
-    return made.view(like.dtype).reshape(-1, *like.shape[1:]) if like.ndim > 1 else made.view(like.dtype)
+def _values(made: NDArray[np.uint8] | None, like: Values, count: int) -> Values:
+    """Bytes as values of the same kind, for so many entries."""
+    return None if made is None or like is None else made.view(like.dtype).reshape(count, *like.shape[1:])
 
 
 def gather(values: NDArray[Any], order: Index) -> NDArray[Any]:
@@ -54,7 +52,7 @@ def keep(indptr: Index, indices: Index, values: Values, mask: NDArray[np.bool_])
     starts, columns, made = _ext.keep(
         *pattern_bytes(indptr, indices), as_bytes(mask), data, item, _threads(indices.size)
     )
-    return starts, columns, _values(made, values)
+    return starts, columns, _values(made, values, columns.size)
 
 
 def take_rows(indptr: Index, indices: Index, values: Values, rows: NDArray[np.int64]) -> tuple[Index, Index, Values]:
@@ -69,7 +67,7 @@ def take_rows(indptr: Index, indices: Index, values: Values, rows: NDArray[np.in
     starts, columns, made = _ext.take_rows(
         *pattern_bytes(indptr, indices), as_bytes(rows), data, item, _threads(indices.size)
     )
-    return starts, columns, _values(made, values)
+    return starts, columns, _values(made, values, columns.size)
 
 
 def take_columns(indptr: Index, indices: Index, values: Values, start: int, stop: int) -> tuple[Index, Index, Values]:
@@ -84,7 +82,7 @@ def take_columns(indptr: Index, indices: Index, values: Values, start: int, stop
     starts, columns, made = _ext.take_columns(
         *pattern_bytes(indptr, indices), start, stop, data, item, _threads(indices.size)
     )
-    return starts, columns, _values(made, values)
+    return starts, columns, _values(made, values, columns.size)
 
 
 def find(indptr: Index, indices: Index, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> NDArray[np.int64]:
