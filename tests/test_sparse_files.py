@@ -86,6 +86,15 @@ def test_copies_pickles_and_files(a: Any) -> None:
         assert one is None or one.size == 0 or not np.shares_memory(one, other)
 
 
+@pytest.mark.parametrize("cls", [*TYPES, bs.BitTensor])
+def test_an_array_of_a_derived_class_is_saved_as_what_it_is(cls: Any) -> None:
+    file = io.BytesIO()
+    bs.save_npz(file, type("Derived", (cls,), {})(np.eye(3, dtype=int)))
+    file.seek(0)
+    loaded = bs.load_npz(file)
+    assert type(loaded) is cls and np.array_equal(loaded.toarray(), np.eye(3))
+
+
 def test_bfloat16_values_are_not_written() -> None:
     with pytest.raises(bs.DTypeError, match="bfloat16"):
         bs.save_npz(io.BytesIO(), bs.FRDC(np.eye(2)).astype(ml_dtypes.bfloat16))

@@ -57,7 +57,8 @@ def save_npz(file: str | os.PathLike[str] | IO[bytes], x: Saved, *, compressed: 
             raise DTypeError(
                 f"save_npz: {name} is bfloat16, which .npz files cannot hold; convert it with astype('float32')"
             )
-    header = json.dumps({"format": _FORMAT, "type": type(x).__name__, **x.settings()})
+    kind = next(name for name, cls in _TYPES.items() if isinstance(x, cls))
+    header = json.dumps({"format": _FORMAT, "type": kind, **x.settings()})
     (np.savez_compressed if compressed else np.savez)(file, header=np.array(header), **parts)
 
 
