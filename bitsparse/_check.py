@@ -207,7 +207,7 @@ def dtype(function: str, value: Any, kinds: str = "biuf", name: str = "dtype") -
 def finite(function: str, name: str, is_finite: bool) -> None:
     if not is_finite:
         raise ValueError(
-            f"{function}: {name} holds NaN or infinity, which have no quantised value; replace them, as with numpy.nan_to_num"
+            f"{function}: {name} holds NaN or infinity, but must be finite; replace them, as with numpy.nan_to_num"
         )
 
 

@@ -514,7 +514,7 @@ def test_out_bits_of_another_form() -> None:
         ({"bits": 3, "out_scale": 1.0, "scheme": "symmetric", "out_offset": 1.0}, ValueError, ("out_offset", "affine")),
         ({"bits": 3, "out_scale": 1.0, "layout": "rows"}, ValueError, ("rows", "bits=3")),
         ({"bits": 3, "out_scale": 1.0, "axis": 2}, ValueError, ("axis", "2")),
-        ({"row_scale": np.inf}, ValueError, ("row_scale", "infinity")),
+        ({"row_scale": np.inf}, ValueError, ("row_scale", "infinity", "must be finite")),
         ({"bias": [np.nan]}, ValueError, ("bias", "NaN")),
         ({"bias": 1e39}, ValueError, ("bias", "infinity")),
         ({"col_scale": "x"}, bs.DTypeError, ("col_scale",)),
