@@ -15,10 +15,10 @@
 #define PANEL_BITS 18
 #define PANEL ((int64_t)1 << PANEL_BITS)
 #define PANEL_WORDS ((size_t)PANEL / 64)
-/* Units of work per thread: hubs make windows uneven. */
+/* Units of work per thread, as hubs make windows uneven, but none of fewer entries: each unit writes to lines that the thread of another one
+ * had, and a little work is not worth waking threads for. */
 #define UNITS_PER_THREAD 32
-/* Entries from which on more than one thread pays. */
-#define WORTH_THREADS 16384
+#define UNIT_ENTRIES 8192
 /* Entries of a range of columns while transposing, so that what is read and written of it stays in a L2 cache; and how many ranges there are
  * at most, each of which is written at one place at a time. */
 #define RANGE_ENTRIES 16384
@@ -172,11 +172,11 @@ static int first_fault(const fault *faults, int threads, int64_t *where)
     return first.code;
 }
 
-/* Units for `items` rows or windows of `work` entries altogether; a little work is not worth waking threads for. */
+/* Units for `items` rows or windows of `work` entries altogether. */
 static size_t unit_count(int64_t items, int64_t work, int threads)
 {
-    const size_t units = threads > 1 && work >= WORTH_THREADS ? (size_t)threads * UNITS_PER_THREAD : 1;
-    return bs_min((size_t)items, units);
+    const size_t units = threads > 1 ? bs_min((size_t)threads * UNITS_PER_THREAD, (size_t)work / UNIT_ENTRIES) : 1;
+    return bs_min((size_t)items, bs_max(1, units));
 }
 
 int bs_transposes_directly(int64_t cols, int64_t nnz) { return cols <= DIRECT_COLUMNS && cols <= nnz; }
