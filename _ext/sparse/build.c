@@ -6,10 +6,6 @@
 
 #include "drivers/aligned.h"
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 /* Cells of a window are collected in panels of this many, so that the workspace of a thread (a bit per cell and nine bytes per 64 of them)
  * stays in its caches and does not grow with the matrix. */
 #define PANEL_BITS 18
@@ -85,15 +81,12 @@ static int reserve_keys(workspace *ws, size_t count)
     return 1;
 }
 
-/* Memory that is written once, here and there: in large pages where the system has them, as its first use costs more than the work on it. */
+/* Memory that is written once, here and there. */
 static void *large_room(size_t bytes)
 {
     void *const room = malloc(bytes);
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    const uintptr_t page = 4096, from = ((uintptr_t)room + page - 1) & ~(page - 1);
-    if (room && bytes > (size_t)1 << 22)
-        (void)madvise((void *)from, (bytes - (from - (uintptr_t)room)) & ~(page - 1), MADV_HUGEPAGE);
-#endif
+    if (room)
+        bs_large_pages(room, bytes);
     return room;
 }
 
