@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 
 def is_operand(other: Any) -> bool:
     """Whether a product with `other` is one of two sparse arrays: ours or SciPy's or CuPy's, which know their format."""
-    return is_sparse(other) or (
-        hasattr(other, "tocsr")
-        and hasattr(other, "nnz")
-        and hasattr(other, "format")
-        and not isinstance(other, BitArray)
-    )
+    if not hasattr(other, "tocsr"):
+        return False
+    return is_sparse(other) or (hasattr(other, "nnz") and hasattr(other, "format") and not isinstance(other, BitArray))
 
 
 def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArray:
