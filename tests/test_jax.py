@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import os
 import subprocess
 import sys
@@ -613,3 +615,33 @@ def test_wrong_bits_fail_while_tracing() -> None:
             jax.jit(function).lower(x)
     with pytest.raises(jax.errors.JaxRuntimeError, match="quantize"):
         jax.block_until_ready(jax.jit(lambda x: bsj.quantize(x * jnp.nan, 4).words)(x))
+
+
+def flags_of(address: int) -> list[str]:
+    """What Linux knows of the mapping at an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(" ")
+        if "-" in name and not name.endswith(":"):
+            start, end = (int(part, 16) for part in name.split("-"))
+            inside = start <= address < end
+        elif inside and name == "VmFlags:":
+            return rest.split()
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists() or not Path("/proc/self/smaps").exists(),
+    reason="needs a kernel with large pages for ordinary memory",
+)
+@pytest.mark.parametrize(("nbytes", "large"), [(8 << 20, True), (4 << 20, False)])
+def test_large_results_of_the_cpu_are_written_to_large_pages(nbytes: int, large: bool) -> None:
+    from bitsparse import interop
+    from bitsparse.jax import tasks
+
+    memory = mmap.mmap(-1, 24 << 20)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + (8 << 20) + 64
+    made = tasks.HOST.result(interop.ArraysAt((nbytes,), np.dtype(np.uint8)), address)
+    assert (made.nbytes, made.ctypes.data) == (nbytes, address)
+    assert ("hg" in flags_of(address + nbytes // 2)) is large
+    assert "hg" not in flags_of(address - 64) and "hg" not in flags_of(address + nbytes + 4096)

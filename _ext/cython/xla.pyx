@@ -10,6 +10,10 @@ cdef enum:
     ATTRIBUTE_BYTES = 72  # of a launch, as the driver has it
 
 
+cdef extern from "drivers/aligned.h" nogil:
+    void bs_large_pages(void *memory, size_t bytes)
+
+
 cdef extern from "drivers/xla.h" nogil:
     enum:
         XLA_INVALID_ARGUMENT
@@ -157,6 +161,11 @@ def setup(serves, holds) -> dict:
         "gpu": <size_t>bs_xla_on_gpu,
         "recorded": <size_t>bs_xla_recorded,
     }
+
+
+def large_pages(size_t address, size_t nbytes):
+    """Have the system use large pages, where it has them, for the memory of a result that is about to be written."""
+    bs_large_pages(<void *>address, nbytes)
 
 
 def set_driver(size_t launch, size_t zero, size_t name):

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #if defined(_WIN32)
 #include <malloc.h>
+#elif defined(__linux__)
+#include <sys/mman.h>
 #endif
 
 #include "drivers/parallel.h"
@@ -20,6 +22,20 @@ BS_FN void *bs_aligned(size_t bytes)
 #else
     void *memory = NULL; /* not aligned_alloc: macOS has that from 10.15 on */
     return posix_memalign(&memory, BS_LINE, whole) ? NULL : memory;
+#endif
+}
+
+/* Have the system use large pages, where it has them, for much memory that is to be written for the first time: that costs more than the
+ * work on it otherwise. */
+BS_FN void bs_large_pages(void *memory, size_t bytes)
+{
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    const uintptr_t page = 4096, from = ((uintptr_t)memory + page - 1) & ~(page - 1);
+    if (bytes > (size_t)1 << 22)
+        (void)madvise((void *)from, (bytes - (from - (uintptr_t)memory)) & ~(page - 1), MADV_HUGEPAGE);
+#else
+    (void)memory;
+    (void)bytes;
 #endif
 }
 

@@ -2,7 +2,7 @@
  *
  * The instruction multiplies unsigned by signed bytes, so codes are moved: a' = a + up with a' in 0..255 and b' = b - down with b' in
  * -128..127, and a b = a' b' + down a - up b' for what was moved. Panels of B are decoded once for a group of columns; a unit of work
- * decodes 128 rows of A and walks 128-column tiles of the group. */
+ * walks some of their 128-column tiles with 128 rows of A, which a thread decodes unless they are those of its last unit. */
 #include <stdlib.h>
 
 #include "drivers/aligned.h"
@@ -12,6 +12,7 @@
 #define SUM_TILES 128 /* 16384 products of bytes fit int32 */
 #define GROUP_BYTES ((size_t)64 << 20) /* decoded panels of B kept at a time */
 #define PAIR_PANELS 2 /* panels of one micro-kernel */
+#define UNITS_PER_THREAD 16 /* the last unit to end keeps all threads waiting */
 
 typedef struct {
     const bs_kernels *k;
@@ -22,8 +23,9 @@ typedef struct {
     int pairs; /* sums of so many pairs of products fit int16; see bytes_micro */
     size_t length, row_stride, panel_bytes;
     int8_t *panels;
-    uint8_t *rows; /* per thread */
+    uint8_t *rows; /* per thread, behind a line with the number of the tile that they are */
     size_t thread_bytes;
+    size_t tiles, beside; /* of 128 rows; units take turns with so many of them, so that a thread goes on with the rows that it has */
     size_t batch, c0, cols, chunk_cols, chunks; /* the group being multiplied, and how its columns are split over units */
     const int64_t *a_sums, *b_sums; /* per line, of the codes; only where `down` and `up` want them */
     /* Where zero tiles of a moved A are skipped, they hold `up` and not 0: sums of b' of each tile of the group, [tile][column]. */
@@ -241,25 +243,39 @@ static void multiply_narrow(const bytes_job *j, const uint8_t *rows, size_t col,
     }
 }
 
+/* Tile `row_tile` of the rows, in the memory of a thread. */
+static const uint8_t *rows_of(const bytes_job *j, size_t row_tile, int thread)
+{
+    const bs_product *p = j->p;
+    size_t *const held = (size_t *)(j->rows + (size_t)thread * j->thread_bytes);
+    uint8_t *const rows = (uint8_t *)held + BS_LINE;
+    const size_t line_words = p->width * (size_t)p->a_bits, first = row_tile * BS_TILE, count = bs_min(BS_TILE, p->m - first);
+    const uint32_t *a = p->a + ((size_t)p->a_index[j->batch] * p->m + first) * line_words;
+    if (*held == j->batch * j->tiles + row_tile)
+        return rows;
+    *held = j->batch * j->tiles + row_tile;
+    for (size_t r = 0; r < count; r++) {
+        j->k->planes_to_form(a + r * line_words, p->width, j->length, &j->a, rows + r * j->row_stride);
+        memset(rows + r * j->row_stride + p->k, 0, j->length - p->k);
+    }
+    for (size_t r = count; r % BS_MICRO_ROWS; r++) /* rows that only fill the last micro-kernel */
+        memset(rows + r * j->row_stride, 0, j->length);
+    return rows;
+}
+
 /* Unit: 128 rows and a share of the group's columns. */
 static void bytes_unit(void *context, size_t unit, int thread)
 {
     const bytes_job *j = context;
     const bs_product *p = j->p;
-    uint8_t *rows = j->rows + (size_t)thread * j->thread_bytes;
-    const size_t first = unit % j->chunks * j->chunk_cols, end = bs_min(first + j->chunk_cols, j->cols);
-    const size_t line_words = p->width * (size_t)p->a_bits;
+    const size_t before = unit / (j->beside * j->chunks) * j->beside, turn = unit % (j->beside * j->chunks);
+    const size_t here = bs_min(j->beside, j->tiles - before), row_tile = before + turn % here;
+    const size_t first = turn / here * j->chunk_cols, end = bs_min(first + j->chunk_cols, j->cols);
+    const uint8_t *rows = rows_of(j, row_tile, thread);
     bs_out_tile tile;
     tile.batch = j->batch;
-    tile.r0 = unit / j->chunks * BS_TILE;
+    tile.r0 = row_tile * BS_TILE;
     tile.rows = bs_min(BS_TILE, p->m - tile.r0);
-    const uint32_t *a = p->a + ((size_t)p->a_index[j->batch] * p->m + tile.r0) * line_words;
-    for (size_t r = 0; r < tile.rows; r++) {
-        j->k->planes_to_form(a + r * line_words, p->width, j->length, &j->a, rows + r * j->row_stride);
-        memset(rows + r * j->row_stride + p->k, 0, j->length - p->k);
-    }
-    for (size_t r = tile.rows; r % BS_MICRO_ROWS; r++) /* rows that only fill the last micro-kernel */
-        memset(rows + r * j->row_stride, 0, j->length);
     for (size_t col = first; col < end; col += BS_TILE) {
         tile.c0 = j->c0 + col;
         tile.cols = bs_min(BS_TILE, end - col);
@@ -284,11 +300,10 @@ static void run_groups(bs_run_on on, bytes_job *j, size_t group)
         for (j->c0 = 0; j->c0 < p->n; j->c0 += group) {
             j->cols = bs_min(group, p->n - j->c0);
             bs_parallel(decode_panel, j, bs_ceil_div(j->cols, BS_MICRO_COLS), on.threads);
-            const size_t down = bs_ceil_div(p->m, BS_TILE);
-            const size_t parts = on.threads > 1 ? bs_ceil_div(4 * (size_t)on.threads, down) : 1;
+            const size_t parts = on.threads > 1 ? bs_ceil_div(UNITS_PER_THREAD * (size_t)on.threads, j->tiles) : 1;
             j->chunk_cols = bs_ceil_div(bs_ceil_div(j->cols, parts), BS_TILE) * BS_TILE;
             j->chunks = bs_ceil_div(j->cols, j->chunk_cols);
-            bs_parallel(bytes_unit, j, down * j->chunks, on.threads);
+            bs_parallel(bytes_unit, j, j->tiles * j->chunks, on.threads);
         }
 }
 
@@ -302,7 +317,9 @@ int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     j.pairs = 32767 / (2 * most_of(p->a_bits, p->a_encoding, 1) * most_of(p->b_bits, p->b_encoding, 0));
     /* Neighbouring rows a line of the cache apart modulo the page: a power-of-two stride would map all eight onto one set. */
     j.row_stride = j.length + BS_LINE;
-    j.thread_bytes = j.row_stride * BS_TILE;
+    j.thread_bytes = BS_LINE + j.row_stride * BS_TILE;
+    j.tiles = bs_ceil_div(p->m, BS_TILE);
+    j.beside = (size_t)on.threads;
     j.panel_bytes = j.length * BS_MICRO_COLS;
     const size_t column_bytes = bs_max(1, j.length);
     const size_t group = bs_min(bs_ceil_div(p->n, BS_TILE), bs_max(1, GROUP_BYTES / (column_bytes * BS_TILE))) * BS_TILE;
@@ -316,6 +333,8 @@ int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     j.rows = bs_aligned((size_t)on.threads * j.thread_bytes);
     j.tile_sums = moved_tiles ? bs_aligned(j.length / BS_TILE * group * sizeof *j.tile_sums) : NULL;
     const int enough = j.panels && j.rows && !(j.down && !a_sums) && !(j.up && !moved_tiles && !b_sums) && !(moved_tiles && !j.tile_sums);
+    for (int t = 0; enough && t < on.threads; t++)
+        *(size_t *)(j.rows + (size_t)t * j.thread_bytes) = SIZE_MAX; /* of no tile */
     if (enough)
         run_groups(on, &j, group);
     free(a_sums);

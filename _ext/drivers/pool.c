@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 
 /* Looks before a thread sleeps: tens of microseconds. */
-enum { LOOKS = 1 << 10 };
+enum { LOOKS = 1 << 11 };
 
 /* What one call shares out, on the stack of its caller; the pool's lock guards what is not atomic. */
 typedef struct job {
@@ -147,6 +147,7 @@ static void *work(void *unused)
         } else {
             for (me.asleep = 1; me.asleep;)
                 pthread_cond_wait(&me.woken, &pool->lock);
+            looked = 0; /* where it comes too late, the next call may be near all the same */
         }
     }
     return NULL;

@@ -6,19 +6,15 @@
 
 #include "drivers/aligned.h"
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 /* Cells of a window are collected in panels of this many, so that the workspace of a thread (a bit per cell and nine bytes per 64 of them)
  * stays in its caches and does not grow with the matrix. */
 #define PANEL_BITS 18
 #define PANEL ((int64_t)1 << PANEL_BITS)
 #define PANEL_WORDS ((size_t)PANEL / 64)
-/* Units of work per thread: hubs make windows uneven. */
+/* Units of work per thread, as hubs make windows uneven, but none of fewer entries: each unit writes to lines that the thread of another one
+ * had, and a little work is not worth waking threads for. */
 #define UNITS_PER_THREAD 32
-/* Entries from which on more than one thread pays. */
-#define WORTH_THREADS 16384
+#define UNIT_ENTRIES 8192
 /* Entries of a range of columns while transposing, so that what is read and written of it stays in a L2 cache; and how many ranges there are
  * at most, each of which is written at one place at a time. */
 #define RANGE_ENTRIES 16384
@@ -85,15 +81,12 @@ static int reserve_keys(workspace *ws, size_t count)
     return 1;
 }
 
-/* Memory that is written once, here and there: in large pages where the system has them, as its first use costs more than the work on it. */
+/* Memory that is written once, here and there. */
 static void *large_room(size_t bytes)
 {
     void *const room = malloc(bytes);
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    const uintptr_t page = 4096, from = ((uintptr_t)room + page - 1) & ~(page - 1);
-    if (room && bytes > (size_t)1 << 22)
-        (void)madvise((void *)from, (bytes - (from - (uintptr_t)room)) & ~(page - 1), MADV_HUGEPAGE);
-#endif
+    if (room)
+        bs_large_pages(room, bytes);
     return room;
 }
 
@@ -172,11 +165,11 @@ static int first_fault(const fault *faults, int threads, int64_t *where)
     return first.code;
 }
 
-/* Units for `items` rows or windows of `work` entries altogether; a little work is not worth waking threads for. */
+/* Units for `items` rows or windows of `work` entries altogether. */
 static size_t unit_count(int64_t items, int64_t work, int threads)
 {
-    const size_t units = threads > 1 && work >= WORTH_THREADS ? (size_t)threads * UNITS_PER_THREAD : 1;
-    return bs_min((size_t)items, units);
+    const size_t units = threads > 1 ? bs_min((size_t)threads * UNITS_PER_THREAD, (size_t)work / UNIT_ENTRIES) : 1;
+    return bs_min((size_t)items, bs_max(1, units));
 }
 
 int bs_transposes_directly(int64_t cols, int64_t nnz) { return cols <= DIRECT_COLUMNS && cols <= nnz; }

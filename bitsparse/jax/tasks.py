@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import _records, interop
+from bitsparse._ext import xla
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.jax.memory import Placed, pattern_at
 from bitsparse.jax.ways import Known, Side, graph_called
@@ -48,19 +49,32 @@ class Device(NamedTuple):
     name : str
     view : callable
         ``view(kind, address)`` is the array there.
+    result : callable
+        The same of one that is about to be written.
     """
 
     name: str
     view: Callable[[interop.ArraysAt, int], Any]
+    result: Callable[[interop.ArraysAt, int], Any]
 
 
-HOST = Device("cpu", lambda kind, address: kind.on_host(address))
+def _result_on_host(kind: interop.ArraysAt, address: int) -> Any:
+    """Memory of XLA's is new in every run, and what writes it first waits for its pages."""
+    xla.large_pages(address, kind.nbytes)
+    return kind.on_host(address)
+
+
+HOST = Device("cpu", lambda kind, address: kind.on_host(address), _result_on_host)
 
 
 @functools.cache
 def gpu_device(number: int) -> Device:
     """A GPU by its number."""
-    return Device(f"cuda:{number}", lambda kind, address: kind.on_gpu(address, number))
+
+    def view(kind: interop.ArraysAt, address: int) -> Any:
+        return kind.on_gpu(address, number)
+
+    return Device(f"cuda:{number}", view, view)
 
 
 class Task:
@@ -90,7 +104,7 @@ class Task:
             None if number is None else device.view(self.operands[number], call.arguments[number])
             for number in self.arrays
         ]
-        out = [device.view(kind, address) for kind, address in zip(self.results, call.results, strict=False)]
+        out = [device.result(kind, address) for kind, address in zip(self.results, call.results, strict=False)]
         directions = None if self.ways is None else Directions(self, call, device)
         self.compute(directions, *arrays, *out, **self.options)
 

@@ -160,14 +160,15 @@ def repeated(
         ``first(A, *options, shape, dtype)`` prepares a call with CuPy arrays for which there is no earlier one from the kind of its first
         array; None where that does not suffice.
     """
-    if options is None or not isinstance(A, SparseArray):
+    if options is None:
         return None
-    x, calls, factors = arrays[0], store_of(A).get(CALLS), values_and_scales(A)
+    x = arrays[0]
     try:
+        calls, factors = store_of(A).get(CALLS), values_and_scales(A)
         key = _key(factors, function, options, arrays)
         call: KeptCall | None = None if calls is None else calls.get(key)
-    except (AttributeError, TypeError):  # no array, or an option of no kind that there is, which the long way refuses
-        return None
+    except (AttributeError, TypeError):
+        return None  # no container, no array, or an option of no kind that there is, which the long way refuses
     if call is None or (call.owner and not same_arrays(call.owner, factors)):
         if first is None or not isinstance(x, interop.cupy_arrays()):
             return None

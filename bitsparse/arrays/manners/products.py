@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 
 def is_operand(other: Any) -> bool:
     """Whether a product with `other` is one of two sparse arrays: ours or SciPy's or CuPy's, which know their format."""
-    return is_sparse(other) or (
-        hasattr(other, "tocsr")
-        and hasattr(other, "nnz")
-        and hasattr(other, "format")
-        and not isinstance(other, BitArray)
-    )
+    if not hasattr(other, "tocsr"):
+        return False
+    return is_sparse(other) or (hasattr(other, "nnz") and hasattr(other, "format") and not isinstance(other, BitArray))
 
 
 def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArray:
@@ -118,7 +115,7 @@ def _of_bits(left: Pattern, right: Pattern) -> Pattern:
     most = int(lengths[left.indices].sum(dtype=np.int64))
     index = np.int64 if most >= indices.INT32_LIMIT else np.result_type(left.indices.dtype, right.indices.dtype)
     one, two = (tuple(part.astype(index, copy=False) for part in (made.indptr, made.indices)) for made in (left, right))
-    starts, columns = backends.family("cpu", "sparse.entries").product(one, two, right.shape[1])
+    starts, columns = backends.family("cpu", "sparse.entries").product(one, two, right.shape[1], most)
     return Pattern(starts, columns, (left.shape[0], right.shape[1]), np.ones(columns.size, np.bool_))
 
 

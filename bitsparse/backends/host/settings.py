@@ -136,7 +136,7 @@ def run_on(work: int | None = None) -> tuple[int, int]:
     """
     if work is None or not work_per_thread:
         return _level, _threads
-    return _level, min(_threads, work // work_per_thread) or 1
+    return _level, 1 if work < 2 * work_per_thread else min(_threads, work // work_per_thread)
 
 
 def _serial_after_fork() -> None:

@@ -15,7 +15,7 @@ Index = NDArray[np.int32] | NDArray[np.int64]
 Values = NDArray[Any] | None
 
 
-def _threads(work: int) -> int:
+def _threads(work: int | None) -> int:
     return run_on(work)[1]
 
 
@@ -137,10 +137,12 @@ def merge(
     return starts, columns, made.view(dtype), zeros
 
 
-def product(left: tuple[Index, Index], right: tuple[Index, Index], cols: int) -> tuple[Index, Index]:
+def product(
+    left: tuple[Index, Index], right: tuple[Index, Index], cols: int, work: int | None = None
+) -> tuple[Index, Index]:
     """The pattern ``(indptr, indices)`` of the product of two canonical patterns, the second of which has so many columns.
 
-    All arrays have one dtype, that of the result.
+    All arrays have one dtype, that of the result. `work` is how many products of entries there are, if the caller knows.
 
     Examples
     --------
@@ -148,8 +150,7 @@ def product(left: tuple[Index, Index], right: tuple[Index, Index], cols: int) ->
     (array([0, 2]), array([0, 2]))
     """
     one, two = ([as_bytes(part) for part in parts] for parts in (left, right))
-    wide, threads = left[0].dtype.itemsize == 8, _threads(left[1].size + right[1].size)
-    return _ext.product(one[0], one[1], two[0], two[1], wide, cols, threads)
+    return _ext.product(one[0], one[1], two[0], two[1], left[0].dtype.itemsize == 8, cols, _threads(work))
 
 
 def row_sums(indptr: Index, values: NDArray[Any]) -> NDArray[Any]:

@@ -101,7 +101,10 @@ def merge(
 
 
 def product(
-    left: tuple[NDArray[Any], NDArray[Any]], right: tuple[NDArray[Any], NDArray[Any]], cols: int
+    left: tuple[NDArray[Any], NDArray[Any]],
+    right: tuple[NDArray[Any], NDArray[Any]],
+    cols: int,
+    work: int | None = None,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """By the sets of columns of the rows."""
     others = [set(right[1][start:stop].tolist()) for start, stop in pairwise(right[0].tolist())]
