@@ -164,9 +164,12 @@ def test_gradients_in_float64(name: str, form: str) -> None:
     if name in ("spmm", "sddmm"):
         assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
     else:
-        first = torch.autograd.grad(call(*leaves).square().sum(), leaves, create_graph=True)
-        with pytest.raises(RuntimeError, match="once_differentiable"):
-            sum(part.sum() for part in first).backward()
+        for loss in (call(*leaves).square().sum(), call(*leaves).sum()):  # the gradient of a sum is a constant
+            penalty = sum(part.square().sum() for part in torch.autograd.grad(loss, leaves, create_graph=True))
+            with pytest.raises(RuntimeError, match="cannot be differentiated again; sums and means"):
+                torch.autograd.grad(penalty + sum(part.sum() for part in leaves), leaves, retain_graph=True)
+            with pytest.raises(RuntimeError, match="cannot be differentiated again; sums and means"):
+                penalty.backward()
 
 
 def differences(name: str, kind: Any, form: dict[str, Any]) -> list[tuple[float, float]]:

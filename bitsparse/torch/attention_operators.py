@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bitsparse import backends, ops
 from bitsparse.ops import AttentionState
@@ -19,7 +18,7 @@ from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.edges.cosine_vjp import cosine_attention_vjp_of_both
 from bitsparse.torch.operators import PATTERN, of_cupy
 from bitsparse.torch.pattern import Pattern, array_over
-from bitsparse.torch.registration import differentiable, operator
+from bitsparse.torch.registration import differentiable, once, operator
 
 _ATTENDED = "Tensor x, Tensor source, Tensor target, Tensor? seed"
 _SCORED = "Tensor x, Tensor first, Tensor second, Tensor? seed"
@@ -168,7 +167,7 @@ def _fake_gatv2_scores(*arguments: Any) -> Tensor:
 def _by_operator(name: str, constants: int, without: int) -> Callable[..., tuple[Tensor | None, ...]]:
     """The gradient that an operator computes from what was saved and the first `constants` others; the last `without` inputs have none."""
 
-    @once_differentiable
+    @once(name.removesuffix("_vjp").removeprefix("scored_"))
     def gradient(ctx: Any, given: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         made = getattr(torch.ops.bitsparse, name)(*ctx.saved_tensors, given, *ctx.constants[:constants])
         return (*(None,) * 6, *made, *(None,) * without)
@@ -176,7 +175,7 @@ def _by_operator(name: str, constants: int, without: int) -> Callable[..., tuple
     return gradient
 
 
-@once_differentiable
+@once("edge_softmax")
 def _softmax_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     *parts, _, weights = ctx.saved_tensors
     return (*(None,) * 6, torch.ops.bitsparse.edge_softmax_vjp(*parts, weights, gradient))

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from bitsparse import nn as networks
 from bitsparse import ops
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.torch.coded import working
 from bitsparse.torch.graph import Graph, as_graph
+from bitsparse.torch.registration import once
 from bitsparse.torch.sums import spmm
 
 _EPS = 1e-5
@@ -39,7 +39,7 @@ class _SignProduct(torch.autograd.Function):
         return made
 
     @staticmethod
-    @once_differentiable
+    @once("SignLinear")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         alpha, w = ctx.saved_tensors
         signs = torch.where(w >= 0, 1.0, -1.0)

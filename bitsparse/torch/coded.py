@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bitsparse import interop
 from bitsparse.ops.bits.pack import Coding
@@ -20,7 +19,7 @@ from bitsparse.ops.quantized.scaled import ScaledCodes, scaled_codes
 from bitsparse.ops.quantized.spmm import sum_of_codes
 from bitsparse.ops.quantized.vjp import product_of_codes, product_over_rows
 from bitsparse.torch.pattern import Pattern, array_over
-from bitsparse.torch.registration import torch_memory
+from bitsparse.torch.registration import once, torch_memory
 
 _NAME = "bitsparse.torch"
 
@@ -79,7 +78,7 @@ class _Linear(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         g = ctx.source.codes(gradient, ctx.bits).codes
         dx = dw = None
@@ -105,7 +104,7 @@ class _Sum(torch.autograd.Function):
         return _summed(x, pattern, factors, how, False, not ctx.needs_input_grad[0])
 
     @staticmethod
-    @once_differentiable
+    @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         rows, columns = ctx.factors
         made = _summed(gradient, ctx.pattern.turned, (columns, rows), ctx.how, True, False)
@@ -172,7 +171,7 @@ class _Attention(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         source, target, lse, share, *wide = ctx.saved_tensors
         gradient = gradient.contiguous()
@@ -199,7 +198,7 @@ class _Scores(torch.autograd.Function):
         return (x * first).sum(dim=-1), (x * second).sum(dim=-1)
 
     @staticmethod
-    @once_differentiable
+    @once("quantize_")
     def backward(ctx: Any, by_first: Tensor, by_second: Tensor) -> tuple[Tensor | None, ...]:
         first, second = ctx.saved_tensors
         dx = by_first[..., None] * first + by_second[..., None] * second
@@ -248,7 +247,7 @@ class _Rounded(torch.autograd.Function):
         return _through_codes(x, bits, granularity, source, not ctx.needs_input_grad[0])
 
     @staticmethod
-    @once_differentiable
+    @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         bits, granularity, source, forwards = ctx.how
         made = gradient if forwards else _through_codes(gradient, bits, granularity, source, False)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from bitsparse import _check, interop, ops
 from bitsparse._communicator import who
@@ -21,6 +20,7 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.quantized.scaled import ScaledCodes, magnitudes
 from bitsparse.ops.quantized.spmm import sum_of_codes
+from bitsparse.torch.registration import once
 
 #: Streams of random numbers: gradients have those from here on.
 _BACKWARD = 1 << 31
@@ -171,7 +171,7 @@ class _Sum(torch.autograd.Function):
         return _on_arrays(x, lambda array: module.sums(method, array, call))
 
     @staticmethod
-    @once_differentiable
+    @once("ShardedSum")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         made = _on_arrays(gradient, lambda array: ctx.module.gradient(ctx.method, array, ctx.call))
         return made, None, None, None

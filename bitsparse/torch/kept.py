@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from bitsparse import interop
@@ -15,6 +14,7 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.ops.bits.pack import pack_bits
 from bitsparse.ops.quantized.scaled import ScaledCodes
 from bitsparse.torch.coded import Source, tensor_of, working
+from bitsparse.torch.registration import once
 
 _NAME = "bitsparse.torch"
 
@@ -41,7 +41,7 @@ class _Relu(torch.autograd.Function):
         return x.relu()
 
     @staticmethod
-    @once_differentiable
+    @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient * _mask(ctx.bits, gradient)
 
@@ -55,7 +55,7 @@ class _Elu(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         with working(gradient):
             below = tensor_of(ctx.codes.dequantize()).reshape(gradient.shape)
@@ -70,7 +70,7 @@ class _Dropout(torch.autograd.Function):
         return x * (kept.to(x.dtype) * ctx.scale).reshape(x.shape)
 
     @staticmethod
-    @once_differentiable
+    @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return gradient * _mask(ctx.bits, gradient) * ctx.scale, None
 
@@ -83,7 +83,7 @@ class _ExactLinear(torch.autograd.Function):
         return x @ weight.t()
 
     @staticmethod
-    @once_differentiable
+    @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = ctx.saved_tensors
         dx = gradient @ weight if ctx.needs_input_grad[0] else None

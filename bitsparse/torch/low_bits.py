@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from bitsparse import _check
 from bitsparse import nn as networks
@@ -20,6 +19,7 @@ from bitsparse.nn.lowbit.steps import Aggregate, Chain, Grid, Update
 from bitsparse.torch.buffers import writes_of
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.ranges import CodeRange
+from bitsparse.torch.registration import once
 from bitsparse.torch.sums import spmm
 
 _Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -33,7 +33,7 @@ class _Exactly(torch.autograd.Function):
         return values
 
     @staticmethod
-    @once_differentiable
+    @once("LowBitGCN")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return gradient, None
 

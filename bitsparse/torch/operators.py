@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bitsparse import backends, interop, ops
 from bitsparse.torch.pattern import Pattern, array_over
-from bitsparse.torch.registration import differentiable, operator
+from bitsparse.torch.registration import differentiable, once, operator
 
 PATTERN = "Tensor indptr, Tensor indices, Tensor t_indptr, Tensor t_indices, Tensor order, Tensor t_order"
 _SCALES = "Tensor? row_scale, Tensor? col_scale"
@@ -170,7 +169,7 @@ def _sddmm_of_batches(info: Any, dims: tuple[int | None, ...], *arguments: Any) 
     return made.reshape(made.shape[0], info.batch_size, *inner), 1
 
 
-@once_differentiable
+@once("spmm of maxima and minima")
 def _extreme_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     *parts, values, x = ctx.saved_tensors
     by_x, by_values = torch.ops.bitsparse.spmm_extreme_vjp(*parts, values, x, gradient, *ctx.constants)

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+
+from bitsparse.torch.registration import once
 
 #: Shares of a tensor's extremes among which the one with the least squared error is taken, with up to `_CLIPPED` bits: with more the
 #: extremes are the range, as gradients do not reach what lies outside (chosen on cora's validation nodes).
@@ -38,7 +39,7 @@ class _Through(torch.autograd.Function):
         return rounded
 
     @staticmethod
-    @once_differentiable
+    @once("LowBitGCN")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inside, moved = ctx.saved_tensors
         left = gradient if ctx.kept is None else gradient.masked_fill(ctx.kept[:, None], 0)

@@ -59,6 +59,51 @@ def torch_memory() -> contextlib.AbstractContextManager[Any]:
     return interop.lent_memory(_allocator().malloc)
 
 
+class _Refused(torch.autograd.Function):
+    """Gradients that depend on all that they were made of, though how is not known."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(name: str, count: int, *parts: Any) -> tuple[Any, ...]:
+        return parts[:count]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.name = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise RuntimeError(
+            f"{ctx.name}: its gradient cannot be differentiated again; sums and means of bitsparse.torch.spmm can"
+        )
+
+
+def once(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark the gradient of a function of that name as one that has none of its own: asking for it is an error.
+
+    PyTorch's own mark, `once_differentiable`, looks at the gradient that is given and not at what was saved: where that one is a constant,
+    as that of a sum is, it lets second gradients be those of a constant.
+    """
+
+    def marked(gradient: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(gradient)
+        def call(ctx: Any, *given: Any) -> Any:
+            with torch.no_grad():
+                made = gradient(ctx, *given)
+            if not torch.is_grad_enabled():
+                return made
+            results = made if isinstance(made, tuple) else (made,)
+            # What was saved as codes is no tensor, so that the results always depend on one that needs a gradient.
+            of = (*given, *ctx.saved_tensors, torch.empty(0, requires_grad=True))
+            found = _Refused.apply(name, len(results), *results, *of)
+            return found if isinstance(made, tuple) else found[0]
+
+        return call
+
+    return marked
+
+
 class Operator(NamedTuple):
     """An operator's name, and what computes it on each kind of device."""
 
