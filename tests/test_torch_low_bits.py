@@ -160,6 +160,25 @@ def test_many_bits_come_close_to_floats() -> None:
         assert (one.grad - other.grad).norm() <= 0.2 * other.grad.norm()
 
 
+def test_hidden_columns_of_zeros_leave_the_weights_their_grid() -> None:
+    """Some that never were anything else, and one that dies while ranges follow."""
+    graph, x, _ = data()
+    x = x.abs() / 50
+    net = bst.LowBitGCN((INPUTS, 12, CLASSES), 8, momentum=0.5)
+    torch.manual_seed(0)
+    net.reset_parameters()
+    for dead in (slice(0, 4), slice(0, 5)):
+        with torch.no_grad():
+            net.weights[0][:, dead] = -net.weights[0][:, dead].abs()
+        for _ in range(15):
+            logits = net(x, graph)
+        normal = graph.normalized()
+        h = bst.spmm(normal, x @ net.weights[0]).relu()
+        assert (h[:, dead] == 0).all()
+        y = bst.spmm(normal, h @ net.weights[1])
+        assert (logits - y).norm() <= 0.05 * y.norm()
+
+
 def test_saved_and_refused(tmp_path: Any) -> None:
     graph, x, _ = data()
     net = bst.LowBitGCN((INPUTS, CLASSES), 4)

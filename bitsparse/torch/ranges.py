@@ -146,7 +146,9 @@ class CodeRange(nn.Module):
             most, shares = ends * self.limits[1], (*shares, *(-part for part in shares))
         least = least if self.kind == "any" else torch.zeros_like(least)
         whole = (most - least) / self.limits[1]
-        whole = torch.where(whole > _LEAST, whole, 1.0)
+        # A column of zeros has the largest step of the others: steps scale weights, which share a grid.
+        some = whole > _LEAST
+        whole = torch.where(some, whole, whole[some].max() if bool(some.any()) else 1.0)
         errors = []
         for part in shares:
             low, step = (part * least).to(flat.dtype), (part * whole).to(flat.dtype)
