@@ -306,3 +306,41 @@ def test_what_activations_keep(kind: str) -> None:
     assert "forward" not in vars(bst.unquantize_(low))
     with pytest.raises(ValueError, match="activations must be 8, 4, 2 or None"):
         bst.Tango(activations=3)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_that_are_computed_again(reentrant: bool) -> None:
+    """A checkpoint drops on the way back what it dropped before, also where activations keep few bits; other draws are refused."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Again(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = bst.GCNConv(INPUTS, 16), bst.SAGEConv(16, 16, aggr="max")
+            self.out, self.checkpointed = bst.GCNConv(16, CLASSES), True
+
+        def behind(self, x: Any) -> Any:
+            return self.second(torch.nn.functional.dropout(x.relu(), 0.5, self.training), graph)
+
+        def forward(self, x: Any) -> Any:
+            h = self.first(x, graph)
+            h = checkpoint(self.behind, h, use_reentrant=reentrant) if self.checkpointed else self.behind(h)
+            return self.out(h, graph)
+
+    graph, x, _ = data()
+    torch.manual_seed(0)
+    net, found = Again(), []
+    for activations in (None, 8):
+        low = bst.quantize_(copy.deepcopy(net), bst.Tango(rounding="nearest", activations=activations))
+        low.checkpointed = activations is not None
+        torch.manual_seed(1)
+        y = low(x)
+        y.square().sum().backward()
+        found.append([y.detach(), *(p.grad for p in low.parameters())])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() <= 0.03 * one.norm()
+    low = bst.quantize_(
+        torch.nn.Sequential(torch.nn.Linear(INPUTS, 4), torch.nn.Sigmoid()), bst.Tango(last="quantized")
+    )
+    with pytest.raises(RuntimeError, match=r"checkpoint does, .*rounding='nearest'"):
+        checkpoint(low, x.requires_grad_(), use_reentrant=reentrant).sum().backward()

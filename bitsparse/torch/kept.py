@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch.overrides import TorchFunctionMode
 
 from bitsparse import interop
@@ -100,7 +101,10 @@ def exact_linear(x: Tensor, weight: Tensor, bits: int, source: Source) -> Tensor
 
 
 class KeptInFewBits(TorchFunctionMode):
-    """Within it relu, elu and dropout of matrices that need a gradient keep bits and codes; all else is as ever."""
+    """Within it relu, elu and dropout of matrices that need a gradient keep bits and codes; all else is as ever.
+
+    So is what somebody else keeps, or computes again, by hooks on saved tensors: a checkpoint counts those, and codes and bits are none.
+    """
 
     def __init__(self, bits: int, source: Callable[[Tensor], Source]) -> None:
         super().__init__()
@@ -110,6 +114,8 @@ class KeptInFewBits(TorchFunctionMode):
         given = kwargs or {}
         x = args[0] if args else given.get("input")
         if not (isinstance(x, Tensor) and x.ndim >= 2 and x.requires_grad and x.dtype == torch.float32):
+            return function(*args, **given)
+        if _top_saved_tensors_default_hooks(False) is not None:
             return function(*args, **given)
         if function in (torch.relu, Tensor.relu) or (
             function is nn.functional.relu and not _option(args, given, 1, "inplace", False)

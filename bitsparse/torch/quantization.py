@@ -109,6 +109,10 @@ class Quantization(nn.Module):
         """Forget codes that were drawn: the next forward pass draws anew, also for tensors that did not change."""
         self._known[False] = WeakTensorKeyDictionary()
 
+    def forward(self, x: Any) -> Any:
+        """What it is given: a Sequential calls all its modules, this one last."""
+        return x
+
     def get_extra_state(self) -> dict[str, Any]:
         """Bits and draws, for ``state_dict``."""
         return {"bits": self.bits, "draws": self.draws}
@@ -215,7 +219,13 @@ class LayerQuantizer:
         self._state, self._products, self._sums = state, products, sums
 
     def _source(self, x: Tensor) -> CodeSource:
-        return CodeSource(self._state, not x.requires_grad)
+        state = self._state
+        if state.training and state.config.rounding == "stochastic" and torch._C._current_graph_task_id() >= 0:
+            raise RuntimeError(
+                "quantize_: a layer is computed again on the way back, as torch.utils.checkpoint does, but stochastic rounding would not "
+                "draw the same again; pass Tango(rounding='nearest'), or leave the layer, which keeps codes alone, out of the checkpoint"
+            )
+        return CodeSource(state, not x.requires_grad)
 
     @property
     def _sum_bits(self) -> tuple[int, str]:

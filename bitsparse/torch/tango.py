@@ -56,7 +56,7 @@ def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
     Layers that aggregate maxima or minima, and those of PyTorch Geometric that :func:`accelerate` does not know, sum in floats; so do all
     while they get an `edge_index` that is no :class:`Graph`. The attention layers (GAT, AGNN) gather features and gradients on the grid of
     their codes; scores and softmax are float32. Gradients are differentiated once. A step that rounds stochastically cannot be captured,
-    and ``torch.compile`` does not look into quantised layers.
+    nor its layers be computed again by ``torch.utils.checkpoint``, and ``torch.compile`` does not look into quantised layers.
 
     Examples
     --------
