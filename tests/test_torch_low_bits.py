@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,25 @@ def test_hidden_columns_of_zeros_leave_the_weights_their_grid() -> None:
         assert (logits - y).norm() <= 0.05 * y.norm()
 
 
+def test_what_is_kept_is_that_of_the_graph_and_features_given() -> None:
+    graph, x, _ = data()
+    x = x @ torch.randn(INPUTS, NODES, generator=torch.Generator().manual_seed(2))
+    net = bst.LowBitGCN((NODES, 12, CLASSES), 4)
+    net(x, graph)
+    net.eval()
+    with torch.inference_mode():
+        ours = x.clone()
+        found = [net(x, graph), net(x.T, graph), net(ours, graph), net(ours.mul_(0.5), graph)]
+        for made, features in zip(found, (x, x.T, x, x / 2), strict=True):
+            assert torch.equal(made, copy.deepcopy(net)(features.contiguous(), graph))
+        assert not torch.equal(found[0], found[1])
+    edges = torch.stack([graph.rows(), graph.indices.long()])[:, :-1]
+    here, there = bst.Graph(edges, NODES), bst.Graph((edges + 1) % NODES, NODES)
+    net(x, here)
+    here.load_state_dict(there.state_dict())
+    assert torch.equal(net(x, here), copy.deepcopy(net)(x, there))
+
+
 def test_saved_and_refused(tmp_path: Any) -> None:
     graph, x, _ = data()
     net = bst.LowBitGCN((INPUTS, CLASSES), 4)
@@ -196,6 +216,12 @@ def test_saved_and_refused(tmp_path: Any) -> None:
         bst.LowBitGCN((3, 2), 4, protect=(0.5, 0.1))
     with pytest.raises(ValueError, match="inputs and outputs"):
         bst.LowBitGCN((3,), 4)
+    with pytest.raises(ValueError, match=r"x requires a gradient.*pass x.detach\(\)"):
+        net(x.requires_grad_(), graph)
+    with pytest.raises(bs.errors.ShapeError, match=rf"{NODES} nodes but x has shape \(3, {INPUTS}\)"):
+        net(x.detach()[:3], graph)
+    with pytest.raises(bs.errors.DTypeError, match="LowBitGCN: graph is a Tensor"):
+        net(x.detach(), torch.zeros(2, 0))
 
 
 def test_two_bits_learn_digits() -> None:

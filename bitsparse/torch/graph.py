@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from bitsparse.arrays.inside import patterns_of
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
-from bitsparse.errors import ShapeError
+from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.torch import operators
 from bitsparse.torch.buffers import Precise, state_of
 from bitsparse.torch.edges import Edges, read, tensor
@@ -325,6 +325,13 @@ def for_training() -> Iterator[None]:
         )
     with torch.inference_mode(False), torch.no_grad(), torch_memory():
         yield
+
+
+def checked(function: str, graph: Any) -> Graph:
+    """A graph, and nothing else."""
+    if not isinstance(graph, Graph):
+        raise DTypeError(f"{function}: graph is a {type(graph).__name__}; pass a Graph, bitsparse.torch.Graph(...)")
+    return graph
 
 
 def as_graph(edges: Any, num_nodes: int | tuple[int, int]) -> Graph:

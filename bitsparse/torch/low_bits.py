@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from bitsparse import _check
 from bitsparse import nn as networks
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.errors import DeviceError, DTypeError
+from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.nn.lowbit.host import step_results
 from bitsparse.nn.lowbit.steps import Aggregate, Chain, Grid, Update
 from bitsparse.torch.buffers import writes_of
-from bitsparse.torch.graph import Graph
+from bitsparse.torch.graph import Graph, checked
 from bitsparse.torch.ranges import CodeRange
 from bitsparse.torch.registration import once
 from bitsparse.torch.sums import spmm
@@ -202,10 +202,12 @@ class LowBitGCN(nn.Module):
     # ---- training
     def _operand(self, graph: Graph) -> tuple[networks.Graph, Graph]:
         """The graph for the network on bits, and for sums of floats."""
-        if self._prepared[0] is not graph:
-            plain = graph.unweighted()
-            indptr, indices = plain.indptr.numpy(), plain.indices.numpy()
-            self._prepared = graph, networks.Graph.from_csr(indptr, indices), plain.with_self_loops()
+        plain = checked("LowBitGCN", graph).unweighted()
+        edges = plain.indptr, plain.indices
+        state = [(id(part), writes_of(part)) for part in edges]
+        if self._prepared[0] != state:
+            operand = networks.Graph.from_csr(*(part.numpy() for part in edges))
+            self._prepared = state, operand, plain.with_self_loops(), edges
         return self._prepared[1], self._prepared[2]
 
     def forward(self, x: Tensor | networks.Features, graph: Graph) -> Tensor:
@@ -217,7 +219,15 @@ class LowBitGCN(nn.Module):
             raise DeviceError(
                 "LowBitGCN: x is on a GPU, but networks train in few bits with their exact roundings on the CPU; pass x.cpu()"
             )
+        if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                "LowBitGCN: x requires a gradient, but features are rounded to codes that are kept, and have none; pass x.detach()"
+            )
         operand, loops = self._operand(graph)
+        if x.shape[:1] != (graph.num_sources,):
+            raise ShapeError(
+                f"LowBitGCN: the graph has {graph.num_sources} nodes but x has shape {tuple(x.shape)}; pass (nodes, {self.widths[0]})"
+            )
         if not bool(self.known) and (int(self.steps) < self.warm_up if self.training else self.warm_up > 0):
             self.steps += int(self.training)
             return self._in_floats(self._real(x), operand, loops)
@@ -296,8 +306,8 @@ class LowBitGCN(nn.Module):
                 self._codes = x, packed, torch.from_numpy(np.ascontiguousarray(packed.dequantize()))
             return self._codes[1], self._codes[2]
         step, low = _grid(self.input_ranges[0])
-        key = x.data_ptr(), writes_of(x), tuple(x.shape), float(step[0]), float(low[0])
-        if self._codes[0] != key:
+        key = x.data_ptr(), writes_of(x), tuple(x.shape), x.stride(), x.dtype, float(step[0]), float(low[0])
+        if self._codes[0] != key or x.is_inference():  # whether that was written to, nobody counts
             codes = network.quantize(x.detach().numpy())
             real = torch.from_numpy((codes.toarray() * step + low).astype(np.float32))
             self._codes = key, codes, real, x
