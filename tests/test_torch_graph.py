@@ -302,10 +302,27 @@ def test_a_graph_written_to_is_read_anew() -> None:
     assert bst.spmm(g, x).flatten().tolist() == [1, 2]
 
 
+def test_edge_lists_and_numbers_of_nodes_of_other_kinds() -> None:
+    edges = [[0, 1, 2], [1, 2, 1]]
+    want = bst.spmm(bst.Graph(torch.tensor(edges), 4), torch.eye(4))
+    for given in (edges, tuple(map(tuple, edges)), np.array(edges)):
+        for nodes in (4, np.int64(4), (4, 4), [4, np.int32(4)]):
+            assert torch.equal(bst.spmm(bst.Graph(given, nodes), torch.eye(4)), want)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     g = bst.Graph(torch.tensor([[0, 1], [1, 0]]), 2)
     with pytest.raises(bs.ShapeError, match=r"spmm: the graph has 2 sources but x has shape \(3, 1\)"):
         bst.spmm(g, torch.ones(3, 1))
+    with pytest.raises(bs.DTypeError, match="spmm: graph is a Tensor; pass a Graph"):
+        bst.spmm(torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 1))
+    with pytest.raises(bs.DTypeError, match="attention: graph is a Tensor; pass a Graph"):
+        bst.attention(torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 1), torch.ones(2), torch.ones(2))
+    with pytest.raises(bs.DTypeError, match="spmm: x is a ndarray; pass a tensor"):
+        bst.spmm(g, np.ones((2, 1)))
+    for number in (2.5, "two"):
+        with pytest.raises(bs.DTypeError, match="Graph: shape must be"):
+            bst.Graph(torch.tensor([[0, 1], [1, 0]]), number)
     with pytest.raises(bs.DTypeError, match="spmm: x is torch"):
         bst.spmm(g, torch.ones(2, 1, dtype=torch.int64))
     with pytest.raises(ValueError, match="spmm: reduce must"):

@@ -311,7 +311,7 @@ def _read(function: str, edges: Any, indices: Any, num_nodes: Any, weight: Any) 
     shape = None
     if num_nodes is not None:
         sizes = (num_nodes, num_nodes) if isinstance(num_nodes, (int, np.integer)) else num_nodes
-        shape = matrix_shape(function, sizes[::-1])
+        shape = matrix_shape(function, sizes)[::-1]
     if any(isinstance(part, jax.core.Tracer) for part in (edges, indices, weight)):
         raise DTypeError(
             f"{function}: the edges are traced, and how many a node has must be known; make the graph outside of jit, and pass it as an "

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bitsparse.torch import attention_operators, operators
-from bitsparse.torch.graph import Graph
+from bitsparse.torch.graph import Graph, checked
 
 
 def attention(
@@ -136,8 +136,8 @@ def gatv2_attention(
 
 
 def once_each(function: str, graph: Graph) -> None:
-    """Refuse graphs with edges that are repeated."""
-    if graph.multiplicity is not None:
+    """Refuse what is no graph, and graphs with edges that are repeated."""
+    if checked(function, graph).multiplicity is not None:
         raise ValueError(
             f"{function}: the graph has repeated edges, which a softmax counts one by one; make it of edge_index.unique(dim=1)"
         )

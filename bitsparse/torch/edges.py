@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bitsparse import interop
+from bitsparse.arrays.indices import matrix_shape
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import ShapeError
@@ -35,9 +37,10 @@ def read(edges: Any, num_nodes: Any, weight: Any) -> Edges:
         edges, num_nodes = edges.edge_index, edges.num_nodes if num_nodes is None else num_nodes
     shape = None
     if num_nodes is not None:
-        sources, targets = (num_nodes, num_nodes) if isinstance(num_nodes, int) else num_nodes
+        alike = isinstance(num_nodes, (int, np.integer))
+        sources, targets = matrix_shape("Graph", (num_nodes, num_nodes) if alike else num_nodes)
         shape = (targets, sources)
-    array = hasattr(edges, "__dlpack__") and not isinstance(edges, SparseArray)
+    array = isinstance(edges, (list, tuple)) or (hasattr(edges, "__dlpack__") and not isinstance(edges, SparseArray))
     dense = edges.layout == torch.strided if isinstance(edges, Tensor) else array
     if dense:
         given = None if weight is None else _without_gradient("edge_weight", torch.as_tensor(weight))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.torch import operators
-from bitsparse.torch.graph import Graph
+from bitsparse.torch.graph import Graph, checked
 
 
 def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "sum") -> Tensor:
@@ -43,6 +43,9 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
     >>> bst.spmm(g, torch.tensor([[1.0], [3.0], [5.0]]), reduce="mean").flatten().tolist()
     [5.0, 0.0, 2.0]
     """
+    checked("spmm", graph)
+    if not isinstance(x, Tensor):
+        raise DTypeError(f"spmm: x is a {type(x).__name__}; pass a tensor, or call bitsparse.spmm for other arrays")
     if x.shape[:1] != (graph.num_sources,) or x.ndim > 3:
         raise ShapeError(
             f"spmm: the graph has {graph.num_sources} sources but x has shape {tuple(x.shape)}; pass (sources, D) or (sources, H, D)"
