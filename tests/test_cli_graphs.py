@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -249,6 +252,26 @@ def test_the_accuracy_of_a_run_is_that_of_the_test_nodes_or_of_all_labelled_ones
     assert run_command._accuracy(GraphData(**common), logits) == 40.0
     assert run_command._accuracy(GraphData(**common | {"labels": np.full(6, -1, np.int32)}), logits) is None
     assert run_command._accuracy(GraphData(**common | {"labels": None}), logits) is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and /dev/full")
+@pytest.mark.parametrize(("command", "unbuffered"), [("info", ""), ("info", "1"), ("--help", "")])
+def test_output_that_nobody_takes(command: str, unbuffered: str) -> None:
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as unread, open("/dev/full", "wb") as full:
+        for stdout, status, said in ((unread, 141, ""), (full, 2, "No space left on device")):
+            done = subprocess.run(
+                [sys.executable, "-m", "bitsparse", command],
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=env,
+                check=False,
+            )
+            assert (done.returncode, len(done.stderr.splitlines())) == (status, bool(said))
+            assert said in done.stderr
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,10 +31,14 @@ COMMANDS = {
 }
 
 
+#: How a shell calls the end by SIGPIPE.
+_UNREAD = 141
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 2 for what the user can mend (one line on stderr), or what the command says.
 
-    An interruption (Ctrl-C) ends a command within a second, with status 130.
+    An interruption (Ctrl-C) ends a command within a second, with status 130; a reader that wants no more (``| head``) ends it with 141.
 
     Parameters
     ----------
@@ -52,7 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = argv[0] if argv else ""
     try:
         with interrupt.ended_soon(command):
-            status: int | None = _run(argv, begin)
+            try:
+                status: int | None = _run(argv, begin)
+            finally:
+                _written()
+    except BrokenPipeError:
+        return _UNREAD
     except (BitsparseError, ImportError, MemoryError, OSError, ValueError) as error:
         print(f"bitsparse {command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -60,6 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(interrupt.message(command), file=sys.stderr)
         return interrupt.STATUS
     return status or 0
+
+
+def _written() -> None:
+    """Write what is left of stdout; what cannot be is not tried again when Python ends."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def _run(argv: Sequence[str], begin: int) -> int | None:
