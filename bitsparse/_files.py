@@ -81,7 +81,11 @@ def replacing(path: str | os.PathLike[str], *, mode: int | None = None) -> Itera
     if old is not None and not stat.S_ISREG(old):
         raise OSError(f"{str(target)!r} is not a plain file, which alone can be replaced; name another")
     unfinished = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
-    stream = open_new(unfinished)
+    try:
+        stream = open_new(unfinished)
+    except OSError as error:
+        error.filename = str(target)  # the name that was asked for, not one that nobody knows
+        raise
     try:
         permissions = old if mode is None else mode
         if permissions is not None and os.name == "posix":

@@ -53,6 +53,13 @@ def test_what_is_no_plain_file_is_not_replaced(tmp_path, kind):
         _files.open_plain(target)
 
 
+def test_what_cannot_be_made_is_told_by_its_own_name(tmp_path):
+    (tmp_path / "file").touch()
+    for target in (tmp_path / "missing" / "answer.npz", tmp_path / "file" / "answer.npz"):
+        with pytest.raises(OSError, match=r"answer\.npz'$"), _files.replacing(target):
+            pass
+
+
 def test_new_files_are_never_opened_through_links(tmp_path):
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
