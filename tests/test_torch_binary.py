@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,26 @@ def test_the_product_is_that_of_the_definition() -> None:
     dw = by_weight * size * (w.abs() <= 1) + of_weights * (of_weights * by_weight).sum(dim=0) / INPUTS
     torch.testing.assert_close(layer.weight.grad, dw.detach())
     torch.testing.assert_close(layer.bias.grad, gradient.sum(dim=0))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_gradients_in_other_dtypes(kind: str, dtype: str) -> None:
+    edges, x, _ = data()
+    graph, found = bst.Graph(edges, len(x)), []
+    torch.manual_seed(0)
+    net = NETWORKS[kind]((INPUTS, 9, 9, CLASSES), dropout=0.0)
+    for each in (torch.float32, getattr(torch, dtype)):
+        made = copy.deepcopy(net).to(each)
+        made(x.to(each), graph).square().sum().backward()
+        found.append(torch.cat([p.grad.flatten().double() for p in made.parameters()]))
+    assert (found[0] - found[1]).norm() <= 0.02 * found[0].norm()
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
+def test_dropout_leaves_some_signs(rate: float) -> None:
+    with pytest.raises(ValueError, match=f"SignLinear: dropout must be .* got {rate}"):
+        bst.SignLinear(3, 2, dropout=rate)
 
 
 @pytest.mark.parametrize("kind", NETWORKS)

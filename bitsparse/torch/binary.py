@@ -41,8 +41,8 @@ class _SignProduct(torch.autograd.Function):
     @staticmethod
     @once("SignLinear")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        alpha, w = ctx.saved_tensors
-        signs = torch.where(w >= 0, 1.0, -1.0)
+        alpha, w = (part.to(gradient.dtype) for part in ctx.saved_tensors)
+        signs = torch.where(w >= 0, 1.0, -1.0).to(w.dtype)
         size = w.abs().mean(dim=0)
         dx = dw = None
         if ctx.needs_input_grad[0]:
@@ -81,6 +81,10 @@ class SignLinear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, dropout: float = 0.0) -> None:
         super().__init__()
+        if not 0 <= dropout < 1:
+            raise ValueError(
+                f"SignLinear: dropout must be at least 0 and less than 1, got {dropout}; pass the share of signs to drop"
+            )
         self.in_features, self.out_features, self.dropout = in_features, out_features, dropout
         self.weight = nn.Parameter(torch.empty(in_features, out_features))
         self.bias = nn.Parameter(torch.empty(out_features))
