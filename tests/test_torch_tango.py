@@ -204,6 +204,30 @@ def test_layers_left_in_floats() -> None:
     assert list(undone.state_dict()) == list(plain.state_dict())
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+def test_networks_of_half_precision(kind: str, dtype: str) -> None:
+    graph, x, _ = data()
+    net = bst.quantize_(Dropped(kind), bst.Tango(rounding="nearest", activations=8))
+    found = []
+    for each in (torch.float32, getattr(torch, dtype)):
+        made = copy.deepcopy(net).to(each)
+        y = made(x.to(each), graph, 0.0)
+        assert y.dtype == each
+        y.sum().backward()
+        found.append(torch.cat([y.float().flatten().detach(), *(p.grad.float().flatten() for p in made.parameters())]))
+    assert (found[0] - found[1]).norm() <= 0.03 * found[0].norm()
+
+
+@pytest.mark.filterwarnings(r"ignore:.torch\.jit\.:DeprecationWarning", r"ignore:The \.grad attribute:UserWarning")
+def test_a_compiled_network_keeps_few_bits_as_well() -> None:
+    graph, x, _ = data()
+    torch.manual_seed(0)
+    net = bst.quantize_(Dropped("gat"), bst.Tango(activations=8))
+    twin = copy.deepcopy(net)
+    assert torch.equal(torch.compile(twin, backend="eager")(x, graph, 0.0), net(x, graph, 0.0))
+
+
 def test_copies_are_apart() -> None:
     graph, x, labels = data()
     net = net_of("sage", bst.Tango())

@@ -203,7 +203,7 @@ class _Scores(torch.autograd.Function):
         first, second = ctx.saved_tensors
         dx = by_first[..., None] * first + by_second[..., None] * second
         with working(by_first):
-            x = tensor_of(ctx.codes.dequantize()).reshape(dx.shape)
+            x = tensor_of(ctx.codes.dequantize()).reshape(dx.shape).to(dx.dtype)
         return dx, *(torch.einsum("nh,nhd->hd", part, x) for part in (by_first, by_second)), None
 
 

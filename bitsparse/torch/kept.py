@@ -91,7 +91,7 @@ class _ExactLinear(torch.autograd.Function):
         dw = None
         if ctx.needs_input_grad[1]:
             with working(gradient):
-                dw = gradient.t() @ tensor_of(ctx.codes.dequantize())
+                dw = gradient.t() @ tensor_of(ctx.codes.dequantize()).to(gradient.dtype)
         return dx, dw, None, None
 
 

@@ -264,7 +264,8 @@ class LayerQuantizer:
         seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
         coding = *self._sum_bits, self._source(x)
         kept = self._state.config.activations if self._state.training else None
-        return coded.attention(x, (source, target), graph.pattern(), Settings(slope, dropout, seed), coding, kept)
+        how = Settings(slope, dropout, seed)
+        return coded.attention(x, (source, target), graph.pattern(), how, coding, kept).to(x.dtype)
 
     def scores(self, x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """Dot products of heads with two vectors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import torch
@@ -191,8 +192,11 @@ def _forward(net: Any, *args: Any, **given: Any) -> Any:
     state = net.quantization
     if not (state.training and torch.is_grad_enabled()):
         return type(net).forward(net, *args, **given)
+    forward = type(net).forward
+    if "torch._dynamo" in sys.modules:  # else nobody compiles, and importing it takes seconds
+        forward = torch.compiler.disable(forward)
     with KeptInFewBits(state.config.activations, lambda x: CodeSource(state, False)):
-        return type(net).forward(net, *args, **given)
+        return forward(net, *args, **given)
 
 
 def _begin(net: Any, given: Any) -> None:
