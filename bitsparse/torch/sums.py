@@ -28,7 +28,8 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
     -------
     Tensor (targets, ...)
         As :func:`bitsparse.spmm`, in the dtype that PyTorch promotes `x` and `values` to. Sums and means have gradients of any order and
-        work with ``torch.func`` transforms; maxima and minima have a first gradient, equal parts of which go to all edges that attain one.
+        work with ``torch.func`` transforms, apart from forward mode (``jvp``, ``jacfwd``), which nothing here has; maxima and minima have
+        a first gradient, equal parts of which go to all edges that attain one.
 
     Raises
     ------
