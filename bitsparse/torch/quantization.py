@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch._C import _current_graph_task_id
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from bitsparse import _check, interop
@@ -220,7 +221,7 @@ class LayerQuantizer:
 
     def _source(self, x: Tensor) -> CodeSource:
         state = self._state
-        if state.training and state.config.rounding == "stochastic" and torch._C._current_graph_task_id() >= 0:
+        if state.training and state.config.rounding == "stochastic" and _current_graph_task_id() >= 0:
             raise RuntimeError(
                 "quantize_: a layer is computed again on the way back, as torch.utils.checkpoint does, but stochastic rounding would not "
                 "draw the same again; pass Tango(rounding='nearest'), or leave the layer, which keeps codes alone, out of the checkpoint"
