@@ -506,6 +506,20 @@ def test_wrong_arguments_fail_while_tracing() -> None:
             jax.jit(function).lower(jnp.ones((NODES, 2)))
 
 
+def test_layers_refuse_what_is_no_graph() -> None:
+    from bitsparse.jax import layers
+
+    edges, x, kernel = np.array([[0, 1], [1, 0]]), normal(2, 3), jnp.ones((3, 4))
+    for name, call in (
+        ("spmm", lambda: layers.gcn(edges, x, kernel)),
+        ("sage", lambda: layers.sage(edges, x, kernel)),
+        ("gin", lambda: layers.gin(edges, x, lambda h: h)),
+        ("gat", lambda: layers.gat(edges, x, (jnp.ones((3, 2, 2)), jnp.ones((2, 2)), jnp.ones((2, 2)), None))),
+    ):
+        with pytest.raises(bs.DTypeError, match=f"{name}: graph is a ndarray; pass a Graph"):
+            call()
+
+
 def test_a_damaged_graph_is_an_error_and_no_crash() -> None:
     g = bsj.graph(adjacency())
     damaged = jax.tree.map(lambda part: part + 1000 if part is g.indices else part, g)

@@ -258,6 +258,13 @@ class Graph:
         return Ways(forward, backward, self._shape, self.num_edges, self._name if closed else None)
 
 
+def checked(function: str, graph: Any) -> Graph:
+    """A graph, and nothing else."""
+    if not isinstance(graph, Graph):
+        raise DTypeError(f"{function}: graph is a {type(graph).__name__}; pass a Graph, bitsparse.jax.graph(...)")
+    return graph
+
+
 def _graph_of(edges: Edges) -> Graph:
     forward, backward, order = patterns_of(edges.adjacency)
     shape = edges.adjacency.shape

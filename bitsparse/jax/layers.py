@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bitsparse.jax.graphs import Graph
+from bitsparse.jax.graphs import Graph, checked
 from bitsparse.jax.quantizer import Norm, Reduce, layer
 
 __all__ = ["Heads", "gat", "gcn", "gin", "linear", "sage"]
@@ -135,7 +135,7 @@ def sage(graph: Graph, x: Any, kernel: Any, bias: Any = None, root: Any = None, 
     [5.0, 0.0, 2.0]
     """
     sources, targets = x if isinstance(x, tuple) else (x, x)
-    graph, (inputs, outputs) = graph.unweighted(), kernel.shape
+    graph, (inputs, outputs) = checked("sage", graph).unweighted(), kernel.shape
     with layer() as steps:
         if outputs < inputs and aggregation in ("sum", "mean"):  # then the product may come first
             y = steps.spmm(graph, steps.linear(sources, kernel), aggregation, None)
@@ -169,7 +169,7 @@ def gin(graph: Graph, x: Any, network: Callable[[Any], Any], eps: Any = 0.0) -> 
     """
     sources, targets = x if isinstance(x, tuple) else (x, x)
     with layer() as steps:
-        return network((1 + eps) * targets + steps.spmm(graph.unweighted(), sources, "sum", None))
+        return network((1 + eps) * targets + steps.spmm(checked("gin", graph).unweighted(), sources, "sum", None))
 
 
 def gat(
@@ -199,7 +199,7 @@ def gat(
     settings = Heads() if settings is None else settings
     kernel, source, target, bias = weights
     rate = 0.0 if key is None else settings.dropout
-    graph = graph.with_self_loops() if settings.add_self_loops else graph
+    graph = checked("gat", graph).with_self_loops() if settings.add_self_loops else graph
     with layer() as steps:
         heads = steps.linear(x, kernel.reshape(len(kernel), -1)).reshape(-1, *kernel.shape[1:])
         y = steps.attention(graph, heads, (source, target), settings.negative_slope, rate, key)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bitsparse import _check
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.jax import operators
-from bitsparse.jax.graphs import Graph
+from bitsparse.jax.graphs import Graph, checked
 from bitsparse.jax.operators import Options
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -124,8 +124,7 @@ def _along(factor: Any, x: Any) -> Any:
 
 def features(function: str, graph: Graph, x: Any, name: str = "x", nodes: str = "sources") -> Any:
     """Floating features of nodes."""
-    if not isinstance(graph, Graph):
-        raise DTypeError(f"{function}: graph is a {type(graph).__name__}; pass a Graph, bitsparse.jax.graph(...)")
+    checked(function, graph)
     x = jnp.asarray(x)
     size = graph.num_sources if nodes == "sources" else graph.num_targets
     if x.shape[:1] != (size,) or x.ndim > 3:
