@@ -36,6 +36,7 @@ def test_examples(module: str, host) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")  # once in a process
 def test_examples_in_pytorch(host) -> None:
     run_home("bitsparse.torch")
 
