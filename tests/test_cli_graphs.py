@@ -263,7 +263,7 @@ def test_output_that_nobody_takes(command: str, unbuffered: str) -> None:
     with os.fdopen(write, "wb") as unread, open("/dev/full", "wb") as full:
         for stdout, status, said in ((unread, 141, ""), (full, 2, "No space left on device")):
             done = subprocess.run(
-                [sys.executable, "-m", "bitsparse", command],
+                [sys.executable, "-P", "-m", "bitsparse", command],
                 stdout=stdout,
                 stderr=subprocess.PIPE,
                 text=True,
