@@ -30,7 +30,7 @@ endian = 'little'
 #: What the C files may ask of Windows: its C library, its locks, and the check of the stack, which are part of every linker's defaults.
 LIBRARY = {
     *("calloc", "malloc", "realloc", "free", "memcpy", "memset", "memmove", "memcmp", "qsort", "snprintf"),
-    *("AcquireSRWLockExclusive", "ReleaseSRWLockExclusive"),
+    *("AcquireSRWLockExclusive", "ReleaseSRWLockExclusive", "__imp_Sleep"),
     *("exp", "log", "expf", "floor", "floorf", "fmaf", "sqrt", "rint", "rintf"),
     *("__imp__aligned_malloc", "__imp__aligned_free", "___chkstk_ms"),
 }

@@ -24,6 +24,7 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 check_grads: Any = pytest.importorskip("jax.test_util").check_grads
 bsj: Any = pytest.importorskip("bitsparse.jax")
+layers: Any = pytest.importorskip("bitsparse.jax.layers")
 
 Array = NDArray[Any]
 NODES = 24
@@ -290,26 +291,50 @@ def test_jitted_is_eager_to_the_bit() -> None:
 
 
 def test_shards_on_several_devices(tmp_path: Path) -> None:
+    """Within shard_map results say along which axes of the mesh they vary; gradients of what all share are summed."""
     code = """
+from functools import partial
 import numpy as np, jax, jax.numpy as jnp, bitsparse.jax as bsj
-from jax.sharding import PartitionSpec as P
+from bitsparse.jax import layers
+from jax.sharding import NamedSharding, PartitionSpec as P
 from scipy import sparse
 rng = np.random.default_rng(0)
 A = sparse.random_array((30, 30), density=0.2, rng=rng, format="csr", dtype=np.float32)
-x = jnp.asarray(rng.normal(size=(30, 8)), jnp.float32)
+x, values = jnp.asarray(rng.normal(size=(30, 8)), jnp.float32), jnp.asarray(rng.normal(size=A.nnz), jnp.float32)
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("d",))
-g = bsj.graph(A)
+g, columns, over = bsj.graph(A), P(None, "d"), partial(jax.shard_map, mesh=mesh)
+def near(found, wanted):
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), found, wanted)
 def loss(x, g=g): return (bsj.spmm(g, x) ** 2).sum()
 wanted = jax.grad(loss)(x)
-by_columns = jax.jit(jax.shard_map(jax.grad(loss), mesh=mesh, in_specs=P(None, "d"), out_specs=P(None, "d"), check_vma=False))
+by_columns = jax.jit(over(jax.grad(loss), in_specs=columns, out_specs=columns))
 assert np.array_equal(by_columns(x), wanted)
+traced = jax.jit(over(lambda g, x: jax.grad(loss)(x, g), in_specs=(P(), columns), out_specs=columns))
+assert np.array_equal(traced(g, x), wanted)
+both = jax.grad(lambda values, x: (bsj.spmm(g, x, values=values) ** 2).sum(), (0, 1))
+near(jax.jit(over(both, in_specs=(P(), columns), out_specs=(P(), columns)))(values, x), both(values, x))
+def steps(x): return jax.lax.scan(lambda x, _: (jnp.tanh(bsj.spmm(g, x)), None), x, None, length=2)[0]
+near(jax.jit(over(steps, in_specs=columns, out_specs=columns))(x), steps(x))
+try:
+    over(partial(bsj.spmm, g), in_specs=columns, out_specs=P())(x)
+except ValueError as error:
+    assert "out_specs" in str(error)
+else:
+    raise AssertionError("a result that varies went for one that is the same everywhere")
+weights = tuple(jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((8, 2, 3), (2, 3), (8, 4)))
+def attends(w, x): return (layers.gat(g, x, (w[0], w[1], w[1], None)) ** 2).sum() + (layers.sage(g, x, w[2]) ** 2).sum()
+inputs = jnp.stack([x, 2 * x])
+for function in (attends, bsj.tango(attends, last="quantized"), lambda w, x: (bsj.quantized_matmul(x, w[2], 8) ** 2).sum()):
+    gradient = jax.grad(function)
+    sums = jax.jit(over(lambda w, x: gradient(w, x[0]), in_specs=(P(), P("d")), out_specs=P()))(weights, inputs)
+    near(sums, jax.tree.map(jnp.add, *(gradient(weights, one) for one in inputs)))
 parts = [bsj.graph(sparse.csr_array((a.data * s, a.indices, a.indptr), shape=a.shape)) for a, s in ((A, 1), (A, 3))]
 stacked = jax.tree.map(lambda *p: jnp.stack(p), *parts)
 def one(g, x): return bsj.spmm(jax.tree.map(lambda p: p[0], g), x)[None]
-own = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=(P("d"), P()), out_specs=P("d"), check_vma=False))
+own = jax.jit(over(one, in_specs=(P("d"), P()), out_specs=P("d")))
 for _ in range(2):
-    y = own(jax.device_put(stacked, jax.sharding.NamedSharding(mesh, P("d"))), x)
-np.testing.assert_allclose(y[1], 3 * (A @ np.asarray(x)), rtol=1e-5, atol=1e-5)
+    y = own(jax.device_put(stacked, NamedSharding(mesh, P("d"))), x)
+near(y[1], 3 * (A @ np.asarray(x)))
 print("right")
 """
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
@@ -317,6 +342,36 @@ print("right")
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
     )
     assert done.stdout.strip() == "right", done.stderr
+
+
+def test_a_process_may_end_before_its_results_are_there(tmp_path: Path) -> None:
+    """XLA's threads come to a call when Python is at its end, which they would wait for, and XLA for them."""
+    code = """
+import jax, jax.numpy as jnp, numpy as np, bitsparse.jax as bsj
+from scipy import sparse
+g = bsj.graph(sparse.random_array((3000, 3000), density=0.02, rng=np.random.default_rng(0), format="csr", dtype=np.float32))
+x = jnp.ones((3000, 64), jnp.float32)
+run = jax.jit(lambda x: bsj.spmm(g, jnp.tanh(x @ x.T @ x))).lower(x).compile()
+result = run(x)
+print("asked for")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == ("asked for", 0), done.stderr
+
+
+def test_self_loops_are_added_once_wherever_a_layer_is_traced() -> None:
+    """They become arrays, not constants of the function that was traced when they were asked for first."""
+    g, x = bsj.graph(adjacency()), normal(NODES, 3, dtype="float32")
+    kernel, ends = normal(3, 2, 2, dtype="float32"), normal(2, 2, dtype="float32")
+
+    def attended(x: Any) -> Any:
+        return layers.gat(g, x, (kernel, ends, ends, None)).sum()
+
+    jax.jit(jax.grad(bsj.tango(attended)))(x)
+    assert g.with_self_loops().is_concrete and g.with_self_loops() is g.with_self_loops()
+    near(jax.jit(jax.grad(attended))(x), jax.grad(attended)(x), 1e-5)
 
 
 # ---- memory and compilation
@@ -507,8 +562,6 @@ def test_wrong_arguments_fail_while_tracing() -> None:
 
 
 def test_layers_refuse_what_is_no_graph() -> None:
-    from bitsparse.jax import layers
-
     edges, x, kernel = np.array([[0, 1], [1, 0]]), normal(2, 3), jnp.ones((3, 4))
     for name, call in (
         ("spmm", lambda: layers.gcn(edges, x, kernel)),

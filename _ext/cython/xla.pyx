@@ -93,6 +93,7 @@ cdef extern from "drivers/xla.h" nogil:
         bs_name name
 
     void bs_xla_setup(bs_serve serve, bs_holds holds)
+    void bs_xla_end()
     void bs_xla_driver(bs_driver driver)
     void bs_launches_keep(bs_launches *launches)
     void bs_launches_drop(bs_launches *launches)
@@ -161,6 +162,12 @@ def setup(serves, holds) -> dict:
         "gpu": <size_t>bs_xla_on_gpu,
         "recorded": <size_t>bs_xla_recorded,
     }
+
+
+def end():
+    """Call Python no more, and wait until no call is there: for the end of the process, before Python's own."""
+    with nogil:
+        bs_xla_end()
 
 
 def large_pages(size_t address, size_t nbytes):

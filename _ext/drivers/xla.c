@@ -12,11 +12,14 @@
 static SRWLOCK lock = SRWLOCK_INIT;
 static void hold(void) { AcquireSRWLockExclusive(&lock); }
 static void leave(void) { ReleaseSRWLockExclusive(&lock); }
+static void nap(void) { Sleep(1); }
 #else
 #include <pthread.h>
+#include <time.h>
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void hold(void) { pthread_mutex_lock(&lock); }
 static void leave(void) { pthread_mutex_unlock(&lock); }
+static void nap(void) { nanosleep(&(struct timespec){0, 1000000}, NULL); }
 #endif
 
 enum { CHAINS = 1024, MESSAGE_BYTES = 4096, ALIGNMENT = 16 };
@@ -25,6 +28,7 @@ static bs_launches *table[CHAINS];
 static bs_driver driver;
 static bs_serve serve;
 static bs_holds holds;
+static size_t in_python; /* calls that wait for Python or are there */
 
 void bs_xla_setup(bs_serve of_python, bs_holds of_owners)
 {
@@ -32,6 +36,18 @@ void bs_xla_setup(bs_serve of_python, bs_holds of_owners)
     serve = of_python;
     holds = of_owners;
     leave();
+}
+
+void bs_xla_end(void)
+{
+    bs_xla_setup(NULL, NULL);
+    for (int empty = 0; !empty;) {
+        hold();
+        empty = in_python == 0;
+        leave();
+        if (!empty)
+            nap();
+    }
 }
 
 void bs_xla_driver(bs_driver functions)
@@ -216,12 +232,49 @@ static void *locate(const xla_frame *frame, bs_call *call)
     return error;
 }
 
+/* On the way to Python, if it is there. */
+static int enter(bs_serve *serves, bs_holds *asks)
+{
+    hold();
+    *serves = serve;
+    *asks = holds;
+    in_python += serve != NULL;
+    leave();
+    return *serves != NULL;
+}
+
+static void come_back(void)
+{
+    hold();
+    in_python--;
+    leave();
+}
+
 static void *by_python(const bs_call *call)
 {
     char message[MESSAGE_BYTES];
+    bs_serve serves;
+    bs_holds asks;
+    if (!enter(&serves, &asks))
+        return failed(call->frame->api, XLA_INTERNAL, "bitsparse.jax is not set up, or Python ends; import it, or wait for results");
     message[0] = '\0';
-    const int code = serve ? serve(call, message, sizeof message) : XLA_INTERNAL;
-    return code ? failed(call->frame->api, code, serve ? message : "bitsparse.jax is not set up; import it") : NULL;
+    const int code = serves(call, message, sizeof message);
+    come_back();
+    return code ? failed(call->frame->api, code, message) : NULL;
+}
+
+/* Whether the memory that launches were recorded for has the contents that it had. */
+static int still_holds(uint64_t owner)
+{
+    bs_serve serves;
+    bs_holds asks;
+    if (!owner)
+        return 1;
+    if (!enter(&serves, &asks))
+        return 0;
+    const int held = asks(owner);
+    come_back();
+    return held;
 }
 
 static void *handle(const xla_frame *frame, int on_gpu)
@@ -238,7 +291,7 @@ static void *handle(const xla_frame *frame, int on_gpu)
     bs_launches *found = on_gpu ? find(&call) : NULL;
     if (!found)
         return by_python(&call);
-    const int usable = frame->stage == XLA_EXECUTE ? fits(found, frame) && (!found->owner || holds(found->owner)) : 1;
+    const int usable = frame->stage == XLA_EXECUTE ? fits(found, frame) && still_holds(found->owner) : 1;
     for (size_t i = 0; usable && !error && frame->stage == XLA_EXECUTE && i < found->count; i++) {
         const int status = enqueue(&found->nodes[i], frame, call.stream);
         if (status)

@@ -186,6 +186,9 @@ typedef struct {
 } bs_driver;
 
 void bs_xla_setup(bs_serve serve, bs_holds holds);
+/* Call Python no more, and wait until nobody does: threads of XLA's that ask for it while it ends wait for ever, and XLA for them. The
+ * caller has let go of Python's lock. */
+void bs_xla_end(void);
 void bs_xla_driver(bs_driver driver);
 /* Find launches from now on, in front of others for the same call; and no longer, after which they are freed with the last call that
  * uses them. */

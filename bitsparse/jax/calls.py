@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from bitsparse import interop
 from bitsparse._ext import xla
-from bitsparse.jax import launches
+from bitsparse.jax import axes, launches
 from bitsparse.jax.tasks import HOST, Call, gpu_device, task_of
 from bitsparse.jax.ways import Name, Side, Ways
 
@@ -72,9 +73,12 @@ def call(function: str, ways: Ways | None, arrays: Sequence[Any], results: Seque
             jax.ffi.ffi_call(_TARGET, list(results))(*operands, call=text, digest=launches.digest(text, of_graph))
         )
 
+    operands = axes.alike(operands)
+    vary = frozenset[Any]() if not operands else axes.varying(operands[0])
+
     spaces = None if known is None else launches.spaces_of(_text(told, known), known.graph)
     if known is None or spaces is None:
-        return plain(*operands)
+        return [axes.varying_along(part, vary) for part in plain(*operands)]
 
     def recorded(*operands: Any) -> list[Any]:
         text = _text(told | {"spaces": spaces}, known)
@@ -82,7 +86,8 @@ def call(function: str, ways: Ways | None, arrays: Sequence[Any], results: Seque
         launches.keep(text, key, known.graph)
         return list(jax.ffi.ffi_call(_RECORDED, kinds)(*operands, call=text, digest=key)[: len(results)])
 
-    return list(jax.lax.platform_dependent(*operands, cuda=recorded, default=plain))
+    made = jax.lax.platform_dependent(*operands, cuda=recorded, default=plain)
+    return [axes.varying_along(part, vary) for part in made]
 
 
 def _text(told: dict[str, Any], known: Name | None) -> Text:
@@ -115,6 +120,8 @@ def _serve(
 
 #: Handlers are compiled code, which lives as long as the process.
 _HANDLERS = {name: jax.ffi.pycapsule(address) for name, address in xla.setup(_serve, launches.holds).items()}
+# A script may end before XLA has computed all that it was asked for.
+atexit.register(xla.end)
 jax.ffi.register_ffi_target(_TARGET, _HANDLERS["host"], platform="cpu")
 jax.ffi.register_ffi_target(_TARGET, _HANDLERS["gpu"], platform="CUDA")
 jax.ffi.register_ffi_target(_RECORDED, dict.fromkeys(("initialize", "execute"), _HANDLERS["recorded"]), platform="CUDA")

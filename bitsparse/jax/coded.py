@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from bitsparse._records import as_dict
 from bitsparse.jax import batches
 from bitsparse.jax import computing_codes as computing_codes  # registers what calls compute
+from bitsparse.jax.axes import alike
 from bitsparse.jax.bits import BitTensor, Settings, words_of
 from bitsparse.jax.calls import Kind, call
 from bitsparse.jax.operators import Options, not_differentiated
@@ -140,7 +141,7 @@ _linear.defvjp(
 
 def linear(x: Any, weight: Any, codes: tuple[Codes, Codes], coding: Coding, draws: Any) -> Any:
     """``x @ weight.T`` as a product of the codes of both; gradients are products with those of the gradient."""
-    return _linear(Options((coding, x.dtype, weight.dtype)), draws, x, weight, *codes)
+    return _linear(Options((coding, x.dtype, weight.dtype)), *alike((draws, x, weight, *codes)))
 
 
 @jax.custom_vjp
@@ -171,7 +172,7 @@ def scaled_rows(x: Any, factors: Any) -> Any:
 
 def spmm(ways: Ways, rows: Any, x: Any, codes: Codes, coding: Coding, draws: Any) -> Any:
     """Sums of codes of features times the factors of columns, and of gradients times those of rows; `ways` has both factors."""
-    return _spmm(Options((coding, x.shape, x.dtype)), draws, ways, rows, x, codes)
+    return _spmm(Options((coding, x.shape, x.dtype)), *alike((draws, ways, rows, x, codes)))
 
 
 @jax.custom_vjp
@@ -195,7 +196,7 @@ _scores.defvjp(
 
 def scores(x: Any, first: Any, second: Any, codes: Codes) -> tuple[Any, Any]:
     """Dot products of heads (N, H, D) with two vectors (H, D), in floats; codes are kept for the gradients by these."""
-    made: tuple[Any, Any] = _scores(codes, x, first, second)
+    made: tuple[Any, Any] = _scores(*alike((codes, x, first, second)))
     return made
 
 
@@ -236,4 +237,4 @@ def attention(
     draws: Any,
 ) -> Any:
     """Attention of heads (N, H, D) that gathers codes of features, and of the gradient; `how` is the slope and the dropout."""
-    return _attended(Options((coding, *how)), draws, ways, x, *ends, seed, codes)
+    return _attended(Options((coding, *how)), *alike((draws, ways, x, *ends, seed, codes)))

@@ -309,7 +309,10 @@ def _of_jax(array: Any) -> Any:
             f"graph: {array.size} numbers need 64-bit indices, which JAX holds after jax.config.update('jax_enable_x64', True) alone"
         )
     if isinstance(array, np.ndarray):
-        return jnp.array(array)  # a copy, as JAX's arrays do not change
+        with (
+            jax.ensure_compile_time_eval()
+        ):  # an array also where a function is traced, in which self loops are added for a layer
+            return jnp.array(array)  # a copy, as JAX's arrays do not change
     return interop.from_array(array, interop.JAX, "graph")
 
 

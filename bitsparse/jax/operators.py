@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from bitsparse.jax import batches
 from bitsparse.jax import computing as computing  # registers what calls compute
 from bitsparse.jax import preparing as preparing  # and what prepares them on a GPU
+from bitsparse.jax.axes import alike
 from bitsparse.jax.calls import Kind, call
 from bitsparse.jax.ways import Ways
 
@@ -61,7 +62,12 @@ def _folding(kept: tuple[int, ...], loops: Callable[[Options], bool] = lambda _:
 def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that is traced once for calls of a kind; what JAX keeps of it must not keep graphs that others close over."""
     jitted = jax.jit(function)
-    return lambda ways, *rest: (jitted if ways.known is None else function)(ways, *rest)
+
+    def called(*arguments: Any) -> Any:
+        ways, *rest = alike(arguments)
+        return (jitted if ways.known is None else function)(ways, *rest)
+
+    return called
 
 
 def not_differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,8 +94,8 @@ def first_gradient(
         not_differentiated(lambda *arrays: (function(*arrays), arrays)),
         not_differentiated(lambda arrays, by_result: gradient(*arrays, by_result)),
     )
-    made: Callable[..., Any] = jax.jit(differentiable) if jitted else differentiable
-    return made
+    made = jax.jit(differentiable) if jitted else differentiable
+    return lambda *arguments: made(*alike(arguments))
 
 
 def _once(
