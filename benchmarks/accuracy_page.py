@@ -35,13 +35,13 @@ same way.
 """
 _DEMO = """## A trained GCN in few bits
 
-`bitsparse demo --only accuracy --graph cora.npz --seeds 3` and its like: a GCN 2 x 16 is trained in full precision, then run in few bits,
+`bitsparse demo --only accuracy --graph cora.npz --seeds 10` and its like: a GCN 2 x 16 is trained in full precision, then run in few bits,
 calibrated without labels; means over the seeds and their standard deviation. digits is the graph that needs no file.
 """
 _NETWORKS = """## Eight networks in few bits
 
-`python examples/train_quantized.py --data FOLDER --bits 8 4 2`: trained with PyTorch for 200 epochs on row-normalised features, the state
-of the best validation accuracy; means over the seeds and, in brackets, the largest loss of a seed.
+`python examples/train_quantized.py --data FOLDER --bits 8 4 2 --seeds 10`: trained with PyTorch for 200 epochs on row-normalised
+features, the state of the best validation accuracy; means over the seeds and, in brackets, the largest loss of a seed.
 """
 _TITLES = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
 _Records = Iterable[dict[str, Any]]
