@@ -10,9 +10,8 @@ import jax
 def varying(part: Any) -> frozenset[Any]:
     """Axes of the mesh along which shards of an array differ; none outside ``shard_map``, and without its ``check_vma``."""
     kind: Any = jax.typeof(part)
-    found: frozenset[Any] = (
-        kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
-    )  # until JAX 0.9
+    in_parts = hasattr(kind, "manual_axis_type")  # as newer releases of JAX have it
+    found: frozenset[Any] = kind.manual_axis_type.varying if in_parts else kind.vma
     return found
 
 
@@ -27,5 +26,8 @@ def varying_along(part: Any, axes: frozenset[Any]) -> Any:
 
 def alike(parts: Any) -> Any:
     """A pytree whose arrays all vary along the axes that any of them varies along, as operands of foreign calls have to."""
-    axes: frozenset[Any] = frozenset().union(*map(varying, jax.tree.leaves(parts)))
+    leaves = jax.tree.leaves(parts)
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):  # as outside of all functions that are traced
+        return parts
+    axes: frozenset[Any] = frozenset().union(*map(varying, leaves))
     return jax.tree.map(lambda part: varying_along(part, axes), parts) if axes else parts
