@@ -340,8 +340,10 @@ def test_products_go_to_spmm(cls: type, monkeypatch: pytest.MonkeyPatch) -> None
     assert np.allclose(cls(a) @ x, a @ x)
     y = np.random.default_rng(0).random((3, a.shape[0])).astype(np.float32)
     assert np.allclose(y @ cls(a), y @ a)
+    row = y[0] @ cls(a)
+    assert row.shape == (a.shape[1],) and np.allclose(row, y[0] @ a)
     with pytest.raises(bs.ShapeError, match="left operand"):
-        y[0] @ cls(a)
+        y[None] @ cls(a)
 
 
 def test_numpy_never_densifies() -> None:

@@ -380,9 +380,9 @@ class SparseArray(Members, Exchange):
                 return sparse_product(self, other, swap=True)
         # x @ A = (A^T @ x^T)^T
         theirs, family = interop.as_array(other, "matmul", "the left operand")
-        if theirs.ndim != 2:
+        if theirs.ndim not in (1, 2):
             raise ShapeError(
-                f"matmul: the left operand has shape {theirs.shape}, but 2 dimensions are needed; pass x[None, :]"
+                f"matmul: the left operand has shape {theirs.shape}, but 1 or 2 dimensions are needed; reshape it"
             )
         if (there := interop.device_of(theirs)) != self.device:
             raise DeviceError(
