@@ -676,3 +676,29 @@ def test_a_new_array_of_the_same_class() -> None:
     bits = bs.FRDC(sample("bool"))
     bits |= bits[::-1]
     assert isinstance(bits, bs.FRDC)
+
+
+def test_conversions_take_the_options_that_scipy_gives_them() -> None:
+    dense = np.arange(12).reshape(3, 4) % 5
+    theirs = sp.csr_array(dense.astype(np.float32))
+    a = bs.TCTiledCSR(theirs)
+    assert a.astype(np.float32, copy=False) is a
+    assert not np.shares_memory(a.astype(np.float32).data, a.data)
+    assert a.astype(np.float64, casting="safe", copy=False).dtype == np.float64
+    for made in (lambda x: x.astype(np.int8, casting="safe"), lambda x: x.astype(np.float16, "no")):
+        with pytest.raises(TypeError):
+            made(theirs)
+        with pytest.raises(bs.DTypeError, match="astype: float32 does not become"):
+            made(a)
+    bits = bs.FRDC(theirs != 0)
+    assert bits.astype(np.int8, "unsafe", False).dtype == np.int8
+    for name in ("tocsr", "tocoo", "tocsc", "tobsr", "todia", "tolil", "todok"):
+        for array, of in ((a, dense), (bits, dense != 0)):
+            for copy in (True, False):
+                assert np.array_equal(getattr(array, name)(copy=copy).toarray(), of)
+    assert not np.shares_memory(a.tocsr().data, a.data) and not np.shares_memory(a.tocoo().data, a.data)
+    square = bs.TCTiledCSR(sp.eye_array(3, format="csr"))
+    assert not np.shares_memory(square.transpose(copy=True).data, square.data)
+    assert np.array_equal(a.transpose((1, 0)).toarray(), dense.T)
+    with pytest.raises(ValueError, match="transpose: axes must be"):
+        a.transpose((0, 1))

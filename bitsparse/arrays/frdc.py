@@ -153,9 +153,9 @@ class FRDC(SparseArray):
     tiles: Final[NDArray[np.uint16]] = read_only("_tiles", "Bits of the blocks.")
     nnz: Final[int] = read_only("_nnz", "Number of set bits.")
 
-    def astype(self, dtype: Any) -> TCTiledCSR:
+    def astype(self, dtype: Any, casting: str = "unsafe", copy: bool = True) -> TCTiledCSR:
         """The same array as a :class:`bitsparse.TCTiledCSR` with values of `dtype`, since bits hold none."""
-        return TCTiledCSR(self, index_dtype=self.index_dtype).astype(dtype)
+        return TCTiledCSR(self, index_dtype=self.index_dtype).astype(dtype, casting, copy)
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     @property

@@ -231,17 +231,17 @@ class SparseArray(Members, Exchange):
         """
         return *self._pattern, self._data
 
-    def tocsr(self) -> Any:
+    def tocsr(self, copy: bool = False) -> Any:
         """The array as :class:`scipy.sparse.csr_array`, scales applied. 16-bit floats become float32, which SciPy can hold.
 
-        On a GPU a :class:`cupyx.scipy.sparse.csr_matrix`, which holds booleans and floats only: integers of up to 16 bits and the ones
-        of a pattern become float32, wider integers float64.
+        It has memory of its own, whether a `copy` is asked for or not. On a GPU a :class:`cupyx.scipy.sparse.csr_matrix`, which holds
+        booleans and floats only: integers of up to 16 bits and the ones of a pattern become float32, wider integers float64.
         """
         with self._working():
             return sparse_convert.to_matrix(self)
 
-    def tocoo(self) -> Any:
-        """The array as :class:`scipy.sparse.coo_array`, scales applied; on a GPU as CuPy's, as :meth:`tocsr`."""
+    def tocoo(self, copy: bool = False) -> Any:
+        """The array as :class:`scipy.sparse.coo_array`, scales applied, a copy anyway; on a GPU as CuPy's, as :meth:`tocsr`."""
         with self._working():
             return self.tocsr().tocoo()
 
@@ -361,9 +361,11 @@ class SparseArray(Members, Exchange):
             return Transpose(None)
         return Transpose(self._of_pattern(replace(turned, values=None, family=self._family)))
 
-    def transpose(self) -> Self:
-        """:attr:`T`."""
-        return self.T
+    def transpose(self, axes: tuple[int, int] | None = None, copy: bool = False) -> Self:
+        """:attr:`T`, with `copy` in memory of its own; `axes` can be nothing else than (1, 0)."""
+        if axes is not None and tuple(axes) != (1, 0):
+            raise ValueError(f"transpose: axes must be (1, 0), the only transpose there is, got {axes}")
+        return self.T.copy() if copy else self.T
 
     def __copy__(self) -> Self:
         made = object.__new__(type(self))
@@ -381,9 +383,7 @@ class SparseArray(Members, Exchange):
         # x @ A = (A^T @ x^T)^T
         theirs, family = interop.as_array(other, "matmul", "the left operand")
         if theirs.ndim not in (1, 2):
-            raise ShapeError(
-                f"matmul: the left operand has shape {theirs.shape}, but 1 or 2 dimensions are needed; reshape it"
-            )
+            raise ShapeError(f"matmul: the left operand has shape {theirs.shape}, not 1 or 2 dimensions; reshape it")
         if (there := interop.device_of(theirs)) != self.device:
             raise DeviceError(
                 f"matmul: the left operand is on {there} but the right one on {self.device}; move one of them"

@@ -17,6 +17,7 @@ from bitsparse.arrays.sparse_base import TRANSLATIONS, SparseArray
 from bitsparse.arrays.sparse_forms import Wanted
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.backends.params import Translation
+from bitsparse.errors import DTypeError
 
 #: A row in its window is one bit of a 16-bit mask while translating.
 _TALLEST = 16
@@ -221,9 +222,19 @@ class TCTiledCSR(SparseArray):
             data = None if array is None else _shared(array.copy())
         return self._with(data=data, family=interop.common_family([self._family, family]))
 
-    def astype(self, dtype: Any) -> Self:
-        """The same array with values of `dtype`; a pattern gets ones."""
+    def astype(self, dtype: Any, casting: str = "unsafe", copy: bool = True) -> Self:
+        """The same array with values of `dtype`, as :meth:`numpy.ndarray.astype`; a pattern gets ones.
+
+        Without `copy` it is this array itself where the dtype is its own.
+        """
         wanted = _check.dtype("astype", dtype)
+        _check.choice("astype", "casting", casting, ("no", "equiv", "safe", "same_kind", "unsafe"))
+        if casting != "unsafe" and not np.can_cast(self.dtype, wanted, casting):  # type: ignore[arg-type]
+            raise DTypeError(
+                f"astype: {self.dtype} does not become {wanted} with casting={casting!r}; pass casting='unsafe'"
+            )
+        if not copy and self._data is not None and self._data.dtype == wanted:
+            return self
         with self._working():
             ones = interop.namespace(self._indices).ones
             data = ones(self.nnz, np.float32) if self._data is None else self._data

@@ -354,23 +354,23 @@ class Members(ReductionMembers):
                 on_cpu(self, "asformat", f"use A.get().asformat({format!r})")
             return self.tocsr().asformat(format)
 
-    def tocsc(self: Any) -> Any:
-        """The array in SciPy's format of columns; on a GPU CuPy's, as :meth:`tocsr`."""
+    def tocsc(self: Any, copy: bool = False) -> Any:
+        """The array in SciPy's format of columns; on a GPU CuPy's, as :meth:`tocsr`. It is a copy anyway."""
         return self.asformat("csc")
 
-    def tobsr(self: Any, blocksize: tuple[int, int] | None = None) -> Any:
-        """The array in SciPy's format of dense blocks; on the CPU."""
+    def tobsr(self: Any, blocksize: tuple[int, int] | None = None, copy: bool = True) -> Any:
+        """The array in SciPy's format of dense blocks; on the CPU. It is a copy anyway."""
         on_cpu(self, "tobsr", "use A.get().tobsr()")
         return self.tocsr().tobsr(blocksize=blocksize)
 
-    def todia(self: Any) -> Any:
-        """The array in SciPy's format of diagonals; on the CPU."""
+    def todia(self: Any, copy: bool = False) -> Any:
+        """The array in SciPy's format of diagonals; on the CPU. It is a copy anyway."""
         return self.asformat("dia")
 
-    def tolil(self: Any) -> Any:
-        """The array in SciPy's format of lists, whose elements can be set; on the CPU."""
+    def tolil(self: Any, copy: bool = False) -> Any:
+        """The array in SciPy's format of lists, whose elements can be set; on the CPU. It is a copy anyway."""
         return self.asformat("lil")
 
-    def todok(self: Any) -> Any:
-        """The array in SciPy's format of a dictionary; on the CPU."""
+    def todok(self: Any, copy: bool = False) -> Any:
+        """The array in SciPy's format of a dictionary; on the CPU. It is a copy anyway."""
         return self.asformat("dok")
