@@ -361,6 +361,42 @@ print("asked for")
     assert (done.stdout.strip(), done.returncode) == ("asked for", 0), done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_forked_process_ends_while_its_parent_computes(tmp_path: Path) -> None:
+    """It has none of XLA's threads, and so nobody to wait for."""
+    code = """
+import os, signal, sys, threading, time, jax.numpy as jnp, numpy as np, bitsparse.jax as bsj
+from bitsparse._ext import xla
+from bitsparse.jax import calls, launches
+entered, goes_on = threading.Event(), threading.Event()
+def serve(*given):
+    entered.set()
+    goes_on.wait()
+    calls._serve(*given)
+xla.setup(serve, launches.holds)
+g = bsj.graph(np.array([[0, 1], [1, 0]]))
+thread = threading.Thread(target=lambda: bsj.spmm(g, jnp.ones((2, 3))).block_until_ready())
+thread.start()
+entered.wait()
+child = os.fork()
+if not child:
+    sys.exit(0)
+for _ in range(600):
+    done, _ = os.waitpid(child, os.WNOHANG)
+    if done:
+        break
+    time.sleep(0.05)
+else:
+    os.kill(child, signal.SIGKILL)
+goes_on.set()
+thread.join()
+print("ended" if done else "hung")
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+    assert done.stdout.strip() == "ended", done.stderr
+
+
 def test_self_loops_are_added_once_wherever_a_layer_is_traced() -> None:
     """They become arrays, not constants of the function that was traced when they were asked for first."""
     g, x = bsj.graph(adjacency()), normal(NODES, 3, dtype="float32")

@@ -168,7 +168,7 @@ def csr_of(function: str, matrix: Any) -> Any:
             if index.size and not 0 <= int(index.min()) <= int(index.max()) < size:
                 raise ValueError(
                     f"{function}: {name}s of a coo_array of shape {matrix.shape} reach {int(index.min())}..{int(index.max())}; "
-                    f"the arrays are damaged or belong to another shape"
+                    f"the arrays are damaged or belong to another shape; rebuild it with theirs"
                 )
     elif kind in ("csc", "bsr"):
         _refuse_damaged(function, matrix, kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,11 +75,14 @@ def call(function: str, ways: Ways | None, arrays: Sequence[Any], results: Seque
         )
 
     operands = axes.alike(operands)
-    vary = frozenset[Any]() if not operands else axes.varying(operands[0])
+
+    def along(made: Sequence[Any]) -> list[Any]:
+        """Results that vary along the axes of a mesh that the operands vary along."""
+        return [axes.varying_along(part, axes.varying(operands[0])) for part in made] if operands else list(made)
 
     spaces = None if known is None else launches.spaces_of(_text(told, known), known.graph)
     if known is None or spaces is None:
-        return [axes.varying_along(part, vary) for part in plain(*operands)]
+        return along(plain(*operands))
 
     def recorded(*operands: Any) -> list[Any]:
         text = _text(told | {"spaces": spaces}, known)
@@ -86,8 +90,7 @@ def call(function: str, ways: Ways | None, arrays: Sequence[Any], results: Seque
         launches.keep(text, key, known.graph)
         return list(jax.ffi.ffi_call(_RECORDED, kinds)(*operands, call=text, digest=key)[: len(results)])
 
-    made = jax.lax.platform_dependent(*operands, cuda=recorded, default=plain)
-    return [axes.varying_along(part, vary) for part in made]
+    return along(jax.lax.platform_dependent(*operands, cuda=recorded, default=plain))
 
 
 def _text(told: dict[str, Any], known: Name | None) -> Text:
@@ -122,6 +125,8 @@ def _serve(
 _HANDLERS = {name: jax.ffi.pycapsule(address) for name, address in xla.setup(_serve, launches.holds).items()}
 # A script may end before XLA has computed all that it was asked for.
 atexit.register(xla.end)
+if hasattr(os, "register_at_fork"):  # a forked process has no threads of XLA's, for which it would wait
+    os.register_at_fork(after_in_child=lambda: atexit.unregister(xla.end))
 jax.ffi.register_ffi_target(_TARGET, _HANDLERS["host"], platform="cpu")
 jax.ffi.register_ffi_target(_TARGET, _HANDLERS["gpu"], platform="CUDA")
 jax.ffi.register_ffi_target(_RECORDED, dict.fromkeys(("initialize", "execute"), _HANDLERS["recorded"]), platform="CUDA")

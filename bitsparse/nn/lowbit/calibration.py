@@ -92,7 +92,7 @@ def grid_through(
     reference: Array,
     *,
     from_zero: bool = False,
-    then: Callable[[Array], Array] | None = None,
+    then: Callable[[Array], Array] = np.asarray,
 ) -> Grid:
     """Like :func:`uniform_grid`, but with the least error of ``apply(values)`` against ``reference`` after a per-column line.
 
@@ -104,12 +104,11 @@ def grid_through(
     if bits > 4:
         return step, low
     least, best_step, best_low = np.full(step.size, np.inf), step, low
-    wanted = reference if then is None else then(reference)
+    wanted = then(reference)
     for new_step, new_low in variants(step, low, values.std(axis=0), bits, from_zero):
         result = apply(new_step * nearest_codes(values, new_step, new_low, bits) + new_low)
         slope, shift = column_match(reference, result)
-        result = slope * result + shift
-        error = (((result if then is None else then(result)) - wanted) ** 2).sum(axis=0)
+        error = ((then(slope * result + shift) - wanted) ** 2).sum(axis=0)
         better = error < least
         least = np.where(better, error, least)
         best_step, best_low = np.where(better, new_step, best_step), np.where(better, new_low, best_low)

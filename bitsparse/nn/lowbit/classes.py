@@ -42,7 +42,7 @@ def match_classes(reference: Array, measured: Array, slope: Array, shift: Array)
     def cross_entropy(slope: Array, shift: Array) -> float:
         return -float((wanted * log_softmax(slope * measured + shift)).sum()) / count
 
-    least = cross_entropy(slope, shift)
+    at, least = np.arange(columns), cross_entropy(slope, shift)
     for _ in range(_STEPS):
         found = np.exp(log_softmax(slope * measured + shift))
         by_slope = found * measured
@@ -51,7 +51,6 @@ def match_classes(reference: Array, measured: Array, slope: Array, shift: Array)
         both = np.hstack([by_slope, found])
         hessian = -(both.T @ both)
         for i, j, values in ((0, 0, by_slope * measured), (0, 1, by_slope), (1, 0, by_slope), (1, 1, found)):
-            at = np.arange(columns)
             hessian[i * columns + at, j * columns + at] += values.sum(axis=0)
         # Nothing changes with a shift of all classes: the shortest of the equal steps.
         change = np.linalg.lstsq(hessian, gradient, rcond=1e-9)[0]
@@ -72,14 +71,14 @@ def grid_for_classes(values: Array, bits: int, apply: Callable[[Array], Array], 
 
     Column by column the grid that diverges least is taken, while the other columns stay as they are.
     """
-    step, low = (part.copy() for part in grid_through(values, bits, apply, np.exp(log_softmax(reference))))
+    wanted = np.exp(log_softmax(reference))
+    step, low = (part.copy() for part in grid_through(values, bits, apply, wanted))
     if not len(values) or values.shape[1] < 2:
         return step, low
-    wanted = np.exp(log_softmax(reference))
     received = apply(step * nearest_codes(values, step, low, bits) + low)
-    slope, shift = match_classes(reference, received, *column_match(reference, received))
     grids = [np.stack(parts) for parts in zip(*variants(step, low, values.std(axis=0), bits, False), strict=True)]
     for _ in range(_ROUNDS):
+        slope, shift = match_classes(reference, received, *column_match(reference, received))
         logits = slope * received + shift
         for j in range(len(step)):
             steps, lows = (part[:, j] for part in grids)
@@ -93,5 +92,4 @@ def grid_for_classes(values: Array, bits: int, apply: Callable[[Array], Array], 
             if best >= 0:
                 step[j], low[j], received[:, j] = steps[best], lows[best], tried[:, best]
                 logits[:, j] = candidates[:, best + 1]
-        slope, shift = match_classes(reference, received, *column_match(reference, received))
     return step, low

@@ -187,10 +187,8 @@ class Walk:
         """Bias, norm, activation and the grid of what comes out; ``measured`` is ``integers * factor + base``."""
         slope, shift = column_match(full, measured)
         scale, added = dense.norm
-        slope, shift = (
-            slope * scale,
-            (shift + (0 if dense.bias is None else dense.bias.astype(np.float64))) * scale + added,
-        )
+        bias = shift + (0 if dense.bias is None else dense.bias.astype(np.float64))
+        slope, shift = slope * scale, bias * scale + added
         self.full = dense.finish(full)
         bits = reader.bits
         if bits is None and self.bits[-1] <= _COARSE_BITS and dense.activation is None:
