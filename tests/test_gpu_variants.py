@@ -19,7 +19,7 @@ from bitsparse.ops.quantized.scaled import scaled_codes
 pytestmark = pytest.mark.gpu
 
 #: Kernels that prepare patterns run, as their results are looked at.
-PREPARING = ("sparse/", "csr/", "bits/", "spmm/tiles_build.cu", "spmm/windows_fill.cu")
+PREPARING = ("sparse/", "csr/", "bits/", "sampling/edges.cu", "spmm/tiles_build.cu", "spmm/windows_fill.cu")
 NODES = 640
 
 
