@@ -5,13 +5,15 @@
 struct MergeParams {
     const u64 *entries; // (parts, n_queries, room): key << 32 | row
     const int *counts;  // (parts, n_queries)
+    const u32 *limits;  // (n_queries): no answer has a larger key
     u32 *keys;          // (n_queries, k)
     long long *rows;
     long long n_queries;
-    int parts, k, room, sorted; // sorted: k, up to a power of two
+    int parts, k, room;
 };
 
 constexpr int kThreads = 256;
+constexpr int kHeld = 2048; // candidates of a query that are sorted in shared memory; k is half of it at most
 
 BS_INLINE int sum_of_block(int x, int *of_warps)
 {
@@ -27,34 +29,37 @@ BS_INLINE int sum_of_block(int x, int *of_warps)
     return sum;
 }
 
-// For each candidate of a query: body(entry).
-template <class Body> BS_INLINE void each_entry(const MergeParams &p, long long query, Body body)
+// For each candidate of a query that can be an answer: body(entry).
+template <class Body> BS_INLINE void each_entry(const MergeParams &p, long long query, u64 most, Body body)
 {
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    for (int part = warp; part < p.parts; part += kThreads / 32) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < p.parts * p.room; i += kThreads) {
+        const int part = i / p.room, place = i - part * p.room;
         const long long list = part * p.n_queries + query;
-        const int count = min(p.counts[list], p.room);
-        for (int i = lane; i < count; i += 32)
-            body(p.entries[list * p.room + i]);
+        if (place < p.counts[list]) {
+            const u64 entry = p.entries[list * p.room + place];
+            if (entry <= most)
+                body(entry);
+        }
     }
 }
 
-// One block a query. The k-th candidate is found bit by bit, those up to it are sorted.
+// One block a query. Where more candidates are left than can be held, the k-th is found bit by bit. Those up to it are sorted.
 extern "C" __global__ void __launch_bounds__(kThreads) merge_parts(const MergeParams p)
 {
-    __shared__ u64 chosen[1024];
+    __shared__ u64 chosen[kHeld];
     __shared__ int of_warps[kThreads / 32], n_chosen;
     const long long query = blockIdx.x;
+    u64 most = (u64)p.limits[query] << 32 | 0xffffffffu;
     int mine = 0;
-    each_entry(p, query, [&](u64) { mine++; });
-    const int total = sum_of_block(mine, of_warps);
-    u64 last = ~0ull;
-    if (total > p.k) {
+    each_entry(p, query, most, [&](u64) { mine++; });
+    int total = sum_of_block(mine, of_warps);
+    if (total > kHeld) {
         u64 known = 0;
         int need = p.k;
         for (int bit = 63; bit >= 0; bit--) {
             mine = 0;
-            each_entry(p, query, [&](u64 e) { mine += e >> bit == known >> bit; });
+            each_entry(p, query, most, [&](u64 e) { mine += e >> bit == known >> bit; });
             const int zeros = sum_of_block(mine, of_warps);
             if (zeros == need) {
                 known |= (1ull << bit) - 1;
@@ -65,23 +70,23 @@ extern "C" __global__ void __launch_bounds__(kThreads) merge_parts(const MergePa
                 known |= 1ull << bit;
             }
         }
-        last = known;
+        most = known, total = p.k;
     }
+    int size = 2;
+    while (size < total)
+        size <<= 1;
     if (threadIdx.x == 0)
         n_chosen = 0;
-    for (int i = threadIdx.x; i < p.sorted; i += kThreads)
+    for (int i = threadIdx.x; i < size; i += kThreads)
         chosen[i] = ~0ull;
     __syncthreads();
-    each_entry(p, query, [&](u64 e) {
-        if (e <= last)
-            chosen[atomicAdd(&n_chosen, 1)] = e;
-    });
+    each_entry(p, query, most, [&](u64 e) { chosen[atomicAdd(&n_chosen, 1)] = e; });
     __syncthreads();
-    for (int size = 2; size <= p.sorted; size <<= 1)
-        for (int stride = size >> 1; stride; stride >>= 1) {
-            for (int i = threadIdx.x; i < p.sorted; i += kThreads) {
+    for (int run = 2; run <= size; run <<= 1)
+        for (int stride = run >> 1; stride; stride >>= 1) {
+            for (int i = threadIdx.x; i < size; i += kThreads) {
                 const int other = i ^ stride;
-                if (other > i && (chosen[i] > chosen[other]) == !(i & size)) {
+                if (other > i && (chosen[i] > chosen[other]) == !(i & run)) {
                     const u64 x = chosen[i];
                     chosen[i] = chosen[other];
                     chosen[other] = x;
@@ -90,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) merge_parts(const MergePa
             __syncthreads();
         }
     for (int i = threadIdx.x; i < p.k; i += kThreads) {
-        const bool there = i < n_chosen;
+        const bool there = i < total;
         p.keys[query * p.k + i] = there ? (u32)(chosen[i] >> 32) : BS_FARTHEST;
         p.rows[query * p.k + i] = there ? (long long)(u32)chosen[i] : -1;
     }

@@ -120,11 +120,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) search_mma(const __gri
 #pragma unroll 1
         for (int i = 0; i < BS_STAGES - 1; i++)
             next.copy_next();
-        scanner.begin(unit.part, row0);
+        scanner.begin(unit.part, row0, unit.first * kColumns);
         int stage = 0;
         for (int tile = unit.first; tile < unit.end; tile++) {
-            if (active && (tile & 7) == 0)
+            if (active && tile % kTiles == 0) {
+                scanner.next_queue(tile * kColumns);
                 scanner.poll();
+            }
 #pragma unroll
             for (int i = 0; i < 64; i++)
                 acc[i >> 5][i & 31] = 0;
@@ -156,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) search_mma(const __gri
             }
             if (!active)
                 continue;
-            if ((tile & 7) == 0)
+            if (tile % kTiles == 0)
                 scanner.take_polled();
             const u32 terms = rows + kBytesRows + (lane & 3) * 8;
             scanner.scan<8>(acc, tile * kColumns, [=](int j) { return load_shared_pair(terms + j * 32); });

@@ -2,9 +2,10 @@
 //
 // A warp owns 16 queries (BS_MI times), whole rows of the tile of counts: what a row has found is its warp's alone. A count is compared
 // with what its row must have by one or two instructions, 16 of a thread together, with a test that lets too many pass but never too few.
-// What passes goes into a queue in shared memory; when the tile is through, it is tested exactly, 32 counts at a time. A row has room for a
-// few more candidates than k in global memory: when they fill it, the k best stay and the worst of them makes the test harder, here and,
-// through `limits`, in the other parts of the database.
+// What passes goes into a queue in shared memory, which is tested exactly, 32 counts at a time, when much is in it or after eight tiles: the
+// ones of its rows come from memory, and a warp that waits for them keeps its warpgroup waiting. A row has room for a few more candidates
+// than k in global memory: when they fill it, the k best stay and the worst of them makes the test harder, here and, through `limits`, in
+// the other parts of the database.
 //
 // Compile-time: BS_JACCARD (counts are compared by fractions of the rows' ones, else by halves of them), BS_PAIRS (one test for all, and
 // what passes is a pair).
@@ -21,7 +22,15 @@
 // In the place of the ones of a row that is not to be found.
 constexpr int kExcluded = 1 << 20;
 constexpr int kQueue = 768; // of a warp; a group of counts takes up to 512
+#ifdef BS_PAIRS
+constexpr int kLinger = 0;
+#else
+constexpr int kLinger = 64; // what is queued beyond this is tested behind its tile
+#endif
+constexpr int kTiles = 8; // after so many tiles at most
 constexpr int kGroup = 4; // blocks of 8 columns that are tested together
+// An entry of the queue: count << kCountShift | query of the warp << kRowShift | column behind the first one of the queue.
+constexpr int kRowShift = BS_MI == 1 ? 11 : 10, kCountShift = 15;
 
 struct ScanParams {
     const u32 *queries, *database; // rows of `width` words
@@ -76,7 +85,7 @@ struct Row {
 
 struct WarpMemory {
     Row rows[16 * BS_MI];
-    u32 queue[kQueue]; // count << 14 | row << 9 | column
+    u32 queue[kQueue];
     int queued;
 };
 
@@ -87,20 +96,21 @@ struct Scanner {
     const ScanParams &g;
     WarpMemory &m;
     int part, row0; // the warp's first query
+    int queue_column; // the queue's first column
     Quick quick[BS_MI][2];
     float share[BS_MI][2];
     u32 polled;
 
     __device__ __forceinline__ Scanner(const ScanParams &params, WarpMemory &memory)
-        : g(params), m(memory), part(0), row0(0), polled(BS_FARTHEST)
+        : g(params), m(memory), part(0), row0(0), queue_column(0), polled(BS_FARTHEST)
     {
     }
 
     __device__ __forceinline__ u64 *entries_of(int i) const { return g.entries + ((long long)part * g.n_queries + row0 + i) * g.room; }
 
-    __device__ __forceinline__ void begin(int at_part, int first_row)
+    __device__ __forceinline__ void begin(int at_part, int first_row, int column)
     {
-        part = at_part, row0 = first_row;
+        part = at_part, row0 = first_row, queue_column = column;
         __syncwarp();
         if (lane_id() < 16 * BS_MI) {
             Row row;
@@ -112,6 +122,10 @@ struct Scanner {
             row.test.weight = g.weight, row.test.share = g.share, row.test.bound = g.share * (long long)row.ones + g.bound;
 #else
             row.test.weight = row.test.share = 0, row.test.bound = 0;
+            if (row.valid)
+                row.key = __ldcg(g.limits + row0 + lane_id());
+            if (row.key != BS_FARTHEST)
+                row.test = bs_nearer_than(kJaccard, row.key, row.ones, 1);
 #endif
             m.rows[lane_id()] = row;
         }
@@ -169,16 +183,38 @@ struct Scanner {
 #endif
     }
 
-    // The k best of a full row stay: their last one is found bit by bit.
+    // The k best of a full row stay: their last one is found bit by bit, in registers where a lane holds few.
     __device__ __forceinline__ void tighten(int i)
     {
+        const int n = min(m.rows[i].count, g.room);
+        if (n <= 64)
+            tighten_held<2>(i, n);
+        else if (n <= 160)
+            tighten_held<5>(i, n);
+        else
+            tighten_held<0>(i, n);
+    }
+
+    // `held` candidates of each lane, or none: they are read again from memory.
+    template <int held> __device__ __forceinline__ void tighten_held(int i, int n)
+    {
         u64 *const entries = entries_of(i);
-        const int n = min(m.rows[i].count, g.room), lane = lane_id();
-        u64 any = 0, all = ~0ull;
-        for (int j = lane; j < n; j += 32) {
-            const u64 e = __ldcg(entries + j);
-            any |= e, all &= e;
+        const int lane = lane_id(), rounds = held ? held : (n + 31) / 32;
+        u64 mine[held ? held : 1];
+        if (held) {
+#pragma unroll
+            for (int r = 0; r < held; r++)
+                mine[r] = 32 * r + lane < n ? __ldcg(entries + 32 * r + lane) : 0;
         }
+        // Those of this lane: body(entry).
+        const auto each = [&](auto body) {
+#pragma unroll held ? held : 1
+            for (int r = 0; r < rounds; r++)
+                if (32 * r + lane < n)
+                    body(held ? mine[held ? r : 0] : __ldcg(entries + 32 * r + lane));
+        };
+        u64 any = 0, all = ~0ull;
+        each([&](u64 e) { any |= e, all &= e; });
 #pragma unroll
         for (int by = 16; by; by >>= 1)
             any |= shuffled(any, by), all &= shuffled(all, by);
@@ -188,8 +224,7 @@ struct Scanner {
             const int bit = 63 - __clzll(differing);
             const u64 one = 1ull << bit;
             int zeros = 0;
-            for (int j = lane; j < n; j += 32)
-                zeros += __ldcg(entries + j) >> bit == known >> bit;
+            each([&](u64 e) { zeros += e >> bit == known >> bit; });
             zeros = __reduce_add_sync(0xffffffffu, zeros);
             differing &= ~one;
             if (zeros >= need) {
@@ -206,9 +241,11 @@ struct Scanner {
         const u64 last = known | below;
         int kept = 0;
         u64 worst = 0;
-        for (int j = 0; j < n; j += 32) {
-            const u64 e = j + lane < n ? __ldcg(entries + j + lane) : ~0ull;
-            const bool stays = j + lane < n && e <= last;
+#pragma unroll held ? held : 1
+        for (int r = 0; r < rounds; r++) {
+            const bool there = 32 * r + lane < n;
+            const u64 e = held ? mine[held ? r : 0] : there ? __ldcg(entries + 32 * r + lane) : 0;
+            const bool stays = there && e <= last;
             const u32 these = __ballot_sync(0xffffffffu, stays);
             if (stays) {
                 entries[kept + __popc(these & ((1u << lane) - 1u))] = e;
@@ -236,14 +273,15 @@ struct Scanner {
         __syncwarp();
     }
 
-    __device__ __forceinline__ void drain(int column0)
+    __device__ __forceinline__ void drain()
     {
         const int lane = lane_id(), queued = m.queued;
 #pragma unroll 1
         for (int at = 0; at < queued; at += 32) {
             bool pending = at + lane < queued;
             const u32 code = pending ? m.queue[at + lane] : 0;
-            const int i = (code >> 9) & 31, count = (int)(code >> 14), row = column0 + (int)(code & 511u);
+            const int i = (code >> kRowShift) & (16 * BS_MI - 1), count = (int)(code >> kCountShift);
+            const int row = queue_column + (int)(code & ((1u << kRowShift) - 1u));
             const int ones = pending && row < g.n ? __ldg(g.ones + row) : -1;
             pending = pending && ones >= 0;
 #ifdef BS_PAIRS
@@ -286,6 +324,16 @@ struct Scanner {
         refresh();
     }
 
+    // Tests what is queued; the next tile begins with a column. To be called every kTiles tiles at least.
+    __device__ __forceinline__ void next_queue(int column)
+    {
+        if (kLinger && m.queued) {
+            drain();
+            settle();
+        }
+        queue_column = column;
+    }
+
     // Behind a tile, of equal keys only higher rows can come, and these are not wanted.
     __device__ __forceinline__ void settle()
     {
@@ -305,7 +353,7 @@ struct Scanner {
 
     // What passes of 16 counts of each lane goes into the queue, which has room for all of them.
     template <int blocks, class Term>
-    __device__ __forceinline__ void push(const int (&acc)[4 * blocks], int i, int group, Term term)
+    __device__ __forceinline__ void push(const int (&acc)[4 * blocks], int i, int group, int behind, Term term)
     {
         u32 passing = 0;
 #pragma unroll
@@ -318,14 +366,14 @@ struct Scanner {
         }
         if (passing) {
             int place = atomicAdd(&m.queued, __popc(passing));
-            const u32 here = (u32)(16 * i + (lane_id() >> 2)) << 9 | (u32)(8 * kGroup * group + 2 * (lane_id() & 3));
+            const u32 here = (u32)(16 * i + (lane_id() >> 2)) << kRowShift | (u32)(behind + 8 * kGroup * group + 2 * (lane_id() & 3));
 #pragma unroll
             for (int j = 0; j < kGroup; j++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     if (passing >> (4 * j + e) & 1)
                         m.queue[place++] =
-                            ((u32)acc[4 * (group * kGroup + j) + e] << 14) + here + ((u32)(8 * (e >> 1)) << 9) + 8 * j + (e & 1);
+                            ((u32)acc[4 * (group * kGroup + j) + e] << kCountShift) + here + ((u32)(8 * (e >> 1)) << kRowShift) + 8 * j + (e & 1);
         }
         __syncwarp();
     }
@@ -360,10 +408,10 @@ struct Scanner {
             passes |= most[i][0] >= quick[i][0] || most[i][1] >= quick[i][1];
         if (!__any_sync(0xffffffffu, passes))
             return;
-        int from = 0;
+        int from = 0, queued = m.queued;
+        bool drained = false;
         do {
             int next = kGroups;
-            int queued = 0;
 #pragma unroll
             for (int f = 0; f < kGroups; f++) {
                 const int i = f % BS_MI, group = f / BS_MI;
@@ -374,19 +422,24 @@ struct Scanner {
                 if (queued > kQueue - 512) {
                     next = f;
                 } else {
-                    push<blocks>(acc[i], i, group, term);
+                    push<blocks>(acc[i], i, group, column0 - queue_column, term);
                     queued = m.queued; // before the next vote, behind which others may add to it
                 }
             }
-            if (queued)
-                drain(column0);
+            if (next < kGroups || queued > kLinger) {
+                drain();
+                drained = true;
+                queued = 0;
+            }
             from = next;
         } while (from < kGroups);
-        settle();
+        if (drained)
+            settle();
     }
 
     __device__ __forceinline__ void end()
     {
+        next_queue(0);
 #ifndef BS_PAIRS
         if (lane_id() < 16 * BS_MI && m.rows[lane_id()].valid)
             g.counts[(long long)part * g.n_queries + row0 + lane_id()] = m.rows[lane_id()].count;

@@ -155,7 +155,7 @@ struct Consumer {
             const Unit unit = unit_of(g, index);
             const int row0 = unit.q_tile * kRows + warp * 16;
             const bool active = unit.q_tile * kRows + (warp & 4) * 16 < g.n_queries; // the whole warpgroup
-            scanner.begin(unit.part, row0);
+            scanner.begin(unit.part, row0, unit.first * kColumns);
 #ifdef BS_RESIDENT
             barrier_wait(b.queries_full, queries_phase);
             queries_phase ^= 1;
@@ -170,10 +170,12 @@ struct Consumer {
                     }
                     continue;
                 }
-                if ((tile & 7) == 0)
+                if (tile % kTiles == 0) {
+                    scanner.next_queue(tile * kColumns);
                     scanner.poll();
+                }
                 const int held = multiply(base, tiles, blocks);
-                if ((tile & 7) == 0)
+                if (tile % kTiles == 0)
                     scanner.take_polled();
                 // Terms lie as the 128-byte swizzle puts them: column 8 j + 2 t in row j / 4, chunk 2 (j % 4) + t / 2.
                 const u32 terms = tiles + held * kBytesStage + kBytesRows + (lane & 1) * 8, half = (lane & 2) << 3;

@@ -118,8 +118,7 @@ class Search:
         self._scan.launch()
         g, k = self._scan.fields, self._k
         keys, rows = self._keys[start : start + count], found[start : start + count]
-        power = 1 << (k - 1).bit_length()
-        params = MergeParams(g.entries, g.counts, keys.data.ptr, rows.data.ptr, count, g.parts, k, g.room, power)
+        params = MergeParams(g.entries, g.counts, g.limits, keys.data.ptr, rows.data.ptr, count, g.parts, k, g.room)
         self._merge.launch(count, _THREADS, params)()
 
     def explain(self) -> tuple[str, ...]:
