@@ -316,9 +316,9 @@ def test_launches_and_waits_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
         "find_entries": lambda: gpu().diagonal(*device, shape, 0),
         "shift_starts": lambda: gpu().row_range(device[0], 2, 5),
         "gather_items": lambda: gpu().gather(device[2], device[1]),
-        "count_rows copy_rows": lambda: gpu().take_columns(*device, 1, 3),
-        "count_kept copy_kept": lambda: gpu().keep(*device, device[2] > 0),
-        "count_merged fill_merged": lambda: gpu("sparse.merge").merge(device, device, "add", np.float32),
+        "count_rows start_rows copy_rows": lambda: gpu().take_columns(*device, 1, 3),
+        "count_kept start_rows copy_kept": lambda: gpu().keep(*device, device[2] > 0),
+        "count_merged start_rows fill_merged": lambda: gpu("sparse.merge").merge(device, device, "add", np.float32),
     }
     for names, call in calls.items():
         launched.clear()

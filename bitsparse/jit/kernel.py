@@ -244,18 +244,23 @@ class Kernel:
         dependent : bool
             Let the kernel start before the one in front of it ends; only for kernels that execute ``griddepcontrol.wait``.
         """
-        if shared > self._shared:
-            self.raw.max_dynamic_shared_size_bytes = shared
-            self._shared = shared
+        self._allow(shared)
         whole = (grid, 1, 1) if isinstance(grid, int) else grid
         return Launch(self, whole, (threads, shared), params, cluster, dependent)
 
-    def run(self, blocks: int, threads: int, params: ctypes.Structure) -> None:
+    def _allow(self, shared: int) -> None:
+        if shared > self._shared:
+            self.raw.max_dynamic_shared_size_bytes = shared
+            self._shared = shared
+
+    def run(self, blocks: int, threads: int, params: ctypes.Structure, shared: int = 0) -> None:
         """Enqueue one launch on CuPy's current stream: what preparing a :class:`Launch` costs is more than a small kernel takes."""
         if recorder() is not None:
-            self.launch(blocks, threads, params)()
+            self.launch(blocks, threads, params, shared=shared)()
             return
+        self._allow(shared)
         once = _once
+        once.config.shared = shared
         once.grid[0], once.block[0], once.arguments[0] = blocks, threads, ctypes.addressof(params)
         once.config.stream = self._stream().ptr
         status = _launcher()(once.config_address, self.function, once.arguments_address)

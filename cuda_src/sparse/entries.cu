@@ -1,7 +1,6 @@
 // Entries of canonical CSR arrays: picked, kept, found and summed. What must be allocated in its size is counted first, a place a row, and
-// the host turns the counts into starts. Values are moved as `words` words of `unit` bytes, whatever they mean; NULL where there are none.
-#include "csr/groups.cuh"
-#include "sparse/build.cuh"
+// the counts are turned into starts (starts.cu). Values are moved as `words` words of `unit` bytes, whatever they mean; NULL where there are none.
+#include "sparse/groups.cuh"
 
 struct EntryParams {
     const Index *indptr, *indices;
@@ -10,45 +9,18 @@ struct EntryParams {
     const void *values;
     const Index *order; // of the items that are gathered
     Index *firsts;      // where what is copied of each row begins
-    i64 *counts;        // of each row one place on, and zero in front
-    const i64 *starts;  // the sums of these counts
-    Index *row_starts, *columns; // the result
+    Index *starts;      // counts of rows one place on, then where the rows of the result start
+    Index *columns;     // the result
     void *out;
-    i64 *places;           // of elements, -1 where there is none
+    i64 *places; // of elements, -1 where there is none
+    i64 *absent; // not zero once a row that is named is not there
     i64 count, first, low, high; // of rows, items or elements; the first row of a range; the range of columns, or where a diagonal begins
+    i64 height;                  // rows of the array
     int lanes, unit, words;
 };
 
-// Lanes that share a row: this thread's group among all groups, its place there, and the group's place in its warp.
-struct Group {
-    int lanes, lane, shift;
-    u32 mask;
-    i64 first, step;
-};
-
-BS_INLINE Group group_of(int lanes) // a power of two
-{
-    const int lane = threadIdx.x & (lanes - 1), shift = 31 - __clz(lanes);
-    return {lanes,
-            lane,
-            (int)threadIdx.x & 31 & -lanes,
-            group_mask(lanes),
-            ((i64)blockIdx.x * BS_THREADS + threadIdx.x) >> shift,
-            ((i64)gridDim.x * BS_THREADS) >> shift};
-}
-
 BS_INLINE i64 first_item() { return (i64)blockIdx.x * BS_THREADS + threadIdx.x; }
 BS_INLINE i64 item_step() { return (i64)gridDim.x * BS_THREADS; }
-
-// Where a row of the result ends, as an index.
-BS_INLINE void store_start(const EntryParams &p, const Group &g, i64 row, i64 end)
-{
-    if (g.lane)
-        return;
-    p.row_starts[row + 1] = (Index)end;
-    if (row == 0)
-        p.row_starts[0] = 0;
-}
 
 // task(word) with an integer of `unit` bytes.
 template <class Task> BS_INLINE void by_unit(int unit, Task task)
@@ -101,21 +73,25 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) find_entries(const Entr
 }
 
 // -- rows and columns ---------------------------------------------------------------------------------------------------------------
-// Of the rows from `first` on, or of those that are named: where each begins and how many entries it has; with `high`, of the columns
-// from `low` to there only.
+// Of all rows, or of those that are named, from the end where a number is negative: where each begins and how many entries it has; with
+// `high`, of the columns from `low` to there only.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) count_rows(const EntryParams p)
 {
-    if (first_item() == 0)
-        p.counts[0] = 0;
     for (i64 i = first_item(); i < p.count; i += item_step()) {
-        const i64 row = p.rows ? p.rows[i] : i;
+        i64 row = p.rows ? p.rows[i] : i;
+        row += row < 0 ? p.height : 0;
+        if (row < 0 || row >= p.height) {
+            *p.absent = 1;
+            p.starts[i + 1] = 0;
+            continue;
+        }
         i64 from = p.indptr[row], to = p.indptr[row + 1];
         if (p.high >= 0) {
             from = first_from(p.indices, from, to, p.low);
             to = first_from(p.indices, from, to, p.high);
         }
         p.firsts[i] = (Index)from;
-        p.counts[i + 1] = to - from;
+        p.starts[i + 1] = (Index)(to - from);
     }
 }
 
@@ -125,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) copy_rows(const EntryPa
     const Group g = group_of(p.lanes);
     for (i64 i = g.first; i < p.count; i += g.step) {
         const i64 to = p.starts[i], size = p.starts[i + 1] - to, from = p.firsts[i];
-        store_start(p, g, i, to + size);
+#pragma unroll 4
         for (i64 e = g.lane; e < size; e += g.lanes)
             p.columns[to + e] = (Index)(p.indices[from + e] - p.low);
         if (p.values)
@@ -133,6 +109,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) copy_rows(const EntryPa
                 typedef decltype(word) Word;
                 const Word *values = (const Word *)p.values + from * p.words;
                 Word *out = (Word *)p.out + to * p.words;
+#pragma unroll 4
                 for (i64 w = g.lane; w < size * p.words; w += g.lanes)
                     out[w] = values[w];
             });
@@ -144,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) shift_starts(const Entr
 {
     const Index before = p.indptr[p.first];
     for (i64 i = first_item(); i < p.count; i += item_step())
-        p.row_starts[i] = p.indptr[p.first + i] - before;
+        p.starts[i] = p.indptr[p.first + i] - before;
     if (first_item() < 2)
         p.places[first_item()] = p.indptr[p.first + (first_item() ? p.count - 1 : 0)];
 }
@@ -153,8 +130,6 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) shift_starts(const Entr
 extern "C" __global__ void __launch_bounds__(BS_THREADS) count_kept(const EntryParams p)
 {
     const Group g = group_of(p.lanes);
-    if (first_item() == 0)
-        p.counts[0] = 0;
     for (i64 row = g.first; row < p.count; row += g.step) {
         const i64 end = p.indptr[row + 1];
         i64 kept = 0;
@@ -163,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) count_kept(const EntryP
         for (int step = g.lanes / 2; step; step >>= 1)
             kept += __shfl_xor_sync(g.mask, kept, step);
         if (g.lane == 0)
-            p.counts[row + 1] = kept;
+            p.starts[row + 1] = (Index)kept;
     }
 }
 
@@ -173,12 +148,11 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) copy_kept(const EntryPa
     for (i64 row = g.first; row < p.count; row += g.step) {
         const i64 end = p.indptr[row + 1];
         i64 to = p.starts[row];
-        store_start(p, g, row, p.starts[row + 1]);
         for (i64 from = p.indptr[row]; from < end; from += g.lanes) {
             const i64 e = from + g.lane;
             const bool kept = e < end && p.mask[e];
-            const u32 votes = (__ballot_sync(g.mask, kept) & g.mask) >> g.shift;
-            const i64 place = to + __popc(votes & ((1u << g.lane) - 1u));
+            const u32 votes = votes_of(g, kept);
+            const i64 place = to + __popc(in_front(votes, g.lane));
             to += __popc(votes);
             if (!kept)
                 continue;

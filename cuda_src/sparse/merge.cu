@@ -1,9 +1,9 @@
 // An operation of two canonical CSR arrays, element by element: entries of either, without those that come to zero. A group of lanes has a
-// row. It goes along the merged row in tiles; each lane finds by bisection where its part of a tile begins (merge path), and what it keeps
-// is laid side by side in shared memory and stored together. The entries are counted first, with their values, then written in memory of
-// the right size. Floor: reading both arrays twice and writing the result.
-#include "csr/groups.cuh"
-#include "sparse/build.cuh"
+// row. It goes along both rows in windows of an entry a lane: up to the smaller one of their last columns, each entry's place follows from
+// its rank in the other window, which is found by bisection among the lanes. Where two windows of both rows are alike nothing has to be
+// looked for. The entries are counted first, with their values, then written in memory of the right size. Floor: reading both arrays twice
+// and writing the result.
+#include "sparse/groups.cuh"
 
 // BS_KIND: integers of 1, 2, 4 or 8 bytes, not signed (even) or signed (odd), float32, float64. Booleans are bytes of 0 and 1.
 #if BS_KIND == 0
@@ -31,9 +31,8 @@ typedef double Value;
 struct MergeParams {
     const Index *left, *left_columns, *right, *right_columns;
     const void *left_values, *right_values; // NULL: every entry is 1
-    i64 *counts;                            // of each row one place on, and zero in front
-    const i64 *starts;                      // the sums of these counts
-    Index *row_starts, *columns;            // the result
+    Index *starts;                          // counts of rows one place on, then where they start
+    Index *columns;                         // the result
     void *values;                           // of comparisons booleans
     i64 rows;
     int lanes, operation;
@@ -41,8 +40,14 @@ struct MergeParams {
 
 enum { BS_ADD, BS_SUBTRACT, BS_MULTIPLY, BS_MAXIMUM, BS_MINIMUM, BS_LESS, BS_GREATER, BS_NOT_EQUAL };
 
-// Merged entries of a lane in a tile.
-#define BS_PART 4
+// Places in a row, and a bit beyond; and a column beyond all.
+#ifdef BS_LARGE
+typedef i64 Place;
+#define BS_BEYOND 0x7fffffffffffffffll
+#else
+typedef u32 Place;
+#define BS_BEYOND 0x7fffffff
+#endif
 
 // As SciPy computes it: NaN goes through a maximum only from the left. Integers wrap.
 BS_INLINE Value combined(int operation, Value a, Value b)
@@ -59,152 +64,124 @@ BS_INLINE Value combined(int operation, Value a, Value b)
     }
 }
 
+// A row of one array.
 struct Row {
-    const Index *left, *right;
-    const Value *left_values, *right_values;
-    i64 left_size, right_size;
+    const Index *columns;
+    const Value *values;
+    Place size;
 };
 
-BS_INLINE Row row_at(const MergeParams &p, i64 row)
+// An entry of it; there is none beyond its end.
+struct Entry {
+    Index column;
+    Value value;
+};
+
+BS_INLINE Row row_at(const Index *starts, const Index *columns, const void *values, i64 row)
 {
-    const i64 a = p.left[row], b = p.right[row];
-    return {p.left_columns + a,
-            p.right_columns + b,
-            p.left_values ? (const Value *)p.left_values + a : nullptr,
-            p.right_values ? (const Value *)p.right_values + b : nullptr,
-            p.left[row + 1] - a,
-            p.right[row + 1] - b};
+    const Index from = starts[row];
+    return {columns + from, values ? (const Value *)values + from : nullptr, (Place)(starts[row + 1] - from)};
 }
 
-// How many of the first `place` merged entries are the left row's, if that is between `low` and `high`; of equal columns the left comes first.
-BS_INLINE i64 split(const Row &r, i64 place, i64 low, i64 high)
+BS_INLINE Value value_at(const Row &r, Place place) { return r.values ? r.values[place] : (Value)1; }
+
+BS_INLINE Entry entry_at(const Row &r, Place place)
 {
-    low = max(low, place - r.right_size);
-    high = min(high, min(place, r.left_size));
-    while (low < high) {
-        const i64 middle = low + (high - low) / 2;
-        if (r.left[middle] <= r.right[place - 1 - middle])
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    if (place >= r.size)
+        return {BS_BEYOND, (Value)0};
+    return {r.columns[place], value_at(r, place)};
 }
 
-// The kept ones of the merged entries from `place` to `end`, of which `i` before are the left row's; the number for `end` is the result.
-template <class Keep> BS_INLINE i64 walk(const Row &r, int operation, i64 place, i64 end, i64 i, Keep keep)
+// How many lanes of the group have a column, of ascending ones, that is below this one.
+BS_INLINE int lanes_below(const Group &g, Index columns, Index column)
 {
-    i64 j = place - i;
-#pragma unroll
-    for (int step = 0; step < BS_PART; step++) {
-        if (place + step >= end)
-            break;
-        const bool more_left = i < r.left_size, more_right = j < r.right_size;
-        const Index left = more_left ? r.left[i] : 0, right = more_right ? r.right[j] : 0;
-        const bool from_left = more_left && (!more_right || left <= right);
-        Value a = 0, b = 0;
-        bool skipped = false;
-        if (from_left) {
-            a = r.left_values ? r.left_values[i] : (Value)1;
-            if (more_right && left == right)
-                b = r.right_values ? r.right_values[j] : (Value)1;
-            i++;
-        } else {
-            skipped = i > 0 && r.left[i - 1] == right; // it went with the left row's
-            b = r.right_values ? r.right_values[j] : (Value)1;
-            j++;
-        }
-        const Value made = combined(operation, a, b);
-        if (!skipped && made != (Value)0)
-            keep(from_left ? left : right, made);
-    }
-    return i;
+    int below = 0;
+    for (int half = g.lanes >> 1; half; half >>= 1)
+        below += __shfl_sync(g.mask, columns, below + half - 1, g.lanes) < column ? half : 0;
+    return below + (__shfl_sync(g.mask, columns, below, g.lanes) < column);
 }
 
-extern "C" __global__ void __launch_bounds__(BS_THREADS) count_merged(const MergeParams p)
+// Whether the lane `place` of the group, if there is one, has this column.
+BS_INLINE bool lane_has(const Group &g, Index columns, int place, Index column)
 {
-    const int lane = threadIdx.x & (p.lanes - 1);
-    const u32 mask = group_mask(p.lanes);
-    const int shift = 31 - __clz(p.lanes);
-    const i64 first = ((i64)blockIdx.x * BS_THREADS + threadIdx.x) >> shift, step = ((i64)gridDim.x * BS_THREADS) >> shift;
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        p.counts[0] = 0;
-    for (i64 row = first; row < p.rows; row += step) {
-        const Row r = row_at(p, row);
-        const i64 total = r.left_size + r.right_size;
-        i64 kept = 0, low = 0;
-        for (i64 tile = 0; tile < total; tile += BS_PART * p.lanes) {
-            const i64 place = min(tile + lane * BS_PART, total);
-            const i64 i = split(r, place, low, low + lane * BS_PART);
-            const i64 end = walk(r, p.operation, place, total, i, [&](Index, Value) { kept++; });
-            low = __shfl_sync(mask, end, p.lanes - 1, p.lanes);
+    return __shfl_sync(g.mask, columns, min(place, g.lanes - 1), g.lanes) == column && place < g.lanes;
+}
+
+BS_INLINE void store(const MergeParams &p, Index to, Index column, Value value)
+{
+    p.columns[to] = column;
+    if (p.operation >= BS_LESS)
+        ((unsigned char *)p.values)[to] = 1;
+    else
+        ((Value *)p.values)[to] = value;
+}
+
+// How many entries of a row are kept; they are written from `to` on if that is asked for.
+template <bool writing> BS_INLINE Index merge_row(const MergeParams &p, const Group &g, i64 row, Index to)
+{
+    const Row left = row_at(p.left, p.left_columns, p.left_values, row);
+    const Row right = row_at(p.right, p.right_columns, p.right_values, row);
+    const Index before = to;
+    Place i = 0, j = 0;
+    while (i < left.size || j < right.size) {
+        const Entry a = entry_at(left, i + g.lane), b = entry_at(right, j + g.lane);
+        const Entry later_a = entry_at(left, i + g.lanes + g.lane), later_b = entry_at(right, j + g.lanes + g.lane);
+        if (__all_sync(g.mask, a.column == b.column && later_a.column == later_b.column)) {
+            const Value made = combined(p.operation, a.value, b.value), later = combined(p.operation, later_a.value, later_b.value);
+            const bool kept = a.column != BS_BEYOND && made != (Value)0;
+            const bool later_kept = later_a.column != BS_BEYOND && later != (Value)0;
+            const u32 all = votes_of(g, kept), later_all = votes_of(g, later_kept);
+            const Index middle = to + __popc(all);
+            if (writing && kept)
+                store(p, to + __popc(in_front(all, g.lane)), a.column, made);
+            if (writing && later_kept)
+                store(p, middle + __popc(in_front(later_all, g.lane)), later_a.column, later);
+            to = middle + __popc(later_all);
+            i += 2 * g.lanes;
+            j += 2 * g.lanes;
+            continue;
         }
-        for (int offset = p.lanes / 2; offset; offset >>= 1)
-            kept += __shfl_xor_sync(mask, kept, offset);
-        if (lane == 0)
-            p.counts[row + 1] = kept;
+        // What is up to the smaller one of the last columns has its rank in both windows.
+        const Index last_a = __shfl_sync(g.mask, a.column, g.lanes - 1, g.lanes);
+        const Index last_b = __shfl_sync(g.mask, b.column, g.lanes - 1, g.lanes);
+        const bool has_a = a.column <= min(last_a, last_b) && a.column != BS_BEYOND;
+        const bool has_b = b.column <= min(last_a, last_b) && b.column != BS_BEYOND;
+        const int rank_a = lanes_below(g, b.column, a.column);
+        const bool paired = lane_has(g, b.column, rank_a, a.column) && has_a; // all lanes shuffle
+        const Value made_a = combined(p.operation, a.value, paired ? value_at(right, j + rank_a) : (Value)0);
+        const bool kept_a = has_a && made_a != (Value)0;
+        const u32 all_a = votes_of(g, kept_a);
+        const int rank_b = lanes_below(g, a.column, b.column);
+        const Value made_b = combined(p.operation, (Value)0, b.value);
+        const bool alone = !lane_has(g, a.column, rank_b, b.column), kept_b = has_b && alone && made_b != (Value)0;
+        const u32 all_b = votes_of(g, kept_b);
+        if (writing && kept_a)
+            store(p, to + __popc(in_front(all_a, g.lane)) + __popc(in_front(all_b, rank_a)), a.column, made_a);
+        if (writing && kept_b)
+            store(p, to + __popc(in_front(all_b, g.lane)) + __popc(in_front(all_a, rank_b)), b.column, made_b);
+        to += __popc(all_a) + __popc(all_b);
+        i += __popc(votes_of(g, has_a));
+        j += __popc(votes_of(g, has_b));
+    }
+    return to - before;
+}
+
+// Blocks of a multiprocessor, so that registers are not what keeps loads from being in flight.
+#define BS_BLOCKS (sizeof(Index) + sizeof(Value) > 8 ? 4 : 6)
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) count_merged(const MergeParams p)
+{
+    const Group g = group_of(p.lanes);
+    for (i64 row = g.first; row < p.rows; row += g.step) {
+        const Index kept = merge_row<false>(p, g, row, 0);
+        if (g.lane == 0)
+            p.starts[row + 1] = kept;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BS_THREADS, 4) fill_merged(const MergeParams p)
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) fill_merged(const MergeParams p)
 {
-    __shared__ Index columns[BS_THREADS * BS_PART];
-    __shared__ Value values[BS_THREADS * BS_PART];
-    const int lane = threadIdx.x & (p.lanes - 1);
-    const u32 mask = group_mask(p.lanes);
-    const int shift = 31 - __clz(p.lanes);
-    const i64 first = ((i64)blockIdx.x * BS_THREADS + threadIdx.x) >> shift, step = ((i64)gridDim.x * BS_THREADS) >> shift;
-    Index *const my_columns = columns + (threadIdx.x - lane) * BS_PART;
-    Value *const my_values = values + (threadIdx.x - lane) * BS_PART;
-    for (i64 row = first; row < p.rows; row += step) {
-        const Row r = row_at(p, row);
-        const i64 total = r.left_size + r.right_size;
-        i64 to = p.starts[row], low = 0;
-        if (lane == 0) {
-            p.row_starts[row + 1] = (Index)p.starts[row + 1];
-            if (row == 0)
-                p.row_starts[0] = 0;
-        }
-        for (i64 tile = 0; tile < total; tile += BS_PART * p.lanes) {
-            const i64 place = min(tile + lane * BS_PART, total);
-            const i64 i = split(r, place, low, low + lane * BS_PART);
-            int kept = 0;
-            const i64 end = walk(r, p.operation, place, total, i, [&](Index column, Value value) {
-                my_columns[lane * BS_PART + kept] = column;
-                my_values[lane * BS_PART + kept++] = value;
-            });
-            low = __shfl_sync(mask, end, p.lanes - 1, p.lanes);
-            int before = kept;
-            for (int offset = 1; offset < p.lanes; offset <<= 1) {
-                const int other = __shfl_up_sync(mask, before, offset, p.lanes);
-                before += lane >= offset ? other : 0;
-            }
-            const int all = __shfl_sync(mask, before, p.lanes - 1, p.lanes);
-            before -= kept;
-            Index found[BS_PART];
-            Value made[BS_PART];
-#pragma unroll
-            for (int k = 0; k < BS_PART; k++) {
-                found[k] = my_columns[lane * BS_PART + k]; // beyond what is kept, anything
-                made[k] = my_values[lane * BS_PART + k];
-            }
-            __syncwarp(mask);
-#pragma unroll
-            for (int k = 0; k < BS_PART; k++)
-                if (k < kept) {
-                    my_columns[before + k] = found[k];
-                    my_values[before + k] = made[k];
-                }
-            __syncwarp(mask);
-            for (int k = lane; k < all; k += p.lanes) {
-                p.columns[to + k] = my_columns[k];
-                if (p.operation >= BS_LESS)
-                    ((unsigned char *)p.values)[to + k] = 1;
-                else
-                    ((Value *)p.values)[to + k] = my_values[k];
-            }
-            __syncwarp(mask); // the tile is written again
-            to += all;
-        }
-    }
+    const Group g = group_of(p.lanes);
+    for (i64 row = g.first; row < p.rows; row += g.step)
+        merge_row<true>(p, g, row, p.starts[row]);
 }

@@ -7,10 +7,12 @@ struct ProductParams {
     const Index *left, *left_columns;       // the left matrix
     const Index *right, *right_columns;     // the right one
     const void *left_values, *right_values; // int32 or int64; of bits none
-    i64 *starts;                            // counts one place on, then where the rows of the result start
+    const unsigned char *left_truth, *right_truth; // NULL, or of each entry of bits a boolean
+    i64 *untrue;                                   // not zero once one is not true
+    Index *starts;                          // counts one place on, then where the rows of the result start
     Index *columns;
     void *values; // zero at the start
-    i64 rows, cols;
+    i64 rows, cols, left_size, right_size;
     int words, lanes, wide; // of the bitmap; threads that share a row of the right matrix; int64
 };
 
@@ -69,10 +71,22 @@ static __device__ __forceinline__ int sum_before(int mine, int *room, int *total
     return before;
 }
 
+// Whether this thread's share of the booleans is true.
+static __device__ __forceinline__ bool all_true(const unsigned char *truth, i64 size)
+{
+    bool all = true;
+    if (truth)
+        for (i64 e = (i64)blockIdx.x * BS_THREADS + threadIdx.x; e < size; e += (i64)gridDim.x * BS_THREADS)
+            all = all && truth[e] != 0;
+    return all;
+}
+
 extern "C" __global__ void __launch_bounds__(BS_THREADS) count_products(const ProductParams p)
 {
     extern __shared__ u32 bitmap[];
     __shared__ int room[BS_THREADS / 32];
+    if (!all_true(p.left_truth, p.left_size) || !all_true(p.right_truth, p.right_size))
+        *p.untrue = 1;
     for (i64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
         i64 found = 0;
         if (p.left[row] < p.left[row + 1])
@@ -85,9 +99,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) count_products(const Pr
                 found += total;
             }
         if (threadIdx.x == 0)
-            p.starts[row + 1] = found;
-        if (row == 0 && threadIdx.x == 0)
-            p.starts[0] = 0;
+            p.starts[row + 1] = (Index)found;
     }
 }
 

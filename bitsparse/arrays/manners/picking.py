@@ -10,9 +10,9 @@ import numpy as np
 from bitsparse import backends, interop
 from bitsparse.arrays import sparse_convert
 from bitsparse.arrays.base import BitArray
-from bitsparse.arrays.indices import csr_of, gather, row_range, rows_of
+from bitsparse.arrays.indices import csr_of, gather, index_dtype, row_range, rows_of
 from bitsparse.arrays.inside import family_of, row_blocks, scales_of, values_and_scales, with_fields
-from bitsparse.arrays.manners.plain import entries, fitted, matrix, on_cpu
+from bitsparse.arrays.manners.plain import entries, fitted, matrix, on_cpu, wide
 from bitsparse.arrays.sparse_merge import Pattern, entries_of
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import as_bits
@@ -25,6 +25,8 @@ _WHERE = "A[...]"
 
 def getitem(x: SparseArray, key: Any) -> Any:
     """What :meth:`SparseArray.__getitem__` says."""
+    if (rows := _named_on_gpu(x, key)) is not None:
+        return _rows_on_gpu(x, rows)
     row, col = _two_keys(x, key)
     flat = [part for part in (row, col) if isinstance(part, int)]
     listed = [part for part in (row, col) if not isinstance(part, (int, slice))]
@@ -101,7 +103,7 @@ def _one_key(x: SparseArray, key: Any, axis: int) -> Any:
     found = found.astype(np.int64)
     low, high = _extent(found) if found.size else (0, 0)
     if found.size and not (-size <= low and high < size):
-        raise IndexError(f"{_WHERE}: indices reach {low}..{high}, but axis {axis} has size {size}")
+        raise _beyond(found, axis, size)
     return found if low >= 0 else found + (found < 0) * size
 
 
@@ -113,7 +115,37 @@ def _extent(found: Any) -> tuple[int, int]:
     return low, high
 
 
+def _beyond(found: Any, axis: int, size: int) -> IndexError:
+    low, high = _extent(found)
+    return IndexError(f"{_WHERE}: indices reach {low}..{high}, but axis {axis} has size {size}")
+
+
 # -- rows and columns -------------------------------------------------------------------------------------------------
+def _named_on_gpu(x: SparseArray, key: Any) -> Any:
+    """A key of row numbers for an array on a GPU, where they are checked while rows are counted; None for any other."""
+    if x.device == "cpu" or getattr(key, "ndim", 0) != 1 or hasattr(key, "nnz"):
+        return None
+    found = interop.move(interop.as_array(key, _WHERE, "the index")[0], x.device)
+    return found.astype(np.int64, copy=False) if found.dtype.kind in "iu" else None
+
+
+def _rows_on_gpu(x: SparseArray, rows: Any) -> SparseArray:
+    made = Pattern(*x.csr_arrays()[:2], x.shape, values_and_scales(x)[0], family=family_of(x))
+    picked = backends.family(x.device, "sparse.entries").pick_rows(*entries_of(made), made.values, rows)
+    if picked is None:
+        raise _beyond(rows, 0, x.shape[0])
+    shape, row_scale = (int(rows.size), x.shape[1]), scales_of(x)[0]
+    fields = {} if row_scale is None else {"row_scale": row_scale[rows]}
+    indptr, indices, values = picked
+    if x.holds_bits or index_dtype(_WHERE, shape, int(indices.size), wide(x)) != x.index_dtype:
+        made = replace(made, indptr=indptr, indices=indices, values=values, shape=shape)
+        return with_fields(fitted(x, made, _WHERE), col_scale=scales_of(x)[1], **fields)
+    arrays = {"shape": shape, "indptr": indptr, "indices": indices, "data": values, "prepared": {}}
+    result = with_fields(x, **arrays, **fields)
+    result.had_duplicates = False
+    return result
+
+
 def _picked(x: SparseArray, row: Any, col: Any) -> SparseArray:
     """Rows and columns by slices and index arrays; factors are picked along, and values keep their dtype and heads."""
     row_scale, col_scale = scales_of(x)

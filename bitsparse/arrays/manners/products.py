@@ -139,24 +139,23 @@ def _on_gpu(left: Pattern, right: Pattern, family: interop.Family) -> Pattern:
     if "f" in kinds:
         made = _by_cusparse(left, right)
     else:
-        bits = kinds == {"b"}
-        if bits:
-            left, right = _true(left, right)
         index = np.result_type(*(part.dtype for matrix in (left, right) for part in (matrix.indptr, matrix.indices)))
-        one, two = (_arrays(part, index, not bits) for part in (left, right))
         multiply = backends.family(interop.device_of(left.indptr), "sparse.products").multiply
-        starts, columns, sums = multiply(one, two, shape[1])
-        space = interop.namespace(columns)
-        if bits:
-            return Pattern(starts, columns, shape, space.ones(columns.size, np.bool_), family=family)
+        product = multiply(_arrays(left, index), _arrays(right, index), shape[1])
+        if product is None:
+            left, right = _true(left, right)
+            product = multiply(_arrays(left, index), _arrays(right, index), shape[1])
+        starts, columns, sums = product
+        if kinds == {"b"}:
+            return Pattern(starts, columns, shape, sums, family=family)
         made = Pattern(starts, columns, shape, sums.view(left.values.dtype))  # type: ignore[union-attr]
     return _kept(replace(made, family=family))
 
 
-def _arrays(made: Pattern, index: np.dtype[Any], with_values: bool) -> tuple[Any, Any, Any]:
-    """Index arrays of one dtype; values as signed integers, whose sums have the same bits as unsigned ones."""
+def _arrays(made: Pattern, index: np.dtype[Any]) -> tuple[Any, Any, Any]:
+    """Index arrays of one dtype; integers as signed ones, whose sums have the same bits as unsigned ones."""
     values: Any = made.values
-    signed = values.view(f"i{values.dtype.itemsize}") if with_values else None
+    signed = values.view(f"i{values.dtype.itemsize}") if values.dtype.kind == "u" else values
     return made.indptr.astype(index, copy=False), made.indices.astype(index, copy=False), signed
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from bitsparse import interop, jit
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch, streaming
+from bitsparse.backends.cuda.sparse.starts import room_for_counts, start_rows
 
 _SOURCE, _SUMS = "sparse/entries.cu", "sparse/row_sums.cu"
 #: Numbers by which ``sparse/row_sums.cu`` knows dtypes, and rows of its blocks.
@@ -127,30 +128,39 @@ def _elements(indptr: Any, indices: Any, values: Any, count: int, **where: int) 
 # -- rows and columns -------------------------------------------------------------------------------------------------
 def take_rows(indptr: Any, indices: Any, values: Any, rows: Any) -> Arrays:
     """The rows that int64 numbers name, in their order: ``(indptr, indices, values)``; int64 indices where int32 cannot count them."""
-    rows = jit.require_cupy("take_rows").ascontiguousarray(rows, dtype=np.int64)
-    params = _params(indptr, indices, rows=rows.data.ptr, count=rows.size, high=-1)
-    made = _copied(params, indptr, values)
-    if made is None:
-        return take_rows(indptr.astype(np.int64), indices.astype(np.int64), values, rows)
+    made = pick_rows(indptr, indices, values, rows)
+    assert made is not None, "rows that are not there"
     return made
+
+
+def pick_rows(indptr: Any, indices: Any, values: Any, rows: Any) -> Arrays | None:
+    """:func:`take_rows`, where negative numbers count from the end; None if a row is not there, which is found out with their sizes."""
+    cupy = jit.require_cupy("pick_rows")
+    rows = cupy.ascontiguousarray(rows, dtype=np.int64)
+    found = cupy.zeros(2, np.int64)
+    params = _params(indptr, indices, rows=rows.data.ptr, absent=found.data.ptr + 8, count=rows.size, high=-1)
+    starts, _firsts, total, absent = _counted(params, indptr, found)
+    if absent:
+        return None
+    if total > _largest(indptr.dtype):
+        return pick_rows(indptr.astype(np.int64), indices.astype(np.int64), values, rows)
+    return _filled("copy_rows", params, starts, total, values)
 
 
 def take_columns(indptr: Any, indices: Any, values: Any, start: int, stop: int) -> Arrays:
     """The columns from `start` up to `stop`, counted from `start`: ``(indptr, indices, values)``."""
     params = _params(indptr, indices, count=indptr.size - 1, low=start, high=stop)
-    made = _copied(params, indptr, values)
-    assert made is not None, "no more entries than there were"
-    return made
+    starts, _firsts, total = _counted(params, indptr)
+    return _filled("copy_rows", params, starts, total, values)
 
 
-def _copied(params: Any, indptr: Any, values: Any) -> Arrays | None:
-    """The entries of the rows that the parameters name, or None if there are too many for their indices."""
-    cupy, index, count = jit.require_cupy("entries"), indptr.dtype, params.count
-    firsts, counts = cupy.empty(count, index), _counts(cupy, count)
-    params.firsts, params.counts = firsts.data.ptr, counts.data.ptr
+def _counted(params: Any, indptr: Any, found: Any = None) -> tuple[Any, ...]:
+    """Where the rows start that the parameters name, where they are read, which has to live until then, and what :func:`start_rows` gives."""
+    index, count = indptr.dtype, params.count
+    firsts, starts = jit.require_cupy("entries").empty(count, index), room_for_counts(count, index)
+    params.firsts, params.starts, params.height = firsts.data.ptr, starts.data.ptr, indptr.size - 1
     launch(_SOURCE, "count_rows", index, streaming(count), params)
-    starts, total = _starts(cupy, counts)
-    return None if total > _largest(index) else _filled(cupy, "copy_rows", params, index, starts, total, values)
+    return starts, firsts, *start_rows(starts, found)
 
 
 def _largest(index: Any) -> int:
@@ -158,32 +168,20 @@ def _largest(index: Any) -> int:
     return int(np.iinfo(index).max)
 
 
-def _counts(cupy: Any, rows: int) -> Any:
-    return cupy.empty(rows + 1, np.int64) if rows else cupy.zeros(1, np.int64)
-
-
-def _starts(cupy: Any, counts: Any) -> tuple[Any, int]:
-    """Where rows start, and how many entries they have in all, which is waited for."""
-    starts = cupy.cumsum(counts)
-    return starts, int(starts[-1]) if counts.size > 1 else 0
-
-
-def _filled(cupy: Any, name: str, params: Any, index: Any, starts: Any, total: int, values: Any) -> Arrays:
+def _filled(name: str, params: Any, starts: Any, total: int, values: Any) -> Arrays:
     """The arrays of a result whose rows start there, by a kernel with a group of lanes a row."""
-    row_starts = cupy.empty(starts.size, index) if params.count else cupy.zeros(1, index)
-    columns = cupy.empty(total, index)
+    columns = jit.require_cupy("entries").empty(total, starts.dtype)
     moved = _moved(params, values, total)
-    params.lanes = lanes_for(total, params.count)
-    jit.filled(params, starts=starts, row_starts=row_starts, columns=columns)
-    launch(_SOURCE, name, index, grouped(params.count, params.lanes), params)
-    return row_starts, columns, _of_kind(moved)
+    params.lanes, params.columns = lanes_for(total, params.count), columns.data.ptr
+    launch(_SOURCE, name, starts.dtype, grouped(params.count, params.lanes), params)
+    return starts, columns, _of_kind(moved)
 
 
 def row_range(indptr: Any, start: int, stop: int) -> tuple[Any, int, int]:
     """``indptr`` of the rows from `start` up to `stop`, and between which entries they are, which is waited for. One kernel."""
     cupy = jit.require_cupy("row_range")
     starts, ends = cupy.empty(stop - start + 1, indptr.dtype), cupy.empty(2, np.int64)
-    params = _params(indptr, row_starts=starts.data.ptr, places=ends.data.ptr, first=start, count=starts.size)
+    params = _params(indptr, starts=starts.data.ptr, places=ends.data.ptr, first=start, count=starts.size)
     launch(_SOURCE, "shift_starts", indptr.dtype, streaming(starts.size), params)
     first, last = ends.get().tolist()
     return starts, first, last
@@ -192,12 +190,12 @@ def row_range(indptr: Any, start: int, stop: int) -> tuple[Any, int, int]:
 def keep(indptr: Any, indices: Any, values: Any, mask: Any) -> Arrays:
     """The entries that a mask keeps: ``(indptr, indices, values)``."""
     cupy, rows = jit.require_cupy("keep"), indptr.size - 1
-    mask, counts = cupy.ascontiguousarray(mask), _counts(cupy, rows)
-    params = _params(indptr, indices, mask=mask.data.ptr, counts=counts.data.ptr, count=rows)
+    mask, starts = cupy.ascontiguousarray(mask), room_for_counts(rows, indptr.dtype)
+    params = _params(indptr, indices, mask=mask.data.ptr, starts=starts.data.ptr, count=rows)
     params.lanes = lanes_for(indices.size, rows)
     launch(_SOURCE, "count_kept", indptr.dtype, grouped(rows, params.lanes), params)
-    starts, total = _starts(cupy, counts)
-    return _filled(cupy, "copy_kept", params, indptr.dtype, starts, total, values)
+    (total,) = start_rows(starts)
+    return _filled("copy_kept", params, starts, total, values)
 
 
 # -- sums -------------------------------------------------------------------------------------------------------------

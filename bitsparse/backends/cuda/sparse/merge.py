@@ -9,6 +9,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS
 from bitsparse.backends.cuda.sparse.entries import grouped
+from bitsparse.backends.cuda.sparse.starts import room_for_counts, start_rows
 
 _SOURCE = "sparse/merge.cu"
 #: The kernels know operations by their places here, of which those from ``less`` on give booleans; and dtypes.
@@ -17,9 +18,6 @@ _COMPARISONS = frozenset(OPERATIONS[5:])
 _KINDS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
 #: What stands for these operations of booleans.
 _OF_BOOLEANS = {"add": "maximum", "subtract": "not_equal"}
-#: Merged entries of a lane in a tile, and the most lanes of a row: more would idle in the last tile of most rows.
-_PART, _MOST_LANES = 4, 16
-
 Matrix = tuple[Any, Any, Any]
 
 MergeParams = jit.struct(_SOURCE, "MergeParams")
@@ -50,25 +48,23 @@ def merge(left: Matrix, right: Matrix, name: str, dtype: Any) -> Matrix:
     params = jit.filled(MergeParams(), left=left[0], left_columns=left[1], right=right[0], right_columns=right[1])
     # What is laid out for a launch lives until it is enqueued.
     numbers = [None if part[2] is None else cupy.ascontiguousarray(part[2]) for part in (left, right)]
-    counts = cupy.empty(rows + 1, np.int64) if rows else cupy.zeros(1, np.int64)
-    jit.filled(params, left_values=numbers[0], right_values=numbers[1], counts=counts, rows=rows)
+    starts = room_for_counts(rows, index)
+    jit.filled(params, left_values=numbers[0], right_values=numbers[1], starts=starts, rows=rows)
     params.lanes, params.operation = _lanes(entries, rows), OPERATIONS.index(name)
     _launch("count_merged", dtype, index, params)
-    starts = cupy.cumsum(counts)
-    total = int(starts[-1]) if rows else 0
+    (total,) = start_rows(starts)
     if total > np.iinfo(index).max:
         wide = [(*(part.astype(np.int64) for part in one[:2]), one[2]) for one in (left, right)]
         return merge(wide[0], wide[1], name, dtype)
-    row_starts, columns = cupy.empty(rows + 1, index) if rows else cupy.zeros(1, index), cupy.empty(total, index)
-    values = cupy.empty(total, np.bool_ if name in _COMPARISONS else dtype)
-    jit.filled(params, starts=starts, row_starts=row_starts, columns=columns, values=values)
+    columns, values = cupy.empty(total, index), cupy.empty(total, np.bool_ if name in _COMPARISONS else dtype)
+    jit.filled(params, columns=columns, values=values)
     _launch("fill_merged", dtype, index, params)
-    return row_starts, columns, values
+    return starts, columns, values
 
 
 def _lanes(entries: int, rows: int) -> int:
-    """Threads that share a merged row: so many that it is one or two tiles on average."""
-    return min(_MOST_LANES, 1 << max(0, (entries // max(rows, 1) // _PART).bit_length() - 1))
+    """Threads that share a row, each of which takes two entries of either array at once: so many that it is one or two rounds on average."""
+    return min(32, 1 << max(0, (entries // max(rows, 1) // 4).bit_length() - 1))
 
 
 def _constants(dtype: Any, index: Any) -> dict[str, int]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, constants, contiguous_indices
+from bitsparse.backends.cuda.sparse.starts import room_for_counts, start_rows
 
 #: Bytes of shared memory that a block uses, so that several blocks run on a multiprocessor.
 _SHARED = 48 << 10
@@ -18,20 +19,21 @@ ProductParams = jit.struct("sparse/products.cu", "ProductParams")
 Matrix = tuple[Any, Any, Any]
 
 
-def multiply(left: Matrix, right: Matrix, cols: int) -> Matrix:
+def multiply(left: Matrix, right: Matrix, cols: int) -> Matrix | None:
     """The canonical CSR array of the product of two, which are believed to be canonical.
 
     Parameters
     ----------
     left, right : tuple of CuPy arrays
-        ``(indptr, indices, values)``; values are int32 or int64 in both, or None in both, where the result is a pattern.
+        ``(indptr, indices, values)``; values are int32, int64 or booleans in both, or None in both, where the result is a pattern.
     cols : int
         Columns of the right matrix.
 
     Returns
     -------
-    tuple
-        Sums are of the values' dtype and wrap; those that come to zero are there.
+    tuple or None
+        Sums are of the values' dtype and wrap; those that come to zero are there. None if a boolean is not true, which is found out with
+        the size of the result: such entries have to be left out before.
 
     Raises
     ------
@@ -40,30 +42,40 @@ def multiply(left: Matrix, right: Matrix, cols: int) -> Matrix:
     """
     cupy = jit.require_cupy("multiply")
     starts, columns, right_starts, right_columns = contiguous_indices(left[0], left[1], right[0], right[1])
-    rows, values = starts.size - 1, left[2]
+    rows, bits = starts.size - 1, left[2] is None or left[2].dtype == np.bool_
     params = ProductParams(starts.data.ptr, columns.data.ptr, right_starts.data.ptr, right_columns.data.ptr)
     params.rows, params.cols, params.lanes = rows, cols, _lanes(right_columns.size, right_starts.size - 1)
     words = max(1, -(-cols // 32))
     params.words = min(words, _SHARED // 4)
-    counts = cupy.empty(rows + 1, np.int64) if rows else cupy.zeros(1, np.int64)
-    params.starts = counts.data.ptr
+    values = [None if part[2] is None else cupy.ascontiguousarray(part[2]) for part in (left, right)]
+    found = None
+    if bits and values[0] is not None:
+        found = cupy.zeros(2, np.int64)
+        params.left_truth, params.left_size, params.untrue = values[0].data.ptr, values[0].size, found.data.ptr + 8
+        if values[1] is not values[0]:
+            params.right_truth, params.right_size = values[1].data.ptr, values[1].size
+    made = room_for_counts(rows, starts.dtype)
+    params.starts = made.data.ptr
     _launch("count_products", starts.dtype, params, 4 * params.words)
-    counts = cupy.cumsum(counts)
-    total = int(counts[-1])
+    total, *untrue = start_rows(made, found)
+    if any(untrue):
+        return None
     if total > np.iinfo(starts.dtype).max:
         wide = [(*(part.astype(np.int64) for part in matrix[:2]), matrix[2]) for matrix in (left, right)]
         return multiply(wide[0], wide[1], cols)
-    _fits(cupy, total, starts.dtype.itemsize + (0 if values is None else values.dtype.itemsize))
-    made = cupy.empty(total, starts.dtype)
-    params.starts, params.columns = counts.data.ptr, made.data.ptr
-    sums = None
-    if values is not None:
-        factors = [cupy.ascontiguousarray(matrix[2]) for matrix in (left, right)]
-        sums = cupy.zeros(total, values.dtype)
-        params.left_values, params.right_values, params.values = (part.data.ptr for part in (*factors, sums))
-        params.wide, params.words = int(values.dtype.itemsize == 8), min(words, _SHARED // 8)
-    _launch("fill_products", starts.dtype, params, 4 * params.words * (1 if sums is None else 2))
-    return counts.astype(starts.dtype, copy=False), made, sums
+    _fits(cupy, total, starts.dtype.itemsize + (0 if left[2] is None else left[2].dtype.itemsize))
+    found_columns, sums = cupy.empty(total, starts.dtype), None
+    params.columns = found_columns.data.ptr
+    if not bits:
+        sums = cupy.zeros(total, left[2].dtype)
+        params.left_values, params.right_values, params.values = (part.data.ptr for part in (*values, sums))
+        params.wide, params.words = int(sums.dtype.itemsize == 8), min(words, _SHARED // 8)
+    elif found is not None:
+        sums = cupy.empty(total, np.bool_)
+        if total:
+            sums.data.memset_async(1, total)
+    _launch("fill_products", starts.dtype, params, 4 * params.words * (1 if bits else 2))
+    return made, found_columns, sums
 
 
 def _lanes(entries: int, rows: int) -> int:
@@ -75,7 +87,7 @@ def _lanes(entries: int, rows: int) -> int:
 def _launch(name: str, dtype: Any, params: Any, shared: int) -> None:
     if params.rows:
         blocks = min(params.rows, _MOST_BLOCKS)
-        jit.kernel("sparse/products.cu", name, constants(dtype)).launch(blocks, THREADS, params, shared=shared)()
+        jit.kernel("sparse/products.cu", name, constants(dtype)).run(blocks, THREADS, params, shared)
 
 
 def _fits(cupy: Any, entries: int, item: int) -> None:

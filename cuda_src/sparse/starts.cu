@@ -1,0 +1,84 @@
+// Where rows start, of how many entries each has. A block has a tile of rows; of several tiles the sums are found first, and every block
+// adds up those in front of its own: they are few. Floor: reading the counts twice and writing the starts.
+#include "sparse/build.cuh"
+
+struct StartParams {
+    Index *starts; // counts one place on, then the starts, with zero in front
+    i64 *sums;     // of tiles
+    i64 *total;    // of all counts
+    i64 rows;
+};
+
+// Threads of a block and counts of a thread, side by side.
+#define BS_SCANNERS 1024
+#define BS_SHARE 8
+#define BS_TILE (BS_SCANNERS * BS_SHARE)
+
+// The sum of what the threads of the block up to this one have, and in `all` that of every thread. All threads, `room` is used once.
+static __device__ __forceinline__ i64 sum_up_to(i64 mine, i64 *room, i64 *all)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    i64 sum = mine;
+#pragma unroll
+    for (int step = 1; step < 32; step <<= 1) {
+        const i64 other = __shfl_up_sync(~0u, sum, step);
+        sum += lane >= step ? other : 0;
+    }
+    if (lane == 31)
+        room[warp] = sum;
+    __syncthreads();
+    i64 warps = room[lane];
+#pragma unroll
+    for (int step = 1; step < 32; step <<= 1) {
+        const i64 other = __shfl_up_sync(~0u, warps, step);
+        warps += lane >= step ? other : 0;
+    }
+    *all = __shfl_sync(~0u, warps, 31);
+    const i64 before = __shfl_sync(~0u, warps, warp > 0 ? warp - 1 : 0);
+    return sum + (warp > 0 ? before : 0);
+}
+
+// The counts of this thread and their sum.
+static __device__ __forceinline__ i64 load_counts(const StartParams &p, Index counts[BS_SHARE])
+{
+    const i64 from = (i64)blockIdx.x * BS_TILE + threadIdx.x * BS_SHARE;
+    i64 sum = 0;
+#pragma unroll
+    for (int k = 0; k < BS_SHARE; k++) {
+        counts[k] = from + k < p.rows ? p.starts[from + k + 1] : 0;
+        sum += counts[k];
+    }
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(BS_SCANNERS) sum_tiles(const StartParams p)
+{
+    __shared__ i64 room[32];
+    Index counts[BS_SHARE];
+    i64 all;
+    sum_up_to(load_counts(p, counts), room, &all);
+    if (threadIdx.x == 0)
+        p.sums[blockIdx.x] = all;
+}
+
+extern "C" __global__ void __launch_bounds__(BS_SCANNERS) start_rows(const StartParams p)
+{
+    __shared__ i64 room[2][32];
+    Index counts[BS_SHARE];
+    i64 mine = load_counts(p, counts), before = 0, all;
+    for (i64 tile = threadIdx.x; tile < blockIdx.x; tile += BS_SCANNERS)
+        before += p.sums[tile];
+    sum_up_to(before, room[0], &before);
+    i64 sum = before + sum_up_to(mine, room[1], &all) - mine;
+    const i64 from = (i64)blockIdx.x * BS_TILE + threadIdx.x * BS_SHARE;
+#pragma unroll
+    for (int k = 0; k < BS_SHARE; k++) {
+        sum += counts[k];
+        if (from + k < p.rows)
+            p.starts[from + k + 1] = (Index)sum;
+    }
+    if (threadIdx.x == 0 && blockIdx.x == 0)
+        p.starts[0] = 0;
+    if (threadIdx.x == 0 && blockIdx.x == gridDim.x - 1)
+        *p.total = before + all;
+}
