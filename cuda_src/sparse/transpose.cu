@@ -6,7 +6,7 @@
 struct TransposeParams {
     const Index *indptr, *indices;
     Index *order;
-    int *unlike;            // not zero once an entry has no mirror image
+    i64 *unlike;            // not zero once an entry has no mirror image; how many more are above the diagonal than below
     const Index *keys;      // columns in the order so far
     const Index *ids;       // and whose they are; NULL: 0, 1, 2 and so on
     Index *keys_out, *ids_out;
@@ -23,28 +23,47 @@ struct TransposeParams {
 #define BS_TILE (BS_THREADS * BS_ROUNDS)
 #define BS_WARPS (BS_THREADS / 32)
 
-// order[e] = where (j, i) is, if e is entry (i, j).
+// order[e] = where (j, i) is, if e is entry (i, j). Those above the diagonal look for their mirror images, and tell these where they are
+// themselves: if each has one, and there are as many above as below, no other is left.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) find_mirrors(const TransposeParams p)
 {
     __shared__ i64 ends[2];
-    __shared__ int known;
-    if (threadIdx.x == 0)
-        known = *(volatile int *)p.unlike;
+    __shared__ int known, surplus;
+    if (threadIdx.x == 0) {
+        known = *(volatile i64 *)p.unlike != 0;
+        surplus = 0;
+    }
     const i64 from = (i64)blockIdx.x * BS_CHUNK, to = from + BS_CHUNK < p.nnz ? from + BS_CHUNK : p.nnz;
     rows_of_chunk(p.indptr, p.rows, from, to, ends);
     if (known)
         return;
     const i64 low = ends[0], high = ends[1];
     bool unlike = false;
+    int above = 0;
 #pragma unroll 2
     for (i64 e = from + threadIdx.x; e < to; e += BS_THREADS) {
         const i64 row = last_start(p.indptr, low, high, e), col = p.indices[e];
+        above += (col > row) - (col < row);
+        if (col == row)
+            p.order[e] = (Index)e;
+        if (col <= row)
+            continue;
         const i64 end = p.indptr[col + 1], at = first_from(p.indices, p.indptr[col], end, row);
-        unlike = unlike || at == end || p.indices[at] != row;
+        if (at == end || p.indices[at] != row) {
+            unlike = true;
+            continue;
+        }
         p.order[e] = (Index)at;
+        p.order[at] = (Index)e;
     }
     if (unlike)
-        *p.unlike = 1;
+        p.unlike[0] = 1;
+    above = __reduce_add_sync(~0u, above);
+    if ((threadIdx.x & 31) == 0)
+        atomicAdd(&surplus, above);
+    __syncthreads();
+    if (threadIdx.x == 0 && surplus)
+        atomicAdd((u64 *)p.unlike + 1, (u64)(i64)surplus);
 }
 
 // The digit of a key, and beyond the end none.

@@ -40,11 +40,11 @@ def transpose_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[An
 def _mirrors(starts: Any, columns: Any, size: int) -> Any:
     """Where the mirror image of every entry is; None if one has none."""
     cupy = jit.require_cupy("transpose_csr")
-    order, unlike = cupy.empty(columns.size, starts.dtype), cupy.zeros(1, np.int32)
+    order, unlike = cupy.empty(columns.size, starts.dtype), cupy.zeros(2, np.int64)
     params = jit.filled(TransposeParams(), indptr=starts, indices=columns, order=order, unlike=unlike)
     params.rows, params.nnz = size, columns.size
     launch(_SOURCE, "find_mirrors", starts.dtype, -(-columns.size // CHUNK), params)
-    return None if columns.size and int(unlike[0]) else order
+    return None if columns.size and any(unlike.get().tolist()) else order
 
 
 def _sorted_columns(starts: Any, columns: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
