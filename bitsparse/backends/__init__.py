@@ -16,8 +16,8 @@ __all__ = ["family"]
 
 
 @functools.cache
-def _on_host(name: str) -> ModuleType:
-    return importlib.import_module(f"bitsparse.backends.host.{name}")
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"bitsparse.backends.{name}")
 
 
 def family(device: str, name: str) -> ModuleType:
@@ -34,12 +34,11 @@ def family(device: str, name: str) -> ModuleType:
     'bitsparse.backends.host.bits.pack'
     """
     if device == "cpu":
-        return _on_host(name)
-    module = f"bitsparse.backends.cuda.{name}"
+        return _module(f"host.{name}")
     try:
-        return importlib.import_module(module)
+        return _module(f"cuda.{name}")
     except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
+        if error.name is None or not f"bitsparse.backends.cuda.{name}".startswith(error.name):
             raise
         raise DeviceError(
             f"bitsparse: there are no {name} kernels for {device} in this release; move the data with .get() or .to_device('cpu')"

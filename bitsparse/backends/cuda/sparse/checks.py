@@ -15,7 +15,7 @@ THREADS, CHUNK = 256, 2048
 FROM_END = 1 << 62
 DAMAGED = "the arrays are damaged or belong to another shape"
 #: Blocks that keep a multiprocessor busy with streaming.
-_BLOCKS_EACH, _FEW_BLOCKS = 16, 512
+_BLOCKS_EACH, _FEW_BLOCKS = 16, 2048
 _BAD_START, _BAD_INDEX, _FALLS, _REPEATS = range(4)
 
 

@@ -61,20 +61,20 @@ def _moved(params: Any, values: Any, count: int) -> Arrays:
     """``(values, bits, room)``: room for `count` items like `values`, of which each is some words."""
     if values is None:
         return None, None, None
-    cupy = jit.require_cupy("entries")
-    bits = cupy.ascontiguousarray(interop.as_bits(values))
-    room = cupy.empty((count, *bits.shape[1:]), bits.dtype)
-    params.values, params.out, params.unit = bits.data.ptr, room.data.ptr, bits.dtype.itemsize
-    params.words = math.prod(bits.shape[1:])
-    item = params.unit * params.words
-    if item % 8 == 0 and bits.data.ptr % 8 == 0:  # twice the bytes in flight of words of 32 bits
-        params.unit, params.words = 8, item // 8
+    bits = interop.as_bits(values)
+    if not bits.flags.c_contiguous:
+        bits = jit.require_cupy("entries").ascontiguousarray(bits)
+    size, address = bits.dtype.itemsize, bits.data.ptr
+    words = 1 if bits.ndim == 1 else math.prod(bits.shape[1:])
+    room = jit.require_cupy("entries").empty((count, *bits.shape[1:]), bits.dtype)
+    params.values, params.out = address, room.data.ptr
+    # Of eight bytes at a time twice as many are in flight as of four.
+    params.unit, params.words = (8, size * words // 8) if size * words % 8 == 0 == address % 8 else (size, words)
     return values, bits, room
 
 
-def _of_kind(moved: Arrays) -> Any:
-    values, _, room = moved
-    return None if values is None else room.view(values.dtype)
+def _of_kind(values: Any, room: Any) -> Any:
+    return room if values is None or room.dtype == values.dtype else room.view(values.dtype)
 
 
 # -- items ------------------------------------------------------------------------------------------------------------
@@ -83,10 +83,10 @@ def gather(values: Any, order: Any) -> Any:
     if order.dtype.char not in "ilq" or not order.flags.c_contiguous:
         order = jit.require_cupy("gather").ascontiguousarray(order, dtype=np.int64)
     params = EntryParams(order=order.data.ptr, count=order.size)
-    moved = _moved(params, values, order.size)
+    values, _bits, room = _moved(params, values, order.size)
     params.lanes = lanes_for(params.words, 1)
     launch(_SOURCE, "gather_items", order.dtype, streaming(order.size * params.lanes), params)
-    return _of_kind(moved)
+    return _of_kind(values, room)
 
 
 def find(indptr: Any, indices: Any, rows: Any, cols: Any) -> Any:
@@ -122,7 +122,7 @@ def _elements(indptr: Any, indices: Any, values: Any, count: int, **where: int) 
     elif not bits.size:  # an empty array has no address
         return jit.require_cupy("elements").zeros(count, bits.dtype).view(values.dtype)
     launch(_SOURCE, "find_entries", indptr.dtype, streaming(count), params)
-    return room if values is None else room.view(values.dtype)
+    return _of_kind(values, room)
 
 
 # -- rows and columns -------------------------------------------------------------------------------------------------
@@ -171,10 +171,10 @@ def _largest(index: Any) -> int:
 def _filled(name: str, params: Any, starts: Any, total: int, values: Any) -> Arrays:
     """The arrays of a result whose rows start there, by a kernel with a group of lanes a row."""
     columns = jit.require_cupy("entries").empty(total, starts.dtype)
-    moved = _moved(params, values, total)
+    values, _bits, room = _moved(params, values, total)
     params.lanes, params.columns = lanes_for(total, params.count), columns.data.ptr
     launch(_SOURCE, name, starts.dtype, grouped(params.count, params.lanes), params)
-    return starts, columns, _of_kind(moved)
+    return starts, columns, _of_kind(values, room)
 
 
 def row_range(indptr: Any, start: int, stop: int) -> tuple[Any, int, int]:
