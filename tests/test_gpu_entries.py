@@ -184,6 +184,35 @@ def test_too_many_picked_for_int32(monkeypatch: pytest.MonkeyPatch) -> None:
     same(got[:2], (np.array([0, 4, 8, 12]), np.tile(indices[3:], 3).astype(np.int64)))
 
 
+def test_rows_are_checked_while_they_are_counted() -> None:
+    """Numbers from the end, and rows that are not there; of an array without rows each is."""
+    indptr, indices = ragged([4, 0, 6], 20)
+    values, picks = numbers(indices.size, "float32"), np.array([2, -1, -3, 1, 0])
+    pick = gpu().pick_rows
+    arrays = [*map(up, (indptr, indices, values))]
+    same(pick(*arrays, up(picks)), reference.take_rows(indptr, indices, values, picks % 3))
+    same(pick(*arrays, up(picks)[:0]), reference.take_rows(indptr, indices, values, picks[:0]))
+    for wrong in (3, -4, 1 << 40, -(1 << 40)):
+        assert pick(*arrays, up(np.array([0, wrong, 1]))) is None
+    assert pick(up(indptr[:1]), up(indices[:0]), None, up(np.array([0]))) is None
+
+
+@INDICES
+@pytest.mark.parametrize("rows", [0, 1, 31, 8191, 8192, 8193, 33000])
+def test_counts_become_starts(rows: int, index: Any) -> None:
+    """In one tile and in several, of which the last may be hardly begun; the sum may be beyond what the starts hold."""
+    from bitsparse.backends.cuda.sparse.starts import room_for_counts, start_rows
+
+    counts = np.random.default_rng(rows).integers(0, 9, rows)
+    starts = room_for_counts(rows, index)
+    starts[1:] = up(counts.astype(index))
+    assert start_rows(starts) == [counts.sum()]
+    same(starts, np.concatenate([[0], np.cumsum(counts)]).astype(index))
+    starts[1:] = up(np.full(rows, np.iinfo(np.int32).max, index))
+    found = up(np.array([5, 7]))
+    assert start_rows(starts, found) == ([rows * np.iinfo(np.int32).max, 7] if rows else [0, 0])
+
+
 # ---- two arrays
 #: The reference: an operation of the dense arrays, or of NumPy's booleans.
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -235,6 +264,40 @@ def test_any_number_of_lanes(lanes: int, monkeypatch: pytest.MonkeyPatch) -> Non
     mask, picks = numbers(left.size, "bool"), np.array([6, 2, 2, 0])
     same(gpu().keep(*map(up, (*one, left, mask))), reference.keep(*one, left, mask))
     same(gpu().take_rows(*map(up, (*one, left, picks))), reference.take_rows(*one, left, picks))
+
+
+def test_rows_that_are_alike_here_and_there() -> None:
+    """Windows without a search in front of others, behind them and between, to the end of both rows and of one."""
+    rng, cols = np.random.default_rng(5), 2000
+    marks = rng.random((40, cols)) < 0.3
+    other = marks.copy()
+    for row in range(1, 40):
+        other[row, rng.integers(0, cols, row // 4)] ^= True
+    other[2, 1000:], other[3, :1000], marks[4, 1990:] = False, False, False
+    one, two = (sp.csr_array(part) for part in (marks, other))
+    left, right = (np.arange(1, part.nnz + 1) % 5 for part in (one, two))
+    want = sp.csr_array((left, one.indices, one.indptr), one.shape) - sp.csr_array(
+        (right, two.indices, two.indptr), two.shape
+    )
+    want.eliminate_zeros()
+    pair = [(up(part.indptr.astype(np.int32)), up(part.indices.astype(np.int32)), up(values))
+            for part, values in ((one, left), (two, right))]  # fmt: skip
+    same(gpu("sparse.merge").merge(*pair, "subtract", np.int64), (want.indptr, want.indices, want.data))
+
+
+def test_booleans_of_a_product_are_looked_at_while_it_is_counted() -> None:
+    multiply = gpu("sparse.products").multiply
+    one, two = ragged([3, 0, 8, 1], 30, seed=1), ragged([2] * 30, 50, seed=2)
+    true, other = up(np.ones(one[1].size, np.bool_)), up(np.ones(two[1].size, np.bool_))
+    left, right = (tuple(map(up, part)) for part in (one, two))
+    got = multiply((*left, true), (*right, other), 50)
+    want = sp.csr_array(dense(one, true.get().astype(int), 30) @ dense(two, other.get().astype(int), 50))
+    same(got, (want.indptr, want.indices, np.ones(want.nnz, np.bool_)))
+    for values in (true, other):
+        for at in (0, values.size - 1):
+            values[at] = False
+            assert multiply((*left, true), (*right, other), 50) is None
+            values[at] = True
 
 
 def test_operations_of_patterns_and_of_nothing() -> None:
@@ -303,6 +366,20 @@ def test_symmetric_patterns_keep_their_arrays(broken: str, index: Any) -> None:
     numbered = sp.csr_array((np.arange(made.nnz), made.indices, made.indptr), shape=made.shape).tocsc()
     for got, want in zip((starts, columns, order), (numbered.indptr, numbered.indices, numbered.data), strict=True):
         same(got, want.astype(index))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "heads"])
+def test_values_move_with_their_entries(dtype: str) -> None:
+    """Of patterns that are their own transposes, and of others."""
+    rng = np.random.default_rng(9)
+    for turned in (True, False):
+        marks = rng.random((90, 90)) < 0.2
+        made = sp.csr_array(marks | marks.T if turned else marks)
+        values = rng.random((made.nnz, 3)) if dtype == "heads" else numbers(made.nnz, dtype)
+        numbered = sp.csr_array((np.arange(made.nnz), made.indices, made.indptr), shape=made.shape).tocsc()
+        order = numbered.data
+        got = gpu("sparse.build").transpose_both(up(made.indptr), up(made.indices), up(values), made.shape)
+        same(got, (numbered.indptr, numbered.indices, order.astype(np.int32), values[order]))
 
 
 # ---- what it costs

@@ -345,13 +345,13 @@ class SparseArray(Members, Exchange):
         return order
 
     def _transpose(self, moved: list[Any] | None = None) -> Transpose:
-        """The transpose of the pattern; on the CPU with the values, which go to `moved`, and else with the order, which is kept."""
-        if self._device != "cpu":
-            turned, order = sparse_convert.transposed(*self._pattern, self._shape)
-            _ORDER.keep(self._prepared, order)
-            return self._transpose_of(turned)
+        """The transpose of the pattern, with the values, which go to `moved`; on a GPU with the order, which is kept."""
         values = self._data if moved is not None else None
-        turned = sparse_convert.transposed_on_host(*self._pattern, values, self._shape)
+        if self._device != "cpu":
+            turned, order = sparse_convert.transposed_on_gpu(*self._pattern, values, self._shape)
+            _ORDER.keep(self._prepared, order)
+        else:
+            turned = sparse_convert.transposed_on_host(*self._pattern, values, self._shape)
         if moved is not None and values is not None:
             moved.append(turned.values)
         return self._transpose_of(turned)

@@ -82,6 +82,13 @@ def transposed(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Patte
     return Pattern(starts, rows, (shape[1], shape[0])), order
 
 
+def transposed_on_gpu(indptr: Any, indices: Any, values: Any, shape: tuple[int, int]) -> tuple[Pattern, Any]:
+    """:func:`transposed` on a GPU, and in the pattern the values, or None."""
+    build = backends.family(interop.device_of(indices), "sparse.build")
+    starts, rows, order, moved = build.transpose_both(indptr, indices, values, shape)
+    return Pattern(starts, rows, (shape[1], shape[0]), moved), order
+
+
 def transposed_on_host(indptr: Any, indices: Any, values: Any, shape: tuple[int, int]) -> Pattern:
     """The transpose of a canonical pattern with values, or None, on the CPU, where that takes less time than to find out their order.
 

@@ -69,6 +69,17 @@ static __device__ __forceinline__ void rows_of_chunk(const Index *starts, i64 ro
     __syncthreads();
 }
 
+// task(word) with an integer of `unit` bytes.
+template <class Task> static __device__ __forceinline__ void by_unit(int unit, Task task)
+{
+    switch (unit) {
+    case 1: task((unsigned char)0); break;
+    case 2: task((u16)0); break;
+    case 4: task(0u); break;
+    default: task((u64)0);
+    }
+}
+
 static __device__ __forceinline__ void add_index(Index *to, Index value)
 {
 #ifdef BS_LARGE

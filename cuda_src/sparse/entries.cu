@@ -22,17 +22,6 @@ struct EntryParams {
 BS_INLINE i64 first_item() { return (i64)blockIdx.x * BS_THREADS + threadIdx.x; }
 BS_INLINE i64 item_step() { return (i64)gridDim.x * BS_THREADS; }
 
-// task(word) with an integer of `unit` bytes.
-template <class Task> BS_INLINE void by_unit(int unit, Task task)
-{
-    switch (unit) {
-    case 1: task((unsigned char)0); break;
-    case 2: task((u16)0); break;
-    case 4: task(0u); break;
-    default: task((u64)0);
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(BS_THREADS) gather_items(const EntryParams p)
 {
     by_unit(p.unit, [&](auto word) {

@@ -6,6 +6,8 @@
 struct TransposeParams {
     const Index *indptr, *indices;
     Index *order;
+    const void *values; // a number of `unit` bytes for each entry, or NULL
+    void *out;          // these in the order of the transpose
     i64 *unlike;            // not zero once an entry has no mirror image; how many more are above the diagonal than below
     const Index *keys;      // columns in the order so far
     const Index *ids;       // and whose they are; NULL: 0, 1, 2 and so on
@@ -14,7 +16,7 @@ struct TransposeParams {
     const Index *before;    // the sums of these counts
     Index *starts;          // where columns start
     i64 rows, cols, nnz, blocks;
-    int shift;
+    int shift, unit;
 };
 
 // Keys of a block, in rounds of a warp: each warp has its keys side by side.
@@ -44,17 +46,27 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) find_mirrors(const Tran
     for (i64 e = from + threadIdx.x; e < to; e += BS_THREADS) {
         const i64 row = last_start(p.indptr, low, high, e), col = p.indices[e];
         above += (col > row) - (col < row);
-        if (col == row)
-            p.order[e] = (Index)e;
-        if (col <= row)
+        if (col < row)
             continue;
-        const i64 end = p.indptr[col + 1], at = first_from(p.indices, p.indptr[col], end, row);
-        if (at == end || p.indices[at] != row) {
-            unlike = true;
-            continue;
+        i64 at = e;
+        if (col > row) {
+            const i64 end = p.indptr[col + 1];
+            at = first_from(p.indices, p.indptr[col], end, row);
+            if (at == end || p.indices[at] != row) {
+                unlike = true;
+                continue;
+            }
+            p.order[at] = (Index)e;
         }
         p.order[e] = (Index)at;
-        p.order[at] = (Index)e;
+        if (p.values)
+            by_unit(p.unit, [&](auto word) {
+                typedef decltype(word) Word;
+                const Word *values = (const Word *)p.values;
+                Word *out = (Word *)p.out;
+                out[e] = values[at];
+                out[at] = values[e];
+            });
     }
     if (unlike)
         p.unlike[0] = 1;

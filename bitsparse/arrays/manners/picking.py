@@ -293,9 +293,8 @@ def turned(made: Pattern) -> Pattern:
     starts, columns = (part.astype(wide, copy=False) for part in (made.indptr, made.indices))
     if interop.namespace(columns) is np:
         return replace(sparse_convert.transposed_on_host(starts, columns, made.values, made.shape), family=made.family)
-    other, order = sparse_convert.transposed(starts, columns, made.shape)
-    values = None if made.values is None else gather(made.values, order)
-    return replace(other, values=values, family=made.family)
+    other, _ = sparse_convert.transposed_on_gpu(starts, columns, made.values, made.shape)
+    return replace(other, family=made.family)
 
 
 # -- elements ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from bitsparse.backends.cuda.sparse.checks import (
     validate_csr,
 )
 from bitsparse.backends.cuda.sparse.order import canonical_csr, sort_coordinates, sum_runs
-from bitsparse.backends.cuda.sparse.transpose import transpose_csr
+from bitsparse.backends.cuda.sparse.transpose import transpose_both, transpose_csr
 from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.params import packed_words
 
@@ -40,6 +40,7 @@ __all__ = [
     "sum_runs",
     "tile_starts",
     "translate",
+    "transpose_both",
     "transpose_csr",
     "validate_csr",
     "words_to_csr",

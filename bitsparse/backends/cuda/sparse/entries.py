@@ -155,7 +155,7 @@ def take_columns(indptr: Any, indices: Any, values: Any, start: int, stop: int) 
 
 
 def _counted(params: Any, indptr: Any, found: Any = None) -> tuple[Any, ...]:
-    """Where the rows start that the parameters name, where they are read, which has to live until then, and what :func:`start_rows` gives."""
+    """Where the rows start that the parameters name, where they are read, to be kept until then, and what :func:`start_rows` gives."""
     index, count = indptr.dtype, params.count
     firsts, starts = jit.require_cupy("entries").empty(count, index), room_for_counts(count, index)
     params.firsts, params.starts, params.height = firsts.data.ptr, starts.data.ptr, indptr.size - 1

@@ -63,7 +63,7 @@ def merge(left: Matrix, right: Matrix, name: str, dtype: Any) -> Matrix:
 
 
 def _lanes(entries: int, rows: int) -> int:
-    """Threads that share a row, each of which takes two entries of either array at once: so many that it is one or two rounds on average."""
+    """Threads that share a row, with two entries of either array each at once: so many that it is one or two rounds on average."""
     return min(32, 1 << max(0, (entries // max(rows, 1) // 4).bit_length() - 1))
 
 

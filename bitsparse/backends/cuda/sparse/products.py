@@ -47,7 +47,7 @@ def multiply(left: Matrix, right: Matrix, cols: int) -> Matrix | None:
     params.rows, params.cols, params.lanes = rows, cols, _lanes(right_columns.size, right_starts.size - 1)
     words = max(1, -(-cols // 32))
     params.words = min(words, _SHARED // 4)
-    values = [None if part[2] is None else cupy.ascontiguousarray(part[2]) for part in (left, right)]
+    values: list[Any] = [None if part[2] is None else cupy.ascontiguousarray(part[2]) for part in (left, right)]
     found = None
     if bits and values[0] is not None:
         found = cupy.zeros(2, np.int64)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse.backends.cuda.sparse.checks import (
     BOTH_INDICES,
     CHUNK,
@@ -29,22 +29,33 @@ def transpose_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[An
 
     Where the pattern is its own transpose, the first two are the arrays that were given; whether a square one is, is waited for.
     """
+    return transpose_both(indptr, indices, None, shape)[:3]
+
+
+def transpose_both(indptr: Any, indices: Any, values: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
+    """:func:`transpose_csr`, and the values of the entries in the order of the transpose, or None if they are None."""
     starts, columns = contiguous_indices(indptr, indices)
     if shape[0] == shape[1]:
-        order = _mirrors(starts, columns, shape[0])
+        order, moved = _mirrors(starts, columns, values, shape[0])
         if order is not None:
-            return indptr, indices, order
-    return _sorted_columns(starts, columns, shape)
+            return indptr, indices, order, gather(values, order) if moved is None and values is not None else moved
+    made, rows, order = _sorted_columns(starts, columns, shape)
+    return made, rows, order, None if values is None else gather(values, order)
 
 
-def _mirrors(starts: Any, columns: Any, size: int) -> Any:
-    """Where the mirror image of every entry is; None if one has none."""
+def _mirrors(starts: Any, columns: Any, values: Any, size: int) -> tuple[Any, Any]:
+    """Where the mirror image of every entry is, None if one has none; and the values there, if an entry has one."""
     cupy = jit.require_cupy("transpose_csr")
     order, unlike = cupy.empty(columns.size, starts.dtype), cupy.zeros(2, np.int64)
-    params = jit.filled(TransposeParams(), indptr=starts, indices=columns, order=order, unlike=unlike)
-    params.rows, params.nnz = size, columns.size
+    params = TransposeParams(starts.data.ptr, columns.data.ptr, order.data.ptr, unlike=unlike.data.ptr)
+    params.rows, params.nnz, moved = size, columns.size, None
+    if values is not None and values.ndim == 1:
+        bits = interop.as_bits(interop.contiguous(values))  # lives until the kernel is enqueued
+        room = cupy.empty(bits.shape, bits.dtype)
+        params.values, params.out, params.unit = bits.data.ptr, room.data.ptr, bits.dtype.itemsize
+        moved = room if room.dtype == values.dtype else room.view(values.dtype)
     launch(_SOURCE, "find_mirrors", starts.dtype, -(-columns.size // CHUNK), params)
-    return None if columns.size and any(unlike.get().tolist()) else order
+    return (None, None) if columns.size and any(unlike.get().tolist()) else (order, moved)
 
 
 def _sorted_columns(starts: Any, columns: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
