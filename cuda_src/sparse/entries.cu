@@ -4,18 +4,18 @@
 
 struct EntryParams {
     const Index *indptr, *indices;
-    const i64 *rows, *cols;    // which rows; with columns, which elements
+    const i64 *rows, *cols; // which rows; with columns, which elements
     const unsigned char *mask; // a byte for each entry
     const void *values;
     const Index *order; // of the items that are gathered
-    Index *firsts;      // where what is copied of each row begins
-    Index *starts;      // counts of rows one place on, then where the rows of the result start
-    Index *columns;     // the result
+    Index *firsts; // where what is copied of each row begins
+    Index *starts; // counts of rows one place on, then where the rows of the result start
+    Index *columns; // the result
     void *out;
     i64 *places; // of elements, -1 where there is none
     i64 *absent; // not zero once a row that is named is not there
     i64 count, first, low, high; // of rows, items or elements; the first row of a range; the range of columns, or where a diagonal begins
-    i64 height;                  // rows of the array
+    i64 height; // rows of the array
     int lanes, unit, words;
 };
 

@@ -1,8 +1,8 @@
 // An operation of two canonical CSR arrays, element by element: entries of either, without those that come to zero. A group of lanes has a
 // row. It goes along both rows in windows of an entry a lane: up to the smaller one of their last columns, each entry's place follows from
 // its rank in the other window, which is found by bisection among the lanes. Where two windows of both rows are alike nothing has to be
-// looked for. The entries are counted first, with their values, then written in memory of the right size. Floor: reading both arrays twice
-// and writing the result.
+// looked for. The groups of a warp go in step, as votes and shuffles of a part of a warp cost several times those of all of it. The entries
+// are counted first, with their values, then written in memory of the right size. Floor: reading both arrays twice and writing the result.
 #include "sparse/groups.cuh"
 
 // BS_KIND: integers of 1, 2, 4 or 8 bytes, not signed (even) or signed (odd), float32, float64. Booleans are bytes of 0 and 1.
@@ -31,16 +31,16 @@ typedef double Value;
 struct MergeParams {
     const Index *left, *left_columns, *right, *right_columns;
     const void *left_values, *right_values; // NULL: every entry is 1
-    Index *starts;                          // counts of rows one place on, then where they start
-    Index *columns;                         // the result
-    void *values;                           // of comparisons booleans
+    Index *starts; // counts of rows one place on, then where they start
+    Index *columns; // the result
+    void *values; // of comparisons booleans
     i64 rows;
     int lanes, operation;
 };
 
 enum { BS_ADD, BS_SUBTRACT, BS_MULTIPLY, BS_MAXIMUM, BS_MINIMUM, BS_LESS, BS_GREATER, BS_NOT_EQUAL };
 
-// Places in a row, and a bit beyond; and a column beyond all.
+// Places of entries, and a bit beyond; and a column beyond all.
 #ifdef BS_LARGE
 typedef i64 Place;
 #define BS_BEYOND 0x7fffffffffffffffll
@@ -52,8 +52,9 @@ typedef u32 Place;
 // As SciPy computes it: NaN goes through a maximum only from the left. Integers wrap.
 BS_INLINE Value combined(int operation, Value a, Value b)
 {
+    if (operation == BS_ADD) // so often that it is not looked up
+        return (Value)(a + b);
     switch (operation) {
-    case BS_ADD: return (Value)(a + b);
     case BS_SUBTRACT: return (Value)(a - b);
     case BS_MULTIPLY: return (Value)(a * b);
     case BS_MAXIMUM: return a < b ? b : a;
@@ -64,30 +65,30 @@ BS_INLINE Value combined(int operation, Value a, Value b)
     }
 }
 
-// A row of one array.
-struct Row {
+// What is left of a row of one array.
+struct Rest {
     const Index *columns;
     const Value *values;
-    Place size;
+    Place at, end;
 };
 
-// An entry of it; there is none beyond its end.
+// An entry; there is none beyond the end of a row.
 struct Entry {
     Index column;
     Value value;
 };
 
-BS_INLINE Row row_at(const Index *starts, const Index *columns, const void *values, i64 row)
+BS_INLINE Rest row_at(const Index *starts, const Index *columns, const void *values, i64 row, i64 rows)
 {
-    const Index from = starts[row];
-    return {columns + from, values ? (const Value *)values + from : nullptr, (Place)(starts[row + 1] - from)};
+    const bool there = row < rows;
+    return {columns, (const Value *)values, there ? (Place)starts[row] : 0, there ? (Place)starts[row + 1] : 0};
 }
 
-BS_INLINE Value value_at(const Row &r, Place place) { return r.values ? r.values[place] : (Value)1; }
+BS_INLINE Value value_at(const Rest &r, Place place) { return r.values ? r.values[place] : (Value)1; }
 
-BS_INLINE Entry entry_at(const Row &r, Place place)
+BS_INLINE Entry entry_at(const Rest &r, Place place)
 {
-    if (place >= r.size)
+    if (place >= r.end)
         return {BS_BEYOND, (Value)0};
     return {r.columns[place], value_at(r, place)};
 }
@@ -97,14 +98,14 @@ BS_INLINE int lanes_below(const Group &g, Index columns, Index column)
 {
     int below = 0;
     for (int half = g.lanes >> 1; half; half >>= 1)
-        below += __shfl_sync(g.mask, columns, below + half - 1, g.lanes) < column ? half : 0;
-    return below + (__shfl_sync(g.mask, columns, below, g.lanes) < column);
+        below += __shfl_sync(~0u, columns, below + half - 1, g.lanes) < column ? half : 0;
+    return below + (__shfl_sync(~0u, columns, below, g.lanes) < column);
 }
 
 // Whether the lane `place` of the group, if there is one, has this column.
 BS_INLINE bool lane_has(const Group &g, Index columns, int place, Index column)
 {
-    return __shfl_sync(g.mask, columns, min(place, g.lanes - 1), g.lanes) == column && place < g.lanes;
+    return __shfl_sync(~0u, columns, min(place, g.lanes - 1), g.lanes) == column && place < g.lanes;
 }
 
 BS_INLINE void store(const MergeParams &p, Index to, Index column, Value value)
@@ -116,52 +117,48 @@ BS_INLINE void store(const MergeParams &p, Index to, Index column, Value value)
         ((Value *)p.values)[to] = value;
 }
 
-// How many entries of a row are kept; they are written from `to` on if that is asked for.
+// How many entries of a row are kept, of one beyond the last none; they are written from `to` on if that is asked for. All lanes of the warp.
 template <bool writing> BS_INLINE Index merge_row(const MergeParams &p, const Group &g, i64 row, Index to)
 {
-    const Row left = row_at(p.left, p.left_columns, p.left_values, row);
-    const Row right = row_at(p.right, p.right_columns, p.right_values, row);
+    Rest left = row_at(p.left, p.left_columns, p.left_values, row, p.rows);
+    Rest right = row_at(p.right, p.right_columns, p.right_values, row, p.rows);
     const Index before = to;
-    Place i = 0, j = 0;
-    while (i < left.size || j < right.size) {
-        const Entry a = entry_at(left, i + g.lane), b = entry_at(right, j + g.lane);
-        const Entry later_a = entry_at(left, i + g.lanes + g.lane), later_b = entry_at(right, j + g.lanes + g.lane);
-        if (__all_sync(g.mask, a.column == b.column && later_a.column == later_b.column)) {
+    while (__any_sync(~0u, left.at < left.end || right.at < right.end)) {
+        const Entry a = entry_at(left, left.at + g.lane), b = entry_at(right, right.at + g.lane);
+        const Entry later_a = entry_at(left, left.at + g.lanes + g.lane), later_b = entry_at(right, right.at + g.lanes + g.lane);
+        if (__all_sync(~0u, a.column == b.column && later_a.column == later_b.column)) {
             const Value made = combined(p.operation, a.value, b.value), later = combined(p.operation, later_a.value, later_b.value);
             const bool kept = a.column != BS_BEYOND && made != (Value)0;
             const bool later_kept = later_a.column != BS_BEYOND && later != (Value)0;
-            const u32 all = votes_of(g, kept), later_all = votes_of(g, later_kept);
+            const u32 all = votes_in_step(g, kept), later_all = votes_in_step(g, later_kept);
             const Index middle = to + __popc(all);
             if (writing && kept)
                 store(p, to + __popc(in_front(all, g.lane)), a.column, made);
             if (writing && later_kept)
                 store(p, middle + __popc(in_front(later_all, g.lane)), later_a.column, later);
             to = middle + __popc(later_all);
-            i += 2 * g.lanes;
-            j += 2 * g.lanes;
+            left.at = min(left.at + 2 * g.lanes, left.end);
+            right.at = min(right.at + 2 * g.lanes, right.end);
             continue;
         }
         // What is up to the smaller one of the last columns has its rank in both windows.
-        const Index last_a = __shfl_sync(g.mask, a.column, g.lanes - 1, g.lanes);
-        const Index last_b = __shfl_sync(g.mask, b.column, g.lanes - 1, g.lanes);
+        const Index last_a = __shfl_sync(~0u, a.column, g.lanes - 1, g.lanes);
+        const Index last_b = __shfl_sync(~0u, b.column, g.lanes - 1, g.lanes);
         const bool has_a = a.column <= min(last_a, last_b) && a.column != BS_BEYOND;
         const bool has_b = b.column <= min(last_a, last_b) && b.column != BS_BEYOND;
-        const int rank_a = lanes_below(g, b.column, a.column);
-        const bool paired = lane_has(g, b.column, rank_a, a.column) && has_a; // all lanes shuffle
-        const Value made_a = combined(p.operation, a.value, paired ? value_at(right, j + rank_a) : (Value)0);
-        const bool kept_a = has_a && made_a != (Value)0;
-        const u32 all_a = votes_of(g, kept_a);
-        const int rank_b = lanes_below(g, a.column, b.column);
+        const int rank_a = lanes_below(g, b.column, a.column), rank_b = lanes_below(g, a.column, b.column);
+        const bool paired_a = lane_has(g, b.column, rank_a, a.column), paired_b = lane_has(g, a.column, rank_b, b.column);
+        const Value made_a = combined(p.operation, a.value, has_a && paired_a ? value_at(right, right.at + rank_a) : (Value)0);
         const Value made_b = combined(p.operation, (Value)0, b.value);
-        const bool alone = !lane_has(g, a.column, rank_b, b.column), kept_b = has_b && alone && made_b != (Value)0;
-        const u32 all_b = votes_of(g, kept_b);
+        const bool kept_a = has_a && made_a != (Value)0, kept_b = has_b && !paired_b && made_b != (Value)0;
+        const u32 all_a = votes_in_step(g, kept_a), all_b = votes_in_step(g, kept_b);
         if (writing && kept_a)
             store(p, to + __popc(in_front(all_a, g.lane)) + __popc(in_front(all_b, rank_a)), a.column, made_a);
         if (writing && kept_b)
             store(p, to + __popc(in_front(all_b, g.lane)) + __popc(in_front(all_a, rank_b)), b.column, made_b);
         to += __popc(all_a) + __popc(all_b);
-        i += __popc(votes_of(g, has_a));
-        j += __popc(votes_of(g, has_b));
+        left.at += __popc(votes_in_step(g, has_a));
+        right.at += __popc(votes_in_step(g, has_b));
     }
     return to - before;
 }
@@ -172,9 +169,9 @@ template <bool writing> BS_INLINE Index merge_row(const MergeParams &p, const Gr
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) count_merged(const MergeParams p)
 {
     const Group g = group_of(p.lanes);
-    for (i64 row = g.first; row < p.rows; row += g.step) {
+    for (i64 row = g.first; __any_sync(~0u, row < p.rows); row += g.step) {
         const Index kept = merge_row<false>(p, g, row, 0);
-        if (g.lane == 0)
+        if (g.lane == 0 && row < p.rows)
             p.starts[row + 1] = kept;
     }
 }
@@ -182,6 +179,6 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) count_merged
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) fill_merged(const MergeParams p)
 {
     const Group g = group_of(p.lanes);
-    for (i64 row = g.first; row < p.rows; row += g.step)
-        merge_row<true>(p, g, row, p.starts[row]);
+    for (i64 row = g.first; __any_sync(~0u, row < p.rows); row += g.step)
+        merge_row<true>(p, g, row, row < p.rows ? p.starts[row] : 0);
 }
