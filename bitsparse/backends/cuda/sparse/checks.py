@@ -17,6 +17,7 @@ DAMAGED = "the arrays are damaged or belong to another shape"
 #: Blocks that keep a multiprocessor busy with streaming.
 _BLOCKS_EACH, _FEW_BLOCKS = 16, 2048
 _BAD_START, _BAD_INDEX, _FALLS, _REPEATS = range(4)
+_INT64 = np.dtype(np.int64)  # which is compared sooner than np.int64
 
 
 CheckParams = jit.struct("sparse/check.cu", "CheckParams")
@@ -24,7 +25,7 @@ CheckParams = jit.struct("sparse/check.cu", "CheckParams")
 
 def constants(dtype: Any) -> dict[str, int]:
     """The compile-time constants of kernels for indices of a dtype."""
-    return {"BS_LARGE": 1} if dtype == np.int64 else {}
+    return {"BS_LARGE": 1} if dtype == _INT64 else {}
 
 
 def launch(source: str, name: str, dtype: Any, blocks: int, params: ctypes.Structure) -> None:

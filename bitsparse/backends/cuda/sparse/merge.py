@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,7 @@ def _lanes(entries: int, rows: int) -> int:
     return min(32, 1 << max(0, (entries // max(rows, 1) // 4).bit_length() - 1))
 
 
+@cache
 def _constants(dtype: Any, index: Any) -> dict[str, int]:
     name = "uint8" if dtype.kind == "b" else dtype.name
     return {"BS_KIND": _KINDS.index(name)} | jit.flags(large=index == np.int64)
