@@ -125,8 +125,8 @@ def _named_on_gpu(x: SparseArray, key: Any) -> Any:
     """A key of row numbers for an array on a GPU, where they are checked while rows are counted; None for any other."""
     if x.device == "cpu" or getattr(key, "ndim", 0) != 1 or hasattr(key, "nnz"):
         return None
-    found = interop.move(interop.as_array(key, _WHERE, "the index")[0], x.device)
-    return found.astype(np.int64, copy=False) if found.dtype.kind in "iu" else None
+    found, _ = interop.as_array(key, _WHERE, "the index")
+    return interop.move(found, x.device).astype(np.int64, copy=False) if found.dtype.kind in "iu" else None
 
 
 def _rows_on_gpu(x: SparseArray, rows: Any) -> SparseArray:
