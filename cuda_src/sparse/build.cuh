@@ -10,10 +10,13 @@ typedef bs_u32 u32;
 typedef bs_u64 u64;
 typedef bs_i64 i64;
 
+// An index, and one that is beyond all columns.
 #ifdef BS_LARGE
 typedef i64 Index;
+#define BS_BEYOND 0x7fffffffffffffffll
 #else
 typedef int Index;
+#define BS_BEYOND 0x7fffffff
 #endif
 
 // Entries that a block takes together where they are dealt out evenly, whatever the lengths of the rows.
@@ -21,30 +24,35 @@ typedef int Index;
 #define BS_EACH 8
 #define BS_CHUNK (BS_THREADS * BS_EACH)
 
-// The last r of [low, high] with starts[r] <= e, if starts[low] <= e.
+// The last r of [low, high] with starts[r] <= e, if starts[low] <= e. Places are counted in the width of indices, as halving them is most
+// of what a search does.
 static __device__ __forceinline__ i64 last_start(const Index *starts, i64 low, i64 high, i64 e)
 {
-    while (low < high) {
-        const i64 middle = low + (high - low + 1) / 2;
-        if (starts[middle] <= e)
-            low = middle;
+    Index first = (Index)low, last = (Index)high;
+    const Index entry = (Index)e;
+    while (first < last) {
+        const Index middle = first + ((last - first + 1) >> 1);
+        if (starts[middle] <= entry)
+            first = middle;
         else
-            high = middle - 1;
+            last = middle - 1;
     }
-    return low;
+    return first;
 }
 
-// The first of [low, high) that is not below the column.
+// The first of [low, high) that is not below the column, which is none of an array's where it is beyond all indices.
 static __device__ __forceinline__ i64 first_from(const Index *columns, i64 low, i64 high, i64 column)
 {
-    while (low < high) {
-        const i64 middle = low + (high - low) / 2;
-        if (columns[middle] < column)
-            low = middle + 1;
+    Index first = (Index)low, last = (Index)high;
+    const Index wanted = column > BS_BEYOND ? BS_BEYOND : (Index)column;
+    while (first < last) {
+        const Index middle = first + ((last - first) >> 1);
+        if (columns[middle] < wanted)
+            first = middle + 1;
         else
-            high = middle;
+            last = middle;
     }
-    return low;
+    return first;
 }
 
 // last_start by a warp, which looks at 32 places at a time.

@@ -40,13 +40,11 @@ struct MergeParams {
 
 enum { BS_ADD, BS_SUBTRACT, BS_MULTIPLY, BS_MAXIMUM, BS_MINIMUM, BS_LESS, BS_GREATER, BS_NOT_EQUAL };
 
-// Places of entries, and a bit beyond; and a column beyond all.
+// Places of entries, and a bit beyond.
 #ifdef BS_LARGE
 typedef i64 Place;
-#define BS_BEYOND 0x7fffffffffffffffll
 #else
 typedef u32 Place;
-#define BS_BEYOND 0x7fffffff
 #endif
 
 // As SciPy computes it: NaN goes through a maximum only from the left. Integers wrap.
