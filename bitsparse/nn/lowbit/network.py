@@ -306,7 +306,8 @@ class LowBitNetwork:
             extra = step.constant if isinstance(step, Update) else step.offset
             if extra is not None and isinstance(step, Aggregate):
                 extra = extra[None, :]
-            found = self._placed[key] = weights, interop.move(extra, device)
+            # Of threads that ask at the same time all get what the first one has kept: plans compare by identity.
+            found = self._placed.setdefault(key, (weights, interop.move(extra, device)))
         return found
 
 
