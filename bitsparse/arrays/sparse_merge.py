@@ -28,6 +28,7 @@ class Pattern:
     row_scale: NDArray[np.float32] | None = None
     col_scale: NDArray[np.float32] | None = None
     family: interop.Family = interop.NUMPY
+    blocks: tuple[NDArray[Any], NDArray[Any], NDArray[np.uint16]] | None = None  # those of FRDC, if made on the way
 
 
 def _starts_of_kept(starts: NDArray[Any], kept: NDArray[Any]) -> NDArray[Any]:
