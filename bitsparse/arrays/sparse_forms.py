@@ -5,10 +5,9 @@ Everything works on NumPy arrays and on CuPy arrays alike, and stays where the d
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +33,7 @@ from bitsparse.arrays.indices import (
 from bitsparse.arrays.inside import family_of, scales_of
 from bitsparse.arrays.sparse_merge import (
     Pattern,
+    all_set,
     bits_only,
     merge_duplicates,
     nonzeros,
@@ -331,14 +331,13 @@ def from_csr(function: str, indptr: Any, indices: Any, shape: Any, data: Any = N
     dtype = index_dtype(function, sizes, columns.size, widest if wanted.adopt else wanted.index)
     device, widest = _check.same_device(function, devices_of(starts, columns)), np.result_type(widest, dtype)
     starts, columns = starts.astype(widest, copy=False), columns.astype(widest, copy=False)
-    build, blocks, state = backends.family(device, "sparse.build"), None, "canonical"
+    build, blocks = backends.family(device, "sparse.build"), None
     try:
-        if wanted.blocks and device == "cpu" and widest == dtype and _all_set(data, columns.size):
+        if wanted.blocks and device == "cpu" and widest == dtype and all_set(data, columns.size):
             # On the CPU that looks at every entry; what it refuses is looked at again.
-            with contextlib.suppress(ValueError):
+            with suppress(ValueError):
                 blocks = build.frdc(starts, columns, sizes)
-        if blocks is None:
-            state = build.validate_csr(starts, columns, sizes)
+        state = "canonical" if blocks is not None else build.validate_csr(starts, columns, sizes)
     except ValueError as error:
         wrong = outside(starts, columns, sizes[1])
         what = f"{wrong}; the arrays are damaged or belong to another shape" if wrong else error
@@ -367,13 +366,6 @@ def from_csr(function: str, indptr: Any, indices: Any, shape: Any, data: Any = N
         values = None
     made = Pattern(starts, columns, sizes, values, repeated, family=family, blocks=blocks)
     return bits_only(function, made, wanted.pattern) if wanted.binary else made
-
-
-def _all_set(data: Any, nnz: int) -> bool:
-    """Whether there are no values, or booleans that are all true."""
-    if data is None:
-        return True
-    return isinstance(data, np.ndarray) and data.dtype.kind == "b" and data.shape == (nnz,) and bool(data.all())
 
 
 def edge_values(function: str, data: Any, nnz: int) -> tuple[NDArray[Any] | None, interop.Family]:

@@ -93,6 +93,13 @@ def zeros_and_ones(values: NDArray[Any]) -> bool:
     return bool(((values == 0) | (values == 1)).all())
 
 
+def all_set(data: Any, nnz: int) -> bool:
+    """Whether there are no values, or booleans that are all true."""
+    if data is None:
+        return True
+    return isinstance(data, np.ndarray) and data.dtype.kind == "b" and data.shape == (nnz,) and bool(data.all())
+
+
 def not_bits(function: str) -> ValueError:
     """The error for values that are not."""
     return ValueError(
