@@ -88,15 +88,16 @@ class FRDC(SparseArray):
         col_scale: Any = None,
         index_dtype: Any = None,
     ) -> None:
-        made = sparse_forms.read("FRDC", arg, shape, Wanted(index_dtype, True, pattern))
+        made = sparse_forms.read("FRDC", arg, shape, Wanted(index_dtype, True, pattern, blocks=True))
         device = interop.device_of(made.indptr)
         with interop.working_on(device, made.family):
             made = sparse_merge.bits_only("FRDC", made, pattern)
             self._adopt(made, row_scale, col_scale)
             self.had_duplicates = False
-            self._indptr, self._indices, self._tiles = backends.family(device, "sparse.build").frdc(
-                made.indptr, made.indices, made.shape
-            )
+            blocks = made.blocks
+            if blocks is None:
+                blocks = backends.family(device, "sparse.build").frdc(made.indptr, made.indices, made.shape)
+            self._indptr, self._indices, self._tiles = blocks
         self._nnz = int(made.indices.size)
 
     # -- other ways in ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from bitsparse.arrays.indices import (
 from bitsparse.arrays.inside import family_of, scales_of
 from bitsparse.arrays.sparse_merge import (
     Pattern,
+    all_set,
     bits_only,
     merge_duplicates,
     nonzeros,
@@ -56,6 +57,7 @@ class Wanted:
     binary: bool = False  #: bits: repeated entries are or-ed instead of summed, zeros are dropped
     pattern: bool = False  #: values other than 0 and 1 may be dropped
     integers: bool = False  #: integers only, added in 64 bits, or as bits where they are; no factors
+    blocks: bool = False  #: the blocks of FRDC as well, where making them tells whether the pattern is canonical
     adopt: bool = False  #: a canonical CSR array that keeps its index dtype and values; any other is refused
 
 
@@ -329,8 +331,13 @@ def from_csr(function: str, indptr: Any, indices: Any, shape: Any, data: Any = N
     dtype = index_dtype(function, sizes, columns.size, widest if wanted.adopt else wanted.index)
     device, widest = _check.same_device(function, devices_of(starts, columns)), np.result_type(widest, dtype)
     starts, columns = starts.astype(widest, copy=False), columns.astype(widest, copy=False)
+    build, blocks = backends.family(device, "sparse.build"), None
     try:
-        state = backends.family(device, "sparse.build").validate_csr(starts, columns, sizes)
+        if wanted.blocks and device == "cpu" and widest == dtype and all_set(data, columns.size):
+            # On the CPU that looks at every entry; what it refuses is looked at again.
+            with suppress(ValueError):
+                blocks = build.frdc(starts, columns, sizes)
+        state = "canonical" if blocks is not None else build.validate_csr(starts, columns, sizes)
     except ValueError as error:
         wrong = outside(starts, columns, sizes[1])
         what = f"{wrong}; the arrays are damaged or belong to another shape" if wrong else error
@@ -357,7 +364,7 @@ def from_csr(function: str, indptr: Any, indices: Any, shape: Any, data: Any = N
         starts, columns, values, repeated = merge_duplicates(starts, columns, values, wanted.binary)
     if values is not None and values.dtype.kind == "b" and bool(values.all()):
         values = None
-    made = Pattern(starts, columns, sizes, values, repeated, family=family)
+    made = Pattern(starts, columns, sizes, values, repeated, family=family, blocks=blocks)
     return bits_only(function, made, wanted.pattern) if wanted.binary else made
 
 

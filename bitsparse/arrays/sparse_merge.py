@@ -28,6 +28,7 @@ class Pattern:
     row_scale: NDArray[np.float32] | None = None
     col_scale: NDArray[np.float32] | None = None
     family: interop.Family = interop.NUMPY
+    blocks: tuple[NDArray[Any], NDArray[Any], NDArray[np.uint16]] | None = None  # those of FRDC, if made on the way
 
 
 def _starts_of_kept(starts: NDArray[Any], kept: NDArray[Any]) -> NDArray[Any]:
@@ -90,6 +91,13 @@ def zeros_and_ones(values: NDArray[Any]) -> bool:
         bits = as_bits(values)
         return bool((((bits & 0x7FFF) == 0) | (bits == _ONE)).all())
     return bool(((values == 0) | (values == 1)).all())
+
+
+def all_set(data: Any, nnz: int) -> bool:
+    """Whether there are no values, or booleans that are all true."""
+    if data is None:
+        return True
+    return isinstance(data, np.ndarray) and data.dtype.kind == "b" and data.shape == (nnz,) and bool(data.all())
 
 
 def not_bits(function: str) -> ValueError:
