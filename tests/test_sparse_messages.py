@@ -286,3 +286,23 @@ def test_ragged_lists_are_refused_by_name() -> None:
     for call, name in ((bs.add, "a"), (lambda a, b: bs.concat([a, b]), r"parts\[0\]")):
         with pytest.raises(bs.DTypeError, match=rf"^(add|concat): {name} is not a rectangular array"):
             call([[1], [1, 2]], X)
+
+
+@pytest.mark.parametrize("read", ["load_npz", "load_binary", "load_lowbit", "load_network", "save_npz"])
+@pytest.mark.parametrize("file", [b"a.npz", None, 3])
+def test_what_is_no_file_is_named(read: str, file: Any) -> None:
+    call = getattr(bs, read, None) or getattr(bs.nn, read)
+    with pytest.raises(TypeError, match=rf"^{read}: file must be a path or a binary file, got {file!r}; wrap bytes in"):
+        call(*(file, SIGNS)[: 2 if read == "save_npz" else 1])
+
+
+@pytest.mark.parametrize("sizes", [(2**63, 2), (2, 2**70)])
+@pytest.mark.parametrize("call", [bs.random, bs.eye])
+def test_sizes_that_no_index_counts_are_named(call: Callable, sizes: tuple[int, int]) -> None:
+    with pytest.raises(bs.ShapeError, match=rf"^{call.__name__}: shape \(\d+, \d+\) is beyond the largest size"):
+        call(*sizes)
+
+
+def test_more_elements_than_can_be_drawn_from_are_named() -> None:
+    with pytest.raises(bs.ShapeError, match=r"^random: shape .* has more than 2\*\*63 elements"):
+        bs.random(2**32, 2**31, 0.0)

@@ -311,7 +311,9 @@ def random(
 
     shape = _sizes("random", m, n)
     if shape[0] * shape[1] >= 1 << 63:
-        raise ShapeError(f"random: shape {shape} has more than 2**63 elements, of which none can be drawn; use from_edges")
+        raise ShapeError(
+            f"random: shape {shape} has more than 2**63 elements, of which none can be drawn; use from_edges"
+        )
     if not 0 <= _check.number("random", "density", density) <= 1:
         raise ValueError(f"random: density must be in 0..1, got {density}")
     wanted = None if dtype is None else _check.dtype("random", dtype)

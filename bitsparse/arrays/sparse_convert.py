@@ -75,12 +75,12 @@ def to_matrix(x: Any, function: str = "tocsr", copy: bool = True) -> Any:
     return on_gpu.csr_matrix((values, indices, indptr), shape=x.shape, copy=copy)
 
 
-def to_dense(x: Any) -> Any:
+def to_dense(x: Any, order: str | None = None) -> Any:
     """A NumPy or CuPy array of every element, in the dtype of the values; 16-bit floats are float32."""
     if x.device == "cpu":
-        return to_matrix(x, "toarray", copy=False).toarray()
+        return to_matrix(x, "toarray", copy=False).toarray(order=order)
     rows, cols, values = coordinates(x)
-    dense = interop.namespace(cols).zeros(x.shape, values.dtype)
+    dense = interop.namespace(cols).zeros(x.shape, values.dtype, order=order or "C")
     dense[rows, cols] = values
     return dense
 

@@ -225,8 +225,8 @@ class LowBitGCN(nn.Module):
             )
         if any(part.dtype != torch.float32 for part in (*self.weights, *self.biases)):
             raise DTypeError(
-                f"LowBitGCN: the weights are {self.weights[0].dtype}, but codes are rounded from float32, as in the network that is exported; "
-                f"call net.float()"
+                f"LowBitGCN: the weights are {self.weights[0].dtype}, but codes are rounded from float32 as in the exported network; call "
+                f"net.float()"
             )
         operand, loops = self._operand(graph)
         if x.shape[:1] != (graph.num_sources,):
