@@ -764,3 +764,8 @@ def test_graphs_without_edges_have_batches_and_gradients(sizes: tuple[int, int])
     near(jax.vmap(lambda y: bsj.sddmm(g, jnp.ones((sizes[1], 2)), y))(jnp.ones((4, *x.shape))), values)
     scores = jnp.ones((4, sizes[0]))
     near(jax.vmap(lambda s: bsj.attention(g, x, s, jnp.ones(sizes[1])))(scores), np.zeros((4, sizes[1], 2)))
+
+
+def test_attention_of_no_nodes_has_columns_for_every_head() -> None:
+    weights = jnp.ones((3, 4, 2)), jnp.ones((4, 2)), jnp.ones((4, 2)), None
+    assert layers.gat(bsj.graph(np.zeros((2, 0), int), num_nodes=0), jnp.ones((0, 3)), weights).shape == (0, 8)
