@@ -57,9 +57,18 @@ def reading(function: str, what: Any = None, remedy: str = "") -> Iterator[None]
         raise FileFormatError(f"{function}: {place}{text}{remedy}") from None
 
 
+def path_or_file(function: str, file: Any, member: str) -> None:
+    """Refuse what is neither a path nor a file, which has that member: not as wrong content of a file, so that it is no DTypeError."""
+    if not isinstance(file, (str, os.PathLike)) and not hasattr(file, member):
+        raise TypeError(
+            f"{function}: file must be a path or a binary file, got {shown(file)}; wrap bytes in io.BytesIO"
+        )
+
+
 @contextmanager
-def opened(file: str | os.PathLike[str] | IO[bytes]) -> Iterator[Archive]:
+def opened(function: str, file: str | os.PathLike[str] | IO[bytes]) -> Iterator[Archive]:
     """The archive in a file of this name, or in a seekable binary file."""
+    path_or_file(function, file, "seek")
     if isinstance(file, (str, os.PathLike)):
         with open(file, "rb") as stream:
             yield Archive(stream)

@@ -320,7 +320,8 @@ def accumulator(function: str, k: int, a_max: int, b_max: int) -> np.dtype[Any]:
     )
 
 
-def out_array(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def out_like(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an output of another shape or dtype, and one that cannot be written to, as CuPy's always can."""
     if out.shape != wanted_shape:
         raise ShapeError(
             f"{function}: out has shape {out.shape}, but the result has shape {wanted_shape}; pass out=None or a fitting array"
@@ -329,12 +330,18 @@ def out_array(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], d
         raise DTypeError(
             f"{function}: out has dtype {out.dtype}, but the result is {dtype}; pass out=None or an array of that dtype"
         )
-    # CuPy's arrays are always writable and aligned to their dtype.
-    flags, writable, aligned = out.flags, getattr(out.flags, "writeable", True), getattr(out.flags, "aligned", True)
-    if not (flags.c_contiguous and writable and aligned):
-        state = "read-only" if not writable else "not C-contiguous" if aligned else "not aligned to its dtype"
+    if not getattr(out.flags, "writeable", True):
+        raise ValueError(f"{function}: out is read-only, but results are written in place; pass a writable array")
+
+
+def out_array(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an output into which results cannot be written in place, row by row."""
+    out_like(function, out, wanted_shape, dtype)
+    flags, aligned = out.flags, getattr(out.flags, "aligned", True)  # CuPy's always are
+    if not (flags.c_contiguous and aligned):
+        state = "not C-contiguous" if aligned else "not aligned to its dtype"
         raise ValueError(
-            f"{function}: out is {state}, but results are written in place; pass a writable, aligned, C-contiguous array"
+            f"{function}: out is {state}, but results are written in place; pass an aligned, C-contiguous array"
         )
 
 

@@ -111,7 +111,7 @@ MEMBERS = [
     Member("sorted_indices", method("sorted_indices")),
     Member("sum", method("sum", axis=0)),
     Member("sum_duplicates", after("sum_duplicates"), note="there are none"),
-    Member("toarray", method("toarray"), note="`dtype=` instead of `order=` and `out=`"),
+    Member("toarray", method("toarray"), note="also `dtype=`, the first argument; `out` of any strides"),
     Member("tobsr", method("tobsr"), gpu=REFUSED, note=ON_CPU),
     Member("tocoo", method("tocoo"), note="on a GPU CuPy's matrices, which hold floats and booleans only"),
     Member("tocsc", method("tocsc"), note="as `tocoo`"),

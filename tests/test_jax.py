@@ -748,3 +748,24 @@ def test_large_results_of_the_cpu_are_written_to_large_pages(nbytes: int, large:
     assert (made.nbytes, made.ctypes.data) == (nbytes, address)
     assert ("hg" in flags_of(address + nbytes // 2)) is large
     assert "hg" not in flags_of(address - 64) and "hg" not in flags_of(address + nbytes + 4096)
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (0, 3), (3, 0)])
+def test_graphs_without_edges_have_batches_and_gradients(sizes: tuple[int, int]) -> None:
+    g = bsj.graph(np.zeros((2, 0), int), num_nodes=sizes)
+    x, values = jnp.ones((sizes[0], 2)), jnp.ones((4, 0))
+    sums = jax.vmap(lambda v: bsj.spmm(g, x, v))
+    near(sums(values), np.zeros((4, sizes[1], 2)))
+    near(jax.jit(jax.grad(lambda v: sums(v).sum()))(values), np.zeros((4, 0)))
+    by_both = jax.jit(jax.grad(lambda v, x: bsj.spmm(g, x, v).sum(), (0, 1)))(values[0], x)
+    near(by_both[0], np.zeros(0))
+    near(by_both[1], np.zeros(x.shape))
+    near(jax.vmap(lambda v: bsj.edge_softmax(g, v))(values), values)
+    near(jax.vmap(lambda y: bsj.sddmm(g, jnp.ones((sizes[1], 2)), y))(jnp.ones((4, *x.shape))), values)
+    scores = jnp.ones((4, sizes[0]))
+    near(jax.vmap(lambda s: bsj.attention(g, x, s, jnp.ones(sizes[1])))(scores), np.zeros((4, sizes[1], 2)))
+
+
+def test_attention_of_no_nodes_has_columns_for_every_head() -> None:
+    weights = jnp.ones((3, 4, 2)), jnp.ones((4, 2)), jnp.ones((4, 2)), None
+    assert layers.gat(bsj.graph(np.zeros((2, 0), int), num_nodes=0), jnp.ones((0, 3)), weights).shape == (0, 8)

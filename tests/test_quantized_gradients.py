@@ -221,3 +221,21 @@ def test_shapes_and_empty_operands() -> None:
 def test_errors_say_what_to_do(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(graph(), features(COLUMNS))
+
+
+class Exported:
+    """What is known through DLPack alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
+def test_operands_may_be_known_through_dlpack_alone() -> None:
+    x, w, gradient = (np.arange(m * n, dtype=np.float32).reshape(m, n) - 2 for m, n in ((2, 3), (3, 2), (2, 2)))
+    want = bs.quantized_matmul_vjp(x, w, gradient)
+    got = bs.quantized_matmul_vjp(Exported(x), Exported(w), Exported(gradient))
+    assert all((one == other).all() for one, other in zip(got, want, strict=True))
+    with pytest.raises(
+        bs.ShapeError, match=r"^quantized_matmul_vjp: x has shape \(\), but a gradient of shape \(2, 2\)"
+    ):
+        bs.quantized_matmul_vjp(np.float32(1), w, gradient, wrt="x")

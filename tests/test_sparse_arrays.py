@@ -381,3 +381,17 @@ def test_every_round_trip(x: np.ndarray, window: int) -> None:
         assert np.all(np.diff(tiled.cols[first:end]) > 0)
     assert tiled.has_symmetric_pattern == bits.has_symmetric_pattern
     assert tiled.has_symmetric_pattern == (x.shape[0] == x.shape[1] and np.array_equal(x != 0, (x != 0).T))
+
+
+def test_a_dense_operand_is_of_real_numbers() -> None:
+    A, dense = bs.TCTiledCSR(np.eye(2, dtype=np.float32)), np.array([[1.5, 2], [0, -1]], np.float32)
+    short = dense.astype(ml_dtypes.bfloat16)
+    for mine, theirs in (
+        (A + short, A + dense),
+        (short - A, dense - A),
+        ((A * short).toarray(), (A * dense).toarray()),
+    ):
+        assert mine.dtype == np.float32 and (mine == theirs).all()
+    for dtype in (object, "m8[s]"):
+        with pytest.raises(bs.DTypeError, match=r"^multiply: the other operand has dtype .*; convert it with astype"):
+            A * dense.astype(np.int64).astype(dtype)

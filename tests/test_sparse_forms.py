@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -147,3 +148,34 @@ def test_only_the_pattern_counts_where_functions_say_so() -> None:
 def test_values_of_heads_are_refused_by_name_where_they_do_not_fit(call: Callable) -> None:
     with pytest.raises(ShapeError, match=r"A has (values of shape \(\d+, 3\)|3 values to an edge)"):
         call(headed(3)[2])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bool", "int8", ml_dtypes.bfloat16])
+@pytest.mark.parametrize("cls", [bs.TCTiledCSR, bs.FRDC])
+def test_a_dense_array_in_an_order_and_in_memory_that_is_there(cls: Any, dtype: Any) -> None:
+    A = cls(np.array([[0, 1, 0], [1, 0, 1]], bool)).with_scales(row_scale=[1.0, 0.0])
+    want = A.toarray().astype(dtype)
+    for order in ("C", "F"):
+        made = A.toarray(dtype, order=order)
+        assert made.dtype == want.dtype and (made == want).all() and made.flags[f"{order}_CONTIGUOUS"]
+    assert A.todense("F").flags.f_contiguous
+    room = np.ones((4, 9), dtype)
+    for out in (np.full((2, 3), 7, dtype), np.full((3, 2), 7, dtype).T, room[::2, ::-3]):
+        assert A.toarray(dtype, out=out) is out and (out == want).all()
+    assert (room[1::2] == 1).all() and (room[::2, 7] == 1).all()
+
+
+def test_what_a_dense_array_cannot_be_written_into_is_refused() -> None:
+    A = bs.TCTiledCSR(np.eye(2, dtype=np.float32))
+    fixed = np.zeros((2, 2), np.float32)
+    fixed.flags.writeable = False
+    for error, words, options in (
+        (bs.ShapeError, r"out has shape \(2, 3\), but", {"out": np.zeros((2, 3), np.float32)}),
+        (bs.DTypeError, "out has dtype float64, but the result is float32", {"out": np.zeros((2, 2))}),
+        (ValueError, "out is read-only", {"out": fixed}),
+        (bs.DTypeError, "no memory that NumPy can write to", {"out": [[0, 0], [0, 0]]}),
+        (ValueError, "order='F' .* leave one away", {"order": "F", "out": np.zeros((2, 2), np.float32)}),
+        (ValueError, "order must be one of 'C', 'F', got 'A'", {"order": "A"}),
+    ):
+        with pytest.raises(error, match=f"^toarray: .*({words})"):
+            A.toarray(**options)

@@ -113,6 +113,51 @@ def test_a_matrix_of_scipys_is_looked_at_before_scipy_converts_it(name: str, for
             READ_COLUMNS[name](short)
 
 
+BELIEVING: dict[str, Callable] = {
+    "add": lambda A, B: A + np.ones(A.shape, np.float32),
+    "multiply": lambda A, B: B * A,
+    "maximum": lambda A, B: A.maximum(B),
+    "&": lambda A, B: (B > 0) & A.astype(bool),
+    "matmul": lambda A, B: A @ B.T,
+    "sum": lambda A, B: A.sum(0),
+    "mean": lambda A, B: A.mean(0),
+    "max": lambda A, B: A.max(0),
+    "argmax": lambda A, B: A.argmax(1),
+    "setdiag": lambda A, B: A.setdiag(1),
+    "toarray": lambda A, B: A.toarray(),
+    "tocsr": lambda A, B: A.tocsc(),
+    r"A\[\.\.\.\]": lambda A, B: A[:, [2, 0]],
+    "permute": lambda A, B: bs.graph.permute(A, [2, 1, 0]),
+    "reorder": lambda A, B: bs.graph.reorder(A),
+}
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+@pytest.mark.parametrize("part", ["indptr", "indices"])
+@pytest.mark.parametrize("name", BELIEVING)
+def test_an_array_that_was_written_into_is_looked_at_before_scipy_believes_it(
+    name: str, part: str, pattern: bool
+) -> None:
+    A, B = (bs.TCTiledCSR(np.ones((3, 3), np.float32), pattern=pattern) for _ in range(2))
+    indptr, indices, _ = A.csr_arrays()
+    if part == "indptr":
+        indptr[1] = 10
+    else:
+        indices[4] = 3
+    looked_at = rf"^{name}: .*shape \(3, 3\) were written into after it was made"
+    with pytest.raises(ValueError, match=rf"{looked_at}|^indptr must .* damaged" if name == "&" else looked_at):
+        BELIEVING[name](A, B)
+
+
+@pytest.mark.parametrize("dtypes", [(np.int64, np.int32), (np.int32, np.int64), (">i4", ">i4"), (np.int16, np.int8)])
+def test_the_index_arrays_of_an_operand_may_be_of_any_integers(dtypes: tuple[Any, Any]) -> None:
+    other = sp.csr_array(np.eye(3, dtype=np.float32)[[1, 2, 0]])
+    other.indptr, other.indices = other.indptr.astype(dtypes[0]), other.indices.astype(dtypes[1])
+    dense = np.arange(9, dtype=np.float32).reshape(3, 3)
+    assert ((bs.TCTiledCSR(dense) @ other).toarray() == dense[:, [2, 0, 1]]).all()
+    assert ((other @ bs.TCTiledCSR(dense)).toarray() == dense[[1, 2, 0]]).all()
+
+
 BITS = bs.Epilogue(bias=1.0, binarize=True)
 NAN = X * np.float32("nan")
 FULL = sp.csr_array(np.ones((2, 3), bool))
@@ -241,3 +286,23 @@ def test_ragged_lists_are_refused_by_name() -> None:
     for call, name in ((bs.add, "a"), (lambda a, b: bs.concat([a, b]), r"parts\[0\]")):
         with pytest.raises(bs.DTypeError, match=rf"^(add|concat): {name} is not a rectangular array"):
             call([[1], [1, 2]], X)
+
+
+@pytest.mark.parametrize("read", ["load_npz", "load_binary", "load_lowbit", "load_network", "save_npz"])
+@pytest.mark.parametrize("file", [b"a.npz", None, 3])
+def test_what_is_no_file_is_named(read: str, file: Any) -> None:
+    call = getattr(bs, read, None) or getattr(bs.nn, read)
+    with pytest.raises(TypeError, match=rf"^{read}: file must be a path or a binary file, got {file!r}; wrap bytes in"):
+        call(*(file, SIGNS)[: 2 if read == "save_npz" else 1])
+
+
+@pytest.mark.parametrize("sizes", [(2**63, 2), (2, 2**70)])
+@pytest.mark.parametrize("call", [bs.random, bs.eye])
+def test_sizes_that_no_index_counts_are_named(call: Callable, sizes: tuple[int, int]) -> None:
+    with pytest.raises(bs.ShapeError, match=rf"^{call.__name__}: shape \(\d+, \d+\) is beyond the largest size"):
+        call(*sizes)
+
+
+def test_more_elements_than_can_be_drawn_from_are_named() -> None:
+    with pytest.raises(bs.ShapeError, match=r"^random: shape .* has more than 2\*\*63 elements"):
+        bs.random(2**32, 2**31, 0.0)

@@ -244,3 +244,17 @@ def test_two_bits_learn_digits() -> None:
     with torch.no_grad():
         right = (net(x, graph).argmax(dim=1) == labels)[test].float().mean()
     assert right > 0.8
+
+
+@pytest.mark.parametrize("warm_up", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64])
+def test_features_may_be_of_any_dtype_and_weights_of_float32_alone(dtype: torch.dtype, warm_up: int) -> None:
+    graph, x = bst.Graph(torch.tensor([[0, 1, 2], [1, 2, 0]])), torch.tensor([[1.0, 0], [3, 2], [0, 4]])
+    net = bst.LowBitGCN((2, 5, 3), warm_up=warm_up)
+    same = copy.deepcopy(net)
+    for _ in range(2):
+        assert torch.equal(same(x.to(dtype), graph), net(x, graph))
+    for changed in (net.double(), net.half(), net.bfloat16()):
+        with pytest.raises(bs.DTypeError, match=r"^LowBitGCN: the weights are torch\.\w+, .*; call net\.float\(\)"):
+            changed(x.to(dtype), graph)
+    assert net.float()(x.to(dtype), graph).dtype == torch.float32

@@ -394,3 +394,16 @@ def test_two_processes_share_gradients(tmp_path: Path) -> None:
     for process, (output, errors) in zip(processes, results, strict=True):
         assert process.returncode == 0, errors
         assert output == "agreed\n"
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (0, 3), (3, 0)])
+def test_graphs_without_edges_have_batches_and_gradients(sizes: tuple[int, int]) -> None:
+    g = bst.Graph(torch.zeros((2, 0), dtype=torch.int64), sizes)
+    x, values = torch.ones(sizes[0], 2, requires_grad=True), torch.ones(0, requires_grad=True)
+    bst.spmm(g, x, values).sum().backward()
+    assert x.grad.count_nonzero() == 0 and values.grad.shape == (0,)
+    many = torch.vmap(lambda v: bst.spmm(g, x.detach(), v))(torch.ones(4, 0))
+    assert torch.equal(many, torch.zeros(4, sizes[1], 2))
+    pattern, target = g.pattern(values=True), torch.ones(sizes[1], 2)
+    one_each = torch.vmap(lambda y: operators.sddmm(pattern, None, None, target, y))(torch.ones(4, sizes[0], 2))
+    assert one_each.shape == (4, 0)

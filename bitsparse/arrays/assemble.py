@@ -267,6 +267,10 @@ def _triangle(A: Any, k: int, lower: bool, function: str) -> Any:
 
 
 # -- of nothing -------------------------------------------------------------------------------------------------------
+def _sizes(function: str, m: Any, n: Any) -> tuple[int, int]:
+    return matrix_shape(function, (_check.integer(function, "m", m, 0), _check.integer(function, "n", n, 0)))
+
+
 def eye(m: int, n: int | None = None, k: int = 0, dtype: Any = np.float64, *, device: str = "cpu") -> TCTiledCSR:
     """Ones on diagonal `k` of an array (m, n), which is square by default.
 
@@ -276,8 +280,7 @@ def eye(m: int, n: int | None = None, k: int = 0, dtype: Any = np.float64, *, de
     array([[0, 1, 0],
            [0, 0, 1]], dtype=int8)
     """
-    rows = _check.integer("eye", "m", m, 0)
-    cols = rows if n is None else _check.integer("eye", "n", n, 0)
+    rows, cols = _sizes("eye", m, m if n is None else n)
     k = _check.integer("eye", "k", k, -rows, cols)
     first, last = max(0, -k), max(min(rows, cols - k), max(0, -k))
     at = np.arange(first, last, dtype=np.int64)
@@ -306,7 +309,11 @@ def random(
     """
     from scipy import sparse
 
-    shape = _check.integer("random", "m", m, 0), _check.integer("random", "n", n, 0)
+    shape = _sizes("random", m, n)
+    if shape[0] * shape[1] >= 1 << 63:
+        raise ShapeError(
+            f"random: shape {shape} has more than 2**63 elements, of which none can be drawn; use from_edges"
+        )
     if not 0 <= _check.number("random", "density", density) <= 1:
         raise ValueError(f"random: density must be in 0..1, got {density}")
     wanted = None if dtype is None else _check.dtype("random", dtype)

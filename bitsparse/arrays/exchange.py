@@ -12,7 +12,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays import sparse_convert, sparse_forms
 from bitsparse.arrays.base import BitArray
-from bitsparse.arrays.indices import rows_of
+from bitsparse.arrays.indices import converted, rows_of
 from bitsparse.arrays.inside import family_of, values_and_scales, working
 from bitsparse.errors import DTypeError
 
@@ -150,6 +150,46 @@ class Exchange(BitArray):
         return cls.from_edges(ends[0], ends[1], shape, values=weights, **options)
 
     # -- out --------------------------------------------------------------------------------------------------------
+    def toarray(self: Any, dtype: Any = None, *, order: str | None = None, out: Any = None) -> Any:
+        """The dense array, scales applied.
+
+        Parameters
+        ----------
+        dtype : dtype, optional
+            By default that of the array.
+        order : {"C", "F"}, optional
+            How the result lies in memory: rows one after the other, as by default, or columns.
+        out : array, optional
+            Where to write it: of its shape and dtype, with any strides.
+
+        Examples
+        --------
+        >>> out = np.empty((2, 2), np.uint8)
+        >>> bs.FRDC(np.eye(2, dtype=int)).toarray(out=out) is out, out
+        (True, array([[1, 0],
+               [0, 1]], dtype=uint8))
+        """
+        wanted = self.dtype if dtype is None else _check.dtype("toarray", dtype)
+        if order is not None:
+            _check.choice("toarray", "order", order, ("C", "F"))
+        with working(self):
+            if out is None:
+                dense = converted(sparse_convert.to_dense(self, order), wanted, copy=False)
+                return interop.from_array(dense, family_of(self), "toarray")
+            if order is not None:
+                raise ValueError(
+                    f"toarray: order={order!r} says how a new array lies, but out is there; leave one away"
+                )
+            target = interop.writable_array(out, "toarray")
+            _check.same_device("toarray", (self.device, interop.device_of(target)))
+            _check.out_like("toarray", target, self.shape, wanted)
+            target[...] = converted(sparse_convert.to_dense(self), wanted, copy=False)
+            return out
+
+    def decoded(self: Any) -> Any:
+        """:meth:`toarray`: what arithmetic of a dense bitsparse array with this one uses."""
+        return self.toarray()
+
     def to_scipy(self: Any) -> Any:
         """:meth:`tocsr`, moved to the CPU if need be."""
         return self.to_device("cpu").tocsr()

@@ -60,6 +60,13 @@ def index_array(function: str, name: str, value: Any) -> NDArray[Any]:
     return array.astype(np.int32 if array.dtype.itemsize < 4 else np.int64)
 
 
+def index_arrays(function: str, indptr: Any, indices: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """:func:`index_array` of both, in the wider of their dtypes."""
+    starts, columns = index_array(function, "indptr", indptr), index_array(function, "indices", indices)
+    wide = np.result_type(starts.dtype, columns.dtype)
+    return starts.astype(wide, copy=False), columns.astype(wide, copy=False)
+
+
 def nnz_of(indptr: NDArray[Any]) -> int:
     """How many entries an indptr counts; waits for a GPU.
 
@@ -180,14 +187,14 @@ def csr_of(function: str, matrix: Any) -> Any:
 
 def _refuse_damaged(function: str, matrix: Any, kind: str) -> None:
     """Raise unless the arrays of a compressed matrix in host memory describe one of its shape."""
-    starts, index = (index_array(function, name, getattr(matrix, name)) for name in ("indptr", "indices"))
+    starts, index = index_arrays(function, matrix.indptr, matrix.indices)
     block = matrix.blocksize if kind == "bsr" else (1, 1)
     rows, cols = (size // step for size, step in zip(matrix.shape, block, strict=True))
-    wide, nnz = np.result_type(starts.dtype, index.dtype), int(starts[-1]) if starts.size else 0
+    nnz = int(starts[-1]) if starts.size else 0
     try:
         backends.family("cpu", "sparse.build").validate_csr(
-            starts.astype(wide, copy=False),
-            index[: max(nnz, 0)].astype(wide, copy=False),  # SciPy allows room behind the entries
+            starts,
+            index[: max(nnz, 0)],  # SciPy allows room behind the entries
             (cols, rows) if kind == "csc" else (rows, cols),
         )
     except ValueError as error:

@@ -9,7 +9,7 @@ from typing import IO, Any
 import numpy as np
 
 from bitsparse import _check
-from bitsparse._archive import Archive, opened, reading
+from bitsparse._archive import Archive, opened, path_or_file, reading
 from bitsparse._check import brief, shown
 from bitsparse.arrays.base import restored
 from bitsparse.arrays.bit_tensor import BitTensor
@@ -50,6 +50,7 @@ def save_npz(file: str | os.PathLike[str] | IO[bytes], x: Saved, *, compressed: 
            [0, 1]], dtype=uint8)
     """
     _check.instance("save_npz", "x", x, Saved, "a BitTensor", "pack it first, or use numpy.savez")
+    path_or_file("save_npz", file, "write")
     x = x.get()  # a file is written from host memory
     parts = {name: part for name, part in x.components().items() if part is not None}
     for name, part in parts.items():
@@ -86,7 +87,7 @@ def load_npz(file: str | os.PathLike[str] | IO[bytes]) -> Saved:
     >>> bs.load_npz(file).dequantize()
     array([[2.5, 0. , 1. ]], dtype=float32)
     """
-    with reading("load_npz", remedy="; write it with save_npz"), opened(file) as archive:
+    with reading("load_npz", remedy="; write it with save_npz"), opened("load_npz", file) as archive:
         return saved_in("load_npz", archive)
 
 

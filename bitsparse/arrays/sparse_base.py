@@ -15,7 +15,7 @@ from bitsparse.arrays import sparse_convert, sparse_forms, sparse_merge
 from bitsparse.arrays.base import operators, read_only
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.exchange import Exchange
-from bitsparse.arrays.indices import converted, gather
+from bitsparse.arrays.indices import gather
 from bitsparse.arrays.inside import assembled, values_and_scales, with_fields
 from bitsparse.arrays.manners.members import Members
 from bitsparse.arrays.manners.products import is_operand, sparse_product
@@ -244,23 +244,6 @@ class SparseArray(Members, Exchange):
         """The array as :class:`scipy.sparse.coo_array`, scales applied, a copy anyway; on a GPU as CuPy's, as :meth:`tocsr`."""
         with self._working():
             return self.tocsr().tocoo()
-
-    def toarray(self, dtype: Any = None) -> Any:
-        """The dense array, scales applied.
-
-        Parameters
-        ----------
-        dtype : dtype, optional
-            By default :attr:`dtype`.
-        """
-        wanted = self.dtype if dtype is None else _check.dtype("toarray", dtype)
-        with self._working():
-            dense = converted(sparse_convert.to_dense(self), wanted, copy=False)
-            return interop.from_array(dense, self._family, "toarray")
-
-    def decoded(self) -> Any:
-        """:meth:`toarray`: what arithmetic of a dense bitsparse array with this one uses."""
-        return self.toarray()
 
     def to_bit_tensor(self, *, axis: int = -1, layout: str = "planes") -> BitTensor:
         """The elements that are not zero as a 1-bit :class:`bitsparse.BitTensor`; values and scales are left out.

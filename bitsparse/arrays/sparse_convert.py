@@ -45,16 +45,29 @@ def coordinates(x: Any) -> tuple[Any, Any, Any]:
     return rows_of(indptr), indices, values
 
 
-def to_matrix(x: Any, copy: bool = True) -> Any:
+def scipy_csr(function: str, made: Pattern, *, copy: bool) -> Any:
+    """A :class:`scipy.sparse.csr_array`. SciPy believes the arrays, which their owner may have written into since they were checked."""
+    from scipy import sparse
+
+    try:
+        state = backends.family("cpu", "sparse.build").validate_csr(made.indptr, made.indices, made.shape)
+    except ValueError as error:
+        state = str(error)
+    if state != "canonical":
+        raise ValueError(
+            f"{function}: indptr or indices of an array of shape {made.shape} were written into after it was made ({state}); make it anew"
+        )
+    return sparse.csr_array((made.values, made.indices, made.indptr), shape=made.shape, copy=copy)
+
+
+def to_matrix(x: Any, function: str = "tocsr", copy: bool = True) -> Any:
     """A :class:`scipy.sparse.csr_array`, or a :class:`cupyx.scipy.sparse.csr_matrix` of an array on a GPU.
 
     Without a copy it shares what the container keeps, and nothing may be done to it in place.
     """
-    indptr, indices, values = scaled(x, "tocsr")
+    indptr, indices, values = scaled(x, function)
     if x.device == "cpu":
-        from scipy import sparse
-
-        return sparse.csr_array((values, indices, indptr), shape=x.shape, copy=copy)
+        return scipy_csr(function, Pattern(indptr, indices, x.shape, values), copy=copy)
     from cupyx.scipy import sparse as on_gpu
 
     if values.dtype.kind in "iu":  # CuPy's matrices hold booleans and floats
@@ -62,12 +75,12 @@ def to_matrix(x: Any, copy: bool = True) -> Any:
     return on_gpu.csr_matrix((values, indices, indptr), shape=x.shape, copy=copy)
 
 
-def to_dense(x: Any) -> Any:
+def to_dense(x: Any, order: str | None = None) -> Any:
     """A NumPy or CuPy array of every element, in the dtype of the values; 16-bit floats are float32."""
     if x.device == "cpu":
-        return to_matrix(x, copy=False).toarray()
+        return to_matrix(x, "toarray", copy=False).toarray(order=order)
     rows, cols, values = coordinates(x)
-    dense = interop.namespace(cols).zeros(x.shape, values.dtype)
+    dense = interop.namespace(cols).zeros(x.shape, values.dtype, order=order or "C")
     dense[rows, cols] = values
     return dense
 

@@ -24,6 +24,7 @@ from bitsparse.arrays.indices import (
     devices_of,
     gather,
     index_array,
+    index_arrays,
     index_dtype,
     matrix_shape,
     outside,
@@ -199,9 +200,7 @@ def _of_scipy(function: str, arg: Any, wanted: Wanted) -> Pattern:
 
 def _of_columns(function: str, indptr: Any, indices: Any, data: Any, shape: Any, wanted: Wanted) -> Pattern:
     """Columns one behind the other, as coordinates."""
-    starts, rows = index_array(function, "indptr", indptr), index_array(function, "indices", indices)
-    wide = np.result_type(starts.dtype, rows.dtype)
-    starts, rows = starts.astype(wide, copy=False), rows.astype(wide, copy=False)
+    starts, rows = index_arrays(function, indptr, indices)
     device = _check.same_device(function, devices_of(starts, rows))
     try:
         backends.family(device, "sparse.build").validate_csr(starts, rows, matrix_shape(function, shape[::-1]))
@@ -326,8 +325,8 @@ def from_edges(function: str, rows: Any, cols: Any, shape: Any, values: Any, sym
 def from_csr(function: str, indptr: Any, indices: Any, shape: Any, data: Any = None, wanted: Wanted = _ANY) -> Pattern:
     """Any CSR array, checked, sorted, and with repeated entries summed as SciPy does (or-ed for bits)."""
     sizes = matrix_shape(function, shape)
-    starts, columns = index_array(function, "indptr", indptr), index_array(function, "indices", indices)
-    widest = np.result_type(starts.dtype, columns.dtype)
+    starts, columns = index_arrays(function, indptr, indices)
+    widest = starts.dtype
     dtype = index_dtype(function, sizes, columns.size, widest if wanted.adopt else wanted.index)
     device, widest = _check.same_device(function, devices_of(starts, columns)), np.result_type(widest, dtype)
     starts, columns = starts.astype(widest, copy=False), columns.astype(widest, copy=False)

@@ -66,7 +66,7 @@ def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
     pattern = pattern_of("inspect", loaded.matrix)
     rows, cols = pattern.shape
     entries = int(pattern.indices.size)
-    csr = scipy_pattern(pattern)
+    csr = scipy_pattern("inspect", pattern)
     degrees = np.diff(pattern.indptr).astype(np.int64)
     tiles = [tile_statistics(csr, window=window, width=width) for window, width in _TILES]
     frdc = FRDC(csr, pattern=True)

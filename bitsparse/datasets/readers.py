@@ -69,7 +69,7 @@ def read_npz(path: str | os.PathLike[str]) -> GraphData:
     GraphData(pair: 2 nodes, 2 edges)
     """
     file = existing_file("read_npz", path)
-    with naming("read_npz", file), opened(file) as archive:
+    with naming("read_npz", file), opened("read_npz", file) as archive:
         return _graph(archive, file.stem)
 
 

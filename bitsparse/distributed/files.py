@@ -117,7 +117,7 @@ def load_shard(folder: str | Path, comm: Communicator, *, device: str = "cpu") -
         target = interop.parse_device(device, function)
         safe = path_of(folder, comm.rank, comm.size, "safetensors")
         path = safe if safe.exists() else path_of(folder, comm.rank, comm.size)
-        archives: Any = safe_files.opened(function, path) if path == safe else opened(path)
+        archives: Any = safe_files.opened(function, path) if path == safe else opened(function, path)
         with reading(function, path, "; write it with save_shard"), archives as archive:
             about = _about(archive.text("about"))
             parts = {name: archive.find(name) for name in (*_ARRAYS, "bounds", "order")}

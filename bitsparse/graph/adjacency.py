@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor, sparse_forms
 from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.sparse_convert import scipy_csr
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.backends.params import TILE_COLS, TILE_ROWS
 from bitsparse.errors import DTypeError, ShapeError
@@ -127,9 +127,6 @@ def tiles_of(indptr: Any, indices: Any) -> tuple[int, int]:
     return grid[0] * grid[1], numbers.size
 
 
-def scipy_pattern(pattern: Pattern) -> Any:
+def scipy_pattern(function: str, pattern: Pattern) -> Any:
     """The pattern as a csr_array of int8 ones."""
-    from scipy import sparse
-
-    ones: NDArray[np.int8] = np.ones(pattern.indices.size, np.int8)
-    return sparse.csr_array((ones, pattern.indices, pattern.indptr), shape=pattern.shape)
+    return scipy_csr(function, replace(pattern, values=np.ones(pattern.indices.size, np.int8)), copy=False)

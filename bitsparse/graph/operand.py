@@ -167,7 +167,7 @@ class Graph:
         _check.choice("Graph", "normalisation", normalisation, NORMALISATIONS)
         loops = normalisation == "gcn" if self_loops is None else bool(self_loops)
         target = interop.parse_device(device, "Graph")
-        pattern = scipy_pattern(pattern_of("Graph", adjacency))
+        pattern = scipy_pattern("Graph", pattern_of("Graph", adjacency))
         if loops:
             from scipy import sparse
 
@@ -207,7 +207,7 @@ class Graph:
         function = "Graph.from_csr"
         starts, columns = interop.as_host(indptr, function, "indptr"), interop.as_host(indices, function, "indices")
         pattern = sparse_forms.from_csr(function, starts, columns, (starts.size - 1, starts.size - 1))
-        return cls(scipy_pattern(pattern), normalisation, self_loops=self_loops, form=form, device=device)
+        return cls(scipy_pattern(function, pattern), normalisation, self_loops=self_loops, form=form, device=device)
 
     @classmethod
     def of_pattern(cls, indptr: _Array, indices: _Array, normalisation: str, self_loops: bool, form: Form) -> Graph:

@@ -78,7 +78,7 @@ def partition(
     parts = _check.integer("partition", "parts", parts, 1, max(nodes, 1))
     seed = _check.integer("partition", "seed", seed, 0, 2**31 - 1)
     _check.choice("partition", "balance", balance, ("nodes", "edges"))
-    csr = scipy_pattern(pattern)
+    csr = scipy_pattern("partition", pattern)
     both = (csr + csr.T).tocoo()
     off_diagonal = both.row != both.col
     if parts == 1 or not off_diagonal.any():  # METIS cannot cut a graph without edges

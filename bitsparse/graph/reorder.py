@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays import FRDC, TCTiledCSR
-from bitsparse.arrays.indices import index_array
+from bitsparse.arrays.indices import csr_of, index_array
+from bitsparse.arrays.sparse_convert import scipy_csr
+from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import DTypeError
 from bitsparse.graph.adjacency import check_square, scipy_pattern, square_pattern
 from bitsparse.graph.parts import partition
@@ -58,7 +60,7 @@ def reorder(graph: Any, method: str = "rcm", *, parts: int | None = None, seed: 
         return np.empty(0, np.int64)
     from scipy.sparse import csgraph, csr_array
 
-    csr = scipy_pattern(pattern)
+    csr = scipy_pattern("reorder", pattern)
     both = csr_array(csr + csr.T)
     both.data = np.ones(both.data.size, np.int8)
     return np.asarray(csgraph.reverse_cuthill_mckee(both, symmetric_mode=True), dtype=np.int64)
@@ -85,8 +87,6 @@ def permute(graph: Any, order: Any) -> Any:
     array([[0, 0],
            [1, 0]], dtype=uint8)
     """
-    from scipy import sparse
-
     if not isinstance(graph, (TCTiledCSR, FRDC)) and not hasattr(graph, "tocsr"):
         raise DTypeError(f"permute: graph must be a TCTiledCSR, an FRDC or a sparse array, got {type(graph).__name__}")
     nodes = graph.shape[0]
@@ -98,10 +98,10 @@ def permute(graph: Any, order: Any) -> Any:
     if old.size != nodes or not np.array_equal(np.sort(old), np.arange(nodes)):
         raise ValueError(f"permute: order must hold each of 0..{nodes - 1} once; it has {old.size} entries")
     if not isinstance(graph, (TCTiledCSR, FRDC)):
-        return _moved(graph.tocsr(), old)
+        return _moved(csr_of("permute", graph), old)
     indptr, indices, values = graph.csr_arrays()
     numbers = np.arange(indices.size, dtype=indices.dtype)
-    moved = _moved(sparse.csr_array((numbers, indices, indptr), shape=graph.shape), old)
+    moved = _moved(scipy_csr("permute", Pattern(indptr, indices, graph.shape, numbers), copy=False), old)
     options: dict[str, Any] = {"index_dtype": graph.index_dtype}
     for name in ("row_scale", "col_scale"):
         scale = getattr(graph, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -54,7 +55,9 @@ def second(x: Any, has_batch: bool, size: int) -> Any:
 
 def folded(x: Any, kept: int) -> Any:
     """The batch, and the axes up to the last `kept`, as one axis behind nodes or edges."""
-    return x.reshape(x.shape[0], -1, *x.shape[x.ndim - kept :])
+    # Of an array without elements -1 would tell nothing.
+    last = x.ndim - kept
+    return x.reshape(x.shape[0], math.prod(x.shape[1:last]), *x.shape[last:])
 
 
 def unfolded(x: Any, size: int, inner: tuple[int, ...]) -> Any:

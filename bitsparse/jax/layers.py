@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -203,5 +204,5 @@ def gat(
     with layer() as steps:
         heads = steps.linear(x, kernel.reshape(len(kernel), -1)).reshape(-1, *kernel.shape[1:])
         y = steps.attention(graph, heads, (source, target), settings.negative_slope, rate, key)
-    y = y.reshape(len(y), -1) if settings.concat else y.mean(axis=1)
+    y = y.reshape(len(y), math.prod(y.shape[1:])) if settings.concat else y.mean(axis=1)
     return y if bias is None else y + bias

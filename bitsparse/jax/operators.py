@@ -7,6 +7,7 @@ again. What they get is checked; shapes and dtypes of results are known while tr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -143,7 +144,7 @@ def _product_of_batches(size: int, which: Any, ways: Ways, options: Options, val
         features = batches.folded(x, 0)
     else:
         values = batches.folded(batches.second(values, which[2], size), 0)
-        features = x.reshape(x.shape[0], values.shape[1], -1)
+        features = x.reshape(x.shape[0], values.shape[1], math.prod(x.shape[1:]) // max(values.shape[1], 1))
     made = _product(ways, options, values, features)
     return batches.unfolded(made, size, inner), True
 
@@ -167,7 +168,7 @@ def _spmm_backward(kept: Any, gradient: Any) -> Any:
     by_x = spmm(ways.turned, back, gradient)
     if values is None:
         return None, None, by_x
-    ends = (gradient, x) if values.ndim == 2 else (gradient.reshape(len(gradient), -1), x.reshape(len(x), -1))
+    ends = (gradient, x) if values.ndim == 2 else (batches.folded(gradient, 0), batches.folded(x, 0))
     return None, sddmm(ways.without_weights(), *ends), by_x
 
 

@@ -37,7 +37,8 @@ class GCNConv(nn.Module):
 
     Notes
     -----
-    Whichever is narrower is summed: the features or their product with the weights.
+    Whichever is narrower is summed: the features or their product with the weights. Self loops that an edge list repeats weigh as much as
+    all of them, like other edges; where edges have weights, PyTorch Geometric takes the last one's alone.
 
     Examples
     --------

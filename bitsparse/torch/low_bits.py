@@ -223,6 +223,11 @@ class LowBitGCN(nn.Module):
             raise ValueError(
                 "LowBitGCN: x requires a gradient, but features are rounded to codes that are kept, and have none; pass x.detach()"
             )
+        if any(part.dtype != torch.float32 for part in (*self.weights, *self.biases)):
+            raise DTypeError(
+                f"LowBitGCN: the weights are {self.weights[0].dtype}, but codes are rounded from float32 as in the exported network; call "
+                f"net.float()"
+            )
         operand, loops = self._operand(graph)
         if x.shape[:1] != (graph.num_sources,):
             raise ShapeError(
@@ -283,7 +288,7 @@ class LowBitGCN(nn.Module):
     def _real(self, x: Tensor | networks.Features) -> Tensor:
         """Features in float32."""
         if isinstance(x, Tensor):
-            return x
+            return x.float()
         if self._floats[0] is not x:
             self._floats = x, torch.from_numpy(x.csr.toarray())
         return self._floats[1]
@@ -308,7 +313,8 @@ class LowBitGCN(nn.Module):
         step, low = _grid(self.input_ranges[0])
         key = x.data_ptr(), writes_of(x), tuple(x.shape), x.stride(), x.dtype, float(step[0]), float(low[0])
         if self._codes[0] != key or x.is_inference():  # whether that was written to, nobody counts
-            codes = network.quantize(x.detach().numpy())
+            # NumPy has no bfloat16, and float32 holds it.
+            codes = network.quantize((x.float() if x.dtype == torch.bfloat16 else x).detach().numpy())
             real = torch.from_numpy((codes.toarray() * step + low).astype(np.float32))
             self._codes = key, codes, real, x
         return self._codes[1], self._codes[2]

@@ -8,6 +8,7 @@ Both directions of a pattern are tensors in every schema, so that an operator pr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -142,7 +143,8 @@ def _spmm_of_batches(info: Any, dims: tuple[int | None, ...], *arguments: Any) -
         features = _flat(x)
     else:
         values = _batched(values, dims[6], info.batch_size)
-        features = x.reshape(x.shape[0], info.batch_size * (inner[0] if values.ndim == 3 else 1), -1)
+        heads = info.batch_size * (inner[0] if values.ndim == 3 else 1)
+        features = x.reshape(x.shape[0], heads, math.prod(x.shape[1:]) // max(heads, 1))
         values = _flat(values)
     made = spmm(pattern, values, row_scale, col_scale, features)
     return made.reshape(pattern.rows, info.batch_size, *inner), 1
@@ -164,7 +166,7 @@ def _sddmm_of_batches(info: Any, dims: tuple[int | None, ...], *arguments: Any) 
     row_scale, col_scale = arguments[6:8]
     x, y = (_batched(part, dim, info.batch_size) for part, dim in zip(arguments[8:], dims[8:], strict=True))
     inner = x.shape[2:-1]
-    x, y = (part.reshape(part.shape[0], -1, part.shape[-1]) for part in (x, y))
+    x, y = (part.reshape(part.shape[0], math.prod(part.shape[1:-1]), part.shape[-1]) for part in (x, y))
     made = sddmm(Pattern(*arguments[:6]), row_scale, col_scale, x, y)
     return made.reshape(made.shape[0], info.batch_size, *inner), 1
 
@@ -177,7 +179,7 @@ def _extreme_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _flat(x: Tensor) -> Tensor:
-    return x.reshape(x.shape[0], -1)
+    return x.unsqueeze(-1).flatten(1)  # also of nothing, of which reshape(n, -1) would not know the size
 
 
 def _one_graph(*dims: int | None) -> None:

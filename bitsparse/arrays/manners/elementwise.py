@@ -11,7 +11,7 @@ import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.base import BitArray
-from bitsparse.arrays.indices import csr_of, rows_of
+from bitsparse.arrays.indices import converted, csr_of, rows_of
 from bitsparse.arrays.inside import family_of, of_result, with_fields
 from bitsparse.arrays.manners.plain import (
     back,
@@ -56,7 +56,7 @@ def elementwise(x: SparseArray, operation: Callable[[Any, Any], Any], other: Any
     quick = _compared(x, made, operation, other, name) if isinstance(other, _SCALARS) else None
     if quick is not None:
         return fitted(x, quick, name)
-    mine = matrix(made)
+    mine = matrix(made, name)
     try:
         result = operation(theirs, mine) if swap else operation(mine, theirs)
     except NotImplementedError as error:
@@ -108,7 +108,7 @@ def _operand(x: SparseArray, other: Any, name: str) -> tuple[Any, tuple[Any, ...
     """The other operand as SciPy takes it, the array of ours that it is, and its family."""
     if is_sparse(other):
         _check.same_device(name, (x.device, other.device))
-        return matrix(counted(other, name)), (other,), interop.NUMPY
+        return matrix(counted(other, name), name), (other,), interop.NUMPY
     if hasattr(other, "tocsr") and hasattr(other, "nnz") and not isinstance(other, BitArray):
         return csr_of(name, other), (), interop.NUMPY
     if isinstance(other, _SCALARS):
@@ -116,7 +116,9 @@ def _operand(x: SparseArray, other: Any, name: str) -> tuple[Any, tuple[Any, ...
     if isinstance(other, BitArray):
         other = other.decoded()
     theirs, family = interop.as_numpy(other, name, "the other operand")
-    return theirs, (), family
+    _check.numeric(name, "the other operand", theirs)
+    # SciPy has no sums with bfloat16.
+    return converted(theirs, np.dtype(np.float32)) if theirs.dtype.name == "bfloat16" else theirs, (), family
 
 
 def is_sparse(x: Any) -> bool:
@@ -278,7 +280,7 @@ def bitwise(x: SparseArray, other: Any, name: str) -> Any:
         raise ShapeError(f"{name}: shapes {x.shape} and {other.shape} differ; sparse arrays do not broadcast")
     if x.device != "cpu":
         return merged(x, other, name, bits=True)
-    one, two = (matrix(_with_ones(_bits(part, name))) for part in (x, other))
+    one, two = (matrix(_with_ones(_bits(part, name)), name) for part in (x, other))
     result = {"&": one.multiply, "|": one.maximum, "^": one.__ne__}[name](two)
     return back(x, result, name, other)
 

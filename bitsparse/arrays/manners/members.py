@@ -331,9 +331,9 @@ class Members(ReductionMembers):
         return super().__array_function__(func, types, args, kwargs) if result is NotImplemented else result
 
     # -- other formats ----------------------------------------------------------------------------------------------
-    def todense(self: Any) -> Any:
+    def todense(self: Any, order: str | None = None, out: Any = None) -> Any:
         """:meth:`toarray`."""
-        return self.toarray()
+        return self.toarray(order=order, out=out)
 
     def asformat(self: Any, format: str | None, copy: bool = False) -> Any:
         """The array as SciPy's (on a GPU CuPy's) of that format: "csr", "csc", "coo", "bsr", "dia", "lil" or "dok"; None: itself.

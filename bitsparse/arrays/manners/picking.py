@@ -273,7 +273,7 @@ def _columns_by_scipy(made: Pattern, columns: Any) -> Pattern:
         carried = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
     else:
         carried = np.arange(made.indices.size)
-    picked = matrix(replace(made, values=carried))[:, columns]
+    picked = matrix(replace(made, values=carried), _WHERE)[:, columns]
     picked.sort_indices()
     if values is not None:
         values = gather(values, picked.data) if values.ndim == 2 else picked.data.view(values.dtype)

@@ -41,11 +41,9 @@ def counted(x: SparseArray, function: str) -> Pattern:
     return Pattern(indptr, indices, x.shape, values.astype(np.int32) if is_pattern(x) else values, family=family_of(x))
 
 
-def matrix(made: Pattern) -> Any:
+def matrix(made: Pattern, function: str) -> Any:
     """A :class:`scipy.sparse.csr_array` that shares the memory; nothing may be done to it in place."""
-    from scipy import sparse
-
-    csr = sparse.csr_array((made.values, made.indices, made.indptr), shape=made.shape, copy=False)
+    csr = sparse_convert.scipy_csr(function, made, copy=False)
     csr.has_canonical_format = csr.has_sorted_indices = True
     return csr
 

@@ -53,7 +53,7 @@ def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArra
         if not csr.has_canonical_format:
             csr = csr.copy()
             csr.sum_duplicates()
-        theirs = Pattern(csr.indptr, csr.indices, tuple(csr.shape), csr.data)
+        theirs = Pattern(*indices.index_arrays("matmul", csr.indptr, csr.indices), tuple(csr.shape), csr.data)
         _check.numeric("matmul", "the other operand", csr.data)
     left, right = (theirs, counted(x, "matmul")) if swap else (counted(x, "matmul"), theirs)
     if left.shape[1] != right.shape[0]:
@@ -68,7 +68,7 @@ def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArra
     if left.values.dtype == right.values.dtype == np.bool_:  # type: ignore[union-attr]
         family = interop.common_family([family_of(x), *map(family_of, kin)])
         return fitted(x, replace(_of_bits(left, right), family=family), "matmul", *kin)
-    product = indices.without_spare((matrix(left) @ matrix(right)).tocsr())
+    product = indices.without_spare((matrix(left, "matmul") @ matrix(right, "matmul")).tocsr())
     if product.shape[1] > 8 * product.nnz:  # transposing takes memory for every column
         product.sort_indices()
         return back(x, product, "matmul", *kin, canonical=True)

@@ -66,7 +66,7 @@ def total(x: SparseArray, axis: Any, dtype: Any, out: Any, keepdims: bool) -> An
         return delivered(x, _sums_of_rows(x), "sum", axis, out, keepdims)
     made = counted(x, "sum")
     if x.device == "cpu":
-        result = matrix(made).sum(axis=axis, dtype=dtype)
+        result = matrix(made, "sum").sum(axis=axis, dtype=dtype)
     else:
         values: Any = made.values
         result = _line_sums(x, made, axis, sum_dtype(values.dtype) if dtype is None else np.dtype(dtype))
@@ -89,7 +89,7 @@ def mean(x: SparseArray, axis: Any, dtype: Any, out: Any, keepdims: bool) -> Any
     if not count:
         raise ShapeError(f"mean: an array of shape {x.shape} has no elements along axis={axis}")
     if x.device == "cpu":
-        result = matrix(made).mean(axis=axis, dtype=dtype)
+        result = matrix(made, "mean").mean(axis=axis, dtype=dtype)
     else:
         values: Any = made.values
         own = values.dtype
@@ -130,7 +130,7 @@ def extreme(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keep
             found = _largest(made, name)
             return of_dense(x, found.reshape(1, 1)) if keepdims else found
         return of_dense(x, extremes.of_lines(made, axis, name).reshape((1, -1) if axis == 0 else (-1, 1)))
-    result = getattr(matrix(made), name)(axis=axis, explicit=explicit)
+    result = getattr(matrix(made, name), name)(axis=axis, explicit=explicit)
     if not keepdims:
         return result
     if axis is None:
@@ -167,7 +167,7 @@ def place(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdi
             on_cpu(x, name, f"leave explicit= and out= away, or use A.get().{name}(...)")
         found = extremes.places(Pattern(*_parts(x, name)), axis, name)
         return delivered(x, found, name, axis, None, keepdims)
-    result = getattr(matrix(Pattern(*_parts(x, name))), name)(axis=axis, explicit=explicit)
+    result = getattr(matrix(Pattern(*_parts(x, name)), name), name)(axis=axis, explicit=explicit)
     return delivered(x, np.asarray(result)[()] if axis is None else result, name, axis, out, keepdims)
 
 

@@ -73,7 +73,9 @@ def set_diagonal(x: SparseArray, values: Any, k: Any) -> None:
     if x.holds_bits and not ((given == 0) | (given == 1)).all():
         raise ValueError("setdiag: bits hold only 0 and 1; use TCTiledCSR(A) for other values")
     dtype = x.dtype
-    csr = matrix(counted(x, "setdiag")).astype(np.float32 if dtype.kind not in "biuf" or dtype == np.float16 else dtype)
+    csr = matrix(counted(x, "setdiag"), "setdiag").astype(
+        np.float32 if dtype.kind not in "biuf" or dtype == np.float16 else dtype
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a pattern changes is what was asked for

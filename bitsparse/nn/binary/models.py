@@ -207,7 +207,7 @@ def load_binary(path: str | Path) -> Any:
     <BinaryGCN 2 -> 3, FBF+FBF scaled>
     """
     what = f"{path} is not a binary model that this version wrote"
-    with reading("load_binary", what), opened(path) as archive:
+    with reading("load_binary", what), opened("load_binary", path) as archive:
         about = _about(archive)
         linears = [_linear(archive, i, *shape) for i, shape in enumerate(about["shapes"])]
         settings = [Setting(*each) for each in about["settings"]]

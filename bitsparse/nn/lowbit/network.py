@@ -334,5 +334,5 @@ def load_lowbit(path: str | Path) -> LowBitNetwork:
     OSError
         It cannot be read.
     """
-    with reading("load_lowbit", path, "; write it with LowBitNetwork.save"), opened(path) as archive:
+    with reading("load_lowbit", path, "; write it with LowBitNetwork.save"), opened("load_lowbit", path) as archive:
         return LowBitNetwork(**restored(archive))

@@ -173,7 +173,7 @@ def load_network(path: str | Path) -> Network:
     """
     with reading("load_network", path, "; write it with Network.save (load_lowbit reads networks on bits)"):
         try:
-            with opened(path) as archive:
+            with opened("load_network", path) as archive:
                 layers = archive.text("layers", _LONGEST) if "layers" in archive else None
                 kind = archive.text("kind") if "kind" in archive else None
                 arrays = {name: archive[name] for name in sorted(archive.names - {"layers", "kind"})}

@@ -153,7 +153,7 @@ def quantized_matmul_vjp(
         if name == "gradient" or {"x": "w", "w": "x"}[name] in names:
             coding = Coding(settings.bits, settings.rounding, number, settings.stream + further, -1, "rows")
             parts[name] = _as_codes(function, name, part, coding)
-    m, n, k = *_shape(gradient), _shape(x)[-1]
+    m, n, k = *_shape(gradient), (_shape(x) or (0,))[-1]
     for name, part, shape in (("x", x, (m, k)), ("w", w, (k, n))):
         if _shape(part) != shape:
             raise ShapeError(
@@ -170,7 +170,7 @@ def quantized_matmul_vjp(
 
 
 def _shape(x: Any) -> tuple[int, ...]:
-    return tuple(np.shape(x) if not hasattr(x, "shape") else x.shape)
+    return tuple(x.shape if hasattr(x, "shape") else interop.as_array(x, "quantized_matmul_vjp", "x")[0].shape)
 
 
 def _as_codes(function: str, name: str, x: Any, coding: Coding) -> BitTensor:
