@@ -78,7 +78,7 @@ def test_the_page_of_accuracies_is_that_of_the_records(tmp_path: Path, monkeypat
     runs = [
         {"case": "demo-g", "params": {"graph": "g", "seeds": 2, "results": demo}},
         {"case": "g-gin-3x64", "params": {"graph": "g", "network": "gin-3x64", "accuracies": accuracies}},
-        {"case": "trained-g", "params": {"runs": trained}},
+        {"case": "trained-g", "params": {"runs": trained, "note": "Kept."}},
     ]
     for suite, records in (("accuracy", [{"params": each} for each in params]), ("accuracy-bits", runs)):
         (tmp_path / "machine").mkdir(exist_ok=True)
@@ -90,6 +90,7 @@ def test_the_page_of_accuracies_is_that_of_the_records(tmp_path: Path, monkeypat
         "| g | GIN 3 x 64 | 80.5 | 78.8 (2.5) |",
         "| g | GraphSAGE | 2 | 80.50 | -3.00 +- 1.00 | +0.00 +- 0.50 |",
     ]
+    assert "\n\nKept.\n\n| graph |" in accuracy_page.page(tmp_path)
     assert "| graph | network | pairs | float32 | 2 bits, calibrated | 2 bits, trained |" in accuracy_page.page(
         tmp_path
     )

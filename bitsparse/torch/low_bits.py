@@ -66,7 +66,7 @@ class LowBitModule(nn.Module):
     Every forward pass makes the network of the parameters as they are and runs it in integers: what is trained is what is exported, and
     logits are equal to the bit. Gradients are those of the same steps in float32 at the rounded values; they pass a rounding where its
     input lies within the range of the codes (Bengio et al. 2013; for steps and ends of grids, which are factors and biases here, LSQ, Esser
-    et al., ICLR 2020). As every parameter is measured in codes or is a logarithm, one learning rate serves all, about 0.03 for Adam; no
+    et al., ICLR 2020). As every parameter is measured in codes or is a logarithm, one learning rate serves all, about 0.05 for Adam; no
     weight decay. Before the first step logits are those of `network`.
 
     Few labelled nodes teach few bits little. What does is the network in floating point: the classes that it predicts, of many nodes. That
