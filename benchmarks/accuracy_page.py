@@ -51,9 +51,9 @@ that the network in float32 predicts of **all nodes but those to test**. The sta
 first among them. Points of the test nodes against float32 on the same seed, means and standard errors of the pairs.
 
 **The recipe was chosen with test nodes in sight**: of about twenty (targets soft, sharpened or hard; with or without the nodes to test;
-rates and steps), tried with 2 bits on the first 2 to 10 of these seeds of cora and citeseer, whose test accuracies were looked at. The gains
-there are flattered by that, citeseer's most of all, where "trained" beats float32. Only pubmed, and 4 bits, were run with the chosen recipe
-alone. Standard errors are of the seeds and know nothing of the choice. In the last step, without the choice of a state by validation nodes,
+rates and steps), tried with 2 bits on the first 2 to 10 of these seeds of cora and citeseer, whose test accuracies were looked at. The
+gains there are flattered by that, citeseer's most of all, where "trained" beats float32. Only pubmed, and 4 bits, were run with the chosen
+recipe alone. Standard errors are of the seeds and know nothing of the choice. In the last step, without the choice of a state by validation nodes,
 2 bits cost 1.40 points on cora and 0.80 on citeseer, and 4 bits 0.73 on cora.
 """
 _TITLES = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
