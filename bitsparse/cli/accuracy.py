@@ -1,9 +1,10 @@
 """``bitsparse accuracy``: the accuracy tables of papers on training in few bits, on graphs from files, by seeds that are paired.
 
 ``bitsparse accuracy --table tango --graphs cora.npz --json`` prints one object: ``{"table", "epochs", "dropout", "runs": [...]}``. A run is
-``{"graph", "network", "precision", "seed", "accuracy", "last", "validated"}`` for ``tango``, ``qgtc`` (trained with the roundings of
-networks on bits, without dropout) and ``links`` (100 times the area under the ROC curve of edges left out, against as many pairs without),
-and ``{"graph", "network", "aggregation", "seed", "accuracy"}`` for ``bitgnn``, accuracies in per cent of the test nodes. One of ``aes`` is
+``{"graph", "network", "precision", "seed", "accuracy", "last", "validated"}`` for ``tango``, ``qgtc`` (networks on bits:
+``2-bit-calibrated`` as they are quantised after a training in float32, ``2-bit`` trained on with their roundings) and ``links`` (100 times
+the area under the ROC curve of edges left out, against as many pairs without), and
+``{"graph", "network", "aggregation", "seed", "accuracy"}`` for ``bitgnn``, accuracies in per cent of the test nodes. One of ``aes`` is
 ``{"graph", "network", "seed", "strategy", "width", "bits", "accuracy", "lost"}``, of a network trained in full precision and run over
 sampled edges; without a strategy over all. Runs of ``tango`` have a ``curve`` too, accuracies of the test nodes every five epochs (with
 the precisions int8, int8-all and int8-nearest those of TANGO's Figure 7). With ``--records FILE`` each run is written there when it is
@@ -33,8 +34,8 @@ DESCRIPTION = (
 _TABLES = ("tango", "qgtc", "bitgnn", "aes", "links")
 #: Edges of a node and ways to sample them, of AES-SpMM's Figures 5 and 6.
 _WIDTHS, _STRATEGIES = (16, 32, 64, 128), ("aes", "afs", "sfs", "uniform")
-#: Bits of networks that train with their roundings.
-_AWARE = ("8-bit-learned", "4-bit-learned", "2-bit-learned-protected")
+#: Networks that train with their roundings.
+_AWARE = ("4-bit", "2-bit")
 #: What the paper of Bi-GCN reports, full aggregation, and BitGNN with binary aggregation.
 _PUBLISHED = {
     "cora": {"full": "81.2 +- 0.8", "binary": "81.2 +- 1.0"},
@@ -52,14 +53,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="whose accuracies: TANGO's, QGTC's, BitGNN's or AES-SpMM's; links: link prediction, TANGO's other task",
     )
     parser.add_argument("--graphs", nargs="+", metavar="FILE", required=True, help="graphs with features and labels")
-    parser.add_argument("--networks", nargs="+", metavar="NAME", help="of gcn sage gat (default: all; tango)")
+    parser.add_argument(
+        "--networks",
+        nargs="+",
+        metavar="NAME",
+        help="of gcn sage gat (default: all; qgtc: gcn)",
+    )
     parser.add_argument(
         "--precisions",
         nargs="+",
         metavar="NAME",
         help="beside float32; tango: int8 int4 by default, also int8-sums int4-sums int8-nearest int8-all; "
-        "qgtc: 8-bit-learned 4-bit-learned 2-bit-learned-protected "
-        "by default, 1 to 8 bits also with -learned ranges, -protected nodes, or -learned-protected",
+        "qgtc: 4-bit 2-bit by default, also 8-bit 3-bit 1-bit",
     )
     common.add_counts(
         parser,
@@ -143,22 +148,29 @@ def _tango(
 
 
 def _qgtc(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
-    precisions = ["float32", *(args.precisions or _AWARE)]
-    _refuse_unknown(precisions, ["float32", *training.AWARE])
+    networks, precisions = args.networks or ["gcn"], args.precisions or _AWARE
+    _refuse_unknown(networks, ["gcn", "sage"])
+    _refuse_unknown(precisions, training.AWARE)
+    bits = [training.AWARE[one] for one in dict.fromkeys(precisions)]
     for data, name in _tasks(args):
         task = training.task_of(data)
-        for seed, precision in product(_seeds(args), dict.fromkeys(precisions)):
-            key = {"graph": name, "network": "gcn", "precision": precision, "seed": seed}
-            run = partial(training.aware, task, data, precision, seed, epochs)
-            if precision == "float32":
-                run = partial(training.trained, task, "gcn", precision, seed, epochs, (0.0, 0.0))
-            yield from records.of(key, partial(_facts, run))
+        for seed, network in product(_seeds(args), networks):
+            key = {"graph": name, "network": network, "seed": seed, "bits": bits}
+            run = partial(training.aware, task, data, network, bits, seed, epochs, (args.dropout, 0.5))
+            yield from records.of(key, partial(_by_precision, run))
+
+
+def _by_precision(run: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"precision": precision} | _fact(result) for precision, result in run().items()]
 
 
 def _facts(run: Callable[[], Any]) -> list[dict[str, Any]]:
-    result = run()
+    return [_fact(run())]
+
+
+def _fact(result: Any) -> dict[str, Any]:
     facts = {"accuracy": result.best, "last": result.last, "validated": result.validated}
-    return [facts | ({"curve": list(result.curve)} if result.curve else {})]
+    return facts | ({"curve": list(result.curve)} if result.curve else {})
 
 
 def _refuse_unknown(asked: Iterable[str], known: Iterable[str]) -> None:

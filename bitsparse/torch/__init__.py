@@ -14,7 +14,7 @@ from bitsparse.torch.distributed import ShardedSum
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.layers import GCNConv, GINConv, SAGEConv
 from bitsparse.torch.loader import Batch, BatchLoader
-from bitsparse.torch.low_bits import LowBitGCN
+from bitsparse.torch.low_bits import LowBitModule
 from bitsparse.torch.quantization import Quantization, Tango
 from bitsparse.torch.sampled import SampledGradient, SampledGraph, sampled_gradient
 from bitsparse.torch.sums import spmm
@@ -34,7 +34,7 @@ __all__ = [
     "GINConv",
     "Graph",
     "LayerReport",
-    "LowBitGCN",
+    "LowBitModule",
     "Quantization",
     "SAGEConv",
     "SampledGradient",

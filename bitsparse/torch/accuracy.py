@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bitsparse.datasets import GraphData
+from bitsparse.nn import Features, load_state_dict, quantize_network
 from bitsparse.torch.attention_layers import GATConv
 from bitsparse.torch.binary import BinaryGCN
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.layers import GCNConv, SAGEConv
-from bitsparse.torch.low_bits import LowBitGCN
+from bitsparse.torch.low_bits import LowBitModule
 from bitsparse.torch.quantization import Tango
 from bitsparse.torch.tango import quantize_
 
@@ -31,17 +32,10 @@ PRECISIONS: dict[str, Tango | None] = {
     "int8-nearest": Tango(8, rounding="nearest"),
     "int8-all": Tango(8, last="quantized"),
 }
-#: How networks train with their roundings, by name.
-AWARE: dict[str, dict[str, Any]] = {
-    f"{bits}-bit{name}": {"bits": bits, **options}
-    for bits in (8, 4, 3, 2, 1)
-    for name, options in (
-        ("", {}),
-        ("-learned", {"ranges": "learned"}),
-        ("-protected", {"protect": (0.0, 0.1)}),
-        ("-learned-protected", {"ranges": "learned", "protect": (0.0, 0.1)}),
-    )
-}
+#: Bits of networks that train with their roundings, by name.
+AWARE = {f"{bits}-bit": bits for bits in (8, 4, 3, 2, 1)}
+#: How these learn: steps, and the learning rate at first (Adam, down to 0 as half a cosine).
+_AWARE_EPOCHS, _AWARE_RATE = 100, 0.05
 #: Labelled nodes of a class for training and for validation, where a graph has no split.
 _TRAIN, _VALIDATE = 20, 30
 _LOOK = 5
@@ -143,6 +137,13 @@ def trained(
     dropout : tuple of float
         Of features, and between the layers.
     """
+    return _trained(task, kind, precision, seed, epochs, dropout)[1]
+
+
+def _trained(
+    task: Task, kind: str, precision: str, seed: int, epochs: int, dropout: tuple[float, float]
+) -> tuple[Network, Result]:
+    """The network in its best epoch, and its accuracies."""
     torch.manual_seed(seed)
     net = Network(kind, task.x.shape[1], task.classes, dropout).to(task.x.device)
     config = PRECISIONS[precision]
@@ -154,13 +155,14 @@ def trained(
     ]
     optimiser = torch.optim.Adam(groups, lr=0.005 if kind == "gat" else 0.01)
     torch.manual_seed(seed)
-    best, found, last = -1.0, 0.0, 0.0
+    best, found, last, state = -1.0, 0.0, 0.0, net.state_dict()
     curve: list[float] = []
     for looked, last in _looks(net, task, optimiser, epochs):
         curve.append(round(last, 2))
         if looked >= best:
-            best, found = looked, last
-    return Result(found, last, best, tuple(curve))
+            best, found, state = looked, last, copy.deepcopy(net.state_dict())
+    net.load_state_dict(state)
+    return net, Result(found, last, best, tuple(curve))
 
 
 def _step(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer) -> None:
@@ -178,41 +180,78 @@ def _looks(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer, epochs:
         _step(net, task, optimiser)
         if epoch % _LOOK == 0 or epoch == epochs:
             with torch.no_grad():
-                right = net(task.x, task.graph).argmax(dim=1) == task.labels
-            validated, tested = (100 * float(right[part].float().mean()) for part in (task.validate, task.test))
-            yield validated, tested
+                yield _right(net(task.x, task.graph), task)
 
 
-def aware(task: Task, data: GraphData, recipe: str, seed: int, epochs: int = 200) -> Result:
-    """Train a GCN of 2 layers of 16 columns with the roundings of a network on bits, and look at the test nodes of what is exported.
+def _right(logits: Tensor, task: Task) -> tuple[float, float]:
+    """Per cent of the nodes to validate and of those to test that logits have right."""
+    right = logits.argmax(dim=1) == task.labels
+    validated, tested = (100 * float(right[part].float().mean()) for part in (task.validate, task.test))
+    return validated, tested
+
+
+def aware(
+    task: Task,
+    data: GraphData,
+    kind: str,
+    bits: Sequence[int],
+    seed: int,
+    epochs: int = 200,
+    dropout: tuple[float, float] = (0.5, 0.5),
+) -> dict[str, Result]:
+    """Train a network in float32, quantise it after its training, and train it on with its roundings: each by its name.
+
+    ``"float32"`` is what :func:`trained` gives, ``"2-bit-calibrated"`` the network of :func:`bitsparse.nn.quantize_network`, ``"2-bit"``
+    what :class:`LowBitModule` makes of it: it learns the classes that the network in float32 predicts (Hinton et al. 2015, with hard
+    targets), of all nodes but those to test, which say nothing about other nodes once they were learnt. Of its states, that at first among
+    them, the one with the most nodes to validate right is exported, the last of equals. All accuracies are those of networks on bits.
 
     Parameters
     ----------
     task : Task
     data : GraphData
-        What the exported network runs on.
-    recipe : str
-        One of `AWARE`.
+        What networks on bits run on.
+    kind : {"gcn", "sage"}
+    bits : sequence of int
     seed : int
     epochs : int
-        The first half in float32.
+        In float32.
+    dropout : tuple of float
+        In float32, of features and between the layers.
     """
-    torch.manual_seed(seed)
-    net = LowBitGCN((task.x.shape[1], 16, task.classes), **AWARE[recipe], warm_up=epochs // 2)
-    groups: list[dict[str, Any]] = [
-        {"params": [net.weights[0], net.biases[0]], "weight_decay": 5e-4},
-        {"params": [net.weights[1], net.biases[1], *net.range_parameters()]},
-    ]
-    optimiser = torch.optim.Adam(groups, lr=0.01)
-    best, state, last = -1.0, net.state_dict(), 0.0
-    for looked, tested in _looks(net, task, optimiser, epochs):
-        last = tested
-        if looked >= best and bool(net.known):  # one that rounds
-            best, state = looked, copy.deepcopy(net.state_dict())
-    net.load_state_dict(state)
-    logits = np.asarray(net.export()(data.adjacency, task.x.numpy()))
-    right = torch.from_numpy(logits.argmax(axis=1)) == task.labels
-    return Result(100 * float(right[task.test].float().mean()), last, best)
+    net, result = _trained(task, kind, "float32", seed, epochs, dropout)
+    layers = enumerate((net.first, net.second))
+    full = load_state_dict({f"{i}.{name}": part for i, layer in layers for name, part in layer.state_dict().items()})
+    with torch.no_grad():
+        classes = net(task.x, task.graph).argmax(dim=1)
+    found, x = {"float32": result}, Features(data.x)
+    for each in bits:
+        low = quantize_network(full, data.adjacency, x, each)
+        validated, tested = _right(torch.from_numpy(low(data.adjacency, x)), task)
+        found[f"{each}-bit-calibrated"] = Result(tested, tested, validated)
+        module = LowBitModule(low)
+        best, state, last = validated, copy.deepcopy(module.state_dict()), tested  # never a worse one
+        for looked, last in _lessons(module, task, x, classes):  # noqa: B007
+            if looked >= best:
+                best, state = looked, copy.deepcopy(module.state_dict())
+        module.load_state_dict(state)
+        _, tested = _right(torch.from_numpy(module.export()(data.adjacency, x)), task)
+        found[f"{each}-bit"] = Result(tested, last, best)
+    return found
+
+
+def _lessons(module: LowBitModule, task: Task, x: Any, classes: Tensor) -> Iterator[tuple[float, float]]:
+    """Let a network on bits learn classes of all nodes but those to test; what it has right every few steps."""
+    optimiser = torch.optim.Adam(module.parameters(), lr=_AWARE_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, _AWARE_EPOCHS)
+    for epoch in range(1, _AWARE_EPOCHS + 1):
+        optimiser.zero_grad()
+        functional.cross_entropy(module(x, task.graph)[~task.test], classes[~task.test]).backward()
+        optimiser.step()
+        schedule.step()
+        if epoch % _LOOK == 0:
+            with torch.no_grad():
+                yield _right(module(x, task.graph), task)
 
 
 def binary(task: Task, data: GraphData, seed: int, epochs: int = 1000) -> dict[str, float]:

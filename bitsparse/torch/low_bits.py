@@ -1,10 +1,8 @@
-"""Training of a GCN that ends in a network on bits: every forward pass is that network's, gradients pass its roundings straight through."""
+"""Training of networks on bits: every forward pass is that of the network, gradients pass its roundings straight through."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,348 +11,257 @@ from torch import Tensor, nn
 from bitsparse import _check
 from bitsparse import nn as networks
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.errors import DeviceError, DTypeError, ShapeError
-from bitsparse.nn.lowbit.host import step_results
-from bitsparse.nn.lowbit.steps import Aggregate, Chain, Grid, Update
+from bitsparse.errors import DeviceError, ShapeError
+from bitsparse.nn.lowbit.host import step_params
+from bitsparse.nn.lowbit.inputs import check_codes
+from bitsparse.nn.lowbit.steps import Aggregate, Chain, Update
+from bitsparse.ops.steps import GROUP_BITS, finished
 from bitsparse.torch.buffers import writes_of
 from bitsparse.torch.graph import Graph, checked
-from bitsparse.torch.ranges import CodeRange
 from bitsparse.torch.registration import once
 from bitsparse.torch.sums import spmm
 
-_Array = np.ndarray[Any, np.dtype[np.float64]]
+#: Sums of integers up to this are exact in float32.
+_EXACT = 1 << 24
+_ACTIVATIONS = {"relu": torch.relu, "leaky_relu": nn.functional.leaky_relu, "tanh": torch.tanh, None: torch.clone}
 
 
-class _Exactly(torch.autograd.Function):
-    """Other values of the same numbers; the gradient passes."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, values: Tensor) -> Tensor:
-        return values
+class _Rounded(torch.autograd.Function):
+    """What became of numbers when they were rounded; gradients pass straight through, with a mask only to what it marks."""
 
     @staticmethod
-    @once("LowBitGCN")
+    def forward(ctx: Any, x: Tensor, rounded: Tensor, inside: Tensor | None) -> Tensor:
+        ctx.save_for_backward(inside)
+        return rounded
+
+    @staticmethod
+    @once("LowBitModule")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return gradient, None
+        (inside,) = ctx.saved_tensors
+        return gradient if inside is None else gradient * inside, None, None
 
 
-class LowBitGCN(nn.Module):
-    """A GCN that trains with the roundings of a :class:`bitsparse.nn.LowBitNetwork` and is exported to it (quantisation-aware training).
+class LowBitModule(nn.Module):
+    """A :class:`bitsparse.nn.LowBitNetwork` that trains with its roundings and is exported to such a network (quantisation-aware training).
 
     Parameters
     ----------
-    widths : sequence of int
-        Columns of the input and behind each layer.
-    bits : int or sequence of int
-        1 to 8, for all layers or for each: bits of its input, of its weights and of what it hands on inside (QGTC, Table 2). Weights of
-        one bit are -1 and 1.
-    momentum : float
-        Of the ranges of messages and activations that follow those of each training step.
-    ranges : {"followed", "learned"}
-        Ranges are found in the first training step: all values, with up to 3 bits those with the least squared error of the rounding.
-        After that they follow the training, or they are parameters (:meth:`range_parameters`) that gradients reach (LSQ, Esser et al.,
-        ICLR 2020).
-    protect : tuple of float, optional
-        Degree-Quant (Tailor et al., ICLR 2021, section 3.1): in each training step some nodes keep their real numbers, those of lowest
-        degree with the first probability, those of highest degree with the second, the others with one in between by their rank.
-    warm_up : int
-        Training steps in float32 before ranges are found and rounding begins. Few bits learn better from weights that have learned.
+    network : LowBitNetwork
+        Where training starts: what :func:`bitsparse.nn.quantize_network` made of a network that was trained in floating point.
+
+    Attributes
+    ----------
+    network : LowBitNetwork
+    weights : ParameterList
+        One for each product with weights, in codes: training moves them from the codes of `network`, and they are rounded to the nearest.
+    scales : ParameterList
+        Logarithms of what the factor of each column of each step is multiplied by; zeros at first.
+    biases : ParameterList
+        What each step adds to its columns, in units of its codes.
+    offsets : ParameterDict
+        By number of the step: what sums over neighbours add to every code, and products to every row, times the graph's factor of it.
 
     Notes
     -----
-    Every forward pass makes the network on bits of the current weights and ranges and runs it: what is trained is what is exported, and
-    logits are equal to the bit (with `protect` in ``eval()``). Gradients are those of the same layers in float32 at the rounded values;
-    they pass a rounding where its input lies within the range. Messages and what lies
-    between layers have a range for each column, which costs the network nothing.
-    The grid of the features is found in the first training step. The layers multiply before they sum, with ReLU between. It trains on the
-    CPU; what is exported runs anywhere.
+    Every forward pass makes the network of the parameters as they are and runs it in integers: what is trained is what is exported, and
+    logits are equal to the bit. Gradients are those of the same steps in float32 at the rounded values; they pass a rounding where its
+    input lies within the range of the codes (Bengio et al. 2013; for steps and ends of grids, which are factors and biases here, LSQ, Esser
+    et al., ICLR 2020). As every parameter is measured in codes or is a logarithm, one learning rate serves all, about 0.03 for Adam; no
+    weight decay. Before the first step logits are those of `network`.
+
+    Few labelled nodes teach few bits little. What does is the network in floating point: the classes that it predicts, of many nodes. That
+    is how ``bitsparse accuracy --table qgtc`` trains.
+
+    It trains on the CPU; what is exported runs anywhere. A state dict belongs to the network that the module was made of, which
+    :meth:`~bitsparse.nn.LowBitNetwork.save` keeps.
 
     Examples
     --------
     >>> import torch
     >>> import bitsparse.torch as bst
-    >>> net, graph = bst.LowBitGCN((3, 8, 2), bits=4), bst.Graph(torch.tensor([[0, 1, 2], [1, 2, 0]]))
-    >>> logits = net(torch.eye(3), graph)
-    >>> net.export()
-    <LowBitNetwork gcn 3 -> 8 -> 2, bits 4, 4, 904 B>
+    >>> from bitsparse import nn
+    >>> graph, x = bst.Graph(torch.tensor([[0, 1, 2], [1, 2, 0]])), torch.eye(3)
+    >>> full = nn.random_network("gcn", [3, 8, 2])
+    >>> low = bst.LowBitModule(nn.quantize_network(full, graph.to_scipy(), x.numpy(), bits=4))
+    >>> torch.nn.functional.cross_entropy(low(x, graph), torch.tensor([0, 1, 1])).backward()
+    >>> low.export()
+    <LowBitNetwork gcn 3 -> 8 -> 2, bits 4, 4, 1000 B>
     """
 
-    known: Tensor
-    steps: Tensor
-    of_rows: Tensor
-
-    def __init__(
-        self,
-        widths: Sequence[int],
-        bits: int | Sequence[int] = 8,
-        momentum: float = 0.1,
-        *,
-        ranges: Literal["followed", "learned"] = "followed",
-        protect: tuple[float, float] | None = None,
-        warm_up: int = 0,
-    ) -> None:
+    def __init__(self, network: networks.LowBitNetwork) -> None:
         super().__init__()
-        pairs = list(pairwise(widths))
-        if not pairs:
-            raise ValueError(
-                f"LowBitGCN: widths must hold inputs and outputs, got {tuple(widths)}; pass for example (1433, 16, 7)"
-            )
-        self.bits = (bits,) * len(pairs) if isinstance(bits, int) else tuple(bits)
-        if len(self.bits) != len(pairs) or not all(1 <= each <= 8 for each in self.bits):
-            raise ValueError(
-                f"LowBitGCN: bits must be 1 to 8, one number or one for each of {len(pairs)} layers, got {bits}"
-            )
-        _check.choice("LowBitGCN", "ranges", ranges, ("followed", "learned"))
-        if protect is not None and not 0 <= protect[0] <= protect[1] <= 1:
-            raise ValueError(
-                f"LowBitGCN: protect must be two probabilities, the first no larger than the second, got {protect}; pass "
-                f"for example (0.0, 0.1)"
-            )
-        self.widths, self.momentum, self.learned, self.protect = tuple(widths), momentum, ranges == "learned", protect
-        self.warm_up = _check.integer("LowBitGCN", "warm_up", warm_up, 0, 1 << 40)
-        self.weights = nn.ParameterList(nn.Parameter(torch.empty(pair)) for pair in pairs)
-        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(pair[1])) for pair in pairs)
-        # Of each layer: its input, its weights and its messages. The grid of the features stays, as their codes are kept.
-        self.input_ranges, self.weight_ranges, self.message_ranges = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
-        for i, (each, (_, columns)) in enumerate(zip(self.bits, pairs, strict=True)):
-            self.input_ranges.append(
-                CodeRange(pairs[i][0] if i else 1, each, "positive" if i else "any", bool(i) and self.learned)
-            )
-            self.weight_ranges.append(CodeRange(columns, each, "signs" if each == 1 else "weights", self.learned))
-            self.message_ranges.append(CodeRange(columns, each, "any", self.learned))
-        self.register_buffer("known", torch.zeros((), dtype=torch.bool))
-        self.register_buffer(
-            "of_rows", torch.zeros((), dtype=torch.bool)
-        )  # whether rows of features have scales of their own
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))  # in float32, so far
-        self._prepared: tuple[Any, ...] = (None, None)
-        self._codes: tuple[Any, ...] = (None, None)
-        self._floats: tuple[Any, ...] = (None, None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """New weights, uniform as Glorot and Bengio have them; biases of zeros; ranges are found anew."""
-        self.known.fill_(False)
-        self.steps.zero_()
-        for weight, bias in zip(self.weights, self.biases, strict=True):
-            nn.init.xavier_uniform_(weight)
-            nn.init.zeros_(bias)
-
-    def range_parameters(self) -> list[nn.Parameter]:
-        """Parameters of learned ranges, which take no weight decay; none where ranges follow.
-
-        Examples
-        --------
-        >>> import bitsparse.torch as bst
-        >>> len(bst.LowBitGCN((3, 8, 2), ranges="learned").range_parameters())
-        7
-        """
-        kinds = (self.input_ranges, self.weight_ranges, self.message_ranges)
-        return [parameter for kind in kinds for parameter in kind.parameters()]
-
-    # ---- the network on bits
-    def export(self) -> networks.LowBitNetwork:
-        """The network on bits of the weights and ranges as they are, :class:`bitsparse.nn.LowBitNetwork`.
-
-        Raises
-        ------
-        ValueError
-            It has not trained yet, so that no range is known.
-        """
-        if not bool(self.known):
-            raise ValueError(
-                "LowBitGCN: ranges are not known before the first training step; call the network on the features first"
-            )
-        steps: list[Update | Aggregate] = []
-        inputs, of_weights, of_messages = (
-            [_grid(each) for each in kind] for kind in (self.input_ranges, self.weight_ranges, self.message_ranges)
+        _check.instance(
+            "LowBitModule", "network", network, networks.LowBitNetwork, "an nn.LowBitNetwork", "see nn.quantize_network"
         )
-        for i, bits in enumerate(self.bits):
-            (step, low), (scale, _), (size, start) = inputs[i], of_weights[i], of_messages[i]
-            codes = self._range(self.weight_ranges, i).codes(self._of_codes(i)).numpy()
-            step = np.ones(1) if i else step  # which the weights hold
-            base = (low[:, None] * codes * scale).sum(axis=0)
-            bias = self.biases[i].detach().double().numpy()
-            packed = BitTensor(codes.astype(np.int32), max(bits, 2), encoding="signed", axis=-2)
-            chain = _chain(step * scale / size, -start / size, None, bits)
-            steps.append(Update(packed, chain, True, (base / size).astype(np.float32)))
-            if i + 1 < len(self.bits):
-                following = inputs[i + 1][0]
-                chain = _chain(size / following, bias / following, "relu", self.bits[i + 1])
+        self.network = network
+        self.weights, self.scales, self.biases = (nn.ParameterList() for _ in range(3))
+        self.offsets = nn.ParameterDict()
+        for number, step in enumerate(network.steps):
+            offset = step.constant if isinstance(step, Update) else step.offset
+            self.scales.append(nn.Parameter(torch.zeros(step.chain.col_scale.size)))
+            self.biases.append(nn.Parameter(torch.from_numpy(step.chain.bias.copy())))
+            if offset is not None:
+                self.offsets[str(number)] = nn.Parameter(torch.from_numpy(offset.copy()))
+            if isinstance(step, Update):
+                self.weights.append(nn.Parameter(_whole(step)))
+        self._prepared: tuple[Any, ...] = (None,)
+        self._codes: tuple[Any, ...] = (None,)
+
+    def export(self) -> networks.LowBitNetwork:
+        """The network on bits of the parameters as they are, :class:`bitsparse.nn.LowBitNetwork`."""
+        of, weights = self.network, iter(self.weights)
+        steps: list[Update | Aggregate] = []
+        for number, step in enumerate(of.steps):
+            old, offset = step.chain, self._offset(number)
+            extra = None if offset is None else _array(offset)
+            scale = old.col_scale * np.exp(_array(self.scales[number]))
+            chain = Chain(scale, _array(self.biases[number]), old.activation, old.bits, old.grid)
+            if isinstance(step, Update):
+                # Codes of weights have as many bits as those that they multiply.
+                bits = of.steps[number - 1].chain.bits if number else of.input_bits
+                least, gap, top = _levels(of.steps[number], bits or 1)
+                codes = np.clip(np.rint((_array(next(weights)) - least) / gap), 0, top) * gap + least
+                packed = BitTensor(codes.astype(np.int32), step.weights.bits, encoding="signed", axis=-2)
+                steps.append(Update(packed, chain, step.scaled, extra))
             else:
-                chain = _chain(size, bias, None, None)
-            steps.append(Aggregate(codes.shape[1], bits, chain, (start / size).astype(np.float32)))
-        grid = None
-        if not bool(self.of_rows):
-            grid = Grid(*(np.full(self.widths[0], each[0], np.float32) for each in inputs[0]))
-        return networks.LowBitNetwork("gcn", "gcn", True, self.bits, self.widths, grid, tuple(steps))
+                steps.append(Aggregate(step.columns, step.bits, chain, extra, step.own))
+        about = of.kind, of.normalisation, of.self_loops, of.bits, of.widths, of.input_grid
+        return networks.LowBitNetwork(*about, tuple(steps))
 
-    def _range(self, kind: nn.ModuleList, layer: int) -> CodeRange:
-        found = kind[layer]
-        assert isinstance(found, CodeRange)
-        return found
-
-    def _of_codes(self, layer: int) -> Tensor:
-        """Weights by which codes of a layer's input are multiplied: behind the first layer they hold the steps of its columns."""
-        weight = self.weights[layer]
-        return self._range(self.input_ranges, layer).step.to(weight.dtype)[:, None] * weight if layer else weight
-
-    # ---- training
-    def _operand(self, graph: Graph) -> tuple[networks.Graph, Graph]:
-        """The graph for the network on bits, and for sums of floats."""
-        plain = checked("LowBitGCN", graph).unweighted()
-        edges = plain.indptr, plain.indices
-        state = [(id(part), writes_of(part)) for part in edges]
-        if self._prepared[0] != state:
-            operand = networks.Graph.from_csr(*(part.numpy() for part in edges))
-            self._prepared = state, operand, plain.with_self_loops(), edges
-        return self._prepared[1], self._prepared[2]
-
-    def forward(self, x: Tensor | networks.Features, graph: Graph) -> Tensor:
-        """Logits (nodes, classes) of the network on bits, in float32 while it warms up; ranges follow while training.
-
-        Features of :class:`bitsparse.nn.Features` have a scale for each row, and the network that is exported reads such features.
-        """
+    def forward(self, x: Any, graph: Graph) -> Tensor:
+        """Logits (nodes, classes) of :meth:`export`; `x` is what that network takes: a tensor, or :class:`bitsparse.nn.Features`."""
         if isinstance(x, Tensor) and x.is_cuda:
             raise DeviceError(
-                "LowBitGCN: x is on a GPU, but networks train in few bits with their exact roundings on the CPU; pass x.cpu()"
+                "LowBitModule: x is on a GPU, but networks train in few bits with their exact roundings on the CPU; pass x.cpu()"
             )
         if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
             raise ValueError(
-                "LowBitGCN: x requires a gradient, but features are rounded to codes that are kept, and have none; pass x.detach()"
+                "LowBitModule: x requires a gradient, but features are rounded to codes that are kept, and have none; pass x.detach()"
             )
-        operand, loops = self._operand(graph)
+        operand, sums = self._operand(graph)
         if x.shape[:1] != (graph.num_sources,):
             raise ShapeError(
-                f"LowBitGCN: the graph has {graph.num_sources} nodes but x has shape {tuple(x.shape)}; pass (nodes, {self.widths[0]})"
+                f"LowBitModule: the graph has {graph.num_sources} nodes but x has shape {tuple(x.shape)}; pass "
+                f"(nodes, {self.network.features})"
             )
-        if not bool(self.known) and (int(self.steps) < self.warm_up if self.training else self.warm_up > 0):
-            self.steps += int(self.training)
-            return self._in_floats(self._real(x), operand, loops)
-        if self.training:
-            self._find_ranges(x, operand, loops)
-        network = self.export()
-        codes, h = self._features(network, x)
-        if self.training and self.protect is not None:
-            return self._layers(h, operand, loops, kept=self._protected(loops))
-        return self._layers(h, operand, loops, step_results(network, operand, codes))
+        row_scale, h = self._features(x)
+        of_rows = operand.row_scale, operand.col_scale, operand.degrees, row_scale
+        left, right, degrees, first = (_column(part, operand.nodes) for part in of_rows)
+        weights = iter(self.weights)
+        for number, step in enumerate(self.export().steps):
+            scale, bias, offset = self._scale(number), self.biases[number], self._offset(number)
+            if isinstance(step, Update):
+                codes = _Rounded.apply(next(weights), _whole(step), None)
+                total = _product(h, codes)
+                factor = right if step.scaled else torch.ones(1)
+                y = total.float() * (factor if number else factor * first) * scale + bias
+                y = y if offset is None else y + factor * offset
+            else:
+                total = spmm(sums, h.double())
+                terms = total.float() if offset is None else total.float() + degrees * offset
+                y = left * terms * scale + bias
+            params = step_params(step, operand, row_scale if number == 0 else None)
+            found = finished(total.detach().numpy().astype(np.int64), params)
+            y, bits, grid = _ACTIVATIONS[step.chain.activation](y), step.chain.bits, step.chain.grid
+            if bits is None:
+                return _Rounded.apply(y, torch.from_numpy(found), None)
+            if grid is not None:
+                y = (y - torch.from_numpy(grid.low)) / torch.from_numpy(grid.step)
+            codes = torch.from_numpy(BitTensor.from_words(found, y.shape, bits).toarray().astype(np.float32))
+            # What is no more than half a step beyond is rounded no worse than what lies between.
+            before, h = h, _Rounded.apply(y, codes, (y >= -0.5) & (y <= 2**bits - 0.5))
+            if isinstance(step, Aggregate) and step.own:
+                h = torch.cat([h, h.new_zeros(len(h), -h.shape[1] % GROUP_BITS), before], dim=1)
+        raise AssertionError("a network ends with logits")
 
-    def _layers(
-        self,
-        h: Tensor,
-        operand: networks.Graph,
-        loops: Graph,
-        made: list[Any] | None = None,
-        kept: Tensor | None = None,
-        share: float = 0.0,
-    ) -> Tensor:
-        """The layers in float32, rounded to the codes that the network on bits `made`, or to their own; rows `kept` are not rounded.
+    def _scale(self, number: int) -> Tensor:
+        """Factors of a step's columns."""
+        return torch.from_numpy(self.network.steps[number].chain.col_scale) * self.scales[number].exp()
 
-        With a share ranges move so far towards what they round.
-        """
-        left, right = _factors(operand)
-        for i in range(len(self.bits)):
-            if i:
-                h = h / self._range(self.input_ranges, i).step.to(h.dtype)
-            if share:
-                self._range(self.weight_ranges, i).follow(self._of_codes(i))
-            messages = right * (h @ self._range(self.weight_ranges, i).through(self._of_codes(i)))
-            of_messages = self._range(self.message_ranges, i)
-            if share:
-                of_messages.follow(messages, share)
-            messages = of_messages.through(messages, None if made is None else made[2 * i], kept)
-            y = left * spmm(loops, messages) + self.biases[i]
-            if i + 1 == len(self.bits):
-                return y if made is None else _Exactly.apply(y, torch.from_numpy(np.asarray(made[-1], np.float32)))
-            h, of_inputs = y.relu(), self._range(self.input_ranges, i + 1)
-            if share:
-                of_inputs.follow(h, share)
-            h = of_inputs.through(h, None if made is None else made[2 * i + 1], kept)
-        raise AssertionError("a network has layers")
+    def _offset(self, number: int) -> Tensor | None:
+        """What a step adds in front of its sums, or None."""
+        return self.offsets.get(str(number))
 
-    def _in_floats(self, h: Tensor, operand: networks.Graph, loops: Graph) -> Tensor:
-        """The layers without rounding."""
-        left, right = _factors(operand)
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            h = left * spmm(loops, right * (h @ weight)) + bias
-            h = h if i + 1 == len(self.bits) else h.relu()
-        return h
+    def _operand(self, graph: Graph) -> tuple[networks.Graph, Graph]:
+        """The graph for the network on bits, and for sums with gradients; kept while it stays the same."""
+        plain = checked("LowBitModule", graph).unweighted()
+        edges = plain.indptr, plain.indices
+        state = [(id(part), writes_of(part)) for part in edges]
+        if self._prepared[0] != state:
+            how: Any = {"normalisation": self.network.normalisation, "self_loops": self.network.self_loops}
+            operand = networks.Graph.from_csr(*(part.numpy() for part in edges), **how)
+            self._prepared = state, operand, Graph(operand.pattern).unweighted(), edges
+        return self._prepared[1], self._prepared[2]
 
-    def _real(self, x: Tensor | networks.Features) -> Tensor:
-        """Features in float32."""
+    def _features(self, x: Any) -> tuple[Any, Tensor]:
+        """Scales of the rows or None, and the codes of the features; kept while these stay the same."""
         if isinstance(x, Tensor):
-            return x
-        if self._floats[0] is not x:
-            self._floats = x, torch.from_numpy(x.csr.toarray())
-        return self._floats[1]
-
-    def _features(self, network: networks.LowBitNetwork, x: Tensor | networks.Features) -> tuple[BitTensor, Tensor]:
-        """Codes of the features, and what they stand for; kept while neither these nor their grid change."""
-        if isinstance(x, networks.Features) != bool(self.of_rows):
-            kinds = ("a tensor", "nn.Features")
-            raise DTypeError(
-                f"LowBitGCN: x is {kinds[isinstance(x, networks.Features)]}, but ranges were found for {kinds[bool(self.of_rows)]}; pass "
-                f"these, or reset_parameters()"
-            )
-        if isinstance(x, networks.Features):
-            if self._codes[0] is not x:
-                packed = x.quantized(self.bits[0])
-                if packed.offset is not None:
-                    raise ValueError(
-                        "LowBitGCN: features have negative values, so that rows have lower ends; pass them as a tensor"
-                    )
-                self._codes = x, packed, torch.from_numpy(np.ascontiguousarray(packed.dequantize()))
-            return self._codes[1], self._codes[2]
-        step, low = _grid(self.input_ranges[0])
-        key = x.data_ptr(), writes_of(x), tuple(x.shape), x.stride(), x.dtype, float(step[0]), float(low[0])
-        if self._codes[0] != key or x.is_inference():  # whether that was written to, nobody counts
-            codes = network.quantize(x.detach().numpy())
-            real = torch.from_numpy((codes.toarray() * step + low).astype(np.float32))
-            self._codes = key, codes, real, x
+            key: Any = x.data_ptr(), writes_of(x), tuple(x.shape), x.stride(), x.dtype
+        else:
+            key = id(x)
+        if self._codes[0] != key or (
+            isinstance(x, Tensor) and x.is_inference()
+        ):  # whether that was written to, nobody counts
+            codes = self.network.quantize(x.detach().numpy() if isinstance(x, Tensor) else x)
+            check_codes("LowBitModule", self.network, len(codes), codes)
+            self._codes = key, codes.scale, torch.from_numpy(codes.toarray().astype(np.float32)), x
         return self._codes[1], self._codes[2]
 
-    @torch.no_grad()
-    def _find_ranges(self, x: Tensor | networks.Features, operand: networks.Graph, loops: Graph) -> None:
-        """Find the ranges in the first step; let those that are not learned follow in the others."""
-        share = self.momentum if bool(self.known) else 1.0
-        if share == 1:
-            self.of_rows.fill_(not isinstance(x, Tensor))
-            if isinstance(x, Tensor):
-                self._range(self.input_ranges, 0).follow(x.reshape(-1, 1))
-        elif self.learned:
-            return
-        self.known.fill_(True)
-        self._layers(self._features(self.export(), x)[1], operand, loops, share=share)
+    def get_extra_state(self) -> str:
+        """The fingerprint of the network that the module was made of, for its state dict."""
+        return self.network.fingerprint()
 
-    def _protected(self, loops: Graph) -> Tensor:
-        """Nodes that keep their real numbers in this step."""
-        assert self.protect is not None
-        degrees = (loops.indptr[1:] - loops.indptr[:-1]).double()
-        rank = degrees.argsort(stable=True).argsort(stable=True).double() / max(len(degrees) - 1, 1)
-        low, high = self.protect
-        return torch.rand(len(degrees), dtype=torch.float64) < low + (high - low) * rank
+    def set_extra_state(self, state: str) -> None:
+        """Refuse the state dict of a module that was made of another network."""
+        mine = self.network.fingerprint()
+        if state != mine:
+            raise ValueError(
+                f"LowBitModule: the state is of a module made of network {state[:8]}, this one was made of {mine[:8]}; make it of the "
+                f"same network, see nn.load_lowbit"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_prepared": (None, None), "_codes": (None, None), "_floats": (None, None)}
+        return {**self.__dict__, "_prepared": (None,), "_codes": (None,)}
 
     def extra_repr(self) -> str:
-        """Sizes and bits, for ``repr``."""
-        return f"{' -> '.join(map(str, self.widths))}, bits={self.bits}"
+        """The network, for ``repr``."""
+        return repr(self.network)
 
 
-def _factors(operand: networks.Graph) -> tuple[Tensor, Tensor]:
-    """Left-hand and right-hand factors of a graph's normalisation, one for each node."""
-    ones = np.ones(operand.nodes, np.float32)
-    left, right = (
-        torch.from_numpy(ones if part is None else part)[:, None] for part in (operand.row_scale, operand.col_scale)
-    )
-    return left, right
+def _array(parameter: Tensor) -> Any:
+    """A parameter in float32, as the network keeps its numbers."""
+    return parameter.detach().float().numpy().copy()
 
 
-def _grid(of: Any) -> tuple[_Array, _Array]:
-    """Step and lower end, float64 (columns,)."""
-    return of.step.detach().numpy(), of.low.detach().numpy()
+def _column(part: Any, nodes: int) -> Tensor:
+    """One number for each node; ones where there are none."""
+    return torch.ones(nodes, 1) if part is None else torch.from_numpy(np.asarray(part, np.float32).reshape(-1, 1))
 
 
-def _chain(col: _Array, bias: _Array, activation: str | None, bits: int | None) -> Chain:
-    return Chain(np.asarray(col).astype(np.float32), np.asarray(bias).astype(np.float32), activation, bits)
+def _whole(step: Update) -> Tensor:
+    """Codes of weights."""
+    return torch.from_numpy(step.weights.toarray().astype(np.float32))
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """The product of integers, exactly."""
+    with torch.no_grad():
+        most = (
+            float(left.abs().amax()) * float(right.abs().amax()) * left.shape[1]
+            if left.numel() and right.numel()
+            else 0
+        )
+    return left @ right if most <= _EXACT else left.double() @ right.double()
+
+
+def _levels(step: Any, bits: int) -> tuple[Any, Any, int]:
+    """Of the weights of a step: the least code of each column, how far codes lie apart, and how many steps there are.
+
+    Those of one bit are two of -1, 0 and 1, the same two in a column.
+    """
+    if bits > 1:
+        return -(2 ** (bits - 1)), 1, 2**bits - 1
+    codes = step.weights.toarray()
+    least, most = codes.min(axis=0), codes.max(axis=0)
+    least = np.where(least == most, np.minimum(least, 0), least)  # of a column of one code, another is its neighbour
+    return least, np.maximum(most - least, 1), 1

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse._records import replace
 from bitsparse.arrays import BitTensor, TCTiledCSR
@@ -120,32 +119,12 @@ def _sides_of(step: Any, shape: tuple[int, int], scale: Any, degrees: Any) -> tu
     return Factor(shape, scale, None, degrees), Factor(shape, None, offset)
 
 
-def step_results(network: LowBitNetwork, operand: Graph, x: BitTensor) -> list[NDArray[Any]]:
-    """What every step of a network gives, one after another, on the CPU: codes as integers, and the logits at last.
-
-    Each has the bits that :meth:`LowBitNetwork.plan` gives or hands on; for training, which has to know the codes in between.
-    """
-    codes = np.asarray(x.toarray(), np.float64)
-    found: list[NDArray[Any]] = []
-    pattern = operand.pattern.astype(np.float64)
-    step: Any
-    for number, step in enumerate(network.steps):
-        epilogue, columns = step.chain.epilogue(), step.chain.col_scale.size
-        shape = (operand.nodes, columns)
-        if hasattr(step, "weights"):
-            acc = codes @ np.asarray(step.weights.toarray(), np.float64)
-            scale = x.scale if number == 0 else None
-            rows = on_codes.row_operands(operand.col_scale if step.scaled else None, step.constant, scale)
-            params = replace(epilogue.params(_NAME, shape), **rows)
-        else:
-            acc = pattern @ codes
-            scale = None if operand.row_scale is None else operand.row_scale[:, None]
-            terms = operand_terms(_NAME, *_sides_of(step, shape, scale, operand.degrees), epilogue.offset_correction)
-            params = epilogue.params(_NAME, shape, terms)
-        # Sums of integers are exact in float64, far beyond what networks have.
-        made = on_codes.finished(acc.astype(np.int64), params)
-        if step.chain.bits is None:
-            return [*found, made]
-        codes = BitTensor.from_words(made, shape, step.chain.bits).toarray().astype(np.float64)
-        found.append(codes)
-    return found
+def step_params(step: Any, operand: Graph, scale: Any = None) -> Any:
+    """What follows the sums of a step in integers on the CPU, for :func:`~bitsparse.ops.steps.finished`; `scale` is that of its codes."""
+    epilogue, shape = step.chain.epilogue(), (operand.nodes, step.chain.col_scale.size)
+    if hasattr(step, "weights"):
+        rows = on_codes.row_operands(operand.col_scale if step.scaled else None, step.constant, scale)
+        return replace(epilogue.params(_NAME, shape), **rows)
+    left = None if operand.row_scale is None else operand.row_scale[:, None]
+    terms = operand_terms(_NAME, *_sides_of(step, shape, left, operand.degrees), epilogue.offset_correction)
+    return epilogue.params(_NAME, shape, terms)
