@@ -3,7 +3,8 @@
     python3 benchmarks/accuracy_bits.py --data FOLDER --records FILE [--seeds 3] [--only NAME ...]
 
 FOLDER holds cora.npz, citeseer.npz and pubmed.npz. Each row of the tables is one run of a command that anybody may run, and one record with
-what it printed: `bitsparse demo` on four graphs (``demo-...``), and eight networks by ``examples/train_quantized.py``, which needs PyTorch.
+what it printed: `bitsparse demo` on four graphs (``demo-...``), eight networks by ``examples/train_quantized.py``, which needs PyTorch, and
+`bitsparse accuracy --table qgtc` on three graphs (``trained-...``).
 Runs that the file holds already are not made again. ``accuracy_page.py`` makes the page.
 """
 
@@ -35,11 +36,22 @@ def commands(data: Path, seeds: int) -> Iterator[tuple[str, list[str]]]:
         for network in NETWORKS:
             of = ["--graphs", graph, "--networks", network, "--bits", "8", "4", "2", "--seeds", str(seeds), "--json"]
             yield f"{graph}-{network}", [str(ROOT / "examples" / "train_quantized.py"), "--data", str(data), *of]
+    for graph in GRAPHS[:3]:
+        of = ["--graphs", str(data / f"{graph}.npz"), "--seeds", str(seeds), "--json"]
+        yield f"trained-{graph}", ["-c", CLI, "accuracy", "--table", "qgtc", *of]
 
 
 def found(name: str, printed: str) -> dict[str, Any]:
     """The parameters of a record."""
     said = json.loads(printed)
+    if name.startswith("trained-"):
+        wanted = ("graph", "network", "seed", "precision", "accuracy")
+        return {
+            "runs": [
+                {part: round(one[part], 2) if part == "accuracy" else one[part] for part in wanted}
+                for one in said["runs"]
+            ]
+        }
     if not name.startswith("demo-"):
         return {"graph": said["graph"], "network": said["network"], "accuracies": said["accuracies"]}
     said = said["accuracy"]

@@ -69,9 +69,16 @@ def test_the_page_of_accuracies_is_that_of_the_records(tmp_path: Path, monkeypat
     params = [{"graph": "g", "model": "gcn", "seed": i, "theirs": a, "ours": b} for i, (a, b) in enumerate(pairs)]
     accuracies = [{"32": 80.0, "4": 79.0}, {"32": 81.0, "4": 78.5}]
     demo = [{"bits": 32, "accuracy": 80.25, "accuracy_std": 0.5}, {"bits": 1, "accuracy": 70.0, "accuracy_std": 2}]
+    names = ("float32", "2-bit-calibrated", "2-bit")
+    trained = [
+        {"graph": "g", "network": "sage", "seed": seed, "precision": name, "accuracy": right}
+        for seed, pair in enumerate([(80.0, 78.0, 80.5), (81.0, 77.0, 80.5)])
+        for name, right in zip(names, pair, strict=True)
+    ]
     runs = [
         {"case": "demo-g", "params": {"graph": "g", "seeds": 2, "results": demo}},
         {"case": "g-gin-3x64", "params": {"graph": "g", "network": "gin-3x64", "accuracies": accuracies}},
+        {"case": "trained-g", "params": {"runs": trained}},
     ]
     for suite, records in (("accuracy", [{"params": each} for each in params]), ("accuracy-bits", runs)):
         (tmp_path / "machine").mkdir(exist_ok=True)
@@ -81,7 +88,11 @@ def test_the_page_of_accuracies_is_that_of_the_records(tmp_path: Path, monkeypat
         "| g | gcn | 3 | 80.33 +- 0.58 | 81.50 +- 0.50 | +1.17 | 0.17 | differ |",
         "| g | 80.25 +- 0.50 | 70.00 +- 2.00 |",
         "| g | GIN 3 x 64 | 80.5 | 78.8 (2.5) |",
+        "| g | GraphSAGE | 2 | 80.50 | -3.00 +- 1.00 | +0.00 +- 0.50 |",
     ]
+    assert "| graph | network | pairs | float32 | 2 bits, calibrated | 2 bits, trained |" in accuracy_page.page(
+        tmp_path
+    )
 
 
 def test_readme_says_what_the_page_says() -> None:
@@ -110,6 +121,9 @@ def test_what_runs_print_becomes_records(tmp_path: Path, monkeypatch: pytest.Mon
     assert record["params"]["results"][0]["accuracy"] > 90
     printed = '{"graph": "g", "network": "gcn-2x16", "accuracies": [{"32": 80.0}]}'
     assert accuracy_bits.found("g-gcn-2x16", printed) == json.loads(printed)
+    run = {"graph": "g", "network": "gcn", "seed": 0, "precision": "2-bit", "accuracy": 80.10000038}
+    said = json.dumps({"table": "qgtc", "runs": [run | {"curve": [1]}]})
+    assert accuracy_bits.found("trained-g", said) == {"runs": [run | {"accuracy": 80.1}]}
 
 
 @pytest.mark.pyg

@@ -80,12 +80,13 @@ class LowBitModule(nn.Module):
     >>> import torch
     >>> import bitsparse.torch as bst
     >>> from bitsparse import nn
-    >>> graph, x = bst.Graph(torch.tensor([[0, 1, 2], [1, 2, 0]])), torch.eye(3)
+    >>> from scipy import sparse
+    >>> adjacency, x = sparse.csr_array([[0, 1, 0], [0, 0, 1], [1, 0, 0]]), torch.eye(3)
     >>> full = nn.random_network("gcn", [3, 8, 2])
-    >>> low = bst.LowBitModule(nn.quantize_network(full, graph.to_scipy(), x.numpy(), bits=4))
-    >>> torch.nn.functional.cross_entropy(low(x, graph), torch.tensor([0, 1, 1])).backward()
+    >>> low = bst.LowBitModule(nn.quantize_network(full, adjacency, x.numpy(), bits=4))
+    >>> torch.nn.functional.cross_entropy(low(x, bst.Graph(adjacency)), torch.tensor([0, 1, 1])).backward()
     >>> low.export()
-    <LowBitNetwork gcn 3 -> 8 -> 2, bits 4, 4, 1000 B>
+    <LowBitNetwork gcn 3 -> 8 -> 2, bits 4, 4, 904 B>
     """
 
     def __init__(self, network: networks.LowBitNetwork) -> None:
