@@ -92,17 +92,20 @@ def test_activations_and_deep_networks(activation: Any) -> None:
         assert all(p.grad.abs().sum() > 0 for p in net.parameters())
 
 
-@pytest.mark.parametrize("kind", ["gcn", "sage", "gin"])
-def test_gradients_are_those_of_the_steps_in_floats(kind: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "activation"), [("gcn", "relu"), ("gcn", "tanh"), ("gcn", "leaky_relu"), ("sage", "relu"), ("gin", "relu")]
+)
+def test_gradients_are_those_of_the_steps_in_floats(kind: Any, activation: Any) -> None:
     """With many bits a network is nearly its own float32, whose gradients by factors, biases and offsets are differences."""
     graph, x, _ = data()
-    net = bst.LowBitModule(low_bits(15, kind))
+    net = bst.LowBitModule(low_bits(15, kind, activation=activation))
     random = torch.Generator().manual_seed(5)
     direction = torch.randn(NODES, CLASSES, generator=random)
     (net(x, graph) * direction).sum().backward()
     for name, p in net.named_parameters():
-        # Factors by their logarithm, all others in codes: far enough that roundings average out.
-        change = p.grad.sign() * (0.001 if name.startswith("scales") else 30.0)
+        # Factors by their logarithm, what tanh reads as it is, all others in codes: far enough that roundings average out.
+        small = name.startswith("scales") or (activation == "tanh" and name == "biases.1")
+        change = p.grad.sign() * (0.001 if small else 30.0)
         values = []
         with torch.no_grad():
             for sign in (1, -2):
@@ -111,6 +114,14 @@ def test_gradients_are_those_of_the_steps_in_floats(kind: Any) -> None:
             p += change
         slope = 2 * float((p.grad * change).sum())
         assert abs(values[0] - values[1] - slope) <= 0.3 * slope, name
+
+
+def test_sums_of_codes_are_exact() -> None:
+    from bitsparse.torch.low_bits import exact_product
+
+    left, right = (torch.full((1, 3), 8191.0), torch.full((3, 1), 8191.0))
+    assert exact_product(left, right).item() == 3 * 8191**2
+    assert exact_product(left[:, :0], right[:0]).item() == 0
 
 
 def test_what_lies_beyond_the_codes_has_no_gradient() -> None:
@@ -134,6 +145,8 @@ def test_rows_of_features_may_have_scales_of_their_own() -> None:
     np.testing.assert_array_equal(net.export()(adjacency(graph), words), want)
     with pytest.raises(bs.DTypeError, match=r"calibrated on nn\.Features"):
         net(x, graph)
+    with pytest.raises(ValueError, match="the codes have a"):
+        net(networks.Features(x.numpy()), graph)
 
 
 def test_what_is_kept_is_that_of_the_graph_and_features_given() -> None:
@@ -146,6 +159,9 @@ def test_what_is_kept_is_that_of_the_graph_and_features_given() -> None:
         for made, features in zip(found, (x, x.T, x, x / 2), strict=True):
             assert torch.equal(made, copy.deepcopy(net)(features.contiguous(), graph))
         assert not torch.equal(found[0], found[1])
+    found = net(x, graph)
+    x.mul_(0.5)
+    assert not torch.equal(net(x, graph), found)
     edges = torch.stack([graph.rows(), graph.indices.long()])[:, :-1]
     here, there = bst.Graph(edges, NODES), bst.Graph((edges + 1) % NODES, NODES)
     net(x, here)

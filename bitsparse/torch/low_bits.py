@@ -57,7 +57,7 @@ class LowBitModule(nn.Module):
     scales : ParameterList
         Logarithms of what the factor of each column of each step is multiplied by; zeros at first.
     biases : ParameterList
-        What each step adds to its columns, in units of its codes.
+        What each step adds to its columns, in units of its codes (in front of tanh as it is).
     offsets : ParameterDict
         By number of the step: what sums over neighbours add to every code, and products to every row, times the graph's factor of it.
 
@@ -153,7 +153,7 @@ class LowBitModule(nn.Module):
             scale, bias, offset = self._scale(number), self.biases[number], self._offset(number)
             if isinstance(step, Update):
                 codes = _Rounded.apply(next(weights), _whole(step), None)
-                total = _product(h, codes)
+                total = exact_product(h, codes)
                 factor = right if step.scaled else torch.ones(1)
                 y = total.float() * (factor if number else factor * first) * scale + bias
                 y = y if offset is None else y + factor * offset
@@ -244,8 +244,8 @@ def _whole(step: Update) -> Tensor:
     return torch.from_numpy(step.weights.toarray().astype(np.float32))
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """The product of integers, exactly."""
+def exact_product(left: Tensor, right: Tensor) -> Tensor:
+    """The product of integers in float32, exactly: in float64 where sums may be too large for float32."""
     with torch.no_grad():
         most = (
             float(left.abs().amax()) * float(right.abs().amax()) * left.shape[1]
