@@ -5,6 +5,7 @@
 FOLDER holds cora.npz, citeseer.npz and pubmed.npz. Each row of the tables is one run of a command that anybody may run, and one record with
 what it printed: `bitsparse demo` on four graphs (``demo-...``), eight networks by ``examples/train_quantized.py``, which needs PyTorch, and
 `bitsparse accuracy --table qgtc` on three graphs (``trained-...``).
+FILE is named after its suite: accuracy-trained.jsonl of the last ones, accuracy-bits.jsonl of all others.
 Runs that the file holds already are not made again. ``accuracy_page.py`` makes the page.
 """
 
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name in done or (options.only and name not in options.only):
             continue
         run = subprocess.run([sys.executable, "-P", *command], stdout=subprocess.PIPE, text=True, check=True)
-        record = bench.Record.counted("accuracy-bits", name, found(name, run.stdout), machine)
+        record = bench.Record.counted(options.records.stem, name, found(name, run.stdout), machine)
         with options.records.open("a", encoding="utf-8") as file:
             file.write(record.to_json() + "\n")
         print(name, flush=True)

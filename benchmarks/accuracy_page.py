@@ -76,16 +76,16 @@ def page(folder: Path) -> str:
     for path in sorted(folder.glob("*/accuracy-bits.jsonl")):
         records = _read(path)
         demo = [one["params"] for one in records if one["case"].startswith("demo-")]
-        trained = [run for one in records if one["case"].startswith("trained-") for run in one["params"]["runs"]]
-        networks = [one["params"] for one in records if not one["case"].startswith(("demo-", "trained-"))]
+        networks = [one["params"] for one in records if not one["case"].startswith("demo-")]
         widths = [f"{each['bits']} bit{'s' * (each['bits'] > 1)}" for each in demo[0]["results"]]
         parts.append(f"{_DEMO}\n{_origin(path, records)}\n\n{_table(('graph', *widths), _demo(demo), 1)}")
         headings = ("graph", "network", *(f"{bits} bits" for bits in networks[0]["accuracies"][0]))
         parts.append(f"{_NETWORKS}\n{_table(headings, _networks(networks), 2)}")
-        if trained:
-            origin = _origin(path, [one for one in records if one["case"].startswith("trained-")])
-            notes = dict.fromkeys(one["params"]["note"] for one in records if "note" in one["params"])
-            parts.append("\n\n".join([_TRAINED + "\n" + origin, *notes, _trained(trained)]))
+    for path in sorted(folder.glob("*/accuracy-trained.jsonl")):
+        records = _read(path)
+        notes = dict.fromkeys(one["params"]["note"] for one in records if "note" in one["params"])
+        trained = _trained([run for one in records for run in one["params"]["runs"]])
+        parts.append("\n\n".join([_TRAINED + "\n" + _origin(path, records), *notes, trained]))
     return "\n".join(parts)
 
 

@@ -78,9 +78,10 @@ def test_the_page_of_accuracies_is_that_of_the_records(tmp_path: Path, monkeypat
     runs = [
         {"case": "demo-g", "params": {"graph": "g", "seeds": 2, "results": demo}},
         {"case": "g-gin-3x64", "params": {"graph": "g", "network": "gin-3x64", "accuracies": accuracies}},
-        {"case": "trained-g", "params": {"runs": trained, "note": "Kept."}},
     ]
-    for suite, records in (("accuracy", [{"params": each} for each in params]), ("accuracy-bits", runs)):
+    kept = [{"case": "trained-g", "params": {"runs": trained, "note": "Kept."}}]
+    pairs = [{"params": each} for each in params]
+    for suite, records in (("accuracy", pairs), ("accuracy-bits", runs), ("accuracy-trained", kept)):
         (tmp_path / "machine").mkdir(exist_ok=True)
         (tmp_path / "machine" / f"{suite}.jsonl").write_text("\n".join(json.dumps(one | about) for one in records))
     rows = [line for line in accuracy_page.page(tmp_path).splitlines() if line.startswith("| g ")]

@@ -215,3 +215,11 @@ def test_training_lowers_what_one_bit_costs() -> None:
         assert alike[-1] > alike[0] + 0.01
         fingerprints.append(net.export().fingerprint())
     assert fingerprints[0] == fingerprints[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_features_of_other_dtypes_are_those_numbers_in_float32(dtype: torch.dtype) -> None:
+    graph, x, _ = data()
+    net = bst.LowBitModule(low_bits(4))
+    narrowed = x.to(dtype)
+    assert torch.equal(net(narrowed, graph), net(narrowed.float(), graph))

@@ -203,7 +203,7 @@ class LowBitModule(nn.Module):
         if self._codes[0] != key or (
             isinstance(x, Tensor) and x.is_inference()
         ):  # whether that was written to, nobody counts
-            codes = self.network.quantize(x.detach().numpy() if isinstance(x, Tensor) else x)
+            codes = self.network.quantize(_numbers(x) if isinstance(x, Tensor) else x)
             check_codes("LowBitModule", self.network, len(codes), codes)
             self._codes = key, codes.scale, torch.from_numpy(codes.toarray().astype(np.float32)), x
         return self._codes[1], self._codes[2]
@@ -232,6 +232,12 @@ class LowBitModule(nn.Module):
 def _array(parameter: Tensor) -> Any:
     """A parameter in float32, as the network keeps its numbers."""
     return parameter.detach().float().numpy().copy()
+
+
+def _numbers(x: Tensor) -> Any:
+    """Features as NumPy holds them, which knows no bfloat16."""
+    rows = x.detach()
+    return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
 
 
 def _column(part: Any, nodes: int) -> Tensor:
