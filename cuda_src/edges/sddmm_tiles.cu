@@ -167,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) sddmm_til
     const char *x = p.x + (u64)first * p.row_bytes + part, *y = p.y + part;
     const int each = p.rounds * BS_STEPS;
     uint4 *own = shared + warp * (each * HALVES * 32) + lane;
-#pragma unroll 2
+#pragma unroll 4
     for (int s = 0; s < each; s++)
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
@@ -189,11 +189,12 @@ extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) sddmm_til
     int round = 0, left = piece.tiles * p.rounds; // rounds of its gathering; rounds to multiply
     Round rounds[2];
     auto gather_next = [&](Round &to) {
-        gather_round(to, now, lane_y, round, l, p);
-        if (++round == p.rounds) {
+        // In front of the gathering: taking over columns waits for all loads that share their scoreboard, those just begun among them.
+        if (round == p.rounds) {
             round = 0, coming++, now = next;
             load_ahead(next, min(coming + 1, last), l, p);
         }
+        gather_round(to, now, lane_y, round++, l, p);
     };
     gather_next(rounds[0]);
     if (left > 1)

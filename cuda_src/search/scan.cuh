@@ -372,8 +372,8 @@ struct Scanner {
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     if (passing >> (4 * j + e) & 1)
-                        m.queue[place++] =
-                            ((u32)acc[4 * (group * kGroup + j) + e] << kCountShift) + here + ((u32)(8 * (e >> 1)) << kRowShift) + 8 * j + (e & 1);
+                        m.queue[place++] = ((u32)acc[4 * (group * kGroup + j) + e] << kCountShift) + here +
+                                           ((u32)(8 * (e >> 1)) << kRowShift) + 8 * j + (e & 1);
         }
         __syncwarp();
     }

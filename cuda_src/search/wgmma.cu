@@ -6,13 +6,21 @@
 // (search/scan.cuh). For 64 queries and fewer the second warpgroup only releases stages.
 //
 // Compile-time: BS_STAGES, BS_RESIDENT (the queries stay in shared memory, else they come with every stage), BS_TURN (when the other
-// warpgroup may begin to multiply: 0 at any time, 1 behind this one's last instruction, 2 before that has ended), BS_JACCARD, BS_PAIRS.
+// warpgroup may begin to multiply: 0 at any time, 1 behind this one's last instruction, 2 before that has ended), BS_STEPS (of 256 bits in
+// a stage, 4 where it is not given), BS_JACCARD, BS_PAIRS.
 // Floor on an H200, 1024 bits: 2048 operations a pair at 15.4e15 a second, 7.5e12 pairs a second; two instructions and a load of a quarter
 // word a pair leave the other units half idle. With 128 queries and fewer, the bytes of the database at 4.5 TB/s. Measured on an H100,
 // before products went without waiting for each other: 10 000 queries by 10 M rows, k = 10, 62 ms (floor 13.3); one query by 100 M rows
 // 5.9 ms (2.8). docs/kernels/search.md.
 #include "common/wgmma.cuh"
 #include "search/scan.cuh"
+
+#ifndef BS_TURN
+#define BS_TURN 0
+#endif
+#ifndef BS_STEPS
+#define BS_STEPS 4
+#endif
 
 constexpr int kConsumers = 256, kThreads = 384, kRows = 128, kColumns = 256, kRowBytes = 128;
 constexpr int kBytesQueries = kRows * kRowBytes, kBytesRows = kColumns * kRowBytes, kBytesTerms = kColumns * 4;
@@ -124,10 +132,10 @@ struct Consumer {
             const u64 a = wgmma_descriptor(queries + group * 64 * kRowBytes), d = wgmma_descriptor(rows);
             barrier_wait(b.full + ring.stage * 8, ring.phase);
             wgmma_fence();
-            // Always four: what TMA puts behind the last word is zero, and behind a branch the assembler has each one wait for the one before.
+            // As many for the last words, behind which TMA puts zeros: behind a branch the assembler has each one wait for the one before.
 #pragma unroll
-            for (int step = 0; step < 4; step++) {
-                if (step == 3) // a group of its own
+            for (int step = 0; step < BS_STEPS; step++) {
+                if (step == BS_STEPS - 1) // a group of its own
                     wgmma_commit();
                 Wgmma<4>::run(acc[0], a + 2 * step, d + 2 * step, kb + step);
             }

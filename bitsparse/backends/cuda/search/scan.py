@@ -51,11 +51,12 @@ def blocks_of(width: int) -> int:
     return -(-width // 32)
 
 
-def defines_of(kind: Kind, *, resident: bool, jaccard: bool, pairs: bool) -> dict[str, int]:
-    """The compile-time constants of a search."""
+def defines_of(kind: Kind, width: int, *, resident: bool, jaccard: bool, pairs: bool) -> dict[str, int]:
+    """The compile-time constants of a search among rows of so many words."""
     turn, in_bytes = TURN if kind is _WGMMA else 0, kind.name == "mma-bytes"
+    steps = -(-width // 8) if kind is _WGMMA and width <= 24 else 0
     return {"BS_STAGES": kind.stages} | jit.flags(
-        turn=turn, resident=resident, jaccard=jaccard, pairs=pairs, bytes=in_bytes
+        turn=turn, steps=steps, resident=resident, jaccard=jaccard, pairs=pairs, bytes=in_bytes
     )
 
 
@@ -69,7 +70,7 @@ class Scan:
         self.resident = resident <= room
         apart = kind.stages * (kind.stage_bytes + kind.query_bytes)
         self.shared = (resident if self.resident else apart) + 1024
-        defines = defines_of(kind, resident=self.resident, jaccard=jaccard, pairs=pairs)
+        defines = defines_of(kind, width, resident=self.resident, jaccard=jaccard, pairs=pairs)
         if kind is _WGMMA:
             self._kernel = jit.kernel("search/wgmma.cu", "search_wgmma", defines)
         else:
@@ -127,11 +128,13 @@ def _variants() -> list[jit.Variant]:
         (KINDS["mma-bytes"], "search/mma.cu", "search_mma", None),
     ):
         each = [
-            defines_of(kind, resident=resident, jaccard=jaccard, pairs=pairs)
-            for resident in (True, False)
+            defines_of(kind, width, resident=resident, jaccard=jaccard, pairs=pairs)
+            for resident, width in ((True, 32), (False, 2048))
             for jaccard in (False, True)
             for pairs in (False, True)
         ]
+        if kind is _WGMMA:
+            each += [defines_of(kind, width, resident=True, jaccard=False, pairs=False) for width in (4, 16, 24)]
         found += jit.variants_of(source, function, each, only)
     return found
 
