@@ -1,13 +1,12 @@
 // Nearest rows of bits, or pairs of rows, with Hopper's warpgroup matrix units.
 //
 // A block has 128 queries, 64 a warpgroup, in shared memory, and goes through a part of the database in tiles of 256 rows, which a producer
-// thread brings into a ring of stages (1024 bits each) through TMA, with what counts are compared with besides. Two warpgroups take turns at
-// the matrix units: while one multiplies, the other looks through its 128 counts a thread, which never leave the registers
-// (search/scan.cuh). For 64 queries and fewer the second warpgroup only releases stages.
+// thread brings into a ring of stages (1024 bits each) through TMA, with what counts are compared with besides. While one warpgroup
+// multiplies, the other often looks through its 128 counts a thread, which never leave the registers (search/scan.cuh); having them take
+// turns took a tenth longer. For 64 queries and fewer the second warpgroup only releases stages.
 //
-// Compile-time: BS_STAGES, BS_RESIDENT (the queries stay in shared memory, else they come with every stage), BS_TURN (when the other
-// warpgroup may begin to multiply: 0 at any time, 1 behind this one's last instruction, 2 before that has ended), BS_STEPS (of 256 bits in
-// a stage, 4 where it is not given), BS_JACCARD, BS_PAIRS.
+// Compile-time: BS_STAGES, BS_RESIDENT (the queries stay in shared memory, else they come with every stage), BS_STEPS (of 256 bits in a
+// stage, 4 where it is not given), BS_JACCARD, BS_PAIRS.
 // Floor on an H200, 1024 bits: 2048 operations a pair at 15.4e15 a second, 7.5e12 pairs a second; two instructions and a load of a quarter
 // word a pair leave the other units half idle. With 128 queries and fewer, the bytes of the database at 4.5 TB/s. Measured on an H100,
 // before products went without waiting for each other: 10 000 queries by 10 M rows, k = 10, 62 ms (floor 13.3); one query by 100 M rows
@@ -15,9 +14,6 @@
 #include "common/wgmma.cuh"
 #include "search/scan.cuh"
 
-#ifndef BS_TURN
-#define BS_TURN 0
-#endif
 #ifndef BS_STEPS
 #define BS_STEPS 4
 #endif
@@ -38,7 +34,7 @@ struct WgmmaParams {
 };
 
 struct Barriers {
-    u32 full, empty, queries_full, queries_empty, turn;
+    u32 full, empty, queries_full, queries_empty;
 };
 
 struct Ring {
@@ -90,8 +86,6 @@ struct Consumer {
     Scanner scanner;
     Ring ring;
     int acc[1][128];
-    u32 taken = 0; // tiles
-    bool turns; // a warpgroup that waits for its turn holds a stage of the tile before, and the other needs all of its tile's
 
     __device__ __forceinline__ void release(int stage)
     {
@@ -100,27 +94,11 @@ struct Consumer {
             barrier_arrive(b.empty + stage * 8);
     }
 
-    __device__ __forceinline__ void wait_turn()
-    {
-        const int group = threadIdx.x >> 7;
-        if (turns)
-            barrier_wait(b.turn + group * 8, (taken & 1) ^ (group == 0));
-    }
-
-    __device__ __forceinline__ void give_turn()
-    {
-        __syncwarp();
-        if (turns && lane_id() == 0)
-            barrier_arrive(b.turn + ((threadIdx.x >> 7) ^ 1) * 8);
-        taken++;
-    }
-
     // The products of a tile; returns the stage that is still held, with the tile's terms.
     __device__ __forceinline__ int multiply(u32 base, u32 tiles, int blocks)
     {
         const int group = threadIdx.x >> 7;
         int held = -1;
-        wait_turn();
 #pragma unroll 1
         for (int kb = 0; kb < blocks; kb++) {
             const u32 rows = tiles + ring.stage * kBytesStage;
@@ -134,22 +112,16 @@ struct Consumer {
             wgmma_fence();
             // As many for the last words, behind which TMA puts zeros: behind a branch the assembler has each one wait for the one before.
 #pragma unroll
-            for (int step = 0; step < BS_STEPS; step++) {
-                if (step == BS_STEPS - 1) // a group of its own
-                    wgmma_commit();
+            for (int step = 0; step < BS_STEPS; step++)
                 Wgmma<4>::run(acc[0], a + 2 * step, d + 2 * step, kb + step);
-            }
             wgmma_commit();
             if (held >= 0) {
-                wgmma_wait<2>();
+                wgmma_wait<1>();
                 release(held);
             }
             held = ring.stage;
             ring.advance();
         }
-        if (BS_TURN == 2)
-            wgmma_wait<1>();
-        give_turn();
         wgmma_wait<0>();
         wgmma_pin(acc[0]);
         return held;
@@ -170,8 +142,6 @@ struct Consumer {
 #endif
             for (int tile = unit.first; tile < unit.end; tile++) {
                 if (!active) {
-                    wait_turn();
-                    give_turn();
                     for (int kb = 0; kb < blocks; kb++, ring.advance()) {
                         barrier_wait(b.full + ring.stage * 8, ring.phase);
                         release(ring.stage);
@@ -205,7 +175,7 @@ struct Consumer {
 extern "C" __global__ void __launch_bounds__(kThreads, 1) search_wgmma(const __grid_constant__ WgmmaParams p)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ alignas(8) u64 barriers[2 * BS_STAGES + 4];
+    __shared__ alignas(8) u64 barriers[2 * BS_STAGES + 2];
     __shared__ WarpMemory of_warps[kConsumers / 32];
     const u32 base = (shared_address(memory) + 1023u) & ~1023u;
 #ifdef BS_RESIDENT
@@ -214,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) search_wgmma(const __g
     const u32 tiles = base;
 #endif
     const u32 full = shared_address(barriers), behind = full + BS_STAGES * 16;
-    const Barriers b = {full, full + BS_STAGES * 8, behind, behind + 8, behind + 16};
+    const Barriers b = {full, full + BS_STAGES * 8, behind, behind + 8};
     if (threadIdx.x == kConsumers) {
         tma_prefetch(&p.queries);
         tma_prefetch(&p.database);
@@ -225,8 +195,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) search_wgmma(const __g
         }
         barrier_init(b.queries_full, 1);
         barrier_init(b.queries_empty, kConsumers / 32);
-        barrier_init(b.turn, 4);
-        barrier_init(b.turn + 8, 4);
         fence_barrier_init();
     }
     __syncthreads();
@@ -238,7 +206,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) search_wgmma(const __g
     } else {
         registers_claim<232>();
         Consumer me{p.scan, b, Scanner(p.scan, of_warps[threadIdx.x >> 5])};
-        me.turns = BS_TURN > 0 && (p.scan.width + 31) / 32 < BS_STAGES;
         me.run(base, tiles);
     }
 }

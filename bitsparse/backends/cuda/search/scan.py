@@ -17,8 +17,6 @@ KERNELS = ("wgmma", "mma", "mma-bytes")
 TILE_QUERIES = 128
 #: In the place of the ones of a row that is not to be found.
 EXCLUDED = 1 << 20
-#: When a warpgroup lets the other one multiply; see ``search/wgmma.cu``.
-TURN = 2
 
 
 class Kind(NamedTuple):
@@ -53,10 +51,9 @@ def blocks_of(width: int) -> int:
 
 def defines_of(kind: Kind, width: int, *, resident: bool, jaccard: bool, pairs: bool) -> dict[str, int]:
     """The compile-time constants of a search among rows of so many words."""
-    turn, in_bytes = TURN if kind is _WGMMA else 0, kind.name == "mma-bytes"
-    steps = -(-width // 8) if kind is _WGMMA and width <= 24 else 0
+    in_bytes, steps = kind.name == "mma-bytes", -(-width // 8) if kind is _WGMMA and width <= 24 else 0
     return {"BS_STAGES": kind.stages} | jit.flags(
-        turn=turn, steps=steps, resident=resident, jaccard=jaccard, pairs=pairs, bytes=in_bytes
+        steps=steps, resident=resident, jaccard=jaccard, pairs=pairs, bytes=in_bytes
     )
 
 
