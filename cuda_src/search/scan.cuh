@@ -25,7 +25,7 @@ constexpr int kQueue = 768; // of a warp; a group of counts takes up to 512
 #ifdef BS_PAIRS
 constexpr int kLinger = 0;
 #else
-constexpr int kLinger = 64; // what is queued beyond this is tested behind its tile
+constexpr int kLinger = 128; // what is queued beyond this is tested behind its tile
 #endif
 constexpr int kTiles = 8; // after so many tiles at most
 constexpr int kGroup = 4; // blocks of 8 columns that are tested together

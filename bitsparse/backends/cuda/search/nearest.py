@@ -81,7 +81,7 @@ class Search:
         g = self._scan.fields
         q_tiles = -(-self._step // TILE_QUERIES)
         g.parts, g.part_tiles = parts_of(q_tiles, g.n_tiles, self._scan.slots)
-        g.k, g.jaccard, g.room = k, int(jaccard), k + max(8, k // 2)
+        g.k, g.jaccard, g.room = k, int(jaccard), k + max(6, k // 2)
         entries = cupy.empty((g.parts, self._step, g.room), "uint64")
         counts = cupy.empty((g.parts, self._step), "int32")
         self._limits = cupy.empty(self._step, "uint32")
