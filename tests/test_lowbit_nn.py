@@ -14,7 +14,8 @@ from lowbit_networks import KINDS, logits, network, operand, random_graph
 from scipy import sparse
 
 import bitsparse as bs
-from bitsparse import datasets, nn
+from bitsparse import datasets, interop, nn
+from bitsparse.nn.lowbit import steps
 
 BITS = (1, 2, 3, 4, 8, 16)
 
@@ -380,3 +381,29 @@ def test_accuracy_on_pubmed():
         assert exact > 76
         assert exact - got <= 0.5
         assert exact - points(full, data, x, 4, sample=3000)[1] <= 2
+
+
+@pytest.mark.parametrize("what", ["offset", "epilogue", "grid"])
+def test_threads_that_ask_at_once_get_the_same(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans compare what is placed on a device by identity, as nothing can be read from there while work is recorded."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 6)).astype(np.float32)
+    low = nn.quantize_network(network("gcn", (6, 5, 3), rng), random_graph(20, rng), x, 4)
+    chain: Any = next(step.chain for step in low.steps if step.chain.bits)
+    ask: Any = {
+        "offset": lambda: low.placed("cpu", 0),
+        "epilogue": chain.epilogue,
+        "grid": lambda: chain.epilogue()._stored_grid("cpu", 2),
+    }[what]
+    place: Any = (steps, "Epilogue") if what == "epilogue" else (interop, "move")
+    real, first = getattr(*place), []
+
+    def another_thread_comes_between(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(*place, real)
+        first.append(ask())
+        return real(*arguments, **options)
+
+    if what == "grid":
+        chain.epilogue()
+    monkeypatch.setattr(*place, another_thread_comes_between)
+    assert ask() is first[0]

@@ -53,13 +53,14 @@ class Chain:
                 codes = {"bits": self.bits, "rounding": "nearest", "axis": axis, "layout": layout, "out_scale": 1.0}
                 if self.grid is not None:
                     codes |= {"out_scale": self.grid.step[None, :], "out_offset": self.grid.low[None, :]}
-            self._made[key] = Epilogue(
+            made = Epilogue(
                 col_scale=self.col_scale,
                 bias=self.bias,
                 activation=self.activation,  # type: ignore[arg-type]
                 offset_correction=True,
                 **codes,
             )
+            return self._made.setdefault(key, made)  # the same for threads that ask at once
         return self._made[key]
 
 

@@ -239,7 +239,7 @@ class Epilogue:
         if key not in self._placed:
             parts = (self._grid.scale, self._grid.stored_offset)
             scale, offset = (None if part is None else interop.move(_full_ndim(part, ndim), device) for part in parts)
-            self._placed[key] = scale, offset
+            return self._placed.setdefault(key, (scale, offset))  # the same for threads that ask at once
         return self._placed[key]
 
     @property
