@@ -42,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) find_mirrors(const Tran
     const i64 low = ends[0], high = ends[1];
     bool unlike = false;
     int above = 0;
-#pragma unroll 2
+    constexpr int kAtOnce = sizeof(Index) == 4 ? 2 : 1; // with two of int64, sm_100 spills what it knows of them
+#pragma unroll kAtOnce
     for (i64 e = from + threadIdx.x; e < to; e += BS_THREADS) {
         const i64 row = last_start(p.indptr, low, high, e), col = p.indices[e];
         above += (col > row) - (col < row);
