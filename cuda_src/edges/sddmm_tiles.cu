@@ -6,8 +6,8 @@
 // Which elements a product pairs is free as long as both operands agree. A lane is left with just the sums of those edges whose bits it
 // has, and stores them where the rows of the pattern have them.
 //
-// Floor: the rows of all windows' columns from the L2; x, the tiles and the results from memory once. COLLAB on an H100, 16 / 64 / 128 / 256
-// columns: 305 / 392 / 492 / 890 us (docs/kernels/edges.md).
+// Floor: the rows of all windows' columns from the L2; x, the tiles and the results from memory once. COLLAB on an H100, 128 / 256 columns:
+// 466 / 738 us (docs/kernels/edges.md).
 //
 // BS_STEPS: vectors of a column to a lane at a time; BS_FULL: columns have as many as the lanes, or a multiple.
 #define BS_WIDTH 8 // of no account here, as the next two
