@@ -231,7 +231,8 @@ def aware(
         found[f"{each}-bit-calibrated"] = Result(tested, tested, validated)
         module = LowBitModule(low)
         best, state, last = validated, copy.deepcopy(module.state_dict()), tested  # never a worse one
-        for looked, last in _lessons(module, task, x, classes):  # noqa: B007
+        for looked, shown in _lessons(module, task, x, classes):
+            last = shown
             if looked >= best:
                 best, state = looked, copy.deepcopy(module.state_dict())
         module.load_state_dict(state)
