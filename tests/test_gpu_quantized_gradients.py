@@ -71,6 +71,30 @@ def test_products_with_their_codes() -> None:
     assert np.isnan(product_with_codes("test", there(x), codes.to_device("cuda"), coding)[0].get()).all()
 
 
+@pytest.mark.parametrize("shape", [(300, 24), (37, 13)])
+@pytest.mark.parametrize("granularity", ["tensor", "node"])
+def test_the_number_of_a_stream_is_read_when_the_kernel_runs(shape: tuple[int, int], granularity: str) -> None:
+    """Codes, and products with the codes that they were made of, are those of the number that is in memory then."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    codes = bs.quantize(there(x[:5].T.copy()), 8, scheme="symmetric", layout="rows")
+    number = there(np.zeros(1, np.uint32))
+    for stream in (7, 2**32 - 1):
+        by_value, by_address = (Coding(8, "stochastic", 5, one, -1, "rows") for one in (stream, number))
+        number.fill(stream)
+        want, got = (
+            scaled_codes("test", "x", there(x), interop.CUPY, one, granularity) for one in (by_value, by_address)
+        )
+        np.testing.assert_array_equal(got.dequantize().get(), want.dequantize().get())
+        want, got = (product_with_codes("test", there(x), codes, one) for one in (by_value, by_address))
+        np.testing.assert_array_equal(got[1].toarray().get(), want[1].toarray().get())
+        np.testing.assert_array_equal(got[0].get(), want[0].get())
+        host = scaled_codes("test", "x", x, interop.NUMPY, by_value, granularity)
+        np.testing.assert_array_equal(
+            host.dequantize(),
+            scaled_codes("test", "x", there(x), interop.CUPY, by_address, granularity).dequantize().get(),
+        )
+
+
 def test_what_is_not_finite_makes_all_of_it_nan() -> None:
     A, x = graph(), features(COLUMNS)
     x[4, 2] = np.inf

@@ -148,6 +148,73 @@ def test_a_whole_step_as_a_cuda_graph() -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("last", ["float32", "quantized"])
+def test_a_captured_quantised_step_draws_anew(last: Any) -> None:
+    """Replays give the bits of steps that are not captured, on what the input holds then, and both go on from each other's draws."""
+    import torch
+
+    import bitsparse.torch as bst
+
+    x, y = (part.cuda() for part in data())
+    g = bst.Graph(edges(), NODES).cuda()
+    sides, steps = [], []
+    for _ in range(2):
+        net = bst.quantize_(network().cuda(), bst.Tango(last=last))
+        optimizer, held = torch.optim.Adam(net.parameters(), lr=0.01, capturable=True), x.clone()
+
+        def step(net: Any = net, optimizer: Any = optimizer, held: Any = held) -> Any:
+            optimizer.zero_grad(set_to_none=True)
+            loss = torch.nn.functional.cross_entropy(net(held, g), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        steps.append(step)
+        sides.append((net, held))
+    with pytest.raises(RuntimeError, match="run one step before"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        steps[1]()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        steps[1]()
+    torch.cuda.current_stream().wait_stream(side)
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        loss = steps[1]()
+    steps[0]()
+    for i in range(4):
+        for _, held in sides:
+            held.copy_(x * (1 + i))
+        want = steps[0]()
+        recorded.replay()
+        assert torch.equal(loss, want)
+    assert torch.equal(steps[0](), steps[1]())  # not captured again
+    assert sides[0][0].quantization.draws == sides[1][0].quantization.draws > 40
+    for one, other in zip(*(net.parameters() for net, _ in sides), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_draws_go_on_where_they_were_on_another_device() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    x, y = data()
+    g = bst.Graph(edges(), NODES)
+    net = bst.quantize_(network(), bst.Tango())
+    torch.nn.functional.cross_entropy(net(x, g), y).backward()
+    each = net.quantization.draws
+    assert each > 0
+    for begun in (each, 2**32 - 3):
+        net.quantization.set_extra_state({"bits": 8, "draws": begun})
+        net.cuda()
+        torch.nn.functional.cross_entropy(net(x.cuda(), g.cuda()), y.cuda()).backward()
+        assert net.quantization.draws == (begun + each) % 2**32
+        net.cpu()
+        torch.nn.functional.cross_entropy(net(x, g.cpu()), y).backward()
+        assert net.quantization.draws == (begun + 2 * each) % 2**32
+
+
 def test_graphs_move_with_what_was_derived_of_them() -> None:
     import torch
 

@@ -368,3 +368,38 @@ def test_layers_that_are_computed_again(reentrant: bool) -> None:
     )
     with pytest.raises(RuntimeError, match=r"checkpoint does, .*rounding='nearest'"):
         checkpoint(low, x.requires_grad_(), use_reentrant=reentrant).sum().backward()
+
+
+def test_a_layer_that_narrows_sums_its_products() -> None:
+    """GIN's sums are of as many columns in integers as in floats; a way forward that a user gave its linear map is taken."""
+    graph = data()[0]
+    wide = torch.randn(NODES, 20)
+    for begins in (
+        lambda: torch.nn.Linear(20, 4),
+        lambda: torch.nn.Sequential(torch.nn.Linear(20, 4), torch.nn.ReLU()),
+    ):
+        net = bst.quantize_(
+            torch.nn.Sequential(bst.GINConv(begins()), torch.nn.Linear(4, 2)), bst.Tango("auto", "nearest")
+        )
+        net.quantization.bits = 8
+        layer, seen = net[0], []
+        quantizer = vars(layer)["_quantizer"]
+        taken = quantizer.spmm
+        quantizer.spmm = lambda graph, x, reduce, seen=seen, taken=taken: (
+            seen.append(x.shape[1]) or taken(graph, x, reduce)
+        )
+        layer(wide, graph)
+        linear = layer.nn if isinstance(layer.nn, torch.nn.Linear) else layer.nn[0]
+        linear.forward = lambda x: torch.zeros(x.shape[0], 4)
+        assert not layer(wide, graph).any()
+        assert seen == [4, 20]
+
+
+def test_draws_begin_again_behind_the_last_stream() -> None:
+    graph, x, labels = data()
+    net = net_of("gcn", bst.Tango())
+    torch.nn.functional.cross_entropy(net(x, graph), labels).backward()
+    each = net.quantization.draws
+    net.quantization.set_extra_state({"bits": 8, "draws": 2**32 - 1})
+    torch.nn.functional.cross_entropy(net(x, graph), labels).backward()
+    assert net.quantization.draws == each - 1

@@ -36,8 +36,6 @@ HEADS = 4
 RATE, STEPS = 0.01, 5
 #: The largest difference of gradients over their size, and of losses over the loss.
 TOLERANCE = {"fp32": (1e-2, 2e-2), "bf16": (0.3, 0.3), "int8": (0.5, 0.3), "int4": (1.0, 0.5)}
-#: Quantised epochs that are timed together: in training the next one is launched while one runs.
-TOGETHER = 4
 #: Labels of nodes that do not count.
 IGNORED = -100
 #: Milliseconds of a sample, and of all samples of a case.
@@ -298,7 +296,7 @@ def epoch(
     widths, heads = widths_of(kind, made, precision)
     item = BITS[precision] / 8 if precision in BITS else x.element_size()
     limits, moved = bounds_of(kind, made, widths, heads, item, matrix.reuse)
-    rest = ours_of(kind, without_edges(made), x, precision)
+    rest = ours_of(kind, without_edges(made), x, precision, last)
     launches: list[Callable[[], object]] = [ours.step, peer.step, rest.step]
     if captured:
         names = ("ours", "peer", "without edges")

@@ -60,7 +60,7 @@ NETWORKS = ("gcn", "sage", "gin", "gat", "agnn")
 PRECISIONS = ("fp32", "bf16")
 #: Networks and precisions of quantised epochs, and what becomes of their last layers.
 QUANTISED, INTEGERS, LAST = ("gcn", "sage", "gin", "gat"), ("int8", "int4"), ("float32", "sums")
-#: Graphs whose epochs are captured.
+#: Graphs whose epochs are captured; quantised ones always are.
 CAPTURED = ("cora", "pubmed", "artist")
 #: Graphs of epochs on the CPU, and their peers.
 ON_CPU, PEERS = ("pubmed", "artist"), ("pyg", "torch")
@@ -140,7 +140,7 @@ def epoch(network: str, precision: str, name: str, own: bool = False, last: str 
     training: Any = importlib.import_module("benchmarks.cases.training")
     case, quantised = f"training-{network}-{precision}-{name}", precision in INTEGERS
     how = {"own": own, "last": last} if quantised else {}
-    made: Prepared = training.epoch(case, network, name, precision, captured=name in CAPTURED and not quantised, **how)
+    made: Prepared = training.epoch(case, network, name, precision, captured=name in CAPTURED or quantised, **how)
     return made
 
 

@@ -96,7 +96,7 @@ class Quantisation(TypedDict):
     qmax: int
     rounding: str  # "floor" | "nearest" | "stochastic"
     seed: int
-    stream: int
+    stream: Any  # a number, or on a GPU an array of one uint32 that is read when the kernel runs
     first_index: NotRequired[int]
     axis: int
     layout: str

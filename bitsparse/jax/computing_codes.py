@@ -19,16 +19,16 @@ from bitsparse.ops.quantized.spmm import sum_of_codes
 from bitsparse.ops.quantized.vjp import product_of_codes, product_over_rows
 
 _NAME = "tango"
-#: Bits of the weights of edges, and of a stream's number.
-_VALUE_BITS, _STREAM_BITS = 8, 31
+#: Bits of the weights of edges.
+_VALUE_BITS = 8
 
 
 def _coding(draw: Any, bits: int, seed: int) -> Coding:
-    """How an array is quantised: to nearest without the number of a draw; on a GPU a call waits for that number."""
+    """How an array is quantised: to nearest without the number of a draw, which is read where it lies."""
     if draw is None:
         return Coding(bits, "nearest", 0, 0, -1, "rows")
-    number = int(draw[0])
-    return Coding(bits, "stochastic", seed + (number >> _STREAM_BITS), number & ((1 << _STREAM_BITS) - 1), -1, "rows")
+    number = int(draw[0]) if interop.device_of(draw) == "cpu" else draw
+    return Coding(bits, "stochastic", seed, number, -1, "rows")
 
 
 def _codes(words: Any, scale: Any, multiples: Any, told: dict[str, Any]) -> ScaledCodes:

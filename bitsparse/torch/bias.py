@@ -60,9 +60,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def is_watched(*modules: Any) -> bool:
+def has_hooks(module: Any) -> bool:
+    """Whether somebody has put hooks on a module."""
+    return any(getattr(module, hooks) for hooks in _HOOKS)
+
+
+def is_watched(module: Any) -> bool:
     """Whether somebody has put hooks on a module, or given it another way forward: it has to be called then."""
-    return any("forward" in module.__dict__ or any(getattr(module, hooks) for hooks in _HOOKS) for module in modules)
+    return "forward" in module.__dict__ or has_hooks(module)
 
 
 def with_bias(x: Tensor, layer: Any, bias: Tensor | None) -> Tensor:

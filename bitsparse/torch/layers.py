@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitsparse.torch.bias import added, biased, is_watched, through, with_bias
+from bitsparse.torch.bias import added, biased, has_hooks, through, with_bias
 from bitsparse.torch.graph import Graph, as_graph
-from bitsparse.torch.quantizer import linear, quantizer_of, sums
+from bitsparse.torch.quantizer import is_bypassable, linear, quantizer_of, sums
 
 
 def glorot(weight: Tensor) -> None:
@@ -228,7 +228,9 @@ def _narrowing(module: nn.Module) -> tuple[Any, Any]:
     """A product with fewer columns than its operand that a module begins with, if nobody watches it, and all else; None and the module."""
     layers = list(module) if type(module) is nn.Sequential else [module]
     first = layers[0] if layers else module
-    if type(first) is not nn.Linear or first.out_features >= first.in_features or is_watched(module, first):
+    if type(first) is not nn.Linear or first.out_features >= first.in_features or not is_bypassable(first):
+        return None, module
+    if first is not module and (has_hooks(module) or "forward" in vars(module)):
         return None, module
 
     def others(x: Tensor) -> Tensor:

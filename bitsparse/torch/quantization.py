@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,10 @@ from bitsparse.torch.graph import Graph
 from bitsparse.torch.kept import exact_linear
 from bitsparse.torch.sums import spmm
 
-#: Bits of products and of values of edges, and of the number of a stream of draws.
-_PRODUCT_BITS, _STREAMS = 8, 31
+#: Bits of products and of values of edges.
+_PRODUCT_BITS = 8
+#: Streams of draws that a seed has.
+_STREAMS = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Tango:
         While training. Stochastic rounding makes gradients that are right on average. What needs no gradient (features of the data), and
         all in ``eval()``, is rounded to nearest.
     seed : int
-        Of the draws, which follow from it and from how many there were before: same seed, same bits, on the CPU and on GPUs.
+        Of the draws, which follow from it and from how many there were before: same seed, same bits, on the CPU and on GPUs. After 2**32
+        tensors they begin again.
     last : {"float32", "sums", "quantized"}
         What becomes of the layer in front of the softmax, the network's last: nothing (the paper's third rule); its sums are quantised,
         its products are not; all of it is.
@@ -77,6 +80,13 @@ class Tango:
         _check.integer("Tango", "seed", self.seed, 0, (1 << 63) - 1)
 
 
+class _Counter(NamedTuple):
+    """The number of the last draw on a GPU, one int32 whose bits are those of a uint32, and the array over its memory."""
+
+    number: Tensor
+    array: Any
+
+
 class Quantization(nn.Module):
     """What the quantised layers of a network share: draws so far, bits, and the codes of tensors, quantised once, whoever asks first.
 
@@ -88,7 +98,8 @@ class Quantization(nn.Module):
     bits : int or None
         Of sums; None until ``"auto"`` has chosen.
     draws : int
-        Tensors that were rounded stochastically.
+        Tensors that were rounded stochastically, modulo 2**32. On a GPU they are counted there, so that a captured step draws anew in every
+        replay; to read the number is to wait for the GPU.
     hits, misses : int
         Requests for codes of a tensor that had them already, and that had not.
     """
@@ -97,18 +108,35 @@ class Quantization(nn.Module):
         super().__init__()
         self.config = config
         self.bits: int | None = None if config.bits == "auto" else config.bits
-        self.draws = self.hits = self.misses = 0
-        self._forget()
+        self.hits = self.misses = 0
+        self._forget(0)
 
-    def _forget(self) -> None:
-        self._known: dict[bool, Any] = {}
+    def _forget(self, draws: int) -> None:
+        self._draws = draws
+        #: What counts them since the first draw on a GPU.
+        self._counter: _Counter | None = None
         self._edges: Any = WeakTensorKeyDictionary()
-        self.begin()
-        self._known[True] = WeakTensorKeyDictionary()
+        self._captures = False
+        self._known: dict[bool, Any] = {nearest: WeakTensorKeyDictionary() for nearest in (False, True)}
 
     def begin(self) -> None:
-        """Forget codes that were drawn: the next forward pass draws anew, also for tensors that did not change."""
+        """Forget codes that were drawn: the next forward pass draws anew, also for tensors that did not change.
+
+        A captured step makes all codes itself: replays work on what its tensors hold then, and nothing is there before the first.
+        """
+        captures = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        if captures or self._captures:
+            self._known[True] = WeakTensorKeyDictionary()
+            self._edges = WeakTensorKeyDictionary()
+        self._captures = captures
         self._known[False] = WeakTensorKeyDictionary()
+
+    @property
+    def draws(self) -> int:
+        """How many tensors were rounded stochastically."""
+        if self._counter is not None:
+            self._draws = (int(self._counter.number) + 1) % _STREAMS
+        return self._draws
 
     def forward(self, x: Any) -> Any:
         """What it is given: a Sequential calls all its modules, this one last."""
@@ -120,15 +148,15 @@ class Quantization(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Go on behind the draws of another run."""
-        self.bits, self.draws = state["bits"], state["draws"]
-        self._forget()
+        self.bits = state["bits"]
+        self._forget(state["draws"])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}, "_edges": None}
+        return {**self.__dict__, "_draws": self.draws, "_known": {}, "_edges": None, "_counter": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._forget()
+        self._forget(self._draws)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Quantization:
         made = Quantization(self.config)
@@ -142,18 +170,31 @@ class Quantization(nn.Module):
         return f"bits={self.bits or 'auto'}, {self.config.rounding}, {self.draws} draws"
 
     # ---- codes
-    def coding(self, bits: int, fixed: bool = False) -> Coding:
-        """How a tensor is quantised, with draws that nobody else has."""
+    def coding(self, device: torch.device, bits: int, fixed: bool = False) -> Coding:
+        """How a tensor on a device is quantised, with draws that nobody else has."""
         if fixed or not self.training or self.config.rounding == "nearest":
             return Coding(bits, "nearest", 0, 0, -1, "rows")
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                "quantize_: stochastic rounding draws anew in every step, but a captured step would repeat its draws; pass "
-                "Tango(rounding='nearest'), or do not capture"
+        return Coding(bits, "stochastic", self.config.seed, self._next(device), -1, "rows")
+
+    def _next(self, device: torch.device) -> Any:
+        """The number of the next draw, where the device reads it."""
+        if device.type == "cpu":
+            draw = self.draws
+            self._draws, self._counter = (draw + 1) % _STREAMS, None
+            return draw
+        if self._counter is None or self._counter.number.device != device:
+            if torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(
+                    f"quantize_: draws are counted on {device}, which begins with the first step, but that step is being captured; run one "
+                    "step before capturing"
+                )
+            last = self.draws - 1
+            number = torch.full(
+                (1,), last - _STREAMS if last >= _STREAMS // 2 else last, dtype=torch.int32, device=device
             )
-        draw, self.draws = self.draws, self.draws + 1
-        stream = draw & ((1 << _STREAMS) - 1)
-        return Coding(bits, "stochastic", self.config.seed + (draw >> _STREAMS), stream, -1, "rows")
+            self._counter = _Counter(number, interop.as_array(number, "quantize_")[0])
+        self._counter.number.add_(1)  # behind its largest number it goes on with its smallest
+        return self._counter.array
 
     def known(self, x: Tensor, key: Any) -> ScaledCodes | None:
         """Codes that a tensor has, unless it was written to since; `key` ends in whether they are to nearest."""
@@ -197,7 +238,7 @@ class CodeSource:
 
     def coding(self, x: Tensor, bits: int) -> Coding:
         """How a tensor is to be quantised."""
-        return self._state.coding(bits, self._fixed)
+        return self._state.coding(x.device, bits, self._fixed)
 
     def keep(self, x: Tensor, bits: int, made: ScaledCodes) -> None:
         """Remember codes with one scale."""
@@ -208,7 +249,7 @@ class CodeSource:
         state, key = self._state, self._key(bits, granularity, fixed)
         found = state.known(x, key)
         if found is None:
-            found = coded.coded(x, state.coding(bits, fixed), granularity)
+            found = coded.coded(x, state.coding(x.device, bits, fixed), granularity)
             state.keep(x, key, found)
         return found
 

@@ -52,6 +52,18 @@ def set_quantizer(layer: nn.Module, quantizer: Quantizer | None) -> None:
         vars(layer)[_NAME] = quantizer
 
 
+def linear_forward(module: Any, x: Tensor) -> Tensor:
+    """What takes the place of a linear module's own `forward` while it has a quantizer."""
+    y = linear(module, x, module.weight)
+    return y if module.bias is None else bias.biased(y, module.bias)
+
+
+def is_bypassable(module: nn.Module) -> bool:
+    """Whether a linear module does nothing but multiply, as its class or its quantizer does: no hooks, no `forward` of somebody else."""
+    forward = vars(module).get("forward")
+    return not bias.has_hooks(module) and (forward is None or getattr(forward, "func", None) is linear_forward)
+
+
 def linear(layer: nn.Module, x: Tensor, weight: Tensor) -> Tensor:
     """``x @ weight.T`` in a layer."""
     quantizer = quantizer_of(layer)

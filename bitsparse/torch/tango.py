@@ -13,11 +13,10 @@ from bitsparse import ops
 from bitsparse.errors import DTypeError
 from bitsparse.torch.accelerate import passes_messages
 from bitsparse.torch.attention_layers import AGNNConv, GATConv, GATv2Conv
-from bitsparse.torch.bias import biased
 from bitsparse.torch.kept import KeptInFewBits
 from bitsparse.torch.layers import GCNConv, GINConv, SAGEConv
 from bitsparse.torch.quantization import CodeSource, LayerQuantizer, Quantization, Tango
-from bitsparse.torch.quantizer import quantizer_of, set_quantizer
+from bitsparse.torch.quantizer import linear_forward, quantizer_of, set_quantizer
 
 _OURS = (GCNConv, SAGEConv, GINConv, GATConv, GATv2Conv, AGNNConv)
 #: Bits among which "auto" chooses.
@@ -56,8 +55,9 @@ def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
     -----
     Layers that aggregate maxima or minima, and those of PyTorch Geometric that :func:`accelerate` does not know, sum in floats; so do all
     while they get an `edge_index` that is no :class:`Graph`. The attention layers (GAT, AGNN) gather features and gradients on the grid of
-    their codes; scores and softmax are float32. Gradients are differentiated once. A step that rounds stochastically cannot be captured,
-    nor its layers be computed again by ``torch.utils.checkpoint``, and ``torch.compile`` does not look into quantised layers.
+    their codes; scores and softmax are float32. Gradients are differentiated once. A step can be captured in a CUDA graph behind one
+    that was not; each replay draws anew. Layers that round stochastically cannot be computed again by ``torch.utils.checkpoint``, and
+    ``torch.compile`` does not look into quantised layers.
 
     Examples
     --------
@@ -174,17 +174,9 @@ def _take(module: nn.Module, quantizer: LayerQuantizer, is_layer: bool) -> None:
     """Give a layer, or a linear part of one, its quantizer."""
     if _is_linear(module):
         set_quantizer(module, quantizer)
-        module.forward = functools.partial(_linear, module)
+        module.forward = functools.partial(linear_forward, module)
     elif is_layer:
         set_quantizer(module, quantizer)
-
-
-def _linear(module: Any, x: Tensor) -> Tensor:
-    """What a linear module's own `forward` does."""
-    quantizer = quantizer_of(module)
-    assert quantizer is not None
-    y = quantizer.linear(x, module.weight)
-    return y if module.bias is None else biased(y, module.bias)
 
 
 def _forward(net: Any, *args: Any, **given: Any) -> Any:

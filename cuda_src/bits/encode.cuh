@@ -13,6 +13,7 @@ struct EncodeParams {
     u32 *words;
     int *flag; // set if a value is NaN (packing), or NaN or infinite (quantising); may be null
     const void *offset, *divisor; // null: offset_value, divisor_value
+    const u32 *stream_at;         // where the number of the stream of draws is; null: stream
     i64 batches, rows, cols;               // cols is the direction of the lanes
     i64 x_batch, x_row, x_col;             // steps between elements
     i64 index_batch, index_row, index_col; // the logical index, by which random bits go
@@ -25,6 +26,10 @@ struct EncodeParams {
     float gain, middle, range, base, quick_limit; // bits/quick.cuh
     int bits, fields, rounding, positive, is_signed, infinity, vector;
 };
+
+#ifdef BS_STEPS
+BS_INLINE u32 stream_of(const EncodeParams &p) { return p.stream_at ? __ldg(p.stream_at) : p.stream; }
+#endif
 
 // ---- one element
 #ifndef BS_STEPS

@@ -9,7 +9,9 @@
 #define BS_PARTS 8388608.0f   // 2^23, where steps are 1
 #define BS_PARTS_TOP 0x4b00u  // the upper half of its bits
 
-#if BS_DRAWN || defined(BS_LARGE)
+#if BS_DRAWN && defined(BS_LARGE)
+#define BLOCKS 3
+#elif BS_DRAWN || defined(BS_LARGE)
 #define BLOCKS 4
 #else
 #define BLOCKS 5
@@ -30,11 +32,11 @@ BS_INLINE u64 product(u32 a, u32 b)
 }
 
 // bs_stochastic_words, with the keys of the rounds at hand.
-BS_INLINE void words_of_draw(u64 draw, const OctetParams &p, u32 (&w)[4])
+BS_INLINE void words_of_draw(u64 draw, u32 stream, const OctetParams &p, u32 (&w)[4])
 {
     w[0] = (u32)draw;
     w[1] = (u32)(draw >> 32);
-    w[2] = p.encode.stream;
+    w[2] = stream;
     w[3] = 0;
 #pragma unroll
     for (int round = 0; round < 10; round++) {
@@ -152,7 +154,7 @@ BS_INLINE void exact_codes(const Element *x, float offset, float divisor, u64 dr
         if (p.flag && is_odd(e, p))
             *p.flag = 1;
         const float v = bs_affinef(real_of(e, p.infinity), offset, divisor, (float)p.multiplier);
-        const u32 half = BS_DRAWN ? bs_stochastic_bits(8 * draw + (u64)j, p.seed, p.stream) : 0;
+        const u32 half = BS_DRAWN ? bs_stochastic_bits(8 * draw + (u64)j, p.seed, stream_of(p)) : 0;
         all |= (u64)((u32)bs_round_clippedf(bs_clipf(v, (float)p.low, (float)p.high), p.rounding, half) & 0xffu) << 8 * j;
     }
     low = (u32)all;
@@ -191,6 +193,9 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const Octet
     const bool varied = p.offset_row || p.offset_batch || p.divisor_row || p.divisor_batch;
     Steps s = steps_of(offset_at(p, 0), divisor_at(p, 0));
     const Limits limits = limits_of(s, p, varied);
+#if BS_DRAWN
+    const u32 stream = stream_of(p);
+#endif
     Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= total)
         return;
@@ -218,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const Octet
             const u64 draw = p.first_index / 8 + (u64)mine.line * (u64)octets + (u64)mine.at; // first_index is a multiple of 8
             u32 w[4] = {}, c[8];
 #if BS_DRAWN
-            words_of_draw(draw, all, w);
+            words_of_draw(draw, stream, all, w);
 #endif
             bool slow = false;
             if (limits.known)

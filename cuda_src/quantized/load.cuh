@@ -25,6 +25,7 @@ struct QuantizedParams {
     u32 *codes;                  // of x, (m, codes_words), packed along the rows; may be null
     u32 *absmax;                 // the bits of the largest magnitude of the result so far; may be null
     int *odd;                    // becomes 1 if an element of x is not finite
+    const u32 *stream_at;        // where the number of the stream of draws is; null: stream
     long long x_row;             // bytes from row to row
     u64 seed;
     u32 stream;
@@ -35,7 +36,6 @@ struct QuantizedParams {
     int k_parts; // of the contraction axis, which units of the same rows and columns share (quantized/wgmma.cu)
     int *partial,
         *arrived; // their sums, in the order of fragments; of each warp and tile, how many parts have come: zeros before and after
-    int pad[2];
 };
 
 // ---- the grid
@@ -165,18 +165,20 @@ template <bool usual> BS_INLINE u32 stochastic(float x, const Grid &grid, u32 ha
 BS_INLINE u32 bytes_of(u32 a, u32 b, u32 c, u32 d) { return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410); }
 
 #ifdef BS_RANDOM
+BS_INLINE u32 stream_of(const QuantizedParams &g) { return g.stream_at ? __ldg(g.stream_at) : g.stream; }
+
 // The half words drawn for the elements index .. index + 3.
 BS_INLINE uint2 draws_of(const QuantizedParams &g, u64 index)
 {
     uint2 found = make_uint2(0, 0);
 #ifdef BS_WHOLE // the same half of one draw
     uint4 w;
-    bs_stochastic_words(index >> 3, g.seed, g.stream, &w.x, &w.y, &w.z, &w.w);
+    bs_stochastic_words(index >> 3, g.seed, stream_of(g), &w.x, &w.y, &w.z, &w.w);
     found = index & 4 ? make_uint2(w.z, w.w) : make_uint2(w.x, w.y);
 #else
 #pragma unroll 1
     for (int j = 0; j < 4; j++) {
-        const u32 half = bs_stochastic_bits(index + j, g.seed, g.stream) << 16 * (j & 1);
+        const u32 half = bs_stochastic_bits(index + j, g.seed, stream_of(g)) << 16 * (j & 1);
         found.x |= j < 2 ? half : 0u, found.y |= j < 2 ? 0u : half;
     }
 #endif
@@ -196,7 +198,7 @@ struct Draws {
         if ((g.k & 7) == 0) {
             const bool odd = threadIdx.x & 1;
             uint4 w;
-            bs_stochastic_words((odd ? index + (u32)g.k : index) >> 3, g.seed, g.stream, &w.x, &w.y, &w.z, &w.w);
+            bs_stochastic_words((odd ? index + (u32)g.k : index) >> 3, g.seed, stream_of(g), &w.x, &w.y, &w.z, &w.w);
             const uint2 got = make_uint2(__shfl_xor_sync(~0u, odd ? w.x : w.z, 1), __shfl_xor_sync(~0u, odd ? w.y : w.w, 1));
             of[0] = odd ? got : make_uint2(w.x, w.y);
             of[1] = odd ? make_uint2(w.z, w.w) : got;

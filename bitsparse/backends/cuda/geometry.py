@@ -147,6 +147,13 @@ def _fold_batches(array: Any) -> tuple[int, int] | None:
     return int(batches), int(step)
 
 
+def stream_of_draws(stream: Any) -> tuple[int, int | None]:
+    """The number of a stream of draws as kernels take it: by value, or the address of an array of one uint32 that holds it."""
+    if hasattr(stream, "data"):
+        return 0, stream.data.ptr
+    return stream & 0xFFFFFFFF, None
+
+
 class Operand(NamedTuple):
     """A vector that broadcasts over an array: an address and steps in elements, or a number passed by value (address 0)."""
 

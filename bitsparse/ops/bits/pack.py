@@ -176,12 +176,12 @@ def real(array: Any) -> Any:
 
 
 class Coding(NamedTuple):
-    """How numbers become codes, and how these are packed."""
+    """How numbers become codes, and how these are packed; on a GPU the stream may be an array of one uint32, read when the kernel runs."""
 
     bits: int
     rounding: str
     seed: int
-    stream: int = 0
+    stream: Any = 0
     axis: int = -1
     layout: str = "planes"
     first_index: int = 0

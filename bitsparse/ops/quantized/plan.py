@@ -184,9 +184,19 @@ class QuantizedMatmulPlan:
         return self.run(x, out, scale, range, seed, absmax, return_operands)
 
     def run(
-        self, x: Any, out: Any, scale: Any, range: Any, seed: Any, absmax: Any, wanted: bool, copies: bool = False
+        self,
+        x: Any,
+        out: Any,
+        scale: Any,
+        range: Any,
+        seed: Any,
+        absmax: Any,
+        wanted: bool,
+        *,
+        copies: bool = False,
+        stream: Any = None,
     ) -> Any:
-        """A call; with ``copies`` also of activations whose rows have gaps within."""
+        """A call; with `copies` also of activations whose rows have gaps within, with `stream` of draws from another one (see Coding)."""
         function = self._function
         with working_with(self.device, x, out):
             self._seen.keep_up(self._renew)
@@ -202,17 +212,18 @@ class QuantizedMatmulPlan:
                 raise ValueError(f"{function}: scale and range both say how x is quantised; pass one of them")
             step, largest = self._one_number("scale", scale), self._one_number("range", range)
             number = self._seed_of(seed)
+            stream = self.settings.stream if stream is None else stream
             target, top = self.targets(array, out, absmax, step, largest)
             if self._product is None:
                 s = self.settings
-                coding = Coding(s.bits, s.rounding, number, s.stream)
+                coding = Coding(s.bits, s.rounding, number, stream)
                 q = codes_of(function, "x", array, family, coding, scale=step, largest=largest)
                 result = self.of_codes(q, out, top)
                 codes = q.repack(layout="rows") if wanted else None
             else:
                 if target is None:
                     target = interop.require_cupy(function).empty(self.shape, np.float32)
-                codes = self._multiply(array, family, target, step, largest, number, top, wanted)
+                codes = self._multiply(array, family, target, step, largest, (number, stream), top, wanted)
                 result = interop.from_array(target, family, function) if out is None else out
         return result if codes is None else QuantizedProduct(result, codes, self.w)
 
@@ -300,7 +311,7 @@ class QuantizedMatmulPlan:
         out: Any,
         scale: Any,
         largest: Any,
-        seed: int,
+        drawn: tuple[int, Any],
         absmax: Any,
         wanted: bool,
     ) -> BitTensor | None:
@@ -312,9 +323,8 @@ class QuantizedMatmulPlan:
         codes = step = None
         if wanted:
             codes, step, largest = self._product.room_for_codes(x, scale, largest)
-        self._product(
-            x, out, scale=scale, largest=largest, seed=seed, stream=settings.stream, absmax=absmax, codes=codes
-        )
+        seed, stream = drawn
+        self._product(x, out, scale=scale, largest=largest, seed=seed, stream=stream, absmax=absmax, codes=codes)
         if codes is None:
             return None
         return assembled(BitTensor, codes, tuple(x.shape), settings.bits, -1, "rows", "signed", family, step, None)

@@ -24,8 +24,8 @@ def product_with_codes(function: str, x: Any, w: BitTensor, coding: Coding) -> t
         codes = scaled_codes(function, "x", x, family, coding).codes
         return product_of_codes(function, codes, w), codes
     seed = coding.seed if coding.rounding == "stochastic" else None
-    settings = Settings(coding.bits, coding.rounding, seed, coding.stream, "tensor")
+    settings = Settings(coding.bits, coding.rounding, seed, 0, "tensor")
     plan = QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype)
     step = step_of(function, "x", x, coding.bits)  # NaN where x is not finite
-    made = plan.run(x, None, step, None, None, None, True, copies=True)
+    made = plan.run(x, None, step, None, None, None, True, copies=True, stream=coding.stream)
     return made.out, made.x

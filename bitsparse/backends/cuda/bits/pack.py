@@ -217,7 +217,8 @@ def quantize(x: Any, bits: int, *, out: Any = None, check: bool = False, **how: 
         return words
     found = geometry.source(x)
     params = EncodeParams(multiplier=how["multiplier"], low=qmin, high=qmax, rounding=ROUNDINGS[how["rounding"]])
-    params.seed, params.stream = how["seed"] & 0xFFFFFFFFFFFFFFFF, how["stream"] & 0xFFFFFFFF
+    params.seed = how["seed"] & 0xFFFFFFFFFFFFFFFF
+    params.stream, params.stream_at = geometry.stream_of_draws(how["stream"])
     params.first_index = how.get("first_index", 0)
     by_offset, by_divisor = geometry.operand(offset, x.shape, dtype), geometry.operand(how["divisor"], x.shape, dtype)
     params.offset, params.offset_value = by_offset.address, by_offset.value

@@ -243,21 +243,23 @@ class QuantizedProduct:
         scale: Any = None,
         largest: Any = None,
         seed: int = 0,
-        stream: int = 0,
+        stream: Any = 0,
         absmax: Any = None,
         codes: Any = None,
     ) -> None:
         """Enqueue the product into the C-contiguous float32 ``out`` (m, n).
 
         `scale` is a number or a float32 array of one element; without it it is made of `largest`, the activations' largest magnitude in
-        such an array, which is looked for if it is not given. `absmax` receives the result's, `codes` (m, words) those of `x`.
+        such an array, which is looked for if it is not given. `stream`, of draws, is a number or an array of one uint32. `absmax` receives
+        the result's largest magnitude, `codes` (m, words) the codes of `x`.
         """
         p = self.params
         with self._lock:  # what a launch points to is set here
             current = self._stream().ptr
             found = self._largest.on(current).partial
             launch = self._launch_for(x.data.ptr, x.strides[0])
-            p.x, p.x_row, p.seed, p.stream = x.data.ptr, x.strides[0], seed & 0xFFFFFFFFFFFFFFFF, stream & 0xFFFFFFFF
+            p.x, p.x_row, p.seed = x.data.ptr, x.strides[0], seed & 0xFFFFFFFFFFFFFFFF
+            p.stream, p.stream_at = geometry.stream_of_draws(stream)
             p.scale = p.largest = p.codes = p.absmax = None
             if scale is None:
                 if largest is None:
