@@ -171,8 +171,6 @@ def test_a_captured_quantised_step_draws_anew(last: Any) -> None:
 
         steps.append(step)
         sides.append((net, held))
-    with pytest.raises(RuntimeError, match="run one step before"), torch.cuda.graph(torch.cuda.CUDAGraph()):
-        steps[1]()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -403,3 +403,10 @@ def test_draws_begin_again_behind_the_last_stream() -> None:
     net.quantization.set_extra_state({"bits": 8, "draws": 2**32 - 1})
     torch.nn.functional.cross_entropy(net(x, graph), labels).backward()
     assert net.quantization.draws == each - 1
+
+
+def test_a_captured_step_needs_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = net_of("gcn", bst.Tango())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="run one step before"):
+        net.quantization.coding(torch.device("cuda"), 8)
