@@ -19,6 +19,31 @@ def launch(size_t entry, size_t config, size_t function, size_t arguments) -> in
     return status
 
 
+cdef struct config_of_launch:  # CUlaunchConfig
+    unsigned int grid[3]
+    unsigned int block[3]
+    unsigned int shared
+    size_t stream
+    void *attributes
+    unsigned int attribute_count
+
+
+def once(size_t entry, size_t function, unsigned int blocks, unsigned int threads, unsigned int shared, size_t stream, size_t params) -> int:
+    """One launch along x of a kernel with one argument, which lies at ``params``; returns the driver's status."""
+    if not entry or not function or not params:
+        raise ValueError("launch: an address is null; load the kernel and the driver first")
+    cdef config_of_launch config
+    cdef void *arguments[1]
+    cdef int status
+    config.grid[0], config.grid[1], config.grid[2] = blocks, 1, 1
+    config.block[0], config.block[1], config.block[2] = threads, 1, 1
+    config.shared, config.stream, config.attributes, config.attribute_count = shared, stream, NULL, 0
+    arguments[0] = <void *>params
+    with nogil:  # a full queue makes the driver wait
+        status = (<launch_kernel>entry)(&config, <void *>function, arguments, NULL)
+    return status
+
+
 cdef enum:
     CONFIG_WORDS = 16  # of eight bytes
     PARAMETER_WORDS = 512

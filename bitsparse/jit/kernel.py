@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import threading
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -197,25 +197,12 @@ class Launch:
         return _launch.Quick(_entry(), *config, self.function, *params)
 
 
-class _Once(threading.local):
-    """The configuration of launches that are not kept, each thread its own."""
-
-    def __init__(self) -> None:
-        self.attributes = (_Attribute * 1)()
-        self.config = _Config((1, 1, 1), (1, 1, 1), 0, None, self.attributes, 0)
-        self.grid, self.block, self.arguments = self.config.grid, self.config.block, (ctypes.c_void_p * 1)()
-        self.config_address, self.arguments_address = ctypes.addressof(self.config), ctypes.addressof(self.arguments)
-
-
-_once = _Once()
-
-
 class Kernel:
     """One loaded function of one device; made by :func:`kernel`."""
 
     def __init__(self, raw: Any, name: str) -> None:
         self.raw, self.name = raw, name
-        self.function = int(raw.kernel.ptr)
+        self.function, self._entry = int(raw.kernel.ptr), _entry()
         self._stream = require_cupy("bitsparse.jit").cuda.get_current_stream
         self._shared = 0
         self._clusters: dict[tuple[int, int, int], int] = {}
@@ -255,15 +242,12 @@ class Kernel:
 
     def run(self, blocks: int, threads: int, params: ctypes.Structure, shared: int = 0) -> None:
         """Enqueue one launch on CuPy's current stream: what preparing a :class:`Launch` costs is more than a small kernel takes."""
-        if recorder() is not None:
+        if not self._entry or recorder() is not None:
             self.launch(blocks, threads, params, shared=shared)()
             return
         self._allow(shared)
-        once = _once
-        once.config.shared = shared
-        once.grid[0], once.block[0], once.arguments[0] = blocks, threads, ctypes.addressof(params)
-        once.config.stream = self._stream().ptr
-        status = _launcher()(once.config_address, self.function, once.arguments_address)
+        at = ctypes.addressof(params)
+        status = _launch.once(self._entry, self.function, blocks, threads, shared, self._stream().ptr, at)
         if status:
             _check(status, f"launching {self.name}")
 
@@ -288,7 +272,7 @@ _loaded: dict[tuple[int, str, str, tuple[tuple[str, int], ...]], Kernel] = {}
 
 def kernel(source: str, name: str, defines: Mapping[str, int] | None = None) -> Kernel:
     """The function ``name`` of ``source``, compiled and loaded for the current device; remembered for each device."""
-    cupy = require_cupy("bitsparse.jit")
+    cupy = sys.modules.get("cupy") or require_cupy("bitsparse.jit")
     device = cupy.cuda.runtime.getDevice()
     key = (device, source, name, tuple(sorted(defines.items())) if defines else ())
     found = _loaded.get(key)

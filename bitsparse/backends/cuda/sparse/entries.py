@@ -61,12 +61,13 @@ def _moved(params: Any, values: Any, count: int) -> Arrays:
     """``(values, bits, room)``: room for `count` items like `values`, of which each is some words."""
     if values is None:
         return None, None, None
-    bits = interop.as_bits(values)
+    bits, cupy = interop.as_bits(values), jit.require_cupy("entries")
     if not bits.flags.c_contiguous:
-        bits = jit.require_cupy("entries").ascontiguousarray(bits)
-    size, address = bits.dtype.itemsize, bits.data.ptr
-    words = 1 if bits.ndim == 1 else math.prod(bits.shape[1:])
-    room = jit.require_cupy("entries").empty((count, *bits.shape[1:]), bits.dtype)
+        bits = cupy.ascontiguousarray(bits)
+    dtype, address = bits.dtype, bits.data.ptr
+    size = dtype.itemsize
+    words, shape = (1, count) if bits.ndim == 1 else (math.prod(bits.shape[1:]), (count, *bits.shape[1:]))
+    room = cupy.ndarray(shape, dtype)
     params.values, params.out = address, room.data.ptr
     # Of eight bytes at a time twice as many are in flight as of four.
     params.unit, params.words = (8, size * words // 8) if size * words % 8 == 0 == address % 8 else (size, words)
