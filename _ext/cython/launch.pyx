@@ -28,7 +28,9 @@ cdef struct config_of_launch:  # CUlaunchConfig
     unsigned int attribute_count
 
 
-def once(size_t entry, size_t function, unsigned int blocks, unsigned int threads, unsigned int shared, size_t stream, size_t params) -> int:
+def once(
+    size_t entry, size_t function, unsigned int blocks, unsigned int threads, unsigned int shared, size_t stream, size_t params
+) -> int:
     """One launch along x of a kernel with one argument, which lies at ``params``; returns the driver's status."""
     if not entry or not function or not params:
         raise ValueError("launch: an address is null; load the kernel and the driver first")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from bitsparse.ops.quantized.spmm import Granularity, SumSettings, feature_rows,
 Array = NDArray[Any]
 _PLAIN = Epilogue()
 #: Codes of rows in pieces, packed along these; features of the data serve every step.
-PIECES: Slot[BitTensor] = Slot("pieces of rows", most=4)
+PIECES: Slot[list[BitTensor]] = Slot("pieces of rows", most=4)
 #: Rows of a piece of a product over many rows on a GPU, whose sums fit int32 and which keep it busy side by side.
 PIECE = 8192
 
@@ -201,25 +201,28 @@ def product_over_rows(function: str, a: BitTensor, b: BitTensor) -> Any:
     if a.device == "cpu" or rows <= PIECE:
         return product_of_codes(function, a.repack(axis=-2, layout="planes").T, b)
     with working(a):
-        left, right = (_cut(part.repack(axis=-1, layout="rows"), PIECE) for part in (a, b))
-        sums: Any = interop.as_array(multiply(function, left.mT, right), function)[0].sum(axis=0, dtype=np.int64)
+        pairs = zip(*(_cut(part.repack(axis=-1, layout="rows"), PIECE) for part in (a, b)), strict=True)
+        parts: Any = [interop.as_array(multiply(function, one.mT, other), function)[0] for one, other in pairs]
+        sums = parts[0].sum(axis=0, dtype=np.int64)
+        for part in parts[1:]:
+            sums += part[0]
         made = sums.astype(np.float32) * a.scale * b.scale
         return interop.from_array(made, family_of(b), function)
 
 
-def _cut(x: BitTensor, length: int) -> BitTensor:
-    """Rows in pieces of a length, the last one filled up with zeros, as a batch packed along them and without a scale; kept with `x`."""
+def _cut(x: BitTensor, length: int) -> list[BitTensor]:
+    """Rows in pieces of a length, as a batch packed along them and without a scale, and a batch of what is left; kept with `x`."""
 
-    def make() -> BitTensor:
-        rows, (count, width) = x.shape[0], (-(-x.shape[0] // length), x.words.shape[-1])
-        words = x.words
-        if count * length != rows:
-            words = interop.namespace(words).zeros((count * length, width), np.uint32)
-            words[:rows] = x.words
+    def make() -> list[BitTensor]:
+        (rows, width), words = x.words.shape, x.words
+        whole = rows // length * length
         how: Any = {"encoding": "signed", "layout": "rows", "check": False}
-        made: Any = BitTensor.from_words(
-            words.reshape(count, length, width), (count, length, x.shape[-1]), x.bits, **how
-        )
-        return cast(BitTensor, made.repack(axis=-2, layout="planes"))
+        made: list[Any] = []
+        for part, each in ((words[:whole], length), (words[whole:], rows - whole)):
+            if len(part):
+                batch = part.reshape(-1, each, width)
+                codes: Any = BitTensor.from_words(batch, (len(batch), each, x.shape[-1]), x.bits, **how)
+                made.append(codes.repack(axis=-2, layout="planes"))
+        return made
 
     return PIECES.of(derived_of(x).prepared, make, length)
