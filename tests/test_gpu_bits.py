@@ -275,11 +275,23 @@ def test_division_is_correctly_rounded(axis: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("rounding", ["stochastic", "nearest", "floor"])
 def test_fields_by_octets(dtype: str, bits: int, rounding: str) -> None:
-    """Whole octets that one thread rounds, filled up and not, with gaps between rows; grids of a tensor, rows and batches."""
+    """Octets that one thread rounds, whole and ragged, filled up and not, with gaps between rows; grids of a tensor, rows and batches."""
     rng = np.random.default_rng(bits)
     limit, kind = (1 << (bits - 1)) - 1, {"rounding": rounding, "axis": -1, "layout": "rows", "stream": 5}
     for i, shape in enumerate(
-        [(1, 8), (7, 24), (5, 128), (3, 2048), (2, 3, 40), (3, 5, 256), (33, 264), (9, 20), (6, 31)]
+        [
+            (1, 8),
+            (7, 24),
+            (5, 128),
+            (3, 2048),
+            (2, 3, 40),
+            (3, 5, 256),
+            (33, 264),
+            (9, 20),
+            (6, 31),
+            (40, 47),
+            (2, 3, 1),
+        ]
     ):
         wide = floats(rng, (*shape[:-1], shape[-1] + 8), dtype_of(dtype))
         for x in (np.ascontiguousarray(wide[..., 8:]), wide[..., 8:]):

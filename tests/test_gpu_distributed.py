@@ -249,10 +249,12 @@ class Enqueuing(D.LocalCommunicator):
             return
         self._enqueued("all_gather", send, receive, lambda rank, theirs: (theirs, rank))
 
-    def all_to_all_v(self, send, send_counts, receive, receive_counts):
+    def all_to_all_v(self, send, send_counts, receive, receive_counts, own=None):
         if isinstance(send, np.ndarray):
-            super().all_to_all_v(send, send_counts, receive, receive_counts)
+            super().all_to_all_v(send, send_counts, receive, receive_counts, own)
             return
+        if own is not None:
+            receive[sum(receive_counts[: self.rank]) : sum(receive_counts[: self.rank + 1])] = own
         ends = np.concatenate([[0], np.cumsum(receive_counts)])
 
         def part(rank, offered):

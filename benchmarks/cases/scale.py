@@ -149,12 +149,17 @@ def link(kind: str, size: int) -> Prepared:
     if kind == "allgather":
         call: Callable[[], object] = partial(comm.all_gather, send[0], receive)
     else:
-        counts = [1] * comm.size
-        call = partial(comm.all_to_all_v, send, counts, receive, counts)
+        counts = [int(rank != comm.rank) for rank in range(comm.size)]
+        call = partial(comm.all_to_all_v, send[1:], counts, receive[1:], counts)
     return prepared(call, None, None, each * (comm.size - 1))
 
 
 # -- sums -------------------------------------------------------------------------------------------------------------
+def _facts(plan: Any) -> dict[str, Any]:
+    """What a plan chose, and what it receives."""
+    return {"exchange": plan.exchange, "overlap": plan.overlap, "received": plan.received_bytes}
+
+
 def _floats(rows: int, columns: int, seed: int) -> Any:
     return np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32)
 
@@ -185,7 +190,7 @@ def binary(size: str, scaling: Any) -> Prepared:
         if mine is not None:
             wanted_words = bspmm(mine, a.part.gather(x), "BBB").words
             assert bool((wanted_words == out.words).all())
-    facts = {"exchange": plan.exchange, "received": plan.received_bytes, "scaling": scaling}
+    facts = _facts(plan) | {"scaling": scaling}
     return prepared(
         partial(plan, x, out=out), partial(alone_ms, one), "one device, one graph", plan.received_bytes, **facts
     )
@@ -211,25 +216,28 @@ def eight_bits(size: str) -> Prepared:
         target = alone(features)
         return partial(alone, features, out=target)
 
-    facts = {"exchange": plan.exchange, "received": plan.received_bytes}
-    return prepared(partial(plan, x, out=out), partial(alone_ms, one), "one device", plan.received_bytes, **facts)
+    return prepared(
+        partial(plan, x, out=out), partial(alone_ms, one), "one device", plan.received_bytes, **_facts(plan)
+    )
 
 
 def overlapped(size: str, bits: int | None) -> Prepared:
-    """A plan that sums rows of own neighbours during the exchange, against the same plan that waits for it; communities in blocks."""
+    """A plan that sums rows of own neighbours during the exchange or after it, as it chose, against the other way."""
     comm = communicator()
     a = distributed.synthetic_shard(size_of(size), "communities", comm, device=device())
     x = interop.move(_floats(a.shape[0], WIDTH, comm.rank), device())
     mine = x if bits is None else quantize(x, bits, layout="rows").with_affine()
 
-    def plan(overlap: bool) -> tuple[Any, Callable[[], object]]:
+    def plan(overlap: bool | None) -> tuple[Any, Callable[[], object]]:
         made = distributed.plan_spmm(a, WIDTH, bits=bits, exchange="halo", overlap=overlap)
         return made, partial(made, mine, out=made(mine))
 
-    (made, ours), (_, peer) = plan(True), plan(False)
+    made, ours = plan(None)
+    _, peer = plan(not made.overlap)
     rows, entries = a.outer()
     facts = {"outer_rows": rows / max(a.shape[0], 1), "outer_entries": entries / max(a.nnz, 1), "bits": bits or 32}
-    return prepared(ours, partial(together_ms, peer), "without overlap", made.received_bytes, **facts)
+    name = "without overlap" if made.overlap else "with overlap"
+    return prepared(ours, partial(together_ms, peer), name, made.received_bytes, overlap=made.overlap, **facts)
 
 
 # -- networks ---------------------------------------------------------------------------------------------------------
@@ -272,12 +280,12 @@ def inference(size: str, bits: int) -> Prepared:
         signs = pack_bits(mine, encoding="bipolar")
         plan = distributed.plan_bspmm(graph.shard.with_scales(), WIDTH, "BBB", exchange="allgather")
         out = plan(signs)
-        ours, received = partial(plan, signs, out=out), plan.received_bytes
+        ours = partial(plan, signs, out=out)
     else:
         codes = quantize(mine, bits, layout="rows").with_affine()
         plan = distributed.plan_spmm(graph.shard.with_scales(), WIDTH, bits=bits, exchange="allgather")
         target = plan(codes)
-        ours, received = partial(plan, codes, out=target), plan.received_bytes
+        ours = partial(plan, codes, out=target)
     matrix = graph.shard.with_scales().matrix("allgather")
     parts = [torch.as_tensor(interop.move(part, "cpu")).to(device()) for part in (matrix.indptr, matrix.indices)]
     sparse = torch.sparse_csr_tensor(*parts, torch.ones(matrix.nnz, device=device()), size=matrix.shape)
@@ -286,9 +294,8 @@ def inference(size: str, bits: int) -> Prepared:
     def peer() -> object:
         return sparse @ torch.as_tensor(exchange(mine))
 
-    return prepared(
-        ours, partial(together_ms, peer), "PyTorch: all-gather of float32, CSR product", received, bits=bits
-    )
+    name = "PyTorch: all-gather of float32, CSR product"
+    return prepared(ours, partial(together_ms, peer), name, plan.received_bytes, bits=bits, **_facts(plan))
 
 
 def exchange(size: str) -> Prepared:

@@ -9,7 +9,7 @@ some of the cases: none of ``-weak``, ``scale-cluster-...``, ``scale-training-..
 
 - Every call is made by all ranks together, as many in a row as last 20 ms, from idle devices and a barrier to idle devices; the slowest
   rank counts, and of its times the median of 9 (3 with ``--quick``) after two that are not timed. Of the records there a row is one call,
-  to which the ranks' different ends of a barrier are added. ``params`` have the ranks, the engine and the exchange.
+  to which the ranks' different ends of a barrier are added. ``params`` have the ranks, the engine, the exchange and whether sums overlap.
 - ``scale-link-...``: an all-gather, or rows from all to all, in which each rank receives so many bytes: ``bytes / ours_ms`` is the rate of
   the run, beside which the others are to be read.
 - ``scale-binary-papers-strong``: ``plan_bspmm(a, 128, "BBB")`` of one graph dealt out, against the same graph on the first rank's device
@@ -17,8 +17,9 @@ some of the cases: none of ``-weak``, ``scale-cluster-...``, ``scale-training-..
 - ``scale-spmm-products-b8``: sums of 8-bit codes, 128 to a node, against one device.
 - ``scale-cluster-products-b8``: an epoch of ``ClusterRunner`` over packets that are there, logits to an array on the device, against one
   device.
-- ``scale-overlap-...``: sums of 128 columns over communities in blocks, rows of own neighbours during the exchange, against the same plan
-  after it; ``params`` say which share of rows and entries waits.
+- ``scale-overlap-...``: sums of 128 columns over communities in blocks, with rows of own neighbours summed during the exchange or after it,
+  as the plan chooses, against the other way; ``params`` say which it is, and which share of rows and entries waits. In records of before
+  the choice is forced: with overlap, against without.
 - ``scale-training-products``: an epoch of full-graph training of a GCN, forward, backward and the sum of the weights' gradients, with 8
   bits exchanged, against float32 exchanged.
 - ``scale-exchange-products``: what that training exchanges in an epoch, both ways, with rounding, against float32.

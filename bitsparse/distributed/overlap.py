@@ -74,29 +74,36 @@ def split(a: Shard, method: str) -> SplitRows:
 
 
 class Estimate(NamedTuple):
-    """Seconds that a call takes, by the rates of :mod:`bitsparse.distributed.rates`."""
+    """Seconds that a call takes, by the rates of :mod:`bitsparse.distributed.rates`, and the share of entries that wait for others' rows.
+
+    Overlapping saves the shorter of the exchange and the inner rows' sums, and costs what stands in `beside`: it pays where :attr:`gain` is
+    above zero. Where nearly all entries wait the inner sums are next to nothing, and it cannot.
+    """
 
     exchange: float
     inner: float
     outer: float
     beside: float  # what overlapping costs: rows written twice, and a second call
+    waits: float
+
+    @property
+    def gain(self) -> float:
+        """What overlapping saves."""
+        return min(self.exchange, self.inner) - self.beside
 
     @property
     def apart(self) -> float:
         """One after the other."""
         return self.exchange + self.inner + self.outer
 
-    @property
-    def together(self) -> float:
-        """With the inner rows' sums during the exchange."""
-        return max(self.exchange, self.inner) + self.outer + self.beside
-
     def told(self) -> str:
         """In words, in microseconds."""
-        exchange, inner, outer, beside, apart, together = (f"{1e6 * s:.0f}" for s in (*self, self.apart, self.together))
+        times = (*self[:4], self.apart, self.apart - self.gain)
+        exchange, inner, outer, beside, apart, together = (f"{1e6 * seconds:.0f}" for seconds in times)
+        waits = f"{100 * self.waits:.0f} % of the entries"
         return (
-            f"{together} us by estimate (exchange {exchange}, rows of own neighbours {inner} during it, other rows {outer} after it, "
-            f"{beside} for writing these twice), one after the other {apart} us"
+            f"{together} us by estimate (exchange {exchange}, rows of own neighbours {inner} during it, other rows, with {waits}, "
+            f"{outer} after it, {beside} for writing these twice), one after the other {apart} us"
         )
 
 
@@ -110,6 +117,7 @@ def estimate(a: Shard, method: str, row_bytes: int, result_bytes: int) -> Estima
         (a.nnz - outer) * entry,
         outer * entry,
         rate.call + 3 * rows * result_bytes / rate.copied,
+        outer / max(a.nnz, 1),
     )
 
 

@@ -180,7 +180,7 @@ def overlaps(
     if obstacle is not None or wanted is False:
         return False, f"not overlapped: {obstacle or 'as asked for'}"
     found = estimate(shard, method, *size)
-    overlapped = bool(wanted) or found.together < found.apart
+    overlapped = bool(wanted) or found.gain > 0
     asked = ", as asked for" if wanted else ""
     return overlapped, f"{'overlapped' if overlapped else 'not overlapped'}{asked}: {found.told()}"
 

@@ -41,9 +41,10 @@ def plan_spmm(
         Gather the rows of all ranks, or those that this rank's entries ask for; by default what takes less time by the bytes and by
         :data:`bitsparse.distributed.LINKS`.
     overlap : bool, optional
-        Sum the rows whose neighbours are all on this rank while those of the others travel. By default where this takes less time by
-        estimate, which ``plan.explain()`` tells. The bits are the same: every row is summed whole, in one order. Values are then copied
-        while planning, so that a matrix with values has to ask for it, or to be ``frozen``.
+        Sum the rows whose neighbours are all on this rank while those of the others travel. By default each rank does so where the shorter
+        of these sums and the exchange is longer than writing the other rows twice takes, by the bytes, the shares of entries and the
+        rates; ``plan.explain()`` tells. True and False force it. The bits are the same: every row is summed whole, in one order. Values are
+        then copied while planning, so that a matrix with values has to ask for it, or to be ``frozen``.
     **options
         ``epilogue``, ``precision``, ``kernel``, ``frozen``; vectors over rows in an epilogue belong to this rank's rows.
 

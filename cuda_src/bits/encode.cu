@@ -7,7 +7,7 @@
 #include "bits/encode.cuh"
 
 // ---- along the lanes
-#if BS_KIND == 3 || BS_KIND == BS_DOUBLE || (defined(BS_STEPS) && (BS_STEPS > 0 || __CUDA_ARCH__ >= 1000))
+#if BS_KIND == 3 || BS_KIND == BS_DOUBLE || (defined(BS_STEPS) && (BS_STEPS > 0 || defined(BS_LARGE) || __CUDA_ARCH__ >= 1000))
 #define BS_RESIDENT 3 // blocks of a multiprocessor; with four, registers would be spilled
 #else
 #define BS_RESIDENT 4
@@ -64,10 +64,10 @@ extern "C" __global__ void __launch_bounds__(128, BS_RESIDENT) encode_rows(const
             const Index index = BS_AT(index, own.batch, own.row, own.first);
             __syncwarp();
             if (along)
-                fill_draws(halves, BS_CHUNKS, BS_LINE_DRAWS, p, lane,
+                fill_draws(halves, BS_CHUNKS, BS_LINE_DRAWS, p.seed, stream_of(p), lane,
                            [&](int u) { return (p.first_index + (u64)__shfl_sync(~0u, index, u)) >> 3; });
             else
-                fill_singly(halves, BS_CHUNKS, BS_GROUP, 8 * BS_LINE_DRAWS, p, lane,
+                fill_singly(halves, BS_CHUNKS, BS_GROUP, 8 * BS_LINE_DRAWS, p.seed, stream_of(p), lane,
                             [&](int u, int i) { return p.first_index + (u64)(__shfl_sync(~0u, index, u) + i * (Index)p.index_col); });
             __syncwarp();
 #pragma unroll
@@ -190,10 +190,10 @@ extern "C" __global__ void BS_COLUMN_BOUNDS encode_columns(const EncodeParams p)
         if (p.rounding == BS_STOCHASTIC) {
             __syncwarp();
             if (along || downward)
-                fill_draws(halves, 32, BS_TILE_DRAWS, p, lane,
+                fill_draws(halves, 32, BS_TILE_DRAWS, p.seed, stream_of(p), lane,
                            [&](int i) { return (p.first_index + (u64)(index + i * across_step)) >> 3; });
             else
-                fill_singly(halves, 32, 32, 8 * BS_TILE_DRAWS, p, lane,
+                fill_singly(halves, 32, 32, 8 * BS_TILE_DRAWS, p.seed, stream_of(p), lane,
                             [&](int r, int c) { return p.first_index + (u64)(index + r * (Index)p.index_row + c * (Index)p.index_col); });
             __syncwarp();
         }

@@ -1,17 +1,20 @@
 // float32 and 16-bit floats to codes of 2, 4 or 8 bits side by side, where offset and divisor do not change along a line: the codes of
 // bits/encode.cu, eight to a thread. A thread loads its next eight before it computes. Floor: the bytes of values and words.
 //
-// Compile-time: BS_KIND, BS_LARGE; BS_DRAWN (1: rounded at random, eight codes by one draw; 0: to nearest even or down).
+// Compile-time: BS_KIND, BS_LARGE; BS_DRAWN (1: rounded at random, eight codes by one draw; 0: to nearest even or down); BS_RAGGED (1: lines
+// of any length that begin anywhere, so that values are loaded one by one and eight codes may have halves of two draws).
 #define BS_STEPS 0
 #include "bits/encode.cuh"
 
-#define BS_WHOLE 12582912.0f  // 1.5 * 2^23: the lower half of a sum with it is a whole number
-#define BS_PARTS 8388608.0f   // 2^23, where steps are 1
-#define BS_PARTS_TOP 0x4b00u  // the upper half of its bits
+#define BS_WHOLE 12582912.0f // 1.5 * 2^23: the lower half of a sum with it is a whole number
+#define BS_PARTS 8388608.0f // 2^23, where steps are 1
+#define BS_PARTS_TOP 0x4b00u // the upper half of its bits
 
-#if BS_DRAWN && defined(BS_LARGE)
+#if BS_DRAWN && BS_RAGGED && (defined(BS_LARGE) || __CUDA_ARCH__ >= 1000)
+#define BLOCKS 2 // with three, registers would be spilled
+#elif BS_DRAWN && (BS_RAGGED || defined(BS_LARGE))
 #define BLOCKS 3
-#elif BS_DRAWN || defined(BS_LARGE)
+#elif BS_DRAWN || BS_RAGGED || defined(BS_LARGE)
 #define BLOCKS 4
 #else
 #define BLOCKS 5
@@ -46,6 +49,27 @@ BS_INLINE void words_of_draw(u64 draw, u32 stream, const OctetParams &p, u32 (&w
         w[2] = (u32)(a >> 32) ^ w[3] ^ p.keys[2 * round + 1];
         w[3] = (u32)a;
     }
+}
+#endif
+
+#if BS_DRAWN && BS_RAGGED
+// Eight half words from the `skip`-th on of those of a draw and of the one behind it.
+BS_INLINE void halves_from(u64 draw, int skip, u32 stream, const OctetParams &p, u32 (&w)[4])
+{
+    u32 first[4], second[4] = {};
+    words_of_draw(draw, stream, p, first);
+    if (skip)
+        words_of_draw(draw + 1, stream, p, second);
+    u32 all[8] = {first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3]};
+#pragma unroll
+    for (int step = 2; step; step /= 2) { // by whole words: registers have no addresses
+#pragma unroll
+        for (int k = 0; k < 4 + step; k++)
+            all[k] = skip & (2 * step) ? all[k + step] : all[k];
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        w[k] = __funnelshift_r(all[k], all[k + 1], 16 * (skip & 1));
 }
 #endif
 
@@ -145,16 +169,16 @@ BS_INLINE void store_codes(u32 *words, Index octet, int bits, u32 low, u32 high)
 }
 
 // The steps of common/scalar.h one by one: numerators and divisors that the quick quotient does not take, and what is not finite.
-BS_INLINE void exact_codes(const Element *x, float offset, float divisor, u64 draw, const EncodeParams &p, u32 &low, u32 &high)
+BS_INLINE void exact_codes(const Element *x, int left, float offset, float divisor, u64 index, const EncodeParams &p, u32 &low, u32 &high)
 {
     u64 all = 0;
 #pragma unroll 1
-    for (int j = 0; j < 8; j++) {
+    for (int j = 0; j < left; j++) {
         const Element e = x[j];
         if (p.flag && is_odd(e, p))
             *p.flag = 1;
         const float v = bs_affinef(real_of(e, p.infinity), offset, divisor, (float)p.multiplier);
-        const u32 half = BS_DRAWN ? bs_stochastic_bits(8 * draw + (u64)j, p.seed, stream_of(p)) : 0;
+        const u32 half = BS_DRAWN ? bs_stochastic_bits(index + (u64)j, p.seed, stream_of(p)) : 0;
         all |= (u64)((u32)bs_round_clippedf(bs_clipf(v, (float)p.low, (float)p.high), p.rounding, half) & 0xffu) << 8 * j;
     }
     low = (u32)all;
@@ -164,12 +188,13 @@ BS_INLINE void exact_codes(const Element *x, float offset, float divisor, u64 dr
 // Where eight codes come from.
 struct Place {
     Index line, at, row, batch; // `at` counts octets of the line's words
-    const Element *x;           // null behind the line's values: the words are filled up with zeros
+    const Element *x; // null behind the line's values: the words are filled up with zeros
+    int left; // values from there on, eight at most
 };
 
 BS_INLINE Place place_of(Index i, const EncodeParams &p, Index lines, Index each, Index octets)
 {
-    Place at = {0, i, 0, 0, nullptr};
+    Place at = {0, i, 0, 0, nullptr, 8};
     Index from = 8 * i;
     if (lines > 1) {
         at.line = at.row = quotient(i, each);
@@ -182,13 +207,41 @@ BS_INLINE Place place_of(Index i, const EncodeParams &p, Index lines, Index each
     }
     if (at.at < octets)
         at.x = (const Element *)p.x + from;
+#if BS_RAGGED
+    at.left = (int)min((Index)8, (Index)p.cols - 8 * at.at);
+#endif
     return at;
+}
+
+BS_INLINE void load_octet(const Place &at, Quad (&quads)[2])
+{
+    if (!at.x)
+        return;
+#if BS_RAGGED
+    quads[0] = quads[1] = zero_quad();
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        set_element(quads[j / 4], j % 4, j < at.left ? at.x[j] : (Element)0);
+#else
+    quads[0] = load_quad(at.x);
+    quads[1] = load_quad(at.x + 4);
+#endif
+}
+
+// The codes of `left` values alone, a byte to each.
+BS_INLINE void keep_codes(int left, u32 &low, u32 &high)
+{
+    if (left < 8) {
+        const u64 kept = (low | (u64)high << 32) & ((u64(1) << 8 * left) - 1);
+        low = (u32)kept;
+        high = (u32)(kept >> 32);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const OctetParams all)
 {
     const EncodeParams &p = all.encode;
-    const Index octets = (Index)(p.cols / 8), lines = (Index)(p.batches * p.rows), each = (Index)(p.width * 4) / p.bits;
+    const Index octets = (Index)((p.cols + 7) / 8), lines = (Index)(p.batches * p.rows), each = (Index)(p.width * 4) / p.bits;
     const Index total = lines * each, step = (Index)gridDim.x * blockDim.x;
     const bool varied = p.offset_row || p.offset_batch || p.divisor_row || p.divisor_batch;
     Steps s = steps_of(offset_at(p, 0), divisor_at(p, 0));
@@ -201,29 +254,25 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const Octet
         return;
     Place here = place_of(i, p, lines, each, octets);
     Quad next[2] = {};
-    if (here.x) {
-        next[0] = load_quad(here.x);
-        next[1] = load_quad(here.x + 4);
-    }
+    load_octet(here, next);
     while (true) {
         const Place mine = here;
         const Quad quads[2] = {next[0], next[1]};
         const Index after = i + step;
         if (after < total) {
             here = place_of(after, p, lines, each, octets);
-            if (here.x) {
-                next[0] = load_quad(here.x);
-                next[1] = load_quad(here.x + 4);
-            }
+            load_octet(here, next);
         }
         u32 low = 0, high = 0;
         if (mine.x) {
             if (varied)
                 s = steps_of(offset_at(p, BS_AT(offset, mine.batch, mine.row, 0)), divisor_at(p, BS_AT(divisor, mine.batch, mine.row, 0)));
-            const u64 draw = p.first_index / 8 + (u64)mine.line * (u64)octets + (u64)mine.at; // first_index is a multiple of 8
+            const u64 index = p.first_index + (u64)mine.line * (u64)p.cols + 8 * (u64)mine.at;
             u32 w[4] = {}, c[8];
-#if BS_DRAWN
-            words_of_draw(draw, stream, all, w);
+#if BS_DRAWN && BS_RAGGED
+            halves_from(index / 8, (int)(index & 7), stream, all, w);
+#elif BS_DRAWN
+            words_of_draw(index / 8, stream, all, w); // the index is a multiple of 8
 #endif
             bool slow = false;
             if (limits.known)
@@ -233,7 +282,10 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const Octet
             low = __byte_perm(__byte_perm(c[0], c[1], 0x0040), __byte_perm(c[2], c[3], 0x0040), 0x5410);
             high = __byte_perm(__byte_perm(c[4], c[5], 0x0040), __byte_perm(c[6], c[7], 0x0040), 0x5410);
             if (slow)
-                exact_codes(mine.x, s.offset, s.divisor, draw, p, low, high);
+                exact_codes(mine.x, mine.left, s.offset, s.divisor, index, p, low, high);
+#if BS_RAGGED
+            keep_codes(mine.left, low, high);
+#endif
         }
         store_codes(p.words, i, p.bits, low, high);
         if (after >= total)

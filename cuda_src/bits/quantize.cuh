@@ -120,15 +120,15 @@ BS_INLINE u32 rounded(Real v, double low, double high, int rounding, u32 half)
 
 // Fills `segments` runs of `draws` draws each, eight half words a draw; first(segment) is the number of the run's first draw.
 // All lanes ask together, so that `first` may shuffle.
-template <class Params, class First>
-BS_INLINE void fill_draws(unsigned short *halves, int segments, int draws, const Params &p, int lane, First first)
+template <class First>
+BS_INLINE void fill_draws(unsigned short *halves, int segments, int draws, u64 seed, u32 stream, int lane, First first)
 {
 #pragma unroll 1
     for (int done = 0; done < segments * draws; done += 32) {
         const int i = done + lane, segment = i / draws;
         const u64 draw = (u64)first(min(segment, segments - 1)) + (i - segment * draws);
         uint4 w;
-        bs_stochastic_words(draw, p.seed, stream_of(p), &w.x, &w.y, &w.z, &w.w);
+        bs_stochastic_words(draw, seed, stream, &w.x, &w.y, &w.z, &w.w);
         if (segment < segments)
             ((uint4 *)halves)[i] = w;
     }
@@ -136,13 +136,12 @@ BS_INLINE void fill_draws(unsigned short *halves, int segments, int draws, const
 
 // The same where neighbours do not follow each other in the logical order, and every element has a draw of its own; `length` is a
 // multiple of 32.
-template <class Params, class Index>
-BS_INLINE void fill_singly(unsigned short *halves, int segments, int length, int pitch, const Params &p, int lane, Index index)
+template <class Index>
+BS_INLINE void fill_singly(unsigned short *halves, int segments, int length, int pitch, u64 seed, u32 stream, int lane, Index index)
 {
 #pragma unroll 1
     for (int i = lane; i < segments * length; i += 32)
-        halves[i / length * pitch + i % length] =
-            (unsigned short)bs_stochastic_bits((u64)index(i / length, i % length), p.seed, stream_of(p));
+        halves[i / length * pitch + i % length] = (unsigned short)bs_stochastic_bits((u64)index(i / length, i % length), seed, stream);
 }
 
 #endif

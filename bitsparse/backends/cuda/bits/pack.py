@@ -111,11 +111,10 @@ def _encode(
 
 
 def _is_octets(found: Source, params: ctypes.Structure) -> bool:
-    """Whether ``bits/octets.cu`` does it: lines of eights beside each other, and a grid that does not change along them."""
+    """Whether ``bits/octets.cu`` does it: values beside each other, and a grid that does not change along them."""
     fits = params.bits in (2, 4, 8) and -128 <= params.low <= params.high <= 255 and not found.turned
-    together = found.vector and found.cols % 8 == 0 and not (params.offset_col or params.divisor_col)
-    drawn = params.rounding != _STOCHASTIC or params.first_index % 8 == 0  # eights share a draw
-    return bool(params.fields and fits and together and drawn)
+    together = found.strides[2] == 1 and not (params.offset_col or params.divisor_col)
+    return bool(params.fields and fits and together)
 
 
 def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]) -> None:
@@ -132,6 +131,9 @@ def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]
     octets = params.batches * params.rows * params.width * 4 // params.bits
     blocks = min(_OCTET_BLOCKS * jit.capability().multiprocessors, -(-octets // _OCTET_THREADS))
     kind["BS_DRAWN"] = int(params.rounding == _STOCHASTIC)
+    # Eights that are loaded as vectors, and have a draw each.
+    even = found.vector and params.cols % 8 == 0 and (not kind["BS_DRAWN"] or params.first_index % 8 == 0)
+    kind["BS_RAGGED"] = int(not even)
     jit.kernel("bits/octets.cu", "octet_rows", kind).launch(
         blocks, _OCTET_THREADS, OctetParams(params, (ctypes.c_uint32 * 20)(*keys))
     )()
@@ -306,7 +308,10 @@ def _variants() -> list[jit.Variant]:
     usual = [kinds[0], kinds[FLOAT], {"BS_KIND": FLOAT, "BS_STEPS": 0}, steps[-1]]
     quick = [kinds[HALF] | index for index in ({}, large)] + [kinds[FLOAT] | index for index in ({}, large)]
     octets = [
-        kind | {"BS_DRAWN": drawn} for kind in (kinds[HALF], kinds[FLOAT], kinds[FLOAT] | large) for drawn in (0, 1)
+        kind | {"BS_DRAWN": drawn, "BS_RAGGED": ragged}
+        for kind in (kinds[HALF], kinds[FLOAT], kinds[FLOAT] | large)
+        for drawn in (0, 1)
+        for ragged in (0, 1)
     ]
     return [
         *jit.variants_of("bits/encode.cu", "encode_rows", [*codes, *(large | one for one in usual)]),
