@@ -75,6 +75,7 @@ def products(comm):
     if comm.engine == "gloo":
         with as_lists(comm):
             own_rows(comm)
+        not_finite(comm)
     for op, wanted in (("sum", comm.size * (comm.size - 1) // 2), ("max", comm.size - 1), ("min", 0)):
         for dtype in (np.int32, np.int64, np.float32, np.float64):
             value = np.array([comm.rank], dtype)
@@ -102,6 +103,20 @@ def own_rows(comm):
         expected = wanted.copy()
         expected[own] = mark
         assert np.array_equal(received, np.repeat(expected[:, None], 3, axis=1)), (told, mark)
+
+
+def not_finite(comm):
+    """NaN of one rank is found on all, whatever the engine takes for the larger one of NaN and a number."""
+    import bitsparse.torch as bst
+
+    part = D.partition(graph(), comm)
+    module = bst.ShardedSum(D.GraphShard(D.shard(graph() != 0, part), "sum", exchange="halo"))
+    for bad in range(comm.size):
+        mine = np.ones((part.rows().stop - part.rows().start, 3), np.float32)
+        if comm.rank == bad:
+            mine[0, 0] = np.nan
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            module.sums("halo", mine, 1)
 
 
 @contextmanager

@@ -253,6 +253,33 @@ def test_numbers_that_are_not_finite_are_named_on_every_rank() -> None:
             assert len(raised) == 3 and all("NaN or infinity" in text for text in raised)
 
 
+def test_the_host_looks_at_the_range_once_the_exchange_is_enqueued(monkeypatch) -> None:
+    import bitsparse.torch as bst
+    from bitsparse.interop.transfers import Download
+
+    matrix, x, _ = problem()
+    wait = Download.wait
+
+    def calls(comm):
+        part = D.partition(matrix, comm)
+        module = bst.ShardedSum(D.GraphShard(D.shard(matrix, part), "sum", exchange="halo"))
+        mine, carry, done = part.take(x), comm.all_to_all_v, []
+        module.sums("halo", mine, 1)  # what is made once
+        module.gradient("halo", mine, 1)
+
+        def carried(*arguments, **options):
+            done.append("exchange")
+            carry(*arguments, **options)
+
+        comm.all_to_all_v = carried
+        monkeypatch.setattr(Download, "wait", lambda self: (done.append("look"), wait(self))[1])
+        module.sums("halo", mine, 2)
+        module.gradient("halo", mine, 2)
+        return done
+
+    assert D.local(1).run(calls) == [["exchange", "look", "exchange", "look"]]
+
+
 def test_error_feedback_returns_what_rounding_lost() -> None:
     import torch
 

@@ -11,8 +11,8 @@ from bitsparse._communicator import agree, together
 from bitsparse.arrays import BitTensor
 from bitsparse.distributed.parts import Partition
 from bitsparse.errors import ShapeError
-from bitsparse.ops.bits.pack import Coding, on_grid
-from bitsparse.ops.finish import schemes
+from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.quantized.scaled import on_steps, step_up_to
 
 
 def quantize(
@@ -125,24 +125,24 @@ def _range(function: str, array: Any, comm: Any, scheme: str, granularity: str) 
     return np.maximum(np.abs(low), np.abs(high)) if scheme == "symmetric" else (low, high)
 
 
-def drawn_codes(x: Any, bits: int, largest: float, first_index: int, seed: int, stream: int = 0) -> BitTensor:
+def drawn_codes(x: Any, bits: int, largest: Any, first_index: int, seed: int, stream: int = 0) -> BitTensor:
     """Rows of floats as they travel: symmetric codes of 2 to 8 bits (TANGO section 3.1) in fields of 2, 4 or 8, over a range of all ranks.
 
+    That range's end, `largest`, is float32 () where the rows lie, so that nobody waits for it; if it is not finite the codes mean nothing.
     The random bits of an element are those of its C-order index, of which these rows begin with `first_index`.
 
     Examples
     --------
     >>> x = np.array([[0.3, -1.0]], np.float32)
-    >>> codes = drawn_codes(x, 7, 1.0, 0, seed=3)
+    >>> codes = drawn_codes(x, 7, np.array(1.0, np.float32), 0, seed=3)
     >>> q = bs.quantize(x, 7, scheme="symmetric", rounding="stochastic", seed=3)
     >>> bool((codes.toarray() == q.toarray()).all()), bool(codes.scale == q.scale), codes.bits
     (True, True, 8)
     """
-    function = "drawn_codes"
-    array, family = interop.as_array(x, function)
-    end = np.asarray(largest, np.float64)
-    grid = schemes.grid_from_range(function, "symmetric", bits, end, end, np.float32)
-    return on_grid(array, family, grid, Coding(field_bits(bits), "stochastic", seed, stream, -1, "rows", first_index))
+    array, family = interop.as_array(x, "drawn_codes")
+    step = step_up_to(largest, bits)
+    coding = Coding(field_bits(bits), "stochastic", seed, stream, -1, "rows", first_index)
+    return on_steps(array, family, step, step, coding, (1 << (bits - 1)) - 1)
 
 
 def field_bits(bits: int) -> int:

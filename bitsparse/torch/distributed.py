@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -56,8 +58,8 @@ class ShardedSum(nn.Module):
     -----
     Parameters are replicated, so that ``DistributedDataParallel`` averages their gradients. Of a loss over all nodes a rank computes the
     sum of its own nodes, times ``comm.size`` over the number of all: the average then is the gradient on one device. With `bits` None it
-    differs from that by the order of float sums alone. One number, the largest magnitude, is agreed on before each exchange in few bits,
-    for which the host waits.
+    differs from that by the order of float sums alone. One number, the largest magnitude, is agreed on before each exchange in few bits. On
+    a GPU it stays there; the host waits for it once the exchange is enqueued, to refuse what is not finite.
 
     Examples
     --------
@@ -84,6 +86,7 @@ class ShardedSum(nn.Module):
         self.error_feedback = _check.flag(function, "error_feedback", error_feedback)
         self.graph, self.calls, self.exchanged_bytes = graph, 0, 0
         self._residual: Any = None
+        self._downloads = interop.Downloader(graph.shard.device)
 
     def forward(self, x: Tensor) -> Tensor:
         """The sums of this rank's rows."""
@@ -123,8 +126,9 @@ class ShardedSum(nn.Module):
         if self.bits is None:
             return exchange(x)
         first = self.graph.shard.part.rows().start * x.shape[1]
-        codes = drawn_codes(x, self.bits, self._largest(x), first, self.seed, call % _BACKWARD)
-        return with_words(codes, exchange(codes.words), (exchange.slots, x.shape[1]), -1, codes.layout)
+        with self._range(x) as largest:
+            codes = drawn_codes(x, self.bits, largest, first, self.seed, call % _BACKWARD)
+            return with_words(codes, exchange(codes.words), (exchange.slots, x.shape[1]), -1, codes.layout)
 
     def send_back(self, exchange: Exchange, gradient: Any, call: int) -> Any:
         """The sums of all ranks' gradients of this rank's rows, from those of the slots."""
@@ -138,28 +142,30 @@ class ShardedSum(nn.Module):
         # Slots have no place among all rows; every rank has numbers of its own.
         first = comm.rank * comm.size * self.graph.shard.nodes * columns
         stream = _BACKWARD + call % _BACKWARD
-        codes = drawn_codes(gradient, self.bits, self._largest(gradient), first, self.seed, stream)
+        with self._range(gradient) as largest:
+            codes = drawn_codes(gradient, self.bits, largest, first, self.seed, stream)
+            made = exchange.add_back(codes)
         if self.error_feedback:
             self._residual = gradient - codes.dequantize()
-        return exchange.add_back(codes)
+        return made
 
     def _row_bytes(self, columns: int) -> int:
         if self.bits is None:
             return row_bytes(columns, dtype=np.float32)
         return row_bytes(columns, bits=field_bits(self.bits))
 
-    def _largest(self, x: Any) -> float:
-        """The largest magnitude on any rank."""
+    @contextmanager
+    def _range(self, x: Any) -> Iterator[Any]:
+        """The largest magnitude on any rank, () where `x` lies. The host looks at it once all that is made of it is enqueued."""
         largest = magnitudes(x, False).reshape(1)
-        # Engines differ in what the maximum of NaN is.
-        largest = interop.namespace(x).where(largest < np.inf, largest, np.float32(np.inf))
-        self.graph.shard.comm.all_reduce(largest, "max")
-        found = float(largest[0])
-        if not np.isfinite(found):
+        # Engines differ in what the maximum of NaN is. As integers magnitudes have the same order, and NaN comes last.
+        self.graph.shard.comm.all_reduce(largest.view(np.int32), "max")
+        found = self._downloads.download(largest, np.empty(1, np.float32))
+        yield largest.reshape(())
+        if not np.isfinite(found.wait()[0]):
             raise ValueError(
                 "ShardedSum: features or gradients hold NaN or infinity, which integers cannot; lower the learning rate"
             )
-        return found
 
 
 class _Sum(torch.autograd.Function):

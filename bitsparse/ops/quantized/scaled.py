@@ -67,20 +67,32 @@ def scaled_codes(
     top, space = np.float32((1 << (coding.bits - 1)) - 1), interop.namespace(x)
     if granularity != "node":
         step = step_of(function, name, x, coding.bits)
-        return ScaledCodes(_coded(x, family, step, step, coding, int(top)))
+        return ScaledCodes(on_steps(x, family, step, step, coding, int(top)))
     largest = _magnitudes(function, name, x, True)
     whole = largest.max() if largest.size else np.float32(0)
     step = _usable(space, whole / (top * np.float32(MOST_STEPS)))
     unit = top * step
     # Where the step is NaN multiples are 1, which can be converted.
     multiples = space.fmin(space.fmax(space.ceil(largest / unit), np.float32(1)), np.float32(MOST_STEPS))
-    codes = _coded(x, family, multiples * step, step, coding, int(top))
+    codes = on_steps(x, family, multiples * step, step, coding, int(top))
     return ScaledCodes(codes, multiples.reshape(-1).astype(np.uint8))
 
 
 def step_of(function: str, name: str, x: Any, bits: int) -> Any:
     """What the codes of a matrix with one scale are worth, float32 () where it lies; NaN on a GPU if something is not finite."""
-    return _usable(interop.namespace(x), _magnitudes(function, name, x, False) / np.float32((1 << (bits - 1)) - 1))
+    return step_up_to(_magnitudes(function, name, x, False), bits)
+
+
+def step_up_to(largest: Any, bits: int) -> Any:
+    """What the codes of magnitudes up to a largest one are worth, float32 () where that lies; NaN if it is not finite.
+
+    Examples
+    --------
+    >>> float(step_up_to(np.float32(254.0), 8)), float(step_up_to(np.float32(0.0), 8))
+    (2.0, 1.0)
+    """
+    with np.errstate(invalid="ignore"):  # of infinity
+        return _usable(interop.namespace(largest), largest / np.float32((1 << (bits - 1)) - 1))
 
 
 def magnitudes(x: Any, of_rows: bool) -> Any:
@@ -113,8 +125,8 @@ def _usable(space: Any, step: Any) -> Any:
     return space.where(step < _SMALLEST, np.float32(1), step + step * np.float32(0)).astype(np.float32)
 
 
-def _coded(x: Any, family: interop.Family, divisor: Any, step: Any, coding: Coding, top: int) -> BitTensor:
-    """The codes of quotients by `divisor`, with `step` as their scale."""
+def on_steps(x: Any, family: interop.Family, divisor: Any, step: Any, coding: Coding, top: int) -> BitTensor:
+    """The codes of quotients by `divisor`, at most `top` from zero, with `step` as their scale."""
     return on_grid(
         x, family, schemes.Grid(np.zeros((), np.float32), divisor, 1.0, -top, top, "signed", step, None), coding
     )
