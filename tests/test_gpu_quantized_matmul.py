@@ -81,6 +81,33 @@ def test_parts_of_the_contraction_axis(shape: tuple[int, int, int], k_parts: int
             np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
+@pytest.mark.hopper
+def test_few_rows_share_a_long_contraction_axis() -> None:
+    """Unless told otherwise; a capture may be the first call, in a stream of its own, and the bits are the host's."""
+    m, k, n = 150, 1433, 64
+    (x, w), blocks = matrices(m, k, n), capability().multiprocessors
+    want = bs.quantized_matmul(x, w, 8, range=4.0)
+    packed = bs.quantize(to_device(w), 8, scheme="symmetric", axis=-2, layout="rows")
+    kind: dict[str, Any] = {"dtype": np.dtype(np.float32), "bits": 8, "rounding": "nearest"}
+    product = quantized.QuantizedProduct(
+        packed.words, sizes=(m, n, k), w_scale=packed.scale.reshape(()), kernel="wgmma", **kind
+    )
+    assert product.params.k_parts == quantized.parts_of(m, n, k, blocks) > 1
+    given, out, top = to_device(np.ones_like(x)), poisoned((m, n)), to_device(np.full(1, 4, np.float32))
+    stream = cp().cuda.Stream(non_blocking=True)
+    cp().cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        product(given, out, largest=top)
+        graph = stream.end_capture()
+        given[...] = to_device(x)
+        for _ in range(2):
+            out.fill(0)
+            graph.launch(stream)
+        stream.synchronize()
+    np.testing.assert_array_equal(out.get(), want)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes(shape: tuple[int, int, int]) -> None:
     m, k, n = shape

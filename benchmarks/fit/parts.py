@@ -1,8 +1,8 @@
 """Products of floats and weights in bytes with few rows: into how many parts the contraction axis is best cut.
 
 Cells are first layers over bags of words and some shapes between; variants cut the axis into 1 to 8 parts (``parts_of`` in
-``backends/cuda/quantized/product.py``, used where ``quantized_parts`` of ``WarpgroupRates`` in ``backends/cuda/chips.py`` says so) or take
-the kernel of other chips. Nothing is fitted: the table tells what the choice loses, and whether parts win.
+``backends/cuda/quantized/product.py`` chooses how many) or take the kernel of other chips. Nothing is fitted: the table tells what the
+choice loses.
 """
 
 from __future__ import annotations

@@ -34,8 +34,6 @@ class WarpgroupRates(NamedTuple):
     carry_clocks: float = 400.0  # from one weight to the next in the registers
     cache_bytes: float = 45e6  # operands up to this size stay in the L2
     kept_bytes: float = 36e6  # of a larger one so much is kept there from one product to the next
-    #: Whether quantised products of few rows and long ones share the contraction axis, unless told; waits for times.
-    quantized_parts: bool = False
     #: Clusters of 1, 2, 4, 8 blocks that run at the same time.
     clusters: tuple[tuple[int, int], ...] = ((1, 132), (2, 66), (4, 30), (8, 15))
 

@@ -12,7 +12,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.binary.bmm import vector_of
-from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.chips import RELEASED
 from bitsparse.backends.cuda.csr.schedule import Workspaces
 from bitsparse.backends.cuda.finish.flag import Flag
 from bitsparse.backends.cuda.matmul.wgmma import operand_map
@@ -160,7 +160,7 @@ class QuantizedProduct:
         self._dtype, self._random = np.dtype(dtype), rounding == "stochastic"
         p = self.params = QuantizedParams(m=m, n=n, k=k, top=float((1 << (bits - 1)) - 1), codes_bits=bits)
         if k_parts is None:
-            k_parts = parts_of(m, n, k, chip.multiprocessors) if chip_here().warpgroups.quantized_parts else 1
+            k_parts = parts_of(m, n, k, chip.multiprocessors)
         if self.kernel != "wgmma" or -(-m // TILE) >= chip.multiprocessors:
             k_parts = 1
         for name, value in deal(m, n, chip.multiprocessors, min(k_parts, -(-k // BLOCK))).items():
@@ -188,9 +188,12 @@ class QuantizedProduct:
         tiles = -(-m // TILE) * p.n_tiles
         split = p.k_parts > 1
         self._spaces = Workspaces(split * tiles * p.k_parts * TILE * TILE, np.int32, split * tiles * _CONSUMER_WARPS)
-        #: Where the largest magnitude of the activations is found; there from the beginning, as a capture cannot allocate.
+        #: Where the largest magnitude of the activations is found.
         self._largest = Workspaces(1, np.float32)
+        # Both are there from the beginning, as a capture cannot allocate.
         self._largest.on(self._stream().ptr)
+        if split:
+            self._spaces.on(self._stream().ptr)
 
     def _padded(self, vector: Any, n: int) -> Any:
         """A vector over the columns with zeros up to whole tiles."""
