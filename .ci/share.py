@@ -1,7 +1,7 @@
 """Pytest plugin: only a share of the tests runs, drawn by a seed: ``CI_SHARE=8 CI_SEED=7`` runs every eighth.
 
 A test belongs to one share by its name, and successive seeds take one share after the other: none is lost for good. Of tests with one of
-the marks in CI_MARKS ("torch jax") it is a share of its own: with ``CI_MARKS_SHARE=2`` every other one.
+the marks in CI_MARKS ("torch jax") it is a share of its own: with ``CI_MARKS_SHARE=3`` every third one.
 """
 
 from __future__ import annotations
