@@ -31,8 +31,9 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the other shares."""
-    kept = [item for item in items if is_drawn(item)]
-    others = [item for item in items if item not in set(kept)]
+    kept, others = [], []
+    for item in items:
+        (kept if is_drawn(item) else others).append(item)
     for item in others:
         item.stash[DRAWN_OUT] = True
     config.hook.pytest_deselected(items=others)
