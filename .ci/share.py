@@ -1,7 +1,7 @@
 """Pytest plugin: only a share of the tests runs, drawn by a seed: ``CI_SHARE=8 CI_SEED=7`` runs every eighth.
 
 A test belongs to one share by its name, and successive seeds take one share after the other: none is lost for good. Of tests with one of
-the marks in CI_MARKS ("torch jax") it is a share of its own: with ``CI_MARKS_SHARE=2`` every other one.
+the marks in CI_MARKS ("torch jax") it is a share of its own: with ``CI_MARKS_SHARE=3`` every third one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the other shares."""
-    kept = [item for item in items if is_drawn(item)]
-    others = [item for item in items if item not in set(kept)]
+    kept, others = [], []
+    for item in items:
+        (kept if is_drawn(item) else others).append(item)
     for item in others:
         item.stash[DRAWN_OUT] = True
     config.hook.pytest_deselected(items=others)

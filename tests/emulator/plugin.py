@@ -59,5 +59,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect the others."""
     kept = chosen(items, config.getoption("--emulator-draw"))
     if len(kept) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        among = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in among])
         items[:] = kept
