@@ -42,14 +42,8 @@ class Communicator(Protocol):
     def all_gather(self, send: Any, receive: Any) -> None:
         """Every rank's `send` into `receive`, which has a leading axis of `size` more; `send` may be this rank's part of it."""
 
-    def all_to_all_v(
-        self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int], own: Any = None
-    ) -> None:
-        """Rows of `send`, as many for each rank as counted, in the order of the ranks, into rows of `receive` in the same manner.
-
-        Rows of a rank to itself go around the engine: they are copied from `send`, or from `own` where `send_counts` has none of them. With
-        neither of these `receive` keeps what it has in their place.
-        """
+    def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> None:
+        """Rows of `send`, as many for each rank as counted, in the order of the ranks, into rows of `receive` in the same manner."""
 
     def all_reduce(self, array: Any, op: Reduction = "sum") -> None:
         """The sum, maximum or minimum over all ranks, in place: the same bits everywhere for integers, maxima and minima."""
@@ -80,30 +74,9 @@ class Engine:
                 f"{operation}: {who(self)} lost the others ({self.engine}: {brief(error)}); start all ranks again, this result is none"
             ) from error
 
-    def _own_rows(
-        self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int], own: Any
-    ) -> tuple[Any, Any] | None:
-        """Rows of :meth:`Communicator.all_to_all_v` to this rank itself, and their place; None where they stay. All arrays are checked."""
-        operation = "all_to_all_v"
-        self._checked(operation, send, receive, (sum(send_counts), sum(receive_counts)))
-        place, sent = (
-            array[sum(counts[: self.rank]) : sum(counts[: self.rank + 1])]
-            for array, counts in ((receive, receive_counts), (send, send_counts))
-        )
-        if own is None and not sent.shape[0]:
-            return None
-        if own is not None and sent.shape[0]:
-            raise ShapeError(
-                f"{operation}: own has {own.shape[0]} rows, but send_counts of {who(self)} has {sent.shape[0]} for itself as well; count "
-                f"none there"
-            )
-        source = sent if own is None else own
-        self._checked(operation, source, place, (place.shape[0],) * 2, "what goes to itself")
-        return source, place
-
-    def _checked(self, operation: str, send: Any, receive: Any, rows: tuple[int, int], sent: str = "send") -> None:
-        """Refuse arrays that do not fit each other: as many rows as announced, of one make; `sent` names the first."""
-        for name, array, count in ((sent, send, rows[0]), ("receive", receive, rows[1])):
+    def _checked(self, operation: str, send: Any, receive: Any, rows: tuple[int, int]) -> None:
+        """Refuse arrays that do not fit each other: as many rows as announced, of one make."""
+        for name, array, count in (("send", send, rows[0]), ("receive", receive, rows[1])):
             if array.shape[:1] != (count,) or not array.flags.c_contiguous:
                 raise ShapeError(
                     f"{operation}: {name} of {who(self)} has shape {array.shape}{'' if array.flags.c_contiguous else ' with gaps'}, but "

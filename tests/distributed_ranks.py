@@ -7,8 +7,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,10 +69,7 @@ def products(comm):
         codes = part.gather(D.quantize(part.take(floats), 8, part, **options).with_affine())
         if method == "blocks":
             assert np.array_equal(codes.toarray(), bs.quantize(floats, 8, **options).toarray())
-    own_rows(comm)
     if comm.engine == "gloo":
-        with as_lists(comm):
-            own_rows(comm)
         not_finite(comm)
     for op, wanted in (("sum", comm.size * (comm.size - 1) // 2), ("max", comm.size - 1), ("min", 0)):
         for dtype in (np.int32, np.int64, np.float32, np.float64):
@@ -82,27 +77,6 @@ def products(comm):
             comm.all_reduce(value, op)
             assert value[0] == wanted
     comm.barrier()
-
-
-def own_rows(comm):
-    """Rows of a rank to itself are those of `send`, or `own`, or stay; between parts of different sizes."""
-    counts = [2 + rank for rank in range(comm.size)]  # to each rank as many as its number says, from all alike
-    mine, came = counts[comm.rank], [counts[comm.rank]] * comm.size
-    send = np.concatenate([np.full((count, 3), 10 * comm.rank + rank) for rank, count in enumerate(counts)])
-    wanted = np.repeat(10 * np.arange(comm.size) + comm.rank, mine)
-    own = slice(comm.rank * mine, (comm.rank + 1) * mine)
-    others = [0 if rank == comm.rank else count for rank, count in enumerate(counts)]
-    to_others = send[send[:, 0] != 11 * comm.rank]
-    for given, told, more, mark in (
-        (send, counts, None, 11 * comm.rank),
-        (to_others, others, np.full((mine, 3), 77), 77),
-        (to_others, others, None, -1),
-    ):
-        received = np.full((wanted.size, 3), -1)
-        comm.all_to_all_v(given, told, received, came, more)
-        expected = wanted.copy()
-        expected[own] = mark
-        assert np.array_equal(received, np.repeat(expected[:, None], 3, axis=1)), (told, mark)
 
 
 def not_finite(comm):
@@ -117,28 +91,6 @@ def not_finite(comm):
             mine[0, 0] = np.nan
         with pytest.raises(ValueError, match="NaN or infinity"):
             module.sums("halo", mine, 1)
-
-
-@contextmanager
-def as_lists(comm):
-    """What NCCL is asked for, a tensor for each rank, carried by gloo in pairs."""
-    import torch.distributed as dist
-
-    def all_to_all(theirs, mine, group, async_op):
-        assert async_op
-        calls = ((dist.irecv, theirs, "group_src"), (dist.isend, mine, "group_dst"))
-        works = [
-            call(part, group=group, **{side: rank})
-            for call, parts, side in calls
-            for rank, part in enumerate(parts)
-            if part.numel()
-        ]
-        return SimpleNamespace(wait=lambda: [work.wait() for work in works])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(comm.backends, "cpu", "nccl")
-        patch.setattr(dist, "all_to_all", all_to_all)
-        yield
 
 
 def mismatch(comm):

@@ -365,48 +365,6 @@ def test_different_calls_shapes_and_dtypes_are_named():
         D.local(1).run(lambda comm: comm.all_to_all_v(np.ones((2, 1)), [3], np.ones((3, 1)), [3]))
     with pytest.raises(ShapeError, match="with gaps"):
         D.local(1).run(lambda comm: comm.all_to_all_v(np.ones((1, 4))[:, ::2], [1], np.ones((1, 2)), [1]))
-    for own, counts, text in (
-        (np.ones((1, 1)), [1], "count none there"),
-        (np.ones((2, 1)), [0], "what goes to itself"),
-        (np.ones((1, 1), np.int8), [0], "int8"),
-    ):
-        with pytest.raises(ShapeError, match=text):
-            D.local(1).run(
-                lambda comm, o=own, c=counts: comm.all_to_all_v(np.ones((c[0], 1)), c, np.ones((1, 1)), [1], own=o)
-            )
-
-
-def test_rows_of_a_rank_to_itself_are_not_carried():
-    """A halo's engine is handed the rows of others alone; what nobody sends stays."""
-    matrix, carried = graph(), []
-
-    def work(comm):
-        carry = comm.all_to_all_v
-
-        def counted(send, send_counts, receive, receive_counts, own=None):
-            carried.append((send_counts[comm.rank], sum(send_counts), send.shape[0]))
-            carry(send, send_counts, receive, receive_counts, own)
-
-        a = D.shard(matrix, D.partition(matrix, comm))
-        exchange = a.exchange("halo")
-        comm.all_to_all_v = counted
-        rows = np.arange(a.part.rows().start, a.part.rows().stop)[:, None]
-        there = exchange(rows)
-        assert np.array_equal(there[exchange.own], rows) and np.array_equal(
-            there[:, 0], np.union1d(a.columns, rows[:, 0])
-        )
-        everyone = np.full((comm.size, 1), -1 - comm.rank)
-        others = [int(rank != comm.rank) for rank in range(comm.size)]
-        carry(np.full((comm.size - 1, 1), comm.rank), others, everyone, [1] * comm.size)
-        everyone[comm.rank] += 1 + 2 * comm.rank
-        assert everyone[:, 0].tolist() == list(range(comm.size))
-        return exchange.returned
-
-    for size in (1, 3):
-        carried.clear()
-        returned = D.local(size).run(work)
-        assert sorted(total for _, total, _ in carried) == sorted(returned)
-        assert all(mine == 0 and total == rows for mine, total, rows in carried)
 
 
 def test_different_graphs_and_arguments_are_named_on_every_rank():

@@ -249,12 +249,10 @@ class Enqueuing(D.LocalCommunicator):
             return
         self._enqueued("all_gather", send, receive, lambda rank, theirs: (theirs, rank))
 
-    def all_to_all_v(self, send, send_counts, receive, receive_counts, own=None):
+    def all_to_all_v(self, send, send_counts, receive, receive_counts):
         if isinstance(send, np.ndarray):
-            super().all_to_all_v(send, send_counts, receive, receive_counts, own)
+            super().all_to_all_v(send, send_counts, receive, receive_counts)
             return
-        if own is not None:
-            receive[sum(receive_counts[: self.rank]) : sum(receive_counts[: self.rank + 1])] = own
         ends = np.concatenate([[0], np.cumsum(receive_counts)])
 
         def part(rank, offered):

@@ -149,8 +149,8 @@ def link(kind: str, size: int) -> Prepared:
     if kind == "allgather":
         call: Callable[[], object] = partial(comm.all_gather, send[0], receive)
     else:
-        counts = [int(rank != comm.rank) for rank in range(comm.size)]
-        call = partial(comm.all_to_all_v, send[1:], counts, receive[1:], counts)
+        counts = [1] * comm.size
+        call = partial(comm.all_to_all_v, send, counts, receive, counts)
     return prepared(call, None, None, each * (comm.size - 1))
 
 

@@ -181,22 +181,16 @@ class Halo(Exchange):
         """`ids`: the rows asked for, all own ones among them, ascending, where the rows lie; every rank calls this."""
         space: Any = interop.namespace(ids)
         inside = interop.move(space.searchsorted(ids, space.asarray(bounds)), "cpu")
+        self._in = np.diff(inside).astype(np.int64)
         super().__init__(comm, bounds, int(ids.size), int(inside[comm.rank]))
         self._ids = ids
-        #: Slots by the rank whose rows they hold, and rows that each rank has of this one's; own ones are among both.
-        self._in = np.diff(inside).tolist()
         asked = gathered_values(comm, self._in)  # how many each rank wants of each
-        self._out = asked[:, comm.rank].tolist()
-        theirs = np.delete(interop.move(ids, "cpu"), self.own).astype(np.int64)
-        self.returned = sum(self._out) - self.rows
-        wanted = np.empty(self.returned, np.int64)
-        comm.all_to_all_v(theirs, self._to_others(self._in), wanted, self._to_others(self._out))
-        dtype = index_dtype("halo", (self.rows, 1), 0)
-        self._send = interop.move((wanted - int(bounds[comm.rank])).astype(dtype), interop.device_of(ids))
-
-    def _to_others(self, counts: list[int]) -> list[int]:
-        """Rows by rank, without the own ones: these are in their order already, and go nowhere."""
-        return [0 if rank == self.comm.rank else count for rank, count in enumerate(counts)]
+        self._out = asked[:, comm.rank]
+        wanted = np.empty(int(self._out.sum()), np.int64)
+        mine = np.ascontiguousarray(interop.move(ids, "cpu"), np.int64)
+        comm.all_to_all_v(mine, self._in.tolist(), wanted, self._out.tolist())
+        self._send = interop.move(wanted - int(bounds[comm.rank]), interop.device_of(ids))
+        self.returned = wanted.size - self.rows
 
     def slots_of(self, columns: Array) -> Array:
         """See :class:`Exchange`."""
@@ -210,20 +204,18 @@ class Halo(Exchange):
         """See :class:`Exchange`."""
         self._checked("halo", rows)
         out = self.buffer(rows) if out is None else out
-        self.comm.all_to_all_v(gather(rows, self._send), self._to_others(self._out), out, self._in, own=rows)
+        self.comm.all_to_all_v(gather(rows, self._send), self._out.tolist(), out, self._in.tolist())
         return out
 
     def back(self, buffer: Any) -> Any:
         """See :class:`Exchange`."""
-        theirs = interop.namespace(buffer).empty((sum(self._out), *buffer.shape[1:]), buffer.dtype)
-        self.comm.all_to_all_v(buffer, self._in, theirs, self._out)
+        theirs = interop.namespace(buffer).empty((int(self._send.size), *buffer.shape[1:]), buffer.dtype)
+        self.comm.all_to_all_v(buffer, self._in.tolist(), theirs, self._out.tolist())
         return theirs
 
     def returned_rows(self) -> TCTiledCSR:
         """See :class:`Exchange`."""
-        before = sum(self._out[: self.comm.rank])
-        columns = np.insert(interop.move(self._send, "cpu"), before, np.arange(self.rows))
-        return _one_each(np.ones(columns.size, np.bool_), columns, self.rows)
+        return _one_each(np.ones(self._send.size, np.bool_), interop.move(self._send, "cpu"), self.rows)
 
 
 def _one_each(has: NDArray[np.bool_], columns: Array, width: int) -> TCTiledCSR:

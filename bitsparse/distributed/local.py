@@ -136,22 +136,16 @@ class LocalCommunicator(Engine):
             receive[rank] = theirs
         self._leave("all_gather", receive)
 
-    def all_to_all_v(
-        self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int], own: Any = None
-    ) -> None:
+    def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> None:
         """See :class:`Communicator`."""
-        around = self._own_rows(send, send_counts, receive, receive_counts, own)
+        self._checked("all_to_all_v", send, receive, (sum(send_counts), sum(receive_counts)))
         place = 0
         for rank, (theirs, counts) in enumerate(self._offer("all_to_all_v", (send, tuple(send_counts)), send)):
             start, count = sum(counts[: self.rank]), counts[self.rank]
             part, target = theirs[start : start + count], receive[place : place + receive_counts[rank]]
-            place += receive_counts[rank]
-            if rank != self.rank:
-                self._fits("all_to_all_v", rank, part, target)
-                target[...] = part
-        if around is not None:
-            source, target = around
-            target[...] = source
+            self._fits("all_to_all_v", rank, part, target)
+            target[...] = part
+            place += count
         self._leave("all_to_all_v", receive)
 
     def all_reduce(self, array: Any, op: Reduction = "sum") -> None:

@@ -66,11 +66,9 @@ class MPICommunicator(Engine):
                 there,
             )
 
-    def all_to_all_v(
-        self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int], own: Any = None
-    ) -> None:
+    def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> None:
         """See :class:`Communicator`."""
-        around = self._own_rows(send, send_counts, receive, receive_counts, own)
+        self._checked("all_to_all_v", send, receive, (sum(send_counts), sum(receive_counts)))
         row = int(np.prod(send.shape[1:], dtype=np.int64)) * send.dtype.itemsize
         if not row:
             return
@@ -80,20 +78,11 @@ class MPICommunicator(Engine):
         try:
             with self._during("all_to_all_v", self._errors):
                 request = self._comm.Ialltoallv(
-                    [mine, self._without_own(send_counts), unit], [theirs, self._without_own(receive_counts), unit]
+                    [mine, list(send_counts), None, unit], [theirs, list(receive_counts), None, unit]
                 )
-                if around is not None:
-                    source, place = around
-                    place[...] = source
                 self._wait("all_to_all_v", request, mine, theirs)
         finally:
             unit.Free()
-
-    def _without_own(self, counts: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Counts without this rank's rows to itself, and where each rank's rows begin."""
-        return [0 if rank == self.rank else count for rank, count in enumerate(counts)], [
-            sum(counts[:rank]) for rank in range(self.size)
-        ]
 
     def _rows(self, array: Any, size: int) -> Any:
         """A buffer as MPI takes it: rows of bytes, as many bytes as 32 bits count or fewer."""

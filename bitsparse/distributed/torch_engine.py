@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,46 +74,15 @@ class TorchCommunicator(Engine):
             if mine.numel():
                 self._all_gather(all_ranks, mine, group=self._group)
 
-    def all_to_all_v(
-        self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int], own: Any = None
-    ) -> None:
+    def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> None:
         """See :class:`Communicator`."""
-        around = self._own_rows(send, send_counts, receive, receive_counts, own)
+        self._checked("all_to_all_v", send, receive, (sum(send_counts), sum(receive_counts)))
         row = int(np.prod(send.shape[1:], dtype=np.int64)) * send.dtype.itemsize
         if not row:
             return
-        arrays = (receive, send, *(around or ()))
-        with self._on_stream("all_to_all_v", *map(bytes_of, arrays)) as (theirs, mine, *both):
-            parts = [
-                list(tensor.split([count * row for count in counts]))
-                for tensor, counts in ((theirs, receive_counts), (mine, send_counts))
-            ]
-            for part in parts:
-                part[self.rank] = part[self.rank][:0]
-            carry = self._carry_packed if self.backends[theirs.device.type] == "gloo" else self._carry
-            wait = carry(*parts)
-            if both:
-                source, place = both
-                place.copy_(source)
-            wait()
-
-    def _carry(self, theirs: list[Any], mine: list[Any]) -> Callable[[], object]:
-        """Start an exchange of one tensor for each rank; gives what waits for it, on a GPU the stream."""
-        return self._dist.all_to_all(theirs, mine, group=self._group, async_op=True).wait
-
-    def _carry_packed(self, theirs: list[Any], mine: list[Any]) -> Callable[[], object]:
-        """The same by gloo, which takes parts of different sizes one behind the other alone."""
-        torch = sys.modules["torch"]
-        sizes = [[part.numel() for part in parts] for parts in (theirs, mine)]
-        packed = theirs[0].new_empty(sum(sizes[0]))
-        work = self._dist.all_to_all_single(packed, torch.cat(mine), *sizes, group=self._group, async_op=True)
-
-        def wait() -> None:
-            work.wait()
-            for part, came in zip(theirs, packed.split(sizes[0]), strict=True):
-                part.copy_(came)
-
-        return wait
+        sizes = [[count * row for count in counts] for counts in (receive_counts, send_counts)]
+        with self._on_stream("all_to_all_v", bytes_of(send), bytes_of(receive)) as (mine, theirs):
+            self._dist.all_to_all_single(theirs, mine, *sizes, group=self._group)
 
     def all_reduce(self, array: Any, op: Reduction = "sum") -> None:
         """See :class:`Communicator`."""
