@@ -11,13 +11,19 @@ import sys
 def main() -> int:
     """Import the library and run the command line."""
     before = signal.signal(signal.SIGINT, _end)
-    from bitsparse.cli import main as run
-
+    try:
+        from bitsparse.cli import main as run
+    except ValueError as error:  # an environment variable of ours that cannot be read
+        print(f"{_command()}: {error}", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGINT, before)
     return run()
 
 
 def _end(*_: object) -> None:
-    command = " ".join(["bitsparse", *sys.argv[1:2]])
-    os.write(2, f"{command}: interrupted\n".encode())
+    os.write(2, f"{_command()}: interrupted\n".encode())
     os._exit(130)
+
+
+def _command() -> str:
+    return " ".join(["bitsparse", *sys.argv[1:2]])

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import bitsparse
 from bitsparse.cli import interrupt
@@ -95,6 +96,13 @@ def _age() -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """What is wrong with the arguments in one line, as for all that the user can mend; argparse prints every option before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 class _Version(argparse.Action):
     """Print the version, which is looked up only when it is asked for."""
 
@@ -105,7 +113,7 @@ class _Version(argparse.Action):
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with what runs them; of all commands only the chosen one is imported."""
-    parser = argparse.ArgumentParser(prog="bitsparse", description="Low-bit and sparse graph arrays.")
+    parser = _Parser(prog="bitsparse", description="Low-bit and sparse graph arrays.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
@@ -118,4 +126,7 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     if not argv:
         parser.print_help(sys.stderr)
         parser.exit(2)
-    return parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args

@@ -71,7 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         seeds=(1, "seeds 0..N-1 (30 resolve differences below a point)"),
         epochs=(None, "default: 200; 1000 for bitgnn"),
     )
-    parser.add_argument("--first-seed", type=int, default=0, metavar="K", help="seeds K..K+N-1 (default: 0)")
+    parser.add_argument("--first-seed", type=common.seed, default=0, metavar="K", help="seeds K..K+N-1 (default: 0)")
     parser.add_argument("--dropout", type=float, default=0.5, help="of the features (default: 0.5; tango)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where networks train (default: cpu)")
     parser.add_argument(

@@ -48,7 +48,7 @@ def add_counts(parser: argparse.ArgumentParser, **options: tuple[int | None, str
 
 def add_plot(parser: argparse.ArgumentParser, text: str, *names: str) -> None:
     """Declare ``--plot``, under other names too, whose file may be left to the command."""
-    parser.add_argument("--plot", *names, dest="plot", nargs="?", const="", metavar="FILE", help=text)
+    parser.add_argument("--plot", *names, dest="plot", nargs="?", const="", type=_any_file, metavar="FILE", help=text)
 
 
 def say(args: argparse.Namespace, sentence: str) -> None:
@@ -63,9 +63,32 @@ def emit(args: argparse.Namespace, facts: dict[str, Any], text: Callable[[], str
 
 def positive(text: str) -> int:
     """An argument that must be a whole number of at least 1."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return _whole(text, 1)
+
+
+def seed(text: str) -> int:
+    """An argument that must be a whole number of at least 0."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, low: int) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < low:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {low}, got {text!r}")
     return int(text)
+
+
+def new_file(text: str) -> str:
+    """An argument that names a file to write, refused before the work begins if it cannot be there."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a file, got ''")
+    if not Path(text).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must lie in a folder that exists, got {text!r}")
+    return text
+
+
+def _any_file(text: str) -> str:
+    """As :func:`new_file`, but no name leaves it to the command."""
+    return text and new_file(text)
 
 
 def bit_count(text: str) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse.arrays import FRDC
-from bitsparse.cli.common import add_json, emit, need, save_spy
+from bitsparse.cli.common import add_json, emit, need, new_file, positive, save_spy
 from bitsparse.cli.convert import Loaded, add_input_options, load
 from bitsparse.graph import batch, tile_statistics, translate, zero_tile_share
 from bitsparse.graph.adjacency import pattern_of, scipy_pattern
@@ -40,10 +40,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("file", metavar="FILE")
     add_json(parser)
-    parser.add_argument("--plot", metavar="FILE", help="draw the 8 x 128 tiles, shaded by fill")
+    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the 8 x 128 tiles, shaded by fill")
     parser.add_argument(
         "--parts",
-        type=int,
+        type=positive,
         metavar="P",
         help="also partition the nodes into P parts and count zero tiles of batches of 20",
     )

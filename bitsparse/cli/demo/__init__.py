@@ -73,7 +73,9 @@ def size(text: str) -> tuple[int, int]:
     >>> size("1000,8000")
     (1000, 8000)
     """
-    nodes, _, edges = text.partition(",")
+    nodes, comma, edges = text.partition(",")
+    if not comma:
+        raise argparse.ArgumentTypeError(f"must be nodes and edges with a comma between them, got {text!r}")
     return common.positive(nodes), common.positive(edges)
 
 

@@ -73,16 +73,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bits", **few, help="of features, weights and activations (default: 8)")
     parser.add_argument("--between", action="store_true", help="with --parts: keep the edges between parts of a batch")
     parser.add_argument("--form", choices=FORMS, default="auto", help="of the adjacency (default: auto)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parts, training and weights (default: 0)")
     parser.add_argument(
-        "--out", metavar="FILE", help="write the logits, in node order, as .npy; the file appears when it is whole"
+        "--seed", type=common.seed, default=0, metavar="N", help="of parts, training and weights (default: 0)"
+    )
+    parser.add_argument(
+        "--out",
+        type=common.new_file,
+        metavar="FILE",
+        help="write the logits, in node order, as .npy; the file appears when it is whole",
     )
     parser.add_argument(
         "--resume", action="store_true", help="with --parts and --out: go on where an interrupted run ended"
     )
     parser.add_argument("--no-cache", action="store_true", help="do not keep the parts on disk")
     common.add_json(parser, " instead of text")
-    parser.add_argument("--report", metavar="FILE", help="also write the report as .html or .png")
+    parser.add_argument("--report", type=common.new_file, metavar="FILE", help="also write the report as .html or .png")
 
 
 def run(args: argparse.Namespace) -> None:
