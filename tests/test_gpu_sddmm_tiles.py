@@ -179,7 +179,7 @@ def test_a_container_takes_them_where_windows_share_columns(monkeypatch: pytest.
     error = abs(first - exact)
     assert (error <= (1.3e-3 + 128 * 2.0**-22) * size).all()
     assert error.max() > 1e-4  # not in float32
-    bs.sddmm(tiled, x[:, :64], precision="tf32")  # rows too short
+    bs.sddmm(tiled, x[:, :32], precision="tf32")  # rows too short
     bs.sddmm(tiled, x, op="add", precision="tf32")
     bs.sddmm(tiled, x.astype(np.float64), precision="tf32")
     assert len(made) == 1
@@ -193,4 +193,4 @@ def test_which_widths_tiles_take() -> None:
     assert not heights("dot", "float32", 12, 2, 9)
     assert not heights("dot", "float32", 4096, 1, 9)
     assert constants("bfloat16", 16, 3)["BS_STEPS"] == 1
-    assert shared_bytes("float32", 32, 33) == 2 * shared_bytes("float32", 32, 32)
+    assert 2 * shared_bytes("float32", 32, 33) == 3 * shared_bytes("float32", 32, 32)

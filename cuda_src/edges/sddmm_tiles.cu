@@ -7,7 +7,7 @@
 // has, and stores them where the rows of the pattern have them.
 //
 // Floor: the rows of all windows' columns from the L2; x, the tiles and the results from memory once. COLLAB on an H100, 128 / 256 columns:
-// 466 / 738 us (docs/kernels/edges.md).
+// 335 / 537 us (docs/kernels/edges.md).
 //
 // BS_STEPS: vectors of a column to a lane at a time; BS_FULL: columns have as many as the lanes, or a multiple.
 #define BS_WIDTH 8 // of no account here, as the next two
@@ -15,7 +15,8 @@
 #define BS_WEIGHTS 3
 #include "spmm/tiles_steps.cuh"
 
-#define NEIGHBOURS (BS_K / 8) // columns of a tile that a lane gathers
+#define EACH (BS_K / 8) // columns of a tile that a lane gathers
+#define NEIGHBOURS (BS_JOIN * EACH)
 #define HALVES (2 * BS_M) // of 16 rows, whose rows a lane has one of each
 
 struct DotTilesParams {
@@ -28,31 +29,37 @@ struct DotTilesParams {
     int vectors, rounds, heads; // of 16 bytes in a head's part of a row; times that all lanes take BS_STEPS of them; heads
 };
 
-// A tile's columns on their way: those of a lane, and the bits.
-struct Ahead {
-    u32 col[NEIGHBOURS], word[BS_M];
-};
-
 struct Round {
     uint4 y[NEIGHBOURS][BS_STEPS];
-    u32 word[BS_M];
 };
 
-BS_INLINE void load_ahead(Ahead &to, i64 tile, const Lane &l, const DotTilesParams &p)
+// Of BS_JOIN tiles, counted from the first of the piece; behind the warp's last one columns are repeated, and have no edges.
+BS_INLINE void load_columns(u32 (&col)[NEIGHBOURS], const u32 *cols, int tile, int last, const Lane &l)
 {
 #pragma unroll
-    for (int n = 0; n < NEIGHBOURS; n++) // column 2 t + e of product n is column BS_ROWS t + 2 n + e of the tile
-        to.col[n] = __ldg(p.cols + tile * BS_K + (l.g / 2) * BS_ROWS + 2 * n + l.g % 2);
+    for (int j = 0; j < BS_JOIN; j++)
 #pragma unroll
-    for (int m = 0; m < BS_M; m++)
-        to.word[m] = __ldg(p.bits + (tile * BS_WORDS + l.q) * BS_M + m);
+        for (int n = 0; n < EACH; n++) // column 2 t + e of product n is column BS_ROWS t + 2 n + e of the tile
+            col[j * EACH + n] = __ldg(cols + min(tile + j, last) * BS_K + (l.g / 2) * BS_ROWS + 2 * n + l.g % 2);
 }
 
-BS_INLINE void gather_round(Round &to, const Ahead &from, const char *y, int round, const Lane &l, const DotTilesParams &p)
+BS_INLINE void load_bits(u32 (&word)[BS_JOIN][BS_M], const u32 *bits, int tile, int last, const Lane &l)
+{
+#pragma unroll
+    for (int j = 0; j < BS_JOIN; j++)
+#pragma unroll
+        for (int m = 0; m < BS_M; m++) {
+            word[j][m] = 0;
+            if (tile + j <= last)
+                word[j][m] = __ldg(bits + ((tile + j) * BS_WORDS + l.q) * BS_M + m);
+        }
+}
+
+BS_INLINE void gather_round(Round &to, const u32 (&col)[NEIGHBOURS], const char *y, int round, const Lane &l, const DotTilesParams &p)
 {
 #pragma unroll
     for (int n = 0; n < NEIGHBOURS; n++) {
-        const uint4 *row = (const uint4 *)(y + (u64)from.col[n] * p.row_bytes) + round * (4 * BS_STEPS);
+        const uint4 *row = (const uint4 *)(y + (u64)col[n] * p.row_bytes) + round * (4 * BS_STEPS);
 #pragma unroll
         for (int s = 0; s < BS_STEPS; s++) {
 #ifdef BS_FULL
@@ -64,9 +71,6 @@ BS_INLINE void gather_round(Round &to, const Ahead &from, const char *y, int rou
 #endif
         }
     }
-#pragma unroll
-    for (int m = 0; m < BS_M; m++)
-        to.word[m] = from.word[m];
 }
 
 // Half a vector of rows g and g + 8 of x times that of a column of y.
@@ -120,113 +124,203 @@ BS_INLINE float dot_again(const char *x, const char *y, int vectors)
     return sum;
 }
 
-// The sums of a tile to their edges.
-BS_INLINE void store_tile(const float (&sum)[BS_M][NEIGHBOURS][4], const u32 (&word)[BS_M], Element *out, const char *x, const char *y,
-                          const u32 *cols, Lane &l, const DotTilesParams &p)
+// Which of a lane's sums is column i of the two or four that it has of a tile, in rows g or g + 8.
+BS_INLINE float sum_of(const float (&sum)[BS_M][NEIGHBOURS][4], int j, int m, int upper, int i)
 {
-#pragma unroll
-    for (int m = 0; m < BS_M; m++) {
-        const u32 bits = bits_of(word[m], l);
-#pragma unroll
-        for (int upper = 0; upper < 2; upper++) {
-            u32 at = passed(l, word[m], m, upper);
-#pragma unroll
-            for (int i = 0; i < BS_ROWS; i++) {
-                if (!(bits >> (BS_ROWS * upper + i) & 1))
-                    continue;
-                float found = sum[m][i / 2][2 * upper + i % 2];
-                if (BS_TYPE == BS_FLOAT && !(fabsf(found) <= 3.402823466e38f))
-                    found = dot_again(x + (u64)(unsigned)(16 * m + 8 * upper + l.g) * p.row_bytes,
-                                      y + (u64)cols[BS_ROWS * l.t + i] * p.row_bytes, p.vectors);
-                out[(i64)at++ * p.heads] = element_of(found);
-            }
-        }
-    }
+    return sum[m][j * EACH + i / 2][2 * upper + i % 2];
 }
 
-extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) sddmm_tiles(const DotTilesParams p)
+// The sums of BS_JOIN tiles to their edges.
+BS_INLINE void store_tiles(const float (&sum)[BS_M][NEIGHBOURS][4], const u32 (&word)[BS_JOIN][BS_M], Element *out, Lane &l,
+                           const DotTilesParams &p)
+{
+#pragma unroll
+    for (int j = 0; j < BS_JOIN; j++)
+#pragma unroll
+        for (int m = 0; m < BS_M; m++) {
+            const u32 bits = bits_of(word[j][m], l);
+#pragma unroll
+            for (int upper = 0; upper < 2; upper++) {
+                u32 at = passed(l, word[j][m], m, upper);
+#pragma unroll
+                for (int i = 0; i < BS_ROWS; i++) {
+                    const u32 there = bits >> (BS_ROWS * upper + i) & 1;
+                    if (there)
+                        out[(u64)at * (unsigned)p.heads] = element_of(sum_of(sum, j, m, upper, i));
+                    at += there;
+                }
+            }
+        }
+}
+
+// Once more for sums that are not finite, which have just been stored.
+BS_INLINE void mend_tiles(const u32 (&word)[BS_JOIN][BS_M], Element *out, const char *x, const char *y, const u32 *cols, const Lane &l,
+                          const DotTilesParams &p)
+{
+    u32 behind[BS_M][2];
+#pragma unroll
+    for (int m = 0; m < BS_M; m++)
+        behind[m][0] = l.next[m][0], behind[m][1] = l.next[m][1];
+#pragma unroll
+    for (int j = BS_JOIN - 1; j >= 0; j--)
+#pragma unroll
+        for (int m = 0; m < BS_M; m++) {
+            const u32 bits = bits_of(word[j][m], l);
+#pragma unroll
+            for (int upper = 0; upper < 2; upper++) {
+                behind[m][upper] -= __popc(word[j][m] & l.row[upper]);
+                u32 at = behind[m][upper] + __popc(word[j][m] & l.row_below[upper]);
+#pragma unroll 1
+                for (int i = 0; i < BS_ROWS; i++) {
+                    if (!(bits >> (BS_ROWS * upper + i) & 1))
+                        continue;
+                    Element *const to = out + (u64)at++ * (unsigned)p.heads;
+                    if (!(fabsf(float_of(*to)) <= 3.402823466e38f))
+                        *to = element_of(dot_again(x + (u64)(unsigned)(16 * m + 8 * upper + l.g) * p.row_bytes,
+                                                   y + (u64)__ldg(cols + j * BS_K + BS_ROWS * l.t + i) * p.row_bytes, p.vectors));
+                }
+            }
+        }
+}
+
+// The rows of x of a window, every vector where the lanes that multiply it read it.
+BS_INLINE uint4 *place_of(uint4 *rows, int row, int vector)
+{
+    return rows + ((vector / 4) * HALVES + row / 8) * 32 + 4 * (row % 8) + vector % 4;
+}
+
+#define TEAM_ROWS (4 * BS_TEAM) // of x that a block begins to copy at a time, eight vectors of each
+
+BS_INLINE void begin_copies(uint4 *rows, const char *x, i64 left, const DotTilesParams &p)
+{
+    const int each = 4 * BS_STEPS * p.rounds;
+#pragma unroll
+    for (int row = threadIdx.x / 8; row < 16 * BS_M; row += TEAM_ROWS)
+#pragma unroll 2
+        for (int vector = threadIdx.x % 8; vector < each; vector += 8) {
+            const bool valid = row < left && vector < p.vectors;
+            const char *from = valid ? x + (u64)(unsigned)row * p.row_bytes + 16 * vector : x;
+            copy_async(shared_address(place_of(rows, row, vector)), from, valid);
+        }
+}
+
+// A thread rounds what it has copied itself.
+BS_INLINE void finish_copies(uint4 *rows, const DotTilesParams &p)
+{
+    copy_wait_all();
+#if BS_TYPE == BS_FLOAT && !BS_SPLIT
+    const int each = 4 * BS_STEPS * p.rounds;
+#pragma unroll
+    for (int row = threadIdx.x / 8; row < 16 * BS_M; row += TEAM_ROWS)
+#pragma unroll 2
+        for (int vector = threadIdx.x % 8; vector < each; vector += 8) {
+            uint4 *const at = place_of(rows, row, vector);
+            uint4 v = *at;
+            v.x = tf32_of(__uint_as_float(v.x)), v.y = tf32_of(__uint_as_float(v.y));
+            v.z = tf32_of(__uint_as_float(v.z)), v.w = tf32_of(__uint_as_float(v.w));
+            *at = v;
+        }
+#endif
+    __syncthreads();
+}
+
+// Rows go on behind the tiles of the warps in front.
+BS_INLINE void pass_tiles(Lane &l, const u32 *bits, int tiles)
+{
+    u32 count[BS_M][2] = {};
+#pragma unroll 2
+    for (int i = l.t; i < tiles; i += 4)
+#pragma unroll
+        for (int m = 0; m < BS_M; m++) {
+            const u32 word = __ldg(bits + (i * BS_WORDS + l.q) * BS_M + m);
+            count[m][0] += __popc(word & l.row[0]), count[m][1] += __popc(word & l.row[1]);
+        }
+#pragma unroll
+    for (int m = 0; m < BS_M; m++)
+#pragma unroll
+        for (int upper = 0; upper < 2; upper++) {
+            count[m][upper] += __shfl_xor_sync(~0u, count[m][upper], 1);
+            l.next[m][upper] += count[m][upper] + __shfl_xor_sync(~0u, count[m][upper], 2);
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * BS_TEAM, BS_BLOCKS) sddmm_tiles(const DotTilesParams p)
 {
     extern __shared__ uint4 shared[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = (int)blockIdx.y;
-    const i64 at = (i64)blockIdx.x * BS_WARPS + warp;
-    if (at >= p.piece_count)
-        return;
+    const i64 at = blockIdx.x;
     const Piece piece = load_piece(p.pieces + at);
     if (piece.tiles == 0)
         return;
     Lane l;
     l.g = lane / 4, l.t = lane % 4, l.q = lane * BS_BITS / 32;
-    follow_rows(l, p.row_offsets + at * (16 * BS_M));
 
-    Ahead now, next;
-    load_ahead(now, piece.tile, l, p);
-    load_ahead(next, piece.tile + min(1, piece.tiles - 1), l, p);
+    // Warps share out the tiles of the piece, BS_JOIN together.
+    const int joined = (piece.tiles + BS_JOIN - 1) / BS_JOIN, begin = joined * warp / BS_TEAM * BS_JOIN;
+    const int end = min(piece.tiles, joined * (warp + 1) / BS_TEAM * BS_JOIN), last = end - 1;
+    const u32 *cols = p.cols + piece.tile * BS_K, *bits = p.bits + piece.tile * (BS_WORDS * BS_M);
+    u32 now[NEIGHBOURS], next[NEIGHBOURS], word[BS_JOIN][BS_M];
+    load_columns(now, cols, begin, last, l);
+    load_columns(next, cols, begin + BS_JOIN, last, l);
 
     const i64 first = (i64)piece.window * (16 * BS_M);
     const u64 part = (u64)(unsigned)head * (unsigned)p.vectors * 16u;
-    const char *x = p.x + (u64)first * p.row_bytes + part, *y = p.y + part;
-    const int each = p.rounds * BS_STEPS;
-    uint4 *own = shared + warp * (each * HALVES * 32) + lane;
-#pragma unroll 4
-    for (int s = 0; s < each; s++)
-#pragma unroll
-        for (int half = 0; half < HALVES; half++) {
-            uint4 v = make_uint4(0, 0, 0, 0);
-            const int row = 8 * half + l.g, vector = 4 * s + l.t;
-            if (first + row < p.rows && vector < p.vectors)
-                v = __ldg((const uint4 *)(x + (u64)(unsigned)row * p.row_bytes) + vector);
-#if BS_TYPE == BS_FLOAT && !BS_SPLIT
-            v.x = tf32_of(__uint_as_float(v.x)), v.y = tf32_of(__uint_as_float(v.y));
-            v.z = tf32_of(__uint_as_float(v.z)), v.w = tf32_of(__uint_as_float(v.w));
-#endif
-            own[(s * HALVES + half) * 32] = v;
-        }
+    begin_copies(shared, p.x + (u64)first * p.row_bytes + part, p.rows - first, p);
+    load_bits(word, bits, begin, last, l);
+    follow_rows(l, p.row_offsets + at * (16 * BS_M));
+    pass_tiles(l, bits, begin);
 
-    // Two rounds are on their way, and the columns of the tile behind them.
-    const char *lane_y = y + 16 * l.t;
-    i64 coming = piece.tile; // the tile that is gathered
-    const i64 last = piece.tile + piece.tiles - 1;
-    int round = 0, left = piece.tiles * p.rounds; // rounds of its gathering; rounds to multiply
-    Round rounds[2];
+    // BS_AHEAD rounds are on their way, and the columns of the tiles behind them.
+    const char *y = p.y + part + 16 * l.t;
+    int tile = begin, coming = begin, round = 0; // the tiles that are multiplied, those that are gathered, rounds of their gathering
+    Round rounds[BS_AHEAD];
     auto gather_next = [&](Round &to) {
         // In front of the gathering: taking over columns waits for all loads that share their scoreboard, those just begun among them.
         if (round == p.rounds) {
-            round = 0, coming++, now = next;
-            load_ahead(next, min(coming + 1, last), l, p);
+            round = 0, coming += BS_JOIN;
+#pragma unroll
+            for (int n = 0; n < NEIGHBOURS; n++)
+                now[n] = next[n];
+            load_columns(next, cols, coming + BS_JOIN, last, l);
         }
-        gather_round(to, now, lane_y, round++, l, p);
+        gather_round(to, now, y, round++, l, p);
     };
-    gather_next(rounds[0]);
-    if (left > 1)
-        gather_next(rounds[1]);
+    int left = (end - begin + BS_JOIN - 1) / BS_JOIN * p.rounds; // rounds to multiply
+#pragma unroll
+    for (int s = 0; s < BS_AHEAD; s++)
+        if (s < left)
+            gather_next(rounds[s]);
+    finish_copies(shared, p);
 
     Element *out = (Element *)p.out + piece.edge * p.heads + head;
     float sum[BS_M][NEIGHBOURS][4] = {};
-    const u32 *cols = p.cols + piece.tile * BS_K;
-    int done = 0; // rounds of the tile that is multiplied
+    const uint4 *rows = shared + lane;
+    int done = 0; // rounds of the tiles that are multiplied
 #pragma unroll 1
-    for (; left > 0; left -= 2)
+    for (; left > 0; left -= BS_AHEAD)
 #pragma unroll
-        for (int s = 0; s < 2; s++) {
+        for (int s = 0; s < BS_AHEAD; s++) {
             if (s >= left)
                 break;
-            multiply_round(sum, rounds[s], own + done * (BS_STEPS * HALVES * 32));
-            u32 word[BS_M];
+            multiply_round(sum, rounds[s], rows + done * (BS_STEPS * HALVES * 32));
+            if (s + BS_AHEAD < left)
+                gather_next(rounds[s]);
+            if (++done < p.rounds)
+                continue;
+            store_tiles(sum, word, out, l, p);
+            bool odd = false;
 #pragma unroll
             for (int m = 0; m < BS_M; m++)
-                word[m] = rounds[s].word[m];
-            if (s + 2 < left)
-                gather_next(rounds[s]);
-            if (++done == p.rounds) {
-                store_tile(sum, word, out, x, y, cols, l, p);
-                done = 0, cols += BS_K;
 #pragma unroll
-                for (int m = 0; m < BS_M; m++)
+                for (int n = 0; n < NEIGHBOURS; n++)
 #pragma unroll
-                    for (int n = 0; n < NEIGHBOURS; n++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++)
-                            sum[m][n][i] = 0.0f;
-            }
+                    for (int i = 0; i < 4; i++) {
+                        odd |= BS_TYPE == BS_FLOAT && !(fabsf(sum[m][n][i]) <= 3.402823466e38f);
+                        sum[m][n][i] = 0.0f;
+                    }
+            if (BS_TYPE == BS_FLOAT && odd)
+                mend_tiles(word, out, p.x + (u64)first * p.row_bytes + part, p.y + part, cols + tile * BS_K, l, p);
+            done = 0, tile += BS_JOIN;
+            load_bits(word, bits, tile, last, l);
         }
 }

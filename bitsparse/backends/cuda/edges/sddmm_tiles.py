@@ -12,18 +12,20 @@ from bitsparse.backends.cuda.spmm.tiles_build import Windows
 #: By name: numbers in ``spmm/tiles.cuh``, bytes.
 _TYPES, _BYTES = {"float32": 0, "float16": 1, "bfloat16": 2}, {"float32": 4, "float16": 2, "bfloat16": 2}
 _SOURCE = "edges/sddmm_tiles.cu"
-_WARPS, _LANES = 4, 4
+_LANES = 4
 #: Vectors of a column that a lane gathers at a time, of one column for float32 and of two for 16-bit floats.
-_STEPS = (8, 4, 4)
+_STEPS = (4, 2, 2)
+#: Tiles that are multiplied at a time, warps that share the rows of x, rounds on their way, blocks of a multiprocessor.
+TUNED = {"BS_JOIN": 2, "BS_TEAM": 4, "BS_AHEAD": 1, "BS_BLOCKS": 4}
 #: Bytes of shared memory of a block up to which enough of them fit on a multiprocessor, and those that every GPU has.
 _WELCOME, _MOST_SHARED = 72 << 10, 96 << 10
 
 DotTilesParams = jit.struct(_SOURCE, "DotTilesParams")
 
 
-#: Bytes of a row from which tiles pay. On an H100 they took 1.24 and 0.99 of the other kernel's speed at 128 columns of float32 (COLLAB,
-#: ss_pkustk04; that kernel on an H200), 0.97 and 0.69 at 64, 0.59 and 0.50 at 16: a window's rows of x come first, whatever their length.
-LEAST_BYTES = 512
+#: Bytes of a row from which tiles pay: a window's rows of x come first, whatever their length. On an H100 COLLAB and ss_pkustk04 took 255
+#: and 61 us at 64 columns of float32, and 384 and 80 in windows without tiles.
+LEAST_BYTES = 256
 
 
 def constants(dtype: str, height: int, vectors: int, precision: str = "tf32") -> dict[str, int]:
@@ -33,11 +35,11 @@ def constants(dtype: str, height: int, vectors: int, precision: str = "tf32") ->
     --------
     >>> found = constants("float32", 32, 32)
     >>> found["BS_M"], found["BS_STEPS"], found["BS_BLOCKS"], "BS_FULL" in found
-    (2, 8, 3, True)
+    (2, 4, 4, True)
     """
     kind = _TYPES[dtype]
     steps = min(_STEPS[kind], -(-vectors // _LANES))
-    found = {"BS_TYPE": kind, "BS_M": height // 16, "BS_STEPS": steps, "BS_BLOCKS": 4 if height == 16 else 3}
+    found = {"BS_TYPE": kind, "BS_M": height // 16, "BS_STEPS": steps} | TUNED
     found["BS_SPLIT"] = int(precision == "3xtf32" and kind == 0)
     return found | jit.flags(full=vectors % (steps * _LANES) == 0)
 
@@ -48,10 +50,10 @@ def shared_bytes(dtype: str, height: int, vectors: int) -> int:
     Examples
     --------
     >>> shared_bytes("float32", 32, 32), shared_bytes("float16", 16, 5)
-    (65536, 8192)
+    (16384, 2048)
     """
     steps = constants(dtype, height, vectors)["BS_STEPS"]
-    return _WARPS * -(-vectors // (_LANES * steps)) * steps * _LANES * 16 * height
+    return -(-vectors // (_LANES * steps)) * steps * _LANES * 16 * height
 
 
 def heights(op: str, dtype: str, columns: int, heads: int, cols: int) -> tuple[int, ...]:
@@ -62,7 +64,7 @@ def heights(op: str, dtype: str, columns: int, heads: int, cols: int) -> tuple[i
     Examples
     --------
     >>> heights("dot", "float32", 128, 1, 9), heights("dot", "float32", 256, 1, 9), heights("dot", "float32", 30, 1, 9)
-    ((16, 32), (16,), ())
+    ((16, 32), (16, 32), ())
     """
     part = columns // heads * _BYTES.get(dtype, 0)
     if op != "dot" or part % 16 or not part or cols > 1 << 32:
@@ -80,7 +82,7 @@ def taken(possible: Collection[int], row_bytes: int, estimates: Iterable[Estimat
     Examples
     --------
     >>> estimates = [Estimate("tiles", 32, 2.0), Estimate("tiles", 16, 3.0), Estimate("csr", 0, 4.0)]
-    >>> taken((16,), 512, estimates), taken((16,), 256, estimates)
+    >>> taken((16,), 256, estimates), taken((16,), 128, estimates)
     (16, 0)
     """
     for found in estimates if row_bytes >= LEAST_BYTES else ():
@@ -123,9 +125,9 @@ class DotTiles(EdgeCalls):
         row_offsets = windows.row_offsets()
         jit.filled(params, cols=windows.cols, bits=windows.bits, row_offsets=row_offsets, pieces=windows.pieces)
         params.piece_count = windows.count
-        kernel, grid = jit.kernel(_SOURCE, "sddmm_tiles", defines), (-(-windows.count // _WARPS), heads, 1)
+        kernel, grid = jit.kernel(_SOURCE, "sddmm_tiles", defines), (windows.count, heads, 1)
         shared = shared_bytes(dtype, windows.height, vectors)
-        super().__init__(kernel.launch(grid, 32 * _WARPS, params, shared=shared), windows, row_offsets)
+        super().__init__(kernel.launch(grid, 32 * TUNED["BS_TEAM"], params, shared=shared), windows, row_offsets)
 
 
 def _variants() -> list[jit.Variant]:
