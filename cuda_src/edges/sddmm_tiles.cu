@@ -1,15 +1,17 @@
 // Dot products per edge on the matrix units of a warp: out[e, h] = sum over d of x[row of e, h, d] y[column of e, h, d], over the condensed
 // windows of spmm/tiles.cuh (TC-GNN, algorithm 3): each row of y is read once for all 16 BS_M rows of a window that it is a neighbour of.
 //
-// A warp takes one piece of a window. It keeps the window's rows of x in shared memory, every lane what it multiplies itself, so that no
-// lane waits for another. A tile's columns are the second operand as they are gathered: a lane holds vector t of every four of column g.
-// Which elements a product pairs is free as long as both operands agree. A lane is left with just the sums of those edges whose bits it
-// has, and stores them where the rows of the pattern have them.
+// A block takes one piece of a window, whose rows of x its BS_TEAM warps share in shared memory; they arrive while the first columns are
+// gathered. Each warp has a run of the piece's tiles and multiplies BS_JOIN of them for one read of x. A tile's columns are the second
+// operand as they are gathered: a lane holds vector t of every four of column g. Which elements a product pairs is free as long as both
+// operands agree. A lane is left with just the sums of those edges whose bits it has, and stores them where the rows of the pattern have
+// them.
 //
 // Floor: the rows of all windows' columns from the L2; x, the tiles and the results from memory once. COLLAB on an H100, 128 / 256 columns:
 // 335 / 537 us (docs/kernels/edges.md).
 //
-// BS_STEPS: vectors of a column to a lane at a time; BS_FULL: columns have as many as the lanes, or a multiple.
+// BS_STEPS: vectors of a column to a lane at a time; BS_FULL: columns have as many as the lanes, or a multiple;
+// BS_AHEAD: rounds of gathers that a warp has under way.
 #define BS_WIDTH 8 // of no account here, as the next two
 #define BS_VEC 4
 #define BS_WEIGHTS 3

@@ -45,7 +45,7 @@ def constants(dtype: str, height: int, vectors: int, precision: str = "tf32") ->
 
 
 def shared_bytes(dtype: str, height: int, vectors: int) -> int:
-    """Bytes of shared memory of a block: the rows of x of its windows.
+    """Bytes of shared memory of a block: the rows of x of its window.
 
     Examples
     --------
