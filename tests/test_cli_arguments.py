@@ -42,7 +42,12 @@ def test_one_line_says_what_to_mend(arguments: str, capsys: pytest.CaptureFixtur
 
 
 def test_an_environment_variable_that_cannot_be_read_is_one_line() -> None:
-    command = [sys.executable, "-c", "import sys, _bitsparse_command as c; sys.argv[1:] = ['info']; sys.exit(c.main())"]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "import sys, _bitsparse_command as c; sys.argv[1:] = ['info']; sys.exit(c.main())",
+    ]
     done = subprocess.run(command, env=os.environ | {"BITSPARSE_NUM_THREADS": "x"}, capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("bitsparse info: BITSPARSE_NUM_THREADS is 'x'") and done.stderr.count("\n") == 1
