@@ -227,7 +227,13 @@ class Exported:
     """What is known through DLPack alone."""
 
     def __init__(self, array: np.ndarray) -> None:
-        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+        self._array = array
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self._array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
 
 
 def test_operands_may_be_known_through_dlpack_alone() -> None:
