@@ -13,7 +13,7 @@ from bitsparse.cli import main
 
 WRONG = {
     "nope": "invalid choice: 'nope'",
-    "info extra": "bitsparse info: unrecognized arguments: extra; see bitsparse info --help",
+    "info extra": "bitsparse info: unrecognised arguments: extra; see bitsparse info --help",
     "inspect": "the following arguments are required: FILE",
     "run --parts 0": "argument --parts: must be a whole number of at least 1, got '0'",
     "run --seed -1": "argument --seed: must be a whole number of at least 0, got '-1'",

@@ -128,5 +128,5 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
         parser.exit(2)
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        commands.choices[args.command].error(f"unrecognised arguments: {' '.join(unknown)}")
     return args
