@@ -88,7 +88,9 @@ def _tile_height(operand: CSROperand, key: EdgeKey, dtype: np.dtype[Any]) -> int
     shared = {height: shared_columns(operand, height) for height in (8, 16, 32)}
     kind = choice.Kind(dtype, key.columns, precision=key.precision)
     row_bytes = key.columns * dtype.itemsize
-    height: int = tiles.taken(possible, row_bytes, choice.estimates(kind, operand.shape, operand.nnz, shared))
+    height: int = tiles.taken(
+        possible, key.dtype, row_bytes, choice.estimates(kind, operand.shape, operand.nnz, shared)
+    )
     return height
 
 

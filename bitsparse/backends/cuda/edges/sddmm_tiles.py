@@ -24,8 +24,8 @@ DotTilesParams = jit.struct(_SOURCE, "DotTilesParams")
 
 
 #: Bytes of a row from which tiles pay: a window's rows of x come first, whatever their length. On an H100 COLLAB and ss_pkustk04 took 255
-#: and 61 us at 64 columns of float32, and 384 and 80 in windows without tiles.
-LEAST_BYTES = 256
+#: and 61 us at 64 columns of float32, and 384 and 80 in windows without tiles. Shorter rows of 16-bit floats were not timed since.
+LEAST_BYTES = {"float32": 256, "float16": 512, "bfloat16": 512}
 
 
 def constants(dtype: str, height: int, vectors: int, precision: str = "tf32") -> dict[str, int]:
@@ -74,7 +74,7 @@ def heights(op: str, dtype: str, columns: int, heads: int, cols: int) -> tuple[i
     return (16, 32) if shared_bytes(dtype, 32, part // 16) <= _WELCOME else (16,)
 
 
-def taken(possible: Collection[int], row_bytes: int, estimates: Iterable[Estimate]) -> int:
+def taken(possible: Collection[int], dtype: str, row_bytes: int, estimates: Iterable[Estimate]) -> int:
     """Height of the windows that are taken, 0 for another kernel, where kernels of the sparse product are estimated so, the quickest first.
 
     It gathers the same rows, of so many bytes.
@@ -82,10 +82,10 @@ def taken(possible: Collection[int], row_bytes: int, estimates: Iterable[Estimat
     Examples
     --------
     >>> estimates = [Estimate("tiles", 32, 2.0), Estimate("tiles", 16, 3.0), Estimate("csr", 0, 4.0)]
-    >>> taken((16,), 256, estimates), taken((16,), 128, estimates)
+    >>> taken((16,), "float32", 256, estimates), taken((16,), "float16", 256, estimates)
     (16, 0)
     """
-    for found in estimates if row_bytes >= LEAST_BYTES else ():
+    for found in estimates if row_bytes >= LEAST_BYTES[dtype] else ():
         if found.kernel != "tiles":
             return 0
         if found.height in possible:
