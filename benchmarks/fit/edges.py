@@ -103,7 +103,9 @@ def on_matrix_units(case: str, cell: Cell, x: Any, out: Any, others: Sequence[Ti
     shared = {height: choice.shared_columns(*pattern, height) for height in (8, 16, 32)}
     kind = choice.Kind(np.dtype(np.float32), cell.columns, precision="tf32")
     possible = sddmm_tiles.heights("dot", "float32", cell.columns, 1, matrix.shape[1])
-    taken = sddmm_tiles.taken(possible, "float32", 4 * cell.columns, choice.estimates(kind, matrix.shape, matrix.nnz, shared))
+    taken = sddmm_tiles.taken(
+        possible, "float32", 4 * cell.columns, choice.estimates(kind, matrix.shape, matrix.nnz, shared)
+    )
     named = {f"{height} rows": height for height in possible}
     forms = list(others)
     for name, height in named.items():

@@ -50,6 +50,7 @@ def save_npz(file: str | os.PathLike[str] | IO[bytes], x: Saved, *, compressed: 
            [0, 1]], dtype=uint8)
     """
     _check.instance("save_npz", "x", x, Saved, "a BitTensor", "pack it first, or use numpy.savez")
+    _check.flag("save_npz", "compressed", compressed)
     path_or_file("save_npz", file, "write")
     x = x.get()  # a file is written from host memory
     parts = {name: part for name, part in x.components().items() if part is not None}

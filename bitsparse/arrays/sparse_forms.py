@@ -116,6 +116,7 @@ def read(function: str, arg: Any, shape: Any = None, wanted: Wanted = _ANY) -> P
         The data, and the shape of forms that do not carry one.
     wanted : Wanted
     """
+    _check.flag(function, "pattern", wanted.pattern)
     return arg if isinstance(arg, Pattern) else _read(function, arg, shape, wanted)
 
 
@@ -297,6 +298,7 @@ def _of_coordinates(function: str, data: Any, rows: Any, cols: Any, shape: Any, 
 @_where_it_lies
 def from_edges(function: str, rows: Any, cols: Any, shape: Any, values: Any, symmetric: bool, index: Any) -> Pattern:
     """An edge list; without a shape, as many nodes as the largest index tells."""
+    _check.flag(function, "symmetric", symmetric)
     row, col = index_array(function, "rows", rows), index_array(function, "cols", cols)
     if row.size != col.size:
         raise ShapeError(f"{function}: there are {row.size} rows but {col.size} cols; pass one of each for every edge")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bitsparse import _check
 from bitsparse._archive import Archive, opened
 from bitsparse.arrays.npz import holds_saved, saved_in
 from bitsparse.datasets.graph_data import MASKS, GraphData, check_csr, check_numbers
@@ -134,6 +135,8 @@ def read(path: str | os.PathLike[str], *, weights: bool = False, base: int = 0, 
     ...     read(file, symmetric=True)
     GraphData(star: 3 nodes, 4 edges)
     """
+    _check.flag("read", "weights", weights)
+    _check.flag("read", "symmetric", symmetric)
     form = recognise(path)
     if form == "edges":
         return read_edges(path, base=base, weights=weights, symmetric=symmetric)

@@ -140,6 +140,7 @@ def read_mtx(path: str | os.PathLike[str], *, weights: bool = False) -> GraphDat
     GraphData(path: 3 nodes, 4 edges)
     """
     function = "read_mtx"
+    _check.flag(function, "weights", weights)
     file = existing_file(function, path)
     content = plain_bytes(function, file)
     with naming(function, file):
@@ -272,6 +273,8 @@ def read_edges(
     (GraphData(triangle: 3 nodes, 3 edges), array([0.5 , 0.25, 1.  ]))
     """
     function = "read_edges"
+    _check.flag(function, "weights", weights)
+    _check.flag(function, "symmetric", symmetric)
     if base not in (0, 1) or isinstance(base, bool):
         raise ValueError(f"{function}: base must be 0 or 1, got {shown(base)}")
     if nodes is not None:

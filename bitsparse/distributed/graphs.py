@@ -77,7 +77,9 @@ class GraphShard:
     ) -> None:
         function, comm = "GraphShard", shard.comm
         self.normalisation = _check.choice(function, "normalisation", normalisation, NORMALISATIONS)
-        self.self_loops = normalisation == "gcn" if self_loops is None else bool(self_loops)
+        self.self_loops = (
+            normalisation == "gcn" if self_loops is None else _check.flag(function, "self_loops", self_loops)
+        )
         _check.choice(function, "exchange", exchange, WAYS)
         self.way = exchange
         agree(comm, function, normalisation=normalisation, self_loops=self.self_loops, exchange=exchange)

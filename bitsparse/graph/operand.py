@@ -165,7 +165,7 @@ class Graph:
     ) -> None:
         adjacency = square_sparse("Graph", adjacency)
         _check.choice("Graph", "normalisation", normalisation, NORMALISATIONS)
-        loops = normalisation == "gcn" if self_loops is None else bool(self_loops)
+        loops = normalisation == "gcn" if self_loops is None else _check.flag("Graph", "self_loops", self_loops)
         target = interop.parse_device(device, "Graph")
         pattern = scipy_pattern("Graph", pattern_of("Graph", adjacency))
         if loops:

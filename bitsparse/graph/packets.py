@@ -174,7 +174,8 @@ class Packets:
             raise ValueError(f"{function}: the graph has {nodes} nodes, but numbers of nodes have 32 bits; split it")
         per_batch = _check.integer(function, "parts_per_batch", parts_per_batch, 1)
         self.group_nodes = _check.integer(function, "group_nodes", group_nodes, 1)
-        self.loops, self.between, self.function = bool(self_loops), bool(between), function
+        self.loops = _check.flag(function, "self_loops", self_loops)
+        self.between, self.function = _check.flag(function, "between", between), function
         self.nodes, self.edges = nodes, int(pattern.indices.size)
         self.order, self.place, self.bounds = numbered_by_part(function, pattern, labels)
         self.parts = self.bounds.size - 1

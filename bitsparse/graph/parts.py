@@ -78,6 +78,8 @@ def partition(
     parts = _check.integer("partition", "parts", parts, 1, max(nodes, 1))
     seed = _check.integer("partition", "seed", seed, 0, 2**31 - 1)
     _check.choice("partition", "balance", balance, ("nodes", "edges"))
+    if recursive is not None:
+        _check.flag("partition", "recursive", recursive)
     csr = scipy_pattern("partition", pattern)
     both = (csr + csr.T).tocoo()
     off_diagonal = both.row != both.col

@@ -205,7 +205,7 @@ class NeighborSampler(BatchSampler):
                 f"{name}: fanouts must be numbers of neighbours or -1 for all, got {list(fanouts)}; pass for example [10, 5]"
             )
         self.batch_size = _check.integer(name, "batch_size", batch_size, 1, 1 << 30)
-        self.shuffle = bool(shuffle)
+        self.shuffle = _check.flag(name, "shuffle", shuffle)
         targets = np.arange(self.shape[0]) if nodes is None else index_array(name, "nodes", nodes)
         self.targets = _distinct(name, np.asarray(targets, np.int64), self.shape[0])
 

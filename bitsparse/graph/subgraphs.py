@@ -179,7 +179,10 @@ class ClusterSampler(BatchSampler):
             raise ShapeError(
                 f"{name}: labels have shape {part.shape}, but the graph has {self.shape[0]} nodes; pass one part for each"
             )
-        self.parts, self.shuffle = _check.integer(name, "parts", parts, 1, 1 << 40), bool(shuffle)
+        self.parts, self.shuffle = (
+            _check.integer(name, "parts", parts, 1, 1 << 40),
+            _check.flag(name, "shuffle", shuffle),
+        )
         self._members = np.argsort(part, kind="stable").astype(np.int64)
         self._bounds = np.concatenate([[0], np.cumsum(np.unique(part, return_counts=True)[1])]).astype(np.int64)
 

@@ -79,6 +79,7 @@ class BinaryLinear:
         >>> nn.BinaryLinear.from_weights(np.ones((3, 2)), scaled=False).scale is None
         True
         """
+        _check.flag(_NAME, "scaled", scaled)
         array = interop.as_host(weights, _NAME, "weights")
         _check.numeric(_NAME, "weights", array)
         if array.ndim != 2:

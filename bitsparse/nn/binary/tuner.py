@@ -221,6 +221,7 @@ def tune(
     function = "tune"
     _check.instance(function, "model", model, BinaryModel, "a binary model of bitsparse.nn")
     check_tolerance(function, tolerance)
+    _check.flag(function, "cache", cache)
     reference = model.plan(graph, x)
     own = tuple(reference.settings)
     judged = labels_and_mask(function, reference.shape[0], labels, mask, "mask", "the nodes to judge by")

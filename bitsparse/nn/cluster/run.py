@@ -225,6 +225,7 @@ class ClusterRunner:
         ValueError, ShapeError, DTypeError, DeviceError
             Another runner packed the epoch, or `out` does not fit.
         """
+        _check.flag("ClusterRunner.run_packed", "timed", timed)
         packed.check_owner("ClusterRunner.run_packed", self.packets)
         self._begin(packed.form)
         self.report.pack_seconds = packed.seconds
@@ -257,6 +258,8 @@ class ClusterRunner:
         FileFormatError
             ``PATH.journal`` is damaged, or ``PATH.partial`` holds other rows than it notes; nothing was changed.
         """
+        _check.flag("ClusterRunner.run", "timed", timed)
+        _check.flag("ClusterRunner.run", "resume", resume)
         rows, form = self._checked(features), self.feature_form
         if resume and not isinstance(out, (str, Path)):
             raise ValueError("ClusterRunner.run: resume=True goes with out as a path; pass the name of a .npy file")

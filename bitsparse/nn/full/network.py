@@ -311,6 +311,8 @@ def random_network(
     <Network gcn 128 -> 16 -> 16 -> 40>
     """
     rng = np.random.default_rng(_check.integer("random_network", "seed", seed, 0))
+    _check.flag("random_network", "bias", bias)
+    _check.flag("random_network", "batch_norm", batch_norm)
     layers = []
     for i, (inputs, outputs) in enumerate(pairwise(widths)):
         last = i == len(widths) - 2

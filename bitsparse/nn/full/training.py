@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse import _check
 from bitsparse.errors import ShapeError
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.dense import Dense, glorot
@@ -145,6 +146,7 @@ def train(
         )
     classes_of, nodes = _checked(function, graph.nodes, features.shape[0], labels, train_mask, dropout)
     sage = graph.normalisation == "mean"
+    biased = sage if bias is None else _check.flag(function, "bias", bias)
     rng, classes = np.random.default_rng(seed), int(classes_of.max()) + 1
     shapes = (features.shape[1], hidden), (hidden, classes)
     # Of each layer, in this order: weights of own features, if there are any, and those of the neighbours'.
@@ -158,7 +160,7 @@ def train(
         gradients = two.gradients(params, rng)
         for i in (0, 4) if sage else (0,):  # weight decay on the first layer only
             gradients[i] += np.float32(weight_decay) * params[i]
-        if not (sage if bias is None else bias):
+        if not biased:
             gradients[1], gradients[3] = np.zeros_like(b1), np.zeros_like(b2)
         step(gradients)
         if progress is not None:

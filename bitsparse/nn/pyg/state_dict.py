@@ -191,6 +191,8 @@ def _neighbours(function: str, kind: str, aggregate: str | None, self_loops: boo
     """How layers of a kind gather, as told; None for its usual way."""
     if aggregate is not None:
         _check.choice(function, "aggregate", aggregate, _AGGREGATES[kind])
+    if self_loops is not None:
+        _check.flag(function, "self_loops", self_loops)
     if self_loops is not None and kind not in ("gcn", *ATTENTION_KINDS):
         raise ValueError(
             f"{function}: self_loops={self_loops} goes with GCNConv and attention, and this is a {kind} network; drop it"
@@ -200,7 +202,7 @@ def _neighbours(function: str, kind: str, aggregate: str | None, self_loops: boo
     if kind != "gcn":
         return Neighbours(aggregate) if aggregate else None  # type: ignore[arg-type]
     normed = aggregate != "sum"
-    loops = normed if self_loops is None else bool(self_loops)
+    loops = normed if self_loops is None else self_loops
     if loops and not normed:
         raise ValueError(f"{function}: self_loops=True goes with aggregate='gcn' only, as in GCNConv; drop one of them")
     neighbours = Neighbours("sum", gcn_norm=normed, self_loop=1.0 if loops else None, weighted=True)

@@ -225,6 +225,7 @@ def sampling_quality(
     0.2
     """
     function = "sampling_quality"
+    _check.flag(function, "timed", timed)
     trained = list(models) if isinstance(models, Sequence) else [models]
     if not trained:
         raise ValueError(f"{function}: models holds none; pass at least one trained network")

@@ -90,7 +90,7 @@ def bmm(
     (array([[-0.8333333]], dtype=float32), array([[-3]], dtype=int32))
     """
     function = "bmm"
-    wanted = Wanted(variant, epilogue, a_norm, bool(row_absmean))
+    wanted = Wanted(variant, epilogue, a_norm, _check.flag(function, "row_absmean", row_absmean))
     if kernel is None and isinstance(w, BitTensor) and has_derived(w) and _is_whole(a):
         kept = _PLANS.get(derived_of(w).prepared, _key_of(a, getattr(a, "dtype", None), wanted))
         if kept is not None:
@@ -153,7 +153,14 @@ def plan_bmm(
     first = variant[0] if isinstance(variant, str) and variant[:1] in ("B", "F") else "F"
     chosen = checked_variant(function, variant, first + second, epilogue)
     rows = _check.integer(function, "m", m, 0)
-    plan = BmmPlan(function, w, rows, Wanted(chosen, epilogue, a_norm, bool(row_absmean)), dtype, kernel)
+    plan = BmmPlan(
+        function,
+        w,
+        rows,
+        Wanted(chosen, epilogue, a_norm, _check.flag(function, "row_absmean", row_absmean)),
+        dtype,
+        kernel,
+    )
     plan.compile_rest()
     return plan
 

@@ -126,11 +126,13 @@ def attention(
            [0.]])
     """
     function, given, slope = "attention", (x, source, target), cast(Any, negative_slope)
-    kept = not (return_lse or return_state or dropout)
+    kept = return_lse is False and return_state is False and not dropout
     options = (slope,) if isinstance(slope, (int, float)) and kept else None
     known = repeated(A, function, options, given, out)
     if known is not None:
         return known
+    _check.flag(function, "return_lse", return_lse)
+    _check.flag(function, "return_state", return_state)
     with working_with(device_of_sparse(A), x, source, target, out):
         operand, features = as_csr(function, A), plain_features(function, "x", x)
         scores = _scores(function, operand, features, source, target)
@@ -193,10 +195,11 @@ def cosine_attention(A: SparseLike, x: ArrayLike, *, beta: Any = 1.0, out: Any =
            [0.  , 1.  ]])
     """
     function = "cosine_attention"
-    options = (beta,) if isinstance(beta, (int, float)) and not return_lse else None
+    options = (beta,) if isinstance(beta, (int, float)) and return_lse is False else None
     known = repeated(A, function, options, (x,), out)
     if known is not None:
         return known
+    _check.flag(function, "return_lse", return_lse)
     with working_with(device_of_sparse(A), x, out, beta):
         operand, features = as_csr(function, A), plain_features(function, "x", x)
         attending(function, operand, features)

@@ -91,8 +91,11 @@ def matmul(
     left, right = as_bits(function, "a", a, -1), as_bits(function, "b", b, -2)
     _check.matmul_shapes(function, left.shape, right.shape)
     _check.same_device(function, (left.device, right.device))
-    # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
-    skip = (left.device == "cpu" or derived_of(left).bitmap is not None) if skip_zero_tiles is None else skip_zero_tiles
+    if skip_zero_tiles is None:
+        # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
+        skip = left.device == "cpu" or derived_of(left).bitmap is not None
+    else:
+        skip = _check.flag(function, "skip_zero_tiles", skip_zero_tiles)
     if not plain or left is not a or not (out is None or left.device == "cpu"):
         return multiply(function, left, right, epilogue=epilogue, out=out, kernel=kernel, skip_zero_tiles=skip)
     plan = MatmulPlan(function, left, RightKind.of(right), None, None, skip)
@@ -164,4 +167,5 @@ def plan_matmul(
         _check.encoding(function, encoding, bits),
         tuple(_check.integer(function, "each size of batch", size, 0) for size in batch),
     )
-    return MatmulPlan(function, as_bits(function, "a", a, -1), right, epilogue, kernel, skip_zero_tiles)
+    skip = _check.flag(function, "skip_zero_tiles", skip_zero_tiles)
+    return MatmulPlan(function, as_bits(function, "a", a, -1), right, epilogue, kernel, skip)

@@ -106,6 +106,7 @@ def quantized_matmul(
     """
     function = "quantized_matmul"
     settings = Settings.checked(function, bits, scheme, rounding, seed, stream, w_granularity)
+    _check.flag(function, "return_operands", return_operands)
     array = _activations(function, x)
     if not hasattr(w, "shape"):
         w = interop.as_array(w, function, "w")[0]

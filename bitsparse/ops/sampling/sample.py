@@ -112,6 +112,7 @@ class EdgeSample:
         >>> bs.edge_sample(csr_array(np.ones((1, 9), dtype=bool)), 4).tocsr(rescale=True).data
         array([2.25, 2.25, 2.25, 2.25], dtype=float32)
         """
+        rescale = _check.flag("tocsr", "rescale", rescale)
         csr, factors = single_values("tocsr", self._csr), self.factors if rescale else None
         plain, on_gpu = not csr.is_scaled and not rescale, self.device != "cpu"
         # SciPy sums what repeats one after another; on a GPU an edge stands once and is counted.

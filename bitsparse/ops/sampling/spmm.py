@@ -88,7 +88,9 @@ def sampled_spmm(
     sampling = sampling_of(function, width, strategy, seed, stream)
     with working_with(device_of_sparse(A), x, out):
         csr = single_csr(function, A)
-        return _sum(function, csr, _features(function, csr, x), sampling, bool(rescale), out)
+        return _sum(
+            function, csr, _features(function, csr, x), sampling, _check.flag(function, "rescale", rescale), out
+        )
 
 
 class SampledPlan:
@@ -235,10 +237,12 @@ def plan_sampled_spmm(
     """
     function = "plan_sampled_spmm"
     columns = _check.integer(function, "n", n, 0)
-    sampling = sampling_of(function, width, strategy, seed, stream)
+    if store is not None:
+        _check.flag(function, "store", store)
+    sampling, scaled = sampling_of(function, width, strategy, seed, stream), _check.flag(function, "rescale", rescale)
     with working_with(device_of_sparse(A)):
         csr = single_csr(function, A)
-        return SampledPlan(function, csr, columns, sampling, bool(rescale), dtype, store, kernel)
+        return SampledPlan(function, csr, columns, sampling, scaled, dtype, store, kernel)
 
 
 def _dtypes(function: str, csr: CSROperand, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], np.dtype[Any]]:

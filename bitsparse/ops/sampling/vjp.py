@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop
+from bitsparse import _check, interop
 from bitsparse.arrays.indices import gather, rows_of
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.backends.params import Sampling
@@ -104,7 +104,7 @@ def sampled_spmm_vjp(
         raise ValueError(
             f"{function}: seed is None, but strategy='uniform' draws by its seed; pass that of the forward pass"
         )
-    sampling = sampling_of(function, width, strategy, seed, stream)
+    sampling, rescaled = sampling_of(function, width, strategy, seed, stream), _check.flag(function, "rescale", rescale)
     with working_with(device_of_sparse(A), x, gradient):
         csr = single_csr(function, A)
         if "values" in names:
@@ -121,7 +121,7 @@ def sampled_spmm_vjp(
         own = csr.values if csr.values is not None and csr.values.dtype.kind == "f" else None
         kind = features.dtype if own is None else own.dtype
         compute = computed_in(features.dtype, grad.dtype, kind)
-        factors = converted(drawn.rescaled if rescale else drawn.counts, compute)
+        factors = converted(drawn.rescaled if rescaled else drawn.counts, compute)
         weights = factors
         if csr.values is not None:
             weights = factors * converted(gather(csr.values, drawn.edges), compute)
