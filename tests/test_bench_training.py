@@ -63,6 +63,7 @@ def test_the_suite_has_its_cases() -> None:
         for peer in ("segment", "bcoo")
     }
     want |= {f"jax-gcn-{name}-bcsr" for name in ("artist", "COLLAB")}
+    want |= {"jax-cpu-gcn-artist-torch", *(f"jax-gcn-{graph}-torch" for graph in graphs[5:])}
     assert len(names) == len(want)
     assert set(names) == want
 
@@ -97,6 +98,18 @@ def test_sides_in_jax_have_equal_gradients(network: str, monkeypatch: pytest.Mon
         assert made.params["gradient_difference"] < 1e-5
         made.ours()
     assert training_jax.host_time("cpu").params["layers"] == 10
+
+
+@pytest.mark.jax
+@pytest.mark.torch
+def test_jax_and_pytorch_have_equal_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.cases import training_cpu, training_jax
+
+    monkeypatch.setattr(training_cpu, "problem_of", lambda name: (small(), "made here"))
+    made = training_jax.against_torch("case", "artist", "cpu", 1)
+    assert made.params["gradient_difference"] < 1e-5
+    made.ours()
+    made.peer()
 
 
 @pytest.mark.torch

@@ -14,9 +14,11 @@ from scipy import sparse
 import bitsparse.jax as bsj
 from benchmarks.cases.graphs import graph
 from benchmarks.peers import jax_gnn
+from bitsparse import TCTiledCSR
 from bitsparse.bench import Prepared, Protocol, Unavailable, time_interleaved
+from bitsparse.jax import layers
 
-__all__ = ["gradients", "host_time", "losses", "pattern"]
+__all__ = ["against_torch", "gradients", "host_time", "losses", "pattern"]
 
 #: Columns of the features, between the layers, and classes; heads of attention, and columns of each.
 FEATURES, HIDDEN, CLASSES, HEADS, WIDTH = 100, 128, 12, 4, 32
@@ -81,6 +83,59 @@ def gradients(case: str, network: str, name: str, peer: str, platform: str) -> P
         return lambda: jax.block_until_ready(run(weights, x, operand))
 
     return Prepared(call(run, own), call(run_peer, matrix), f"{jax_gnn.version()}, {peer}", params, 0)
+
+
+def against_torch(case: str, name: str, platform: str, threads: int) -> Prepared:
+    """Loss and gradients of a GCN by all weights, ours in JAX against ours in PyTorch, from equal weights, on arrays of its own each."""
+    import torch
+
+    from benchmarks.cases import training, training_cpu
+
+    if platform == "cpu":
+        torch.set_num_threads(threads)
+        made, source = training_cpu.problem_of(name)
+    else:
+        made, source = training.problem_of(name), name
+    peer = training.ours_of("gcn", made, made.x, "fp32")
+    with on(platform):
+        step, arguments = as_in_torch(made, peer)
+        found = step(*arguments)[1]
+    peer.backward()
+    wanted = [
+        [jnp.from_dlpack(grad) for grad in (layer.lin.weight.grad.t().contiguous(), layer.bias.grad)]
+        for layer in peer.network.layers
+    ]
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
+    apart = max(float(jnp.linalg.norm(one - two) / jnp.linalg.norm(two)) for one, two in pairs)
+    if not apart < TOLERANCE:
+        raise AssertionError(f"{case}: gradients differ by {apart:.2g} of their size, not below {TOLERANCE}")
+    params = {"graph": source, "network": "gcn", "nodes": made.nodes, "entries": made.indices.numel()}
+    params |= {"platform": platform, "features": made.x.shape[1], "classes": made.classes, "gradient_difference": apart}
+
+    def peer_step() -> None:
+        peer.backward()
+        if made.x.is_cuda:
+            torch.cuda.synchronize()
+
+    version = f"bitsparse.torch, torch {torch.__version__}"
+    return Prepared(lambda: jax.block_until_ready(step(*arguments)), peer_step, version, params, 0)
+
+
+def as_in_torch(made: Any, side: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The step of a side of PyTorch's in JAX, jitted, and its arguments: weights and biases, features, labels and the graph."""
+    weights = [
+        [jnp.array(w.detach().cpu()) for w in (layer.lin.weight.t(), layer.bias)] for layer in side.network.layers
+    ]
+    x, labels = (jnp.array(np.from_dlpack(part.cpu())) for part in (made.x, made.labels))
+    adjacency = TCTiledCSR.from_arrays(made.indptr, made.indices, (made.nodes, made.nodes))
+
+    def loss(weights: Any, x: Any, labels: Any, operand: Any) -> Any:
+        for i, (kernel, bias) in enumerate(weights):
+            x = layers.gcn(operand, jax.nn.relu(x) if i else x, kernel, bias)
+        scores = jnp.take_along_axis(jax.nn.log_softmax(x), jnp.maximum(labels, 0)[:, None], 1)[:, 0]
+        return -(scores * (labels >= 0)).sum() / (labels >= 0).sum()
+
+    return jax.jit(jax.value_and_grad(loss)), (weights, x, labels, bsj.graph(adjacency, self_loops=True))
 
 
 def host_time(platform: str) -> Prepared:
