@@ -150,6 +150,10 @@ def test_convert_refuses_in_one_line(graph_file, tmp_path, capsys):
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
     assert run(capsys, "convert", tmp_path / "wide.npz", tmp_path / "wide.mtx")[0] == 0
+    # A place where nothing can be written is told before anything is read.
+    with pytest.raises(SystemExit, match="2"):
+        run(capsys, "convert", tmp_path / "none.npz", tmp_path / "nowhere" / "x.npz")
+    assert "must lie in a folder that exists" in capsys.readouterr().err
 
 
 # ---- demo

@@ -75,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dropout", type=float, default=0.5, help="of the features (default: 0.5; tango)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where networks train (default: cpu)")
     parser.add_argument(
-        "--records", type=Path, metavar="FILE", help="write runs there, and go on from those that it holds"
+        "--records", type=common.new_file, metavar="FILE", help="write runs there, and go on from those that it holds"
     )
     common.add_json(parser, " instead of a table")
 
@@ -97,9 +97,13 @@ def run(args: argparse.Namespace) -> None:
 class _Records:
     """Runs that a file holds, and into which new ones go."""
 
-    def __init__(self, path: Path | None, asked: dict[str, Any]) -> None:
-        self._path, self._asked = path, asked
-        text = path.read_text(encoding="utf-8") if path is not None and path.exists() else ""
+    def __init__(self, name: str | None, asked: dict[str, Any]) -> None:
+        self._path, self._asked = None if name is None else Path(name), asked
+        text = ""
+        if self._path is not None:
+            with self._path.open("a+", encoding="utf-8") as file:  # a file that cannot be written is told before the work
+                file.seek(0)
+                text = file.read()
         self._found = [json.loads(line) for line in text.splitlines() if line]
 
     def of(self, key: dict[str, Any], run: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:

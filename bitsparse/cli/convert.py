@@ -15,7 +15,7 @@ import numpy as np
 from bitsparse import datasets
 from bitsparse._files import replacing
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, load_npz, save_npz
-from bitsparse.cli.common import say
+from bitsparse.cli.common import new_file, say
 
 #: Forms that can be written, and what they are.
 FORMS = {
@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.epilog = "Forms: " + "; ".join(f"{form}: {what}" for form, what in FORMS.items()) + "."
     parser.add_argument("input", metavar="IN")
-    parser.add_argument("output", metavar="OUT", help="its name tells the form, unless --to does")
+    parser.add_argument("output", type=new_file, metavar="OUT", help="its name tells the form, unless --to does")
     parser.add_argument("--to", choices=tuple(FORMS), help="form of OUT")
     parser.add_argument("--pattern", action="store_true", help="drop the values and keep which entries there are")
     parser.add_argument("--force", action="store_true", help="overwrite OUT")
