@@ -1,12 +1,13 @@
 """What bits cost a trained network in accuracy: the runs behind the tables of docs/accuracy.md, as records.
 
-    python3 benchmarks/accuracy_bits.py --data FOLDER --records FILE [--seeds 3] [--only NAME ...]
+    python3 benchmarks/accuracy_bits.py --data FOLDER --records FILE [--seeds 3] [--only NAME ...] [--runs FOLDER]
 
 FOLDER holds cora.npz, citeseer.npz and pubmed.npz. Each row of the tables is one run of a command that anybody may run, and one record with
 what it printed: `bitsparse demo` on four graphs (``demo-...``), eight networks by ``examples/train_quantized.py``, which needs PyTorch, and
 `bitsparse accuracy --table qgtc` on three graphs (``trained-...``).
 FILE is named after its suite: accuracy-trained.jsonl of the last ones, accuracy-bits.jsonl of all others.
-Runs that the file holds already are not made again. ``accuracy_page.py`` makes the page.
+Runs that the file holds already are not made again; of the last ones `bitsparse accuracy` keeps each seed in the folder of ``--runs`` and
+goes on from there. Their seeds begin at 10, as the recipe was chosen with those before. ``accuracy_page.py`` makes the page.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from bitsparse import bench
 ROOT = Path(__file__).resolve().parents[1]
 GRAPHS = ("cora", "citeseer", "pubmed", "digits")
 CLI = "from bitsparse.cli import main; raise SystemExit(main())"
+#: Of networks trained on in few bits: seeds from here on had no part in the choice of their recipe.
+FIRST_SEED = 10
 NETWORKS = ("gcn-2x16", "gcn-3x16", "sage-2x16", "gin-3x64")
 
 
-def commands(data: Path, seeds: int) -> Iterator[tuple[str, list[str]]]:
-    """The name and the command of every run."""
+def commands(data: Path, seeds: int, runs: Path | None = None) -> Iterator[tuple[str, list[str]]]:
+    """The name and the command of every run; single seeds are kept in the folder `runs`."""
     for graph in GRAPHS:
         file = [] if graph == "digits" else ["--graph", str(data / f"{graph}.npz")]
         demo = ["-c", CLI, "demo", "--only", "accuracy", "--seeds", str(seeds), "--json", *file]
@@ -38,8 +41,9 @@ def commands(data: Path, seeds: int) -> Iterator[tuple[str, list[str]]]:
             of = ["--graphs", graph, "--networks", network, "--bits", "8", "4", "2", "--seeds", str(seeds), "--json"]
             yield f"{graph}-{network}", [str(ROOT / "examples" / "train_quantized.py"), "--data", str(data), *of]
     for graph in GRAPHS[:3]:
-        of = ["--graphs", str(data / f"{graph}.npz"), "--seeds", str(seeds), "--json"]
-        yield f"trained-{graph}", ["-c", CLI, "accuracy", "--table", "qgtc", *of]
+        of = ["--graphs", str(data / f"{graph}.npz"), "--seeds", str(seeds), "--first-seed", str(FIRST_SEED), "--json"]
+        kept = [] if runs is None else ["--records", str(runs / f"qgtc-{graph}-gcn.jsonl")]
+        yield f"trained-{graph}", ["-c", CLI, "accuracy", "--table", "qgtc", "--networks", "gcn", *of, *kept]
 
 
 def found(name: str, printed: str) -> dict[str, Any]:
@@ -66,11 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--records", type=Path, required=True, metavar="FILE", help="JSON lines, added to")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these runs, by name")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep single seeds of the longest runs there")
     options = parser.parse_args(arguments)
     lines = options.records.read_text(encoding="utf-8").splitlines() if options.records.is_file() else []
     done = {json.loads(line)["case"] for line in lines}
     machine = bench.Machine.of_cpu(1, bench.program_commit(ROOT))
-    for name, command in commands(options.data, options.seeds):
+    for name, command in commands(options.data, options.seeds, options.runs):
         if name in done or (options.only and name not in options.only):
             continue
         run = subprocess.run([sys.executable, "-P", *command], stdout=subprocess.PIPE, text=True, check=True)

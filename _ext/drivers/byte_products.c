@@ -123,7 +123,7 @@ static void add_products(const bytes_job *j, const uint8_t *rows, size_t col, co
         for (size_t c = 0; c < panels; c += PAIR_PANELS) {
             /* A call over a whole pass fetches `share` bytes of what comes next, and half of a tile's rows one of its two panels. */
             const int8_t *next = panels_after(j, col, panels, c, t, t1);
-            const size_t share = bs_min(BLOCK_TILES, t1 - t) * (BS_TILE / 4 * BS_AHEAD), half = BS_TILE / PAIR_PANELS;
+            const size_t share = bs_min(BLOCK_TILES, t1 - t) * (BS_TILE / 4 * BS_BYTES_AHEAD), half = BS_TILE / PAIR_PANELS;
             for (size_t r = 0; r < tile->rows; r += BS_MICRO_ROWS) {
                 const size_t here = bs_min(PAIR_PANELS, panels - c);
                 const int8_t *ahead = next + r / half * j->panel_bytes + r % half / BS_MICRO_ROWS * share;

@@ -17,7 +17,7 @@ enum bs_load { BS_LOAD_BITS, BS_LOAD_POSITIVE };
 #define BS_CHUNK 1024       /* elements of one row handled at a time when the last axis is packed */
 #define BS_MICRO_ROWS 8     /* rows of a product's micro-kernel: the height of a canonical zero tile */
 #define BS_MICRO_COLS 16    /* columns of a product's micro-kernel */
-#define BS_AHEAD 8          /* bytes of panels fetched ahead while one group is multiplied; see bytes_micro */
+#define BS_BYTES_AHEAD 8    /* bytes of panels fetched ahead while one group is multiplied; see bytes_micro */
 
 /* How a code of at most 8 bits becomes a byte: start + the weights of its set bits, modulo 256. */
 typedef struct {
