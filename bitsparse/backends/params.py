@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from bitsparse import interop
 from bitsparse._records import replace
+
+#: An array of the backend's device, NumPy's or CuPy's; annotations of both say NumPy's, as CuPy has no types.
+Array = NDArray[Any]
 
 #: Numbers by which compiled code knows options.
 ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}

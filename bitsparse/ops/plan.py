@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import interop
 from bitsparse.arrays.base import BitArray
@@ -16,7 +15,6 @@ from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand, same_arrays
 from bitsparse.ops.operands.sparse import as_csr
 
-Array = NDArray[Any]
 #: Dtypes of arrays that kernels take as they are.
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import DTYPES, Pattern
+from bitsparse.backends.params import DTYPES, Array, Pattern
 from bitsparse.errors import DTypeError
-
-Array = NDArray[Any]
 
 _CODES = {name: code for code, name in enumerate(DTYPES)}
 

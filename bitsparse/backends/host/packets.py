@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import packets as _ext
 from bitsparse.backends.host.buffers import pattern_bytes
 from bitsparse.backends.host.settings import run_on
+from bitsparse.backends.params import Array
 
-Array = NDArray[Any]
 _Graph = tuple[NDArray[np.uint8], NDArray[np.uint8], bool, Array, Array, Array, Array, bool]
 
 #: A packet stores its rows in chunks of at most this many.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from bitsparse.backends.params import Array
 
 CHUNK_ROWS = 256
 _UNITS = (3, 4, 5, 6, 7, 8, 12, 16)

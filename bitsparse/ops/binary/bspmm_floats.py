@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import backends, interop
-from bitsparse.backends.params import EpilogueParams
+from bitsparse.backends.params import Array, EpilogueParams
 from bitsparse.interop import converted
 from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation
 from bitsparse.ops.operands.csr import CSROperand
@@ -17,7 +16,6 @@ from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.spmm.gpu import GpuProducts, ProductKey, counts_of, edge_sums, run_windows, windows_of
 
-Array = NDArray[Any]
 #: ``run(x, behind, out)`` of features and what a call brings along for the finish.
 _Run = Callable[[Array, Any, Array | None], Array]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse._records import replace
-from bitsparse.backends.params import OperandParams, times, words_shape
+from bitsparse.backends.params import Array, OperandParams, times, words_shape
 from bitsparse.errors import DTypeError, KernelError
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary.bspmm_floats import Made, float_sums
@@ -19,7 +18,6 @@ from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features
 
-Array = NDArray[Any]
 #: Aggregations that are kept for an epilogue, one for each kind of features.
 _KEPT = 8
 

@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, family_of
-from bitsparse.backends.params import packed_words
+from bitsparse.backends.params import Array, packed_words
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import converted
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.signs import bipolar
 from bitsparse.ops.finish.epilogue import Epilogue
-
-Array = NDArray[Any]
 
 
 def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None = None) -> Any:

@@ -13,7 +13,6 @@ from bitsparse.arrays.inside import assembled
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish.epilogue import folded
 
-Array = NDArray[Any]
 Norm = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 #: Magnitudes that are added as a tree; the sums of such groups are added one after another.

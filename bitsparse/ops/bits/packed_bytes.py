@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.packed import Encoding
+from bitsparse.backends.params import Array
 from bitsparse.errors import DTypeError, ShapeError
-
-Array = NDArray[Any]
 
 
 def words_of_bytes(x: Array) -> NDArray[np.uint32]:

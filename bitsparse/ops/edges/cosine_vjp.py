@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse.arrays.indices import gather
 from bitsparse.arrays.inside import patterns_of, store_of
+from bitsparse.backends.params import Array
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.attention import attending, beta_of, cosine_attention, is_number
 from bitsparse.ops.edges.sddmm import edge_softmax, sddmm
@@ -29,8 +29,6 @@ from bitsparse.ops.operands.dense import Features, compute_dtype
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.spmm.spmm import spmm
-
-Array = NDArray[Any]
 
 
 def cosine_attention_vjp(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse.backends.params import Array
 from bitsparse.errors import ShapeError
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.operands.both_ways import (
@@ -24,8 +24,6 @@ from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, compute_dtype, promoted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr
-
-Array = NDArray[Any]
 
 
 def gatv2_scores(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of, kind_of, store_of
 from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.backends.params import Array
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, largest_magnitude
@@ -20,8 +20,6 @@ from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.operands.target import written
 from bitsparse.ops.plan import KeptCall, edge_call
 from bitsparse.ops.spmm.gpu import shared_columns, tiles_of, windows_of
-
-Array = NDArray[Any]
 
 
 class EdgeKey(NamedTuple):

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
@@ -21,7 +20,6 @@ from bitsparse.ops.plan import KeptCall, edge_call, learn_floats, repeated
 from bitsparse.ops.spmm.plan import PRECISIONS
 from bitsparse.ops.spmm.spmm import Precision
 
-Array = NDArray[Any]
 Op = Literal["dot", "add", "sub", "mul", "div"]
 OPS = get_args(Op)
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse.backends.params import Array
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.sddmm import OPS, Op, sddmm
 from bitsparse.ops.operands.both_ways import BothWays, as_asked, computed_in, of_shape, operands_of, returned, wanted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.spmm.spmm import aggregate_edges, spmm
-
-Array = NDArray[Any]
 
 
 def sddmm_vjp(

@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.indices import gather
 from bitsparse.arrays.inside import patterns_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+from bitsparse.backends.params import Array
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import converted
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, plain_features
 from bitsparse.ops.operands.places import same_place
 from bitsparse.ops.operands.sparse import as_csr
-
-Array = NDArray[Any]
 
 
 class BothWays(NamedTuple):

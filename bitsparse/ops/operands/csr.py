@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse.arrays.indices import gather, outside
-from bitsparse.backends.params import Pattern
+from bitsparse.backends.params import Array, Pattern
 from bitsparse.errors import ShapeError
 from bitsparse.interop.kept import READY, Slot, Store
 
-Array = NDArray[Any]
 T = TypeVar("T")
 #: How the kernels of a GPU walk a pattern.
 SCHEDULE: Slot[Any] = Slot("schedule")

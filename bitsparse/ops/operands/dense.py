@@ -8,15 +8,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of
-from bitsparse.backends.params import PackedFeatures
+from bitsparse.backends.params import Array, PackedFeatures
 from bitsparse.errors import DTypeError, ShapeError
 
-Array = NDArray[Any]
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 

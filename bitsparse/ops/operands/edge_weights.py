@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import interop
 from bitsparse.arrays.indices import rows_of
+from bitsparse.backends.params import Array
 from bitsparse.interop import converted
 from bitsparse.ops.operands.csr import CSROperand
-
-Array = NDArray[Any]
 
 
 class EdgeWeights:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
@@ -14,13 +13,13 @@ from bitsparse.arrays.indices import canonical_order, csr_of, gather, outside
 from bitsparse.arrays.inside import parts_of, scales_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_merge import merge_duplicates
+from bitsparse.backends.params import Array
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop.kept import READY, Slot, Store
 from bitsparse.ops.operands.csr import SCHEDULE, CSROperand
 from bitsparse.ops.operands.dense import native
 from bitsparse.ops.operands.places import device_of_sparse
 
-Array = NDArray[Any]
 #: What is prepared for the incidence matrices of a pattern, by side, and the edges in the order of their columns.
 _INCIDENCES: Slot[Store] = Slot("incidence matrices")
 _BY_COLUMN: Slot[tuple[Array, Array]] = Slot("edges by column")

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import words_to_overwrite
+from bitsparse.backends.params import Array
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.operands.places import same_place
-
-Array = NDArray[Any]
 
 
 def target_array(

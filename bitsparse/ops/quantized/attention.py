@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse.arrays.sparse_base import SparseArray
@@ -14,8 +13,6 @@ from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.quantized.scaled import ScaledCodes
-
-Array = NDArray[Any]
 
 
 class Settings(NamedTuple):

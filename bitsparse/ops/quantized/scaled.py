@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of, working
+from bitsparse.backends.params import Array
 from bitsparse.ops.bits.pack import Coding, decode, on_grid
 from bitsparse.ops.finish import schemes
 from bitsparse.ops.quantized.operands import checked_dtype
 
-Array = NDArray[Any]
 #: Largest multiple of the step that a node may have, so that it fits into a byte.
 MOST_STEPS = 255
 _SMALLEST = np.finfo(np.float32).smallest_normal

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, _records, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.backends.params import Array
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot
@@ -26,7 +26,6 @@ from bitsparse.ops.quantized.scaled import GRANULARITIES, MOST_STEPS, ScaledCode
 from bitsparse.ops.spmm.finish import SumFinish
 from bitsparse.ops.spmm.plan import SpmmPlan
 
-Array = NDArray[Any]
 Granularity = Literal["tensor", "node"]
 BITS = (2, 4, 8)
 #: What follows the integers: their scale and the factors of the rows.

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, _records, interop
 from bitsparse.arrays.bit_tensor import BitTensor
@@ -26,7 +25,6 @@ from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dty
 from bitsparse.ops.quantized.scaled import scaled_codes
 from bitsparse.ops.quantized.spmm import Granularity, SumSettings, feature_rows, summed
 
-Array = NDArray[Any]
 _PLAIN = Epilogue()
 #: Codes of rows in pieces, packed along these; features of the data serve every step.
 PIECES: Slot[list[BitTensor]] = Slot("pieces of rows", most=4)

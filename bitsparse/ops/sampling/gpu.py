@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.indices import gather
-from bitsparse.backends.params import CodeFeatures, Sampling
+from bitsparse.backends.params import Array, CodeFeatures, Sampling
 from bitsparse.errors import KernelError
 from bitsparse.interop import as_bits
 from bitsparse.interop.kept import Slot, Store
@@ -20,7 +19,6 @@ from bitsparse.ops.sampling.sample import distinct_edges, drawing_of
 from bitsparse.ops.spmm.gpu import GpuProducts, ProductKey
 from bitsparse.ops.spmm.plan import KERNELS
 
-Array = NDArray[Any]
 Run = Callable[[Array, Array | None, Array | None], Array]
 #: Kernels for a sample that is kept.
 SAMPLE_KERNELS = (*KERNELS, "short")

@@ -7,12 +7,11 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse._records import as_dict
 from bitsparse.arrays.indices import gather, rows_of
-from bitsparse.backends.params import Sampling
+from bitsparse.backends.params import Array, Sampling
 from bitsparse.interop import SparseLike, converted
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.finish import schemes
@@ -20,7 +19,6 @@ from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr, single_values
 
-Array = NDArray[Any]
 Strategy = Literal["aes", "afs", "sfs", "uniform"]
 STRATEGIES = ("aes", "afs", "sfs", "uniform")
 #: Of those that need no seed the one that costs the least accuracy where sums are not rescaled, in the same time (docs/aes-tables.md).

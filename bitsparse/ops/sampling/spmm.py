@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.backends.params import CodeFeatures, Sampling
@@ -22,7 +21,6 @@ from bitsparse.ops.sampling.gpu import DrawnSums, StoredSums
 from bitsparse.ops.sampling.sample import DEFAULT, Strategy, sampling_of
 from bitsparse.ops.spmm.gpu import kept_product
 
-Array = NDArray[Any]
 #: Codes of these widths lie whole in a word and are dequantised on the fly.
 CODE_BITS = (1, 2, 4, 8)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.indices import gather, rows_of
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
-from bitsparse.backends.params import Sampling
+from bitsparse.backends.params import Array, Sampling
 from bitsparse.errors import ShapeError
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.interop.kept import Slot
@@ -20,8 +19,6 @@ from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import single_csr
 from bitsparse.ops.sampling.sample import DEFAULT, Strategy, distinct_edges, sample_of, sampling_of
 from bitsparse.ops.spmm.vjp import spmm_vjp
-
-Array = NDArray[Any]
 
 
 class _Drawn(NamedTuple):

@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse._records import replace
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of
+from bitsparse.backends.params import Array
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.bits.pack import pack_bits
 from bitsparse.ops.bits.packed_bytes import bytes_of, with_bytes_reversed, words_of_bytes
-
-Array = NDArray[Any]
 
 METRICS = ("hamming", "jaccard", "dot")
 #: Bits of a row; counts and keys of more would not fit their integers.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import interop
-
-Array = NDArray[Any]
+from bitsparse.backends.params import Array
 
 
 def merged(first: tuple[Array, Array], second: tuple[Array, Array], start: int) -> tuple[Array, Array]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse._records import replace
+from bitsparse.backends.params import Array
 from bitsparse.errors import ShapeError
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.search.codes import METRICS, MOST_NEIGHBOURS, Codes, allowed, as_codes, ones_of, same_length
 from bitsparse.ops.search.merge import merged
-
-Array = NDArray[Any]
 
 #: Bytes of a database in host memory that are on a GPU at a time.
 PIECE_BYTES = 1 << 30

@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse._records import replace
-from bitsparse.backends.params import PairTest
+from bitsparse.backends.params import Array, PairTest
 from bitsparse.errors import DTypeError
 from bitsparse.ops.search.codes import METRICS, Codes, as_codes, ones_of, same_length
-
-Array = NDArray[Any]
 
 #: Rows of `a` that are compared at a time.
 ROWS = 1 << 16

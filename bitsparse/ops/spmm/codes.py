@@ -6,10 +6,9 @@ import math
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends
-from bitsparse.backends.params import EpilogueParams, PackedFeatures, packed_words
+from bitsparse.backends.params import Array, EpilogueParams, PackedFeatures, packed_words
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
 from bitsparse.interop.kept import Slot
@@ -19,7 +18,6 @@ from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.spmm.finish import Behind, SumFinish
 from bitsparse.ops.spmm.sums import Sums
 
-Array = NDArray[Any]
 #: Bytes of int32 sums beyond which they are not kept for a second kernel, the epilogue's; edges of a row, on average, below which wide rows
 #: of floats come out of one kernel because that is quicker, and how wide.
 ONE_KERNEL_BYTES, FEW_EDGES, WIDE = 1 << 30, 8, 64

@@ -6,12 +6,11 @@ import threading
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse._records import as_dict
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.backends.params import EpilogueParams, OperandParams
+from bitsparse.backends.params import Array, EpilogueParams, OperandParams
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import ShapeError
 from bitsparse.interop import converted
@@ -20,7 +19,6 @@ from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.finish.terms import Factor, operand_terms
 from bitsparse.ops.operands.csr import CSROperand
 
-Array = NDArray[Any]
 #: Scale and offset of a BitTensor.
 Scales = tuple[Array | None, Array | None]
 

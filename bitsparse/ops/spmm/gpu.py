@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse._check import shown
 from bitsparse.arrays.sparse_base import TRANSLATIONS
+from bitsparse.backends.params import Array
 from bitsparse.errors import KernelError
 from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot
@@ -18,9 +18,6 @@ from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.operands.target import written
 from bitsparse.ops.plan import KeptCall
-
-Array = NDArray[Any]
-
 
 #: ``run(x, weights, out)`` of features (cols, columns), values per edge or None, and an array for the result or None.
 Run = Callable[[Array, Array | None, Array | None], Array]

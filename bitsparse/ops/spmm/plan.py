@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, _records, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.backends.params import PackedFeatures
+from bitsparse.backends.params import Array, PackedFeatures
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.interop import converted
@@ -27,7 +26,6 @@ from bitsparse.ops.spmm.finish import Behind, Scales, SumFinish
 from bitsparse.ops.spmm.gpu import GpuProducts, Product, ProductKey, kept_product
 from bitsparse.ops.spmm.sums import Sums, division_on_host, kept_on_host
 
-Array = NDArray[Any]
 PRECISIONS = ("fp32", "tf32", "3xtf32")
 KERNELS = ("csr", "windows", "tiles", "codes")
 #: Scale and offset of features that have neither.

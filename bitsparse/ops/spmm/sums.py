@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import backends, interop
-from bitsparse.backends.params import SEGMENT
+from bitsparse.backends.params import SEGMENT, Array
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.plan import KeptCall
-
-Array = NDArray[Any]
 
 
 class Sums(NamedTuple):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse.backends.params import Array
 from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.errors import ShapeError
 from bitsparse.interop import ArrayLike, SparseLike, converted
@@ -20,7 +20,6 @@ from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.spmm.spmm import Precision, aggregate_edges, spmm
 
-Array = NDArray[Any]
 #: Bytes of one array of features of edges, where gradients of maxima and minima need some: columns are taken a few at a time.
 _PIECE_BYTES = 1 << 28
 

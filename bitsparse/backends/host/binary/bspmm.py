@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,11 +9,10 @@ from bitsparse._ext import bspmm as _ext
 from bitsparse.backends.host.bits import pack as host_bits
 from bitsparse.backends.host.buffers import as_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import Thresholds, packed_words
+from bitsparse.backends.params import Array, Thresholds, packed_words
 
 __all__ = ["KERNELS", "count", "sign"]
 
-Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 
 KERNELS = ("twice-plus", "plus-minus", "select")

@@ -16,6 +16,7 @@ from bitsparse.backends.params import (
     ENCODINGS,
     LAYOUTS,
     ROUNDINGS,
+    Array,
     Packing,
     Quantisation,
     ends_shape,
@@ -23,7 +24,6 @@ from bitsparse.backends.params import (
     words_shape,
 )
 
-Array = NDArray[Any]
 Words = NDArray[np.uint32]
 Shape = tuple[int, ...]
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse._ext import spmm as _ext
 from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.host.spmm.spmm import features_of, spmm
-from bitsparse.backends.params import Dropout, Pattern
-
-Array = NDArray[Any]
+from bitsparse.backends.params import Array, Dropout, Pattern
 
 
 def attention(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse._ext import sddmm as _ext
 from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import Pattern
-
-Array = NDArray[Any]
+from bitsparse.backends.params import Array, Pattern
 
 
 def gatv2_scores(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse._ext import sddmm as _ext
 from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import Pattern
-
-Array = NDArray[Any]
+from bitsparse.backends.params import Array, Pattern
 
 _TYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 _OPS = {"dot": 0, "add": 1, "mul": 2, "sub": 3, "div": 4}

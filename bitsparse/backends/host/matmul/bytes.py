@@ -16,7 +16,7 @@ from bitsparse._ext import lowbit as _ext
 from bitsparse.backends.host.buffers import as_bytes
 from bitsparse.backends.host.matmul.matmul import chain_of
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import EpilogueParams
+from bitsparse.backends.params import Array, EpilogueParams
 
 #: Columns that a result has at most.
 LONGEST = _ext.LONGEST
@@ -25,7 +25,6 @@ PIECE_ROWS = _ext.PIECE_ROWS
 _FLOAT, _BYTES = 2, 4
 _NORMALISATIONS = {"sum": 0, "gcn": 1}
 _VECTORS = {None: 0, "left": 1, "right": 2, "degrees": 3}
-_Array = NDArray[Any]
 #: What :func:`layer` makes.
 Layer = tuple[Any, int, tuple[Any, ...], tuple[int, int, int]]
 
@@ -51,9 +50,7 @@ def panels_of(weights: NDArray[np.int8]) -> NDArray[np.int8]:
     return np.ascontiguousarray(wide.reshape(-1, 4, wide.shape[1] // 16, 16).transpose(2, 0, 3, 1))
 
 
-def product(
-    x: NDArray[np.uint8], panels: NDArray[np.int8], k: int, n: int, params: EpilogueParams, out: _Array
-) -> None:
+def product(x: NDArray[np.uint8], panels: NDArray[np.int8], k: int, n: int, params: EpilogueParams, out: Array) -> None:
     """Codes ``(m, row_bytes(k))`` times weights, through the epilogue into `out`: float32 ``(m, n)`` or codes ``(m, row_bytes(n))``.
 
     Examples
@@ -84,7 +81,7 @@ def sparse_product(
     lines: NDArray[np.int32],
     n: int,
     params: EpilogueParams,
-    out: _Array,
+    out: Array,
 ) -> None:
     """Sparse codes, by the arrays of CSR, times weights, through the epilogue into `out` as in :func:`product`.
 
@@ -114,7 +111,7 @@ def sums(
     indices: NDArray[np.int32],
     n: int,
     params: EpilogueParams,
-    out: _Array,
+    out: Array,
 ) -> None:
     """Sums of rows of codes, those that each row of a CSR pattern names, through the epilogue into `out` as in :func:`product`.
 
@@ -178,7 +175,7 @@ def _kind(params: EpilogueParams) -> int:
 
 
 def _step(
-    x: _Array, dims: tuple[int, int, int], other: tuple[Any, Any, Any], params: EpilogueParams, out: _Array, work: int
+    x: Array, dims: tuple[int, int, int], other: tuple[Any, Any, Any], params: EpilogueParams, out: Array, work: int
 ) -> None:
     """A step with `other`: panels of weights, or the index arrays of neighbours."""
     kind = _kind(params)

@@ -18,6 +18,7 @@ from bitsparse.backends.params import (
     ENCODINGS,
     LAYOUTS,
     ROUNDINGS,
+    Array,
     EpilogueParams,
     Factors,
     OperandParams,
@@ -32,7 +33,6 @@ KERNELS = ("planes", "digits", "bytes")
 #: The kernels that the cost model chooses among.
 CHOICES = KERNELS
 
-Array = NDArray[Any]
 
 _INT32, _INT64, _FLOAT, _BITS = range(4)
 _NUMBERS = {"planes": _ext.PLANES, "digits": _ext.DIGITS, "bytes": _ext.BYTES}

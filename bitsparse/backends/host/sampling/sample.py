@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import sample as _ext
 from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import ENCODINGS, CodeFeatures, Sampling
-
-Array = NDArray[Any]
+from bitsparse.backends.params import ENCODINGS, Array, CodeFeatures, Sampling
 
 STRATEGIES = ("aes", "afs", "sfs", "uniform", "all")
 _NOTHING = np.empty(0, np.uint8)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from bitsparse._ext import subgraphs as _ext
 from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
+from bitsparse.backends.params import Array
 
-Array = NDArray[Any]
 Nodes = NDArray[np.int64]
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import search as _ext
 from bitsparse.backends.host.buffers import as_bytes
 from bitsparse.backends.host.settings import run_on, simd_level
-from bitsparse.backends.params import NOWHERE, PairTest
-
-Array = NDArray[Any]
+from bitsparse.backends.params import NOWHERE, Array, PairTest
 
 
 def ones_of(words: Array) -> NDArray[np.int32]:

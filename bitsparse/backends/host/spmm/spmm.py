@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse._ext import spmm as _ext
 from bitsparse.backends.host.bits import pack as _bits
 from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import ENCODINGS, PackedFeatures, Pattern
+from bitsparse.backends.params import ENCODINGS, Array, PackedFeatures, Pattern
 from bitsparse.backends.reductions import REDUCTIONS
-
-Array = NDArray[Any]
 
 _SMALL = ("int8", "uint8", "int16", "uint16", "field")
 #: enum bs_spmm_load: how features are read and what they are summed in.

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import Thresholds
+from bitsparse.backends.params import Array, Thresholds
 from bitsparse.backends.reference.bits.pack import codes_to_words, words_to_codes
 
 __all__ = ["KERNELS", "count", "sign"]
 
-Array = NDArray[Any]
 
 KERNELS = ("twice-plus", "plus-minus", "select")
 

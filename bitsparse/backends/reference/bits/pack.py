@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bitsparse import _check
-from bitsparse.backends.params import Packing, Quantisation, packed_words, tile_bitmap_shape
+from bitsparse.backends.params import Array, Packing, Quantisation, packed_words, tile_bitmap_shape
 from bitsparse.backends.reference.scalar import round_stochastic, stochastic_bits
 
-Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bitsparse.backends.params import Dropout, Pattern
+from bitsparse.backends.params import Array, Dropout, Pattern
 from bitsparse.backends.reference.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.reference.scalar import edges_kept
 from bitsparse.backends.reference.spmm.spmm import spmm
-
-Array = NDArray[Any]
 
 
 def attention(

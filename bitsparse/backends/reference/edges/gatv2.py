@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from bitsparse.backends.params import SEGMENT, Pattern
+from bitsparse.backends.params import SEGMENT, Array, Pattern
 from bitsparse.backends.reference.edges.sddmm import sddmm
 from bitsparse.backends.reference.scalar import lane_sum
-
-Array = NDArray[Any]
 
 
 def gatv2_scores(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from bitsparse.backends.params import SEGMENT, Pattern
+from bitsparse.backends.params import SEGMENT, Array, Pattern
 from bitsparse.backends.reference.scalar import into, lane_sum
 
-Array = NDArray[Any]
 _f32 = np.float32
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._records import as_dict
-from bitsparse.backends.params import EpilogueParams, Factors
+from bitsparse.backends.params import Array, EpilogueParams, Factors
 from bitsparse.backends.reference.bits.pack import (
     codes_to_values,
     codes_to_words,
@@ -17,8 +17,6 @@ from bitsparse.backends.reference.bits.pack import (
     words_to_codes,
 )
 from bitsparse.backends.reference.scalar import activate, into
-
-Array = NDArray[Any]
 
 
 def matmul(

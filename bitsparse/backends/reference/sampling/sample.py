@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._records import as_dict
-from bitsparse.backends.params import CodeFeatures, Sampling
+from bitsparse.backends.params import Array, CodeFeatures, Sampling
 from bitsparse.backends.reference.bits.pack import codes_to_values, words_to_codes
 from bitsparse.backends.reference.scalar import philox4x32_10
-
-Array = NDArray[Any]
 
 STRATEGIES = ("aes", "afs", "sfs", "uniform", "all")
 _EVERY_EDGE = Sampling()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse.backends.params import Array
 from bitsparse.backends.reference.scalar import philox4x32_10
 
-Array = NDArray[Any]
 Nodes = NDArray[np.int64]
 #: What a draw is for: the upper bits of the last word of its counter.
 _NEIGHBOURS, _WALKS, _NUMBERS = 2, 3, 4

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import FARTHEST, NOWHERE, PairTest
-
-Array = NDArray[Any]
+from bitsparse.backends.params import FARTHEST, NOWHERE, Array, PairTest
 
 
 def ones_of(words: Array) -> NDArray[np.int32]:

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import SEGMENT, PackedFeatures, Pattern
+from bitsparse.backends.params import SEGMENT, Array, PackedFeatures, Pattern
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.backends.reference.bits import pack as _bits
 from bitsparse.backends.reference.scalar import into
-
-Array = NDArray[Any]
 
 
 def longest_row(indptr: Array, nnz: int) -> int:
