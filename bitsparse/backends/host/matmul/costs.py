@@ -10,54 +10,26 @@ from bitsparse.backends.host.settings import simd_level
 #: Bits that an operand of the kernel of bytes has at most.
 BYTE = 8
 
-#: Nanoseconds on one thread of an EPYC Zen 5, random data, of each kernel at each SIMD level: the factors of :func:`terms`.
+#: What a kernel does, as :func:`terms` counts it.
+TERMS = ("call", "mac", "sum", "a", "a_bit", "b", "b_bit")
+
+#: Nanoseconds of each of these on one thread of an EPYC Zen 5, random data, by SIMD level and kernel.
 #: ``benchmarks/fit/run.py host`` finds them.
-RATES: dict[str, dict[str, dict[str, float]]] = {
-    "scalar": {
-        "planes": {"call": 10900.0, "mac": 0.011, "sum": 1.1, "b_bit": 0.0209},
-        "digits": {"mac": 0.282, "sum": 2.19, "a": 0.15, "a_bit": 0.394, "b": 0.732, "b_bit": 0.316},
-        "bytes": {"mac": 0.118, "sum": 1.23, "a_bit": 0.875, "b_bit": 0.776},
-    },
-    "avx2": {
-        "planes": {"call": 11400.0, "mac": 0.00161, "sum": 0.251, "b_bit": 0.00661},
-        "digits": {
-            "call": 7640.0,
-            "mac": 0.0109,
-            "sum": 0.761,
-            "a": 0.291,
-            "a_bit": 0.0569,
-            "b": 0.63,
-            "b_bit": 0.0413,
-        },
-        "bytes": {"call": 8660.0, "mac": 0.00504, "sum": 0.428, "a_bit": 0.0232, "b": 0.0343, "b_bit": 0.0306},
-    },
-    "avxvnni": {
-        "planes": {"call": 11500.0, "mac": 0.0016, "sum": 0.251, "b_bit": 0.00784},
-        "digits": {
-            "call": 8580.0,
-            "mac": 0.0107,
-            "sum": 0.695,
-            "a": 0.334,
-            "a_bit": 0.0509,
-            "b": 0.613,
-            "b_bit": 0.0524,
-        },
-        "bytes": {"call": 9970.0, "mac": 0.00422, "sum": 0.256, "a_bit": 0.0181, "b": 0.0507, "b_bit": 0.0204},
-    },
-    "avx512": {
-        "planes": {"call": 11700.0, "mac": 0.000404, "sum": 0.0939, "b_bit": 0.00537},
-        "digits": {
-            "call": 11000.0,
-            "mac": 0.00605,
-            "sum": 0.501,
-            "a": 0.0134,
-            "a_bit": 0.0279,
-            "b": 0.311,
-            "b_bit": 0.022,
-        },
-        "bytes": {"call": 11300.0, "mac": 0.00199, "sum": 0.197, "a_bit": 0.00494, "b": 0.0349, "b_bit": 0.00697},
-    },
+_MEASURED = {
+    ("scalar", "planes"): (10900.0, 0.011, 1.1, 0.0, 0.0, 0.0, 0.0209),
+    ("scalar", "digits"): (0.0, 0.282, 2.19, 0.15, 0.394, 0.732, 0.316),
+    ("scalar", "bytes"): (0.0, 0.118, 1.23, 0.0, 0.875, 0.0, 0.776),
+    ("avx2", "planes"): (11400.0, 0.00161, 0.251, 0.0, 0.0, 0.0, 0.00661),
+    ("avx2", "digits"): (7640.0, 0.0109, 0.761, 0.291, 0.0569, 0.63, 0.0413),
+    ("avx2", "bytes"): (8660.0, 0.00504, 0.428, 0.0, 0.0232, 0.0343, 0.0306),
+    ("avxvnni", "planes"): (11500.0, 0.0016, 0.251, 0.0, 0.0, 0.0, 0.00784),
+    ("avxvnni", "digits"): (8580.0, 0.0107, 0.695, 0.334, 0.0509, 0.613, 0.0524),
+    ("avxvnni", "bytes"): (9970.0, 0.00422, 0.256, 0.0, 0.0181, 0.0507, 0.0204),
+    ("avx512", "planes"): (11700.0, 0.000404, 0.0939, 0.0, 0.0, 0.0, 0.00537),
+    ("avx512", "digits"): (11000.0, 0.00605, 0.501, 0.0134, 0.0279, 0.311, 0.022),
+    ("avx512", "bytes"): (11300.0, 0.00199, 0.197, 0.0, 0.00494, 0.0349, 0.00697),
 }
+RATES = {which: dict(zip(TERMS, rates, strict=True)) for which, rates in _MEASURED.items()}
 
 
 def terms(
@@ -112,9 +84,9 @@ def cost(
     """
     if kernel == "bytes" and max(a_bits, b_bits) > BYTE:
         return math.inf
-    rates = RATES[simd_level() if level is None else level][kernel]
+    rates = RATES[simd_level() if level is None else level, kernel]
     amounts = terms(kernel, m, n, k, a_bits, b_bits, share_nonzero)
-    return sum(rates.get(name, 0.0) * amount for name, amount in amounts.items())
+    return sum(rates[name] * amount for name, amount in amounts.items())
 
 
 @functools.cache

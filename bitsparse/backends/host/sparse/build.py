@@ -63,13 +63,13 @@ def pack_coo(
     return words.reshape(outer_length, planes, width)
 
 
-def _wide(*arrays: NDArray[Any]) -> bool:
-    """Whether index arrays, which share one dtype, are int64."""
-    dtypes = {array.dtype for array in arrays}
+def _pattern(indptr: Index, indices: Index) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool]:
+    """The bytes of index arrays, which must share one dtype, and whether that is int64."""
+    dtypes = {indptr.dtype, indices.dtype}
     if dtypes not in ({np.dtype(np.int32)}, {np.dtype(np.int64)}):
         names = ", ".join(sorted(str(dtype) for dtype in dtypes))
         raise ValueError(f"index arrays must all be int32 or all int64, got {names}; convert them with astype")
-    return arrays[0].dtype == np.int64
+    return as_bytes(indptr), as_bytes(indices), indptr.dtype == np.int64
 
 
 def _of(array: NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
@@ -98,7 +98,7 @@ def validate_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> str:
     ValueError
         indptr does not start at 0, falls, overflows or has another length; an index is negative or too large.
     """
-    code, _ = _ext.check_csr(as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, run_on())
+    code, _ = _ext.check_csr(*_pattern(indptr, indices), *shape, run_on())
     return {_ext.OK: "canonical", _ext.DUPLICATE: "duplicates", _ext.UNSORTED: "unsorted"}[code]
 
 
@@ -112,9 +112,7 @@ def transpose_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> tupl
     >>> transpose_csr(np.array([0, 2, 2]), np.array([0, 2]), (2, 3))
     (array([0, 1, 1, 2]), array([0, 0]), array([0, 1]))
     """
-    starts, rows, order, _, same = _ext.transpose(
-        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, get_num_threads()
-    )
+    starts, rows, order, _, same = _ext.transpose(*_pattern(indptr, indices), *shape, get_num_threads())
     assert order is not None
     return (indptr, indices, order) if same else (starts, rows, order)
 
@@ -132,9 +130,7 @@ def transpose_entries(
     (array([0, 1, 1, 2]), array([0, 0]), array([5, 6]))
     """
     data, item = items_of(values)
-    starts, rows, order, moved, same = _ext.transpose(
-        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, get_num_threads(), data, item
-    )
+    starts, rows, order, moved, same = _ext.transpose(*_pattern(indptr, indices), *shape, get_num_threads(), data, item)
     turned = None
     if values is not None and order is not None:
         turned = gather(values, order)
@@ -156,9 +152,7 @@ def tile_starts(indptr: Index, indices: Index, shape: tuple[int, int], window: i
     shift = width.bit_length() - 1
     if width < 1 or width != 1 << shift:
         raise ValueError(f"tile_starts: width is {width}, but a power of two is needed")
-    return _ext.tile_starts(
-        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, window, shift, SPREAD, run_on()
-    )
+    return _ext.tile_starts(*_pattern(indptr, indices), *shape, window, shift, SPREAD, run_on())
 
 
 def translate(
@@ -173,12 +167,12 @@ def translate(
     cols_indptr, cols, edge_col : ndarray
         As :class:`bitsparse.TCTiledCSR` defines them.
     """
-    return _ext.translate(as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, window, SPREAD, run_on())
+    return _ext.translate(*_pattern(indptr, indices), *shape, window, SPREAD, run_on())
 
 
 def frdc(indptr: Index, indices: Index, shape: tuple[int, int]) -> tuple[Index, Index, NDArray[np.uint16]]:
     """4 x 4 bit blocks (BitGNN section 3.2) of a canonical CSR pattern: ``(indptr, indices, tiles)``."""
-    return _ext.frdc(as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, SPREAD, run_on())
+    return _ext.frdc(*_pattern(indptr, indices), *shape, SPREAD, run_on())
 
 
 def frdc_to_csr(
@@ -192,17 +186,14 @@ def frdc_to_csr(
         The arrays are not what :func:`frdc` makes of any pattern of this shape.
     """
     _of(tiles, np.uint16, "tiles")
-    return _ext.unfrdc(
-        as_bytes(indptr), as_bytes(indices), as_bytes(tiles), _wide(indptr, indices), *shape, get_num_threads()
-    )
+    starts, columns, wide = _pattern(indptr, indices)
+    return _ext.unfrdc(starts, columns, as_bytes(tiles), wide, *shape, get_num_threads())
 
 
 def csr_to_words(indptr: Index, indices: Index, shape: tuple[int, int]) -> NDArray[np.uint32]:
     """Words ``(m, 1, W)`` of a 1-bit BitTensor in planes, packed along the columns, from a canonical CSR pattern."""
     width = packed_words(shape[1], 1, "planes")
-    words = _ext.csr_to_words(
-        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, width, get_num_threads()
-    )
+    words = _ext.csr_to_words(*_pattern(indptr, indices), *shape, width, get_num_threads())
     return words[:, None, :]
 
 

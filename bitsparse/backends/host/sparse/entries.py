@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,15 @@ def _threads(work: int | None) -> int:
     return run_on(work)[1]
 
 
-def _values(made: NDArray[np.uint8] | None, like: Values, count: int) -> Values:
-    """Bytes as values of the same kind, for so many entries."""
-    return None if made is None or like is None else made.view(like.dtype).reshape(count, *like.shape[1:])
+def _picked(
+    pick: Callable[..., Any], indptr: Index, indices: Index, values: Values, *which: Any
+) -> tuple[Index, Index, Values]:
+    """What a compiled function picks of the entries, the bytes of values as values of the same kind."""
+    data, item = items_of(values)
+    starts, columns, made = pick(*pattern_bytes(indptr, indices), *which, data, item, _threads(indices.size))
+    if values is None or made is None:
+        return starts, columns, None
+    return starts, columns, made.view(values.dtype).reshape(columns.size, *values.shape[1:])
 
 
 def gather(values: NDArray[Any], order: Index) -> NDArray[Any]:
@@ -48,11 +55,7 @@ def keep(indptr: Index, indices: Index, values: Values, mask: NDArray[np.bool_])
     >>> keep(np.array([0, 2, 3]), np.array([0, 4, 1]), None, np.array([False, True, True]))[:2]
     (array([0, 1, 2]), array([4, 1]))
     """
-    data, item = items_of(values)
-    starts, columns, made = _ext.keep(
-        *pattern_bytes(indptr, indices), as_bytes(mask), data, item, _threads(indices.size)
-    )
-    return starts, columns, _values(made, values, columns.size)
+    return _picked(_ext.keep, indptr, indices, values, as_bytes(mask))
 
 
 def take_rows(indptr: Index, indices: Index, values: Values, rows: NDArray[np.int64]) -> tuple[Index, Index, Values]:
@@ -63,11 +66,7 @@ def take_rows(indptr: Index, indices: Index, values: Values, rows: NDArray[np.in
     >>> take_rows(np.array([0, 1, 3]), np.array([4, 0, 2]), None, np.array([1, 0]))[:2]
     (array([0, 2, 3]), array([0, 2, 4]))
     """
-    data, item = items_of(values)
-    starts, columns, made = _ext.take_rows(
-        *pattern_bytes(indptr, indices), as_bytes(rows), data, item, _threads(indices.size)
-    )
-    return starts, columns, _values(made, values, columns.size)
+    return _picked(_ext.take_rows, indptr, indices, values, as_bytes(rows))
 
 
 def take_columns(indptr: Index, indices: Index, values: Values, start: int, stop: int) -> tuple[Index, Index, Values]:
@@ -78,11 +77,7 @@ def take_columns(indptr: Index, indices: Index, values: Values, start: int, stop
     >>> take_columns(np.array([0, 1, 3]), np.array([4, 0, 2]), None, 1, 5)[:2]
     (array([0, 1, 2]), array([3, 1]))
     """
-    data, item = items_of(values)
-    starts, columns, made = _ext.take_columns(
-        *pattern_bytes(indptr, indices), start, stop, data, item, _threads(indices.size)
-    )
-    return starts, columns, _values(made, values, columns.size)
+    return _picked(_ext.take_columns, indptr, indices, values, start, stop)
 
 
 def find(indptr: Index, indices: Index, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -131,9 +126,7 @@ def merge(
     dtype, wide = left[2].dtype, left[0].dtype.itemsize == 8
     one, two = ([as_bytes(part) for part in parts] for parts in (left, right))
     code, threads = dtype_code(dtype), _threads(left[1].size + right[1].size)
-    starts, columns, made, zeros = _ext.merge(
-        one[0], one[1], one[2], two[0], two[1], two[2], wide, cols, code, dtype.itemsize, subtract, threads
-    )
+    starts, columns, made, zeros = _ext.merge(*one, *two, wide, cols, code, dtype.itemsize, subtract, threads)
     return starts, columns, made.view(dtype), zeros
 
 
@@ -150,7 +143,7 @@ def product(
     (array([0, 2]), array([0, 2]))
     """
     one, two = ([as_bytes(part) for part in parts] for parts in (left, right))
-    return _ext.product(one[0], one[1], two[0], two[1], left[0].dtype.itemsize == 8, cols, _threads(work))
+    return _ext.product(*one, *two, left[0].dtype.itemsize == 8, cols, _threads(work))
 
 
 def row_sums(indptr: Index, values: NDArray[Any]) -> NDArray[Any]:
@@ -162,12 +155,5 @@ def row_sums(indptr: Index, values: NDArray[Any]) -> NDArray[Any]:
     array([4, 3])
     """
     dtype = values.dtype if values.dtype.kind == "f" else np.dtype(np.uint64 if values.dtype.kind == "u" else np.int64)
-    made = _ext.row_sums(
-        as_bytes(indptr),
-        indptr.dtype.itemsize == 8,
-        as_bytes(values),
-        dtype_code(values.dtype),
-        values.itemsize,
-        _threads(values.size),
-    )
-    return made.view(dtype)
+    rows, items = (as_bytes(indptr), indptr.dtype.itemsize == 8), (as_bytes(values), dtype_code(values.dtype))
+    return _ext.row_sums(*rows, *items, values.itemsize, _threads(values.size)).view(dtype)
