@@ -54,9 +54,11 @@ def words_of(codes: np.ndarray, bits: int, encoding: str) -> Any:
 def code_sum(pattern: Any, shape: tuple[int, int], index: Any = np.int32, **given: Any) -> Any:
     from bitsparse.backends.cuda.csr.schedule import Schedule
     from bitsparse.backends.cuda.spmm.codes import CodeSum
+    from bitsparse.backends.params import CodeSumKind
 
     indptr, indices = (cp().asarray(part.astype(index)) for part in pattern)
-    return CodeSum(Schedule(indptr, indices, shape, int(indices.size)), **given)
+    how = {name: given.pop(name) for name in ("chain", "tuning") if name in given}
+    return CodeSum(Schedule(indptr, indices, shape, int(indices.size)), CodeSumKind(**given), **how)
 
 
 def poisoned(made: Any) -> Any:

@@ -60,6 +60,7 @@ def weighted_heads(name: str) -> Prepared:
     from bitsparse.backends.cuda.csr.schedule import Schedule
     from bitsparse.backends.cuda.csr.sums import Tuning
     from bitsparse.backends.cuda.spmm.codes import CodeSum
+    from bitsparse.backends.params import CodeSumKind
 
     cupy = jit.require_cupy("suite sampled")
     case, columns = f"codes-spmm-int8-heads-{name}-H{HEADS}x{HEAD_COLUMNS}", HEADS * HEAD_COLUMNS
@@ -88,16 +89,10 @@ def weighted_heads(name: str) -> Prepared:
         if not far <= TOLERANCE["fp32"]:
             raise AssertionError(f"{case}: sums of codes and {what} ones differ by {far:.2e}")
     timed = [Timed(call, case) for call in calls] + [Timed(partial(whole, x, out=float_out), "float32")]
-    kind: dict[str, Any] = {
-        "width": HEAD_COLUMNS,
-        "heads": HEADS,
-        "bits": 8,
-        "encoding": "signed",
-        "weights": "float32",
-    }
+    kind = CodeSumKind(8, "signed", HEAD_COLUMNS, HEADS, weights="float32", per_head=True)
     walk = Schedule(matrix.indptr, matrix.indices, matrix.shape, matrix.nnz)
     for words, lanes in CUTS:
-        product = CodeSum(walk, tuning=Tuning(words, lanes), per_head=True, **kind)
+        product = CodeSum(walk, kind, tuning=Tuning(words, lanes))
         timed.append(
             Timed(
                 partial(product, codes.words, weights, None, cupy.empty(product.shape, np.float32)), f"{words}x{lanes}"

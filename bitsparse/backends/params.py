@@ -295,6 +295,29 @@ class PackedFeatures(NamedTuple):
     offset: Any = None
 
 
+class CodeSumKind(NamedTuple):
+    """What is summed over the edges of a pattern on a GPU: integers of `bits` bits side by side, `width` to each of the heads of a node.
+
+    Attributes
+    ----------
+    mean : bool
+        float32, the quotients of sums and lengths of rows; 0 for an empty one.
+    weights : {"none", "int32", "float32", "nodes"}
+        What calls bring as values of the edges, or with "nodes" as uint8 factors of the gathered rows. Sums of integers must fit int32 with
+        them, as without; with float32 ones sums are float32.
+    per_head : bool
+        These are (nnz, heads), a value for each head.
+    """
+
+    bits: int
+    encoding: str
+    width: int
+    heads: int = 1
+    mean: bool = False
+    weights: str = "none"
+    per_head: bool = False
+
+
 class Dropout(NamedTuple):
     """Which weights of edges are set to 0: each with probability `rate`; the others are divided by ``1 - rate``.
 

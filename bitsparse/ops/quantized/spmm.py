@@ -10,7 +10,7 @@ import numpy as np
 from bitsparse import _check, _records, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.sparse_base import SparseArray
-from bitsparse.backends.params import Array
+from bitsparse.backends.params import Array, CodeSumKind
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot
@@ -34,15 +34,7 @@ _PLAIN = Epilogue()
 _VALUE_BITS, _VALUE_STREAM = 8, 1 << 31
 
 
-class NodeSumKey(NamedTuple):
-    """What tells apart the sums with multiples of nodes that a pattern keeps."""
-
-    bits: int
-    columns: int
-    mean: bool
-
-
-#: Sums of codes whose rows have multiples.
+#: Sums of codes whose rows have multiples, by their kind.
 NODE_SUMS: Slot[Any] = Slot("sums with multiples", most=8)
 
 
@@ -220,14 +212,9 @@ def _by_nodes(
     function: str, operand: CSROperand, codes: BitTensor, multiples: Array, shape: tuple[int, int], reduce: str
 ) -> Array:
     """On a GPU, with the multiple of a node gathered along with its row."""
-    mean = reduce == "mean"
-
-    def make() -> Any:
-        sums = backends.family(operand.device, "spmm.codes").CodeSum
-        kind = {"width": shape[1], "bits": codes.bits, "encoding": "signed", "mean": mean, "weights": "nodes"}
-        return sums(operand.schedule, **kind)
-
-    product = operand.kept(NODE_SUMS, make, NodeSumKey(codes.bits, shape[1], mean))
+    kind = CodeSumKind(codes.bits, "signed", shape[1], mean=reduce == "mean", weights="nodes")
+    sums = backends.family(operand.device, "spmm.codes").CodeSum
+    product = operand.kept(NODE_SUMS, lambda: sums(operand.schedule, kind), kind)
     finish = SumFinish.kept(function, _PLAIN, operand, shape, reduce)
     with operand.schedule.order:
         room = operand.schedule.workspace("sums", shape, product.dtype)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
 from bitsparse import _check, backends
-from bitsparse.backends.params import Array, EpilogueParams, PackedFeatures, packed_words
+from bitsparse.backends.params import Array, CodeSumKind, EpilogueParams, packed_words
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
 from bitsparse.interop.kept import Slot
@@ -24,20 +24,7 @@ ONE_KERNEL_BYTES, FEW_EDGES, WIDE = 1 << 30, 8, 64
 _NOT_PACKED = "what is gathered packed has 1, 2, 4, 8 or 16 bits and no scale or offset, unless they follow the sums"
 
 
-class CodesKey(NamedTuple):
-    """What tells apart the products of packed integers that a pattern keeps."""
-
-    bits: int
-    encoding: str
-    width: int
-    heads: int
-    mean: bool
-    weights: str
-    per_head: bool
-    finish: int
-
-
-#: Products of packed integers, each with the finish that is part of it.
+#: Products of packed integers by their kind and what finishes them, each with the finish that is part of it.
 CODE_SUMS: Slot[tuple[Any, SumFinish | None]] = Slot("code sums")
 #: Values of the edges as these kernels take them, by their dtype, with the arrays that they were made of.
 CODE_VALUES: Slot[tuple[Any, EdgeWeights]] = Slot("values of codes")
@@ -60,21 +47,21 @@ class CodeProducts:
 
     def __init__(self, function: str, reduce: str, forced: str | None, epilogue: bool) -> None:
         self._function, self._reduce, self._forced, self._epilogue = function, reduce, forced, epilogue
-        self._told: dict[CodesKey, str] = {}
+        self._told: dict[tuple[CodeSumKind, int], str] = {}
 
     def explain(self) -> list[str]:
         """Which kernels have been prepared here, and how they sum."""
         return list(self._told.values())
 
-    def _tell(self, key: CodesKey, product: Any, finish: SumFinish | None) -> None:
+    def _tell(self, kind: CodeSumKind, product: Any, finish: SumFinish | None) -> None:
         how = "bspmm_count, vertical counters"
-        if key.bits > 1:
-            sums = "float32 sums" if key.weights == "float32" else "integer sums"
+        if kind.bits > 1:
+            sums = "float32 sums" if kind.weights == "float32" else "integer sums"
             how = f"spmm_codes, {sums} of words gathered as they are, {product.tuning.lanes} lanes a row"
         behind = ", the epilogue in a kernel of its own" if self._epilogue else ""
         if finish is not None:
             behind = f", {'the epilogue' if self._epilogue else 'scale and offset'} in the same kernel"
-        self._told[key] = f"{key.bits} {key.encoding} bits: kernel codes ({how}){behind}"
+        self._told[kind, id(finish)] = f"{kind.bits} {kind.encoding} bits: kernel codes ({how}){behind}"
 
     def refusal(self, sums: Sums) -> str | None:
         """Why packed features have to be unpacked, if they have to."""
@@ -136,52 +123,23 @@ class CodeProducts:
     def _prepared(self, sums: Sums, finish: SumFinish | None) -> Any:
         operand, weights, packed, mean = sums.operand, sums.weights, sums.x.packed, self._reduce == "mean"
         assert packed is not None
-        kind = "float32" if sums.acc == np.float32 else "none" if weights is None else "int32"
+        brought = "float32" if sums.acc == np.float32 else "none" if weights is None else "int32"
         per_head = weights is not None and weights.ndim == 2
-        key = CodesKey(packed.bits, packed.encoding, packed.width, sums.heads, mean, kind, per_head, id(finish))
+        kind = CodeSumKind(packed.bits, packed.encoding, packed.width, sums.heads, mean, brought, per_head)
+        key = kind, id(finish)
         kept = CODE_SUMS.get(operand.prepared, key)
         if kept is None or kept[1] is not finish:
             operand.ready.wait()
-            make = self._counter if packed.bits == 1 else self._gatherer
-            kept = CODE_SUMS.keep(operand.prepared, (make(sums, packed, kind, finish), finish), key)
+            made = _counter(operand, kind) if kind.bits == 1 else _gatherer(sums, kind, finish)
+            kept = CODE_SUMS.keep(operand.prepared, (made, finish), key)
             operand.ready.renew()
         if key not in self._told:
-            self._tell(key, kept[0], finish)
+            self._tell(kind, kept[0], finish)
         return kept[0]
 
     def chains(self, operand: CSROperand, finish: SumFinish) -> tuple[Any, ...]:
         """The chains of an epilogue that are part of kernels."""
         return tuple(product.chain for product, mine in CODE_SUMS.all(operand.prepared) if mine is finish)
-
-    def _gatherer(self, sums: Sums, packed: PackedFeatures, kind: str, finish: SumFinish | None) -> Any:
-        """Sums of words gathered as they are."""
-        operand, chain = sums.operand, None
-        if finish is not None:
-            largest = float(max(1, operand.longest_row) * sums.x.largest())
-            chain = finish.device_chain(largest if sums.weights is None else 2.0**31)
-        return backends.family(operand.device, "spmm.codes").CodeSum(
-            operand.schedule,
-            width=packed.width,
-            bits=packed.bits,
-            encoding=packed.encoding,
-            heads=sums.heads,
-            mean=self._reduce == "mean",
-            weights=kind,
-            per_head=sums.weights is not None and sums.weights.ndim == 2,
-            chain=chain,
-        )
-
-    def _counter(self, sums: Sums, packed: PackedFeatures, kind: str, finish: SumFinish | None) -> Any:
-        """Sums by vertical counters."""
-        operand, mean = sums.operand, self._reduce == "mean"
-        return backends.family(operand.device, "binary.bspmm").BinarySum(
-            operand.schedule,
-            features=sums.heads * packed.width,
-            bipolar=packed.encoding == "bipolar",
-            output="float32" if mean else "int32",
-            params=EpilogueParams() if mean else None,
-            mean=mean,
-        )
 
     @staticmethod
     def _words(operand: CSROperand, x: Features) -> Array:
@@ -206,6 +164,23 @@ class CodeProducts:
         if weights is None or weights is operand.values:
             return operand.kept_with_factors(CODE_VALUES, made, dtype.name).now()
         return made().now()
+
+
+def _gatherer(sums: Sums, kind: CodeSumKind, finish: SumFinish | None) -> Any:
+    """Sums of words gathered as they are."""
+    operand, chain = sums.operand, None
+    if finish is not None:
+        largest = float(max(1, operand.longest_row) * sums.x.largest())
+        chain = finish.device_chain(largest if sums.weights is None else 2.0**31)
+    return backends.family(operand.device, "spmm.codes").CodeSum(operand.schedule, kind, chain=chain)
+
+
+def _counter(operand: CSROperand, kind: CodeSumKind) -> Any:
+    """Sums by vertical counters."""
+    output, params = ("float32", EpilogueParams()) if kind.mean else ("int32", None)
+    how: dict[str, Any] = {"features": kind.heads * kind.width, "bipolar": kind.encoding == "bipolar"}
+    how |= {"output": output, "params": params, "mean": kind.mean}
+    return backends.family(operand.device, "binary.bspmm").BinarySum(operand.schedule, **how)
 
 
 def _in_one(sums: Sums, finish: SumFinish) -> bool:

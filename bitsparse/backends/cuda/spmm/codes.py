@@ -15,7 +15,7 @@ from bitsparse.backends.cuda.csr.sums import StreamedSum, Tuning
 from bitsparse.backends.cuda.csr.units import edges_of_a_warp, limits_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.finish.floats import Behind, Finish, finish_constants
-from bitsparse.backends.params import OperandParams, packed_words
+from bitsparse.backends.params import CodeSumKind, OperandParams, packed_words
 from bitsparse.errors import KernelError
 
 #: Widths of integers that there are kernels for.
@@ -97,18 +97,8 @@ class CodeSum(StreamedSum):
         Of the pattern.
     indices : cupy.ndarray or None
         As `indptr` of the schedule; None if edge e belongs to row e of the features.
-    width, bits : int
-        Integers of a head of a node, and bits of each.
-    encoding : {"unsigned", "signed"}
-    heads : int
-        Whose words lie side by side, those of each padded to 16 bytes.
-    mean : bool
-        float32, the quotients of sums and lengths of rows; 0 for an empty one.
-    weights : {"none", "int32", "float32", "nodes"}
-        What calls bring as values of the edges, or with "nodes" as uint8 factors of the gathered rows. Sums of integers must fit int32 with
-        them, as without; with float32 ones sums are float32.
-    per_head : bool
-        These are (nnz, heads), a value for each head.
+    kind : CodeSumKind
+        The words of heads lie side by side, those of each padded to 16 bytes.
     chain : DeviceEpilogue, optional
         What becomes of the sums or means of one head: float32, or codes packed along the features. Not used by anybody else.
     tuning : Tuning, optional
@@ -120,17 +110,12 @@ class CodeSum(StreamedSum):
     def __init__(
         self,
         schedule: Schedule,
+        kind: CodeSumKind,
         *,
-        width: int,
-        bits: int,
-        encoding: str,
-        heads: int = 1,
-        mean: bool = False,
-        weights: str = "none",
-        per_head: bool = False,
         chain: DeviceEpilogue | None = None,
         tuning: Tuning | None = None,
     ) -> None:
+        bits, encoding, width, heads, mean, weights, per_head = kind
         if bits not in BITS:
             raise KernelError(
                 f"spmm: integers of {bits} bits are not gathered as they are; repack them to one of {BITS}"
