@@ -53,7 +53,7 @@ def test_candidates(kernel: str, jaccard: bool, queries: int, n: int, length: in
         asked, rows = packed(bits_of(queries, queries, length, density)), packed(bits_of(n, n, length, density))
         ones = host.ones_of(rows)
         ones[::3] = -1 if masked else ones[::3]
-        search = backend.prepare(cp().asarray(rows), cp().asarray(ones), queries, k, jaccard, kernel)
+        search = backend.Search(cp().asarray(rows), cp().asarray(ones), queries, k, jaccard, kernel)
         want = host.nearest(asked, rows, ones, k, jaccard)
         for _ in range(2):  # what a search leaves behind does not matter to the next
             keys, found = search.run(cp().asarray(asked))

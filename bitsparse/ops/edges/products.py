@@ -32,15 +32,6 @@ class EdgeKey(NamedTuple):
     precision: str
 
 
-class CodesKey(NamedTuple):
-    """What makes two calls alike: the operation, what both ends are, and the shapes of their scales and offsets."""
-
-    op: str
-    x: tuple[Any, ...]
-    y: tuple[Any, ...]
-    affine: tuple[Any, ...]
-
-
 #: Products of arrays that a pattern keeps; calls with packed integers, and products of them.
 EDGE_PRODUCTS: Slot[Callable[..., Any]] = Slot("products per edge")
 CODE_CALLS: Slot[KeptCall] = Slot("calls of codes")
@@ -201,9 +192,10 @@ def learn_codes(A: Any, x: Any, y: Any, op: str) -> None:
     CODE_CALLS.keep(store, edge_call(operand, pair.product(operand, True), (x.words, y.words), shape, dtype), key)
 
 
-def _key(x: BitTensor, y: BitTensor, op: str) -> CodesKey:
+def _key(x: BitTensor, y: BitTensor, op: str) -> tuple[Any, ...]:
+    """What makes two calls alike: the operation, what both ends are, and the shapes of their scales and offsets."""
     parts = (None if part is None else part.shape for one in (x, y) for part in (one.scale, one.offset))
-    return CodesKey(op, kind_of(x), kind_of(y), tuple(parts))
+    return op, kind_of(x), kind_of(y), tuple(parts)
 
 
 def _end(backend: Any, x: BitTensor, words: Any, encoding: str | None = None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -33,23 +33,8 @@ def _takes_short(rows: int, columns: int) -> bool:
     return columns <= SHORT_COLUMNS // 2 or (columns <= SHORT_COLUMNS and rows * columns * 4 <= SHORT_BYTES)
 
 
-class SumsKey(NamedTuple):
-    """What tells apart the sampled sums that a pattern keeps."""
-
-    width: int
-    strategy: str
-    rescale: bool
-
-
-class SumKey(NamedTuple):
-    """What tells apart the kernels of one kind of sums: a dtype or what codes are, columns, and the alignment of the arrays."""
-
-    kind: Any
-    columns: int
-    alignment: int
-
-
-#: The kernels of sampled sums over a pattern; one for each kind of features, with the weights that it reads.
+#: The kernels of sampled sums over a pattern, by width, strategy and whether they are rescaled; of these one for each dtype or kind of
+#: codes, number of columns and alignment of the arrays, with the weights that it reads.
 DRAWN_SUMS: Slot[tuple[Any, Store]] = Slot("sampled sums", most=8)
 _KERNELS: Slot[tuple[Any, EdgeWeights | None]] = Slot("kernels", most=8)
 
@@ -63,8 +48,7 @@ class DrawnSums:
     def __init__(self, operand: CSROperand, sampling: Sampling, rescale: bool) -> None:
         self.operand, self._sampling, self._rescale = operand, sampling, rescale
         self.drawing = drawing_of(operand, sampling)
-        key = SumsKey(sampling.width, sampling.strategy, rescale)
-        self._kernels = operand.kept_with_factors(DRAWN_SUMS, dict, key)
+        self._kernels = operand.kept_with_factors(DRAWN_SUMS, dict, (sampling.width, sampling.strategy, rescale))
 
     def explain(self) -> list[str]:
         """What a call does."""
@@ -78,7 +62,7 @@ class DrawnSums:
 
     def _at(self, kind: Any, acc: np.dtype[Any], columns: int, alignment: int) -> Any:
         """For features of a dtype, or codes of a kind."""
-        operand, key = self.operand, SumKey(kind, columns, alignment)
+        operand, key = self.operand, (kind, columns, alignment)
         kept = _KERNELS.get(self._kernels, key)
         if kept is None:
             operand.ready.wait()

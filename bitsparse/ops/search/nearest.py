@@ -56,20 +56,11 @@ class NearestPlan:
             most, n = backend.MOST_ROWS, database.words.shape[0]
             jaccard = self.metric == "jaccard"
             #: First row and prepared search of each part of the database.
-            self._parts = [
-                (
-                    start,
-                    backend.prepare(
-                        database.words[start : start + most],
-                        ones[start : start + most],
-                        queries,
-                        self.k,
-                        jaccard,
-                        forced,
-                    ),
-                )
-                for start in range(0, max(1, n), most)
-            ]
+            self._parts: list[tuple[int, Any]] = []
+            for start in range(0, max(1, n), most):
+                part = slice(start, start + most)
+                search = backend.Search(database.words[part], ones[part], queries, self.k, jaccard, forced)
+                self._parts.append((start, search))
             self._distances = backend.distances
         self.kernel = str(self._parts[0][1].kernel)
 

@@ -130,15 +130,10 @@ class _Search:
             for first in range(begin, max(begin + 1, self.right.words.shape[0]), most_rows):
                 # Rows of a later part all come behind those of the left side.
                 triangle = self.triangle and first == begin
-                found = self.backend.pairs(
-                    self.left.words[start : start + step],
-                    self.left_ones[start : start + step],
-                    self.right.words[first : first + most_rows],
-                    self.right_ones[first : first + most_rows],
-                    self.test,
-                    triangle,
-                    None if self.limit is None else self.limit - total,
-                )
+                left, right = slice(start, start + step), slice(first, first + most_rows)
+                sides = self.left.words[left], self.left_ones[left], self.right.words[right], self.right_ones[right]
+                room = None if self.limit is None else self.limit - total
+                found = self.backend.pairs(*sides, self.test, triangle, room)
                 if found is None:
                     raise ValueError(
                         f"{self.function}: more than limit={self.limit} pairs pass; choose a stricter threshold, a higher limit, or "

@@ -38,15 +38,6 @@ class Behind(NamedTuple):
     operand: OperandParams
 
 
-class FinishKey(NamedTuple):
-    """What tells apart the finishes that a pattern keeps."""
-
-    epilogue: Epilogue
-    shape: tuple[int, ...]
-    reduce: str
-    scaled: bool
-
-
 #: Finishes of a pattern, each with the arrays of the operand that it belongs to.
 FINISHES: Slot[tuple[tuple[Any, ...], SumFinish]] = Slot("finishes", most=8)
 #: What the scale and offset of a BitTensor contribute, by their places; both are held beside it, so that no other array has these.
@@ -99,7 +90,7 @@ class SumFinish:
                 f"{function}: the result has shape {shape}, but an epilogue takes rows and columns; reshape x to (N, columns)"
             )
         # A graph that is its own transpose is summed with factors of rows on the way there, and without them on the way back.
-        key = FinishKey(epilogue, shape, reduce, operand.row_scale is not None)
+        key = epilogue, shape, reduce, operand.row_scale is not None
         return operand.kept_with_factors(FINISHES, lambda: cls(function, epilogue, operand, shape, reduce), key)
 
     def takes_out(self, scales: Scales | None, weights: Array | None) -> bool:

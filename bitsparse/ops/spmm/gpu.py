@@ -50,14 +50,8 @@ class ProductKey(NamedTuple):
     forced: str | None = None
 
 
-class WindowsKey(NamedTuple):
-    """Which windows of rows: their height and, for matrix units, the columns that are multiplied at once."""
-
-    height: int
-    columns: int = 0
-
-
-#: Kinds of product that a pattern keeps; what windows of rows share, by their height; the windows of both kernels.
+#: Kinds of product that a pattern keeps; what windows of rows share, by their height; windows of eight rows, and for matrix units, by their
+#: height and the columns that are multiplied at once.
 PRODUCTS: Slot[tuple[Any, GpuProducts]] = Slot("products", most=16)
 SHARED_COLUMNS: Slot[Any] = Slot("shared columns")
 WINDOWS: Slot[Any] = Slot("windows")
@@ -309,9 +303,7 @@ def run_windows(
 def windows_of(operand: CSROperand) -> Any:
     """Windows of eight rows of the pattern, made once."""
     family = backends.family(operand.device, "spmm.windows")
-    return WINDOWS.of(
-        operand.prepared, lambda: family.Windows(operand.indptr, operand.indices, operand.shape), WindowsKey(8)
-    )
+    return WINDOWS.of(operand.prepared, lambda: family.Windows(operand.indptr, operand.indices, operand.shape))
 
 
 def tiles_of(operand: CSROperand, height: int, dtype: Any) -> Any:
@@ -319,18 +311,15 @@ def tiles_of(operand: CSROperand, height: int, dtype: Any) -> Any:
     choice, family = (backends.family(operand.device, name) for name in ("spmm.choice", "spmm.tiles"))
     group, translation = choice.group_of(dtype), TRANSLATIONS.get(operand.prepared, height)
     pattern = (operand.indptr, operand.indices, operand.shape, operand.nnz)
-    return TILES.of(
-        operand.prepared,
-        lambda: family.Tiles(*pattern, height=height, k=group, translation=translation),
-        WindowsKey(height, group),
-    )
+
+    def make() -> Any:
+        return family.Tiles(*pattern, height=height, k=group, translation=translation)
+
+    return TILES.of(operand.prepared, make, (height, group))
 
 
 def shared_columns(operand: CSROperand, height: int) -> Any:
     """What windows of so many rows share, counted once for a pattern."""
-    choice = backends.family(operand.device, "spmm.choice")
-    return SHARED_COLUMNS.of(
-        operand.prepared,
-        lambda: choice.shared_columns(operand.indptr, operand.indices, operand.shape, height),
-        WindowsKey(height),
-    )
+    count = backends.family(operand.device, "spmm.choice").shared_columns
+    pattern = operand.indptr, operand.indices, operand.shape
+    return SHARED_COLUMNS.of(operand.prepared, lambda: count(*pattern, height), height)

@@ -52,6 +52,11 @@ def distances(keys: Any, rows: Any, metric: str, length: int, out: Any = None) -
 class Search:
     """Searches of one database for the nearest rows to up to so many queries; ``run(queries)`` enqueues one.
 
+    Parameters
+    ----------
+    ones : cupy.ndarray
+        As :func:`ones_of` gives them, negative for rows that are not to be found.
+
     Attributes
     ----------
     kernel : str
@@ -134,13 +139,6 @@ class Search:
         where = "stay in shared memory" if self._scan.resident else "come with every tile"
         tiles = f"tiles of {TILE_QUERIES} queries, which {where}, by {self._scan.kind.columns} rows"
         return (f"kernel: {self.kernel}, {how}; {tiles}, the database in {g.parts} parts",)
-
-
-def prepare(database: Any, ones: Any, queries: int, k: int, jaccard: bool, kernel: str | None) -> Search:
-    """Searches of one database (N, W) for the ``k`` nearest rows to as many queries. ``ones`` as :func:`ones_of` gives them, negative for
-    rows that are not to be found.
-    """
-    return Search(database, ones, queries, k, jaccard, kernel)
 
 
 def parts_of(q_tiles: int, n_tiles: int, slots: int) -> tuple[int, int]:

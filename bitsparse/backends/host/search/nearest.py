@@ -107,7 +107,7 @@ class Search:
 
     kernel, nbytes = "popcount", 0
 
-    def __init__(self, database: Array, ones: Array, k: int, jaccard: bool) -> None:
+    def __init__(self, database: Array, ones: Array, queries: int, k: int, jaccard: bool, kernel: str | None) -> None:
         self._arguments = database, ones, k, jaccard
         self.nbytes = ones.nbytes
 
@@ -123,8 +123,3 @@ class Search:
         """Lines that a plan's explanation adds."""
         how = {"avx512": "AVX-512 VPOPCNTDQ", "avx2": "AVX2 table lookups", "scalar": "64-bit steps"}[simd_level()]
         return (f"kernel: popcount, by {how}; up to 512 queries at a time against tiles of 128 rows",)
-
-
-def prepare(database: Array, ones: Array, queries: int, k: int, jaccard: bool, kernel: str | None) -> Search:
-    """Searches of one database for the ``k`` nearest rows to as many queries; see :func:`nearest`."""
-    return Search(database, ones, k, jaccard)

@@ -126,7 +126,9 @@ def merge(
     dtype, wide = left[2].dtype, left[0].dtype.itemsize == 8
     one, two = ([as_bytes(part) for part in parts] for parts in (left, right))
     code, threads = dtype_code(dtype), _threads(left[1].size + right[1].size)
-    starts, columns, made, zeros = _ext.merge(*one, *two, wide, cols, code, dtype.itemsize, subtract, threads)
+    starts, columns, made, zeros = _ext.merge(
+        one[0], one[1], one[2], two[0], two[1], two[2], wide, cols, code, dtype.itemsize, subtract, threads
+    )
     return starts, columns, made.view(dtype), zeros
 
 
@@ -143,7 +145,7 @@ def product(
     (array([0, 2]), array([0, 2]))
     """
     one, two = ([as_bytes(part) for part in parts] for parts in (left, right))
-    return _ext.product(*one, *two, left[0].dtype.itemsize == 8, cols, _threads(work))
+    return _ext.product(one[0], one[1], two[0], two[1], left[0].dtype.itemsize == 8, cols, _threads(work))
 
 
 def row_sums(indptr: Index, values: NDArray[Any]) -> NDArray[Any]:
