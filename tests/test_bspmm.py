@@ -16,7 +16,7 @@ import bitsparse as bs
 from bitsparse.backends import host as host_backend
 from bitsparse.backends.host import settings
 from bitsparse.backends.host.binary import bspmm as compiled
-from bitsparse.backends.params import Thresholds
+from bitsparse.backends.params import METHODS, Thresholds
 from bitsparse.backends.reference.binary import bspmm as oracle
 from bitsparse.backends.reference.bits.pack import codes_to_words
 
@@ -83,7 +83,7 @@ def test_kernels_agree_with_the_reference(d: int, level: str, index: Any, host: 
     rows = len(LENGTHS)
     for bipolar in (True, False):
         want = oracle.count(indptr, indices, words, d, bipolar=bipolar)
-        for kernel in compiled.KERNELS:
+        for kernel in METHODS:
             got = compiled.count(indptr, indices, words, d, bipolar=bipolar, kernel=kernel)
             assert got.dtype == np.int32
             assert np.array_equal(got, want)
@@ -92,7 +92,7 @@ def test_kernels_agree_with_the_reference(d: int, level: str, index: Any, host: 
         )
         per_feature = Thresholds(rng.integers(-701, 702, (1, d)), rng.random((1, d)) < 0.5, None, 700)
         one = Thresholds(np.full((1, 1), 3), np.full((1, 1), d % 2 == 1), None, 700)
-        for limits, kernel in itertools.product((several, per_feature, one), compiled.KERNELS):
+        for limits, kernel in itertools.product((several, per_feature, one), METHODS):
             got = compiled.sign(indptr, indices, words, d, limits, bipolar=bipolar, kernel=kernel)
             assert np.array_equal(got, oracle.sign(indptr, indices, words, d, limits, bipolar=bipolar))
 
@@ -101,7 +101,7 @@ def test_the_three_ways_are_three_computations_in_the_reference() -> None:
     rng = np.random.default_rng(1)
     indptr, indices = pattern(rng, [0, 5, 9], 12)
     words = features(rng, 12, 20)
-    results = [oracle.count(indptr, indices, words, 20, bipolar=True, kernel=k) for k in oracle.KERNELS]
+    results = [oracle.count(indptr, indices, words, 20, bipolar=True, kernel=k) for k in METHODS]
     assert all(np.array_equal(results[0], result) for result in results[1:])
 
 
@@ -215,7 +215,7 @@ def test_unsigned_bits_are_summed_as_zero_and_one() -> None:
     A, values = graph(rng), rng.integers(0, 2, (30, 50))
     x = bs.pack_bits(values)
     want = A.toarray().astype(np.int32) @ values
-    for kernel in (None, *compiled.KERNELS):
+    for kernel in (None, *METHODS):
         assert np.array_equal(bs.bspmm(A, x, kernel=kernel), want)
     at_two = bs.Epilogue(bias=np.float32(-2), binarize=True)
     assert np.array_equal(bs.bspmm(A, x, "BBB", epilogue=at_two).toarray() == 1, want >= 2)
@@ -281,7 +281,7 @@ def test_thresholds_are_the_sign_of_the_float_chain(chosen: dict[str, Any], mean
     assert np.array_equal(got, want)
 
 
-@pytest.mark.parametrize("kernel", compiled.KERNELS)
+@pytest.mark.parametrize("kernel", METHODS)
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_negative_scales_turn_the_comparison_round(sign: float, kernel: str) -> None:
     rng = np.random.default_rng(5)

@@ -18,6 +18,9 @@ ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}
 LAYOUTS = {"planes": 0, "rows": 1}
 ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
 ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "tanh": 3}
+#: Ways to count 0/1 times -1/+1, and to sample the edges of a row (the last one takes all), in the order of their numbers.
+METHODS = ("twice-plus", "plus-minus", "select")
+STRATEGIES = ("aes", "afs", "sfs", "uniform", "all")
 #: Dtypes, in the order of the numbers by which it knows them.
 DTYPES = (
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -114,6 +117,14 @@ class Factors(TypedDict):
     a_encoding: str
     b_encoding: str
     acc_dtype: DTypeLike  # int32 or int64: a type that holds every element of the product
+
+
+def check_indices(*arrays: Array) -> None:
+    """ValueError unless index arrays share one dtype, int32 or int64."""
+    dtypes = {array.dtype for array in arrays}
+    if dtypes not in ({np.dtype(np.int32)}, {np.dtype(np.int64)}):
+        names = ", ".join(sorted(str(dtype) for dtype in dtypes))
+        raise ValueError(f"index arrays must all be int32 or all int64, got {names}; convert them with astype")
 
 
 def tile_bitmap_shape(outer: int, length: int) -> tuple[int, int]:
@@ -264,6 +275,10 @@ class Sampling(NamedTuple):
     strategy: str = "all"
     seed: int = 0
     stream: int = 0
+
+
+#: The sampling that leaves nothing out.
+EVERY_EDGE = Sampling()
 
 
 class CodeFeatures(NamedTuple):

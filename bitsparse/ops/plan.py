@@ -238,10 +238,7 @@ def edge_call(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     in_place: bool = False,
-    family: interop.Family = interop.CUPY,
 ) -> KeptCall:
-    """A call over one pattern with arrays like these, on a GPU aligned to 16 bytes, and a result of this shape and dtype."""
-    kinds, ready = [(array.shape, array.dtype) for array in arrays], None if operand.device == "cpu" else operand.ready
-    return KeptCall(
-        run, kinds, (shape, dtype), operand.device, family=family, ready=ready, alignment=16, in_place=in_place
-    )
+    """A call over one pattern on a GPU with arrays like these, aligned to 16 bytes, and a result of this shape and dtype."""
+    kinds, device = [(array.shape, array.dtype) for array in arrays], operand.device
+    return KeptCall(run, kinds, (shape, dtype), device, ready=operand.ready, alignment=16, in_place=in_place)

@@ -11,7 +11,7 @@ from bitsparse import _check, interop
 from bitsparse._check import shown
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of
-from bitsparse.backends.params import Array
+from bitsparse.backends.params import METHODS, Array
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary import letters
@@ -20,8 +20,6 @@ from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, as_features, matrix
 from bitsparse.ops.operands.places import same_place
 
-#: How 0/1 times -1/+1 is counted.
-METHODS = ("twice-plus", "plus-minus", "select")
 #: Dtypes of full-precision features.
 FLOATS = ("float16", "bfloat16", "float32")
 

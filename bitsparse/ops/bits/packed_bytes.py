@@ -46,13 +46,18 @@ def with_bytes_reversed(words: Array) -> Array:
     return words
 
 
+def check_rows(function: str, name: str, x: Any) -> None:
+    """Refuse codes that are not the rows of a matrix."""
+    if x.ndim != 2:
+        raise ShapeError(
+            f"{function}: {name} has shape {tuple(x.shape)}, but codes are rows of a matrix; pass {name}[None]"
+        )
+
+
 def bytes_of(function: str, name: str, x: Any) -> tuple[Array, interop.Family]:
     """Rows of uint8; of int8, as sentence-transformers makes them, those 128 higher."""
     array, family = interop.as_array(x, function, name)
-    if array.ndim != 2:
-        raise ShapeError(
-            f"{function}: {name} has shape {tuple(array.shape)}, but codes are rows of a matrix; pass {name}[None]"
-        )
+    check_rows(function, name, array)
     if array.dtype == np.int8:
         return interop.contiguous(array).view(np.uint8) ^ np.uint8(128), family
     if array.dtype != np.uint8:

@@ -17,9 +17,10 @@ from bitsparse.ops.operands.both_ways import (
     of_shape,
     one_place,
     operands_of,
+    taken_in,
     wanted,
 )
-from bitsparse.ops.operands.dense import Features, compute_dtype
+from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr
 
@@ -102,10 +103,8 @@ def attention_vjp(
         drop = checked_dropout(function, dropout, seed, ways.operand.device)
         if state is None:
             _fits(function, ways.operand.shape, parts)
-            native = parts["x"].dtype == parts["gradient"].dtype
             compute = computed_in(*(part.dtype for part in parts.values()))
-            native = native and compute_dtype(parts["x"].dtype) == compute
-            dtypes = (parts["x"].dtype if native else compute, compute, compute)
+            dtypes = (taken_in(compute, parts["x"], parts["gradient"]), compute, compute)
             operands = (converted(parts[name].data, dtype) for name, dtype in zip(_NAMES, dtypes, strict=True))
             how = {"negative_slope": negative_slope, "dropout": dropout, "seed": seed}
             state = attention(ways.forward, *operands, **how, return_state=True)[1]
@@ -155,8 +154,7 @@ def _over_transpose(
     slope = _check.number(function, "negative_slope", negative_slope)
     compute = computed_in(*(part.dtype for part in (*parts.values(), *kept.values())))
     dense = (parts["x"], parts["gradient"], kept["result"], kept["above"])
-    dtype = dense[0].dtype if {part.dtype for part in dense} == {dense[0].dtype} else compute
-    dtype = dtype if compute_dtype(dtype) == compute else compute
+    dtype = taken_in(compute, *dense)
     heads = inner[0] if len(inner) == 2 else 1
     x, gradient, result, above = (converted(part.data, dtype).reshape(part.shape[0], part.columns) for part in dense)
     source, target, lse, share = (

@@ -23,9 +23,10 @@ from bitsparse.ops.operands.both_ways import (
     one_place,
     operands_of,
     returned,
+    taken_in,
     wanted,
 )
-from bitsparse.ops.operands.dense import Features, compute_dtype
+from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.spmm.spmm import spmm
@@ -148,8 +149,7 @@ def _in_passes(
     of_shape(function, "result", result, parts["x"].shape, "x")
     of_shape(function, "lse", lse, parts["x"].shape[:1], "the logarithm of a sum for each node")
     dense = (parts["x"], parts["gradient"], result)
-    native = {part.dtype for part in dense} == {dense[0].dtype} and compute_dtype(dense[0].dtype) == compute
-    dtype = dense[0].dtype if native else compute
+    dtype = taken_in(compute, *dense)
     x, gradient, outcome = (converted(part.data, dtype) for part in dense)
     space: Any = interop.namespace(x)
     if not ways.operand.nnz or 0 in x.shape:

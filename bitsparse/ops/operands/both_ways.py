@@ -15,7 +15,7 @@ from bitsparse.backends.params import Array
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import converted
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import Features, plain_features
+from bitsparse.ops.operands.dense import Features, compute_dtype, plain_features
 from bitsparse.ops.operands.places import same_place
 from bitsparse.ops.operands.sparse import as_csr
 
@@ -117,6 +117,12 @@ def computed_in(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
     dtype('float64')
     """
     return np.dtype(np.float64) if np.dtype(np.float64) in dtypes else np.dtype(np.float32)
+
+
+def taken_in(compute: np.dtype[Any], *parts: Features) -> np.dtype[Any]:
+    """What kernels take features in: the dtype that all have if it is computed in that of gradients, else this."""
+    own = parts[0].dtype
+    return own if compute_dtype(own) == compute and all(part.dtype == own for part in parts) else compute
 
 
 def wanted(function: str, wrt: Any, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import Array
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.bits.pack import pack_bits
-from bitsparse.ops.bits.packed_bytes import bytes_of, with_bytes_reversed, words_of_bytes
+from bitsparse.ops.bits.packed_bytes import bytes_of, check_rows, with_bytes_reversed, words_of_bytes
 
 METRICS = ("hamming", "jaccard", "dot")
 #: Bits of a row; counts and keys of more would not fit their integers.
@@ -59,10 +59,7 @@ def as_codes(function: str, name: str, x: Any) -> Codes:
                     f"{function}: {name} has dtype {array.dtype}, but codes are a BitTensor, bool, or uint8 of packed bytes; pass "
                     f"pack_bits({name} > 0, 1), or pack_bits({name}, encoding='bipolar') for the signs of floats"
                 )
-            if array.ndim != 2:
-                raise ShapeError(
-                    f"{function}: {name} has shape {tuple(array.shape)}, but codes are rows of a matrix; pass {name}[None]"
-                )
+            check_rows(function, name, array)
             return as_codes(function, name, pack_bits(x, 1))
     if codes.length > MOST_BITS:
         raise ShapeError(

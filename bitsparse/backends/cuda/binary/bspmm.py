@@ -28,10 +28,8 @@ from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import COUNTS, TILES
 from bitsparse.backends.cuda.csr.schedule import Cut, Schedule, Workspaces
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
-from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
+from bitsparse.backends.params import METHODS, EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
-
-KERNELS = ("twice-plus", "plus-minus", "select")
 
 _OUTPUTS = {"int32": 0, "bits": 1, "float32": 2}
 _CHAIN = 2
@@ -139,9 +137,9 @@ class BinarySum:
         self._slot = 0
         self._chain: DeviceEpilogue | None = None
         chained = output == "float32" or (words and thresholds is None)
-        if kernel not in KERNELS:
-            raise KernelError(f"bspmm: there is no kernel {kernel!r}; choose among {', '.join(KERNELS)}")
-        if kernel != KERNELS[0] and isinstance(schedule, TileSchedule):
+        if kernel not in METHODS:
+            raise KernelError(f"bspmm: there is no kernel {kernel!r}; choose among {', '.join(METHODS)}")
+        if kernel != METHODS[0] and isinstance(schedule, TileSchedule):
             raise KernelError(f"bspmm: kernel {kernel!r} takes edges, not tiles; give it the CSR pattern")
         if mean and not chained:
             raise KernelError("bspmm: a mean is a float; give its thresholds for the sums, or ask for float32")
@@ -166,10 +164,10 @@ class BinarySum:
         raw.rows, raw.width, raw.features = self.shape[0], self._width, self.features
         if isinstance(self.schedule, TileSchedule):
             name, defines, grid = self._over_tiles(self.schedule, output)
-        elif kernel == KERNELS[0]:
+        elif kernel == METHODS[0]:
             name, defines, grid = self._over_edges(self.schedule, output)
         else:
-            name, defines = "bspmm_methods", {"BS_OUT": output, "BS_METHOD": KERNELS.index(kernel)}
+            name, defines = "bspmm_methods", {"BS_OUT": output, "BS_METHOD": METHODS.index(kernel)}
             grid = (-(-self.shape[0] * _WARP // THREADS), self._width, 1)
             jit.filled(raw.streams, indptr=self.schedule.indptr, indices=self.schedule.indices)
             defines |= self.schedule.defines

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import interop, jit
-from bitsparse.backends.cuda.chips import H200, RowRates, chip_here
+from bitsparse.backends.cuda.chips import H200, chip_here
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.bounds import PAIRED
 from bitsparse.backends.cuda.csr.schedule import Schedule
@@ -262,7 +262,7 @@ def windows_can(op: str, dtype: Any, columns: int, heads: int, shape: tuple[int,
     return op == "dot" and heads == 1 and np.dtype(dtype) == np.float32 and fits
 
 
-def windows_pay(nnz: int, entries: int, rates: RowRates = H200.rows) -> bool:
+def windows_pay(nnz: int, entries: int) -> bool:
     """Whether windows are expected to be quicker for a pattern whose windows of eight rows have so many columns together.
 
     Examples
@@ -270,7 +270,7 @@ def windows_pay(nnz: int, entries: int, rates: RowRates = H200.rows) -> bool:
     >>> windows_pay(24_574_995, 5_280_977), windows_pay(1_638_396, 1_630_000)
     (True, False)
     """
-    return nnz >= rates.dots_share * max(1, entries)
+    return nnz >= H200.rows.dots_share * max(1, entries)
 
 
 class EdgeSoftmax:

@@ -19,7 +19,6 @@ _THREADS, _DOT_THREADS = 256, 128
 _INT32 = "int32"  # a vector is four words, whatever they hold
 
 
-CodeSide = jit.struct("edges/codes.cuh", "CodeSide")
 CodeParams = jit.struct("edges/ends.cuh", "EdgesParams", optional=True)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from bitsparse import jit
+from bitsparse.backends.cuda.csr.vectors import element_type
 from bitsparse.backends.cuda.edges.sddmm import EdgeCalls
 from bitsparse.backends.cuda.spmm.choice import Estimate
 from bitsparse.backends.cuda.spmm.tiles_build import Windows
 
-#: By name: numbers in ``spmm/tiles.cuh``, bytes.
-_TYPES, _BYTES = {"float32": 0, "float16": 1, "bfloat16": 2}, {"float32": 4, "float16": 2, "bfloat16": 2}
+#: Bytes of elements, by name.
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _SOURCE = "edges/sddmm_tiles.cu"
 _LANES = 4
 #: Vectors of a column that a lane gathers at a time, of one column for float32 and of two for 16-bit floats.
@@ -37,7 +38,7 @@ def constants(dtype: str, height: int, vectors: int, precision: str = "tf32") ->
     >>> found["BS_M"], found["BS_STEPS"], found["BS_BLOCKS"], "BS_FULL" in found
     (2, 4, 4, True)
     """
-    kind = _TYPES[dtype]
+    kind = element_type(dtype)
     steps = min(_STEPS[kind], -(-vectors // _LANES))
     found = {"BS_TYPE": kind, "BS_M": height // 16, "BS_STEPS": steps} | TUNED
     found["BS_SPLIT"] = int(precision == "3xtf32" and kind == 0)
@@ -132,7 +133,7 @@ class DotTiles(EdgeCalls):
 
 def _variants() -> list[jit.Variant]:
     """Every kind of floats in windows of 16 and 32 rows, 128 columns; 16 and 20 columns of float32 and twice as many of 16 bits."""
-    found = [constants(dtype, height, 32 if dtype == "float32" else 16) for dtype in _TYPES for height in (16, 32)]
+    found = [constants(dtype, height, 32 if dtype == "float32" else 16) for dtype in _BYTES for height in (16, 32)]
     found += [constants("float32", height, 32, "3xtf32") for height in (16, 32)]
     found += [constants(dtype, 16, vectors) for dtype in ("float32", "float16") for vectors in (4, 5)]
     return jit.variants_of(_SOURCE, "sddmm_tiles", found)

@@ -34,16 +34,16 @@ EpilogueStruct = jit.struct("finish/chain.cuh", "EpilogueParams")
 SumsParams = jit.struct("finish/sums.cu", "SumsParams")
 
 
-class _Upload:
+class Upload:
     """Float32 arrays gathered into one buffer, each from a multiple of 256 bytes on."""
 
     def __init__(self) -> None:
         self._parts: list[NDArray[np.float32]] = []
-        self._places: list[tuple[Any, str, int]] = []
+        self._places: list[tuple[Any, str | int, int]] = []
         self._used = 0
 
-    def add(self, struct: Any, field: str, values: NDArray[np.float32]) -> None:
-        """Have the address of ``values`` stored in a field once they are uploaded."""
+    def add(self, struct: Any, field: str | int, values: NDArray[np.float32]) -> None:
+        """Have the address of ``values`` stored in a field, or in an element of an array, once they are uploaded."""
         size = -(-values.size // _WHOLE_BLOCK) * _WHOLE_BLOCK
         part = np.zeros(size, np.float32)
         part[: values.size] = values.ravel()
@@ -57,7 +57,10 @@ class _Upload:
             return None
         buffer = cupy.asarray(np.concatenate(self._parts))
         for struct, field, offset in self._places:
-            setattr(struct, field, buffer.data.ptr + offset)
+            if isinstance(field, str):
+                setattr(struct, field, buffer.data.ptr + offset)
+            else:
+                struct[field] = buffer.data.ptr + offset
         return buffer
 
 
@@ -90,7 +93,7 @@ class DeviceEpilogue:
         self.shape, self.params, self.largest = shape, params, largest
         self.out_shape, self.out_dtype = shape, np.dtype("float32" if params.out == "float" else "uint32")
         raw = self.struct = EpilogueStruct(m=m, n=n, activation=ACTIVATIONS[params.activation])
-        upload = _Upload()
+        upload = Upload()
         self._add_vector(upload, raw.row_scale[0], params.row_scale, m)
         self._add_vector(upload, raw.col_scale[0], params.col_scale, n)
         for term, given in ((raw.row_term, params.row_term), (raw.col_term, params.col_term)):
@@ -126,7 +129,7 @@ class DeviceEpilogue:
         """Whether way 2 may be put off while the next tile is multiplied (``finish/deferred.cuh``)."""
         return self.way == 2 and bool(self.struct.steps & _BOUNDED) and self.largest <= _WAITING_SUMS
 
-    def _add_vector(self, upload: _Upload, vector: Any, values: Any, length: int) -> None:
+    def _add_vector(self, upload: Upload, vector: Any, values: Any, length: int) -> None:
         """Spread a vector over its axis and, where its batches differ, over the batch."""
         if values is None:
             return
@@ -140,7 +143,7 @@ class DeviceEpilogue:
         upload.add(vector, "at", spread)
         vector.step, vector.padded, vector.batch_step = 4, 1, room if batched else 0
 
-    def _set_codes(self, upload: _Upload, p: EpilogueParams, bound: float) -> None:
+    def _set_codes(self, upload: Upload, p: EpilogueParams, bound: float) -> None:
         raw, down = self.struct, p.axis == -2
         outer, length = (self._n, self._m) if down else (self._m, self._n)
         raw.bits, raw.words = p.bits, packed_words(length, p.bits, p.layout)
@@ -186,7 +189,7 @@ class DeviceEpilogue:
             raw.unit = float(1 << p.bits)
             raw.factor, raw.ceiling = p.multiplier / raw.unit, p.qmax / raw.unit
 
-    def _add_grid(self, upload: _Upload, offset: Any, divisor: Any, inverse: Any) -> None:
+    def _add_grid(self, upload: Upload, offset: Any, divisor: Any, inverse: Any) -> None:
         """The grid as (offset, divisor, 1 / divisor, 0) for every index along which it differs."""
         raw = self.struct
         shape = np.broadcast_shapes(offset.shape, divisor.shape)

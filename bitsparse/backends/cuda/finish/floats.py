@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import jit
 from bitsparse._records import replace
+from bitsparse.backends.cuda.finish.epilogue import Upload
 from bitsparse.backends.cuda.finish.flag import Flag
 from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.params import EpilogueParams, packed_words
@@ -115,24 +116,17 @@ class Finish:
             steps |= _ACTIVATIONS[params.activation]
         #: What kernels are compiled with.
         self.defines = finish_constants(self.mode, steps)
-        width, upload = padded_columns(columns), []
-        for vector in vectors.values():
-            upload.append(np.zeros(width, np.float32))
-            upload[-1][: np.size(vector) if np.ndim(vector) else columns] = vector
-        if params.row_scale is not None:
-            own = np.asarray(params.row_scale, np.float32)
-            upload.append(np.ascontiguousarray(np.broadcast_to(own, (rows,))))
-        #: Holds the vectors that the structure points to.
-        kept: Any = cupy.asarray(np.concatenate(upload)) if upload else None
-        self._kept = (kept, row_scale)
-        for i, name in enumerate(vectors):
-            address = kept.data.ptr + 4 * width * i
+        upload = Upload()
+        for name, vector in vectors.items():
+            spread = vector if np.ndim(vector) else np.full(columns, vector, np.float32)
             if name == "col_scale":
-                raw.col_scale[0] = address
+                upload.add(raw.col_scale, 0, spread)
             else:
-                setattr(raw, name, address)
+                upload.add(raw, name, spread)
         if params.row_scale is not None:
-            raw.row_scale[0] = kept.data.ptr + 4 * width * len(vectors)
+            upload.add(raw.row_scale, 0, np.broadcast_to(np.asarray(params.row_scale, np.float32), (rows,)))
+        #: Holds the vectors that the structure points to.
+        self._kept = (upload.finish(cupy), row_scale)
         if row_scale is not None:
             raw.row_scale[1] = row_scale.data.ptr
         words = packed_words(columns, 1, "planes")

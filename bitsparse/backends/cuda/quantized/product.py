@@ -163,8 +163,7 @@ class QuantizedProduct:
             k_parts = parts_of(m, n, k, chip.multiprocessors)
         if self.kernel != "wgmma" or -(-m // TILE) >= chip.multiprocessors:
             k_parts = 1
-        for name, value in deal(m, n, chip.multiprocessors, min(k_parts, -(-k // BLOCK))).items():
-            setattr(p, name, value)
+        jit.filled(p, **deal(m, n, chip.multiprocessors, min(k_parts, -(-k // BLOCK))))
         p.weights, p.w_words = weights.data.ptr, weights.shape[-1]
         vectors = [self._padded(vector, n) for vector in (w_scale, bias)]
         self._flag = Flag()

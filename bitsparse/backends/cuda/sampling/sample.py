@@ -16,10 +16,9 @@ from bitsparse.backends.cuda.csr.units import group_lanes
 from bitsparse.backends.cuda.csr.vectors import vector_bytes
 from bitsparse.backends.cuda.geometry import HALF, KINDS_APART
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch
-from bitsparse.backends.params import CodeFeatures, packed_words
+from bitsparse.backends.params import STRATEGIES, CodeFeatures, packed_words
 from bitsparse.errors import KernelError
 
-STRATEGIES = ("aes", "afs", "sfs", "uniform")
 #: AES-SpMM, Table 1: R = edges / W up to 2, 36, 54 and beyond, and how many parts W is cut into.
 _LIMITS, _PARTS = (2, 36, 54), (4, 8, 16, 32)
 

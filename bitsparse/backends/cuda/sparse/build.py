@@ -5,7 +5,6 @@ Every function checks what it is given, as on the host, and waits for the answer
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
@@ -161,15 +160,11 @@ def frdc_to_csr(indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -
     tiles = _of(tiles, np.uint16, "tiles")
     blocks = (-(-shape[0] // 4), -(-shape[1] // 4))
     check_length("tiles", tiles, indices.size)
-    starts, columns = checked("FRDC", indptr, indices, blocks)
-    found, counts = cupy.zeros(1, np.uint64), cupy.zeros(shape[0] + 1, np.int64)
-    params = InverseParams(starts.data.ptr, columns.data.ptr, tiles=tiles.data.ptr, found=found.data.ptr)
+    block_starts, block_columns = checked("FRDC", indptr, indices, blocks)
+    dtype = block_starts.dtype
+    found, rows = cupy.zeros(1, np.uint64), cupy.zeros(shape[0] + 1, dtype)
+    params = InverseParams(block_starts.data.ptr, block_columns.data.ptr, tiles=tiles.data.ptr, found=found.data.ptr)
     params.rows, params.cols, params.windows = *shape, blocks[0]
-    return _tiles_to_csr(cupy, params, counts, found, starts.dtype)
-
-
-def _tiles_to_csr(cupy: Any, params: ctypes.Structure, counts: Any, found: Any, dtype: Any) -> tuple[Any, Any]:
-    rows = counts.astype(dtype, copy=False)
     params.indptr = rows.data.ptr
     launch("sparse/inverse.cu", "count_tiles", dtype, _warps(params.windows), params)
     total = int(rows.sum(dtype=np.int64))

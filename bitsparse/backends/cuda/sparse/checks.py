@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import jit
+from bitsparse.backends.params import check_indices
 
 #: Threads of a block, and the entries that it takes where they are dealt out evenly.
 THREADS, CHUNK = 256, 2048
@@ -42,10 +43,7 @@ def streaming(items: int) -> int:
 
 def contiguous_indices(*arrays: Any) -> list[Any]:
     """Index arrays without gaps; ValueError unless they share one dtype."""
-    dtypes = {array.dtype for array in arrays}
-    if dtypes not in ({np.dtype(np.int32)}, {np.dtype(np.int64)}):
-        names = ", ".join(sorted(str(dtype) for dtype in dtypes))
-        raise ValueError(f"index arrays must all be int32 or all int64, got {names}; convert them with astype")
+    check_indices(*arrays)
     cupy = jit.require_cupy("build")
     return [cupy.ascontiguousarray(array) for array in arrays]
 

@@ -179,9 +179,7 @@ def tiles_precision(kind: Kind) -> str:
     return kind.precision
 
 
-def estimates(
-    kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Shared], rates: RowRates = H200.rows
-) -> list[Estimate]:
+def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Shared]) -> list[Estimate]:
     """The kernels that can compute a product, the quickest first by what was measured of a chip.
 
     Values that are new in every call are taken edge by edge where the choice is free.
@@ -190,7 +188,6 @@ def estimates(
     ----------
     shared : dict of Shared
         By the heights 8, 16 and 32 of windows.
-    rates : RowRates, optional
 
     Examples
     --------
@@ -201,7 +198,7 @@ def estimates(
     >>> estimates(Kind(np.float32, 128, precision="tf32"), *size, collab)[0][:2]
     ('tiles', 32)
     """
-    r = rates
+    r = H200.rows
     refused, weighted = refusals(kind, shape, nnz), kind.values is not None
     sharing = nnz / max(1, shared[8].entries)
     row_bytes = kind.columns * np.dtype(kind.dtype).itemsize

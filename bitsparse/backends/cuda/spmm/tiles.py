@@ -9,11 +9,10 @@ import numpy as np
 from bitsparse import interop, jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr.schedule import Workspaces
-from bitsparse.backends.cuda.csr.vectors import vector_bytes
+from bitsparse.backends.cuda.csr.vectors import element_type, vector_bytes
 from bitsparse.backends.cuda.spmm.tiles_build import Arranged, Windows
 from bitsparse.backends.params import Translation
 
-_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 _SOURCE = "spmm/tiles.cu"
 _ONES, _SCALES, _TILED, _CSR = range(4)
 _WARPS = 4
@@ -143,7 +142,7 @@ class Tiles(Windows):
         precision : "tf32" or "3xtf32"
         out : cupy.ndarray (rows, D) of the dtype of `x`, optional
         """
-        kind, arranged = _TYPES[x.dtype.name], isinstance(values, Arranged)
+        kind, arranged = element_type(x.dtype), isinstance(values, Arranged)
         heads = 1 if values is None else len(values.array) if arranged else 1 if values.ndim == 1 else values.shape[1]
         x = interop.contiguous(x)
         y = geometry.output("tiles", out, (self.shape[0], x.shape[1]), x.dtype, x.dtype.itemsize)

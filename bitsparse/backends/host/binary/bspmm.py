@@ -9,13 +9,10 @@ from bitsparse._ext import bspmm as _ext
 from bitsparse.backends.host.bits import pack as host_bits
 from bitsparse.backends.host.buffers import as_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import Array, Thresholds, packed_words
-
-__all__ = ["KERNELS", "count", "sign"]
+from bitsparse.backends.params import METHODS, Array, Thresholds, packed_words
 
 Bytes = NDArray[np.uint8]
 
-KERNELS = ("twice-plus", "plus-minus", "select")
 
 #: Bytes of int32 sums that the kernels without bit-sliced thresholds hold at a time.
 _ROOM = 1 << 22
@@ -50,7 +47,7 @@ def count(
     rows = indptr.size - 1
     out = np.empty((rows, features), np.int32)
     on = run_on(indices.size * words.shape[-1] + out.size)
-    _ext.count(on, *_pattern(indptr, indices, words), features, bipolar, KERNELS.index(kernel), as_bytes(out))
+    _ext.count(on, *_pattern(indptr, indices, words), features, bipolar, METHODS.index(kernel), as_bytes(out))
     return out
 
 

@@ -26,7 +26,7 @@ from bitsparse.backends.params import (
 )
 from bitsparse.errors import KernelError
 
-__all__ = ["CHOICES", "KERNELS", "Prepared", "candidates", "chain_of", "cost", "epilogue", "matmul", "prepare"]
+__all__ = ["CHOICES", "KERNELS", "Prepared", "chain_of", "cost", "epilogue", "matmul", "prepare"]
 
 #: The kernels that can be forced by name.
 KERNELS = ("planes", "digits", "bytes")
@@ -265,8 +265,3 @@ def epilogue(acc: Array, params: EpilogueParams) -> Array:
     found_nan = _ext.epilogue(run_on(acc.size), *sums, kind, chain_of(params, acc.shape), as_bytes(result))
     _check.no_nan_in_epilogue(params.function, bool(found_nan))
     return result
-
-
-def candidates(a_words: Array, *, n: int, b_batch: tuple[int, ...], plain: bool, **factors: Unpack[Factors]) -> Any:
-    """The kernels among which costs decide: any operands' are the same here."""
-    return CHOICES

@@ -8,11 +8,9 @@ from numpy.typing import NDArray
 from bitsparse._ext import sample as _ext
 from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import ENCODINGS, Array, CodeFeatures, Sampling
+from bitsparse.backends.params import ENCODINGS, EVERY_EDGE, STRATEGIES, Array, CodeFeatures, Sampling
 
-STRATEGIES = ("aes", "afs", "sfs", "uniform", "all")
 _NOTHING = np.empty(0, np.uint8)
-_EVERY_EDGE = Sampling()
 
 
 def _sampler(sampling: Sampling) -> tuple[int, int, int, int]:
@@ -64,7 +62,7 @@ def gather(
     indptr: Array,
     indices: Array,
     x: Array | CodeFeatures,
-    sampling: Sampling = _EVERY_EDGE,
+    sampling: Sampling = EVERY_EDGE,
     *,
     values: Array | None = None,
     col_scale: Array | None = None,

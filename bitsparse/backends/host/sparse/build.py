@@ -11,7 +11,7 @@ from bitsparse._ext import build as _ext
 from bitsparse.backends.host.buffers import as_bytes, items_of
 from bitsparse.backends.host.settings import get_num_threads, run_on
 from bitsparse.backends.host.sparse.entries import gather
-from bitsparse.backends.params import packed_words
+from bitsparse.backends.params import check_indices, packed_words
 
 #: How many columns per entry a window may span before its entries are sorted instead of marked in a panel (a power of two).
 SPREAD = int(_ext.SPREAD)
@@ -65,10 +65,7 @@ def pack_coo(
 
 def _pattern(indptr: Index, indices: Index) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool]:
     """The bytes of index arrays, which must share one dtype, and whether that is int64."""
-    dtypes = {indptr.dtype, indices.dtype}
-    if dtypes not in ({np.dtype(np.int32)}, {np.dtype(np.int64)}):
-        names = ", ".join(sorted(str(dtype) for dtype in dtypes))
-        raise ValueError(f"index arrays must all be int32 or all int64, got {names}; convert them with astype")
+    check_indices(indptr, indices)
     return as_bytes(indptr), as_bytes(indices), indptr.dtype == np.int64
 
 

@@ -10,11 +10,6 @@ from numpy.typing import NDArray
 from bitsparse.backends.params import Array, Thresholds
 from bitsparse.backends.reference.bits.pack import codes_to_words, words_to_codes
 
-__all__ = ["KERNELS", "count", "sign"]
-
-
-KERNELS = ("twice-plus", "plus-minus", "select")
-
 
 def count(
     indptr: Array, indices: Array, words: Array, features: int, *, bipolar: bool, kernel: str = "twice-plus"

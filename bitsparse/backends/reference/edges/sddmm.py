@@ -8,6 +8,7 @@ from bitsparse.backends.params import SEGMENT, Array, Pattern
 from bitsparse.backends.reference.scalar import into, lane_sum
 
 _f32 = np.float32
+_ELEMENTWISE = {"add": np.add, "mul": np.multiply, "sub": np.subtract, "div": np.divide}
 
 
 def sddmm(
@@ -34,17 +35,11 @@ def sddmm(
         raise ValueError(f"indices hold a column outside 0..{shape[1] - 1}; rebuild the sparse array")
     left, right = x[rows], y[indices]
     with np.errstate(all="ignore"):
-        if op == "add":
-            result = left + right
-        elif op == "mul":
-            result = left * right
-        elif op == "sub":
-            result = left - right
-        elif op == "div":
-            result = left / right
-        else:
+        if op == "dot":
             split = (rows.size, heads, x.shape[1] // heads if heads else 0)
             result = lane_sum(left.reshape(split) * right.reshape(split))
+        else:
+            result = _ELEMENTWISE[op](left, right)
     return into(out, result)
 
 

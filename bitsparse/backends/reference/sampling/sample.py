@@ -9,12 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._records import as_dict
-from bitsparse.backends.params import Array, CodeFeatures, Sampling
+from bitsparse.backends.params import EVERY_EDGE, Array, CodeFeatures, Sampling
 from bitsparse.backends.reference.bits.pack import codes_to_values, words_to_codes
 from bitsparse.backends.reference.scalar import philox4x32_10
-
-STRATEGIES = ("aes", "afs", "sfs", "uniform", "all")
-_EVERY_EDGE = Sampling()
 
 
 def _positions(row: int, nnz: int, width: int, strategy: str, seed: int, stream: int) -> Iterator[int]:
@@ -64,7 +61,7 @@ def gather(
     indptr: Array,
     indices: Array,
     x: Array | CodeFeatures,
-    sampling: Sampling = _EVERY_EDGE,
+    sampling: Sampling = EVERY_EDGE,
     *,
     values: Array | None = None,
     col_scale: Array | None = None,
