@@ -29,30 +29,6 @@ from bitsparse.backends.host.matmul.bytes import product as _product
 from bitsparse.backends.params import GROUP_BITS, EpilogueParams, OperandParams, words_shape
 from bitsparse.ops.finish.epilogue import Epilogue
 
-__all__ = [
-    "GROUP_BITS",
-    "LONGEST",
-    "Layer",
-    "PacketArrays",
-    "blank",
-    "finished",
-    "layer",
-    "lines_of",
-    "network",
-    "panels_of",
-    "piece_rows",
-    "product",
-    "product_in_bytes",
-    "repacking",
-    "room_in_bytes",
-    "row_bytes",
-    "row_operands",
-    "sparse_product",
-    "sums",
-    "unpack",
-    "words_shape",
-]
-
 #: Bytes of features that are taken apart at a time, on their way into the first product. Much smaller pieces wait longer for the threads
 #: of a busy CPU than their work takes.
 _PIECE_BYTES = 1 << 24
@@ -125,9 +101,9 @@ def row_operands(right: Any, constant: Any, scale: Any) -> dict[str, Any]:
 
 
 # -- codes in bytes, on a CPU ------------------------------------------------------------------------------------------------
-def finished(sums: NDArray[np.int64], params: EpilogueParams) -> NDArray[Any]:
+def finished(acc: NDArray[np.int64], params: EpilogueParams) -> NDArray[Any]:
     """What the chain of an epilogue makes of sums of integers on the CPU: float32, or words."""
-    return backends.family("cpu", "matmul.matmul").epilogue(sums, params)
+    return backends.family("cpu", "matmul.matmul").epilogue(acc, params)
 
 
 def room_in_bytes(rows: int, columns: int) -> NDArray[np.uint8]:
