@@ -26,7 +26,7 @@ from bitsparse.backends.host.matmul.bytes import (
     sums,
 )
 from bitsparse.backends.host.matmul.bytes import product as _product
-from bitsparse.backends.params import GROUP_BITS, EpilogueParams, OperandParams, words_shape
+from bitsparse.backends.params import GROUP_BITS, Array, EpilogueParams, OperandParams, words_shape
 from bitsparse.ops.finish.epilogue import Epilogue
 
 #: Bytes of features that are taken apart at a time, on their way into the first product. Much smaller pieces wait longer for the threads
@@ -101,7 +101,7 @@ def row_operands(right: Any, constant: Any, scale: Any) -> dict[str, Any]:
 
 
 # -- codes in bytes, on a CPU ------------------------------------------------------------------------------------------------
-def finished(acc: NDArray[np.int64], params: EpilogueParams) -> NDArray[Any]:
+def finished(acc: NDArray[np.int64], params: EpilogueParams) -> Array:
     """What the chain of an epilogue makes of sums of integers on the CPU: float32, or words."""
     return backends.family("cpu", "matmul.matmul").epilogue(acc, params)
 
@@ -132,7 +132,7 @@ def product_in_bytes(
     sizes: tuple[int, int],
     params: EpilogueParams,
     x: BitTensor | None,
-    out: NDArray[Any],
+    out: Array,
 ) -> None:
     """The product of codes with weights of `sizes`; of packed codes `x` if there are any, some rows of which at a time go into `codes`."""
     if x is None:

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse.backends.params import Array
+
 _f32 = np.float32
 _MASK32 = np.uint64(0xFFFFFFFF)
 
 
-def into(out: NDArray[Any] | None, result: NDArray[Any]) -> NDArray[Any]:
+def into(out: Array | None, result: Array) -> Array:
     """A result, in `out` if that is given."""
     if out is None:
         return result
@@ -111,7 +113,7 @@ def edges_kept(rows: Any, columns: Any, heads: int, seed: int, threshold: int) -
     return np.asarray(words.reshape(*row.shape[:-1], 4 * group.size)[..., :heads] >= threshold)
 
 
-def round_stochastic(v: NDArray[Any], half_words: NDArray[np.uint16]) -> NDArray[Any]:
+def round_stochastic(v: Array, half_words: NDArray[np.uint16]) -> Array:
     """``floor(v) + (u < (v - floor(v)) * 65536)`` in the dtype of ``v`` (float32 or float64).
 
     Examples
@@ -176,7 +178,7 @@ def activate(v: NDArray[np.float32], activation: str | None, negative_slope: flo
     return tanh(v) if activation == "tanh" else v
 
 
-def lane_sum(terms: NDArray[Any]) -> NDArray[Any]:
+def lane_sum(terms: Array) -> Array:
     """Sum along the last axis in 64 bytes' worth of interleaved lanes, each in order, then folded in halves."""
     ways = 64 // terms.dtype.itemsize
     steps = -(-terms.shape[-1] // ways)

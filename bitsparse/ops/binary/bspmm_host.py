@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bitsparse import backends
 from bitsparse._records import replace
-from bitsparse.backends.params import CodeFeatures, EpilogueParams, OperandParams, times, words_shape
+from bitsparse.backends.params import Array, CodeFeatures, EpilogueParams, OperandParams, times, words_shape
 from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation, sum_dtype
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue
@@ -37,7 +37,7 @@ class HostCall:
         self.counts = self.exact or (wanted.counts(x) and x.node_scale is None)
         wanted.check_sums(self.counts, self.longest if self.counts else 0)
 
-    def run(self) -> NDArray[Any]:
+    def run(self) -> Array:
         """Numbers, or packed words."""
         epilogue, extra = self.wanted.epilogue, self._extra
         if self.exact:
@@ -48,7 +48,7 @@ class HostCall:
             return np.asarray(sums.astype(dtype, copy=False) + extra.astype(dtype))
         return self._bits(extra) if epilogue is not None and epilogue.gives_bits else self._floats(extra)
 
-    def _counted(self, indptr: NDArray[Any], indices: NDArray[Any]) -> NDArray[np.int32]:
+    def _counted(self, indptr: Array, indices: Array) -> NDArray[np.int32]:
         """Counters of the rows of a pattern."""
         bipolar, kernel = self.x.encoding == "bipolar", self.wanted.method
         return backends.family("cpu", "binary.bspmm").count(
@@ -60,7 +60,7 @@ class HostCall:
         operands = OperandParams(self.csr.row_scale, self.x.feature_scale) if own else OperandParams()
         return (self.wanted.epilogue or Epilogue()).params(self.wanted.function, self.shape, operands)
 
-    def _bits(self, extra: NDArray[Any] | None) -> NDArray[np.uint32]:
+    def _bits(self, extra: Array | None) -> NDArray[np.uint32]:
         features, wanted = self.shape[1], self.wanted
         params = self._params(own=extra is None)
         limits = None
@@ -81,13 +81,13 @@ class HostCall:
             )
         return np.asarray(words)
 
-    def _floats(self, extra: NDArray[Any] | None) -> NDArray[np.float32]:
+    def _floats(self, extra: Array | None) -> NDArray[np.float32]:
         result = np.empty(self.shape, np.float32)
         for rows, part in self._chained(self._params(own=extra is None), extra):
             result[rows] = part
         return result
 
-    def _chained(self, params: EpilogueParams, extra: NDArray[Any] | None) -> Iterator[tuple[slice, NDArray[Any]]]:
+    def _chained(self, params: EpilogueParams, extra: Array | None) -> Iterator[tuple[slice, Array]]:
         """Sums of some rows at a time, through the chain: nothing of the size of the result is held besides it."""
         chain = backends.family("cpu", "matmul.matmul").epilogue
         step = max(1, _ROOM // max(4 * self.shape[1], 1))
@@ -100,7 +100,7 @@ class HostCall:
                 sums = chain(sums, first) + extra[rows].astype(np.float32)
             yield rows, chain(sums, replace(params, row_scale=_part(params.row_scale, rows)))
 
-    def _sums(self, rows: slice) -> NDArray[Any]:
+    def _sums(self, rows: slice) -> Array:
         """Int32 or float32 sums (or means) of some rows, before any scale."""
         csr, x = self.csr, self.x
         first, last = int(csr.indptr[rows.start]), int(csr.indptr[rows.stop])

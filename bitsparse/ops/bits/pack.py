@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse._records import as_dict
@@ -13,7 +12,7 @@ from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, working
 from bitsparse.arrays.packed import Encoding, Layout
-from bitsparse.backends.params import ends_shape
+from bitsparse.backends.params import Array, ends_shape
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import ArrayLike, converted
 from bitsparse.ops.finish import schemes
@@ -216,9 +215,7 @@ def on_grid(
     return assembled(BitTensor, words, array.shape, bits, axis, layout, grid.encoding, family, scale, offset)
 
 
-def ends_of(
-    function: str, array: NDArray[Any], scheme: str, granularity: str, given: Any
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def ends_of(function: str, array: Array, scheme: str, granularity: str, given: Any) -> tuple[Array, Array]:
     """Lower and upper end of the range, calibrated or as given, in the granularity's shape."""
     if given is None:
         low, high, is_finite = backends.family(interop.device_of(array), "bits.pack").calibrate(array, granularity)
@@ -248,12 +245,12 @@ def ends_of(
     return _placed(low, array), _placed(high, array)
 
 
-def _placed(end: NDArray[Any], x: Any) -> Any:
+def _placed(end: Array, x: Any) -> Any:
     """A vector of ranges where `x` lies; a single number stays on the host, where its grid is made."""
     return interop.move(end, interop.device_of(x)) if end.ndim else end
 
 
-def _range_part(function: str, name: str, value: Any, shape: tuple[int, ...], granularity: str) -> NDArray[Any]:
+def _range_part(function: str, name: str, value: Any, shape: tuple[int, ...], granularity: str) -> Array:
     array = interop.as_host(value, function, name)
     _check.numeric(function, name, array)
     array = array.astype(np.float64)

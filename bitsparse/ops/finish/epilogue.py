@@ -15,7 +15,7 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.construct import smallest_dtype
 from bitsparse.arrays.inside import assembled
 from bitsparse.arrays.packed import Encoding, Layout
-from bitsparse.backends.params import EpilogueParams, OperandParams
+from bitsparse.backends.params import Array, EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish import schemes
 from bitsparse.ops.operands import target
@@ -218,11 +218,10 @@ class Epilogue:
             fixed = replace(
                 fixed, divisor=_full_ndim(fixed.divisor, len(shape)), offset=_full_ndim(fixed.offset, len(shape))
             )
-        terms = (_scaled_term(term, fixed) for term in (operands.row_term, operands.col_term))
-        return replace(fixed, function=function).joined(OperandParams(operands.row_scale, operands.col_scale, *terms))
+        return replace(fixed, function=function).joined(self.behind(operands, "cpu"))
 
     def behind(self, operands: OperandParams, device: str) -> OperandParams:
-        """What the operands of a product on a GPU contribute to the chain, beside :meth:`params` without them."""
+        """What the operands of a product on a device contribute to the chain, beside :meth:`params` without them."""
         scales = (self._fixed.row_scale, self._fixed.col_scale)
         placed = self._fixed
         if operands.row_term is not None or operands.col_term is not None:
@@ -259,7 +258,7 @@ class Epilogue:
             return self.encoding or "bipolar"
         return "unsigned" if self._grid is None else self._grid.encoding
 
-    def wrap(self, result: NDArray[Any], shape: tuple[int, ...], family: interop.Family, function: str) -> Any:
+    def wrap(self, result: Array, shape: tuple[int, ...], family: interop.Family, function: str) -> Any:
         """What the backend stored, as the user's array or BitTensor."""
         fixed = self._fixed
         if fixed.out == "float":
@@ -301,7 +300,7 @@ def as_array_or_bits(
     return epilogue.wrap(result, shape, family, function)
 
 
-def _scaled_term(term: tuple[NDArray[Any], NDArray[Any]] | None, fixed: EpilogueParams) -> tuple[Any, Any] | None:
+def _scaled_term(term: tuple[Array, Array] | None, fixed: EpilogueParams) -> tuple[Any, Any] | None:
     """A correction term takes the Epilogue's own scales, which multiply the whole product; rounded to float32 once."""
     if term is None:
         return None

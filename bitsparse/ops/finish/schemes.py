@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check
+from bitsparse.backends.params import Array
 
 #: From this many bits on, codes are not exact in float32 and the steps are float64.
 MAX_FLOAT32_BITS = 24
@@ -18,8 +19,8 @@ _SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 class Grid(NamedTuple):
     """A quantisation grid: the steps of the formula, and what the BitTensor remembers to undo it."""
 
-    offset: NDArray[Any]
-    divisor: NDArray[Any]
+    offset: Array
+    divisor: Array
     multiplier: float
     qmin: int
     qmax: int
@@ -49,7 +50,7 @@ def checked_seed(
     return number, stream
 
 
-def grid_from_range(function: str, scheme: str, bits: int, low: NDArray[Any], high: NDArray[Any], dtype: Any) -> Grid:
+def grid_from_range(function: str, scheme: str, bits: int, low: Array, high: Array, dtype: Any) -> Grid:
     """The grid that covers ``low..high`` (``symmetric``: ``-absmax..absmax``), in steps of ``dtype``."""
     low, high = low.astype(dtype), high.astype(dtype)
     if scheme == "symmetric":
@@ -87,12 +88,12 @@ def grid_from_scale(scheme: str, bits: int, scale: NDArray[np.float32], offset: 
     return Grid(start, divisor, float(levels), 0, levels, "unsigned", scale, offset)
 
 
-def _usable(scale: NDArray[Any]) -> NDArray[Any]:
+def _usable(scale: Array) -> Array:
     """A constant range or a scale that is subnormal in float32 becomes 1."""
     return np.where(scale >= _SMALLEST_NORMAL, scale, np.ones_like(scale))
 
 
-def _finite_in_float32(function: str, extent: NDArray[Any]) -> None:
+def _finite_in_float32(function: str, extent: Array) -> None:
     with np.errstate(over="ignore"):
         extent = extent.astype(np.float32)
     if not np.isfinite(extent).all():

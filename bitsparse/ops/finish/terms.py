@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.backends.params import OperandParams
+from bitsparse.backends.params import Array, OperandParams
 
 
 class Factor(NamedTuple):
@@ -59,9 +59,9 @@ def operand_terms(
     return OperandParams(row_scale, col_scale, row_term, col_term)
 
 
-def _scaled(sums: NDArray[Any], scale: NDArray[np.float32] | None) -> NDArray[Any]:
+def _scaled(sums: Array, scale: NDArray[np.float32] | None) -> Array:
     """Sums of lines in float64, times what a code is worth."""
-    wide: NDArray[Any] = sums.astype(np.float64)
+    wide: Array = sums.astype(np.float64)
     return wide if scale is None else wide * scale.astype(np.float64)
 
 

@@ -258,7 +258,7 @@ def pad_is_zero(words: Words, bits: int, layout: str, axis_len: int) -> bool:
     return bool(_ext.pad_is_zero(as_bytes(words), math.prod(words.shape[:-1]), used, words.shape[-1]))
 
 
-def relative_error(x: NDArray[Any], y: NDArray[Any]) -> float:
+def relative_error(x: Array, y: Array) -> float:
     """Mean of ``|x - y| / (|x| + |y| + 0.0005)`` in float64 (TANGO Eq. 4); 0.0 for empty arrays.
 
     The order of summation depends on the size alone, so the result does not depend on threads.
@@ -273,7 +273,7 @@ def relative_error(x: NDArray[Any], y: NDArray[Any]) -> float:
     return total / x.size
 
 
-def content_sum(x: NDArray[Any]) -> int:
+def content_sum(x: Array) -> int:
     """A 64-bit fingerprint of the bytes of an array in C order (see ``common/content.h``), the same on every device and thread count.
 
     Two arrays that differ in one 8-byte word never share it, others with a chance of one in 2**64. It is no defence against people.

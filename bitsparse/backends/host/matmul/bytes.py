@@ -64,7 +64,7 @@ def product(x: NDArray[np.uint8], panels: NDArray[np.int8], k: int, n: int, para
     _step(x, (x.shape[0], n, k), (as_bytes(panels), None, None), params, out, x.shape[0] * n * max(1, k // 8))
 
 
-def lines_of(weights: NDArray[Any]) -> NDArray[np.int32]:
+def lines_of(weights: Array) -> NDArray[np.int32]:
     """Weights ``(k, n)`` of up to 16 bits as :func:`sparse_product` reads them: a whole number of 16 to a line, zeros behind.
 
     >>> lines_of(np.ones((5, 17), np.int8)).shape

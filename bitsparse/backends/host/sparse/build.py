@@ -11,7 +11,7 @@ from bitsparse._ext import build as _ext
 from bitsparse.backends.host.buffers import as_bytes, items_of
 from bitsparse.backends.host.settings import get_num_threads, run_on
 from bitsparse.backends.host.sparse.entries import gather
-from bitsparse.backends.params import check_indices, packed_words
+from bitsparse.backends.params import Array, check_indices, packed_words
 
 #: How many columns per entry a window may span before its entries are sorted instead of marked in a panel (a power of two).
 SPREAD = int(_ext.SPREAD)
@@ -22,7 +22,7 @@ Index = NDArray[np.int32] | NDArray[np.int64]
 def pack_coo(
     rows: NDArray[np.int64],
     cols: NDArray[np.int64],
-    values: NDArray[Any],
+    values: Array,
     shape: tuple[int, int],
     bits: int,
     *,
@@ -69,7 +69,7 @@ def _pattern(indptr: Index, indices: Index) -> tuple[NDArray[np.uint8], NDArray[
     return as_bytes(indptr), as_bytes(indices), indptr.dtype == np.int64
 
 
-def _of(array: NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
+def _of(array: Array, dtype: Any, name: str) -> Array:
     if array.dtype != dtype:
         raise ValueError(f"{name} has dtype {array.dtype}, but {np.dtype(dtype)} is needed; convert it with astype")
     return array
@@ -115,8 +115,8 @@ def transpose_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> tupl
 
 
 def transpose_entries(
-    indptr: Index, indices: Index, values: NDArray[Any] | None, shape: tuple[int, int]
-) -> tuple[Index, Index, NDArray[Any] | None]:
+    indptr: Index, indices: Index, values: Array | None, shape: tuple[int, int]
+) -> tuple[Index, Index, Array | None]:
     """The transpose ``(indptr_T, indices_T, values_T)`` of a canonical pattern and of the values of its entries, along their first axis.
 
     Where the pattern is its own transpose, the first two are the arrays that were given.
@@ -154,7 +154,7 @@ def tile_starts(indptr: Index, indices: Index, shape: tuple[int, int], window: i
 
 def translate(
     indptr: Index, indices: Index, shape: tuple[int, int], window: int, *, checked: bool = False
-) -> tuple[Index, Index, NDArray[Any]]:
+) -> tuple[Index, Index, Array]:
     """Sparse graph translation (TC-GNN section 4.1, Algorithm 1) of a canonical CSR pattern.
 
     `checked` says that the caller knows that it is one. Here that saves nothing: the pattern is looked at all the same.

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from bitsparse._ext import entries as _ext
 from bitsparse.backends.host.buffers import as_bytes, dtype_code, items_of, pattern_bytes
 from bitsparse.backends.host.settings import run_on
+from bitsparse.backends.params import Array
 
 Index = NDArray[np.int32] | NDArray[np.int64]
-Values = NDArray[Any] | None
+Values = Array | None
 
 
 def _threads(work: int | None) -> int:
@@ -31,7 +32,7 @@ def _picked(
     return starts, columns, made.view(values.dtype).reshape(columns.size, *values.shape[1:])
 
 
-def gather(values: NDArray[Any], order: Index) -> NDArray[Any]:
+def gather(values: Array, order: Index) -> Array:
     """``values[order]``, along the first axis.
 
     Examples
@@ -91,7 +92,7 @@ def find(indptr: Index, indices: Index, rows: NDArray[np.int64], cols: NDArray[n
     return _ext.find(*pattern_bytes(indptr, indices), as_bytes(rows), as_bytes(cols), _threads(8 * rows.size))
 
 
-def diagonal(indptr: Index, indices: Index, values: Values, shape: tuple[int, int], k: int) -> NDArray[Any]:
+def diagonal(indptr: Index, indices: Index, values: Values, shape: tuple[int, int], k: int) -> Array:
     """The elements ``(i, i + k)``, zero where none is stored; without values, as uint8, whether one is.
 
     Examples
@@ -110,8 +111,8 @@ def diagonal(indptr: Index, indices: Index, values: Values, shape: tuple[int, in
 
 
 def merge(
-    left: tuple[Index, Index, NDArray[Any]], right: tuple[Index, Index, NDArray[Any]], cols: int, subtract: bool
-) -> tuple[Index, Index, NDArray[Any], int]:
+    left: tuple[Index, Index, Array], right: tuple[Index, Index, Array], cols: int, subtract: bool
+) -> tuple[Index, Index, Array, int]:
     """The sum or difference ``(indptr, indices, values)`` of two canonical arrays, zeros included, and how many of these there are.
 
     Both arrays have one shape, with so many columns, one dtype of indices and one of values: float32, float64, or integers of 32 or 64
@@ -148,7 +149,7 @@ def product(
     return _ext.product(one[0], one[1], two[0], two[1], left[0].dtype.itemsize == 8, cols, _threads(work))
 
 
-def row_sums(indptr: Index, values: NDArray[Any]) -> NDArray[Any]:
+def row_sums(indptr: Index, values: Array) -> Array:
     """Sums of rows: float32 and float64 in their dtype, in eight sums side by side; booleans and integers in int64 or uint64.
 
     Examples

@@ -211,13 +211,13 @@ def pad_is_zero(words: Array, bits: int, layout: str, axis_len: int) -> bool:
     return not bool(everything[..., axis_len:].any())
 
 
-def relative_error(x: NDArray[Any], y: NDArray[Any]) -> float:
+def relative_error(x: Array, y: Array) -> float:
     """TANGO Eq. 4, summed without rounding."""
     pairs = [(float(a), float(b)) for a, b in zip(x.reshape(-1), y.reshape(-1), strict=True)]
     return fsum(abs(a - b) / (abs(a) + abs(b) + 0.0005) for a, b in pairs) / len(pairs) if pairs else 0.0
 
 
-def content_sum(x: NDArray[Any]) -> int:
+def content_sum(x: Array) -> int:
     """The sum modulo 2**64 of splitmix64's finaliser of each 8 bytes (little-endian, zeros at the end) plus (place + 1) times its step."""
     mask, data, total = (1 << 64) - 1, x.tobytes(), 0
     for place in range(-(-len(data) // 8)):

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import packed_words
+from bitsparse.backends.params import Array, packed_words
 from bitsparse.backends.reference.bits import pack as reference_bits
 
 
 def pack_coo(
     rows: NDArray[np.int64],
     cols: NDArray[np.int64],
-    values: NDArray[Any],
+    values: Array,
     shape: tuple[int, int],
     bits: int,
     *,
@@ -30,13 +30,13 @@ def pack_coo(
 
 
 # -- sparse formats: every entry as a (row, column) pair of Python integers ---------------------------------------------
-def _entries(indptr: NDArray[Any], indices: NDArray[Any]) -> list[tuple[int, int]]:
+def _entries(indptr: Array, indices: Array) -> list[tuple[int, int]]:
     starts = indptr.tolist()
     columns = indices.tolist()
     return [(row, col) for row in range(len(starts) - 1) for col in columns[starts[row] : starts[row + 1]]]
 
 
-def _pattern(entries: list[tuple[int, int]], rows: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+def _pattern(entries: list[tuple[int, int]], rows: int, dtype: Any) -> tuple[Array, Array]:
     """CSR of sorted entries."""
     indptr = np.zeros(rows + 1, dtype)
     for row, _ in entries:
@@ -44,7 +44,7 @@ def _pattern(entries: list[tuple[int, int]], rows: int, dtype: Any) -> tuple[NDA
     return indptr, np.array([col for _, col in entries], dtype)
 
 
-def validate_csr(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int]) -> str:
+def validate_csr(indptr: Array, indices: Array, shape: tuple[int, int]) -> str:
     """See the host backend."""
     starts, columns = indptr.tolist(), indices.tolist()
     if len(starts) != shape[0] + 1 or starts[0] != 0 or starts[-1] != len(columns):
@@ -59,9 +59,7 @@ def validate_csr(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, 
     return "duplicates" if any(len(set(row)) < len(row) for row in rows) else "canonical"
 
 
-def transpose_csr(
-    indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def transpose_csr(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, Array, Array]:
     """Entries sorted by column and row; see the host backend."""
     entries = _entries(indptr, indices)
     order = sorted(range(len(entries)), key=lambda at: entries[at][::-1])
@@ -70,16 +68,14 @@ def transpose_csr(
 
 
 def transpose_entries(
-    indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any] | None, shape: tuple[int, int]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    indptr: Array, indices: Array, values: Array | None, shape: tuple[int, int]
+) -> tuple[Array, Array, Array | None]:
     """The transposed pattern, and the values in its order; see the host backend."""
     starts, rows, order = transpose_csr(indptr, indices, shape)
     return starts, rows, None if values is None else values[order]
 
 
-def tile_starts(
-    indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], window: int, width: int
-) -> NDArray[Any]:
+def tile_starts(indptr: Array, indices: Array, shape: tuple[int, int], window: int, width: int) -> Array:
     """A set of tile coordinates; see the host backend."""
     tiles = {(row // window, col // width) for row, col in _entries(indptr, indices)}
     counts = [sum(at == w for at, _ in tiles) for w in range(-(-shape[0] // window))]
@@ -87,8 +83,8 @@ def tile_starts(
 
 
 def translate(
-    indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], window: int, *, checked: bool = False
-) -> tuple[NDArray[Any], ...]:
+    indptr: Array, indices: Array, shape: tuple[int, int], window: int, *, checked: bool = False
+) -> tuple[Array, ...]:
     """TC-GNN Algorithm 1, window by window: sort, deduplicate, look up."""
     cols: list[int] = []
     positions: list[int] = []
@@ -105,7 +101,7 @@ def translate(
     return np.array(cols_indptr, indptr.dtype), np.array(cols, indptr.dtype), edge_col
 
 
-def frdc(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int]) -> tuple[NDArray[Any], ...]:
+def frdc(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, ...]:
     """A dictionary from block coordinates to the bits of the block."""
     blocks: dict[tuple[int, int], int] = {}
     for row, col in _entries(indptr, indices):
@@ -117,8 +113,8 @@ def frdc(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int]) ->
 
 
 def frdc_to_csr(
-    indptr: NDArray[Any], indices: NDArray[Any], tiles: NDArray[np.uint16], shape: tuple[int, int]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+    indptr: Array, indices: Array, tiles: NDArray[np.uint16], shape: tuple[int, int]
+) -> tuple[Array, Array]:
     """Read the bits, and accept them only if their blocks are the same arrays."""
     block_shape = (-(-shape[0] // 4), -(-shape[1] // 4))
     if validate_csr(indptr, indices, block_shape) != "canonical" or len(tiles) != len(indices):
@@ -132,7 +128,7 @@ def frdc_to_csr(
     return _pattern(entries, shape[0], indptr.dtype)
 
 
-def csr_to_words(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.uint32]:
+def csr_to_words(indptr: Array, indices: Array, shape: tuple[int, int]) -> NDArray[np.uint32]:
     """Through a dense array; see the host backend."""
     dense = np.zeros(shape, np.int64)
     for row, col in _entries(indptr, indices):
@@ -140,7 +136,7 @@ def csr_to_words(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, 
     return reference_bits.pack(dense, 1, axis=-1, layout="planes", encoding="unsigned")
 
 
-def words_to_csr(words: NDArray[np.uint32], shape: tuple[int, int], dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+def words_to_csr(words: NDArray[np.uint32], shape: tuple[int, int], dtype: Any) -> tuple[Array, Array]:
     """Bit by bit; see the host backend."""
     width = packed_words(shape[1], 1, "planes")
     rows = words.reshape(shape[0], width).tolist()

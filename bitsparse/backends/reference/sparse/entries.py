@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse.backends.params import Array
+
 
 def _picked(
-    places: list[list[int]], columns: list[int], indptr: NDArray[Any], values: NDArray[Any] | None
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    places: list[list[int]], columns: list[int], indptr: Array, values: Array | None
+) -> tuple[Array, Array, Array | None]:
     """The entries at the places of each row, with their columns."""
     starts = np.cumsum([0, *map(len, places)]).astype(indptr.dtype)
     flat = np.array([place for row in places for place in row], np.int64)
     return starts, np.array(columns, indptr.dtype), None if values is None else values[flat]
 
 
-def gather(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+def gather(values: Array, order: Array) -> Array:
     """Item by item."""
     out = np.empty((order.size, *values.shape[1:]), values.dtype)
     for to, place in enumerate(order.tolist()):
@@ -27,8 +29,8 @@ def gather(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
 
 
 def keep(
-    indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any] | None, mask: NDArray[np.bool_]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    indptr: Array, indices: Array, values: Array | None, mask: NDArray[np.bool_]
+) -> tuple[Array, Array, Array | None]:
     """Row by row."""
     kept = mask.tolist()
     places = [[place for place in range(start, stop) if kept[place]] for start, stop in pairwise(indptr.tolist())]
@@ -36,16 +38,16 @@ def keep(
 
 
 def take_rows(
-    indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any] | None, rows: NDArray[np.int64]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    indptr: Array, indices: Array, values: Array | None, rows: NDArray[np.int64]
+) -> tuple[Array, Array, Array | None]:
     """Row by row."""
     places = [list(range(int(indptr[row]), int(indptr[row + 1]))) for row in rows.tolist()]
     return _picked(places, [int(indices[place]) for row in places for place in row], indptr, values)
 
 
 def take_columns(
-    indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any] | None, start: int, stop: int
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    indptr: Array, indices: Array, values: Array | None, start: int, stop: int
+) -> tuple[Array, Array, Array | None]:
     """Row by row."""
     columns = indices.tolist()
     places = [
@@ -55,9 +57,7 @@ def take_columns(
     return _picked(places, [columns[place] - start for row in places for place in row], indptr, values)
 
 
-def find(
-    indptr: NDArray[Any], indices: NDArray[Any], rows: NDArray[np.int64], cols: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def find(indptr: Array, indices: Array, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> NDArray[np.int64]:
     """By a dictionary of every entry."""
     where = {}
     for row, (first, last) in enumerate(pairwise(indptr.tolist())):
@@ -66,9 +66,7 @@ def find(
     return np.array([where.get(pair, -1) for pair in zip(rows.tolist(), cols.tolist(), strict=True)], np.int64)
 
 
-def diagonal(
-    indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any] | None, shape: tuple[int, int], k: int
-) -> NDArray[Any]:
+def diagonal(indptr: Array, indices: Array, values: Array | None, shape: tuple[int, int], k: int) -> Array:
     """One row after another."""
     row, column = max(0, -k), max(0, k)
     out = np.zeros(max(0, min(shape[0] - row, shape[1] - column)), np.uint8 if values is None else values.dtype)
@@ -80,8 +78,8 @@ def diagonal(
 
 
 def merge(
-    left: tuple[NDArray[Any], ...], right: tuple[NDArray[Any], ...], cols: int, subtract: bool
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int]:
+    left: tuple[Array, ...], right: tuple[Array, ...], cols: int, subtract: bool
+) -> tuple[Array, Array, Array, int]:
     """By a dictionary of the columns of every row."""
     starts, columns, values, dtype = [0], [], [], left[2].dtype
     for row in range(left[0].size - 1):
@@ -101,11 +99,11 @@ def merge(
 
 
 def product(
-    left: tuple[NDArray[Any], NDArray[Any]],
-    right: tuple[NDArray[Any], NDArray[Any]],
+    left: tuple[Array, Array],
+    right: tuple[Array, Array],
     cols: int,
     work: int | None = None,
-) -> tuple[NDArray[Any], NDArray[Any]]:
+) -> tuple[Array, Array]:
     """By the sets of columns of the rows."""
     others = [set(right[1][start:stop].tolist()) for start, stop in pairwise(right[0].tolist())]
     rows: list[list[int]] = []
@@ -117,7 +115,7 @@ def product(
     return starts, np.array([column for row in rows for column in row], left[1].dtype)
 
 
-def row_sums(indptr: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+def row_sums(indptr: Array, values: Array) -> Array:
     """Floats in eight sums, of every eighth entry of whole eights, and one of the rest; integers in Python's own."""
     if values.dtype.kind != "f":
         sums = [sum(map(int, values[first:last].tolist())) for first, last in pairwise(indptr.tolist())]
