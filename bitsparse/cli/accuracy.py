@@ -101,7 +101,9 @@ class _Records:
         self._path, self._asked = None if name is None else Path(name), asked
         text = ""
         if self._path is not None:
-            with self._path.open("a+", encoding="utf-8") as file:  # a file that cannot be written is told before the work
+            with self._path.open(
+                "a+", encoding="utf-8"
+            ) as file:  # a file that cannot be written is told before the work
                 file.seek(0)
                 text = file.read()
         self._found = [json.loads(line) for line in text.splitlines() if line]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bitsparse import backends
 from bitsparse._records import replace
-from bitsparse.backends.params import Array, CodeFeatures, EpilogueParams, OperandParams, times, words_shape
+from bitsparse.backends.params import METHODS, Array, CodeFeatures, EpilogueParams, OperandParams, times, words_shape
 from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation, sum_dtype
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue
@@ -64,12 +64,13 @@ class HostCall:
         features, wanted = self.shape[1], self.wanted
         params = self._params(own=extra is None)
         limits = None
-        if self.counts and extra is None:
+        # Of the ways to count, one compares its sums with thresholds without storing them.
+        if self.counts and extra is None and wanted.method == METHODS[0]:
             limits = thresholds.of_epilogue(params, self.lengths, features, self.longest, mean=wanted.mean)
         if limits is not None:
-            how: dict[str, Any] = {"bipolar": self.x.encoding == "bipolar", "kernel": wanted.method}
             sign = backends.family("cpu", "binary.bspmm").sign
-            words = sign(self.csr.indptr, self.indices, self.x.data, features, limits, **how)
+            bipolar = self.x.encoding == "bipolar"
+            words = sign(self.csr.indptr, self.indices, self.x.data, features, limits, bipolar=bipolar)
         else:
             along = replace(params, axis=-1, layout="planes")
             words = np.empty(words_shape(self.shape, 1, -1, "planes"), np.uint32)

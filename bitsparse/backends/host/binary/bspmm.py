@@ -14,10 +14,6 @@ from bitsparse.backends.params import METHODS, Array, Thresholds, packed_words
 Bytes = NDArray[np.uint8]
 
 
-#: Bytes of int32 sums that the kernels without bit-sliced thresholds hold at a time.
-_ROOM = 1 << 22
-
-
 def count(
     indptr: Array, indices: Array, words: Array, features: int, *, bipolar: bool, kernel: str = "twice-plus"
 ) -> NDArray[np.int32]:
@@ -52,14 +48,7 @@ def count(
 
 
 def sign(
-    indptr: Array,
-    indices: Array,
-    words: Array,
-    features: int,
-    thresholds: Thresholds,
-    *,
-    bipolar: bool,
-    kernel: str = "twice-plus",
+    indptr: Array, indices: Array, words: Array, features: int, thresholds: Thresholds, *, bipolar: bool
 ) -> NDArray[np.uint32]:
     """Bits ``(sum >= threshold) ^ flip`` of :func:`count`'s sums, which are never stored: uint32 ``(m, 1, W)``.
 
@@ -72,18 +61,6 @@ def sign(
     """
     rows, width = indptr.size - 1, packed_words(features, 1, "planes")
     bits = np.empty((rows, 1, width), np.uint32)
-    if kernel != "twice-plus":
-        # The other two ways: integer sums of some rows at a time, compared and packed.
-        step = max(1, _ROOM // max(4 * features, 1))
-        for start in range(0, rows, step):
-            part = slice(start, min(start + step, rows))
-            first, last = int(indptr[start]), int(indptr[part.stop])
-            there = indptr[start : part.stop + 1] - first, indices[first:last]
-            sums = count(*there, words, features, bipolar=bipolar, kernel=kernel)
-            chosen = slice(0, 1) if thresholds.class_of is None else thresholds.class_of[part]
-            ones = (sums >= thresholds.values[chosen]) ^ thresholds.flips[chosen]
-            bits[part] = _packed(ones)
-        return bits
     nothing, single = np.empty(0, np.uint8), thresholds.single
     sliced = (nothing, nothing, nothing, 0, 0, 0) if single is not None else _sliced(thresholds, features)
     on = run_on((indices.size + rows) * width)

@@ -33,17 +33,10 @@ def count(
 
 
 def sign(
-    indptr: Array,
-    indices: Array,
-    words: Array,
-    features: int,
-    thresholds: Thresholds,
-    *,
-    bipolar: bool,
-    kernel: str = "twice-plus",
+    indptr: Array, indices: Array, words: Array, features: int, thresholds: Thresholds, *, bipolar: bool
 ) -> NDArray[np.uint32]:
     """Words ``(m, 1, W)`` of ``(sum >= threshold) ^ flip``."""
-    sums = count(indptr, indices, words, features, bipolar=bipolar, kernel=kernel).astype(np.int64)
+    sums = count(indptr, indices, words, features, bipolar=bipolar).astype(np.int64)
     of_row = np.zeros(sums.shape[0], np.int64) if thresholds.class_of is None else thresholds.class_of
     ones = (sums >= thresholds.values[of_row]) ^ thresholds.flips[of_row]
     return codes_to_words(ones.astype(np.int64), 1, "planes")
