@@ -20,3 +20,32 @@ from bitsparse.jit.cubins import (
 from bitsparse.jit.kernel import Capability, Kernel, Launch, capability, driver_entries, kernel, tensor_map
 from bitsparse.jit.recording import Node, Recorded, record, recorder, scratch
 from bitsparse.jit.structs import TensorMap, filled, struct
+
+__all__ = [
+    "ARCHS",
+    "Capability",
+    "Compiled",
+    "Kernel",
+    "Launch",
+    "Node",
+    "Recorded",
+    "TensorMap",
+    "Variant",
+    "cache_dir",
+    "capability",
+    "compile_all",
+    "compile_kernel",
+    "driver_entries",
+    "filled",
+    "flags",
+    "kernel",
+    "nvrtc_version",
+    "record",
+    "recorder",
+    "require_cupy",
+    "scratch",
+    "source_dir",
+    "struct",
+    "tensor_map",
+    "variants_of",
+]

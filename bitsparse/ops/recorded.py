@@ -10,8 +10,10 @@ from statistics import median
 
 from bitsparse import jit
 from bitsparse.backends.cuda import graphs
-from bitsparse.backends.cuda.graphs import Recorded as Recorded
+from bitsparse.backends.cuda.graphs import Recorded
 from bitsparse.backends.host import get_num_threads, simd_level
+
+__all__ = ["Recorded", "call_milliseconds", "machine", "time_once"]
 
 #: Samples, and what they may take together; a sample is as many calls as last this long.
 _SAMPLES, _SECONDS, _SAMPLE_MS = 9, 0.25, 2.0

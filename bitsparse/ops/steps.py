@@ -29,6 +29,30 @@ from bitsparse.backends.host.matmul.bytes import product as _product
 from bitsparse.backends.params import GROUP_BITS, Array, EpilogueParams, OperandParams, words_shape
 from bitsparse.ops.finish.epilogue import Epilogue
 
+__all__ = [
+    "GROUP_BITS",
+    "LONGEST",
+    "Layer",
+    "PacketArrays",
+    "blank",
+    "finished",
+    "layer",
+    "lines_of",
+    "network",
+    "panels_of",
+    "piece_rows",
+    "product",
+    "product_in_bytes",
+    "repacking",
+    "room_in_bytes",
+    "row_bytes",
+    "row_operands",
+    "sparse_product",
+    "sums",
+    "unpack",
+    "words_shape",
+]
+
 #: Bytes of features that are taken apart at a time, on their way into the first product. Much smaller pieces wait longer for the threads
 #: of a busy CPU than their work takes.
 _PIECE_BYTES = 1 << 24

@@ -19,6 +19,23 @@ from bitsparse.backends.cuda.bits.words import code_sums, count_nonzero, pad_is_
 from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF, Source
 from bitsparse.backends.params import ROUNDINGS, Packing, Quantisation, words_shape
 
+__all__ = [
+    "calibrate",
+    "code_sums",
+    "content_sum",
+    "count_nonzero",
+    "dequantize",
+    "minmax",
+    "pack",
+    "pad_is_zero",
+    "quantize",
+    "relative_error",
+    "repack",
+    "stochastic_round",
+    "tile_bitmap",
+    "unpack",
+]
+
 _STOCHASTIC = 2
 _WARPS, _CHUNKS = 4, 8
 #: Bytes of draws that a warp keeps in shared memory, along and across the lanes.

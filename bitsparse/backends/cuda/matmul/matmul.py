@@ -13,14 +13,24 @@ import numpy as np
 from bitsparse import jit
 from bitsparse._records import as_dict
 from bitsparse.backends.cuda.bits import words as packed
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
-from bitsparse.backends.cuda.finish.epilogue import epilogue as epilogue
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.choice import CHOICES, KERNELS, cost, in_bytes, on_warps
 from bitsparse.backends.cuda.matmul.passes import Multiplication, Operand
 from bitsparse.backends.params import EpilogueParams, Factors, OperandParams
 from bitsparse.errors import KernelError
+
+__all__ = [
+    "CHOICES",
+    "KERNELS",
+    "DeviceEpilogue",
+    "Product",
+    "cost",
+    "epilogue",
+    "largest_sum",
+    "prepare",
+]
 
 #: Bytes of a result whose memory a product keeps for the next call.
 _SMALL = 1 << 20

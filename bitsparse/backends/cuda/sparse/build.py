@@ -28,6 +28,23 @@ from bitsparse.backends.cuda.sparse.transpose import transpose_both, transpose_c
 from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.params import packed_words
 
+__all__ = [
+    "canonical_csr",
+    "csr_to_words",
+    "frdc",
+    "frdc_to_csr",
+    "pack_coo",
+    "rows_of",
+    "sort_coordinates",
+    "sum_runs",
+    "tile_starts",
+    "translate",
+    "transpose_both",
+    "transpose_csr",
+    "validate_csr",
+    "words_to_csr",
+]
+
 #: Words of a row that a warp reads.
 _SEGMENT = 1024
 _WARPS = THREADS // 32

@@ -26,6 +26,8 @@ from bitsparse.backends.params import (
 )
 from bitsparse.errors import KernelError
 
+__all__ = ["CHOICES", "KERNELS", "Prepared", "chain_of", "cost", "epilogue", "matmul", "prepare"]
+
 #: The kernels that can be forced by name.
 KERNELS = ("planes", "digits", "bytes")
 #: The kernels that the cost model chooses among.
