@@ -112,21 +112,15 @@ class SharedSink(NotedSink):
         with together(self._comm, _FUNCTION):
             if self._own is not None:
                 todo = self._own.missing(groups)
-                self._own.append_notes()
         flags = np.zeros(len(groups), np.int64)
         flags[[i for i, group in enumerate(groups) if group in todo]] = 1
         left = [group for group, flag in zip(groups, gathered_values(self._comm, flags)[0], strict=True) if flag]
         self.resumed = len(groups) - len(left)
-        if self._journal is not None and self._own is None:
+        if (
+            self._journal is not None
+        ):  # the first rank's as well: what is written goes to its end, wherever that is by then
             self._notes = open_end(self._journal)
         return dealt(left, self._comm.size)[self._comm.rank]
-
-    def put(self, group: Group, logits: _Array | None) -> None:
-        """Rows to their nodes; noted once they are on disk."""
-        if self._own is not None:
-            self._own.put(group, logits)
-        else:
-            super().put(group, logits)
 
     def finish(self) -> Any:
         """All ranks have written; the file under its name, mapped for reading."""
