@@ -6,7 +6,7 @@ import argparse
 import os
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +16,7 @@ from bitsparse import datasets
 from bitsparse._files import replacing
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, load_npz, save_npz
 from bitsparse.cli.common import new_file, say
+from bitsparse.datasets.graph_data import arrays_of
 
 #: Forms that can be written, and what they are.
 FORMS = {
@@ -179,11 +180,5 @@ def _arrays(loaded: Loaded, matrix: Any, form: str, pattern: bool) -> dict[str, 
     if form == "tcgnn":
         source = np.repeat(np.arange(graph.num_nodes, dtype=graph.indices.dtype), np.diff(graph.indptr))
         return {"src_li": source, "dst_li": graph.indices, "num_nodes": np.int64(graph.num_nodes)}
-    parts = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask", *(() if pattern else ("weights",)))
-    arrays = {"num_nodes": np.int64(graph.num_nodes)} | {name: getattr(graph, name) for name in parts}
-    if isinstance(graph.x, np.ndarray):
-        arrays["features"] = graph.x
-    elif graph.x is not None:
-        x = graph.x.tocsr()
-        arrays |= {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.data, "x_shape": np.array(x.shape)}
-    return {key: value for key, value in arrays.items() if value is not None}
+    kept = replace(graph, weights=None) if pattern else graph
+    return {"num_nodes": np.int64(graph.num_nodes)} | arrays_of(kept)

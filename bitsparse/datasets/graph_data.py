@@ -137,16 +137,8 @@ class GraphData:
         ...     datasets.read(pathlib.Path(folder, "small.npz"))
         GraphData(small: 200 nodes, 1600 edges, 16 features, 2 classes)
         """
-        parts = {"indptr": self.indptr, "indices": self.indices, "labels": self.labels, "weights": self.weights}
-        parts |= {name: getattr(self, name) for name in MASKS}
-        if hasattr(self.x, "tocsr"):
-            x = self.x.tocsr()
-            parts |= {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.data, "x_shape": np.array(x.shape)}
-        else:
-            parts["features"] = self.x
-        arrays: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
         with open(path, "wb") as file:
-            np.savez_compressed(file, **arrays)
+            np.savez_compressed(file, **arrays_of(self))
 
     def with_split(self, *, per_class: int = 20, val: int = 500, test: int = 1000, seed: int = 0) -> GraphData:
         """The same graph with a random split of the Planetoid kind (Yang et al. 2016, section 5).
@@ -222,6 +214,23 @@ class GraphData:
         own = np.arange(features) % classes == labels[:, None]
         x = rng.random((self.num_nodes, features), dtype=np.float32) < np.where(own, np.float32(0.25), np.float32(0.05))
         return replace(graph, x=x.astype(np.float32))
+
+
+def arrays_of(graph: GraphData) -> dict[str, Any]:
+    """The arrays of a graph under the names that they have in ``.npz`` files.
+
+    Examples
+    --------
+    >>> list(arrays_of(GraphData(indptr=np.array([0, 1]), indices=np.array([0]), labels=np.array([3]))))
+    ['indptr', 'indices', 'labels']
+    """
+    parts = {name: getattr(graph, name) for name in ("indptr", "indices", "labels", "weights", *MASKS)}
+    if hasattr(graph.x, "tocsr"):
+        x = graph.x.tocsr()
+        parts |= {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.data, "x_shape": np.array(x.shape)}
+    else:
+        parts["features"] = graph.x
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def check_numbers(where: str, name: str, array: Any, kinds: str = "iu", kind: str = "integers") -> None:
