@@ -17,7 +17,7 @@ import argparse
 import importlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -86,7 +86,8 @@ def run(args: argparse.Namespace) -> None:
     epochs = args.epochs or (1000 if args.table == "bitgnn" else 200)
     asked = {"table": args.table, "epochs": epochs, "dropout": args.dropout}
     made: Any = {"tango": _tango, "qgtc": _qgtc, "bitgnn": _bitgnn, "aes": _aes, "links": _links}[args.table]
-    runs = list(made(args, epochs, training, _Records(args.records, asked)))
+    records = _Records(args.records, asked)
+    runs = [one for key, work in made(args, epochs, training) for one in records.of(key, work)]
     common.emit(
         args,
         asked | {"runs": runs},
@@ -122,46 +123,44 @@ def _seeds(args: argparse.Namespace) -> range:
     return range(args.first_seed, args.first_seed + args.seeds)
 
 
-def _tasks(args: argparse.Namespace) -> Iterator[tuple[Any, str]]:
+#: What tells runs from others, and the work that gives them.
+_Runs = Iterator[tuple[dict[str, Any], Callable[[], list[dict[str, Any]]]]]
+
+
+def _graphs(args: argparse.Namespace) -> Iterator[Any]:
     for file in args.graphs:
         data = datasets.read(file)
         if data.x is None or data.labels is None:
             raise ValueError(f"{file} has no features or no labels; pass a graph with both")
-        yield data, data.name
+        yield data
 
 
-def _links(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
+def _links(args: argparse.Namespace, epochs: int, training: Any) -> _Runs:
     links: Any = importlib.import_module("bitsparse.torch.link_accuracy")
-    yield from _tango(args, epochs, training, records, links)
+    return _tango(args, epochs, training, links.trained_links)
 
 
-def _tango(
-    args: argparse.Namespace, epochs: int, training: Any, records: _Records, links: Any = None
-) -> Iterator[dict[str, Any]]:
-    networks = args.networks or list(training.NETWORKS)
-    precisions = ["float32", *(args.precisions or ["int8", "int4"])]
-    _refuse_unknown(networks, training.NETWORKS)
-    _refuse_unknown(precisions, training.PRECISIONS)
-    for data, name in _tasks(args):
+def _tango(args: argparse.Namespace, epochs: int, training: Any, trained: Any = None) -> _Runs:
+    networks = _known(args.networks or list(training.NETWORKS), training.NETWORKS)
+    precisions = _known(["float32", *(args.precisions or ["int8", "int4"])], training.PRECISIONS)
+    for data in _graphs(args):
         task = training.task_of(data, args.device)
-        trained = training.trained if links is None else links.trained_links
         for seed, network, precision in product(_seeds(args), networks, dict.fromkeys(precisions)):
-            key = {"graph": name, "network": network, "precision": precision, "seed": seed}
-            run = partial(trained, task, network, precision, seed, epochs, (args.dropout, 0.5))
-            yield from records.of(key, partial(_facts, run))
+            key = {"graph": data.name, "network": network, "precision": precision, "seed": seed}
+            how = network, precision, seed, epochs, (args.dropout, 0.5)
+            yield key, partial(_facts, partial(trained or training.trained, task, *how))
 
 
-def _qgtc(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
-    networks, precisions = args.networks or ["gcn"], args.precisions or _AWARE
-    _refuse_unknown(networks, ["gcn", "sage"])
-    _refuse_unknown(precisions, training.AWARE)
+def _qgtc(args: argparse.Namespace, epochs: int, training: Any) -> _Runs:
+    networks = _known(args.networks or ["gcn"], ["gcn", "sage"])
+    precisions = _known(args.precisions or _AWARE, training.AWARE)
     bits = [training.AWARE[one] for one in dict.fromkeys(precisions)]
-    for data, name in _tasks(args):
+    for data in _graphs(args):
         task = training.task_of(data)
         for seed, network in product(_seeds(args), networks):
-            key = {"graph": name, "network": network, "seed": seed, "bits": bits}
+            key = {"graph": data.name, "network": network, "seed": seed, "bits": bits}
             run = partial(training.aware, task, data, network, bits, seed, epochs, (args.dropout, 0.5))
-            yield from records.of(key, partial(_by_precision, run))
+            yield key, partial(_by_precision, run)
 
 
 def _by_precision(run: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -177,37 +176,37 @@ def _fact(result: Any) -> dict[str, Any]:
     return facts | ({"curve": list(result.curve)} if result.curve else {})
 
 
-def _refuse_unknown(asked: Iterable[str], known: Iterable[str]) -> None:
+def _known(asked: Sequence[str], known: Iterable[str]) -> Sequence[str]:
+    """What was asked for, all of it known."""
     for each in asked:
         if each not in known:
             raise ValueError(f"{each!r} is none of {', '.join(known)}")
+    return asked
 
 
-def _bitgnn(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
-    for data, name in _tasks(args):
+def _bitgnn(args: argparse.Namespace, epochs: int, training: Any) -> _Runs:
+    for data in _graphs(args):
         task = training.task_of(data, args.device, normalised=False)
         for seed in _seeds(args):
-            key = {"graph": name, "network": "bi-gcn", "seed": seed}
-            yield from records.of(key, partial(_by_aggregation, partial(training.binary, task, data, seed, epochs)))
+            key = {"graph": data.name, "network": "bi-gcn", "seed": seed}
+            yield key, partial(_by_aggregation, partial(training.binary, task, data, seed, epochs))
 
 
 def _by_aggregation(run: Callable[[], dict[str, float]]) -> list[dict[str, Any]]:
     return [{"aggregation": way, "accuracy": accuracy} for way, accuracy in run().items()]
 
 
-def _aes(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
-    networks = args.networks or ["gcn", "sage"]
-    _refuse_unknown(networks, ["gcn", "sage"])
-    for data, name in _tasks(args):
+def _aes(args: argparse.Namespace, epochs: int, training: Any) -> _Runs:
+    networks = _known(args.networks or ["gcn", "sage"], ["gcn", "sage"])
+    for data in _graphs(args):
         features, task = nn.Features(data.x), training.task_of(data)
         train, test = (part.numpy() for part in (task.train, task.test))
         for network in networks:
             graph = nn.Graph(data.adjacency, "gcn" if network == "gcn" else "mean")
             for seed in _seeds(args):
-                key = {"graph": name, "network": network, "seed": seed}
+                key = {"graph": data.name, "network": network, "seed": seed}
                 how = {"epochs": epochs, "dropout": args.dropout, "seed": seed}
-                run = partial(_sampled, graph, features, data.targets, (train, test), how)
-                yield from records.of(key, run)
+                yield key, partial(_sampled, graph, features, data.targets, (train, test), how)
 
 
 def _sampled(graph: Any, features: Any, labels: Any, masks: tuple[Any, Any], how: Any) -> list[dict[str, Any]]:
@@ -233,13 +232,13 @@ def _aes_table(runs: list[dict[str, Any]], training: Any) -> str:
                 -one["lost"] for one in of if (one["strategy"], one["width"], one["bits"]) == (strategy, width, bits)
             ]
             mean, error = training.mean_and_error(lost)
-            row.append(f"{mean:+.2f}{'' if math.isnan(error) else f' +- {error:.2f}'}")
+            row.append(_shown(mean, error, "+"))
         rows.append(row)
     return format_table(("graph", "network", "W", "bits", "all edges", *strategies), rows)
 
 
-def _shown(mean: float, error: float) -> str:
-    return f"{mean:.2f}" if math.isnan(error) else f"{mean:.2f} +- {error:.2f}"
+def _shown(mean: float, error: float, sign: str = "") -> str:
+    return f"{mean:{sign}.2f}" + ("" if math.isnan(error) else f" +- {error:.2f}")
 
 
 def _tango_table(runs: list[dict[str, Any]], training: Any) -> str:
@@ -256,9 +255,7 @@ def _tango_table(runs: list[dict[str, Any]], training: Any) -> str:
             differences = [low - full for low, full in zip(of[precision], of["float32"], strict=True)]
             mean, error = training.mean_and_error(differences)
             lost[precision].append(-mean)
-            row.append(
-                f"{_shown(*training.mean_and_error(of[precision]))} ({mean:+.2f}{'' if math.isnan(error) else f' +- {error:.2f}'})"
-            )
+            row.append(f"{_shown(*training.mean_and_error(of[precision]))} ({_shown(mean, error, '+')})")
         rows.append(row)
     lines = [
         format_table(("graph", "network", *precisions), rows),
