@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import interop
 from bitsparse._archive import Archive, opened, reading
 from bitsparse._check import brief, shown
 from bitsparse.arrays import BitTensor
@@ -18,6 +17,7 @@ from bitsparse.nn.binary.layers import InputNorm, Norm
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.network import FILE_VERSION, BinaryModel, Kind
 from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting
+from bitsparse.nn.dense import floats, vector
 
 
 class BinaryGCN(BinaryModel):
@@ -164,16 +164,9 @@ def _dense(head: Any) -> tuple[Any, Any]:
     """Weights and bias of a full-precision head."""
     if not isinstance(head, (tuple, list)) or len(head) != 2:
         raise DTypeError(f"BinarySAINT: head must be a BinaryLinear or (weights, bias), got {type(head).__name__}")
-    weights = np.ascontiguousarray(interop.as_host(head[0], "BinarySAINT", "head weights"), np.float32)
-    if weights.ndim != 2:
-        raise ShapeError(
-            f"BinarySAINT: the head's weights have shape {weights.shape}, but weights are (inputs, outputs)"
-        )
-    bias = np.zeros(weights.shape[1], np.float32) if head[1] is None else head[1]
-    bias = np.ascontiguousarray(interop.as_host(bias, "BinarySAINT", "head bias"), np.float32)
-    if bias.shape != weights.shape[1:]:
-        raise ShapeError(f"BinarySAINT: the head has {weights.shape[1]} outputs but a bias of shape {bias.shape}")
-    return weights, bias
+    weights = floats("BinarySAINT", "head weights", head[0], 2)
+    bias = np.zeros(weights.shape[1]) if head[1] is None else head[1]
+    return weights, vector("BinarySAINT", "head bias", bias, weights.shape[1])
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
