@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import datasets, jit, viz
+from bitsparse import datasets, jit
 from bitsparse.errors import BitsparseError, DeviceError
 from bitsparse.graph.parts import partition_apart
 
@@ -122,11 +122,6 @@ def save_figure(args: argparse.Namespace, axes: Any, file: str | Path) -> None:
     """Write a picture to a file, and say so."""
     axes.figure.savefig(file, dpi=150)
     say(args, f"wrote {file}")
-
-
-def save_spy(args: argparse.Namespace, matrix: Any, name: str) -> None:
-    """Draw the 8 x 128 tiles of a matrix into the file of ``--plot``, by default ``NAME-tiles.png``."""
-    save_figure(args, viz.spy(matrix, name=name), Path(args.plot or f"{name}-tiles.png"))
 
 
 def need_gpu(device: str) -> None:
