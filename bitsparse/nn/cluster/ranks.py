@@ -93,18 +93,14 @@ class SharedSink(NotedSink):
         try:
             with together(comm, _FUNCTION):
                 if self._own is None:
-                    self._open(Path(names[0]), shape)
+                    # The rows that the first rank has made.
+                    with open_plain(names[0], write=True) as file:
+                        at = os.fstat(file.fileno()).st_size - 4 * shape[0] * shape[1]
+                        self.rows = np.memmap(file, np.float32, "r+", at, shape)
         except BaseException:
             self.abandon()
             raise
         self._journal = Path(f"{path}.journal") if resume else None
-
-    def _open(self, name: Path, shape: tuple[int, int]) -> None:
-        """The rows that the first rank has made."""
-        with open_plain(name, write=True) as file:
-            self.rows = np.memmap(
-                file, np.float32, "r+", os.fstat(file.fileno()).st_size - 4 * shape[0] * shape[1], shape
-            )
 
     def missing(self, groups: Sequence[Group]) -> list[Group]:
         """The groups of this rank among those that no earlier run has finished."""
