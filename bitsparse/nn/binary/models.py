@@ -11,6 +11,7 @@ import numpy as np
 
 from bitsparse._archive import Archive, opened, reading
 from bitsparse._check import brief, shown
+from bitsparse._records import replace
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.binary.layers import InputNorm, Norm
@@ -129,6 +130,8 @@ class BinarySAINT(BinaryModel):
 
     def __init__(self, layers: Sequence[Any], head: Any, variants: Any = "full", *, input_norm: Any = None) -> None:
         self.head = head if isinstance(head, BinaryLinear) else _dense(head)
+        if self.head is not head:
+            self.kind = replace(self.kind, binary=("FBB+BBF+FFF",) * 4)
         super().__init__(layers, variants, input_norm=input_norm)
         width = sum(own.shape[1] for own, _ in self.layers)
         if self.head_shape[0] != width:
@@ -146,10 +149,6 @@ class BinarySAINT(BinaryModel):
     def outputs(self) -> int:
         """Logits of a node."""
         return self.head_shape[1]
-
-    @property
-    def _binary(self) -> tuple[str, str, str, str]:
-        return self.kind.binary if isinstance(self.head, BinaryLinear) else ("FBB+BBF+FFF",) * 4
 
     def _check_outputs(self) -> None:
         letters = {each.gives for each in self.settings}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class Kind(NamedTuple):
 class BinaryModel:
     """What the binary models share; see :class:`BinaryGCN`."""
 
-    kind: ClassVar[Kind]
+    kind: Kind
 
     layers: list[Any]
     #: What turns the outputs of all layers into logits: a BinaryLinear, weights and bias in full precision, or None.
@@ -159,8 +159,7 @@ class BinaryModel:
         first, *others = self.settings
         if kind.letter != first.reads:
             return self.with_settings([first.reading(kind.letter), *others]).plan(graph, x)
-        neighbours = neighbours_of(self._name, graph, kind.device, loops=self.kind.loops)
-        neighbours.fit(self._name, kind.rows)
+        neighbours = neighbours_of(self._name, graph, kind, loops=self.kind.loops)
         build = partial(self._build, neighbours)
         return BinaryPlan(self._name, kind, list(self.settings), build, neighbours, self.nbytes)
 
@@ -220,16 +219,11 @@ class BinaryModel:
     def _name(self) -> str:
         return type(self).__name__
 
-    @property
-    def _binary(self) -> tuple[str, str, str, str]:
-        """The variants behind the preset "binary": of the first layer, those between, the last, and of an only one."""
-        return self.kind.binary
-
     def _settings_of(self, wanted: Any) -> list[Setting]:
         if wanted == "full":
             return [self.kind.full] * self.depth
         if wanted == "binary":
-            first, between, last, only = map(Setting, self._binary)
+            first, between, last, only = map(Setting, self.kind.binary)
             return [first, *[between] * (self.depth - 2), last] if self.depth > 1 else [only]
         if isinstance(wanted, str):
             raise ValueError(
