@@ -26,14 +26,15 @@ from typing import Any
 from bitsparse import datasets, nn
 from bitsparse.bench import format_table
 from bitsparse.cli import common
+from bitsparse.ops.sampling.sample import STRATEGIES
 
 DESCRIPTION = (
     "Train networks in float32 and in few bits from the same weights, with the same dropout, and compare test accuracies: "
     "mean and standard error over seeds, and of the paired differences. Needs PyTorch."
 )
 _TABLES = ("tango", "qgtc", "bitgnn", "aes", "links")
-#: Edges of a node and ways to sample them, of AES-SpMM's Figures 5 and 6.
-_WIDTHS, _STRATEGIES = (16, 32, 64, 128), ("aes", "afs", "sfs", "uniform")
+#: Edges of a node, of AES-SpMM's Figures 5 and 6.
+_WIDTHS = (16, 32, 64, 128)
 #: Networks that train with their roundings.
 _AWARE = ("4-bit", "2-bit")
 #: What the paper of Bi-GCN reports, full aggregation, and BitGNN with binary aggregation.
@@ -212,7 +213,7 @@ def _aes(args: argparse.Namespace, epochs: int, training: Any) -> _Runs:
 def _sampled(graph: Any, features: Any, labels: Any, masks: tuple[Any, Any], how: Any) -> list[dict[str, Any]]:
     """Accuracy of a network by the sampling of its edges and the bits of its features."""
     model = nn.train(graph, features, labels, masks[0], **how)
-    ways: Any = {"widths": _WIDTHS, "strategies": _STRATEGIES, "bits": (32, 8), "seed": how["seed"], "timed": False}
+    ways: Any = {"widths": _WIDTHS, "strategies": STRATEGIES, "bits": (32, 8), "seed": how["seed"], "timed": False}
     cells = nn.sampling_quality(model, graph, features, labels, masks[1], **ways).cells
     names = ("strategy", "width", "bits", "accuracy")
     return [{name: getattr(cell, name) for name in names} | {"lost": cell.loss} for cell in cells]

@@ -206,8 +206,7 @@ def _timed(case: _Case, device: str) -> dict[str, Any]:
 
 def _host(result: Any) -> Any:
     """A result as a NumPy array of float64."""
-    array = result.cpu().numpy() if hasattr(result, "cpu") else interop.move(result, "cpu")
-    return np.asarray(array, np.float64)
+    return interop.as_host(result, "bench").astype(np.float64)
 
 
 def _call(function: Callable[..., Any], *operands: Any) -> _Call:
