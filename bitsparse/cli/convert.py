@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -13,9 +13,11 @@ from typing import IO, Any
 import numpy as np
 
 from bitsparse import datasets
+from bitsparse._archive import opened
 from bitsparse._files import replacing
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, load_npz, save_npz
 from bitsparse.cli.common import new_file, say
+from bitsparse.arrays.npz import holds_saved
 from bitsparse.datasets.graph_data import arrays_of
 
 #: Forms that can be written, and what they are.
@@ -123,13 +125,9 @@ def load(path: str, *, weights: bool = False, base: int = 0, symmetric: bool = F
 
 
 def _is_container(path: str) -> bool:
-    if not Path(path).is_file() or not zipfile.is_zipfile(path):
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "header.npy" in archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return False
+    with suppress(OSError, ValueError), opened("convert", path) as archive:
+        return holds_saved(archive)
+    return False
 
 
 def form_of(path: str) -> str:

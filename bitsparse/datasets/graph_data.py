@@ -64,7 +64,11 @@ class GraphData:
         check_csr("GraphData: ", "", self.indptr, self.indices)
         n = self.num_nodes
         if self.x is not None:
-            _check_features(self.x, n)
+            shape: tuple[int, ...] = getattr(self.x, "shape", ())
+            if len(shape) != 2 or shape[0] != n:
+                raise ShapeError(f"GraphData: x has shape {shape}, but the graph has {n} nodes; give one row per node")
+            values = self.x if isinstance(self.x, np.ndarray) else getattr(self.x, "data", None)
+            _check_real("x", getattr(self.x, "dtype", None), values)
         if self.labels is not None:
             _check_values("labels", self.labels, n, "nodes", "iu", "integers")
         if self.weights is not None:
@@ -275,13 +279,6 @@ def check_csr(
             f"{where}{prefix}indices holds {low if low < 0 else high}, but the {column} are 0..{cols - 1}; "
             f"indptr and indices must belong together"
         )
-
-
-def _check_features(x: Any, n: int) -> None:
-    shape: tuple[int, ...] = getattr(x, "shape", ())
-    if len(shape) != 2 or shape[0] != n:
-        raise ShapeError(f"GraphData: x has shape {tuple(shape)}, but the graph has {n} nodes; give one row per node")
-    _check_real("x", getattr(x, "dtype", None), x if isinstance(x, np.ndarray) else getattr(x, "data", None))
 
 
 def _check_real(name: str, dtype: Any, values: Any) -> None:
