@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
-from bitsparse._communicator import Communicator, agree, gathered_text, gathered_values, together
+from bitsparse._communicator import Communicator, agree, gathered_parts, gathered_text, gathered_values, together
 from bitsparse._files import open_end, open_plain
 from bitsparse.graph.adjacency import square_pattern
 from bitsparse.graph.packets import Group, Packets
@@ -153,17 +153,10 @@ def shared(comm: Communicator, mine: NDArray[Any], logits: Any) -> None:
         Of all nodes, NumPy or CuPy, written to.
     """
     space: Any = interop.namespace(logits)
-    counts = gathered_values(comm, [mine.size])[:, 0].tolist()
-    most = max(counts)
-    nodes, padded = np.zeros((comm.size, most), np.int64), np.zeros(most, np.int64)
-    padded[: mine.size] = mine
-    comm.all_gather(padded, nodes)
-    rows = space.zeros((comm.size, most, logits.shape[1]), logits.dtype)
-    rows[comm.rank, : mine.size] = logits[space.asarray(mine)]
-    comm.all_gather(rows[comm.rank], rows)
-    for rank, count in enumerate(counts):
+    nodes, rows = gathered_parts(comm, mine), gathered_parts(comm, logits[space.asarray(mine)])
+    for rank in range(comm.size):
         if rank != comm.rank:
-            logits[space.asarray(nodes[rank, :count])] = rows[rank, :count]
+            logits[space.asarray(nodes[rank])] = rows[rank]
 
 
 def agree_on(function: str, comm: Communicator, graph: Any, packets: Packets, model: Any) -> None:
