@@ -111,13 +111,18 @@ class _Records:
     def of(self, key: dict[str, Any], run: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
         """What the file holds of this run, else what it gives, which is written."""
         wanted = self._asked | key
-        found = [one for one in self._found if all(one.get(name) == value for name, value in wanted.items())]
+        found = _having(self._found, **wanted)
         if not found:
             found = [key | one for one in run()]
             if self._path is not None:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps(self._asked | one) + "\n" for one in found)
         return found
+
+
+def _having(runs: list[dict[str, Any]], **facts: Any) -> list[dict[str, Any]]:
+    """Those of which all this is said."""
+    return [one for one in runs if all(one.get(name) == value for name, value in facts.items())]
 
 
 def _seeds(args: argparse.Namespace) -> range:
@@ -225,13 +230,11 @@ def _aes_table(runs: list[dict[str, Any]], training: Any) -> str:
     for graph, network, width, bits in dict.fromkeys(
         (one["graph"], one["network"], one["width"], one["bits"]) for one in runs if one["width"] is not None
     ):
-        of = [one for one in runs if (one["graph"], one["network"]) == (graph, network)]
-        full = [one["accuracy"] for one in of if one["strategy"] is None and one["bits"] == 32]
+        of = _having(runs, graph=graph, network=network)
+        full = [one["accuracy"] for one in _having(of, strategy=None, bits=32)]
         row = [graph, network, str(width), str(bits), _shown(*training.mean_and_error(full))]
         for strategy in strategies:
-            lost = [
-                -one["lost"] for one in of if (one["strategy"], one["width"], one["bits"]) == (strategy, width, bits)
-            ]
+            lost = [-one["lost"] for one in _having(of, strategy=strategy, width=width, bits=bits)]
             mean, error = training.mean_and_error(lost)
             row.append(_shown(mean, error, "+"))
         rows.append(row)
@@ -273,7 +276,7 @@ def _tango_table(runs: list[dict[str, Any]], training: Any) -> str:
 def _bitgnn_table(runs: list[dict[str, Any]], training: Any) -> str:
     rows = []
     for graph, way in dict.fromkeys((one["graph"], one["aggregation"]) for one in runs):
-        values = [one["accuracy"] for one in runs if (one["graph"], one["aggregation"]) == (graph, way)]
+        values = [one["accuracy"] for one in _having(runs, graph=graph, aggregation=way)]
         published = _PUBLISHED.get(graph, {}).get(way, "-")
         rows.append([graph, way, str(len(values)), _shown(*training.mean_and_error(values)), published])
     return format_table(("graph", "aggregation", "seeds", "accuracy", "published"), rows)
