@@ -90,11 +90,8 @@ class BatchSampler(ABC):
 
     def __init__(self, function: str, graph: Any, seed: int, *, square: bool = True) -> None:
         pattern = square_pattern(function, graph) if square else pattern_of(function, graph)
-        self._function, self.shape, self.seed = (
-            function,
-            pattern.shape,
-            _check.integer(function, "seed", seed, 0, 2**63 - 1),
-        )
+        self._function, self.shape = function, pattern.shape
+        self.seed = _check.integer(function, "seed", seed, 0, 2**63 - 1)
         self._indptr, self._indices = pattern.indptr, pattern.indices
         if self._indices.size and not 0 <= int(self._indices.min()) <= int(self._indices.max()) < self.shape[1]:
             raise ValueError(f"{function}: an index lies outside 0..{self.shape[1] - 1}; check the graph")

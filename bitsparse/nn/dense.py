@@ -136,12 +136,8 @@ class Dense:
     def norm(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Batch norm as a factor and an addend for each output; 1 and 0 without one."""
         scale, shift = folded(self.batch_norm, "Dense")
-        if scale is None or shift is None:
-            return np.ones(self.outputs), np.zeros(self.outputs)
-        return (
-            np.broadcast_to(scale, (self.outputs,)).astype(np.float64),
-            np.broadcast_to(shift, (self.outputs,)).astype(np.float64),
-        )
+        ones = np.ones(self.outputs)
+        return (ones, 0 * ones) if scale is None or shift is None else (ones * scale, ones * shift)
 
     def finish(self, y: Any, more: Any = None, *, in_place: bool = False) -> Any:
         """What lies behind the product: the mean of groups, `more` added to it, bias, batch norm, activation, the steps that follow.
