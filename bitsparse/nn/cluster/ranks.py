@@ -16,7 +16,7 @@ from bitsparse._communicator import Communicator, agree, gathered_parts, gathere
 from bitsparse._files import open_end, open_plain
 from bitsparse.graph.adjacency import square_pattern
 from bitsparse.graph.packets import Group, Packets
-from bitsparse.graph.parts import cached_partition, graph_hash, partition
+from bitsparse.graph.parts import cached_partition, graph_hash
 from bitsparse.nn.cluster.journal import FileSink, NotedSink
 
 _Array = NDArray[Any]
@@ -48,9 +48,7 @@ def parts_of(
     """METIS's part of each node, kept on disk unless `cache` is False; with a communicator cut by the first rank and sent to all."""
 
     def cut() -> NDArray[Any]:
-        if cache is False:
-            return partition(graph, parts, seed=seed)
-        return cached_partition(graph, parts, seed=seed, folder=None if cache is True else cache)[0]
+        return cached_partition(graph, parts, seed=seed, cache=cache)[0]
 
     if comm is None:
         return cut()
