@@ -77,11 +77,6 @@ class Neighbours(NamedTuple):
     plain: Any
     scaled: Any
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the pattern and its scales."""
-        return int(self.scaled.nbytes)
-
 
 def neighbours_of(function: str, graph: Any, x: Activation, *, loops: bool) -> Neighbours:
     """What a model aggregates over, where the features `x` are, which have a row for each node.
