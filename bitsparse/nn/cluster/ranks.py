@@ -110,9 +110,8 @@ class SharedSink(NotedSink):
         flags[[i for i, group in enumerate(groups) if group in todo]] = 1
         left = [group for group, flag in zip(groups, gathered_values(self._comm, flags)[0], strict=True) if flag]
         self.resumed = len(groups) - len(left)
-        if (
-            self._journal is not None
-        ):  # the first rank's as well: what is written goes to its end, wherever that is by then
+        if self._journal is not None:
+            # The first rank writes there like the others: to its end, wherever that is by then.
             self._notes = open_end(self._journal)
         return dealt(left, self._comm.size)[self._comm.rank]
 

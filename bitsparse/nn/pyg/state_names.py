@@ -41,6 +41,8 @@ def norms_behind(function: str, layers: Sequence[str], norms: Sequence[str]) -> 
     {'convs.0': 'norms.0.module'}
     >>> norms_behind("load_state_dict", ["nn.0", "nn.3"], ["nn.1"])
     {'nn.0': 'nn.1'}
+    >>> norms_behind("load_state_dict", ["blocks.4.conv1", "blocks.5.conv1"], ["blocks.5.norm1", "blocks.4.norm1"])
+    {'blocks.4.conv1': 'blocks.4.norm1', 'blocks.5.conv1': 'blocks.5.norm1'}
     """
     if len(norms) > len(layers):
         raise ValueError(
