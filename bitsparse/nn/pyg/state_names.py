@@ -43,6 +43,8 @@ def norms_behind(function: str, layers: Sequence[str], norms: Sequence[str]) -> 
     {'nn.0': 'nn.1'}
     >>> norms_behind("load_state_dict", ["blocks.4.conv1", "blocks.5.conv1"], ["blocks.5.norm1", "blocks.4.norm1"])
     {'blocks.4.conv1': 'blocks.4.norm1', 'blocks.5.conv1': 'blocks.5.norm1'}
+    >>> norms_behind("load_state_dict", ["blocks.0.conv1", "blocks.1.conv1"], ["blocks.0.norm1"])
+    {'blocks.0.conv1': 'blocks.0.norm1'}
     """
     if len(norms) > len(layers):
         raise ValueError(
@@ -58,7 +60,7 @@ def norms_behind(function: str, layers: Sequence[str], norms: Sequence[str]) -> 
             before = [layer for layer in layers if _numbers(layer) < _numbers(norm)]
             layer = before[-1] if before else None
         else:
-            number = _count(norms, norm)
+            number = _count(norms if len(norms) > 1 else layers, norm)
             layer = next((one for one in layers if number is not None and number == _count(layers, one)), None)
         if layer is None or layer in found:
             raise ValueError(
@@ -80,6 +82,6 @@ def _differing(places: Sequence[str]) -> list[int]:
 
 
 def _count(places: Sequence[str], place: str) -> int | None:
-    """The number that counts: the one that differs, else the last."""
-    numbers = _numbers(place)
-    return numbers[next(iter(_differing(places)), -1)] if numbers else None
+    """The number that counts: the one that differs among the places, else the last."""
+    numbers, at = _numbers(place), next(iter(_differing(places)), -1)
+    return numbers[min(at, len(numbers) - 1)] if numbers else None
