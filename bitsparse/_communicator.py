@@ -136,6 +136,22 @@ def gathered_values(comm: Communicator, values: Any) -> Array:
     return there
 
 
+def gathered_parts(comm: Communicator, mine: Any) -> list[Any]:
+    """An array of every rank, NumPy's or CuPy's; they differ in their number of rows.
+
+    Examples
+    --------
+    >>> from bitsparse import distributed
+    >>> distributed.local(2).run(lambda comm: gathered_parts(comm, np.arange(1 + comm.rank)))[0]
+    [array([0]), array([0, 1])]
+    """
+    sizes = gathered_values(comm, [len(mine)])[:, 0].tolist()
+    there = interop.namespace(mine).zeros((comm.size, max(sizes), *mine.shape[1:]), mine.dtype)
+    there[comm.rank, : len(mine)] = mine
+    comm.all_gather(there[comm.rank], there)
+    return [part[:size] for part, size in zip(there, sizes, strict=True)]
+
+
 def gathered_text(comm: Communicator, text: str) -> list[str]:
     """A text of every rank.
 
@@ -145,13 +161,7 @@ def gathered_text(comm: Communicator, text: str) -> list[str]:
     >>> distributed.local(2).run(lambda comm: gathered_text(comm, "ab"[comm.rank]))[0]
     ['a', 'b']
     """
-    mine = np.frombuffer(text.encode(), np.uint8)
-    sizes = gathered_values(comm, [mine.size])[:, 0]
-    longest = int(sizes.max())
-    padded, there = np.zeros(longest, np.uint8), np.empty((comm.size, longest), np.uint8)
-    padded[: mine.size] = mine
-    comm.all_gather(padded, there)
-    return [row[:size].tobytes().decode() for row, size in zip(there, sizes, strict=True)]
+    return [part.tobytes().decode() for part in gathered_parts(comm, np.frombuffer(text.encode(), np.uint8))]
 
 
 def agree(comm: Communicator, function: str, **facts: Any) -> None:

@@ -345,11 +345,16 @@ def stages(report: Any, ax: Any = None, *, name: str = "") -> Any:
     """
     ax = _axes("stages", ax)
     names, seconds = zip(*report.stages(), strict=True)
-    bars = ax.barh(range(len(names)), seconds, color="C0")
-    ax.bar_label(bars, [duration(each) for each in seconds], padding=3)
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.margins(x=0.15)
+    bars(ax, names, seconds, [duration(each) for each in seconds])
     ax.set_xlabel("seconds")
     _title(ax, name, report.title)
     return ax
+
+
+def bars(ax: Any, names: Sequence[str], values: Sequence[float], said: Sequence[str], color: Any = "C0") -> None:
+    """A bar for each name, the first on top, and at its end what is said of it."""
+    places = range(len(names))
+    ax.bar_label(ax.barh(places, values, color=color), said, padding=3)
+    ax.set_yticks(places, names)
+    ax.invert_yaxis()
+    ax.margins(x=0.15)

@@ -386,7 +386,7 @@ def _pickles() -> Target:
 def _partitions(folder: Path) -> Target:
     ring = sp.csr_array(np.roll(np.eye(12, dtype=int), 1, axis=1))
     own = folder / "parts"
-    labels, _ = parts_module.cached_partition(ring, 3, folder=own)
+    labels, _ = parts_module.cached_partition(ring, 3, cache=own)
     (file,) = own.iterdir()
 
     def check(content: bytes, folder: Path) -> None:

@@ -241,7 +241,11 @@ def test_what_is_refused() -> None:
         (bs.ShapeError, r"shapes \(33, 8\) and \(9, 3\)", lambda: nn.BinarySAGE([(one, two)])),
         (bs.ShapeError, "8 outputs together, but the head takes 9", lambda: nn.BinarySAINT([(one, one)], two)),
         (bs.DTypeError, "head must be a BinaryLinear", lambda: nn.BinarySAINT([(one, one)], 3)),
-        (bs.ShapeError, "3 outputs but a bias", lambda: nn.BinarySAINT([(one, one)], (np.ones((8, 3)), np.ones(2)))),
+        (
+            bs.ShapeError,
+            "3 outputs but head bias has 2",
+            lambda: nn.BinarySAINT([(one, one)], (np.ones((8, 3)), np.ones(2))),
+        ),
         (ValueError, "one letter from all", lambda: saint([33, 8], 3, rng, ["FBB+BBB+BBB"], dense=True)),
         (bs.ShapeError, "x has 33 features but the first layer takes 9", lambda: nn.BinaryGCN([two])(graph, x)),
         (bs.ShapeError, "40 nodes but x has 39 rows", lambda: model(graph, x[1:])),
@@ -257,7 +261,7 @@ def test_what_is_refused() -> None:
         (ValueError, "x has no scale", lambda: model.plan(graph, model.packed(x))(model.packed(x).with_affine())),
         (bs.DTypeError, "one bipolar bit", lambda: nn.BinaryLinear(bs.pack_bits(np.ones((2, 2), int)))),
         (ValueError, "scale must be positive", lambda: nn.BinaryLinear(one.signs, -np.ones(8))),
-        (bs.ShapeError, "bias has shape", lambda: nn.BinaryLinear(one.signs, None, np.ones(9))),
+        (bs.ShapeError, "8 outputs but bias has 9 values", lambda: nn.BinaryLinear(one.signs, None, np.ones(9))),
         (bs.ShapeError, r"weights have shape \(3,\)", lambda: nn.BinaryLinear.from_weights(np.ones(3))),
         (ValueError, "weights", lambda: nn.BinaryLinear.from_weights(np.full((2, 2), np.nan))),
     ]:

@@ -234,9 +234,9 @@ def graphs():
 def test_patterns_that_differ_in_columns_alone_have_other_names(tmp_path):
     one, other = graphs()
     assert parts_module.graph_hash(one) != parts_module.graph_hash(other)
-    cached_partition(one, 3, folder=tmp_path)
-    assert not cached_partition(other, 3, folder=tmp_path)[1]
-    assert cached_partition(one, 3, folder=tmp_path)[1]
+    cached_partition(one, 3, cache=tmp_path)
+    assert not cached_partition(other, 3, cache=tmp_path)[1]
+    assert cached_partition(one, 3, cache=tmp_path)[1]
 
 
 def test_the_seed_of_a_partition_reaches_metis_and_its_name(tmp_path, monkeypatch):
@@ -245,7 +245,7 @@ def test_the_seed_of_a_partition_reaches_metis_and_its_name(tmp_path, monkeypatc
         parts_module, "partition", lambda graph, parts, seed: seen.append(seed) or np.zeros(12, np.int32)
     )
     for seed in (0, 7, 7):
-        cached_partition(graphs()[0], 3, seed=seed, folder=tmp_path)
+        cached_partition(graphs()[0], 3, seed=seed, cache=tmp_path)
     assert seen == [0, 7]
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -287,13 +287,13 @@ def test_seeds_change_partitions():
 )
 def test_damaged_partitions_are_made_anew(tmp_path, harm):
     ring, _ = graphs()
-    labels, _ = cached_partition(ring, 3, folder=tmp_path)
+    labels, _ = cached_partition(ring, 3, cache=tmp_path)
     (file,) = tmp_path.iterdir()
     file.write_bytes(harm(file.read_bytes()))
-    again, found = cached_partition(ring, 3, folder=tmp_path)
+    again, found = cached_partition(ring, 3, cache=tmp_path)
     assert not found
     assert np.array_equal(labels, again)
-    assert cached_partition(ring, 3, folder=tmp_path)[1]
+    assert cached_partition(ring, 3, cache=tmp_path)[1]
 
 
 # ---- what is written

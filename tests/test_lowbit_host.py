@@ -133,6 +133,9 @@ def test_features_that_are_taken_apart_in_pieces_give_the_same_bits(
     operand, codes = Graph(adjacency, form="csr"), model.quantize(features)
     whole = model.plan(operand, codes)
     wanted, row = whole(), steps.row_bytes(columns)
+    with monkeypatch.context() as patch:
+        patch.setattr(lowbit_plan, "steps_in_bytes", lambda *_: None)
+        assert model.plan(operand, codes)().tobytes() == wanted.tobytes()
     for rows in (1, 7, 44):
         monkeypatch.setattr(on_codes, "_PIECE_BYTES", rows * row)
         plan = model.plan(operand, codes)

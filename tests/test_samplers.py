@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy import stats
 from bitsparse import errors, graph
 from bitsparse.backends.host.sampling import subgraphs as host
 from bitsparse.backends.reference.sampling import subgraphs as reference
+from bitsparse.graph.samplers import made_ahead
 
 
 def random_csr(rows: int, columns: int, seed: int = 0, dtype: Any = np.int32) -> Any:
@@ -239,6 +241,21 @@ def test_any_number_of_threads_gives_the_same_batches(kind: Any) -> None:
         graph.ahead(type(make())(adjacency, [3, 2], batch_size=8, seed=6) if kind == "neighbours" else make(), 4)
     )
     assert any(a.nodes.tolist() != b.nodes.tolist() for a, b in zip(other, want, strict=True))
+
+
+def test_threads_are_no_further_ahead_than_asked() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(50):
+            taken.append(number)
+            yield number
+
+    made = made_ahead(str, items(), 1, 2)
+    assert next(made) == "0" and taken == [0, 1, 2]
+    assert next(made) == "1" and taken == [0, 1, 2, 3]
+    made.close()
+    assert len(taken) == 4
 
 
 def test_threads_end_when_nobody_listens_and_errors_arrive() -> None:

@@ -58,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interrupt.ended_soon(command):
             try:
-                status: int | None = _run(argv, begin)
+                args = _parsed(argv)
+                args.begin = begin
+                status: int | None = args.run(args)
             finally:
                 _written()
     except BrokenPipeError:
@@ -80,12 +82,6 @@ def _written() -> None:
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
-
-
-def _run(argv: Sequence[str], begin: int) -> int | None:
-    args = _parsed(argv)
-    args.begin = begin
-    return args.run(args)
 
 
 def _age() -> int:

@@ -17,7 +17,7 @@ import argparse
 import importlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -26,14 +26,15 @@ from typing import Any
 from bitsparse import datasets, nn
 from bitsparse.bench import format_table
 from bitsparse.cli import common
+from bitsparse.ops.sampling.sample import STRATEGIES
 
 DESCRIPTION = (
     "Train networks in float32 and in few bits from the same weights, with the same dropout, and compare test accuracies: "
     "mean and standard error over seeds, and of the paired differences. Needs PyTorch."
 )
 _TABLES = ("tango", "qgtc", "bitgnn", "aes", "links")
-#: Edges of a node and ways to sample them, of AES-SpMM's Figures 5 and 6.
-_WIDTHS, _STRATEGIES = (16, 32, 64, 128), ("aes", "afs", "sfs", "uniform")
+#: Edges of a node, of AES-SpMM's Figures 5 and 6.
+_WIDTHS = (16, 32, 64, 128)
 #: Networks that train with their roundings.
 _AWARE = ("4-bit", "2-bit")
 #: What the paper of Bi-GCN reports, full aggregation, and BitGNN with binary aggregation.
@@ -86,7 +87,8 @@ def run(args: argparse.Namespace) -> None:
     epochs = args.epochs or (1000 if args.table == "bitgnn" else 200)
     asked = {"table": args.table, "epochs": epochs, "dropout": args.dropout}
     made: Any = {"tango": _tango, "qgtc": _qgtc, "bitgnn": _bitgnn, "aes": _aes, "links": _links}[args.table]
-    runs = list(made(args, epochs, training, _Records(args.records, asked)))
+    records = _Records(args.records, asked)
+    runs = [one for key, work in made(args, epochs, training) for one in records.of(key, work)]
     common.emit(
         args,
         asked | {"runs": runs},
@@ -111,7 +113,7 @@ class _Records:
     def of(self, key: dict[str, Any], run: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
         """What the file holds of this run, else what it gives, which is written."""
         wanted = self._asked | key
-        found = [one for one in self._found if all(one.get(name) == value for name, value in wanted.items())]
+        found = _having(self._found, **wanted)
         if not found:
             found = [key | one for one in run()]
             if self._path is not None:
@@ -120,50 +122,53 @@ class _Records:
         return found
 
 
+def _having(runs: list[dict[str, Any]], **facts: Any) -> list[dict[str, Any]]:
+    """Those of which all this is said."""
+    return [one for one in runs if all(one.get(name) == value for name, value in facts.items())]
+
+
 def _seeds(args: argparse.Namespace) -> range:
     return range(args.first_seed, args.first_seed + args.seeds)
 
 
-def _tasks(args: argparse.Namespace) -> Iterator[tuple[Any, str]]:
+#: What tells runs from others, and the work that gives them.
+_Runs = Iterator[tuple[dict[str, Any], Callable[[], list[dict[str, Any]]]]]
+
+
+def _graphs(args: argparse.Namespace) -> Iterator[Any]:
     for file in args.graphs:
         data = datasets.read(file)
         if data.x is None or data.labels is None:
             raise ValueError(f"{file} has no features or no labels; pass a graph with both")
-        yield data, data.name
+        yield data
 
 
-def _links(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
+def _links(args: argparse.Namespace, epochs: int, training: Any) -> _Runs:
     links: Any = importlib.import_module("bitsparse.torch.link_accuracy")
-    yield from _tango(args, epochs, training, records, links)
+    return _tango(args, epochs, training, links.trained_links)
 
 
-def _tango(
-    args: argparse.Namespace, epochs: int, training: Any, records: _Records, links: Any = None
-) -> Iterator[dict[str, Any]]:
-    networks = args.networks or list(training.NETWORKS)
-    precisions = ["float32", *(args.precisions or ["int8", "int4"])]
-    _refuse_unknown(networks, training.NETWORKS)
-    _refuse_unknown(precisions, training.PRECISIONS)
-    for data, name in _tasks(args):
+def _tango(args: argparse.Namespace, epochs: int, training: Any, trained: Any = None) -> _Runs:
+    networks = _known(args.networks or list(training.NETWORKS), training.NETWORKS)
+    precisions = _known(["float32", *(args.precisions or ["int8", "int4"])], training.PRECISIONS)
+    for data in _graphs(args):
         task = training.task_of(data, args.device)
-        trained = training.trained if links is None else links.trained_links
         for seed, network, precision in product(_seeds(args), networks, dict.fromkeys(precisions)):
-            key = {"graph": name, "network": network, "precision": precision, "seed": seed}
-            run = partial(trained, task, network, precision, seed, epochs, (args.dropout, 0.5))
-            yield from records.of(key, partial(_facts, run))
+            key = {"graph": data.name, "network": network, "precision": precision, "seed": seed}
+            how = network, precision, seed, epochs, (args.dropout, 0.5)
+            yield key, partial(_facts, partial(trained or training.trained, task, *how))
 
 
-def _qgtc(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
-    networks, precisions = args.networks or ["gcn"], args.precisions or _AWARE
-    _refuse_unknown(networks, ["gcn", "sage"])
-    _refuse_unknown(precisions, training.AWARE)
+def _qgtc(args: argparse.Namespace, epochs: int, training: Any) -> _Runs:
+    networks = _known(args.networks or ["gcn"], ["gcn", "sage"])
+    precisions = _known(args.precisions or _AWARE, training.AWARE)
     bits = [training.AWARE[one] for one in dict.fromkeys(precisions)]
-    for data, name in _tasks(args):
+    for data in _graphs(args):
         task = training.task_of(data)
         for seed, network in product(_seeds(args), networks):
-            key = {"graph": name, "network": network, "seed": seed, "bits": bits}
+            key = {"graph": data.name, "network": network, "seed": seed, "bits": bits}
             run = partial(training.aware, task, data, network, bits, seed, epochs, (args.dropout, 0.5))
-            yield from records.of(key, partial(_by_precision, run))
+            yield key, partial(_by_precision, run)
 
 
 def _by_precision(run: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -179,43 +184,43 @@ def _fact(result: Any) -> dict[str, Any]:
     return facts | ({"curve": list(result.curve)} if result.curve else {})
 
 
-def _refuse_unknown(asked: Iterable[str], known: Iterable[str]) -> None:
+def _known(asked: Sequence[str], known: Iterable[str]) -> Sequence[str]:
+    """What was asked for, all of it known."""
     for each in asked:
         if each not in known:
             raise ValueError(f"{each!r} is none of {', '.join(known)}")
+    return asked
 
 
-def _bitgnn(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
-    for data, name in _tasks(args):
+def _bitgnn(args: argparse.Namespace, epochs: int, training: Any) -> _Runs:
+    for data in _graphs(args):
         task = training.task_of(data, args.device, normalised=False)
         for seed in _seeds(args):
-            key = {"graph": name, "network": "bi-gcn", "seed": seed}
-            yield from records.of(key, partial(_by_aggregation, partial(training.binary, task, data, seed, epochs)))
+            key = {"graph": data.name, "network": "bi-gcn", "seed": seed}
+            yield key, partial(_by_aggregation, partial(training.binary, task, data, seed, epochs))
 
 
 def _by_aggregation(run: Callable[[], dict[str, float]]) -> list[dict[str, Any]]:
     return [{"aggregation": way, "accuracy": accuracy} for way, accuracy in run().items()]
 
 
-def _aes(args: argparse.Namespace, epochs: int, training: Any, records: _Records) -> Iterator[dict[str, Any]]:
-    networks = args.networks or ["gcn", "sage"]
-    _refuse_unknown(networks, ["gcn", "sage"])
-    for data, name in _tasks(args):
+def _aes(args: argparse.Namespace, epochs: int, training: Any) -> _Runs:
+    networks = _known(args.networks or ["gcn", "sage"], ["gcn", "sage"])
+    for data in _graphs(args):
         features, task = nn.Features(data.x), training.task_of(data)
         train, test = (part.numpy() for part in (task.train, task.test))
         for network in networks:
             graph = nn.Graph(data.adjacency, "gcn" if network == "gcn" else "mean")
             for seed in _seeds(args):
-                key = {"graph": name, "network": network, "seed": seed}
+                key = {"graph": data.name, "network": network, "seed": seed}
                 how = {"epochs": epochs, "dropout": args.dropout, "seed": seed}
-                run = partial(_sampled, graph, features, data.targets, (train, test), how)
-                yield from records.of(key, run)
+                yield key, partial(_sampled, graph, features, data.targets, (train, test), how)
 
 
 def _sampled(graph: Any, features: Any, labels: Any, masks: tuple[Any, Any], how: Any) -> list[dict[str, Any]]:
     """Accuracy of a network by the sampling of its edges and the bits of its features."""
     model = nn.train(graph, features, labels, masks[0], **how)
-    ways: Any = {"widths": _WIDTHS, "strategies": _STRATEGIES, "bits": (32, 8), "seed": how["seed"], "timed": False}
+    ways: Any = {"widths": _WIDTHS, "strategies": STRATEGIES, "bits": (32, 8), "seed": how["seed"], "timed": False}
     cells = nn.sampling_quality(model, graph, features, labels, masks[1], **ways).cells
     names = ("strategy", "width", "bits", "accuracy")
     return [{name: getattr(cell, name) for name in names} | {"lost": cell.loss} for cell in cells]
@@ -227,21 +232,19 @@ def _aes_table(runs: list[dict[str, Any]], training: Any) -> str:
     for graph, network, width, bits in dict.fromkeys(
         (one["graph"], one["network"], one["width"], one["bits"]) for one in runs if one["width"] is not None
     ):
-        of = [one for one in runs if (one["graph"], one["network"]) == (graph, network)]
-        full = [one["accuracy"] for one in of if one["strategy"] is None and one["bits"] == 32]
+        of = _having(runs, graph=graph, network=network)
+        full = [one["accuracy"] for one in _having(of, strategy=None, bits=32)]
         row = [graph, network, str(width), str(bits), _shown(*training.mean_and_error(full))]
         for strategy in strategies:
-            lost = [
-                -one["lost"] for one in of if (one["strategy"], one["width"], one["bits"]) == (strategy, width, bits)
-            ]
+            lost = [-one["lost"] for one in _having(of, strategy=strategy, width=width, bits=bits)]
             mean, error = training.mean_and_error(lost)
-            row.append(f"{mean:+.2f}{'' if math.isnan(error) else f' +- {error:.2f}'}")
+            row.append(_shown(mean, error, "+"))
         rows.append(row)
     return format_table(("graph", "network", "W", "bits", "all edges", *strategies), rows)
 
 
-def _shown(mean: float, error: float) -> str:
-    return f"{mean:.2f}" if math.isnan(error) else f"{mean:.2f} +- {error:.2f}"
+def _shown(mean: float, error: float, sign: str = "") -> str:
+    return f"{mean:{sign}.2f}" + ("" if math.isnan(error) else f" +- {error:.2f}")
 
 
 def _tango_table(runs: list[dict[str, Any]], training: Any) -> str:
@@ -258,9 +261,7 @@ def _tango_table(runs: list[dict[str, Any]], training: Any) -> str:
             differences = [low - full for low, full in zip(of[precision], of["float32"], strict=True)]
             mean, error = training.mean_and_error(differences)
             lost[precision].append(-mean)
-            row.append(
-                f"{_shown(*training.mean_and_error(of[precision]))} ({mean:+.2f}{'' if math.isnan(error) else f' +- {error:.2f}'})"
-            )
+            row.append(f"{_shown(*training.mean_and_error(of[precision]))} ({_shown(mean, error, '+')})")
         rows.append(row)
     lines = [
         format_table(("graph", "network", *precisions), rows),
@@ -277,7 +278,7 @@ def _tango_table(runs: list[dict[str, Any]], training: Any) -> str:
 def _bitgnn_table(runs: list[dict[str, Any]], training: Any) -> str:
     rows = []
     for graph, way in dict.fromkeys((one["graph"], one["aggregation"]) for one in runs):
-        values = [one["accuracy"] for one in runs if (one["graph"], one["aggregation"]) == (graph, way)]
+        values = [one["accuracy"] for one in _having(runs, graph=graph, aggregation=way)]
         published = _PUBLISHED.get(graph, {}).get(way, "-")
         rows.append([graph, way, str(len(values)), _shown(*training.mean_and_error(values)), published])
     return format_table(("graph", "aggregation", "seeds", "accuracy", "published"), rows)

@@ -13,7 +13,8 @@ with all of its edges; those with threads have as many as we, SciPy has one.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class _Case(NamedTuple):
     suite: str
     name: str
     ours: _Call
-    peers: dict[str, _Call]
+    peers: Mapping[str, _Call]
     within: float | None = None
 
 
@@ -77,7 +78,8 @@ def run(args: argparse.Namespace) -> None:
     """Serve the command."""
     common.need_gpu(args.device)
     graph = datasets.read(args.graph) if args.graph else datasets.synthetic((args.nodes, args.entries))
-    cases = [case for suite in args.suite for case in _MAKERS[suite](args, graph.adjacency)]
+    a = TCTiledCSR(graph.adjacency, pattern=True).to_device(args.device)
+    cases = [case for suite in args.suite for case in _MAKERS[suite](args, graph.adjacency.astype(np.float32), a)]
     results = []
     with progress(len(cases), "case") as advance:
         for case in cases:
@@ -90,40 +92,34 @@ def run(args: argparse.Namespace) -> None:
 
 
 # -- cases ------------------------------------------------------------------------------------------------------------
-def _spmm(args: argparse.Namespace, pattern: Any) -> Iterator[_Case]:
-    matrix, place = pattern.astype(np.float32), _placer(args.device)
-    a = TCTiledCSR(pattern, pattern=True).to_device(args.device)
+def _spmm(args: argparse.Namespace, matrix: Any, a: TCTiledCSR) -> Iterator[_Case]:
     for columns in args.columns:
         # Integers, so that sums are exact and every library must give the same ones.
         codes = {bits: _codes((a.shape[1], columns), bits) for bits in args.bits}
         x = _codes((a.shape[1], columns), 3).astype(np.float32)
-        yield _Case("spmm", f"float32, {columns} columns", _call(spmm, a, place(x)), _products(args, matrix, x), 1e-5)
+        dense = interop.move(x, args.device)
+        yield _Case("spmm", f"float32, {columns} columns", partial(spmm, a, dense), _products(args, matrix, x), 1e-5)
         for bits, each in codes.items():
             packed = BitTensor(each, bits, layout="rows").to_device(args.device)
             peers = _products(args, matrix, each.astype(np.float32))
-            yield _Case("spmm", f"{bits}-bit integers, {columns} columns", _call(spmm, a, packed), peers, 1e-5)
+            yield _Case("spmm", f"{bits}-bit integers, {columns} columns", partial(spmm, a, packed), peers, 1e-5)
 
 
-def _bspmm(args: argparse.Namespace, pattern: Any) -> Iterator[_Case]:
-    matrix, a = pattern.astype(np.float32), TCTiledCSR(pattern, pattern=True).to_device(args.device)
+def _bspmm(args: argparse.Namespace, matrix: Any, a: TCTiledCSR) -> Iterator[_Case]:
     for columns in args.columns:
         x = _codes((a.shape[1], columns), 8).astype(np.float32) - 127.5
         signs = pack_bits(x, encoding="bipolar").to_device(args.device)
         name = f"one bit in and out, {columns} columns"
-        yield _Case("bspmm", name, _call(bspmm, a, signs, "BBB"), _products(args, matrix, np.sign(x)))
+        yield _Case("bspmm", name, partial(bspmm, a, signs, "BBB"), _products(args, matrix, np.sign(x)))
 
 
-def _sddmm(args: argparse.Namespace, pattern: Any) -> Iterator[_Case]:
-    matrix, place = pattern.tocsr(), _placer(args.device)
-    rows, cols = (
-        place(part) for part in (np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), matrix.indices)
-    )
-    a = TCTiledCSR(pattern, pattern=True).to_device(args.device)
+def _sddmm(args: argparse.Namespace, matrix: Any, a: TCTiledCSR) -> Iterator[_Case]:
+    ends = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), matrix.indices
+    rows, cols = (interop.move(part, args.device) for part in ends)
     for columns in args.columns:
-        x = place(_codes((a.shape[0], columns), 3).astype(np.float32))
-
-        peers = {("NumPy" if args.device == "cpu" else "CuPy") + " gather, sum": _call(_gathered, rows, cols, x)}
-        yield _Case("sddmm", f"float32, {columns} columns", _call(sddmm, a, x), peers if a.nnz else {}, 1e-5)
+        x = interop.move(_codes((a.shape[0], columns), 3).astype(np.float32), args.device)
+        peers = {("NumPy" if args.device == "cpu" else "CuPy") + " gather, sum": partial(_gathered, rows, cols, x)}
+        yield _Case("sddmm", f"float32, {columns} columns", partial(sddmm, a, x), peers if a.nnz else {}, 1e-5)
 
 
 def _gathered(rows: Any, cols: Any, x: Any) -> Any:
@@ -132,31 +128,32 @@ def _gathered(rows: Any, cols: Any, x: Any) -> Any:
     return interop.namespace(x).concatenate([(x[rows[part]] * x[cols[part]]).sum(axis=1) for part in parts])
 
 
-def _sampled(args: argparse.Namespace, pattern: Any) -> Iterator[_Case]:
-    matrix, a = pattern.astype(np.float32), TCTiledCSR(pattern, pattern=True).to_device(args.device)
+def _sampled(args: argparse.Namespace, matrix: Any, a: TCTiledCSR) -> Iterator[_Case]:
     for columns in args.columns:
         x = _codes((a.shape[1], columns), 3).astype(np.float32)
         plan = plan_sampled_spmm(a, columns, width=args.width)
         name = f"{args.width} edges a row, {columns} columns"
-        yield _Case("sampled", name, _call(plan, _placer(args.device)(x)), _products(args, matrix, x))
+        yield _Case("sampled", name, partial(plan, interop.move(x, args.device)), _products(args, matrix, x))
 
 
-def _matmul(args: argparse.Namespace, _: Any) -> Iterator[_Case]:
-    n, place = args.size, _placer(args.device)
+def _matmul(args: argparse.Namespace, _: Any, __: TCTiledCSR) -> Iterator[_Case]:
+    n = args.size
     for bits in args.bits:
         left, right = (_codes((n, n), min(bits, 12), seed) for seed in (1, 2))
         packed = BitTensor(left, bits).to_device(args.device), BitTensor(right, bits, axis=-2).to_device(args.device)
-        floats = place(left.astype(np.float32)), place(right.astype(np.float32))
-        peers = {"NumPy float32" if args.device == "cpu" else "CuPy float32": _call(np.matmul, *floats)}
+        floats = [interop.move(part.astype(np.float32), args.device) for part in (left, right)]
+        peers: dict[str, _Call] = {
+            "NumPy float32" if args.device == "cpu" else "CuPy float32": partial(np.matmul, *floats)
+        }
         if find_spec("torch") and bits <= 7:
             torch: Any = import_module("torch")
             bytes_of = [torch.from_numpy(part.astype(np.int8)).to(args.device) for part in (left, right)]
-            peers["PyTorch int8"] = _call(torch._int_mm, *bytes_of)
+            peers["PyTorch int8"] = partial(torch._int_mm, *bytes_of)
         exact = n * (2.0**bits - 1) ** 2 < 1 << 24
-        yield _Case("matmul", f"{bits} x {bits} bits, {n}^3", _call(matmul, *packed), peers, 0.0 if exact else 1e-4)
+        yield _Case("matmul", f"{bits} x {bits} bits, {n}^3", partial(matmul, *packed), peers, 0.0 if exact else 1e-4)
 
 
-_MAKERS: dict[str, Callable[[argparse.Namespace, Any], Iterator[_Case]]] = {
+_MAKERS: dict[str, Callable[[argparse.Namespace, Any, TCTiledCSR], Iterator[_Case]]] = {
     "spmm": _spmm,
     "bspmm": _bspmm,
     "sddmm": _sddmm,
@@ -206,16 +203,7 @@ def _timed(case: _Case, device: str) -> dict[str, Any]:
 
 def _host(result: Any) -> Any:
     """A result as a NumPy array of float64."""
-    array = result.cpu().numpy() if hasattr(result, "cpu") else interop.move(result, "cpu")
-    return np.asarray(array, np.float64)
-
-
-def _call(function: Callable[..., Any], *operands: Any) -> _Call:
-    return lambda: function(*operands)
-
-
-def _placer(device: str) -> Callable[[Any], Any]:
-    return lambda array: interop.move(array, device)
+    return interop.as_host(result, "bench").astype(np.float64)
 
 
 def _codes(shape: tuple[int, int], bits: int, seed: int = 0) -> Any:
@@ -225,15 +213,7 @@ def _codes(shape: tuple[int, int], bits: int, seed: int = 0) -> Any:
 def _table(facts: dict[str, Any], results: list[dict[str, Any]]) -> str:
     threads = facts["threads"]
     head = f"{facts['graph']}: {facts['nodes']} nodes, {facts['entries']} edges; {facts['machine']}, {threads} thread"
-    rows = [
-        [
-            one["suite"],
-            one["case"],
-            f"{one['ours_ms']:.3f}",
-            *_beside(one),
-        ]
-        for one in results
-    ]
+    rows = [[one["suite"], one["case"], f"{one['ours_ms']:.3f}", *_beside(one)] for one in results]
     table = format_table(["suite", "case", "ours ms", "peer ms", "ratio", "quickest peer"], rows)
     note = "ratio: peer's time over ours. Peers compute in float32, unless their name says otherwise."
     return f"{head}{'' if threads == 1 else 's'}\n\n{table}\n\n{note}"

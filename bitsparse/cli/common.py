@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from bitsparse import datasets, jit, viz
+from bitsparse import datasets, jit
 from bitsparse.errors import BitsparseError, DeviceError
 from bitsparse.graph.parts import partition_apart
+from bitsparse.nn.labels import Judged
 
 FEATURES = "features (x_indptr, x_indices, x_data, x_shape, or features)"
 #: The graph of commands that are given none.
@@ -99,15 +98,9 @@ def bit_count(text: str) -> int:
     return bits
 
 
-def headline(data: datasets.GraphData) -> str:
-    """A graph in one line."""
-    return f"{data!r}".removeprefix("GraphData(").removesuffix(")")
-
-
 def accuracy(data: datasets.GraphData, logits: Any, mask: Any) -> float:
     """Per cent of the masked nodes whose class has the largest logit."""
-    classes = np.asarray(logits.get() if hasattr(logits, "get") else logits).argmax(axis=1)
-    return 100.0 * float((classes == data.targets)[mask].mean())
+    return 100.0 * Judged(data.targets, mask).accuracy(logits)
 
 
 def need(module: str, what: str, extra: str) -> None:
@@ -122,11 +115,6 @@ def save_figure(args: argparse.Namespace, axes: Any, file: str | Path) -> None:
     """Write a picture to a file, and say so."""
     axes.figure.savefig(file, dpi=150)
     say(args, f"wrote {file}")
-
-
-def save_spy(args: argparse.Namespace, matrix: Any, name: str) -> None:
-    """Draw the 8 x 128 tiles of a matrix into the file of ``--plot``, by default ``NAME-tiles.png``."""
-    save_figure(args, viz.spy(matrix, name=name), Path(args.plot or f"{name}-tiles.png"))
 
 
 def need_gpu(device: str) -> None:

@@ -12,16 +12,17 @@ The exit code is 1 if a variant spills registers, or its warpgroups' products wa
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from bitsparse import jit
 from bitsparse._progress import progress
 from bitsparse.backends import cuda
-from bitsparse.cli.common import add_counts, add_json
+from bitsparse.cli.common import add_counts, add_json, emit
 from bitsparse.interop.transfers import cores
 
 _OLDEST = 80
@@ -68,27 +69,22 @@ def run(args: argparse.Namespace) -> int:
     total = sum(variant.runs_on(arch) for arch in archs for variant in chosen)
     start = time.perf_counter()
     kernels: list[dict[str, Any]] = []
-    if not args.json:
-        print(f"NVRTC {nvrtc}, {total} variants for {', '.join(archs)}, into {jit.cache_dir()}\n")
-        print(_HEADINGS, flush=True)
+    show: Callable[[str], object] = (lambda _: None) if args.json else partial(print, flush=True)
+    show(f"NVRTC {nvrtc}, {total} variants for {', '.join(archs)}, into {jit.cache_dir()}\n\n{_HEADINGS}")
     with progress(total, "kernel") if args.json else nullcontext(lambda: None) as advance:
         for one in jit.compile_all(archs, chosen, jobs):
             kernels.append(_record(one))
             advance()
-            if not args.json:
-                print(_row(kernels[-1]), flush=True)
+            show(_row(kernels[-1]))
     seconds = round(time.perf_counter() - start, 2)
     spilling = sum(kernel["spilled_bytes"] > 0 for kernel in kernels)
     waiting = sum(kernel["waiting"] for kernel in kernels)
-    if args.json:
-        facts = {"nvrtc": nvrtc, "cache": str(jit.cache_dir()), "seconds": seconds, "spilling": spilling}
-        facts["waiting"] = waiting
-        print(json.dumps(facts | {"kernels": kernels}))
-    else:
-        size = sum(kernel["cubin_bytes"] for kernel in kernels)
-        spills = f"{spilling} of them SPILL registers" if spilling else "none spills registers"
-        waits = f"{waiting} have products that WAIT for each other, " if waiting else ""
-        print(f"\n{len(kernels)} variants, {waits}{spills}; {size / 1e6:.1f} MB in {seconds:.1f} s")
+    facts = {"nvrtc": nvrtc, "cache": str(jit.cache_dir()), "seconds": seconds, "spilling": spilling}
+    size = sum(kernel["cubin_bytes"] for kernel in kernels)
+    spills = f"{spilling} of them SPILL registers" if spilling else "none spills registers"
+    waits = f"{waiting} have products that WAIT for each other, " if waiting else ""
+    said = f"\n{len(kernels)} variants, {waits}{spills}; {size / 1e6:.1f} MB in {seconds:.1f} s"
+    emit(args, facts | {"waiting": waiting, "kernels": kernels}, lambda: said)
     return int(spilling + waiting > 0)
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from bitsparse import datasets
+from bitsparse._archive import opened
 from bitsparse._files import replacing
-from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, load_npz, save_npz
+from bitsparse.arrays import FRDC, TCTiledCSR, load_npz, save_npz
+from bitsparse.arrays.npz import holds_saved
 from bitsparse.cli.common import new_file, say
+from bitsparse.datasets.graph_data import arrays_of
 
 #: Forms that can be written, and what they are.
 FORMS = {
@@ -72,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
     loaded = _with_weights(args)
     with replacing(args.output) as stream:
         save(loaded, stream, form, pattern=args.pattern)
-    rows, cols = loaded.shape
+    rows, cols = loaded.matrix.shape
     size = Path(args.output).stat().st_size
     say(
         args,
@@ -101,12 +104,6 @@ class Loaded:
     matrix: Any
     graph: datasets.GraphData | None = None
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        rows, cols = self.matrix.shape
-        return int(rows), int(cols)
-
 
 def load(path: str, *, weights: bool = False, base: int = 0, symmetric: bool = False) -> Loaded:
     """Any file that :func:`bitsparse.datasets.read` or :func:`bitsparse.load_npz` reads."""
@@ -114,21 +111,16 @@ def load(path: str, *, weights: bool = False, base: int = 0, symmetric: bool = F
         matrix = load_npz(path)
         if len(matrix.shape) != 2:
             raise ValueError(f"{path} holds an array of shape {matrix.shape}, but a graph has two dimensions")
-        forms = {FRDC: "FRDC", TCTiledCSR: "TCTiledCSR", BitTensor: "BitTensor"}
-        return Loaded(Path(path).name.partition(".")[0], forms[type(matrix)], matrix)
+        return Loaded(Path(path).name.partition(".")[0], type(matrix).__name__, matrix)
     graph = datasets.read(path, weights=weights, base=base, symmetric=symmetric)
     matrix = graph.weighted if weights else graph.adjacency
     return Loaded(graph.name, datasets.recognise(path), matrix, graph)
 
 
 def _is_container(path: str) -> bool:
-    if not Path(path).is_file() or not zipfile.is_zipfile(path):
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "header.npy" in archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return False
+    with suppress(OSError, ValueError), opened("convert", path) as archive:
+        return holds_saved(archive)
+    return False
 
 
 def form_of(path: str) -> str:
@@ -146,7 +138,7 @@ def save(loaded: Loaded, stream: IO[bytes], form: str, *, pattern: bool = False)
     if form in _CONTAINERS:
         save_npz(stream, _CONTAINERS[form](loaded.matrix, pattern))
         return
-    matrix = loaded.matrix if loaded.graph is not None else loaded.matrix.tocsr()
+    matrix = loaded.matrix.tocsr()
     if form == "mtx":
         from scipy.io import mmwrite
 
@@ -172,18 +164,12 @@ def _is_pattern(matrix: Any, pattern: bool) -> bool:
 def _arrays(loaded: Loaded, matrix: Any, form: str, pattern: bool) -> dict[str, Any]:
     graph = loaded.graph
     if graph is None:
-        if loaded.shape[0] != loaded.shape[1]:
-            raise ValueError(f"a graph has as many rows as columns, but the matrix has shape {loaded.shape}")
+        if matrix.shape[0] != matrix.shape[1]:
+            raise ValueError(f"a graph has as many rows as columns, but the matrix has shape {matrix.shape}")
         weights = None if _is_pattern(matrix, pattern) else matrix.data
         graph = datasets.GraphData(indptr=matrix.indptr, indices=matrix.indices, weights=weights, name=loaded.name)
     if form == "tcgnn":
         source = np.repeat(np.arange(graph.num_nodes, dtype=graph.indices.dtype), np.diff(graph.indptr))
         return {"src_li": source, "dst_li": graph.indices, "num_nodes": np.int64(graph.num_nodes)}
-    parts = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask", *(() if pattern else ("weights",)))
-    arrays = {"num_nodes": np.int64(graph.num_nodes)} | {name: getattr(graph, name) for name in parts}
-    if isinstance(graph.x, np.ndarray):
-        arrays["features"] = graph.x
-    elif graph.x is not None:
-        x = graph.x.tocsr()
-        arrays |= {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.data, "x_shape": np.array(x.shape)}
-    return {key: value for key, value in arrays.items() if value is not None}
+    kept = replace(graph, weights=None) if pattern else graph
+    return {"num_nodes": np.int64(graph.num_nodes)} | arrays_of(kept)

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from bitsparse import viz
 from bitsparse.arrays import FRDC
-from bitsparse.cli.common import add_json, emit, need, new_file, positive, save_spy
+from bitsparse.cli.common import add_json, emit, need, new_file, positive, save_figure
 from bitsparse.cli.convert import Loaded, add_input_options, load
 from bitsparse.graph import batch, tile_statistics, translate, zero_tile_share
 from bitsparse.graph.adjacency import pattern_of, scipy_pattern
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     loaded = load(args.file, base=args.base, symmetric=args.symmetric)
     facts = statistics(loaded, args.parts)
     if args.plot is not None:
-        save_spy(args, loaded.matrix, loaded.name)
+        save_figure(args, viz.spy(loaded.matrix, name=loaded.name), args.plot)
     emit(args, facts, lambda: _report(facts))
 
 

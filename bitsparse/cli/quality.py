@@ -23,12 +23,10 @@ from bitsparse._progress import progress
 from bitsparse.bench import format_table
 from bitsparse.cli import common
 from bitsparse.datasets import GraphData
+from bitsparse.nn.sampled.quality import BITS, WIDTHS
+from bitsparse.ops.sampling.sample import STRATEGIES
 
 _MODELS = ("gcn", "sage")
-_STRATEGIES = ("aes", "afs", "sfs", "uniform")
-_WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
-_BITS = (32, 8, 4, 2)
-_NARROW = (32, 8, 4, 2, 1)
 _EPOCHS = 200
 
 
@@ -42,13 +40,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     common.add_task_options(parser, "sampled networks run")
     parser.add_argument("--model", nargs="+", choices=_MODELS, default=list(_MODELS), help="networks (default: both)")
-    numbers: dict[str, Any] = {"type": common.positive, "nargs": "+", "default": list(_WIDTHS), "metavar": "W"}
+    numbers: dict[str, Any] = {"type": common.positive, "nargs": "+", "default": list(WIDTHS), "metavar": "W"}
     parser.add_argument("--widths", **numbers, help="edges per node (default: 16 to 1024)")
     parser.add_argument(
-        "--strategies", nargs="+", choices=_STRATEGIES, default=list(_STRATEGIES), help="ways to sample (default: all)"
+        "--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), help="ways to sample (default: all)"
     )
     parser.add_argument(
-        "--bits", nargs="+", type=int, choices=_NARROW, default=list(_BITS), help="of features (default: 32 8 4 2)"
+        "--bits", nargs="+", type=int, choices=(*BITS, 1), default=list(BITS), help="of features (default: 32 8 4 2)"
     )
     parser.add_argument("--rescale", action="store_true", help="multiply sums by the edges of a node over its samples")
     common.add_counts(
@@ -77,8 +75,9 @@ def run(args: argparse.Namespace) -> None:
                 _plot(args, results[-1], data.name, kind, only=len(models) == 1)
     asked = {"graph": data.name, "seeds": args.seeds, "hidden": args.hidden, "rescale": args.rescale}
     tables = "\n\n".join(_table(found, args) for found in results)
+    about = f"{data!r}".removeprefix("GraphData(").removesuffix(")")
     facts = asked | {"results": [found.record() for found in results]}
-    common.emit(args, facts, lambda: f"{common.headline(data)}\n{tables}")
+    common.emit(args, facts, lambda: f"{about}\n{tables}")
 
 
 def _measured(kind: str, data: GraphData, args: argparse.Namespace, advance: Any) -> nn.Quality:

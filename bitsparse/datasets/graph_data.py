@@ -64,7 +64,11 @@ class GraphData:
         check_csr("GraphData: ", "", self.indptr, self.indices)
         n = self.num_nodes
         if self.x is not None:
-            _check_features(self.x, n)
+            shape: tuple[int, ...] = getattr(self.x, "shape", ())
+            if len(shape) != 2 or shape[0] != n:
+                raise ShapeError(f"GraphData: x has shape {shape}, but the graph has {n} nodes; give one row per node")
+            values = self.x if isinstance(self.x, np.ndarray) else getattr(self.x, "data", None)
+            _check_real("x", getattr(self.x, "dtype", None), values)
         if self.labels is not None:
             _check_values("labels", self.labels, n, "nodes", "iu", "integers")
         if self.weights is not None:
@@ -137,16 +141,8 @@ class GraphData:
         ...     datasets.read(pathlib.Path(folder, "small.npz"))
         GraphData(small: 200 nodes, 1600 edges, 16 features, 2 classes)
         """
-        parts = {"indptr": self.indptr, "indices": self.indices, "labels": self.labels, "weights": self.weights}
-        parts |= {name: getattr(self, name) for name in MASKS}
-        if hasattr(self.x, "tocsr"):
-            x = self.x.tocsr()
-            parts |= {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.data, "x_shape": np.array(x.shape)}
-        else:
-            parts["features"] = self.x
-        arrays: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
         with open(path, "wb") as file:
-            np.savez_compressed(file, **arrays)
+            np.savez_compressed(file, **arrays_of(self))
 
     def with_split(self, *, per_class: int = 20, val: int = 500, test: int = 1000, seed: int = 0) -> GraphData:
         """The same graph with a random split of the Planetoid kind (Yang et al. 2016, section 5).
@@ -224,6 +220,23 @@ class GraphData:
         return replace(graph, x=x.astype(np.float32))
 
 
+def arrays_of(graph: GraphData) -> dict[str, Any]:
+    """The arrays of a graph under the names that they have in ``.npz`` files.
+
+    Examples
+    --------
+    >>> list(arrays_of(GraphData(indptr=np.array([0, 1]), indices=np.array([0]), labels=np.array([3]))))
+    ['indptr', 'indices', 'labels']
+    """
+    parts = {name: getattr(graph, name) for name in ("indptr", "indices", "labels", "weights", *MASKS)}
+    if hasattr(graph.x, "tocsr"):
+        x = graph.x.tocsr()
+        parts |= {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.data, "x_shape": np.array(x.shape)}
+    else:
+        parts["features"] = graph.x
+    return {name: part for name, part in parts.items() if part is not None}
+
+
 def check_numbers(where: str, name: str, array: Any, kinds: str = "iu", kind: str = "integers") -> None:
     """Refuse what is no vector of numbers of these kinds."""
     if not isinstance(array, np.ndarray) or array.ndim != 1:
@@ -266,13 +279,6 @@ def check_csr(
             f"{where}{prefix}indices holds {low if low < 0 else high}, but the {column} are 0..{cols - 1}; "
             f"indptr and indices must belong together"
         )
-
-
-def _check_features(x: Any, n: int) -> None:
-    shape: tuple[int, ...] = getattr(x, "shape", ())
-    if len(shape) != 2 or shape[0] != n:
-        raise ShapeError(f"GraphData: x has shape {tuple(shape)}, but the graph has {n} nodes; give one row per node")
-    _check_real("x", getattr(x, "dtype", None), x if isinstance(x, np.ndarray) else getattr(x, "data", None))
 
 
 def _check_real(name: str, dtype: Any, values: Any) -> None:

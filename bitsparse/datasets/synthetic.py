@@ -275,13 +275,12 @@ def _distinct_pairs(xp: Any, pools: list[_Pool], nodes: int, highest: int, seed:
     runs: list[_Array] = []  # what was found so far, each array ascending and at least twice as long as the next
     degree = xp.zeros(nodes, np.int32)
     for _ in range(_MOST_ROUNDS):
-        missing = [pool.wanted for pool in pools]
-        if not any(missing):
+        if not any(pool.wanted for pool in pools):
             break
-        for pool, count in zip(pools, missing, strict=True):
-            if not count or not pool.ends.size:
+        for pool in pools:
+            if not pool.wanted or not pool.ends.size:
                 continue
-            new = _distinct(pool, count, runs, nodes, seed)
+            new = _distinct(pool, pool.wanted, runs, nodes, seed)
             new = _within_degrees(new, degree, nodes, highest)
             pool.wanted -= new.size
             runs.append(new)

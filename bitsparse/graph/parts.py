@@ -170,7 +170,7 @@ def cached_partition(
     parts: int,
     *,
     seed: int = 0,
-    folder: str | Path | None = None,
+    cache: bool | str | Path = True,
     cut: Callable[..., NDArray[np.int32]] | None = None,
 ) -> tuple[NDArray[np.int32], bool]:
     """:func:`bitsparse.graph.partition`, kept on disk.
@@ -179,8 +179,8 @@ def cached_partition(
     ----------
     graph, parts, seed
         As there.
-    folder : path, optional
-        By default ``parts`` in the cache folder (``BITSPARSE_CACHE_DIR``).
+    cache : bool or path, default True
+        Where to keep them: ``parts`` in the cache folder (``BITSPARSE_CACHE_DIR``), another folder, or with False nowhere.
     cut : callable, optional
         What makes them, with the same arguments, in place of :func:`bitsparse.graph.partition`: :func:`partition_apart`.
 
@@ -190,14 +190,17 @@ def cached_partition(
     found : bool
         Whether they were there. A file that cannot be read, or holds something else, is made anew.
     """
+    make = partial(cut or partition, graph, parts, seed=seed)
+    if cache is False:
+        return make(), False
     pattern = square_pattern("partition", graph)
     nodes = pattern.shape[0]
     name = f"{graph_hash(pattern)}-{parts}-{seed}-{_metis()}.npy"
-    path = (Path(folder) if folder is not None else jit.cache_dir() / "parts") / name
+    path = (jit.cache_dir() / "parts" if cache is True else Path(cache)) / name
     labels = _load(path, nodes, parts)
     if labels is not None:
         return labels, True
-    labels = (cut or partition)(graph, parts, seed=seed)
+    labels = make()
     keep(path, partial(np.save, arr=labels))
     return labels, False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -90,11 +90,8 @@ class BatchSampler(ABC):
 
     def __init__(self, function: str, graph: Any, seed: int, *, square: bool = True) -> None:
         pattern = square_pattern(function, graph) if square else pattern_of(function, graph)
-        self._function, self.shape, self.seed = (
-            function,
-            pattern.shape,
-            _check.integer(function, "seed", seed, 0, 2**63 - 1),
-        )
+        self._function, self.shape = function, pattern.shape
+        self.seed = _check.integer(function, "seed", seed, 0, 2**63 - 1)
         self._indptr, self._indices = pattern.indptr, pattern.indices
         if self._indices.size and not 0 <= int(self._indices.min()) <= int(self._indices.max()) < self.shape[1]:
             raise ValueError(f"{function}: an index lies outside 0..{self.shape[1] - 1}; check the graph")
@@ -279,18 +276,25 @@ def ahead(
         made = sampler.batch(epoch, number)
         return made if finish is None else finish(made)
 
-    return _ahead(make, len(sampler), threads, depth)
+    return made_ahead(make, range(len(sampler)), threads, depth)
 
 
-def _ahead(make: Callable[[int], Any], count: int, threads: int, depth: int) -> Iterator[Any]:
+def made_ahead(make: Callable[[Any], _T], items: Iterable[Any], threads: int, depth: int) -> Generator[_T]:
+    """What is made of each item, in order; `threads`, if there are any, are at most `depth` items ahead, and done when this is closed.
+
+    Examples
+    --------
+    >>> list(made_ahead(str, range(3), 2, 1))
+    ['0', '1', '2']
+    """
     if not threads:
-        yield from map(make, range(count))
+        yield from map(make, items)
         return
     pool = ThreadPoolExecutor(threads, thread_name_prefix="bitsparse-batches")
-    waiting: deque[Future[Any]] = deque()
+    waiting: deque[Future[_T]] = deque()
     try:
-        for number in range(count):
-            waiting.append(pool.submit(make, number))
+        for item in items:
+            waiting.append(pool.submit(make, item))
             if len(waiting) > depth:
                 yield waiting.popleft().result()
         while waiting:

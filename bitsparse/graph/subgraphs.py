@@ -72,18 +72,19 @@ class SaintSampler(BatchSampler):
         nodes = self.shape[0]
         self._batches = _check.integer(name, "batches", batches or max(-(-nodes // self.size), 1), 1, 1 << 40)
         self._counted = _check.integer(name, "counted", counted, 1, 1 << 20)
-        self._rows = np.repeat(np.arange(nodes), np.diff(self._indptr)) if kind != "walk" else None
-        self._table = self._shares()
+        #: Of what is drawn by shares; walks need neither.
+        self._rows, self._table = np.empty(0, np.int64), np.empty(0, np.int64)
+        if kind != "walk":
+            self._rows = np.repeat(np.arange(nodes), np.diff(self._indptr))
+            self._table = self._shares()
         self._coverage: tuple[Any, Any] | None = None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return self._batches if self.shape[0] else 0
 
-    def _shares(self) -> Nodes | None:
+    def _shares(self) -> Nodes:
         """Running sums of the shares that nodes or edges are drawn by."""
-        if self.kind == "walk":
-            return None
         degrees, incoming = np.diff(self._indptr).astype(np.int64), np.bincount(self._indices, minlength=self.shape[0])
         if self.kind == "edge":
             return np.cumsum(_SHARE // degrees[self._rows] + _SHARE // incoming[self._indices])
@@ -94,7 +95,7 @@ class SaintSampler(BatchSampler):
     def _drawn(self, epoch: int, number: int) -> Nodes:
         """The nodes of a batch, ascending."""
         draws, kernels = self._draws(epoch, number), self._kernels
-        if self._table is None:
+        if self.kind == "walk":
             roots = kernels.below(self.shape[0], self.size, **draws)
             return np.unique(kernels.walks(*self._graph, roots, self.length, **draws))
         if not self._table.size:  # no edge to draw
@@ -102,14 +103,13 @@ class SaintSampler(BatchSampler):
         chosen = np.searchsorted(self._table, kernels.below(int(self._table[-1]), self.size, **draws), side="right")
         if self.kind == "node":
             return np.unique(chosen)
-        assert self._rows is not None
         return np.unique(np.concatenate([self._rows[chosen], self._indices[chosen]]).astype(np.int64))
 
     def coverage(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """How likely each node is in a batch, and both ends of each edge: known for nodes and edges, counted for walks."""
         with self._lock:
             if self._coverage is None:
-                self._coverage = self._counts() if self._table is None else self._known()
+                self._coverage = self._counts() if self.kind == "walk" else self._known()
         return self._coverage
 
     def _counts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -121,8 +121,6 @@ class SaintSampler(BatchSampler):
         return np.maximum(nodes, 1) / self._counted, np.maximum(edges, 1) / self._counted
 
     def _known(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        assert self._table is not None
-        assert self._rows is not None
         share: Any = np.diff(self._table, prepend=0) / max(int(self._table[-1]) if self._table.size else 0, 1)
         columns, loops = self._indices, self._rows == self._indices
         both: Any = np.zeros(self._indices.size)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,38 +28,34 @@ class Bounds(NamedTuple):
     in_place: bool
 
 
-class Arrays(Protocol):
+class Arrays(ABC):
     """Arrays of one library on one device."""
 
     #: What kernels take for an array, if it is not the array itself.
-    address: Callable[[Any], int] | None
+    address: Callable[[Any], int] | None = None
 
     def kind(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayKind:
         """Of arrays with this shape and dtype."""
+        return shape, dtype
 
+    @abstractmethod
     def here(self) -> bool:
         """Whether a call computes where they are, and nobody but its caller is to learn of it."""
 
+    @abstractmethod
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:
         """Whether this is an array of a kind, in C order and aligned, which can be read or written where it lies."""
 
+    @abstractmethod
     def span(self, array: Any) -> tuple[int, int]:
         """The addresses where an array begins and ends."""
 
-    def takes(
-        self, arrays: Sequence[Any], kinds: Sequence[ArrayKind], out: Any, result: ArrayKind, about: Bounds
-    ) -> bool:
-        """Whether arrays are of their kinds, and the result can be written to `out`, if it is given, beside what is read."""
-
+    @abstractmethod
     def empty(self, kind: ArrayKind) -> Any:
         """Memory for a result."""
 
-
-class _Takes:
-    """What the arrays of every library have in common."""
-
     def takes(
-        self: Any, arrays: Sequence[Any], kinds: Sequence[ArrayKind], out: Any, result: ArrayKind, about: Bounds
+        self, arrays: Sequence[Any], kinds: Sequence[ArrayKind], out: Any, result: ArrayKind, about: Bounds
     ) -> bool:
         """Whether arrays are of their kinds, and the result can be written to `out`, if it is given, beside what is read."""
         alike, alignment = self.alike, about.alignment
@@ -77,19 +74,13 @@ class _Takes:
         return all(start >= end or stop <= begin for begin, end in about.beside)
 
 
-class CuPyArrays(_Takes):
+class CuPyArrays(Arrays):
     """CuPy's on one GPU."""
-
-    address: Callable[[Any], int] | None = None
 
     def __init__(self, device: str) -> None:
         space = require_cupy("plan")
         self._ndarray, self._empty, self._current_gpu = space.ndarray, space.empty, current_gpu()
         self._gpu = int(device[5:])
-
-    def kind(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayKind:
-        """Of arrays with this shape and dtype."""
-        return shape, dtype
 
     def here(self) -> bool:
         """Whether their GPU is the current one."""
@@ -113,14 +104,8 @@ class CuPyArrays(_Takes):
         return self._empty(*kind)
 
 
-class NumPyArrays(_Takes):
+class NumPyArrays(Arrays):
     """NumPy's, which kernels of the CPU take aligned to their items."""
-
-    address: Callable[[Any], int] | None = None
-
-    def kind(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayKind:
-        """Of arrays with this shape and dtype."""
-        return shape, dtype
 
     def here(self) -> bool:
         """Always."""
@@ -142,12 +127,12 @@ class NumPyArrays(_Takes):
         return np.empty(*kind)
 
 
-class Tensors(_Takes):
+class Tensors(Arrays):
     """PyTorch's in host memory, which kernels of the CPU take by their addresses."""
 
     def __init__(self) -> None:
         torch = self._torch = sys.modules["torch"]
-        self.address: Callable[[Any], int] | None = torch.Tensor.data_ptr
+        self.address = torch.Tensor.data_ptr
         self._classes, self._strided = (torch.Tensor, torch.nn.Parameter), torch.strided
 
     def kind(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayKind:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections import deque
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -262,7 +261,6 @@ class Download:
     out: NDArray[Any]
     staged: NDArray[Any] | None = None
     arrived: Any = None
-    seconds: float = 0.0
 
     def hold(self, stream: Any = None) -> None:
         """Later work on the current stream (or `stream`) waits until the array was read, so that it may overwrite it."""
@@ -273,9 +271,7 @@ class Download:
         """`out` with the values; the host waits. Idempotent."""
         if self.staged is not None:
             self.arrived.synchronize()
-            begin = time.perf_counter()
             np.copyto(self.out, self.staged)
-            self.seconds = time.perf_counter() - begin
             self.staged = self.array = None
         return self.out
 

@@ -95,21 +95,13 @@ class Dense:
                 f"Dense: weight has {weight.shape[1]} columns, which {self.average} groups (average) cannot share evenly; pass a divisor"
             )
         if self.bias is not None:
-            object.__setattr__(self, "bias", self._of_outputs("bias", self.bias))
+            object.__setattr__(self, "bias", vector("Dense", "bias", self.bias, self.outputs))
         if self.activation is not None:
             _check.choice("Dense", "activation", self.activation, ACTIVATIONS)
         if self.batch_norm is not None:
             self._fits(self.batch_norm)
             object.__setattr__(self, "batch_norm", BatchNorm(*self.batch_norm))
         object.__setattr__(self, "then", tuple(self._step(step) for step in self.then))
-
-    def _of_outputs(self, name: str, value: Any) -> _Array:
-        array = floats("Dense", name, value, 1)
-        if array.size != self.outputs:
-            raise ShapeError(
-                f"Dense: weight has {self.outputs} outputs but {name} has {array.size} values; pass one for each output"
-            )
-        return array
 
     @property
     def outputs(self) -> int:
@@ -129,7 +121,7 @@ class Dense:
             return step
         if isinstance(step, LayerNorm):
             weight, bias = (
-                None if value is None else self._of_outputs(f"LayerNorm.{name}", value)
+                None if value is None else vector("Dense", f"LayerNorm.{name}", value, self.outputs)
                 for name, value in (("weight", step.weight), ("bias", step.bias))
             )
             _check.choice("Dense", "LayerNorm.over", step.over, ("row", "graph"))
@@ -144,12 +136,8 @@ class Dense:
     def norm(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Batch norm as a factor and an addend for each output; 1 and 0 without one."""
         scale, shift = folded(self.batch_norm, "Dense")
-        if scale is None or shift is None:
-            return np.ones(self.outputs), np.zeros(self.outputs)
-        return (
-            np.broadcast_to(scale, (self.outputs,)).astype(np.float64),
-            np.broadcast_to(shift, (self.outputs,)).astype(np.float64),
-        )
+        ones = np.ones(self.outputs)
+        return (ones, 0 * ones) if scale is None or shift is None else (ones * scale, ones * shift)
 
     def finish(self, y: Any, more: Any = None, *, in_place: bool = False) -> Any:
         """What lies behind the product: the mean of groups, `more` added to it, bias, batch norm, activation, the steps that follow.
@@ -164,12 +152,11 @@ class Dense:
             y += self.bias
         elif self.bias is not None:
             y = y + self.bias
-        if self.batch_norm is not None:
-            y = _normed(y, self.batch_norm)
+        y = _stepped(y, self.batch_norm)
         if in_place and self.activation == "relu":
             np.maximum(y, 0, out=y)
         else:
-            y = activated(y, self.activation)
+            y = _stepped(y, self.activation)
         for step in self.then:
             y = _stepped(y, step)
         return y
@@ -211,13 +198,12 @@ def on_device(part: Any, device: str) -> Any:
 
 
 def _stepped(y: Any, step: Any) -> Any:
-    if isinstance(step, str):
+    """One of the steps behind a product, or none."""
+    if step is None or isinstance(step, str):
         return activated(y, step)
-    return step(y) if isinstance(step, LayerNorm) else _normed(y, step)
-
-
-def _normed(y: Any, batch_norm: Any) -> Any:
-    scale, shift = batch_norm if isinstance(batch_norm, _Folded) else folded(batch_norm, "Dense")
+    if isinstance(step, LayerNorm):
+        return step(y)
+    scale, shift = step if isinstance(step, _Folded) else folded(step, "Dense")
     return y if scale is None else y * scale + shift
 
 
@@ -267,5 +253,15 @@ def floats(function: str, name: str, value: Any, ndim: int) -> _Array:
     if not np.isfinite(array).all():
         raise ValueError(
             f"{function}: {name} holds NaN or infinity; the network gives nothing else then, train it again"
+        )
+    return array
+
+
+def vector(function: str, name: str, value: Any, outputs: int) -> _Array:
+    """:func:`floats` with one number for each output of a product."""
+    array = floats(function, name, value, 1)
+    if array.size != outputs:
+        raise ShapeError(
+            f"{function}: weight has {outputs} outputs but {name} has {array.size} values; pass one for each output"
         )
     return array

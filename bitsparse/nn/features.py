@@ -178,17 +178,12 @@ class Features:
 
     def rounded(self, bits: int) -> Any:
         """The values of :meth:`quantized`, in the form of `normalized`: sparse features without negative values stay sparse."""
-        low, high, used = self._ranges(bits)
-        if self._dense or low.any():
+        if self._dense or self.has_negative:
             from scipy import sparse
 
             dense = self.quantized(bits).dequantize()
             return dense if self._dense else sparse.csr_array(dense)
-        rounded, top = self.csr.copy(), np.float32(2**used - 1)
-        lengths = np.diff(rounded.indptr)
-        codes = np.minimum(np.rint(self._raw.data.astype(np.float32) / np.repeat(high, lengths) * top), top)
-        rounded.data = codes * np.repeat(high / top * self.row_factor, lengths)
-        return rounded
+        return self.quantized_entries(bits).tocsr()
 
     def _ranges(self, bits: int) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
         """Lower and upper end of each row, and the bits to store."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import nn
+from bitsparse import interop, nn
 from bitsparse._progress import progress
 from bitsparse.bench import Protocol, time_interleaved
 from bitsparse.cli.demo import sides
@@ -80,7 +80,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
 
 def _compared(found: list[sides.Side], advance: Callable[[], object]) -> list[dict[str, Any]]:
     """Classes and times of all sides."""
-    classes = [_classes(side.call()) for side in found]
+    classes = [interop.as_host(side.call(), "demo", "logits").argmax(axis=1) for side in found]
 
     def counted(side: sides.Side) -> Callable[[], object]:
         def call() -> None:
@@ -102,12 +102,3 @@ def _compared(found: list[sides.Side], advance: Callable[[], object]) -> list[di
         }
         for side, ms, mine in zip(found, times, classes, strict=True)
     ]
-
-
-def _classes(logits: Any) -> NDArray[np.int64]:
-    """Of every node, whoever made the logits and wherever they are."""
-    if hasattr(logits, "get"):
-        logits = logits.get()
-    elif hasattr(logits, "cpu"):
-        logits = logits.cpu()
-    return np.asarray(logits).argmax(axis=1)

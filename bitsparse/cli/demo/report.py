@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bitsparse import viz
 from bitsparse.bench import format_table
 
 
@@ -96,15 +97,12 @@ def _draw_accuracy(ax: Any, found: dict[str, Any]) -> None:
 
 def _draw_large(axes: list[Any], found: dict[str, Any], device: str) -> None:
     results = found["results"]
-    places, names = range(len(results)), [one["name"] for one in results]
+    names = [one["name"] for one in results]
+    colours = ["C0" if name.startswith("bitsparse") else "0.6" for name in names]
     for ax, values, title, unit in (
         (axes[0], [one["ms"] for one in results], f"one inference on {device}", "milliseconds"),
         (axes[1], [total(one) / 1e6 for one in results], "memory", "megabytes"),
     ):
-        colours = ["0.6" if not name.startswith("bitsparse") else "C0" for name in names]
-        bars = ax.barh(places, values, color=colours)
-        ax.bar_label(bars, [f"{value:.0f}" if value >= 10 else f"{value:.2f}" for value in values], padding=3)
-        ax.set_yticks(places, names)
-        ax.invert_yaxis()
-        ax.margins(x=0.15)
+        said = [f"{value:.0f}" if value >= 10 else f"{value:.2f}" for value in values]
+        viz.bars(ax, names, values, said, colours)
         ax.set(title=f"{found['nodes']:,} nodes: {title}", xlabel=unit)

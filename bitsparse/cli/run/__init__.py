@@ -180,10 +180,8 @@ def _in_batches(
 ) -> tuple[Any, nn.ClusterReport]:
     watch.begin("partitioning")
     parts = min(args.parts or _PARTS, max(data.num_nodes, 1))
-    if args.no_cache:
-        labels = partition_apart(data.adjacency, parts, seed=args.seed)
-    else:
-        labels, _ = cached_partition(data.adjacency, parts, seed=args.seed, cut=partition_apart)
+    how: Any = {"seed": args.seed, "cache": not args.no_cache, "cut": partition_apart}
+    labels, _ = cached_partition(data.adjacency, parts, **how)
     options = {key: getattr(args, key) for key in ("between", "form", "device")} | {"labels": labels, "watch": watch}
     watch.begin("packing")
     runner = nn.ClusterRunner(

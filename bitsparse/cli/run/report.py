@@ -57,13 +57,8 @@ class Report:
 
     def record(self) -> dict[str, Any]:
         """Everything as one JSON object."""
-        return {
-            "graph": self.graph,
-            "device": self.device,
-            "network": self.network,
-            "bits": self.bits,
-            "nodes": self.nodes,
-            "edges": self.edges,
+        about = {name: getattr(self, name) for name in ("graph", "device", "network", "bits", "nodes", "edges")}
+        return about | {
             "mode": "whole" if self.batches is None else "batches",
             "bytes_needed": self.memory.needed,
             "bytes_available": self.memory.available,

@@ -115,8 +115,7 @@ def _run(
         raise DTypeError(
             f"{function}: variant {shown(setting.variant)} reads {setting.reads}, but x is {what}; change either"
         )
-    neighbours = neighbours_of(function, graph, kind.device, loops=False)
-    neighbours.fit(function, kind.rows)
+    neighbours = neighbours_of(function, graph, kind, loops=False)
     room, family = Workspace(), family_of(x) if isinstance(x, BitTensor) else interop.as_array(x, function, "x")[1]
     with working_with(kind.device, x):
         layer = prepared(weights, setting, neighbours, kind, room, reduce=reduce)

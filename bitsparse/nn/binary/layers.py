@@ -77,20 +77,9 @@ class Neighbours(NamedTuple):
     plain: Any
     scaled: Any
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the pattern and its scales."""
-        return int(self.scaled.nbytes)
 
-    def fit(self, function: str, rows: int) -> None:
-        """Refuse features of another number of nodes."""
-        nodes = self.plain.shape[0]
-        if rows != nodes:
-            raise ShapeError(f"{function}: the graph has {nodes} nodes but x has {rows} rows; pass one row per node")
-
-
-def neighbours_of(function: str, graph: Any, device: str, *, loops: bool) -> Neighbours:
-    """What a model aggregates over, on `device`.
+def neighbours_of(function: str, graph: Any, x: Activation, *, loops: bool) -> Neighbours:
+    """What a model aggregates over, where the features `x` are, which have a row for each node.
 
     Parameters
     ----------
@@ -98,16 +87,19 @@ def neighbours_of(function: str, graph: Any, device: str, *, loops: bool) -> Nei
         A Graph, an FRDC or a TCTiledCSR is taken as it is, with its scales. From anything else: with `loops` the propagation of a
         GCN, ``D^-1/2 (A + I) D^-1/2``; else the stored entries as they are.
     """
-    if hasattr(graph, "binary_operands"):  # its rows lie on several ranks
-        _check.same_device(function, (graph.device, device))
-        return Neighbours(*graph.binary_operands())
     kept: dict[str, Neighbours] = graph.prepared if isinstance(graph, Graph) else {}
-    if device not in kept:
+    if hasattr(graph, "binary_operands"):  # its rows lie on several ranks
+        _check.same_device(function, (graph.device, x.device))
+        kept[x.device] = Neighbours(*graph.binary_operands())
+    if x.device not in kept:
         scaled = _scaled(function, graph, loops)
         check_square(function, scaled.shape)
-        scaled = scaled.to_device(device)
-        kept[device] = Neighbours(scaled.with_scales(), scaled)
-    return kept[device]
+        scaled = scaled.to_device(x.device)
+        kept[x.device] = Neighbours(scaled.with_scales(), scaled)
+    nodes = kept[x.device].plain.shape[0]
+    if x.rows != nodes:
+        raise ShapeError(f"{function}: the graph has {nodes} nodes but x has {x.rows} rows; pass one row per node")
+    return kept[x.device]
 
 
 def _scaled(function: str, graph: Any, loops: bool) -> Any:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.dense import vector
 
 _NAME = "BinaryLinear"
 
@@ -58,7 +59,8 @@ class BinaryLinear:
             raise ValueError(f"{_NAME}: signs have a scale or an offset; pass signs.with_affine() and scale= instead")
         object.__setattr__(self, "signs", signs.repack(axis=-2, layout="planes"))
         for name in ("scale", "bias"):
-            object.__setattr__(self, name, _vector(name, getattr(self, name), signs.shape[1]))
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, vector(_NAME, name, getattr(self, name), signs.shape[1]))
         if self.scale is not None and not (self.scale > 0).all():
             raise ValueError(f"{_NAME}: scale must be positive, got {float(self.scale.min())}; turn the signs around")
 
@@ -102,17 +104,3 @@ class BinaryLinear:
     def nbytes(self) -> int:
         """Bytes of signs, scale and bias."""
         return int(self.signs.nbytes) + sum(part.nbytes for part in (self.scale, self.bias) if part is not None)
-
-
-def _vector(name: str, value: Any, length: int) -> NDArray[np.float32] | None:
-    if value is None:
-        return None
-    array = interop.as_host(value, _NAME, name)
-    _check.numeric(_NAME, name, array)
-    array = np.ascontiguousarray(array, np.float32)
-    if array.shape != (length,):
-        raise ShapeError(
-            f"{_NAME}: {name} has shape {array.shape}, but the weights have {length} outputs; pass one per output"
-        )
-    _check.finite(_NAME, name, bool(np.isfinite(array).all()))
-    return array

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import interop
 from bitsparse._archive import Archive, opened, reading
 from bitsparse._check import brief, shown
+from bitsparse._records import replace
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.binary.layers import InputNorm, Norm
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.network import FILE_VERSION, BinaryModel, Kind
 from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting
+from bitsparse.nn.dense import floats, vector
 
 
 class BinaryGCN(BinaryModel):
@@ -129,6 +130,8 @@ class BinarySAINT(BinaryModel):
 
     def __init__(self, layers: Sequence[Any], head: Any, variants: Any = "full", *, input_norm: Any = None) -> None:
         self.head = head if isinstance(head, BinaryLinear) else _dense(head)
+        if self.head is not head:
+            self.kind = replace(self.kind, binary=("FBB+BBF+FFF",) * 4)
         super().__init__(layers, variants, input_norm=input_norm)
         width = sum(own.shape[1] for own, _ in self.layers)
         if self.head_shape[0] != width:
@@ -147,10 +150,6 @@ class BinarySAINT(BinaryModel):
         """Logits of a node."""
         return self.head_shape[1]
 
-    @property
-    def _binary(self) -> tuple[str, str, str, str]:
-        return self.kind.binary if isinstance(self.head, BinaryLinear) else ("FBB+BBF+FFF",) * 4
-
     def _check_outputs(self) -> None:
         letters = {each.gives for each in self.settings}
         if len(letters) != 1 or ("B" in letters and not isinstance(self.head, BinaryLinear)):
@@ -164,16 +163,9 @@ def _dense(head: Any) -> tuple[Any, Any]:
     """Weights and bias of a full-precision head."""
     if not isinstance(head, (tuple, list)) or len(head) != 2:
         raise DTypeError(f"BinarySAINT: head must be a BinaryLinear or (weights, bias), got {type(head).__name__}")
-    weights = np.ascontiguousarray(interop.as_host(head[0], "BinarySAINT", "head weights"), np.float32)
-    if weights.ndim != 2:
-        raise ShapeError(
-            f"BinarySAINT: the head's weights have shape {weights.shape}, but weights are (inputs, outputs)"
-        )
-    bias = np.zeros(weights.shape[1], np.float32) if head[1] is None else head[1]
-    bias = np.ascontiguousarray(interop.as_host(bias, "BinarySAINT", "head bias"), np.float32)
-    if bias.shape != weights.shape[1:]:
-        raise ShapeError(f"BinarySAINT: the head has {weights.shape[1]} outputs but a bias of shape {bias.shape}")
-    return weights, bias
+    weights = floats("BinarySAINT", "head weights", head[0], 2)
+    bias = np.zeros(weights.shape[1]) if head[1] is None else head[1]
+    return weights, vector("BinarySAINT", "head bias", bias, weights.shape[1])
 
 
 # -- files -----------------------------------------------------------------------------------------------------------

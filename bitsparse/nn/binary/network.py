@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class Kind(NamedTuple):
 class BinaryModel:
     """What the binary models share; see :class:`BinaryGCN`."""
 
-    kind: ClassVar[Kind]
+    kind: Kind
 
     layers: list[Any]
     #: What turns the outputs of all layers into logits: a BinaryLinear, weights and bias in full precision, or None.
@@ -79,18 +79,26 @@ class BinaryModel:
 
     def _checked(self, layers: Sequence[Any]) -> list[Any]:
         """The layers' weights, which must follow each other; with two each, for a node's own features and for its neighbours'."""
-        if self.kind.weights == 1:
-            return _chained(self._name, layers)
-        pairs = [tuple(each) for each in layers]
-        if not pairs or any(len(each) != 2 for each in pairs):
+        count = self.kind.weights
+        groups = [(each,) if count == 1 else tuple(each) for each in layers]
+        if count == 2 and (not groups or any(len(group) != 2 for group in groups)):
             raise ValueError(f"{self._name}: layers must be pairs (own weights, neighbours' weights), at least one")
-        own, near = (_linears(self._name, (each[i] for each in pairs)) for i in (0, 1))
-        for i, (one, other) in enumerate(zip(own, near, strict=True)):
-            if one.shape != other.shape:
+        if not groups or not all(isinstance(each, BinaryLinear) for group in groups for each in group):
+            raise DTypeError(
+                f"{self._name}: layers must be BinaryLinear, at least one; make them with BinaryLinear.from_weights"
+            )
+        for i, group in enumerate(groups):
+            first, last = group[0], group[-1]
+            if first.shape != last.shape:
                 raise ShapeError(
-                    f"{self._name}: the weights of layer {i} have shapes {one.shape} and {other.shape}; make them equal"
+                    f"{self._name}: the weights of layer {i} have shapes {first.shape} and {last.shape}; make them equal"
                 )
-        return list(zip(_chained(self._name, own), near, strict=True))
+            before = groups[i - 1][0].shape[1] if i else first.shape[0]
+            if first.shape[0] != before:
+                raise ShapeError(
+                    f"{self._name}: layer {i - 1} has {before} outputs but layer {i} takes {first.shape[0]} inputs"
+                )
+        return groups if count == 2 else [linear for (linear,) in groups]
 
     @property
     def parts(self) -> list[BinaryLinear]:
@@ -159,8 +167,7 @@ class BinaryModel:
         first, *others = self.settings
         if kind.letter != first.reads:
             return self.with_settings([first.reading(kind.letter), *others]).plan(graph, x)
-        neighbours = neighbours_of(self._name, graph, kind.device, loops=self.kind.loops)
-        neighbours.fit(self._name, kind.rows)
+        neighbours = neighbours_of(self._name, graph, kind, loops=self.kind.loops)
         build = partial(self._build, neighbours)
         return BinaryPlan(self._name, kind, list(self.settings), build, neighbours, self.nbytes)
 
@@ -220,16 +227,11 @@ class BinaryModel:
     def _name(self) -> str:
         return type(self).__name__
 
-    @property
-    def _binary(self) -> tuple[str, str, str, str]:
-        """The variants behind the preset "binary": of the first layer, those between, the last, and of an only one."""
-        return self.kind.binary
-
     def _settings_of(self, wanted: Any) -> list[Setting]:
         if wanted == "full":
             return [self.kind.full] * self.depth
         if wanted == "binary":
-            first, between, last, only = map(Setting, self._binary)
+            first, between, last, only = map(Setting, self.kind.binary)
             return [first, *[between] * (self.depth - 2), last] if self.depth > 1 else [only]
         if isinstance(wanted, str):
             raise ValueError(
@@ -288,22 +290,3 @@ def arrays_of(model: BinaryModel) -> dict[str, Any]:
         "rows": model.input_norm == "rows",
     }
     return {"about": np.array(json.dumps(about)), **arrays}
-
-
-def _chained(name: str, parts: Any) -> list[BinaryLinear]:
-    """The layers as a list, the outputs of each the inputs of the next."""
-    layers = _linears(name, parts)
-    for i in range(1, len(layers)):
-        if layers[i].shape[0] != layers[i - 1].shape[1]:
-            raise ShapeError(
-                f"{name}: layer {i - 1} has {layers[i - 1].shape[1]} outputs but layer {i} takes {layers[i].shape[0]} inputs"
-            )
-    return layers
-
-
-def _linears(name: str, parts: Any) -> list[BinaryLinear]:
-    """The layers as a list of BinaryLinear, at least one."""
-    layers = list(parts)
-    if not layers or not all(isinstance(each, BinaryLinear) for each in layers):
-        raise DTypeError(f"{name}: layers must be BinaryLinear, at least one; make them with BinaryLinear.from_weights")
-    return layers

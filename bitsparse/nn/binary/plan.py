@@ -145,7 +145,7 @@ class BinaryPlan:
     @property
     def nbytes(self) -> int:
         """Bytes of graph, weights and buffers."""
-        return int(self._neighbours.nbytes) + self._weights + self._workspace.nbytes
+        return int(self._neighbours.scaled.nbytes) + self._weights + self._workspace.nbytes
 
     @property
     def peak_nbytes(self) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bitsparse import interop
 from bitsparse.graph.operand import Form, Graph, factors, form_for
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
+from bitsparse.interop.streams import recorded
 from bitsparse.nn.cluster.report import ClusterReport
 from bitsparse.ops import steps
 from bitsparse.ops.recorded import Recorded
@@ -128,15 +129,11 @@ class GpuEngine:
         self._uploader.timed = timed
         with interop.working_on(self._device, interop.CUPY):
             caller = self._cupy.cuda.get_current_stream()
-            before = self._cupy.cuda.Event(disable_timing=True)
-            before.record(caller)
-            self._stream.wait_event(before)
+            self._stream.wait_event(recorded(caller))
             try:
                 with self._stream:
                     yield self
-                after = self._cupy.cuda.Event(disable_timing=True)
-                after.record(self._stream)
-                caller.wait_event(after)
+                caller.wait_event(recorded(self._stream))
             except BaseException:
                 self._drop()
                 raise
@@ -180,12 +177,12 @@ class GpuEngine:
             slot = _Slot(self._model, self._features, sizes, packet.loops, self._form, self._longest)
             self._slots[upload.slot] = slot
         data = upload.wait()
-        begin = self._mark() if self._timed else None
+        begin = recorded(self._stream, timed=True) if self._timed else None
         slot.run(data)
         if self._out is not None:
             slot.scatter(data, self._order, group, self._out)
         if begin is not None:
-            self._events.append(("compute", begin, self._mark()))
+            self._events.append(("compute", begin, recorded(self._stream, timed=True)))
         upload.release()
         if self._out is not None:
             self._put(group, None)
@@ -203,11 +200,6 @@ class GpuEngine:
         self._put(group, rows)
 
     # -- times ----------------------------------------------------------------------------------------------------------
-    def _mark(self) -> Any:
-        event = self._cupy.cuda.Event()
-        event.record(self._stream)
-        return event
-
     def _measure(self, report: ClusterReport) -> None:
         self._stream.synchronize()
         elapsed = self._cupy.cuda.get_elapsed_time

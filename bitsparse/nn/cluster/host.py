@@ -56,10 +56,8 @@ class HostEngine:
         model, group, form = self._model, packet.group, self._features
         logits, used = None, "csr"
         if self._layers is not None:
-            places, features = (
-                self._order[group.low : group.high],
-                (form.columns, form.bits, form.layout == "planes", form.used),
-            )
+            places = self._order[group.low : group.high]
+            features = form.columns, form.bits, form.layout == "planes", form.used
             data = packet.buffer[: packet.nbytes]
             on_codes.network(data, group.entries, model.normalisation, features, self._layers, places, self._rows)
         else:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse._files import open_end, open_new, open_plain, publish, replacing
+from bitsparse._files import open_new, open_plain, publish, replacing
 from bitsparse.errors import FileFormatError
 from bitsparse.graph.packets import Group, Packets
 from bitsparse.graph.parts import graph_hash
@@ -237,12 +237,6 @@ class FileSink(NotedSink):
             self._write_journal()
         self.resumed = len(self._done)
         return [group for group in groups if group.number not in self._done]
-
-    def append_notes(self) -> None:
-        """Others note their groups in the same journal: what is written goes to its end, wherever that is by then."""
-        if self._notes is not None:
-            self._notes.close()
-            self._notes = open_end(self._journal)
 
     def finish(self) -> _Array:
         """The file under its name, mapped for reading."""

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
-from bitsparse._communicator import Communicator, agree, gathered_text, gathered_values, together
+from bitsparse._communicator import Communicator, agree, gathered_parts, gathered_text, gathered_values, together
 from bitsparse._files import open_end, open_plain
 from bitsparse.graph.adjacency import square_pattern
 from bitsparse.graph.packets import Group, Packets
-from bitsparse.graph.parts import cached_partition, graph_hash, partition
+from bitsparse.graph.parts import cached_partition, graph_hash
 from bitsparse.nn.cluster.journal import FileSink, NotedSink
 
 _Array = NDArray[Any]
@@ -48,9 +48,7 @@ def parts_of(
     """METIS's part of each node, kept on disk unless `cache` is False; with a communicator cut by the first rank and sent to all."""
 
     def cut() -> NDArray[Any]:
-        if cache is False:
-            return partition(graph, parts, seed=seed)
-        return cached_partition(graph, parts, seed=seed, folder=None if cache is True else cache)[0]
+        return cached_partition(graph, parts, seed=seed, cache=cache)[0]
 
     if comm is None:
         return cut()
@@ -93,18 +91,14 @@ class SharedSink(NotedSink):
         try:
             with together(comm, _FUNCTION):
                 if self._own is None:
-                    self._open(Path(names[0]), shape)
+                    # The rows that the first rank has made.
+                    with open_plain(names[0], write=True) as file:
+                        at = os.fstat(file.fileno()).st_size - 4 * shape[0] * shape[1]
+                        self.rows = np.memmap(file, np.float32, "r+", at, shape)
         except BaseException:
             self.abandon()
             raise
         self._journal = Path(f"{path}.journal") if resume else None
-
-    def _open(self, name: Path, shape: tuple[int, int]) -> None:
-        """The rows that the first rank has made."""
-        with open_plain(name, write=True) as file:
-            self.rows = np.memmap(
-                file, np.float32, "r+", os.fstat(file.fileno()).st_size - 4 * shape[0] * shape[1], shape
-            )
 
     def missing(self, groups: Sequence[Group]) -> list[Group]:
         """The groups of this rank among those that no earlier run has finished."""
@@ -112,21 +106,14 @@ class SharedSink(NotedSink):
         with together(self._comm, _FUNCTION):
             if self._own is not None:
                 todo = self._own.missing(groups)
-                self._own.append_notes()
         flags = np.zeros(len(groups), np.int64)
         flags[[i for i, group in enumerate(groups) if group in todo]] = 1
         left = [group for group, flag in zip(groups, gathered_values(self._comm, flags)[0], strict=True) if flag]
         self.resumed = len(groups) - len(left)
-        if self._journal is not None and self._own is None:
+        if self._journal is not None:
+            # The first rank writes there like the others: to its end, wherever that is by then.
             self._notes = open_end(self._journal)
         return dealt(left, self._comm.size)[self._comm.rank]
-
-    def put(self, group: Group, logits: _Array | None) -> None:
-        """Rows to their nodes; noted once they are on disk."""
-        if self._own is not None:
-            self._own.put(group, logits)
-        else:
-            super().put(group, logits)
 
     def finish(self) -> Any:
         """All ranks have written; the file under its name, mapped for reading."""
@@ -163,17 +150,10 @@ def shared(comm: Communicator, mine: NDArray[Any], logits: Any) -> None:
         Of all nodes, NumPy or CuPy, written to.
     """
     space: Any = interop.namespace(logits)
-    counts = gathered_values(comm, [mine.size])[:, 0].tolist()
-    most = max(counts)
-    nodes, padded = np.zeros((comm.size, most), np.int64), np.zeros(most, np.int64)
-    padded[: mine.size] = mine
-    comm.all_gather(padded, nodes)
-    rows = space.zeros((comm.size, most, logits.shape[1]), logits.dtype)
-    rows[comm.rank, : mine.size] = logits[space.asarray(mine)]
-    comm.all_gather(rows[comm.rank], rows)
-    for rank, count in enumerate(counts):
+    nodes, rows = gathered_parts(comm, mine), gathered_parts(comm, logits[space.asarray(mine)])
+    for rank in range(comm.size):
         if rank != comm.rank:
-            logits[space.asarray(nodes[rank, :count])] = rows[rank, :count]
+            logits[space.asarray(nodes[rank])] = rows[rank]
 
 
 def agree_on(function: str, comm: Communicator, graph: Any, packets: Packets, model: Any) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import refuse_weights, square_pattern
 from bitsparse.graph.operand import FORMS
 from bitsparse.graph.packets import FeatureForm, Group, PackedEpoch, Packet, Packets, tiles_in
+from bitsparse.graph.samplers import made_ahead
 from bitsparse.nn.cluster.host import HostEngine, host_layers
 from bitsparse.nn.cluster.journal import ArraySink, FileSink, run_key
 from bitsparse.nn.cluster.ranks import SharedSink, agree_on, dealt, parts_of, shared
@@ -315,21 +315,7 @@ class ClusterRunner:
             self.report.pack_seconds += time.perf_counter() - begin
             return packet
 
-        if self.device == "cpu":
-            yield from map(pack, todo)
-            return
-        with ThreadPoolExecutor(1) as pool:
-            waiting: deque[Future[Packet]] = deque()
-            try:
-                for group in todo:
-                    waiting.append(pool.submit(pack, group))
-                    if len(waiting) > 1:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+        return made_ahead(pack, todo, threads=0 if self.device == "cpu" else 1, depth=1)
 
     def _begin(self, form: FeatureForm) -> None:
         packets = self.packets

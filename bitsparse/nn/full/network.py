@@ -341,8 +341,6 @@ def _attended(how: Attention, pattern: Any, h: Any, x: Any) -> Any:
 def _product(layer: Layer) -> Product:
     first = layer.updates[0]
     bias = np.zeros(layer.outputs, np.float32) if first.bias is None else first.bias
-    if first.batch_norm is None:
-        return Product(layer.own, first.weight, bias)
     scale, shift = first.norm
     own = None if layer.own is None else (layer.own * scale).astype(np.float32)
     return Product(own, (first.weight * scale).astype(np.float32), (bias * scale + shift).astype(np.float32))

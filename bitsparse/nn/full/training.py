@@ -172,10 +172,9 @@ def train(
     )
 
 
-def adam(
-    params: list[Array], learning_rate: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
-) -> Callable[[list[Array]], None]:
-    """One step of Adam (Kingma and Ba 2015, Algorithm 1) on ``params``, in place."""
+def adam(params: list[Array], learning_rate: float) -> Callable[[list[Array]], None]:
+    """One step of Adam (Kingma and Ba 2015, Algorithm 1) on ``params``, in place, with the constants of the paper."""
+    betas, eps = (0.9, 0.999), 1e-8
     first, second = [np.zeros_like(p) for p in params], [np.zeros_like(p) for p in params]
     count = 0
 

@@ -7,9 +7,11 @@ of the class probabilities in bits from those in full precision, the mean over n
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from bitsparse.nn.dense import activated
 from bitsparse.nn.lowbit.calibration import Array, Grid, column_match, grid_through, nearest_codes, variants
 
 #: Steps of Newton's method at most, halvings of one, and the gain below which the search ends.
@@ -18,10 +20,8 @@ _STEPS, _HALVINGS, _GAIN = 10, 6, 1e-7
 _ROUNDS = 2
 
 
-def log_softmax(logits: Array) -> Array:
-    """Logarithms of the class probabilities, row by row."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+#: Logarithms of the class probabilities, row by row.
+log_softmax = partial(activated, activation="log_softmax")
 
 
 def match_classes(reference: Array, measured: Array, slope: Array, shift: Array) -> Grid:

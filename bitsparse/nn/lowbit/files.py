@@ -13,6 +13,7 @@ from bitsparse._archive import Archive
 from bitsparse._check import brief, shown
 from bitsparse.arrays import BitTensor
 from bitsparse.graph.operand import NORMALISATIONS
+from bitsparse.nn.dense import FUSED
 from bitsparse.nn.lowbit.steps import Aggregate, Chain, Grid, Update
 from bitsparse.ops.steps import GROUP_BITS
 
@@ -21,7 +22,6 @@ ABOUT = ("kind", "normalisation", "self_loops", "bits", "widths")
 _TEXT = "network"
 _LONGEST_TEXT, _MOST_BITS = 1 << 20, 16
 _KINDS = ("gcn", "sage", "gin")
-_ACTIVATIONS = (None, "relu", "leaky_relu", "tanh")
 
 
 def described(about: dict[str, Any], grid: Grid | None, steps: Sequence[Update | Aggregate]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _steps(archive: Archive, told: list[dict[str, Any]], widths: list[int], bits
         at, gives = f"{number}.", one["gives"]
         if (gives is None) != (number + 1 == len(told)) or (gives is not None and not 1 <= int(gives) <= _MOST_BITS):
             raise ValueError(f"step {number} gives {shown(gives)} bits")
-        if one["activation"] not in _ACTIVATIONS:
+        if one["activation"] not in FUSED:
             raise ValueError(f"step {number} has the activation {shown(one['activation'])}")
         rows, outputs, width = one["weights"] if "weights" in one else (one["sums"][0], *one["sums"])
         if rows != columns:

@@ -12,6 +12,7 @@ from bitsparse._records import replace
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.lowbit.inputs import scale_of
+from bitsparse.nn.lowbit.steps import Aggregate, Update
 from bitsparse.ops import steps as on_codes
 from bitsparse.ops.finish.terms import Factor, operand_terms
 
@@ -42,7 +43,7 @@ def steps_in_bytes(
     calls: list[Callable[[], Any]] = []
     held = 0
     in_bytes = isinstance(x, BitTensor) and x.bits == 8 and x.layout == "rows"
-    multiplies = hasattr(steps[0], "weights")
+    multiplies = isinstance(steps[0], Update)
     if isinstance(x, TCTiledCSR):
         codes = np.empty((0, 0), np.uint8)  # the first step reads the entries alone
     elif in_bytes:
@@ -52,25 +53,17 @@ def steps_in_bytes(
         held = codes.nbytes
         if not multiplies:  # neighbours may lie anywhere
             calls.append(partial(on_codes.unpack, x, codes))
-    step: Any
     for number, step in enumerate(steps):
-        epilogue, columns = step.chain.epilogue(), step.chain.col_scale.size
-        if hasattr(step, "weights"):
-            right, scale = operand.col_scale if step.scaled else None, scale_of(x) if number == 0 else None
-            rows, sizes = on_codes.row_operands(right, step.constant, scale), (step.weights.shape[0], columns)
-            params = replace(epilogue.params(_NAME, (nodes, columns)), **rows)
-            if isinstance(x, TCTiledCSR) and number == 0:
-                pattern = x.indptr, x.indices
-                run = partial(on_codes.sparse_product, pattern, x.data, network.lines(number), columns, params)
-            else:
-                packed: Any = x if number == 0 and not in_bytes else None
-                run = partial(on_codes.product_in_bytes, codes, network.panels(number), sizes, params, packed)
-        else:
-            scale = None if operand.row_scale is None else operand.row_scale[:, None]
-            sides = _sides_of(step, (nodes, columns), scale, operand.degrees)
-            terms = operand_terms(_NAME, *sides, epilogue.offset_correction)
-            params = epilogue.params(_NAME, (nodes, columns), terms)
+        columns, params = step.chain.col_scale.size, step_params(step, operand, scale_of(x) if number == 0 else None)
+        if isinstance(step, Aggregate):
             run = partial(on_codes.sums, codes, indptr, indices, columns, params)
+        elif isinstance(x, TCTiledCSR) and number == 0:
+            lines = network.laid(number, on_codes.lines_of)
+            run = partial(on_codes.sparse_product, (x.indptr, x.indices), x.data, lines, columns, params)
+        else:
+            packed: Any = x if number == 0 and not in_bytes else None
+            panels, sizes = network.laid(number, on_codes.panels_of), (step.weights.shape[0], columns)
+            run = partial(on_codes.product_in_bytes, codes, panels, sizes, params, packed)
         if number + 1 == len(steps):
             return calls, run, held
         codes = np.empty((nodes, on_codes.row_bytes(columns)), np.uint8)
@@ -95,12 +88,11 @@ def layers_in_bytes(network: LowBitNetwork) -> tuple[on_codes.Layer, ...] | None
     if not _fits_bytes(network) or not min(network.features, *(step.chain.col_scale.size for step in network.steps)):
         return None
     made, one = [], np.ones(1, np.float32)  # in place of vectors over the rows
-    step: Any
     vectors: tuple[str | None, str | None, str | None]
     for number, step in enumerate(network.steps):
         epilogue, columns = step.chain.epilogue(), step.chain.col_scale.size
-        if hasattr(step, "weights"):
-            params, panels = epilogue.params(_NAME, (1, columns)), network.panels(number)
+        if isinstance(step, Update):
+            params, panels = epilogue.params(_NAME, (1, columns)), network.laid(number, on_codes.panels_of)
             term = None if step.constant is None else (one, step.constant)
             vectors = ("right" if step.scaled else None, None, None if term is None else "right")
             made.append(on_codes.layer(panels, columns, replace(params, col_term=term), vectors))
@@ -113,16 +105,19 @@ def layers_in_bytes(network: LowBitNetwork) -> tuple[on_codes.Layer, ...] | None
     return tuple(made)
 
 
-def _sides_of(step: Any, shape: tuple[int, int], scale: Any, degrees: Any) -> tuple[Any, Any]:
+def _sides_of(step: Aggregate, shape: tuple[int, int], scale: Any, degrees: Any) -> tuple[Any, Any]:
     """Both factors of a sum over neighbours."""
     offset = None if step.offset is None else step.offset[None, :]
     return Factor(shape, scale, None, degrees), Factor(shape, None, offset)
 
 
-def step_params(step: Any, operand: Graph, scale: Any = None) -> Any:
-    """What follows the sums of a step in integers on the CPU, for :func:`~bitsparse.ops.steps.finished`; `scale` is that of its codes."""
-    epilogue, shape = step.chain.epilogue(), (operand.nodes, step.chain.col_scale.size)
-    if hasattr(step, "weights"):
+def step_params(step: Update | Aggregate, operand: Graph, scale: Any = None, **form: Any) -> Any:
+    """What follows the sums of a step in integers on the CPU, for :func:`~bitsparse.ops.steps.finished`.
+
+    `scale` is that of its codes, and `form` how those of its result are packed.
+    """
+    epilogue, shape = step.chain.epilogue(**form), (operand.nodes, step.chain.col_scale.size)
+    if isinstance(step, Update):
         rows = on_codes.row_operands(operand.col_scale if step.scaled else None, step.constant, scale)
         return replace(epilogue.params(_NAME, shape), **rows)
     left = None if operand.row_scale is None else operand.row_scale[:, None]

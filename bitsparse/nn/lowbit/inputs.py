@@ -49,13 +49,8 @@ def sparse_codes(network: LowBitNetwork, rows: Any) -> TCTiledCSR:
     made = sparse.csr_array((codes, rows.indices, rows.indptr), shape=rows.shape, copy=True)
     full = np.flatnonzero(zeros)
     if full.size:
-        missing = np.ones((rows.shape[0], full.size), np.bool_)
-        place = np.full(rows.shape[1], -1)
-        place[full] = np.arange(full.size)
-        stored = place[rows.indices]
-        taken = stored >= 0
-        missing[np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))[taken], stored[taken]] = False
-        there, column = np.nonzero(missing)
+        stored = sparse.csr_array((np.ones(codes.size, np.bool_), rows.indices, rows.indptr), shape=rows.shape)
+        there, column = np.nonzero(~stored[:, full].toarray())
         filled = (zeros[full[column]], (there, full[column]))
         made = sparse.csr_array(made + sparse.coo_array(filled, shape=rows.shape, dtype=codes.dtype))
     made.eliminate_zeros()

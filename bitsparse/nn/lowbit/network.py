@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -24,7 +24,6 @@ from bitsparse.nn.lowbit.inputs import sparse_codes, stays_sparse
 from bitsparse.nn.lowbit.plan import LowBitPlan
 from bitsparse.nn.lowbit.steps import Aggregate, Grid, Update
 from bitsparse.ops import quantize
-from bitsparse.ops.steps import lines_of, panels_of
 
 _Array = NDArray[np.float32]
 
@@ -280,20 +279,12 @@ class LowBitNetwork:
             adjacency = Graph(pattern, self.normalisation, self_loops=self.self_loops, device=codes.device)
         return self.plan(adjacency, codes)()
 
-    def panels(self, number: int) -> NDArray[np.int8]:
-        """Weights of a step as products on bytes read them; kept."""
-        key = ("bytes", number)
+    def laid(self, number: int, lay: Callable[[NDArray[np.int8]], NDArray[Any]]) -> NDArray[Any]:
+        """Weights of up to 8 bits as a product on a CPU reads them, which `lay` makes of them; kept."""
+        key = (lay.__name__, number)
         if key not in self._placed:
             step: Any = self.steps[number]
-            self._placed[key] = panels_of(np.asarray(step.weights.toarray()).astype(np.int8))
-        return self._placed[key]
-
-    def lines(self, number: int) -> NDArray[np.int32]:
-        """Weights of a step as products of sparse codes on a CPU read them; kept."""
-        key = ("lines", number)
-        if key not in self._placed:
-            step: Any = self.steps[number]
-            self._placed[key] = lines_of(np.asarray(step.weights.toarray()))
+            self._placed[key] = lay(np.asarray(step.weights.toarray()).astype(np.int8))
         return self._placed[key]
 
     def placed(self, device: str, number: int) -> tuple[Any, Any]:

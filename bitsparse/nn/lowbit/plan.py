@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bitsparse import _check, interop
-from bitsparse._records import replace
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
-from bitsparse.nn.lowbit.host import steps_in_bytes
+from bitsparse.nn.lowbit.host import step_params, steps_in_bytes
 from bitsparse.nn.lowbit.inputs import check_codes, scale_of
 from bitsparse.ops import spmm
 from bitsparse.ops import steps as on_codes
@@ -179,11 +178,8 @@ class LowBitPlan:
 
     def _sparse_update(self, step: Update, codes: TCTiledCSR, form: dict[str, Any]) -> Callable[[Any], Any]:
         """Product of sparse codes with the weights of the first step, and what follows it; this allocates at every call."""
-        weights, constant = self._network.placed(self.device, 0)
-        rows = on_codes.row_operands(self._operand.col_scale if step.scaled else None, constant, scale_of(codes))
-        shape, dense = (codes.shape[0], weights.shape[1]), weights.toarray()
-        params = replace(step.chain.epilogue(**form).params("LowBitNetwork", shape), **rows)
-        integers = codes.with_scales()
+        params = step_params(step, self._operand, scale_of(codes), **form)
+        integers, dense = codes.with_scales(), step.weights.toarray()
 
         def run(out: Any) -> None:
             made = on_codes.finished(spmm(integers, dense), params)

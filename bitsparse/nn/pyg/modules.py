@@ -15,29 +15,20 @@ from bitsparse.ops.finish.epilogue import BatchNorm
 CONVS = ("GCNConv", "SAGEConv", "GINConv", "GATConv", "GATv2Conv", "AGNNConv")
 #: Containers of PyTorch Geometric that a trace looks into; its other modules are read as a whole, or refused.
 _TRANSPARENT = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.models.mlp", "torch_geometric.nn.sequential")
-#: Activations by the name of their function, with what else they may be told; `inplace` changes nothing here.
-FUNCTIONS: dict[str, tuple[str, tuple[tuple[str, tuple[Any, ...]], ...]]] = {
-    "relu": ("relu", ()),
-    "leaky_relu": ("leaky_relu", (("negative_slope", (0.01,)),)),
-    "elu": ("elu", (("alpha", (1.0,)),)),
-    "tanh": ("tanh", ()),
-    "sigmoid": ("sigmoid", ()),
-    "gelu": ("gelu", (("approximate", ("none",)),)),
-    "silu": ("silu", ()),
-    "log_softmax": ("log_softmax", (("dim", (1, -1)),)),
-    "normalize": ("l2_normalize", (("p", (2.0,)), ("dim", (1, -1)), ("eps", (1e-12,)))),
+#: Activations by the name of their function, and what else they may be told; `inplace` changes nothing here.
+FUNCTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "relu": {},
+    "leaky_relu": {"negative_slope": (0.01,)},
+    "elu": {"alpha": (1.0,)},
+    "tanh": {},
+    "sigmoid": {},
+    "gelu": {"approximate": ("none",)},
+    "silu": {},
+    "log_softmax": {"dim": (1, -1)},
+    "normalize": {"p": (2.0,), "dim": (1, -1), "eps": (1e-12,)},
 }
-#: The same as modules.
-_MODULES = {
-    "ReLU": "relu",
-    "LeakyReLU": "leaky_relu",
-    "ELU": "elu",
-    "Tanh": "tanh",
-    "Sigmoid": "sigmoid",
-    "GELU": "gelu",
-    "SiLU": "silu",
-    "LogSoftmax": "log_softmax",
-}
+#: The same by the name of their module, in lower case.
+_MODULES = {name.replace("_", ""): name for name in FUNCTIONS}
 _IDENTITIES = ("Identity", "Dropout", "Dropout1d", "AlphaDropout")
 _READ = f"{', '.join(CONVS)}, Linear, BatchNorm, LayerNorm, Dropout and activations"
 
@@ -86,14 +77,9 @@ def module_steps(module: Any) -> Dense | list[Step]:
         return Dense(array(module.weight).T, array(module.bias))
     if name in _IDENTITIES:
         return []
-    if name in _MODULES:
-        return [
-            _told(
-                _MODULES[name],
-                name,
-                {key: getattr(module, key, None) for key in ("negative_slope", "alpha", "approximate", "dim")},
-            )
-        ]
+    function = _MODULES.get(name.lower())
+    if function is not None:
+        return [_told(function, name, {key: getattr(module, key, None) for key in FUNCTIONS[function]})]
     if name in ("BatchNorm1d", "BatchNorm"):
         return [_batch_norm(getattr(module, "module", module))]
     if name == "LayerNorm":
@@ -113,13 +99,12 @@ def function_step(name: str, rest: tuple[Any, ...], told: Mapping[str, Any]) -> 
         return []
     if plain not in FUNCTIONS:
         raise Refused(f"calls {name}, which is not there yet; from_pyg reads {_READ}")
-    keys = [key for key, _ in FUNCTIONS[plain][1]]
-    return [_told(FUNCTIONS[plain][0], name, dict(zip(keys, rest, strict=False)) | dict(told))]
+    return [_told(plain, name, dict(zip(FUNCTIONS[plain], rest, strict=False)) | dict(told))]
 
 
-def _told(step: str, name: str, told: Mapping[str, Any]) -> str:
-    """An activation, after a look at its parameters."""
-    allowed = next(dict(rows) for known, rows in FUNCTIONS.values() if known == step)
+def _told(function: str, name: str, told: Mapping[str, Any]) -> str:
+    """The activation that a function is, after a look at its parameters."""
+    allowed = FUNCTIONS[function]
     for key, value in told.items():
         if key in allowed and value not in allowed[key]:
             raise Refused(
@@ -127,9 +112,9 @@ def _told(step: str, name: str, told: Mapping[str, Any]) -> str:
             )
         if key not in allowed and key not in ("inplace", "dtype", "_stacklevel", "out") and value is not None:
             raise Refused(f"has {name} with {key}={value}, which is not there yet")
-    if step == "log_softmax" and told.get("dim") is None:
+    if function == "log_softmax" and told.get("dim") is None:
         raise Refused(f"has {name} without dim; pass dim=-1")
-    return step
+    return "l2_normalize" if function == "normalize" else function
 
 
 def _batch_norm(module: Any) -> BatchNorm:

@@ -16,7 +16,7 @@ from bitsparse.errors import FileFormatError, ShapeError
 from bitsparse.nn.dense import Dense
 from bitsparse.nn.full.files import restored
 from bitsparse.nn.full.network import Network
-from bitsparse.nn.layers import ATTENTION_KINDS, GRAPH_KINDS, USUAL, Attention, Layer, Neighbours
+from bitsparse.nn.layers import ATTENTION_KINDS, GRAPH_KINDS, Attention, Layer, Neighbours
 from bitsparse.nn.pyg.state_names import in_order, norms_behind
 from bitsparse.ops.finish.epilogue import BatchNorm
 
@@ -25,7 +25,7 @@ _CONVS = {
     "gat": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>att_src|att_dst|lin\.weight|res\.weight)$"),
     "gatv2": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>att|lin_[lr]\.(?:weight|bias)|res\.weight)$"),
     "agnn": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>beta|nn\..*)$"),
-    "gcn": re.compile(r"^(?:(?P<at>.*?)\.)?lin\.(?P<part>weight)$"),
+    "gcn": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>lin\.weight)$"),
     "sage": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>lin_l\.weight|lin_l\.bias|lin_r\.weight)$"),
     "gin": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>eps|nn\..*)$"),
 }
@@ -205,8 +205,7 @@ def _neighbours(function: str, kind: str, aggregate: str | None, self_loops: boo
     loops = normed if self_loops is None else self_loops
     if loops and not normed:
         raise ValueError(f"{function}: self_loops=True goes with aggregate='gcn' only, as in GCNConv; drop one of them")
-    neighbours = Neighbours("sum", gcn_norm=normed, self_loop=1.0 if loops else None, weighted=True)
-    return None if neighbours == USUAL["gcn"] else neighbours
+    return Neighbours("sum", gcn_norm=normed, self_loop=1.0 if loops else None, weighted=True)
 
 
 def _kind_of(function: str, named: Mapping[str, Any]) -> str:
@@ -273,20 +272,17 @@ def _layer(options: _Options, conv: _Part, norm: BatchNorm | None, behind: str |
         updates[-1] = _finished(options, last, norm or last.batch_norm, behind)
         eps, beta = (float((*parts.get(name, np.empty(0)).flat, usual)[0]) for name, usual in (("eps", 0), ("beta", 1)))
         return Layer(tuple(updates), eps=eps, kind=kind, neighbours=options.neighbours, beta=beta)
+    name, attention, average = "lin.weight" if kind in ("gcn", "gat") else "lin_l.weight", None, 1
     if kind in ("gat", "gatv2"):
-        name = "lin.weight" if kind == "gat" else "lin_l.weight"
-        weights = _scores(options, conv, need)
+        attention = _scores(options, conv, need)
         next_weight = None if follows is None else follows.tensors.get(name)
         sizes = [parts[each].shape[0] for each in ("bias", "res.weight") if each in parts and parts[each].ndim]
         sizes += [] if next_weight is None else [next_weight.shape[-1]]
-        average = 1 if not sizes or sizes[0] == weights.source.size else weights.heads
-        dense = _finished(options, Dense(need(name).T, parts.get("bias"), average=average), norm, behind)
-        own = parts["res.weight"].T if "res.weight" in parts else None
-        return Layer((dense,), own, kind=kind, neighbours=options.neighbours, attention=weights)
-    name = "weight" if kind == "gcn" else "lin_l.weight"
-    dense = Dense(need(name).T, parts.get(name.replace("weight", "bias")))
-    own = need("lin_r.weight").T if kind == "sage" else None
-    return Layer((_finished(options, dense, norm, behind),), own, kind=kind, neighbours=options.neighbours)
+        average = 1 if not sizes or sizes[0] == attention.source.size else attention.heads
+    dense = Dense(need(name).T, parts.get("lin_l.bias" if kind == "sage" else "bias"), average=average)
+    own = need("lin_r.weight") if kind == "sage" else parts.get("res.weight")
+    told: dict[str, Any] = {"kind": kind, "neighbours": options.neighbours, "attention": attention}
+    return Layer((_finished(options, dense, norm, behind),), None if own is None else own.T, **told)
 
 
 def _scores(options: _Options, conv: _Part, need: Callable[[str], Any]) -> Attention:

@@ -22,9 +22,8 @@ def in_order(function: str, places: Sequence[str], what: str = "layers") -> list
     ValueError: load_state_dict: the names of the layers, 'conv_last', 'convs.0', are no sequence with one number that counts, ...
     """
     shapes = {_DIGITS.sub("#", place) for place in places}
-    rows = [_numbers(place) for place in places]
-    differ = [] if len(shapes) > 1 else [i for i, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1]
-    if len(places) > 1 and (len(shapes) > 1 or len(differ) != 1 or len({row[differ[0]] for row in rows}) != len(rows)):
+    differ = [] if len(shapes) > 1 else _differing(places)
+    if len(places) > 1 and (len(differ) != 1 or len({_numbers(place)[differ[0]] for place in places}) != len(places)):
         shown = ", ".join(map(repr, places[:4]))
         raise ValueError(
             f"{function}: the names of the {what}, {shown}, are no sequence with one number that counts, so that their order is not "
@@ -42,6 +41,10 @@ def norms_behind(function: str, layers: Sequence[str], norms: Sequence[str]) -> 
     {'convs.0': 'norms.0.module'}
     >>> norms_behind("load_state_dict", ["nn.0", "nn.3"], ["nn.1"])
     {'nn.0': 'nn.1'}
+    >>> norms_behind("load_state_dict", ["blocks.4.conv1", "blocks.5.conv1"], ["blocks.5.norm1", "blocks.4.norm1"])
+    {'blocks.4.conv1': 'blocks.4.norm1', 'blocks.5.conv1': 'blocks.5.norm1'}
+    >>> norms_behind("load_state_dict", ["blocks.0.conv1", "blocks.1.conv1"], ["blocks.0.norm1"])
+    {'blocks.0.conv1': 'blocks.0.norm1'}
     """
     if len(norms) > len(layers):
         raise ValueError(
@@ -57,8 +60,8 @@ def norms_behind(function: str, layers: Sequence[str], norms: Sequence[str]) -> 
             before = [layer for layer in layers if _numbers(layer) < _numbers(norm)]
             layer = before[-1] if before else None
         else:
-            at = _counting(norms)
-            layer = next((one for one in layers if _numbers(norm) and _numbers(norm)[at] == _count(layers, one)), None)
+            number = _count(norms if len(norms) > 1 else layers, norm)
+            layer = next((one for one in layers if number is not None and number == _count(layers, one)), None)
         if layer is None or layer in found:
             raise ValueError(
                 f"{function}: it is not known behind which layer the batch norm {shown(norm)} stands, as its number is none of "
@@ -72,12 +75,13 @@ def _numbers(place: str) -> tuple[int, ...]:
     return tuple(int(digits) for digits in _DIGITS.findall(place))
 
 
-def _counting(places: Sequence[str]) -> int:
-    """Which number of the names counts: the one that differs, else the last."""
-    rows = [_numbers(place) for place in places]
-    return next((i for i, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1), -1)
+def _differing(places: Sequence[str]) -> list[int]:
+    """Which of the numbers in names of one shape differ."""
+    columns = zip(*map(_numbers, places), strict=True)
+    return [i for i, column in enumerate(columns) if len(set(column)) > 1]
 
 
 def _count(places: Sequence[str], place: str) -> int | None:
-    numbers = _numbers(place)
-    return numbers[_counting(places)] if numbers else None
+    """The number that counts: the one that differs among the places, else the last."""
+    numbers, at = _numbers(place), next(iter(_differing(places)), -1)
+    return numbers[min(at, len(numbers) - 1)] if numbers else None

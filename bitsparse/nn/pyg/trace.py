@@ -18,8 +18,6 @@ from bitsparse.ops.finish.epilogue import BatchNorm
 
 #: Parameters of `forward` by which a model takes weights of edges.
 _WEIGHTS = ("edge_weight", "edge_weights", "edge_attr")
-#: What the parts of a trace stand for, apart from values.
-_EDGES, _EDGE_WEIGHTS = "edges", "weights of edges"
 
 Caller = Callable[[Any, Any, Any, Any], Any]
 
@@ -58,24 +56,20 @@ def trace(model: Any, caller: Caller) -> list[Layer]:
 def _follow(chain: _Chain, module: Any, call: Caller) -> None:
     """Put what a module does at the end of the chain."""
     graph, modules = _graph(module, call)
-    values: dict[Any, Any] = {}
-    current: Any = None
-    inputs = iter((True, _EDGES, _EDGE_WEIGHTS))
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    current = given[0]
     for node in graph.nodes:
-        if node.op == "placeholder":
-            role = next(inputs)
-            values[node] = role
-            current = node if role is True else current
-        elif node.op == "output":
+        if node in given:
+            continue
+        if node.op == "output":
             if node.args[0] is not current:
                 raise Refused("does not return the result of its last step, one array; return that")
         else:
             what = _name(node, modules)
             try:
-                _step(chain, node, modules, values, current)
+                _step(chain, node, modules, current, given[1:])
             except Refused as error:
                 raise Refused(f"{what} {error}") from None
-            values[node] = True
             current = node
 
 
@@ -111,8 +105,8 @@ def _name(node: Any, modules: dict[str, Any]) -> str:
     )
 
 
-def _step(chain: _Chain, node: Any, modules: dict[str, Any], values: dict[Any, Any], current: Any) -> None:
-    """One call of the trace."""
+def _step(chain: _Chain, node: Any, modules: dict[str, Any], current: Any, given: list[Any]) -> None:
+    """One call of the trace; `given` are the model's edges and weights of edges."""
     if node.op == "get_attr":
         raise Refused(
             f"reads {str(node.target).removeprefix('model.')} itself, outside of any layer, which is not there yet"
@@ -142,27 +136,22 @@ def _step(chain: _Chain, node: Any, modules: dict[str, Any], values: dict[Any, A
             chain.steps(found)
         return
     check_conv(module)
-    chain.conv(read_conv(module, _weights_given(module, rest, told, values)))
+    chain.conv(read_conv(module, _weights_given(module, rest, told, *given)))
 
 
-def _weights_given(module: Any, rest: list[Any], told: dict[str, Any], values: dict[Any, Any]) -> bool:
+def _weights_given(module: Any, rest: list[Any], told: dict[str, Any], edges: Any, edge_weights: Any) -> bool:
     """Whether a graph layer is handed the model's weights of edges; its edges have to be the model's own."""
     names = [name for name in inspect.signature(module.forward).parameters if name != "x"]
     told = dict(zip(names, rest, strict=False)) | told
-    if _role(told.pop("edge_index", None), values) != _EDGES:
+    if told.pop("edge_index", None) is not edges:
         raise Refused(f"is a {type(module).__name__} on other edges than the model was given, which is not there yet")
     weights = told.pop("edge_weight", None)
     more = [name for name, part in told.items() if part is not None]
-    if more or (weights is not None and _role(weights, values) != _EDGE_WEIGHTS):
+    if more or (weights is not None and weights is not edge_weights):
         raise Refused(
             f"is a {type(module).__name__} given {', '.join(more) or 'weights that the model makes'}, which is not there yet"
         )
     return weights is not None
-
-
-def _role(part: Any, values: dict[Any, Any]) -> Any:
-    """What an argument stands for; arguments may be anything, also what cannot be a key."""
-    return next((role for node, role in values.items() if node is part), None)
 
 
 class _Chain:

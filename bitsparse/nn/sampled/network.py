@@ -122,6 +122,17 @@ class Layers:
                 z = z + hidden @ own
         return [*stored, z]
 
+    def logits(self, plans: Sequence[Any]) -> Any:
+        """Those of every node."""
+        with working_with(self.device):
+            return self.run(plans)[-1]
+
+    def aggregations(self, plans: Sequence[Any]) -> list[Callable[[], Any]]:
+        """The aggregations of each layer as they run, from stored features into a result that is there: what is to be timed."""
+        with working_with(self.device):
+            stored = self.run(plans)[:-1]
+            return [partial(plan, each, out=plan(each)) for plan, each in zip(plans, stored, strict=True)]
+
     def _calibrated(self, graph: Graph, x: Any) -> list[Any]:
         """Ranges of the messages of each layer, ``(low, high)`` of shape (1, columns), from the network in full precision."""
         matrix, ranges, hidden = graph.matrix, [], x
@@ -212,15 +223,6 @@ class SampledNetwork:
         self.operand = operand_of(graph, place)
         self.plans: Sequence[Any] = plans_of(name, model, self.operand, width, strategy, rescale=rescale, seed=seed)
 
-    @classmethod
-    def joined(
-        cls, layers: Layers, plans: Sequence[Any], operand: TCTiledCSR, width: int | None, strategy: Strategy
-    ) -> SampledNetwork:
-        """The network of prepared layers and plans, which other networks may share."""
-        self = object.__new__(cls)
-        self.layers, self.plans, self.operand, self.width, self.strategy = layers, plans, operand, width, strategy
-        return self
-
     @property
     def device(self) -> str:
         """Where the layers run."""
@@ -233,16 +235,11 @@ class SampledNetwork:
 
     def __call__(self) -> Any:
         """Logits of every node, ``(n, classes)`` float32: a NumPy array, or one on the device."""
-        with working_with(self.device):
-            return self.layers.run(self.plans)[-1]
+        return self.layers.logits(self.plans)
 
     def aggregations(self) -> Sequence[Callable[[], Any]]:
         """The aggregations of each layer as they run, from stored features into a result that is there: what is to be timed."""
-        with working_with(self.device):
-            calls = []
-            for plan, messages in zip(self.plans, self.layers.run(self.plans)[:-1], strict=True):
-                calls.append(partial(plan, messages, out=plan(messages)))
-            return calls
+        return self.layers.aggregations(self.plans)
 
     def __repr__(self) -> str:
         edges = "all edges" if self.width is None else f"{self.strategy} of width {self.width}"

@@ -15,7 +15,7 @@ from bitsparse.graph.operand import Graph
 from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network
 from bitsparse.nn.labels import labels_and_mask
-from bitsparse.nn.sampled.network import FULL, Layers, SampledNetwork, operand_of, plans_of
+from bitsparse.nn.sampled.network import FULL, Layers, operand_of, plans_of
 from bitsparse.ops import choose_bits, edge_sample, quantization_error, quantize
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.recorded import call_milliseconds
@@ -253,15 +253,8 @@ def sampling_quality(
         sample: dict[str, Any] = {"rescale": rescale, "seed": seed if name == "uniform" else None}
         plans = plans_of(function, trained[0], operand, width, cast(Strategy, name), **sample)
         for count in narrow:
-            networks = (
-                SampledNetwork.joined(one, plans, operand, width, cast(Strategy, name)) for one in layers[count]
-            )
-            found, ms = [], None
-            for network in networks:
-                if timed and ms is None:
-                    ms = _milliseconds(network)
-                logits = network()
-                found.append(100 * judged.accuracy(logits))
+            ms = _milliseconds(layers[count][0], plans) if timed else None
+            found = [100 * judged.accuracy(one.logits(plans)) for one in layers[count]]
             right = right or found
             loss = float(np.mean(np.subtract(right, found)))
             whole = cells[0].ms if cells else ms
@@ -313,10 +306,10 @@ def sampling_rate(A: Any, width: int, strategy: Strategy = DEFAULT, *, seed: int
 
 
 # ---- pieces
-def _milliseconds(network: SampledNetwork) -> float:
-    calls = network.aggregations()
-    with working_with(network.device):
-        return call_milliseconds(lambda: [call() for call in calls], network.device)
+def _milliseconds(layers: Layers, plans: Sequence[Any]) -> float:
+    calls = layers.aggregations(plans)
+    with working_with(layers.device):
+        return call_milliseconds(lambda: [call() for call in calls], layers.device)
 
 
 def _narrowing(
