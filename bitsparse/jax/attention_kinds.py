@@ -83,7 +83,7 @@ def attention(
             )
         scores.append(score)
     given = (x, *scores, seed)
-    return operators.attention(graph.ways(given), Options((slope, rate)), *given)
+    return operators.attention(graph.ways(given), Options(slope=slope, dropout=rate), *given)
 
 
 def drawn_seed(key: Any) -> Any:

@@ -13,7 +13,7 @@ from bitsparse.jax import computing_codes as computing_codes  # registers what c
 from bitsparse.jax.axes import alike
 from bitsparse.jax.bits import BitTensor, Settings, words_of
 from bitsparse.jax.calls import Kind, call
-from bitsparse.jax.operators import Options, not_differentiated
+from bitsparse.jax.operators import Options, with_gradient
 from bitsparse.jax.ways import Ways
 
 
@@ -55,7 +55,7 @@ class Codes(NamedTuple):
 
 # ---- calls
 def _codes_call(options: Options, draw: Any, x: Any) -> Codes:
-    coding = Coding(*options)
+    coding = Coding(**dict(options))
     settings = Settings(x.shape, coding.bits, -1, "rows", "signed")
     kinds = [words_of(settings), Kind((), jnp.float32)]
     kinds += [Kind(x.shape[:1], jnp.uint8)] if coding.granularity == "node" else []
@@ -69,15 +69,17 @@ def _dequantized_call(codes: Codes) -> Any:
 
 
 def _product_call(options: Options, a: Codes, b: Codes) -> Any:
-    (turned,), columns = options, b.integers.shape
-    kind = Kind((a.integers.shape[0], columns[0] if options[0] else columns[1]), jnp.float32)
-    parts = [*a.parts[:2], *b.parts[:2]]
-    return call("product_codes", None, parts, [kind], left=a.told, right=b.told, turned=turned)[0]
+    columns = b.integers.shape[0 if dict(options)["turned"] else 1]
+    return _factors_call("product_codes", (a.integers.shape[0], columns), a, b, **dict(options))
 
 
 def _rows_call(a: Codes, b: Codes) -> Any:
-    kind = Kind((a.integers.shape[1], b.integers.shape[1]), jnp.float32)
-    return call("product_rows", None, [*a.parts[:2], *b.parts[:2]], [kind], left=a.told, right=b.told)[0]
+    return _factors_call("product_rows", (a.integers.shape[1], b.integers.shape[1]), a, b)
+
+
+def _factors_call(function: str, shape: tuple[int, int], a: Codes, b: Codes, **options: Any) -> Any:
+    parts = [*a.parts[:2], *b.parts[:2]]
+    return call(function, None, parts, [Kind(shape, jnp.float32)], left=a.told, right=b.told, **options)[0]
 
 
 def _sum_call(ways: Ways, codes: Codes) -> Any:
@@ -86,22 +88,19 @@ def _sum_call(ways: Ways, codes: Codes) -> Any:
 
 
 def _attention_call(options: Options, ways: Ways, codes: Codes, source: Any, target: Any, seed: Any) -> Any:
-    slope, dropout = options
     rows, columns = target.shape, codes.integers.shape
     result = Kind((*rows, columns[-1] if len(columns) == 3 else columns[1] // rows[1]), jnp.float32)
     kinds = [result, Kind(rows, jnp.float32), Kind(rows, jnp.float32), result]
     parts = [*codes.parts, source, target, seed]
-    return tuple(
-        call("attention_codes", ways.only("forward"), parts, kinds, told=codes.told, slope=slope, dropout=dropout)
-    )
+    return tuple(call("attention_codes", ways.only("forward"), parts, kinds, told=codes.told, **dict(options)))
 
 
 def _attention_vjp_call(options: Options, ways: Ways, kept: Any, gradient: Any, coded: Codes) -> Any:
-    (slope, dropout), (codes, source, target, seed, state) = options, kept
+    codes, source, target, seed, state = kept
     kinds = [Kind((*source.shape, gradient.shape[2]), jnp.float32), *(Kind(p.shape, p.dtype) for p in (source, target))]
     parts = [*codes.parts, source, target, seed, gradient, *coded.parts, *state]
-    how = {"told": codes.told, "gradient_told": coded.told, "slope": slope, "dropout": dropout}
-    return call("attention_codes_vjp", ways.only("backward"), parts, kinds, **how)
+    how = {"told": codes.told, "gradient_told": coded.told}
+    return call("attention_codes_vjp", ways.only("backward"), parts, kinds, **how, **dict(options))
 
 
 _quantized, _dequantized = batches.batched(_codes_call), batches.batched(_dequantized_call)
@@ -112,56 +111,46 @@ _attention, _attention_vjp = batches.batched(_attention_call), batches.batched(_
 def codes_of(x: Any, coding: Coding, draws: Any) -> Codes:
     """The codes of an array; `draws` is how many arrays were drawn before the step. No gradient goes through."""
     draw = None if coding.number is None else (draws + jnp.uint32(coding.number)).reshape(1)
-    made: Codes = _quantized(Options(coding), draw, jax.lax.stop_gradient(x))
+    made: Codes = _quantized(Options(**as_dict(coding)), draw, jax.lax.stop_gradient(x))
     return made
 
 
 # ---- with gradients
-@jax.custom_vjp
-def _linear(options: Options, draws: Any, x: Any, weight: Any, left: Codes, right: Codes) -> Any:
-    return _product(Options((True,)), left, right)
-
-
-def _linear_forward(options: Options, draws: Any, x: Any, weight: Any, *codes: Codes) -> Any:
-    return _product(Options((True,)), *codes), (options, draws, *codes)
+def _linear_forward(options: Options, draws: Any, x: Any, weight: Any, left: Codes, right: Codes) -> Any:
+    return _product(_TURNED, left, right), (options, draws, left, right)
 
 
 def _linear_backward(kept: Any, gradient: Any) -> tuple[Any, ...]:
     options, draws, left, right = kept
-    coded = codes_of(gradient, options[0], draws)
-    by_x, by_weight = _product(Options((False,)), coded, right), _rows(coded, left)
-    return None, None, by_x.astype(options[1]), by_weight.astype(options[2]), None, None
+    how = dict(options)
+    coded = codes_of(gradient, how["coding"], draws)
+    by_x, by_weight = _product(_STRAIGHT, coded, right), _rows(coded, left)
+    return None, None, by_x.astype(how["x"]), by_weight.astype(how["weight"]), None, None
 
 
-_linear.defvjp(
-    not_differentiated(_linear_forward),
-    not_differentiated(_linear_backward),
-)
+_TURNED, _STRAIGHT = Options(turned=True), Options(turned=False)
+_linear = with_gradient(_linear_forward, _linear_backward)
 
 
 def linear(x: Any, weight: Any, codes: tuple[Codes, Codes], coding: Coding, draws: Any) -> Any:
     """``x @ weight.T`` as a product of the codes of both; gradients are products with those of the gradient."""
-    return _linear(Options((coding, x.dtype, weight.dtype)), *alike((draws, x, weight, *codes)))
-
-
-@jax.custom_vjp
-def _spmm(options: Options, draws: Any, ways: Ways, rows: Any, x: Any, codes: Codes) -> Any:
-    return _sum(ways, codes).reshape(ways.shape[0], *x.shape[1:])
+    how = Options(coding=coding, x=x.dtype, weight=weight.dtype)
+    return _linear(how, *alike((draws, x, weight, *codes)))
 
 
 def _spmm_forward(options: Options, draws: Any, ways: Ways, rows: Any, x: Any, codes: Codes) -> Any:
-    return _spmm(options, draws, ways, rows, x, codes), (options, draws, ways, rows)
+    return _sum(ways, codes).reshape(ways.shape[0], *x.shape[1:]), (options, draws, ways, rows)
 
 
 def _spmm_backward(kept: Any, gradient: Any) -> tuple[Any, ...]:
     options, draws, ways, rows = kept
-    coding, shape, dtype = options
-    coded = codes_of(scaled_rows(gradient, rows), coding, draws)
-    by_x = _sum(ways.turned, coded).reshape(shape)
-    return None, None, None, None, by_x.astype(dtype), None
+    how = dict(options)
+    coded = codes_of(scaled_rows(gradient, rows), how["coding"], draws)
+    by_x = _sum(ways.turned, coded).reshape(how["shape"])
+    return None, None, None, None, by_x.astype(how["dtype"]), None
 
 
-_spmm.defvjp(not_differentiated(_spmm_forward), not_differentiated(_spmm_backward))
+_spmm = with_gradient(_spmm_forward, _spmm_backward)
 
 
 def scaled_rows(x: Any, factors: Any) -> Any:
@@ -172,12 +161,12 @@ def scaled_rows(x: Any, factors: Any) -> Any:
 
 def spmm(ways: Ways, rows: Any, x: Any, codes: Codes, coding: Coding, draws: Any) -> Any:
     """Sums of codes of features times the factors of columns, and of gradients times those of rows; `ways` has both factors."""
-    return _spmm(Options((coding, x.shape, x.dtype)), *alike((draws, ways, rows, x, codes)))
+    how = Options(coding=coding, shape=x.shape, dtype=x.dtype)
+    return _spmm(how, *alike((draws, ways, rows, x, codes)))
 
 
-@jax.custom_vjp
-def _scores(codes: Codes, x: Any, first: Any, second: Any) -> tuple[Any, Any]:
-    return (x * first).sum(axis=-1), (x * second).sum(axis=-1)
+def _scores_forward(codes: Codes, x: Any, first: Any, second: Any) -> Any:
+    return ((x * first).sum(axis=-1), (x * second).sum(axis=-1)), (codes, first, second)
 
 
 def _scores_backward(kept: Any, gradients: Any) -> tuple[Any, ...]:
@@ -188,10 +177,7 @@ def _scores_backward(kept: Any, gradients: Any) -> tuple[Any, ...]:
     return None, by_x, *(jnp.einsum("nh,nhd->hd", part, x) for part in gradients)
 
 
-_scores.defvjp(
-    not_differentiated(lambda codes, x, first, second: (_scores(codes, x, first, second), (codes, first, second))),
-    not_differentiated(_scores_backward),
-)
+_scores = with_gradient(_scores_forward, _scores_backward)
 
 
 def scores(x: Any, first: Any, second: Any, codes: Codes) -> tuple[Any, Any]:
@@ -200,30 +186,22 @@ def scores(x: Any, first: Any, second: Any, codes: Codes) -> tuple[Any, Any]:
     return made
 
 
-@jax.custom_vjp
-def _attended(
-    options: Options, draws: Any, ways: Ways, x: Any, source: Any, target: Any, seed: Any, codes: Codes
-) -> Any:
-    return _attention(Options(options[1:]), ways, codes, source, target, seed)[0]
-
-
 def _attended_forward(
-    options: Options, draws: Any, ways: Ways, x: Any, source: Any, target: Any, seed: Any, codes: Codes
+    options: Options, coding: Options, draws: Any, ways: Ways, x: Any, source: Any, target: Any, seed: Any, codes: Codes
 ) -> Any:
-    state = _attention(Options(options[1:]), ways, codes, source, target, seed)
-    return state[0], (options, draws, ways, (codes, source, target, seed, state))
+    state = _attention(options, ways, codes, source, target, seed)
+    return state[0], (options, coding, draws, ways, (codes, source, target, seed, state))
 
 
 def _attended_backward(kept: Any, gradient: Any) -> tuple[Any, ...]:
-    options, draws, ways, rest = kept
-    coding = options[0]
-    given = gradient if coding.granularity == "tensor" else gradient.reshape(gradient.shape[0], -1)
-    coded = codes_of(given, coding, draws)
-    made = _attention_vjp(Options(options[1:]), ways, rest, gradient, coded)
-    return None, None, None, *made, None, None
+    options, coding, draws, ways, rest = kept
+    how = Coding(**dict(coding))
+    given = gradient if how.granularity == "tensor" else gradient.reshape(gradient.shape[0], -1)
+    made = _attention_vjp(options, ways, rest, gradient, codes_of(given, how, draws))
+    return None, None, None, None, *made, None, None
 
 
-_attended.defvjp(not_differentiated(_attended_forward), not_differentiated(_attended_backward))
+_attended = with_gradient(_attended_forward, _attended_backward)
 
 
 def attention(
@@ -237,4 +215,6 @@ def attention(
     draws: Any,
 ) -> Any:
     """Attention of heads (N, H, D) that gathers codes of features, and of the gradient; `how` is the slope and the dropout."""
-    return _attended(Options((coding, *how)), *alike((draws, ways, x, *ends, seed, codes)))
+    slope, dropout = how
+    options = Options(slope=slope, dropout=dropout), Options(**as_dict(coding))
+    return _attended(*options, *alike((draws, ways, x, *ends, seed, codes)))

@@ -1,4 +1,4 @@
-"""What computes the calls: functions over NumPy's and CuPy's arrays, which write into XLA's memory."""
+"""What computes the calls: functions over NumPy's and CuPy's arrays, of which some write into XLA's memory themselves."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from bitsparse import interop, ops
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.indices import gather
 from bitsparse.arrays.inside import scales_of, with_fields
-from bitsparse.interop import as_bits, converted
-from bitsparse.jax.tasks import Directions, computes
+from bitsparse.interop import converted
+from bitsparse.jax.tasks import Directions, Outs, computes
 from bitsparse.ops import AttentionState
 from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.edges.cosine_vjp import cosine_attention_vjp_of_both
 
-
-def write(made: Any, out: Any) -> None:
-    """Bring a result into the memory of a call."""
-    if made is not out:
-        as_bits(out)[...] = as_bits(made.reshape(out.shape))
+#: What gradients are by: features and, if a call has them, values.
+_BY: Any = ("x", "values")
 
 
 def weights_of(ways: Directions, values: Any, dtype: np.dtype[Any]) -> Any:
@@ -31,63 +28,57 @@ def weights_of(ways: Directions, values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 @computes
-def spmm(ways: Directions, values: Any, x: Any, out: Any, *, reduce: Any) -> None:
+def spmm(ways: Directions, outs: Outs, values: Any, x: Any, *, reduce: Any) -> Any:
     """Sums, maxima and minima."""
-    write(ops.spmm(ways.forward, x, values=weights_of(ways, values, x.dtype), reduce=reduce, out=out), out)
+    return ops.spmm(ways.forward, x, values=weights_of(ways, values, x.dtype), reduce=reduce, out=outs[0])
 
 
 @computes
-def spmm_extreme_vjp(ways: Directions, values: Any, x: Any, gradient: Any, *outs: Any, reduce: Any) -> None:
+def spmm_extreme_vjp(ways: Directions, outs: Outs, values: Any, x: Any, gradient: Any, *, reduce: Any) -> Any:
     """Gradients of a maximum or minimum by the features and, if the call has values, by these."""
     weights = weights_of(ways, values, x.dtype)
-    if len(outs) == 1:
-        write(ops.spmm_vjp(ways.forward, x, gradient, values=weights, reduce=reduce), outs[0])
-        return
-    made = ops.spmm_vjp(ways.forward, x, gradient, values=weights, reduce=reduce, wrt=("x", "values"))
-    for part, out in zip(made, outs, strict=True):
-        write(part, out)
+    return ops.spmm_vjp(ways.forward, x, gradient, values=weights, reduce=reduce, wrt=_BY[: len(outs)])
 
 
 @computes
-def sddmm(ways: Directions, x: Any, y: Any, out: Any, *, op: Any) -> None:
+def sddmm(ways: Directions, outs: Outs, x: Any, y: Any, *, op: Any) -> Any:
     """Products of edges, with factors of rows and columns."""
     pattern = ways.forward
     rows, columns = scales_of(pattern)
-    write(ops.sddmm(pattern, x, y, op=op, out=out), out)
+    made = ops.sddmm(pattern, x, y, op=op, out=outs[0])
     if rows is None is columns:
-        return
+        return made
     space: Any = interop.namespace(x)
     one, other = (
         space.ones(size, np.float32) if scale is None else scale
         for scale, size in zip((rows, columns), ways.shape, strict=True)
     )
-    factors = ops.sddmm(pattern, one, other, op="mul").reshape(-1, *(1,) * (out.ndim - 1))
-    out[...] = converted(out * factors, out.dtype)
+    factors = ops.sddmm(pattern, one, other, op="mul").reshape(-1, *(1,) * (made.ndim - 1))
+    return converted(made * factors, made.dtype)
 
 
 @computes
-def sddmm_vjp(ways: Directions, x: Any, y: Any, gradient: Any, dx: Any, dy: Any, *, op: Any) -> None:
+def sddmm_vjp(ways: Directions, outs: Outs, x: Any, y: Any, gradient: Any, *, op: Any) -> Any:
     """Gradients by both ends of the edges."""
-    for part, out in zip(ops.sddmm_vjp(ways.forward, x, y, gradient, op=op), (dx, dy), strict=True):
-        write(part, out)
+    return ops.sddmm_vjp(ways.forward, x, y, gradient, op=op)
 
 
 @computes
-def turned(ways: Directions, values: Any, out: Any) -> None:
+def turned(ways: Directions, outs: Outs, values: Any) -> Any:
     """Values of the edges in the order of the transpose."""
-    write(gather(values, ways.order), out)
+    return gather(values, ways.order)
 
 
 @computes
-def edge_softmax(ways: Directions, scores: Any, out: Any) -> None:
+def edge_softmax(ways: Directions, outs: Outs, scores: Any) -> Any:
     """The softmax over the edges of each row."""
-    write(ops.edge_softmax(ways.forward, scores, out=out), out)
+    return ops.edge_softmax(ways.forward, scores, out=outs[0])
 
 
 @computes
-def edge_softmax_vjp(ways: Directions, weights: Any, gradient: Any, out: Any) -> None:
+def edge_softmax_vjp(ways: Directions, outs: Outs, weights: Any, gradient: Any) -> Any:
     """Gradient by the scores."""
-    write(ops.edge_softmax_vjp(ways.forward, weights, gradient), out)
+    return ops.edge_softmax_vjp(ways.forward, weights, gradient)
 
 
 def seed_of(words: Any) -> Any:
@@ -97,89 +88,59 @@ def seed_of(words: Any) -> Any:
 
 @computes
 def attention(
-    ways: Directions, x: Any, source: Any, target: Any, seed: Any, out: Any, *state: Any, slope: float, dropout: float
-) -> None:
+    ways: Directions, outs: Outs, x: Any, source: Any, target: Any, seed: Any, *, slope: float, dropout: float
+) -> Any:
     """Attention, and what its gradient needs if there is room for it."""
-    how: dict[str, Any] = {"negative_slope": slope, "dropout": dropout, "seed": seed_of(seed), "out": out}
-    made = ops.attention(ways.forward, x, source, target, **how, return_state=bool(state))
-    if not state:
-        write(made, out)
-        return
-    for part, place in zip(made[1], (out, *state), strict=True):
-        write(part, place)
+    how: dict[str, Any] = {"negative_slope": slope, "dropout": dropout, "seed": seed_of(seed), "out": outs[0]}
+    keeps = len(outs) > 1
+    made = ops.attention(ways.forward, x, source, target, **how, return_state=keeps)
+    return made[1] if keeps else made
 
 
 @computes
 def attention_vjp(
-    ways: Directions,
-    x: Any,
-    source: Any,
-    target: Any,
-    seed: Any,
-    result: Any,
-    lse: Any,
-    share: Any,
-    above: Any,
-    gradient: Any,
-    dx: Any,
-    dsource: Any,
-    dtarget: Any,
-    *,
-    slope: float,
-    dropout: float,
-) -> None:
+    ways: Directions, outs: Outs, x: Any, source: Any, target: Any, seed: Any, *rest: Any, slope: float, dropout: float
+) -> Any:
     """Gradients by the features and scores of nodes."""
-    state = AttentionState(result, lse, share, above)
-    drops = dropout, seed_of(seed)
-    made = attention_vjp_of_transpose(ways.backward, x, source, target, gradient, state, slope, *drops)
-    for part, out in zip(made, (dx, dsource, dtarget), strict=True):
-        write(part, out)
+    *state, gradient = rest
+    ends = x, source, target, gradient, AttentionState(*state)
+    return attention_vjp_of_transpose(ways.backward, *ends, slope, dropout, seed_of(seed))
 
 
 @computes
-def cosine_attention(ways: Directions, x: Any, beta: Any, out: Any, *lse: Any) -> None:
+def cosine_attention(ways: Directions, outs: Outs, x: Any, beta: Any) -> Any:
     """Attention by cosines, and what its gradient needs if there is room for it."""
-    made = ops.cosine_attention(ways.forward, x, beta=beta, out=out, return_lse=bool(lse))
-    for part, place in zip(made if lse else (made,), (out, *lse), strict=True):
-        write(part, place)
+    return ops.cosine_attention(ways.forward, x, beta=beta, out=outs[0], return_lse=len(outs) > 1)
 
 
 @computes
-def cosine_attention_vjp(
-    ways: Directions, x: Any, beta: Any, result: Any, lse: Any, gradient: Any, dx: Any, dbeta: Any
-) -> None:
+def cosine_attention_vjp(ways: Directions, outs: Outs, x: Any, beta: Any, result: Any, lse: Any, gradient: Any) -> Any:
     """Gradients by the features and by the factor of the cosines."""
-    made = cosine_attention_vjp_of_both(ways.forward, ways.backward, x, gradient, beta, result, lse)
-    for part, out in zip(made, (dx, dbeta), strict=True):
-        write(part, out)
+    return cosine_attention_vjp_of_both(ways.forward, ways.backward, x, gradient, beta, result, lse)
 
 
 @computes
-def aggregate_edges(ways: Directions, edges: Any, out: Any, *, reduce: Any, side: Any) -> None:
+def aggregate_edges(ways: Directions, outs: Outs, edges: Any, *, reduce: Any, side: Any) -> Any:
     """Features of edges reduced to nodes."""
-    write(ops.aggregate_edges(ways.forward, edges, reduce=reduce, side=side, out=out), out)
+    return ops.aggregate_edges(ways.forward, edges, reduce=reduce, side=side, out=outs[0])
 
 
 @computes
-def aggregate_edges_vjp(ways: Directions, edges: Any, gradient: Any, out: Any, *, reduce: Any, side: Any) -> None:
+def aggregate_edges_vjp(ways: Directions, outs: Outs, edges: Any, gradient: Any, *, reduce: Any, side: Any) -> Any:
     """Gradient by the features of the edges."""
-    write(ops.aggregate_edges_vjp(ways.forward, edges, gradient, reduce=reduce, side=side), out)
+    return ops.aggregate_edges_vjp(ways.forward, edges, gradient, reduce=reduce, side=side)
 
 
 @computes
-def sampled_spmm(ways: Directions, values: Any, x: Any, out: Any, **options: Any) -> None:
+def sampled_spmm(ways: Directions, outs: Outs, values: Any, x: Any, **options: Any) -> Any:
     """Sums over sampled edges."""
-    write(ops.sampled_spmm(_weighted(ways, values), x, out=out, **options), out)
+    return ops.sampled_spmm(_weighted(ways, values), x, out=outs[0], **options)
 
 
 @computes
-def sampled_spmm_vjp(ways: Directions, values: Any, x: Any, gradient: Any, *outs: Any, **options: Any) -> None:
+def sampled_spmm_vjp(ways: Directions, outs: Outs, values: Any, x: Any, gradient: Any, **options: Any) -> Any:
     """Gradients by the features and, if the call has values, by these."""
-    wrt = ("x", "values")[: len(outs)]
-    for part, out in zip(
-        ops.sampled_spmm_vjp(_weighted(ways, values), x, gradient, wrt=wrt, **options), outs, strict=True
-    ):
-        write(part, out)
+    return ops.sampled_spmm_vjp(_weighted(ways, values), x, gradient, wrt=_BY[: len(outs)], **options)
 
 
 def _weighted(ways: Directions, values: Any) -> Any:
@@ -196,29 +157,28 @@ def bits_of(words: Any, told: dict[str, Any], scale: Any = None, offset: Any = N
 
 
 @computes
-def quantize(_: None, x: Any, *outs: Any, **options: Any) -> None:
+def quantize(_: None, outs: Outs, x: Any, **options: Any) -> Any:
     """Words, scale and, of affine schemes, offset."""
     made = ops.quantize(x, options.pop("bits"), **options)
-    for part, out in zip((made.words, made.scale, made.offset), outs, strict=False):
-        write(part, out)
+    return (made.words, made.scale, made.offset)[: len(outs)]
 
 
 @computes
-def pack_bits(_: None, x: Any, out: Any, **options: Any) -> None:
+def pack_bits(_: None, outs: Outs, x: Any, **options: Any) -> Any:
     """Words of integers or signs."""
-    write(ops.pack_bits(x, options.pop("bits"), **options).words, out)
+    return ops.pack_bits(x, options.pop("bits"), **options).words
 
 
 @computes
-def dequantize(_: None, words: Any, scale: Any, offset: Any, out: Any, *, settings: dict[str, Any]) -> None:
+def dequantize(_: None, outs: Outs, words: Any, scale: Any, offset: Any, *, settings: dict[str, Any]) -> Any:
     """What integers stand for."""
-    write(ops.dequantize(bits_of(words, settings, scale, offset)), out)
+    return ops.dequantize(bits_of(words, settings, scale, offset))
 
 
 @computes
-def matmul(_: None, a: Any, b: Any, out: Any, *, left: dict[str, Any], right: dict[str, Any]) -> None:
+def matmul(_: None, outs: Outs, a: Any, b: Any, *, left: dict[str, Any], right: dict[str, Any]) -> Any:
     """Exact products of integers."""
-    write(ops.matmul(bits_of(a, left), bits_of(b, right), out=out), out)
+    return ops.matmul(bits_of(a, left), bits_of(b, right), out=outs[0])
 
 
 def _number(seed: Any) -> int | None:
@@ -227,29 +187,27 @@ def _number(seed: Any) -> int | None:
 
 
 @computes
-def quantized_matmul(_: None, seed: Any, x: Any, w: Any, out: Any, *, bits: Any, rounding: Any) -> None:
+def quantized_matmul(_: None, outs: Outs, seed: Any, x: Any, w: Any, *, bits: Any, rounding: Any) -> Any:
     """Products of codes, scaled back."""
-    write(ops.quantized_matmul(x, w, bits, rounding=rounding, seed=_number(seed), out=out), out)
+    return ops.quantized_matmul(x, w, bits, rounding=rounding, seed=_number(seed), out=outs[0])
 
 
 @computes
 def quantized_matmul_vjp(
-    _: None, seed: Any, x: Any, w: Any, gradient: Any, *outs: Any, bits: Any, rounding: Any
-) -> None:
+    _: None, outs: Outs, seed: Any, x: Any, w: Any, gradient: Any, *, bits: Any, rounding: Any
+) -> Any:
     """Gradients by both factors, themselves products of codes."""
-    made = ops.quantized_matmul_vjp(x, w, gradient, bits, rounding=rounding, seed=_number(seed), stream=2)
-    for part, out in zip(made, outs, strict=True):
-        write(part, out)
+    return ops.quantized_matmul_vjp(x, w, gradient, bits, rounding=rounding, seed=_number(seed), stream=2)
 
 
 @computes
-def quantized_spmm(ways: Directions, seed: Any, x: Any, out: Any, *, bits: Any, **options: Any) -> None:
+def quantized_spmm(ways: Directions, outs: Outs, seed: Any, x: Any, *, bits: Any, **options: Any) -> Any:
     """Sums of codes, scaled back."""
-    write(ops.quantized_spmm(_weighted(ways, None), x, bits, seed=_number(seed), **options), out)
+    return ops.quantized_spmm(_weighted(ways, None), x, bits, seed=_number(seed), **options)
 
 
 @computes
-def bspmm(ways: Directions, x: Any, out: Any, *, variant: str, told: dict[str, Any] | None) -> None:
+def bspmm(ways: Directions, outs: Outs, x: Any, *, variant: str, told: dict[str, Any] | None) -> Any:
     """Sums of bits or floats, or the words of their signs."""
     made = ops.bspmm(ways.forward, x if told is None else bits_of(x, told), variant)
-    write(made.words if isinstance(made, BitTensor) else made, out)
+    return made.words if isinstance(made, BitTensor) else made

@@ -1,4 +1,4 @@
-"""What computes products and sums of codes: the functions that PyTorch's quantised layers call, over XLA's memory."""
+"""What computes products and sums of codes: the functions that PyTorch's quantised layers call."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from bitsparse import interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.jax.computing import bits_of, seed_of, write
-from bitsparse.jax.tasks import Directions, computes
+from bitsparse.jax.computing import bits_of, seed_of
+from bitsparse.jax.tasks import Directions, Outs, computes
 from bitsparse.ops import AttentionState
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.operands.sparse import as_csr
@@ -36,18 +36,17 @@ def _codes(words: Any, scale: Any, multiples: Any, told: dict[str, Any]) -> Scal
 
 
 @computes
-def scaled(_: None, draw: Any, x: Any, *outs: Any, bits: int, granularity: str, seed: int) -> None:
+def scaled(_: None, outs: Outs, draw: Any, x: Any, *, bits: int, granularity: str, seed: int) -> Any:
     """Words, scale and, where nodes have them, multiples of a step."""
     family = interop.NUMPY if interop.device_of(x) == "cpu" else interop.CUPY
     made = scaled_codes(_NAME, "x", x, family, _coding(draw, bits, seed), granularity)
-    for part, out in zip((made.codes.words, made.codes.scale, made.multiples), outs, strict=False):
-        write(part, out)
+    return (made.codes.words, made.codes.scale, made.multiples)[: len(outs)]
 
 
 @computes
-def dequantized(_: None, words: Any, scale: Any, multiples: Any, out: Any, *, told: dict[str, Any]) -> None:
+def dequantized(_: None, outs: Outs, words: Any, scale: Any, multiples: Any, *, told: dict[str, Any]) -> Any:
     """What codes stand for."""
-    write(_codes(words, scale, multiples, told).dequantize(), out)
+    return _codes(words, scale, multiples, told).dequantize()
 
 
 def _factors(parts: tuple[Any, ...], left: dict[str, Any], right: dict[str, Any]) -> tuple[BitTensor, BitTensor]:
@@ -56,20 +55,20 @@ def _factors(parts: tuple[Any, ...], left: dict[str, Any], right: dict[str, Any]
 
 
 @computes
-def product_codes(_: None, *parts: Any, left: dict[str, Any], right: dict[str, Any], turned: bool) -> None:
+def product_codes(_: None, outs: Outs, *parts: Any, left: dict[str, Any], right: dict[str, Any], turned: bool) -> Any:
     """``a @ b`` of codes (m, k) and (k, n), or (n, k) if the second ones are `turned`."""
-    a, b = _factors(parts[:4], left, right)
-    write(product_of_codes(_NAME, a, b.T if turned else b), parts[4])
+    a, b = _factors(parts, left, right)
+    return product_of_codes(_NAME, a, b.T if turned else b)
 
 
 @computes
-def product_rows(_: None, *parts: Any, left: dict[str, Any], right: dict[str, Any]) -> None:
+def product_rows(_: None, outs: Outs, *parts: Any, left: dict[str, Any], right: dict[str, Any]) -> Any:
     """``a.T @ b`` of codes (m, k) and (m, n)."""
-    write(product_over_rows(_NAME, *_factors(parts[:4], left, right)), parts[4])
+    return product_over_rows(_NAME, *_factors(parts, left, right))
 
 
 @computes
-def sum_codes(ways: Directions, words: Any, scale: Any, multiples: Any, out: Any, *, told: dict[str, Any]) -> None:
+def sum_codes(ways: Directions, outs: Outs, words: Any, scale: Any, multiples: Any, *, told: dict[str, Any]) -> Any:
     """Sums over the rows of a pattern; weights of edges become integers of 8 bits, to nearest."""
     operand, ints, value_scale = as_csr(_NAME, ways.forward), None, None
     if ways.weights is not None:
@@ -78,40 +77,32 @@ def sum_codes(ways: Directions, words: Any, scale: Any, multiples: Any, out: Any
         values = scaled_codes(_NAME, "weights", given, family, _coding(None, _VALUE_BITS, 0)).codes
         ints = interop.as_array(values.with_affine().toarray(), _NAME)[0].reshape(-1)
         value_scale = values.scale
-    made = sum_of_codes(_NAME, operand, _codes(words, scale, multiples, told), ints, value_scale, "sum", True)
-    write(made, out)
+    return sum_of_codes(_NAME, operand, _codes(words, scale, multiples, told), ints, value_scale, "sum", True)
 
 
 @computes
 def attention_codes(
-    ways: Directions,
-    words: Any,
-    scale: Any,
-    multiples: Any,
-    source: Any,
-    target: Any,
-    seed: Any,
-    *outs: Any,
-    told: dict[str, Any],
-    slope: float,
-    dropout: float,
-) -> None:
+    ways: Directions, outs: Outs, *parts: Any, told: dict[str, Any], slope: float, dropout: float
+) -> Any:
     """Attention that gathers codes, and what its gradient needs."""
+    words, scale, multiples, source, target, seed = parts
     how = Settings(slope, dropout, seed_of(seed))
-    made = attention_of_codes(ways.forward, _codes(words, scale, multiples, told), source, target, how)
-    for part, out in zip(made, outs, strict=True):
-        write(part, out)
+    return attention_of_codes(ways.forward, _codes(words, scale, multiples, told), source, target, how)
 
 
 @computes
 def attention_codes_vjp(
-    ways: Directions, *parts: Any, told: dict[str, Any], gradient_told: dict[str, Any], slope: float, dropout: float
-) -> None:
+    ways: Directions,
+    outs: Outs,
+    *parts: Any,
+    told: dict[str, Any],
+    gradient_told: dict[str, Any],
+    slope: float,
+    dropout: float,
+) -> Any:
     """Gradients by features and scores, of a gradient on the grid of its codes."""
-    (words, scale, multiples, source, target, seed), (gradient, *codes), state, outs = (
-        parts[:6], parts[6:10], parts[10:14], parts[14:],
-    )  # fmt: skip
-    made = attention_of_codes_vjp(
+    (words, scale, multiples, source, target, seed), (gradient, *codes), state = parts[:6], parts[6:10], parts[10:]
+    return attention_of_codes_vjp(
         ways.backward,
         _codes(words, scale, multiples, told),
         (source, target),
@@ -120,5 +111,3 @@ def attention_codes_vjp(
         AttentionState(*state),
         Settings(slope, dropout, seed_of(seed)),
     )
-    for part, out in zip(made, outs, strict=True):
-        write(part, out)

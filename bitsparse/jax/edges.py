@@ -58,7 +58,7 @@ def sddmm(graph: Graph, x: Any, y: Any = None, *, op: Literal["dot", "add", "sub
     dtype = jnp.promote_types(x.dtype, y.dtype)
     x, y = x.astype(dtype), y.astype(dtype)
     ways = graph.ways((x, y))
-    return operators.sddmm(ways, x, y) if op == "dot" else operators.combined(ways, Options((op,)), x, y)
+    return operators.sddmm(ways, x, y) if op == "dot" else operators.combined(ways, Options(op=op), x, y)
 
 
 def edge_softmax(graph: Graph, scores: Any) -> Any:
@@ -135,7 +135,7 @@ def aggregate_edges(
     _check.choice(function, "reduce", reduce, ("sum", "mean", "max", "min"))
     _check.choice(function, "side", side, ("rows", "cols"))
     edges = _of_edges(function, graph, "edges", edges, 3)
-    return operators.aggregate_edges(graph.ways((edges,)), Options((reduce, side)), edges)
+    return operators.aggregate_edges(graph.ways((edges,)), Options(reduce=reduce, side=side), edges)
 
 
 def sampled_spmm(
@@ -196,7 +196,8 @@ def sampled_spmm(
         dtype = jnp.promote_types(x.dtype, values.dtype)
         x, values = x.astype(dtype), values.astype(dtype)
     ways = graph.ways((x, values), weights="" if values is not None else "weight")
-    return operators.sampled_spmm(ways, Options((width, strategy, bool(rescale), seed, stream)), values, x)
+    how = Options(width=width, strategy=strategy, rescale=bool(rescale), seed=seed, stream=stream)
+    return operators.sampled_spmm(ways, how, values, x)
 
 
 def _of_edges(function: str, graph: Graph, name: str, x: Any, most: int) -> Any:

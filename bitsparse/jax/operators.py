@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,12 @@ from bitsparse.jax.ways import Ways
 
 
 @jax.tree_util.register_static
-class Options(tuple[Any, ...]):
-    """Settings of an operator, which are not traced."""
+class Options(tuple[tuple[str, Any], ...]):
+    """Settings of an operator by name, which are not traced."""
+
+    def __new__(cls, **settings: Any) -> Self:
+        """Of keyword arguments; ``dict(options)`` gives them back."""
+        return super().__new__(cls, settings.items())
 
 
 def _like(x: Any) -> Any:
@@ -36,28 +40,44 @@ def sums_dtype(dtype: Any) -> Any:
     return jnp.float64 if dtype == jnp.float64 else jnp.float32
 
 
-def _folding(kept: tuple[int, ...], loops: Callable[[Options], bool] = lambda _: False) -> Callable[..., Any]:
-    """Decorate a call over a pattern: batches are heads, or columns, of its arrays, of which each has so many axes behind these."""
+def call_of(
+    function: str, results: Callable[..., Any], only: Literal["forward", "backward", "both", "order"] = "forward"
+) -> Callable[..., Any]:
+    """The function of ways, options and arrays that calls what is registered under a name.
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        def rule(size: int, which: Any, ways: Ways, options: Options, *arrays: Any) -> Any:
-            if batches.any_of(which[0]) or loops(options):
-                return None
-            ones = jax.eval_shape(
-                function, ways, options, *(x[0] if has else x for x, has in zip(arrays, which[2:], strict=True))
-            )
-            parts = [
-                None if x is None else batches.folded(batches.second(x, has, size), last)
-                for x, has, last in zip(arrays, which[2:], kept, strict=False)
-            ]
-            made = mapped(ways, options, *parts)
-            unfolded = jax.tree.map(lambda x, one: batches.unfolded(x, size, one.shape[1:]), made, ones)
-            return unfolded, jax.tree.map(lambda _: True, made)
+    ``results`` of the same arguments is the kind of the result, or those of several in a tuple; `only` is what of the ways is read.
+    """
 
-        mapped = batches.batched(function, rule)
-        return mapped
+    def called(ways: Ways | None, options: Options, *arrays: Any) -> Any:
+        kinds = results(ways, options, *arrays)
+        several = isinstance(kinds, tuple)
+        made = call(function, ways and ways.only(only), arrays, kinds if several else [kinds], **dict(options))
+        return tuple(made) if several else made[0]
 
-    return decorate
+    return called
+
+
+def _folding(
+    function: Callable[..., Any], kept: tuple[int, ...], loops: Callable[[Options], bool] = lambda _: False
+) -> Callable[..., Any]:
+    """A call over a pattern: batches are heads, or columns, of its arrays, of which each has so many axes behind these."""
+
+    def rule(size: int, which: Any, ways: Ways, options: Options, *arrays: Any) -> Any:
+        if batches.any_of(which[0]) or loops(options):
+            return None
+        ones = jax.eval_shape(
+            function, ways, options, *(x[0] if has else x for x, has in zip(arrays, which[2:], strict=True))
+        )
+        parts = [
+            None if x is None else batches.folded(batches.second(x, has, size), last)
+            for x, has, last in zip(arrays, which[2:], kept, strict=False)
+        ]
+        made = mapped(ways, options, *parts)
+        unfolded = jax.tree.map(lambda x, one: batches.unfolded(x, size, one.shape[1:]), made, ones)
+        return unfolded, jax.tree.map(lambda _: True, made)
+
+    mapped = batches.batched(function, rule)
+    return mapped
 
 
 def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,12 +86,12 @@ def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def called(*arguments: Any) -> Any:
         ways, *rest = alike(arguments)
-        return (jitted if ways.known is None else function)(ways, *rest)
+        return (jitted if ways is None or ways.known is None else function)(ways, *rest)
 
     return called
 
 
-def not_differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
+def _not_differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that says so where somebody differentiates it."""
     refusing: Any = jax.custom_jvp(function)
 
@@ -86,52 +106,51 @@ def not_differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-def first_gradient(
-    function: Callable[..., Any], gradient: Callable[..., Any], jitted: bool = True
+def with_gradient(
+    forward: Callable[..., Any], backward: Callable[..., Any], function: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """A function whose gradients ``gradient(*arguments, by_result)`` gives, once."""
-    differentiable = jax.custom_vjp(function)
-    differentiable.defvjp(
-        not_differentiated(lambda *arrays: (function(*arrays), arrays)),
-        not_differentiated(lambda arrays, by_result: gradient(*arrays, by_result)),
-    )
-    made = jax.jit(differentiable) if jitted else differentiable
-    return lambda *arguments: made(*alike(arguments))
+    """A function with a first gradient, ``backward(kept, by_result)``; `forward` gives the result and what is kept.
+
+    `function` computes the result where nobody differentiates, if there is a shorter way.
+    """
+    plain = (lambda *arguments: forward(*arguments)[0]) if function is None else function
+    differentiable = jax.custom_vjp(plain)
+    differentiable.defvjp(_not_differentiated(forward), _not_differentiated(backward))
+    return differentiable
 
 
-def _once(
+def once(
     function: Callable[..., Any], gradient: Callable[..., tuple[Any, ...]], keeping: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
     """A function of ways, options and arrays with a first gradient.
 
-    ``gradient(ways, options, arrays, result, by_result)`` gives one for each array. With `keeping` the result is the first of those that
-    this function gives, and the gradient gets all of them.
+    ``gradient(ways, options, *arrays, by_result)`` gives one for each array. With `keeping` the result is the first of those that this
+    function gives, and the gradient gets all of them behind the arrays.
     """
 
-    @jax.custom_vjp
-    def differentiable(ways: Ways, options: Options, *arrays: Any) -> Any:
-        return function(ways, options, *arrays)
-
-    @not_differentiated
-    def forward(ways: Ways, options: Options, *arrays: Any) -> Any:
-        made = function(ways, options, *arrays) if keeping is None else keeping(ways, options, *arrays)
-        return made if keeping is None else made[0], (ways, options, arrays, made)
-
-    @not_differentiated
-    def gradients(kept: Any, by_result: Any) -> Any:
-        return gradient(*kept, by_result)
+    def forward(ways: Ways | None, options: Options, *arrays: Any) -> Any:
+        state = () if keeping is None else keeping(ways, options, *arrays)
+        made = state[0] if state else function(ways, options, *arrays)
+        return made, (ways, options, *arrays, *state)
 
     def backward(kept: Any, by_result: Any) -> Any:
-        return None, None, *gradients(kept, by_result)
+        return None, None, *gradient(*kept, by_result)
 
-    differentiable.defvjp(forward, backward)
-    return _jitted(differentiable)
+    return _jitted(with_gradient(forward, backward, function))
 
 
 # ---- products and their values, of any order
-def _product_call(ways: Ways, options: Options, values: Any, x: Any) -> Any:
-    kind = Kind((ways.shape[0], *x.shape[1:]), x.dtype)
-    return call("spmm", ways.only("forward"), [values, x], [kind], reduce=options[0])[0]
+def _any_order(function: Callable[..., Any], gradient: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    """A function of ways and arrays; ``gradient(ways, *arrays, by_result)``, one for each array, is made of such functions."""
+    differentiable = jax.custom_vjp(function)
+    differentiable.defvjp(
+        lambda *given: (differentiable(*given), given), lambda given, by_result: (None, *gradient(*given, by_result))
+    )
+    return _jitted(differentiable)
+
+
+def _of_rows(ways: Ways, options: Options, values: Any, x: Any) -> Any:
+    return Kind((ways.shape[0], *x.shape[1:]), x.dtype)
 
 
 def _product_of_batches(size: int, which: Any, ways: Ways, options: Options, values: Any, x: Any) -> Any:
@@ -149,230 +168,116 @@ def _product_of_batches(size: int, which: Any, ways: Ways, options: Options, val
     return batches.unfolded(made, size, inner), True
 
 
-_product = batches.batched(_product_call, _product_of_batches)
-_SUM = Options(("sum",))
-
-
-@jax.custom_vjp
-def _spmm(ways: Ways, values: Any, x: Any) -> Any:
-    return _product(ways, _SUM, values, x)
-
-
-def _spmm_forward(ways: Ways, values: Any, x: Any) -> Any:
-    return _spmm(ways, values, x), (ways, values, x)
-
-
-def _spmm_backward(kept: Any, gradient: Any) -> Any:
-    ways, values, x = kept
+def _spmm_gradient(ways: Ways, values: Any, x: Any, by_result: Any) -> tuple[Any, Any]:
     back = None if values is None else turned(ways, values)
-    by_x = spmm(ways.turned, back, gradient)
+    by_x = spmm(ways.turned, back, by_result)
     if values is None:
-        return None, None, by_x
-    ends = (gradient, x) if values.ndim == 2 else (batches.folded(gradient, 0), batches.folded(x, 0))
-    return None, sddmm(ways.without_weights(), *ends), by_x
+        return None, by_x
+    ends = (by_result, x) if values.ndim == 2 else (batches.folded(by_result, 0), batches.folded(x, 0))
+    return sddmm(ways.without_weights(), *ends), by_x
 
 
-_spmm.defvjp(_spmm_forward, _spmm_backward)
-
-
-@_folding((1, 1))
-def _dots(ways: Ways, options: Options, x: Any, y: Any) -> Any:
-    return call("sddmm", ways.only("forward"), [x, y], [Kind((ways.nnz, *x.shape[1:-1]), x.dtype)], op="dot")[0]
-
-
-@jax.custom_vjp
-def _sddmm(ways: Ways, x: Any, y: Any) -> Any:
-    return _dots(ways, Options(), x, y)
-
-
-def _sddmm_forward(ways: Ways, x: Any, y: Any) -> Any:
-    return _sddmm(ways, x, y), (ways, x, y)
-
-
-def _sddmm_backward(kept: Any, gradient: Any) -> Any:
-    ways, x, y = kept
-    return None, spmm(ways, gradient, y), spmm(ways.turned, turned(ways, gradient), x)
-
-
-_sddmm.defvjp(_sddmm_forward, _sddmm_backward)
-
-
-@_folding((0,))
-def _permuted(ways: Ways, options: Options, values: Any) -> Any:
-    return call("turned", ways.only("order"), [values], [_like(values)])[0]
-
-
-@jax.custom_vjp
-def _turned(ways: Ways, values: Any) -> Any:
-    return _permuted(ways, Options(), values)
-
-
-_turned.defvjp(
-    lambda ways, values: (_turned(ways, values), ways),
-    lambda ways, gradient: (None, turned(ways.turned, gradient)),
+_SUM, _DOT = Options(reduce="sum"), Options(op="dot")
+_product = batches.batched(call_of("spmm", _of_rows), _product_of_batches)
+_dots = _folding(
+    call_of("sddmm", lambda ways, options, x, y: Kind((ways.nnz, *x.shape[1:-1]), x.dtype)),
+    (1, 1),
 )
-_JITTED_SPMM, _JITTED_SDDMM, _JITTED_TURNED = map(_jitted, (_spmm, _sddmm, _turned))
+_permuted = _folding(call_of("turned", lambda ways, options, values: _like(values), "order"), (0,))
 
-
-def spmm(ways: Ways, values: Any, x: Any) -> Any:
-    """``y[i] = rows[i] * sum over j of values[i, j] * columns[j] * x[j]``; without values with the graph's weights."""
-    return _JITTED_SPMM(ways, values, x)
-
-
-def sddmm(ways: Ways, x: Any, y: Any) -> Any:
-    """``rows[i] * columns[j] * <x[i], y[j]>`` for every edge and head."""
-    return _JITTED_SDDMM(ways, x, y)
-
-
-def turned(ways: Ways, values: Any) -> Any:
-    """Values of the edges in the order of the transpose."""
-    return _JITTED_TURNED(ways, values)
+#: ``y[i] = rows[i] * sum over j of values[i, j] * columns[j] * x[j]``; without values with the graph's weights: ``spmm(ways, values, x)``.
+spmm: Callable[..., Any] = _any_order(lambda ways, values, x: _product(ways, _SUM, values, x), _spmm_gradient)
+#: ``rows[i] * columns[j] * <x[i], y[j]>`` for every edge and head: ``sddmm(ways, x, y)``.
+sddmm: Callable[..., Any] = _any_order(
+    lambda ways, x, y: _dots(ways, _DOT, x, y),
+    lambda ways, x, y, by_result: (spmm(ways, by_result, y), spmm(ways.turned, turned(ways, by_result), x)),
+)
+#: Values of the edges in the order of the transpose: ``turned(ways, values)``.
+turned: Callable[..., Any] = _any_order(
+    lambda ways, values: _permuted(ways, Options(), values),
+    lambda ways, values, by_result: (turned(ways.turned, by_result),),
+)
 
 
 # ---- with a first gradient
-def _extreme_vjp_call(ways: Ways, options: Options, values: Any, x: Any, gradient: Any) -> Any:
-    kinds = [_like(part) for part in (x, values) if part is not None]
-    return tuple(call("spmm_extreme_vjp", ways.only("forward"), [values, x, gradient], kinds, reduce=options[0]))
+def _by_values_and_x(function: str) -> Callable[..., tuple[Any, Any]]:
+    """The gradients that a call makes by features and, if there are any, by values; in the order in which operators take these."""
+    computed = batches.batched(
+        call_of(function, lambda ways, options, values, x, _: tuple(_like(p) for p in (x, values) if p is not None))
+    )
+
+    def gradient(*arguments: Any) -> tuple[Any, Any]:
+        by_x, *by_values = computed(*arguments)
+        return by_values[0] if by_values else None, by_x
+
+    return gradient
 
 
-_extreme_vjp = batches.batched(_extreme_vjp_call)
+#: The largest or smallest of ``values[i, j] * x[j]`` over each row: ``spmm_extreme(ways, Options(reduce=), values, x)``.
+spmm_extreme = once(_product, _by_values_and_x("spmm_extreme_vjp"))
 
+#: Elements of both ends of every edge added, subtracted, multiplied or divided: ``combined(ways, Options(op=), x, y)``.
+combined = once(
+    _folding(call_of("sddmm", lambda ways, options, x, y: Kind((ways.nnz, *x.shape[1:]), x.dtype)), (0, 0)),
+    _folding(call_of("sddmm_vjp", lambda ways, options, x, y, _: (_like(x), _like(y))), (0, 0, 0)),
+)
 
-def _extreme_gradient(ways: Ways, options: Options, arrays: Any, _: Any, gradient: Any) -> tuple[Any, Any]:
-    values, x = arrays
-    by_x, *by_values = _extreme_vjp(ways, options, values, x, gradient)
-    return by_values[0] if by_values else None, by_x
-
-
-#: The largest or smallest of ``values[i, j] * x[j]`` over each row: ``spmm_extreme(ways, Options((reduce,)), values, x)``.
-spmm_extreme = _once(_product, _extreme_gradient)
-
-
-@_folding((0, 0))
-def _combined(ways: Ways, options: Options, x: Any, y: Any) -> Any:
-    return call("sddmm", ways.only("forward"), [x, y], [Kind((ways.nnz, *x.shape[1:]), x.dtype)], op=options[0])[0]
-
-
-@_folding((0, 0, 0))
-def _combined_vjp(ways: Ways, options: Options, x: Any, y: Any, gradient: Any) -> Any:
-    return tuple(call("sddmm_vjp", ways.only("forward"), [x, y, gradient], [_like(x), _like(y)], op=options[0]))
-
-
-#: Elements of both ends of every edge added, subtracted, multiplied or divided: ``combined(ways, Options((op,)), x, y)``.
-combined = _once(_combined, lambda ways, options, arrays, _, gradient: _combined_vjp(ways, options, *arrays, gradient))
-
-
-@_folding((0,))
-def _softmax(ways: Ways, options: Options, scores: Any) -> Any:
-    return call("edge_softmax", ways.only("forward"), [scores], [_like(scores)])[0]
-
-
-@_folding((0, 0))
-def _softmax_vjp(ways: Ways, options: Options, weights: Any, gradient: Any) -> Any:
-    return call("edge_softmax_vjp", ways.only("forward"), [weights, gradient], [_like(weights)])[0]
-
-
+_softmax = _folding(call_of("edge_softmax", lambda ways, options, scores: _like(scores)), (0,))
+_softmax_vjp = _folding(call_of("edge_softmax_vjp", lambda ways, options, weights, _: (_like(weights),)), (0, 0))
 #: The softmax of the edges' scores over each row: ``edge_softmax(ways, Options(), scores)``.
-edge_softmax = _once(
-    _softmax, lambda ways, options, _, weights, gradient: (_softmax_vjp(ways, options, weights, gradient),)
+edge_softmax = once(
+    _softmax,
+    lambda ways, options, scores, weights, by_result: _softmax_vjp(ways, options, weights, by_result),
+    lambda *arguments: (_softmax(*arguments),),
 )
 
-_drops = lambda options: options[1] > 0  # noqa: E731  # a head's number decides which of its weights are kept
 
-
-def _attended(ways: Ways, x: Any) -> Any:
-    return Kind((ways.shape[0], *x.shape[1:]), x.dtype)
-
-
-def _of_attention(options: Options) -> dict[str, float]:
-    return dict(zip(("slope", "dropout"), options, strict=True))
-
-
-@_folding((1, 0, 0, 0), _drops)
-def _attention(ways: Ways, options: Options, x: Any, source: Any, target: Any, seed: Any) -> Any:
-    arrays = [x, source, target, seed]
-    return call("attention", ways.only("forward"), arrays, [_attended(ways, x)], **_of_attention(options))[0]
-
-
-@_folding((1, 0, 0, 0), _drops)
-def _attention_state(ways: Ways, options: Options, x: Any, source: Any, target: Any, seed: Any) -> Any:
-    result = _attended(ways, x)
+def _attention_kinds(ways: Ways, options: Options, x: Any, *rest: Any) -> tuple[Any, ...]:
+    result = _of_rows(ways, options, None, x)
     rows = Kind(result.shape[:-1], sums_dtype(x.dtype))
-    kinds = [result, rows, rows, result]
-    return tuple(call("attention", ways.only("forward"), [x, source, target, seed], kinds, **_of_attention(options)))
+    return result, rows, rows, result
 
 
-@_folding((1, 0, 0, 0, 1, 0, 0, 1, 1), _drops)
-def _attention_vjp(ways: Ways, options: Options, x: Any, source: Any, target: Any, *rest: Any) -> Any:
-    kinds = [_like(part) for part in (x, source, target)]
-    arrays = [x, source, target, *rest]
-    return tuple(call("attention_vjp", ways.only("backward"), arrays, kinds, **_of_attention(options)))
+def _drops(options: Options) -> bool:
+    """Whether the number of a head decides which of its weights are kept."""
+    return dict(options)["dropout"] > 0
 
 
-#: Sums weighted with the softmax of ``leaky_relu(source[j] + target[i])``: ``attention(ways, Options((slope, dropout)), x, source, target,
-#: seed)``.
-attention = _once(
-    _attention,
-    lambda ways, options, arrays, kept, gradient: (*_attention_vjp(ways, options, *arrays, *kept, gradient), None),
-    _attention_state,
+_attention_vjp = _folding(
+    call_of("attention_vjp", lambda ways, options, *arrays: tuple(map(_like, arrays[:3])), "backward"),
+    (1, 0, 0, 0, 1, 0, 0, 1, 1),
+    _drops,
+)
+#: Sums weighted with the softmax of ``leaky_relu(source[j] + target[i])``: ``attention(ways, Options(slope=, dropout=), x, source,
+#: target, seed)``.
+attention = once(
+    _folding(call_of("attention", lambda *arguments: _attention_kinds(*arguments)[0]), (1, 0, 0, 0), _drops),
+    lambda *arguments: (*_attention_vjp(*arguments), None),
+    _folding(call_of("attention", _attention_kinds), (1, 0, 0, 0), _drops),
 )
 
-
-def _cosines_call(ways: Ways, options: Options, x: Any, beta: Any) -> Any:
-    return call("cosine_attention", ways.only("forward"), [x, beta], [_like(x)])[0]
-
-
-def _cosines_state_call(ways: Ways, options: Options, x: Any, beta: Any) -> Any:
-    kinds = [_like(x), Kind(x.shape[:1], sums_dtype(x.dtype))]
-    return tuple(call("cosine_attention", ways.only("forward"), [x, beta], kinds))
-
-
-def _cosines_vjp_call(ways: Ways, options: Options, x: Any, beta: Any, *rest: Any) -> Any:
-    return tuple(call("cosine_attention_vjp", ways.only("both"), [x, beta, *rest], [_like(x), _like(beta)]))
-
-
-_cosines, _cosines_state, _cosines_vjp = map(batches.batched, (_cosines_call, _cosines_state_call, _cosines_vjp_call))
+_COSINES = "cosine_attention"
 #: Sums weighted with the softmax of ``beta * cos(x[i], x[j])``: ``cosine_attention(ways, Options(), x, beta)``.
-cosine_attention = _once(
-    _cosines,
-    lambda ways, options, arrays, kept, gradient: _cosines_vjp(ways, options, *arrays, *kept, gradient),
-    _cosines_state,
+cosine_attention = once(
+    batches.batched(call_of(_COSINES, lambda ways, options, x, beta: _like(x))),
+    batches.batched(
+        call_of(f"{_COSINES}_vjp", lambda ways, options, x, beta, *rest: (_like(x), _like(beta)), "both"),
+    ),
+    batches.batched(
+        call_of(_COSINES, lambda ways, options, x, beta: (_like(x), Kind(x.shape[:1], sums_dtype(x.dtype))))
+    ),
 )
 
 
-def _of_edges(options: Options) -> dict[str, str]:
-    return dict(zip(("reduce", "side"), options, strict=True))
+def _of_nodes(ways: Ways, options: Options, edges: Any) -> Any:
+    return Kind((ways.shape[dict(options)["side"] == "cols"], *edges.shape[1:]), edges.dtype)
 
 
-@_folding((0,))
-def _aggregated(ways: Ways, options: Options, edges: Any) -> Any:
-    kind = Kind((ways.shape[options[1] == "cols"], *edges.shape[1:]), edges.dtype)
-    return call("aggregate_edges", ways.only("forward"), [edges], [kind], **_of_edges(options))[0]
-
-
-@_folding((0, 0))
-def _aggregated_vjp(ways: Ways, options: Options, edges: Any, gradient: Any) -> Any:
-    given = [edges, gradient]
-    return call("aggregate_edges_vjp", ways.only("forward"), given, [_like(edges)], **_of_edges(options))[0]
-
-
-#: Features of edges reduced to nodes: ``aggregate_edges(ways, Options((reduce, side)), edges)``.
-aggregate_edges = _once(
-    _aggregated, lambda ways, options, arrays, _, gradient: (_aggregated_vjp(ways, options, *arrays, gradient),)
+#: Features of edges reduced to nodes: ``aggregate_edges(ways, Options(reduce=, side=), edges)``.
+aggregate_edges = once(
+    _folding(call_of("aggregate_edges", _of_nodes), (0,)),
+    _folding(call_of("aggregate_edges_vjp", lambda ways, options, edges, _: (_like(edges),)), (0, 0)),
 )
-
-_SAMPLING = ("width", "strategy", "rescale", "seed", "stream")
-
-
-def _sampled_call(ways: Ways, options: Options, values: Any, x: Any) -> Any:
-    how: dict[str, Any] = dict(zip(_SAMPLING, options, strict=True))
-    return call("sampled_spmm", ways.only("forward"), [values, x], [_attended(ways, x)], **how)[0]
-
-
-def _sampled_vjp_call(ways: Ways, options: Options, values: Any, x: Any, gradient: Any) -> Any:
-    how: dict[str, Any] = dict(zip(_SAMPLING, options, strict=True))
-    kinds = [_like(part) for part in (x, values) if part is not None]
-    return tuple(call("sampled_spmm_vjp", ways.only("forward"), [values, x, gradient], kinds, **how))
 
 
 def _sampled_of_batches(size: int, which: Any, ways: Ways, options: Options, values: Any, x: Any) -> Any:
@@ -382,13 +287,6 @@ def _sampled_of_batches(size: int, which: Any, ways: Ways, options: Options, val
     return batches.unfolded(made, size, x.shape[2:]), True
 
 
-_sampled, _sampled_vjp = batches.batched(_sampled_call, _sampled_of_batches), batches.batched(_sampled_vjp_call)
-
-
-def _sampled_gradient(ways: Ways, options: Options, arrays: Any, _: Any, gradient: Any) -> tuple[Any, Any]:
-    by_x, *by_values = _sampled_vjp(ways, options, *arrays, gradient)
-    return by_values[0] if by_values else None, by_x
-
-
-#: Sums over sampled edges: ``sampled_spmm(ways, Options((width, strategy, rescale, seed, stream)), values, x)``.
-sampled_spmm = _once(_sampled, _sampled_gradient)
+_sampled = batches.batched(call_of("sampled_spmm", _of_rows), _sampled_of_batches)
+#: Sums over sampled edges: ``sampled_spmm(ways, Options(width=, strategy=, rescale=, seed=, stream=), values, x)``.
+sampled_spmm = once(_sampled, _by_values_and_x("sampled_spmm_vjp"))

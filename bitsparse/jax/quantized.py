@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from bitsparse import _check
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.jax import batches
-from bitsparse.jax.calls import Kind, call
+from bitsparse.jax.calls import Kind
 from bitsparse.jax.edges import once_each
 from bitsparse.jax.graphs import Graph
-from bitsparse.jax.operators import Options, first_gradient
+from bitsparse.jax.operators import Options, call_of, once
 from bitsparse.jax.sums import features
 from bitsparse.jax.ways import Ways
 
@@ -59,7 +59,7 @@ def quantized_matmul(
         raise ShapeError(f"{function}: x has shape {x.shape} and w {w.shape}; pass (m, k) and (k, n)")
     if bits not in (4, 8):
         raise ValueError(f"{function}: bits must be 8 or 4, got {_check.shown(bits)}")
-    return _product(Options((bits, rounding)), _seed(function, rounding, seed), x, w)
+    return _product(None, Options(bits=bits, rounding=rounding), _seed(function, rounding, seed), x, w)
 
 
 def quantized_spmm(
@@ -128,7 +128,7 @@ def quantized_spmm(
     number = _seed(function, rounding, seed)
     rows = factor or ("inverse_degree" if reduce == "mean" else "")
     ways = graph.ways((x, number), weights="weight", rows=rows, columns=factor)
-    return _sum(Options((bits, granularity, rounding)), ways, number, x)
+    return _sum(ways, Options(bits=bits, granularity=granularity, rounding=rounding, stream=0), number, x)
 
 
 def _narrow(function: str, name: str, x: Any) -> Any:
@@ -153,33 +153,27 @@ def _seed(function: str, rounding: str, seed: Any) -> Any:
     return number.reshape(1)
 
 
-def _product_call(options: Options, seed: Any, x: Any, w: Any) -> Any:
-    kind = Kind((x.shape[0], w.shape[1]), jnp.float32)
-    return call("quantized_matmul", None, [seed, x, w], [kind], **_rounded(options))[0]
+def _product_vjp(ways: None, options: Options, seed: Any, x: Any, w: Any, by_result: Any) -> Any:
+    by_x, by_w = _product_vjp_call(ways, options, seed, x, w, by_result)
+    return None, by_x.astype(x.dtype), by_w.astype(w.dtype)
 
 
-def _product_vjp_call(options: Options, seed: Any, x: Any, w: Any, gradient: Any) -> Any:
-    kinds = [Kind(part.shape, jnp.float32) for part in (x, w)]
-    by_x, by_w = call("quantized_matmul_vjp", None, [seed, x, w, gradient], kinds, **_rounded(options))
-    return None, None, by_x.astype(x.dtype), by_w.astype(w.dtype)
+def _sum_vjp(ways: Ways, options: Options, seed: Any, x: Any, by_result: Any) -> Any:
+    return None, _summed(ways.turned, Options(**dict(options) | {"stream": 1}), seed, by_result).astype(x.dtype)
 
 
-def _rounded(options: Options) -> dict[str, Any]:
-    return dict(zip(("bits", "rounding"), options, strict=True))
-
-
-def _sum_call(options: Options, ways: Ways, seed: Any, x: Any) -> Any:
-    kind = Kind((ways.shape[0], *x.shape[1:]), jnp.float32)
-    how = dict(zip(("bits", "granularity", "rounding"), options, strict=True))
-    return call("quantized_spmm", ways.only("forward"), [seed, x], [kind], stream=0, **how)[0]
-
-
-def _sum_vjp_call(options: Options, ways: Ways, seed: Any, x: Any, gradient: Any) -> Any:
-    back, kind = ways.turned, Kind(x.shape, jnp.float32)
-    how = dict(zip(("bits", "granularity", "rounding"), options, strict=True))
-    made = call("quantized_spmm", back.only("forward"), [seed, gradient], [kind], stream=1, **how)[0]
-    return None, None, None, made.astype(x.dtype)
-
-
-_product = first_gradient(batches.batched(_product_call), batches.batched(_product_vjp_call))
-_sum = first_gradient(batches.batched(_sum_call), batches.batched(_sum_vjp_call), jitted=False)
+_product_vjp_call = batches.batched(
+    call_of(
+        "quantized_matmul_vjp", lambda ways, options, seed, *ends: tuple(Kind(p.shape, jnp.float32) for p in ends[:2])
+    )
+)
+_product = once(
+    batches.batched(
+        call_of("quantized_matmul", lambda ways, options, seed, x, w: Kind((x.shape[0], w.shape[1]), jnp.float32))
+    ),
+    _product_vjp,
+)
+_summed = batches.batched(
+    call_of("quantized_spmm", lambda ways, options, seed, x: Kind((ways.shape[0], *x.shape[1:]), jnp.float32))
+)
+_sum = once(_summed, _sum_vjp)

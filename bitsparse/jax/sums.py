@@ -82,7 +82,7 @@ def spmm(
     weights = "" if values is not None else "weight" if graph.weight is not None else "counts"
     if reduce in ("max", "min"):
         weights = "" if weights == "counts" else weights  # repeated edges do not make a maximum larger
-        return operators.spmm_extreme(graph.ways(given, weights=weights), Options((reduce,)), values, x)
+        return operators.spmm_extreme(graph.ways(given, weights=weights), Options(reduce=reduce), values, x)
     if norm is None and reduce == "sum":
         return operators.spmm(graph.ways(given, weights=weights), values, x)
     if values is None and x.dtype != jnp.float64:  # the factors of sums are float32

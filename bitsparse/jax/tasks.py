@@ -12,6 +12,7 @@ import numpy as np
 from bitsparse import _records, interop
 from bitsparse._ext import xla
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+from bitsparse.interop import as_bits
 from bitsparse.jax.memory import Placed, pattern_at
 from bitsparse.jax.ways import Known, Side, graph_called
 
@@ -106,7 +107,10 @@ class Task:
         ]
         out = [device.result(kind, address) for kind, address in zip(self.results, call.results, strict=False)]
         directions = None if self.ways is None else Directions(self, call, device)
-        self.compute(directions, *arrays, *out, **self.options)
+        made = self.compute(directions, out, *arrays, **self.options)
+        for part, place in zip(made if isinstance(made, tuple) else (made,), out, strict=True):
+            if part is not place:
+                as_bits(place)[...] = as_bits(part.reshape(place.shape))
 
 
 class Directions:
@@ -162,13 +166,18 @@ class Directions:
         return pattern_at(Placed(shape, kinds, addresses), self._device.view, self._device is HOST)
 
 
-_FUNCTIONS: dict[str, Callable[..., None]] = {}
+#: Memory for the results of a call.
+Outs = list[Any]
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _PREPARED: dict[str, Callable[..., Callable[[], Any] | None]] = {}
 _TASKS: dict[bytes, Task] = {}
 
 
-def computes(function: Callable[..., None]) -> Callable[..., None]:
-    """Register what computes the calls of its name: ``function(directions, *arrays, *results, **options)`` writes to the results."""
+def computes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register what computes the calls of its name.
+
+    ``function(directions, outs, *arrays, **options)`` gives the results, which are brought into the memory in `outs` if they are not there.
+    """
     _FUNCTIONS[function.__name__] = function
     return function
 
