@@ -263,9 +263,10 @@ class Exchange(BitArray):
 
 def _parts(x: SparseArray, function: str) -> tuple[Any, Any, Any]:
     """CSR arrays with one value an entry, scales applied; the ones of a pattern are float32."""
-    indptr, indices, values = sparse_convert.scaled(x, function)
+    made = sparse_convert.scaled(x, function)
     bare = all(part is None for part in values_and_scales(x))
-    return indptr, indices, values.astype(np.float32) if bare else values
+    values: Any = made.values
+    return made.indptr, made.indices, values.astype(np.float32) if bare else values
 
 
 def _column(table: Any, name: str) -> Any:

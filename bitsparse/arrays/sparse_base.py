@@ -258,8 +258,7 @@ class SparseArray(Members, Exchange):
         packed = _check.axis("to_bit_tensor", axis, 2)
         layout = _check.layout("to_bit_tensor", layout, 1)
         with self._working():
-            indptr, indices, values = self.csr_arrays()
-            made = sparse_merge.bits_only("to_bit_tensor", Pattern(indptr, indices, self._shape, values), True)
+            made = sparse_merge.bits_only("to_bit_tensor", sparse_convert.stored(self), True)
             words = backends.family(self.device, "sparse.build").csr_to_words(made.indptr, made.indices, made.shape)
             plain = assembled(BitTensor, words, self._shape, 1, -1, "planes", "unsigned", self._family)
             return plain.repack(axis=packed, layout=layout)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse.arrays.indices import converted, rows_of
-from bitsparse.arrays.inside import scales_of
+from bitsparse.arrays.inside import family_of, scales_of
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import ShapeError
 
@@ -16,8 +16,14 @@ from bitsparse.errors import ShapeError
 _CHUNK = 1 << 22
 
 
-def scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
-    """``(indptr, indices, values)`` with one value an entry and the scales applied; 16-bit floats are float32."""
+def stored(x: Any) -> Pattern:
+    """The entries as they are, without the scales."""
+    indptr, indices, values = x.csr_arrays()
+    return Pattern(indptr, indices, x.shape, values, family=family_of(x))
+
+
+def scaled(x: Any, function: str) -> Pattern:
+    """The entries with one value each and the scales applied; 16-bit floats are float32."""
     indptr, indices, values = x.csr_arrays()
     space = interop.namespace(indices)
     if values is not None and values.ndim == 2:
@@ -36,13 +42,7 @@ def scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
         values = values * row_scale[rows_of(indptr)].astype(dtype, copy=False)
     if col_scale is not None:
         values = values * col_scale[indices].astype(dtype, copy=False)
-    return indptr, indices, values
-
-
-def coordinates(x: Any) -> tuple[Any, Any, Any]:
-    """Rows, columns and values with the scales applied."""
-    indptr, indices, values = scaled(x, "tocoo")
-    return rows_of(indptr), indices, values
+    return Pattern(indptr, indices, x.shape, values, family=family_of(x))
 
 
 def scipy_csr(function: str, made: Pattern, *, copy: bool) -> Any:
@@ -65,23 +65,25 @@ def to_matrix(x: Any, function: str = "tocsr", copy: bool = True) -> Any:
 
     Without a copy it shares what the container keeps, and nothing may be done to it in place.
     """
-    indptr, indices, values = scaled(x, function)
+    made = scaled(x, function)
     if x.device == "cpu":
-        return scipy_csr(function, Pattern(indptr, indices, x.shape, values), copy=copy)
+        return scipy_csr(function, made, copy=copy)
     from cupyx.scipy import sparse as on_gpu
 
+    values: Any = made.values
     if values.dtype.kind in "iu":  # CuPy's matrices hold booleans and floats
         values = values.astype(np.float32 if values.dtype.itemsize <= 2 else np.float64)
-    return on_gpu.csr_matrix((values, indices, indptr), shape=x.shape, copy=copy)
+    return on_gpu.csr_matrix((values, made.indices, made.indptr), shape=x.shape, copy=copy)
 
 
 def to_dense(x: Any, order: str | None = None) -> Any:
     """A NumPy or CuPy array of every element, in the dtype of the values; 16-bit floats are float32."""
     if x.device == "cpu":
         return to_matrix(x, "toarray", copy=False).toarray(order=order)
-    rows, cols, values = coordinates(x)
-    dense = interop.namespace(cols).zeros(x.shape, values.dtype, order=order or "C")
-    dense[rows, cols] = values
+    made = scaled(x, "toarray")
+    values: Any = made.values
+    dense = interop.namespace(values).zeros(x.shape, values.dtype, order=order or "C")
+    dense[rows_of(made.indptr), made.indices] = values
     return dense
 
 

@@ -158,13 +158,13 @@ def _same_shape(function: str, asked: Any, have: tuple[int, ...]) -> None:
 
 def _of_container(function: str, arg: Any, shape: Any, wanted: Wanted) -> Pattern:
     _same_shape(function, shape, arg.shape)
-    indptr, indices, values = sparse_convert.scaled(arg, function) if wanted.integers else arg.csr_arrays()
-    dtype = index_dtype(function, arg.shape, indices.size, wanted.index)
-    indptr, indices = indptr.astype(dtype, copy=False), indices.astype(dtype, copy=False)
+    made = sparse_convert.scaled(arg, function) if wanted.integers else sparse_convert.stored(arg)
+    dtype = index_dtype(function, arg.shape, made.indices.size, wanted.index)
+    indptr, indices = made.indptr.astype(dtype, copy=False), made.indices.astype(dtype, copy=False)
     # Bits drop explicit zeros, which only the values show.
-    values = None if wanted.pattern and not wanted.binary else values
+    values = None if wanted.pattern and not wanted.binary else made.values
     scales = (None, None) if wanted.integers else scales_of(arg)
-    return Pattern(indptr, indices, arg.shape, values, arg.had_duplicates, *scales, family_of(arg))
+    return Pattern(indptr, indices, arg.shape, values, arg.had_duplicates, *scales, made.family)
 
 
 def _of_bits(function: str, arg: Any, shape: Any, index: Any) -> Pattern:

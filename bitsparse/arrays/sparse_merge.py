@@ -83,6 +83,12 @@ def nonzeros(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.not_equal(values, 0)
 
 
+def occupied(values: NDArray[Any]) -> Any:
+    """Which entries have a value that is not zero."""
+    found = nonzeros(values)
+    return found if found.ndim == 1 else found.any(axis=1)
+
+
 def zeros_and_ones(values: NDArray[Any]) -> bool:
     """Whether values are one bit each."""
     if values.ndim != 1 or values.dtype.kind == "b":
@@ -114,8 +120,7 @@ def bits_only(function: str, made: Pattern, pattern: bool) -> Pattern:
         return made
     if not pattern and not zeros_and_ones(made.values):
         raise not_bits(function)
-    kept: Any = nonzeros(made.values)
-    kept = kept if kept.ndim == 1 else kept.any(axis=1)
+    kept = occupied(made.values)
     made = replace(made, values=None)
     return made if bool(kept.all()) else kept_entries(made, kept)
 

@@ -23,7 +23,8 @@ from bitsparse.arrays.manners.plain import (
     matrix,
     with_numbers,
 )
-from bitsparse.arrays.sparse_merge import Pattern, entries_of, kept_entries
+from bitsparse.arrays.sparse_convert import stored
+from bitsparse.arrays.sparse_merge import Pattern, bits_only, entries_of, kept_entries
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -260,9 +261,7 @@ def _bits(x: Any, name: str) -> Pattern:
         raise DTypeError(
             f"{name}: the operators of bits take patterns and booleans, got {x.dtype}; compare first, as in A != 0"
         )
-    indptr, indices, values = x.csr_arrays()
-    made = Pattern(indptr, indices, x.shape, family=family_of(x))
-    return made if values is None else kept_entries(made, values if values.ndim == 1 else values.any(axis=1))
+    return bits_only(name, stored(x), True)
 
 
 def _with_ones(made: Pattern) -> Pattern:

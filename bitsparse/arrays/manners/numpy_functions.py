@@ -12,28 +12,6 @@ from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.manners.elementwise import is_sparse
 from bitsparse.errors import DTypeError, ShapeError
 
-#: NumPy's functions of values that leave zero as it is, which SciPy's arrays have as members.
-UNARY = (
-    "arcsin",
-    "arcsinh",
-    "arctan",
-    "arctanh",
-    "ceil",
-    "deg2rad",
-    "expm1",
-    "floor",
-    "log1p",
-    "rad2deg",
-    "rint",
-    "sign",
-    "sin",
-    "sinh",
-    "sqrt",
-    "tan",
-    "tanh",
-    "trunc",
-)
-
 _BINARY: dict[Any, Callable[[Any, Any], Any]] = {
     np.add: operator.add,
     np.subtract: operator.sub,
@@ -57,8 +35,6 @@ _UNARY: dict[Any, Callable[[Any], Any]] = {
     np.absolute: operator.abs,
     np.negative: operator.neg,
     np.invert: operator.invert,
-    np.conjugate: lambda a: a.conj(),
-    **{getattr(np, name): operator.methodcaller(name) for name in UNARY},
 }
 #: NumPy's functions whose first argument is the array and whose others are those of the member of that name.
 _MEMBERS: dict[Any, str] = {
@@ -77,7 +53,7 @@ _MEMBERS: dict[Any, str] = {
 
 def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``ufunc(*inputs)`` where one input is a sparse array."""
-    meaning: Any = (_UNARY if len(inputs) == 1 else _BINARY).get(ufunc)
+    meaning: Any = _of_one(ufunc, inputs[0]) if len(inputs) == 1 else _BINARY.get(ufunc)
     out = kwargs.pop("out", (None,))[0]
     if method != "__call__" or meaning is None or kwargs or (out is not None and not isinstance(out, np.ndarray)):
         what = f"numpy.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
@@ -96,6 +72,13 @@ def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str,
         )
     np.copyto(out, result, casting="same_kind")
     return out
+
+
+def _of_one(ufunc: Any, x: Any) -> Any:
+    """What a function of NumPy's means for one operand: an operator, or the member of that name."""
+    name = ufunc.__name__
+    member = is_sparse(x) and hasattr(x, name) and getattr(np, name, None) is ufunc
+    return operator.methodcaller(name) if member else _UNARY.get(ufunc)
 
 
 def _operated(ufunc: Any, meaning: Any, left: Any, right: Any) -> Any:

@@ -44,9 +44,9 @@ def _line(x: SparseArray, axis: int) -> Any:
     """A single row or column as SciPy's array of one dimension."""
     from scipy import sparse
 
-    indptr, indices, values = sparse_convert.scaled(x, _WHERE)
-    places = indices if axis == 0 else rows_of(indptr)
-    return sparse.coo_array((values, (places,)), shape=(x.shape[1 - axis],))
+    made = sparse_convert.scaled(x, _WHERE)
+    places = made.indices if axis == 0 else rows_of(made.indptr)
+    return sparse.coo_array((made.values, (places,)), shape=(x.shape[1 - axis],))
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def _named_on_gpu(x: SparseArray, key: Any) -> Any:
 
 
 def _rows_on_gpu(x: SparseArray, rows: Any) -> SparseArray:
-    made = Pattern(*x.csr_arrays()[:2], x.shape, values_and_scales(x)[0], family=family_of(x))
+    made = sparse_convert.stored(x)
     picked = backends.family(x.device, "sparse.entries").pick_rows(*entries_of(made), made.values, rows)
     if picked is None:
         raise _beyond(rows, 0, x.shape[0])
@@ -155,11 +155,10 @@ def _picked(x: SparseArray, row: Any, col: Any) -> SparseArray:
         return with_fields(blocks, row_scale=None if row_scale is None else row_scale[start:stop])
     if step == 1 and not x.holds_bits and _is_whole(col, x.shape[1]):
         return _some_rows(x, start, stop, row_scale)
-    indptr, indices, values = x.csr_arrays()
-    made = Pattern(indptr, indices, x.shape, values, family=family_of(x))
-    made = _columns(_rows(made, row), col)
-    if made.values is values and values is not None:
-        made = replace(made, values=values.copy())
+    whole = sparse_convert.stored(x)
+    made = _columns(_rows(whole, row), col)
+    if made.values is whole.values and made.values is not None:
+        made = replace(made, values=made.values.copy())
     result = fitted(x, made, _WHERE)
     scales = {"row_scale": (row_scale, row), "col_scale": (col_scale, col)}
     fields = {name: interop.contiguous(scale[key]) for name, (scale, key) in scales.items() if scale is not None}

@@ -11,7 +11,7 @@ import numpy as np
 from bitsparse import interop
 from bitsparse.arrays import sparse_convert, sparse_forms
 from bitsparse.arrays.indices import index_dtype
-from bitsparse.arrays.inside import family_of, of_result, values_and_scales, with_fields, working
+from bitsparse.arrays.inside import family_of, of_result, scales_of, values_and_scales, with_fields, working
 from bitsparse.arrays.sparse_forms import Wanted
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 
 def entries(x: SparseArray, function: str) -> Pattern:
     """The entries of `x` as they are; scales are multiplied into the values."""
-    values, row_scale, col_scale = values_and_scales(x)
-    if row_scale is None and col_scale is None:
-        indptr, indices, _ = x.csr_arrays()
-        return Pattern(indptr, indices, x.shape, values, family=family_of(x))
-    indptr, indices, numbers = sparse_convert.scaled(x, function)
-    return Pattern(indptr, indices, x.shape, numbers, family=family_of(x))
+    bare = all(scale is None for scale in scales_of(x))
+    return sparse_convert.stored(x) if bare else sparse_convert.scaled(x, function)
 
 
 def is_pattern(x: SparseArray) -> bool:
@@ -37,8 +33,9 @@ def is_pattern(x: SparseArray) -> bool:
 
 def counted(x: SparseArray, function: str) -> Pattern:
     """The entries of `x` with one number each; the ones of a pattern are int32, so that sums and differences do not wrap."""
-    indptr, indices, values = sparse_convert.scaled(x, function)
-    return Pattern(indptr, indices, x.shape, values.astype(np.int32) if is_pattern(x) else values, family=family_of(x))
+    made = sparse_convert.scaled(x, function)
+    values: Any = made.values
+    return replace(made, values=values.astype(np.int32)) if is_pattern(x) else made
 
 
 def matrix(made: Pattern, function: str) -> Any:
@@ -87,8 +84,7 @@ def mapped(x: SparseArray, function: str, operation: Callable[[Any], Any]) -> Sp
 def with_numbers(x: SparseArray, values: Any) -> SparseArray:
     """The entries of `x` with other numbers: where the type holds them, with its pattern and all that is kept for it."""
     if x.holds_bits:
-        indptr, indices, _ = x.csr_arrays()
-        return of_result(x, Pattern(indptr, indices, x.shape, values, family=family_of(x)))
+        return of_result(x, replace(sparse_convert.stored(x), values=values))
     made = with_fields(x, data=values, row_scale=None, col_scale=None)
     made.had_duplicates = False
     return made

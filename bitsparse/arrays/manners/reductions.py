@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from bitsparse.arrays.inside import family_of, patterns_of, scales_of
 from bitsparse.arrays.manners import extremes
 from bitsparse.arrays.manners.picking import of_dense, one_value_each, turned
 from bitsparse.arrays.manners.plain import back, counted, entries, is_pattern, matrix, on_cpu
-from bitsparse.arrays.sparse_merge import Pattern, kept_entries, nonzeros
+from bitsparse.arrays.sparse_merge import Pattern, bits_only, occupied
 from bitsparse.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -78,8 +77,8 @@ def _sums_of_rows(x: SparseArray) -> Any:
     if is_pattern(x):
         indptr, _, _ = x.csr_arrays()
         return interop.namespace(indptr).subtract(indptr[1:], indptr[:-1], dtype=np.int64)
-    indptr, _, values = sparse_convert.scaled(x, "sum")
-    return backends.family(x.device, "sparse.entries").row_sums(indptr, values)
+    made = sparse_convert.scaled(x, "sum")
+    return backends.family(x.device, "sparse.entries").row_sums(made.indptr, made.values)
 
 
 def mean(x: SparseArray, axis: Any, dtype: Any, out: Any, keepdims: bool) -> Any:
@@ -122,7 +121,7 @@ def extreme(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keep
     axis = one_axis(name, axis)
     if out is not None:
         raise DTypeError(f"{name}: out= is not taken, as in scipy.sparse; assign the result")
-    made = Pattern(*_parts(x, name))
+    made = sparse_convert.scaled(x, name)
     if x.device != "cpu":
         if explicit or (axis is not None and not (keepdims and name in ("max", "min"))):
             on_cpu(x, name, f"pass keepdims=True to max or min, or use A.get().{name}(...)")
@@ -136,11 +135,6 @@ def extreme(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keep
     if axis is None:
         return interop.from_array(np.asarray(result).reshape(1, 1), family_of(x), name)
     return back(x, result.reshape((1, -1) if axis == 0 else (-1, 1)).tocsr(), name)
-
-
-def _parts(x: SparseArray, function: str) -> tuple[Any, Any, tuple[int, int], Any]:
-    indptr, indices, values = sparse_convert.scaled(x, function)
-    return indptr, indices, x.shape, values
 
 
 def _largest(made: Pattern, name: str) -> Any:
@@ -165,9 +159,9 @@ def place(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdi
     if x.device != "cpu":
         if explicit or out is not None:
             on_cpu(x, name, f"leave explicit= and out= away, or use A.get().{name}(...)")
-        found = extremes.places(Pattern(*_parts(x, name)), axis, name)
+        found = extremes.places(sparse_convert.scaled(x, name), axis, name)
         return delivered(x, found, name, axis, None, keepdims)
-    result = getattr(matrix(Pattern(*_parts(x, name)), name), name)(axis=axis, explicit=explicit)
+    result = getattr(matrix(sparse_convert.scaled(x, name), name), name)(axis=axis, explicit=explicit)
     return delivered(x, np.asarray(result)[()] if axis is None else result, name, axis, out, keepdims)
 
 
@@ -177,7 +171,7 @@ def counts(x: SparseArray, function: str, axis: Any, stored: bool) -> Any:
     axis = one_axis(function, axis)
     if x.device != "cpu" and not stored and axis != 0:
         return _counts_on_gpu(x, function, axis)
-    made = _values_only(x) if stored else not_zero(x, function)
+    made = sparse_convert.stored(x) if stored else not_zero(x, function)
     if axis is None:
         return int(made.indices.size)
     space = interop.namespace(made.indptr)
@@ -191,26 +185,16 @@ def _counts_on_gpu(x: SparseArray, function: str, axis: int | None) -> Any:
     made = entries(x, function)
     if made.values is None:
         return int(made.indices.size) if axis is None else interop.from_array(_sums_of_rows(x), family_of(x), function)
-    kept: Any = nonzeros(made.values)
-    kept = kept if kept.ndim == 1 else kept.any(axis=1)
+    kept = occupied(made.values)
     if axis is None:
         return int(kept.sum())
     sums = backends.family(x.device, "sparse.entries").row_sums(made.indptr, kept)
     return interop.from_array(sums, family_of(x), function)
 
 
-def _values_only(x: SparseArray) -> Pattern:
-    indptr, indices, values = x.csr_arrays()
-    return Pattern(indptr, indices, x.shape, values)
-
-
 def not_zero(x: SparseArray, function: str) -> Pattern:
     """The entries that are not zero, scales multiplied in, without values."""
-    made = entries(x, function)
-    if made.values is None:
-        return made
-    kept: Any = nonzeros(made.values)
-    return replace(kept_entries(made, kept if kept.ndim == 1 else kept.any(axis=1)), values=None)
+    return bits_only(function, entries(x, function), True)
 
 
 def nonzero(x: SparseArray) -> tuple[Any, Any]:
@@ -225,18 +209,15 @@ def diagonal(x: SparseArray, k: Any, function: str = "diagonal") -> Any:
     """Elements ``(i, i + k)`` as a NumPy or CuPy array."""
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
         raise DTypeError(f"{function}: the number of a diagonal is an integer, got {k!r}")
-    indptr, indices, values = x.csr_arrays() if _has_no_scales(x) else sparse_convert.scaled(x, function)
+    indptr, indices, values = x.csr_arrays()
+    if any(scale is not None for scale in scales_of(x)):
+        values = sparse_convert.scaled(x, function).values
     if values is not None and values.ndim == 2:
         raise one_value_each(values.shape[1])
     found = backends.family(x.device, "sparse.entries").diagonal(indptr, indices, values, x.shape, int(k))
     if x.device == "cpu":  # no zero has a sign, as in SciPy's sum
         found = (found + found.dtype.type(0)).astype(x.dtype, copy=False)
     return found
-
-
-def _has_no_scales(x: SparseArray) -> bool:
-    row_scale, col_scale = scales_of(x)
-    return row_scale is None and col_scale is None
 
 
 def trace(x: SparseArray, offset: Any) -> Any:

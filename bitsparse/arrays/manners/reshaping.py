@@ -12,7 +12,8 @@ from bitsparse import _check, interop
 from bitsparse.arrays.indices import converted, matrix_shape, rows_of
 from bitsparse.arrays.inside import become, of_result, scales_of, with_fields
 from bitsparse.arrays.manners.plain import back, counted, entries, fitted, matrix, two_sizes
-from bitsparse.arrays.sparse_merge import Pattern, kept_entries, nonzeros
+from bitsparse.arrays.sparse_convert import stored
+from bitsparse.arrays.sparse_merge import kept_entries, occupied
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import as_bits
 
@@ -119,16 +120,14 @@ def _with_diagonal(x: SparseArray, values: Any, k: int) -> SparseArray:
 
 def eliminate_zeros(x: SparseArray) -> None:
     """``x.eliminate_zeros``, in place."""
-    indptr, indices, values = x.csr_arrays()
-    if values is None:
+    whole = stored(x)
+    if whole.values is None:
         return
-    kept: Any = nonzeros(values)
-    kept = kept if kept.ndim == 1 else kept.any(axis=1)
+    kept = occupied(whole.values)
     if bool(kept.all()):
         return
     row_scale, col_scale = scales_of(x)
-    made = kept_entries(Pattern(indptr, indices, x.shape, values), kept)
-    become(x, of_result(x, replace(made, row_scale=row_scale, col_scale=col_scale)))
+    become(x, of_result(x, replace(kept_entries(whole, kept), row_scale=row_scale, col_scale=col_scale)))
 
 
 def resize(x: SparseArray, shape: Any) -> None:
