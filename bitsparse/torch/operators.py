@@ -17,15 +17,15 @@ from torch import Tensor
 
 from bitsparse import backends, interop, ops
 from bitsparse.torch.pattern import Pattern, array_over
-from bitsparse.torch.registration import differentiable, once, operator
+from bitsparse.torch.registration import Recorded, differentiable, on_gpu, once, operator, register
 
-PATTERN = "Tensor indptr, Tensor indices, Tensor t_indptr, Tensor t_indices, Tensor order, Tensor t_order"
 _SCALES = "Tensor? row_scale, Tensor? col_scale"
 
 
 # ---- what computes
-def _spmm(*arguments: Any) -> Tensor:
-    pattern, (values, row_scale, col_scale, x) = Pattern(*arguments[:6]), arguments[6:]
+def _spmm(
+    pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor
+) -> Tensor:
     array, x = array_over(pattern, row_scale, col_scale), x.contiguous()
     if x.is_cpu:
         return ops.spmm(array, x, values=values)
@@ -36,8 +36,7 @@ def _spmm(*arguments: Any) -> Tensor:
     return out
 
 
-def _sddmm(*arguments: Any) -> Tensor:
-    pattern, (row_scale, col_scale, x, y) = Pattern(*arguments[:6]), arguments[6:]
+def _sddmm(pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
     array = array_over(pattern)
     made: Tensor = ops.sddmm(array, x.contiguous(), y.contiguous())
     if row_scale is None and col_scale is None:
@@ -50,14 +49,15 @@ def _sddmm(*arguments: Any) -> Tensor:
     return made * factors.reshape(-1, *(1,) * (made.ndim - 1)).to(made.dtype)
 
 
-def _spmm_extreme(*arguments: Any) -> Tensor:
-    pattern, (values, x, reduce) = Pattern(*arguments[:6]), arguments[6:]
-    out = _memory((pattern.rows, *x.shape[1:]), x, values)
+def _spmm_extreme(pattern: Pattern, values: Tensor | None, x: Tensor, reduce: Any) -> Tensor:
+    # On the CPU a call makes its own result.
+    out = None if x.is_cpu else x.new_empty((pattern.rows, *x.shape[1:]), dtype=_result(x, values))
     return ops.spmm(array_over(pattern), x.contiguous(), values=values, reduce=reduce, out=out)
 
 
-def _spmm_extreme_vjp(*arguments: Any) -> tuple[Tensor, Tensor]:
-    pattern, (values, x, gradient, reduce) = Pattern(*arguments[:6]), arguments[6:]
+def _spmm_extreme_vjp(
+    pattern: Pattern, values: Tensor | None, x: Tensor, gradient: Tensor, reduce: Any
+) -> tuple[Tensor, Tensor]:
     operands = (array_over(pattern), x.contiguous(), gradient.contiguous())
     if values is None:
         return ops.spmm_vjp(*operands, reduce=reduce), x.new_empty(0)
@@ -65,8 +65,6 @@ def _spmm_extreme_vjp(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _column_sums(x: Tensor) -> Tensor:
-    if x.is_cpu:
-        return x.sum(dim=0)
     kernels = backends.family("cuda", "edges.head_scores")
     return of_cupy(lambda array: [kernels.column_sums(array)], x.contiguous())[0].to(x.dtype)
 
@@ -90,48 +88,40 @@ def on_cupy(call: Callable[..., Any], *tensors: Tensor | None) -> Any:
         return call(*(interop.as_array(part, "bitsparse.torch")[0] for part in given))
 
 
-def _memory(shape: tuple[int, ...], x: Tensor, values: Tensor | None) -> Tensor | None:
-    """A result of PyTorch's on a GPU; on the CPU a call makes its own."""
-    return None if x.is_cpu else x.new_empty(shape, dtype=_result(x, values))
-
-
 def _result(x: Tensor, values: Tensor | None) -> torch.dtype:
     return x.dtype if values is None else torch.promote_types(x.dtype, values.dtype)
 
 
 # ---- what a compiler is told
-def _fake_spmm(*arguments: Any) -> Tensor:
-    indptr, values, x = arguments[0], arguments[6], arguments[9]
-    return x.new_empty((indptr.shape[0] - 1, *x.shape[1:]), dtype=_result(x, values))
+def _fake_extreme(pattern: Pattern, values: Tensor | None, x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty((pattern.indptr.shape[0] - 1, *x.shape[1:]), dtype=_result(x, values))
 
 
-def _fake_sddmm(*arguments: Any) -> Tensor:
-    indices, x, y = arguments[1], arguments[8], arguments[9]
-    return x.new_empty((indices.shape[0], *x.shape[1:-1]), dtype=torch.promote_types(x.dtype, y.dtype))
+def _fake_spmm(
+    pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor
+) -> Tensor:
+    return _fake_extreme(pattern, values, x)
 
 
-def _fake_extreme(*arguments: Any) -> Tensor:
-    indptr, values, x = arguments[0], arguments[6], arguments[7]
-    return x.new_empty((indptr.shape[0] - 1, *x.shape[1:]), dtype=_result(x, values))
+def _fake_sddmm(pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
+    return x.new_empty((pattern.indices.shape[0], *x.shape[1:-1]), dtype=torch.promote_types(x.dtype, y.dtype))
 
 
-def _fake_extreme_vjp(*arguments: Any) -> tuple[Tensor, Tensor]:
-    values, x = arguments[6], arguments[7]
+def _fake_extreme_vjp(pattern: Pattern, values: Tensor | None, x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(0) if values is None else torch.empty_like(values)
 
 
 # ---- gradients
-def _spmm_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    *parts, values, row_scale, col_scale, x = ctx.saved_tensors
-    pattern = Pattern(*parts)
+def _spmm_gradient(recorded: Recorded, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    pattern, (values, row_scale, col_scale, x), needs, _ = recorded
     by_values = by_x = None
-    if ctx.needs_input_grad[9]:
+    if needs[3]:
         turned = None if values is None else values[pattern.order]
         by_x = spmm(pattern.turned, turned, col_scale, row_scale, gradient).to(x.dtype)
-    if ctx.needs_input_grad[6]:
+    if needs[0]:
         ends = (gradient, x) if values.ndim == 2 else (_flat(gradient), _flat(x))
         by_values = sddmm(pattern, row_scale, col_scale, *ends).to(values.dtype)
-    return (*(None,) * 6, by_values, None, None, by_x)
+    return by_values, None, None, by_x
 
 
 def _spmm_of_batches(info: Any, dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
@@ -150,15 +140,14 @@ def _spmm_of_batches(info: Any, dims: tuple[int | None, ...], *arguments: Any) -
     return made.reshape(pattern.rows, info.batch_size, *inner), 1
 
 
-def _sddmm_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    *parts, row_scale, col_scale, x, y = ctx.saved_tensors
-    pattern = Pattern(*parts)
+def _sddmm_gradient(recorded: Recorded, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    pattern, (row_scale, col_scale, x, y), needs, _ = recorded
     by_x = by_y = None
-    if ctx.needs_input_grad[8]:
+    if needs[2]:
         by_x = spmm(pattern, gradient, row_scale, col_scale, y).to(x.dtype)
-    if ctx.needs_input_grad[9]:
+    if needs[3]:
         by_y = spmm(pattern.turned, gradient[pattern.order], col_scale, row_scale, x).to(y.dtype)
-    return (*(None,) * 8, by_x, by_y)
+    return None, None, by_x, by_y
 
 
 def _sddmm_of_batches(info: Any, dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
@@ -172,10 +161,10 @@ def _sddmm_of_batches(info: Any, dims: tuple[int | None, ...], *arguments: Any) 
 
 
 @once("spmm of maxima and minima")
-def _extreme_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    *parts, values, x = ctx.saved_tensors
-    by_x, by_values = torch.ops.bitsparse.spmm_extreme_vjp(*parts, values, x, gradient, *ctx.constants)
-    return (*(None,) * 6, None if values is None else by_values, by_x, None)
+def _extreme_gradient(recorded: Recorded, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    pattern, (values, x), _, constants = recorded
+    by_x, by_values = torch.ops.bitsparse.spmm_extreme_vjp(*pattern, values, x, gradient, *constants)
+    return None if values is None else by_values, by_x, None
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -196,27 +185,31 @@ def _batched(x: Tensor, dim: int | None, size: int) -> Tensor:
 
 # ---- registration
 _OF_SPMM = differentiable(
-    operator(f"spmm({PATTERN}, Tensor? values, {_SCALES}, Tensor x) -> Tensor", _spmm, _fake_spmm),
+    operator("spmm", f"Tensor? values, {_SCALES}, Tensor x) -> Tensor", _spmm, _fake_spmm),
     _spmm_gradient,
     _spmm_of_batches,
 )
 _OF_SDDMM = differentiable(
-    operator(f"sddmm({PATTERN}, {_SCALES}, Tensor x, Tensor y) -> Tensor", _sddmm, _fake_sddmm),
+    operator("sddmm", f"{_SCALES}, Tensor x, Tensor y) -> Tensor", _sddmm, _fake_sddmm),
     _sddmm_gradient,
     _sddmm_of_batches,
 )
 operator(
-    f"spmm_extreme_vjp({PATTERN}, Tensor? values, Tensor x, Tensor gradient, str reduce) -> (Tensor, Tensor)",
+    "spmm_extreme_vjp",
+    "Tensor? values, Tensor x, Tensor gradient, str reduce) -> (Tensor, Tensor)",
     _spmm_extreme_vjp,
     _fake_extreme_vjp,
 )
 _OF_EXTREMES = differentiable(
-    operator(f"spmm_extreme({PATTERN}, Tensor? values, Tensor x, str reduce) -> Tensor", _spmm_extreme, _fake_extreme),
+    operator("spmm_extreme", "Tensor? values, Tensor x, str reduce) -> Tensor", _spmm_extreme, _fake_extreme),
     _extreme_gradient,
 )
-
-
-operator("column_sums(Tensor x) -> Tensor", _column_sums, lambda x: x.new_empty(x.shape[1:]))
+register(
+    "column_sums(Tensor x) -> Tensor",
+    lambda x: x.sum(dim=0),
+    on_gpu(_column_sums),
+    lambda x: x.new_empty(x.shape[1:]),
+)
 
 
 # ---- what the package calls
@@ -224,14 +217,14 @@ def spmm(
     pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor
 ) -> Tensor:
     """``y[i] = row_scale[i] * sum over j of values[i, j] * col_scale[j] * x[j]``, differentiable by `values` and `x`."""
-    return _OF_SPMM(*pattern, values, row_scale, col_scale, x)
+    return _OF_SPMM(pattern, values, row_scale, col_scale, x)
 
 
 def sddmm(pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
     """``row_scale[i] * col_scale[j] * <x[i], y[j]>`` for every edge and head, differentiable by `x` and `y`."""
-    return _OF_SDDMM(*pattern, row_scale, col_scale, x, y)
+    return _OF_SDDMM(pattern, row_scale, col_scale, x, y)
 
 
 def spmm_extreme(pattern: Pattern, values: Tensor | None, x: Tensor, reduce: str) -> Tensor:
     """The largest or smallest of ``values[i, j] * x[j]`` over each row, once differentiable."""
-    return _OF_EXTREMES(*pattern, values, x, reduce)
+    return _OF_EXTREMES(pattern, values, x, reduce)

@@ -36,7 +36,7 @@ def _allocator() -> Any:
     return interop.require_cupy("bitsparse.torch").cuda.PythonFunctionAllocator(_allocate, _release)
 
 
-def _on_gpu(compute: Callable[..., Any]) -> Callable[..., Any]:
+def on_gpu(compute: Callable[..., Any]) -> Callable[..., Any]:
     """What computes, with PyTorch's memory for all that it allocates."""
 
     @functools.wraps(compute)
@@ -105,22 +105,49 @@ def once(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class Operator(NamedTuple):
-    """An operator's name, and what computes it on each kind of device."""
+    """An operator over a pattern by its name, and what computes it on each kind of device, ``compute(pattern, *others)``."""
 
     name: str
     on_cpu: Callable[..., Any]
     on_gpu: Callable[..., Any]
 
 
-def operator(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Operator:
+#: A pattern as the dispatcher knows it: six tensors.
+_PATTERN = "Tensor indptr, Tensor indices, Tensor t_indptr, Tensor t_indices, Tensor order, Tensor t_order"
+
+
+def _with_pattern(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a pattern and others for the dispatcher, which passes tensor by tensor."""
+    return lambda *parts: function(Pattern(*parts[:6]), *parts[6:])
+
+
+def register(schema: str, on_cpu: Callable[..., Any], on_gpu: Callable[..., Any], fake: Callable[..., Any]) -> None:
     """Register an operator without a gradient: how it computes, and what a compiler is told of the result."""
     name = schema.partition("(")[0]
-    made = Operator(name, compute, _on_gpu(compute))
     _LIBRARY.define(schema)
-    _LIBRARY.impl(name, made.on_cpu, "CPU")
-    _LIBRARY.impl(name, made.on_gpu, "CUDA")
+    _LIBRARY.impl(name, on_cpu, "CPU")
+    _LIBRARY.impl(name, on_gpu, "CUDA")
     torch.library.register_fake(f"bitsparse::{name}", fake, lib=_LIBRARY)
+
+
+def operator(name: str, schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Operator:
+    """Register an operator over a pattern; the schema is of what comes behind that, as in ``"Tensor x) -> Tensor"``."""
+    made = Operator(name, compute, on_gpu(compute))
+    functions = map(_with_pattern, (made.on_cpu, made.on_gpu, fake))
+    register(f"{name}({_PATTERN}, {schema}", *functions)
     return made
+
+
+class Recorded(NamedTuple):
+    """What the gradient of an operator gets: the pattern, what is kept beside it, and by which of the other arguments it is asked for.
+
+    Among the tensors are the results if these are kept; the constants are the arguments behind the tensors.
+    """
+
+    pattern: Pattern
+    saved_tensors: tuple[Any, ...]
+    needs: tuple[bool, ...]
+    constants: tuple[Any, ...]
 
 
 def differentiable(
@@ -129,18 +156,17 @@ def differentiable(
     vmap: Callable[..., Any] | None = None,
     keeps_result: bool = False,
 ) -> Callable[..., Any]:
-    """Give an operator its gradient; what to call in its place.
+    """Give an operator its gradient, ``gradient(recorded, by_result)`` for the arguments behind the pattern; what to call in its place.
 
     While a transform of torch.func is active a function is called, as these look for functions and not for operators; what they ask of
-    it costs several times what a call costs otherwise, which goes straight to what computes. The gradient finds in its context
-    ``saved_tensors``, also the results if these are kept, of which only the first has a gradient, and ``constants``, the other arguments.
+    it costs several times what a call costs otherwise, which goes straight to what computes. Only the first result has a gradient.
     """
     name = of.name
     packet = getattr(torch.ops.bitsparse, name)
 
-    def below(*arguments: Any) -> Any:
+    def below(pattern: Pattern, *arguments: Any) -> Any:
         with _AutoDispatchBelowAutograd():
-            return packet.default(*arguments)
+            return packet.default(*pattern, *arguments)
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors = [part for part in inputs if part is None or isinstance(part, Tensor)]
@@ -151,53 +177,48 @@ def differentiable(
         ctx.constants = inputs[len(tensors) :]
 
     def forward(ctx: Any, run: Callable[..., Any], pattern: Pattern, *arguments: Any) -> Any:
-        made = run(*pattern, *arguments)
+        made = run(pattern, *arguments)
         keep(ctx, arguments, made)
         ctx.pattern = pattern
         return made
 
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        needs, saved = (*(False,) * 6, *ctx.needs_input_grad[2:]), (*ctx.pattern, *ctx.saved_tensors)
-        return None, None, *if_any(_Recorded(saved, needs, ctx.constants), *gradients)[6:]
+    def gradients(recorded: Recorded, by_results: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        return (None,) * len(recorded.needs) if by_results[0] is None else gradient(recorded, *by_results)
 
-    def if_any(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (None,) * len(ctx.needs_input_grad) if gradients[0] is None else gradient(ctx, *gradients)
+    def backward(ctx: Any, *by_results: Tensor) -> tuple[Tensor | None, ...]:
+        recorded = Recorded(ctx.pattern, ctx.saved_tensors, ctx.needs_input_grad[2:], ctx.constants)
+        return None, None, *gradients(recorded, by_results)
+
+    def transformed_backward(ctx: Any, *by_results: Tensor) -> tuple[Tensor | None, ...]:
+        pattern, saved = Pattern(*ctx.saved_tensors[:6]), ctx.saved_tensors[6:]
+        recorded = Recorded(pattern, saved, ctx.needs_input_grad[6:], ctx.constants)
+        return *(None,) * 6, *gradients(recorded, by_results)
 
     def function(**members: Any) -> Any:
         made: Any = type(name, (torch.autograd.Function,), {key: staticmethod(part) for key, part in members.items()})
         return made.apply
 
     record, mapped = function(forward=forward, backward=backward), {} if vmap is None else {"vmap": vmap}
-    transform = function(forward=below, setup_context=keep, backward=if_any, **mapped)
+    transform = function(forward=_with_pattern(below), setup_context=keep, backward=transformed_backward, **mapped)
 
-    def autograd(*arguments: Any) -> Any:
-        if _is_recorded(arguments[6:]):
-            return record(below, Pattern(*arguments[:6]), *arguments[6:])
-        return below(*arguments)
+    def autograd(pattern: Pattern, *arguments: Any) -> Any:
+        return record(below, pattern, *arguments) if _is_recorded(arguments) else below(pattern, *arguments)
 
-    _LIBRARY.impl(name, autograd, "Autograd")
+    _LIBRARY.impl(name, _with_pattern(autograd), "Autograd")
 
-    def call(*arguments: Any) -> Any:
+    def call(pattern: Pattern, *arguments: Any) -> Any:
         if torch.compiler.is_compiling():
-            return packet(*arguments)
+            return packet(*pattern, *arguments)
         if _are_functorch_transforms_active():
-            return transform(*arguments)
-        compute = _plain(of, arguments[6:])
+            return transform(*pattern, *arguments)
+        compute = _plain(of, arguments)
         if compute is None:
-            return packet(*arguments)
-        if _is_recorded(arguments[6:]):
-            return record(compute, Pattern(*arguments[:6]), *arguments[6:])
-        return compute(*arguments)
+            return packet(*pattern, *arguments)
+        if _is_recorded(arguments):
+            return record(compute, pattern, *arguments)
+        return compute(pattern, *arguments)
 
     return call
-
-
-class _Recorded(NamedTuple):
-    """The context of a gradient whose pattern is not among the tensors that PyTorch keeps."""
-
-    saved_tensors: tuple[Tensor | None, ...]
-    needs_input_grad: tuple[bool, ...]
-    constants: tuple[Any, ...]
 
 
 def _plain(of: Operator, arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
