@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bitsparse.torch.attention_kinds import gatv2_attention
 from bitsparse.torch.graph import Graph
-from bitsparse.torch.quantizer import attended, attended_by_cosines, sums
+from bitsparse.torch.quantizer import quantizer_of
 
 _KNOWN = ("GCNConv", "SAGEConv", "GINConv", "GATConv", "GATv2Conv", "AGNNConv")
 #: Layers with scores per edge and head.
@@ -114,7 +114,7 @@ def _propagate(layer: Any, edge_index: Any, size: Any = None, **given: Any) -> T
     """What a layer's own `propagate` does, over a Graph; anything else goes to the layer's class."""
     if not isinstance(edge_index, Graph):
         return type(layer).propagate(layer, edge_index, size=size, **given)
-    x, graph = given["x"], edge_index
+    x, graph, quantizer = given["x"], edge_index, quantizer_of(layer)
     if given.get("edge_weight") is not None:
         raise ValueError(
             f"{type(layer).__name__}: edge_weight beside a Graph; put the weights into it, Graph(edge_index, edge_weight=...)"
@@ -122,18 +122,19 @@ def _propagate(layer: Any, edge_index: Any, size: Any = None, **given: Any) -> T
     if type(layer).__name__ == "GCNConv":
         if layer.normalize:
             graph = graph.normalized(layer.add_self_loops, 2.0 if layer.improved and graph.weight is not None else 1.0)
-        return sums(layer, graph, x)
+        return quantizer.spmm(graph, x, "sum")
     if type(layer).__name__ == "GATConv":
         graph = graph.with_self_loops() if layer.add_self_loops else graph
         source, target = given["alpha"]
         if target is None:  # no features of targets: PyTorch Geometric adds nothing to the scores of the sources
             target = source.new_zeros((graph.num_targets, *source.shape[1:]))
         dropout = layer.dropout if layer.training else 0.0
-        return attended(layer, graph, x[0], source, target, layer.negative_slope, dropout)
+        return quantizer.attention(graph, x[0], source, target, layer.negative_slope, dropout)
     if type(layer).__name__ == "GATv2Conv":
         graph, (source, target) = graph.with_self_loops() if layer.add_self_loops else graph, x
         dropout = layer.dropout if layer.training else 0.0
         return gatv2_attention(graph, source, target, layer.att[0], layer.negative_slope, dropout)
     if type(layer).__name__ == "AGNNConv":
-        return attended_by_cosines(layer, graph.with_self_loops() if layer.add_self_loops else graph, x, layer.beta)
-    return sums(layer, graph.unweighted(), x[0], "sum" if layer.aggr == "add" else layer.aggr)
+        graph = graph.with_self_loops() if layer.add_self_loops else graph
+        return quantizer.cosine_attention(graph, x, layer.beta)
+    return quantizer.spmm(graph.unweighted(), x[0], "sum" if layer.aggr == "add" else layer.aggr)

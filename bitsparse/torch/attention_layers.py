@@ -11,7 +11,7 @@ from bitsparse.torch.attention_kinds import gatv2_attention
 from bitsparse.torch.bias import biased, through
 from bitsparse.torch.graph import Graph, as_graph
 from bitsparse.torch.layers import glorot
-from bitsparse.torch.quantizer import attended_by_cosines, attended_by_scores
+from bitsparse.torch.quantizer import quantizer_of
 
 
 class _Attending(nn.Module):
@@ -113,7 +113,7 @@ class GATConv(_Attending):
         graph = self._graph(graph, x.shape[0])
         h = through(x, self.lin).view(-1, self.heads, self.out_channels)
         vectors = self.att_src[0], self.att_dst[0]
-        return self._behind(attended_by_scores(self, graph, h, *vectors, *self._settings()), x)
+        return self._behind(quantizer_of(self).scored_attention(graph, h, *vectors, *self._settings()), x)
 
 
 class GATv2Conv(_Attending):
@@ -224,4 +224,5 @@ class AGNNConv(nn.Module):
     def forward(self, x: Tensor, graph: Any) -> Tensor:
         """Features (nodes, channels) from (nodes, channels)."""
         graph = as_graph(graph, x.shape[0])
-        return attended_by_cosines(self, graph.with_self_loops() if self.add_self_loops else graph, x, self.beta)
+        graph = graph.with_self_loops() if self.add_self_loops else graph
+        return quantizer_of(self).cosine_attention(graph, x, self.beta)

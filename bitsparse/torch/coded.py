@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -95,36 +95,54 @@ def linear(x: Tensor, weight: Tensor, bits: int, source: Source) -> Tensor:
     return _Linear.apply(x, weight, bits, source)
 
 
+def matrix_of(x: Tensor) -> Tensor:
+    """Features with one axis behind the nodes."""
+    return x if x.ndim == 2 else x.reshape(x.shape[0], -1)
+
+
+class Grid(NamedTuple):
+    """On which numbers features are rounded for sums, and where their codes come from."""
+
+    bits: int
+    granularity: str
+    source: Source
+
+    def codes(self, x: Tensor, fixed: bool) -> ScaledCodes:
+        """Codes of features (N, ...), or (N, all others) where a node has a multiple for all that it has."""
+        whole = x if self.granularity == "tensor" else matrix_of(x)
+        return self.source.codes(whole, self.bits, self.granularity, fixed)
+
+    def rounded(self, x: Tensor, fixed: bool) -> Tensor:
+        """What the codes of features stand for."""
+        codes = self.codes(matrix_of(x), fixed)
+        with working(x):
+            return tensor_of(codes.dequantize()).reshape(x.shape).to(x.dtype)
+
+
+Factors = tuple[Tensor | None, Tensor | None]
+
+
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, pattern: Pattern, factors: tuple[Tensor | None, Tensor | None], how: Any
-    ) -> Tensor:
-        ctx.pattern, ctx.factors, ctx.how, ctx.dtype = pattern, factors, how, x.dtype
-        return _summed(x, pattern, factors, how, False, not ctx.needs_input_grad[0])
+    def forward(ctx: Any, x: Tensor, pattern: Pattern, factors: Factors, grid: Grid, values: Any) -> Tensor:
+        ctx.pattern, ctx.factors, ctx.grid, ctx.values, ctx.dtype = pattern, factors, grid, values, x.dtype
+        return _summed(x, pattern, factors, grid, values, False, not ctx.needs_input_grad[0])
 
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         rows, columns = ctx.factors
-        made = _summed(gradient, ctx.pattern.turned, (columns, rows), ctx.how, True, False)
-        return made.to(ctx.dtype), None, None, None
+        made = _summed(gradient, ctx.pattern.turned, (columns, rows), ctx.grid, ctx.values, True, False)
+        return made.to(ctx.dtype), None, None, None, None
 
 
 def _summed(
-    x: Tensor,
-    pattern: Pattern,
-    factors: tuple[Tensor | None, Tensor | None],
-    how: tuple[int, str, tuple[Any, Any, Any] | None, Source],
-    turned: bool,
-    fixed: bool,
+    x: Tensor, pattern: Pattern, factors: Factors, grid: Grid, values: Any, turned: bool, fixed: bool
 ) -> Tensor:
     """Sums over the rows of a pattern of the codes of features times the factors of the columns."""
-    (rows, columns), (bits, granularity, values, source) = factors, how
-    flat = x if x.ndim == 2 else x.reshape(x.shape[0], -1)
-    if columns is not None:
-        flat = flat * columns[:, None]
-    codes = source.codes(flat, bits, granularity, fixed)
+    rows, columns = factors
+    flat = matrix_of(x) if columns is None else matrix_of(x) * columns[:, None]
+    codes = grid.codes(flat, fixed)
     with working(flat):
         operand = as_csr(_NAME, array_over(pattern, rows))
         ints, scale = (None, None) if values is None else (values[turned], values[2])
@@ -132,41 +150,23 @@ def _summed(
         return tensor_of(made).reshape(pattern.rows, *x.shape[1:])
 
 
-def spmm(
-    x: Tensor,
-    pattern: Pattern,
-    factors: tuple[Tensor | None, Tensor | None],
-    bits: int,
-    granularity: str,
-    values: tuple[Any, Any, Any] | None,
-    source: Source,
-) -> Tensor:
+def spmm(x: Tensor, pattern: Pattern, factors: Factors, grid: Grid, values: tuple[Any, Any, Any] | None) -> Tensor:
     """Sums of float features over a pattern, with factors of rows and columns, as sums of integers; so is the gradient.
 
     `values` are whole numbers for the edges, in the order of the pattern and of its transpose, and their scale.
     """
-    return _Sum.apply(x, pattern, factors, (bits, granularity, values, source))
+    return _Sum.apply(x, pattern, factors, grid, values)
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        source: Tensor,
-        target: Tensor,
-        pattern: Pattern,
-        how: Settings,
-        coding: tuple[int, str, Source],
-        kept: int | None,
-    ) -> Tensor:
-        bits, granularity, source_of_codes = coding
-        ctx.codes = _of_heads(x, bits, granularity, source_of_codes, not ctx.needs_input_grad[0])
+    def forward(ctx: Any, x: Tensor, source: Tensor, target: Tensor, *others: Any) -> Tensor:
+        ctx.pattern, ctx.how, ctx.grid, kept = others
+        ctx.codes = ctx.grid.codes(x, not ctx.needs_input_grad[0])
         with working(x):
-            state = attention_of_codes(array_over(pattern), ctx.codes, source.detach(), target.detach(), how)
-        ctx.pattern, ctx.how, ctx.coding = pattern, how, coding
+            state = attention_of_codes(array_over(ctx.pattern), ctx.codes, source.detach(), target.detach(), ctx.how)
         result, lse, share, above = (tensor_of(part) for part in state)
-        ctx.kept = [] if kept is None else [source_of_codes.codes(_flat(part), kept) for part in (result, above)]
+        ctx.kept = [] if kept is None else [ctx.grid.source.codes(matrix_of(part), kept) for part in (result, above)]
         ctx.save_for_backward(source, target, lse, share, *([result, above] if kept is None else []))
         return result
 
@@ -178,8 +178,7 @@ class _Attention(torch.autograd.Function):
         if ctx.kept:
             with working(gradient):
                 wide = [tensor_of(part.dequantize()).reshape(gradient.shape) for part in ctx.kept]
-        bits, granularity, source_of_codes = ctx.coding
-        codes = _of_heads(gradient, bits, granularity, source_of_codes, False)
+        codes = ctx.grid.codes(gradient, False)
         with working(gradient):
             turned = array_over(ctx.pattern.turned)
             state = AttentionState(wide[0], lse, share, wide[1])
@@ -189,11 +188,8 @@ class _Attention(torch.autograd.Function):
 
 class _Scores(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, first: Tensor, second: Tensor, coding: tuple[int, str, Source]
-    ) -> tuple[Tensor, Tensor]:
-        bits, granularity, source = coding
-        ctx.codes = _of_heads(x, bits, granularity, source, not ctx.needs_input_grad[0])
+    def forward(ctx: Any, x: Tensor, first: Tensor, second: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+        ctx.codes = grid.codes(x, not ctx.needs_input_grad[0])
         ctx.save_for_backward(first, second)
         return (x * first).sum(dim=-1), (x * second).sum(dim=-1)
 
@@ -207,65 +203,53 @@ class _Scores(torch.autograd.Function):
         return dx, *(torch.einsum("nh,nhd->hd", part, x) for part in (by_first, by_second)), None
 
 
-def scores(x: Tensor, first: Tensor, second: Tensor, coding: tuple[int, str, Source]) -> tuple[Tensor, Tensor]:
+def scores(x: Tensor, first: Tensor, second: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """Dot products of heads (N, H, D) with two vectors (H, D), in floats; codes are kept for the gradients by these."""
-    return _Scores.apply(x, first, second, coding)
-
-
-def _flat(x: Tensor) -> Tensor:
-    return x if x.ndim == 2 else x.reshape(x.shape[0], -1)
-
-
-def _of_heads(x: Tensor, bits: int, granularity: str, source: Source, fixed: bool) -> ScaledCodes:
-    """Codes of features (N, H, D), or (N, H * D) where a node has a multiple for all its heads."""
-    return source.codes(x if granularity == "tensor" else x.reshape(x.shape[0], -1), bits, granularity, fixed)
+    return _Scores.apply(x, first, second, grid)
 
 
 def attention(
-    x: Tensor,
-    ends: tuple[Tensor, Tensor],
-    pattern: Pattern,
-    how: Settings,
-    coding: tuple[int, str, Source],
-    kept: int | None = None,
+    x: Tensor, ends: tuple[Tensor, Tensor], pattern: Pattern, how: Settings, grid: Grid, kept: int | None
 ) -> Tensor:
     """Attention (N, H, D) that gathers codes of features, and of the gradient; once differentiable.
 
     With `kept` results that the gradient needs are kept as codes of so many bits, whose rounding is right on average.
     """
-    return _Attention.apply(x, *ends, pattern, how, coding, kept)
+    return _Attention.apply(x, *ends, pattern, how, grid, kept)
 
 
 class _Rounded(torch.autograd.Function):
-    """A matrix on the grid of its codes; the gradient on that of its own."""
+    """Features on a grid; the gradient passes as it is."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bits: int, granularity: str, source: Source, forwards: bool) -> Tensor:
-        ctx.how = bits, granularity, source, forwards
-        if not forwards:
-            return x.view_as(x)
-        return _through_codes(x, bits, granularity, source, not ctx.needs_input_grad[0])
+    def forward(ctx: Any, x: Tensor, grid: Grid) -> Tensor:
+        return grid.rounded(x, not ctx.needs_input_grad[0])
 
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        bits, granularity, source, forwards = ctx.how
-        made = gradient if forwards else _through_codes(gradient, bits, granularity, source, False)
-        return made, None, None, None, None
+        return gradient, None
 
 
-def _through_codes(x: Tensor, bits: int, granularity: str, source: Source, fixed: bool) -> Tensor:
-    flat = x if x.ndim == 2 else x.reshape(x.shape[0], -1)
-    codes = source.codes(flat, bits, granularity, fixed)
-    with working(flat):
-        return tensor_of(codes.dequantize()).reshape(x.shape).to(x.dtype)
+class _GradientRounded(torch.autograd.Function):
+    """Features as they are; the gradient on a grid."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, grid: Grid) -> Tensor:
+        ctx.grid = grid
+        return x.view_as(x)
+
+    @staticmethod
+    @once("quantize_")
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.grid.rounded(gradient, False), None
 
 
-def on_grid(x: Tensor, bits: int, granularity: str, source: Source) -> Tensor:
+def on_grid(x: Tensor, grid: Grid) -> Tensor:
     """What the codes of features stand for; gradients pass as they are."""
-    return _Rounded.apply(x, bits, granularity, source, True)
+    return _Rounded.apply(x, grid)
 
 
-def gradient_on_grid(x: Tensor, bits: int, granularity: str, source: Source) -> Tensor:
+def gradient_on_grid(x: Tensor, grid: Grid) -> Tensor:
     """Features as they are, whose gradient becomes what its codes stand for."""
-    return _Rounded.apply(x, bits, granularity, source, False)
+    return _GradientRounded.apply(x, grid)

@@ -14,7 +14,7 @@ from bitsparse import interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.ops.bits.pack import pack_bits
 from bitsparse.ops.quantized.scaled import ScaledCodes
-from bitsparse.torch.coded import Source, tensor_of, working
+from bitsparse.torch.coded import Source, matrix_of, tensor_of, working
 from bitsparse.torch.registration import once
 
 _NAME = "bitsparse.torch"
@@ -31,14 +31,10 @@ def _mask(bits: BitTensor, like: Tensor) -> Tensor:
         return tensor_of(bits.toarray()).to(like.dtype).reshape(like.shape)
 
 
-def _flat(x: Tensor) -> Tensor:
-    return x if x.ndim == 2 else x.reshape(x.shape[0], -1)
-
-
 class _Relu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.bits = _bits(_flat(x) > 0)
+        ctx.bits = _bits(matrix_of(x) > 0)
         return x.relu()
 
     @staticmethod
@@ -52,7 +48,7 @@ class _Elu(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, bits: int, source: Source) -> Tensor:
         y = nn.functional.elu(x)
         # The slope is 1, or 1 + y below 0: linear in what is rounded, so that it is right on average.
-        ctx.codes = source.codes(_flat(y).clamp(max=0), bits)
+        ctx.codes = source.codes(matrix_of(y).clamp(max=0), bits)
         return y
 
     @staticmethod
@@ -66,7 +62,7 @@ class _Elu(torch.autograd.Function):
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
-        kept = torch.rand_like(_flat(x)) >= rate
+        kept = torch.rand_like(matrix_of(x)) >= rate
         ctx.bits, ctx.scale = _bits(kept), 0.0 if rate >= 1 else 1 / (1 - rate)
         return x * (kept.to(x.dtype) * ctx.scale).reshape(x.shape)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from bitsparse.torch.bias import added, biased, has_hooks, through, with_bias
 from bitsparse.torch.graph import Graph, as_graph
-from bitsparse.torch.quantizer import is_bypassable, linear, quantizer_of, sums
+from bitsparse.torch.quantizer import FLOATS, is_bypassable, quantizer_of
 
 
 def glorot(weight: Tensor) -> None:
@@ -85,9 +84,9 @@ class GCNConv(nn.Module):
             heavier = self.improved and graph.weight is not None
             graph = graph.normalized(self.add_self_loops, 2.0 if heavier else 1.0)
         if self.out_channels > self.in_channels:
-            return with_bias(sums(self, graph, x), self.lin, self.bias)
-        x = sums(self, graph, through(x, self.lin))
-        return x if self.bias is None else biased(x, self.bias, owned=quantizer_of(self) is None)
+            return with_bias(quantizer_of(self).spmm(graph, x, "sum"), self.lin, self.bias)
+        x = quantizer_of(self).spmm(graph, through(x, self.lin), "sum")
+        return x if self.bias is None else biased(x, self.bias, owned=quantizer_of(self) is FLOATS)
 
     def extra_repr(self) -> str:
         """Sizes, for ``repr``."""
@@ -152,13 +151,13 @@ class SAGEConv(nn.Module):
         if self.project:
             sources = through(sources, self.lin).relu()
         reduce = "sum" if self.aggr == "add" else self.aggr
-        adds = reduce in ("sum", "mean")  # then the product may come first
+        quantizer, adds = quantizer_of(self), reduce in ("sum", "mean")  # then the product may come first
         if adds and self.out_channels < sources.shape[1]:
-            out = sums(self, graph, linear(self.lin_l, sources, self.lin_l.weight), reduce)
+            out = quantizer.spmm(graph, quantizer_of(self.lin_l).linear(sources, self.lin_l.weight), reduce)
             if self.lin_l.bias is not None:
-                out = biased(out, self.lin_l.bias, owned=quantizer_of(self) is None)
+                out = biased(out, self.lin_l.bias, owned=quantizer is FLOATS)
         else:
-            out = with_bias(sums(self, graph, sources, reduce), self.lin_l, self.lin_l.bias)
+            out = with_bias(quantizer.spmm(graph, sources, reduce), self.lin_l, self.lin_l.bias)
         if self.root_weight and targets is not None:
             out = added(out, targets, self.lin_r)
         return nn.functional.normalize(out, dim=-1) if self.normalize else out
@@ -218,7 +217,7 @@ class GINConv(nn.Module):
             both = targets is sources
             sources = first(sources)
             targets = sources if both else None if targets is None else first(targets)
-        out = sums(self, graph.unweighted(), sources)
+        out = quantizer_of(self).spmm(graph.unweighted(), sources, "sum")
         if targets is not None:
             out = out + (1 + self.eps) * targets
         return others(out)
@@ -239,4 +238,4 @@ def _narrowing(module: nn.Module) -> tuple[Any, Any]:
             x = layer(x)
         return x
 
-    return functools.partial(linear, first, weight=first.weight), others
+    return lambda x: quantizer_of(first).linear(x, first.weight), others

@@ -15,11 +15,11 @@ from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.quantized.attention import Settings
 from bitsparse.ops.quantized.scaled import ScaledCodes
 from bitsparse.torch import coded
-from bitsparse.torch.attention_kinds import attention, once_each
+from bitsparse.torch.attention_kinds import once_each
 from bitsparse.torch.buffers import writes_of
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.kept import exact_linear
-from bitsparse.torch.sums import spmm
+from bitsparse.torch.quantizer import Floats
 
 #: Bits of products and of values of edges.
 _PRODUCT_BITS = 8
@@ -254,7 +254,7 @@ class CodeSource:
         return found
 
 
-class LayerQuantizer:
+class LayerQuantizer(Floats):
     """Products and sums of one layer in integers; either may be left to floats."""
 
     def __init__(self, state: Quantization, products: bool, sums: bool) -> None:
@@ -269,10 +269,14 @@ class LayerQuantizer:
             )
         return CodeSource(state, not x.requires_grad)
 
-    @property
-    def _sum_bits(self) -> tuple[int, str]:
+    def _grid(self, x: Tensor) -> coded.Grid:
+        """How what is gathered is rounded."""
         bits = self._state.bits or 8
-        return bits, "tensor" if bits == 8 else "node"
+        return coded.Grid(bits, "tensor" if bits == 8 else "node", self._source(x))
+
+    @property
+    def _sums_floats(self) -> bool:
+        return not self._sums or self._state.bits is None
 
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """``x @ weight.T``."""
@@ -289,40 +293,38 @@ class LayerQuantizer:
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str) -> Tensor:
         """Sums or means over neighbours."""
-        if not self._sums or self._state.bits is None:
-            return spmm(graph, x, reduce=reduce)
+        if self._sums_floats or reduce in ("max", "min"):
+            return super().spmm(graph, x, reduce)
         weight = graph.multiplicity if graph.weight is None else graph.weight
         values = None if weight is None else self._state.edge_values(graph, weight)
         factors = graph.factors(reduce == "mean", torch.float32)
-        return coded.spmm(x, graph.pattern(), factors, *self._sum_bits, values, self._source(x)).to(x.dtype)
+        return coded.spmm(x, graph.pattern(), factors, self._grid(x), values).to(x.dtype)
 
     def attention(
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float
     ) -> Tensor:
         """Attention to neighbours by scores of both ends."""
-        if not self._sums or self._state.bits is None:
-            return attention(graph, x, source, target, slope, dropout)
+        if self._sums_floats:
+            return super().attention(graph, x, source, target, slope, dropout)
         once_each("attention", graph)
         seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
-        coding = *self._sum_bits, self._source(x)
         kept = self._state.config.activations if self._state.training else None
         how = Settings(slope, dropout, seed)
-        return coded.attention(x, (source, target), graph.pattern(), how, coding, kept).to(x.dtype)
+        return coded.attention(x, (source, target), graph.pattern(), how, self._grid(x), kept).to(x.dtype)
 
-    def scores(self, x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Dot products of heads with two vectors."""
-        if not self._sums or self._state.bits is None:
-            return (x * first).sum(dim=-1), (x * second).sum(dim=-1)
-        return coded.scores(x, first, second, (*self._sum_bits, self._source(x)))
+    def scored_attention(
+        self, graph: Graph, x: Tensor, first: Tensor, second: Tensor, slope: float, dropout: float
+    ) -> Tensor:
+        """Attention of nodes to each other by dot products of heads with two vectors."""
+        if self._sums_floats:
+            source, target = (x * first).sum(dim=-1), (x * second).sum(dim=-1)
+        else:
+            source, target = coded.scores(x, first, second, self._grid(x))
+        return self.attention(graph, x, source, target, slope, dropout)
 
-    def attended(self, x: Tensor) -> Tensor:
-        """Features as attention is to gather them."""
-        if not self._sums or self._state.bits is None:
-            return x
-        return coded.on_grid(x, *self._sum_bits, self._source(x))
-
-    def attending(self, y: Tensor) -> Tensor:
-        """Sums of attention, with a gradient as it is to be gathered."""
-        if not self._sums or self._state.bits is None:
-            return y
-        return coded.gradient_on_grid(y, *self._sum_bits, self._source(y))
+    def cosine_attention(self, graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
+        """Attention by cosines that gathers features, and the gradient of its sums, as their codes stand for them."""
+        if self._sums_floats:
+            return super().cosine_attention(graph, x, beta)
+        y = super().cosine_attention(graph, coded.on_grid(x, self._grid(x)), beta)
+        return coded.gradient_on_grid(y, self._grid(y))

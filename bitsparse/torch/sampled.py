@@ -51,6 +51,8 @@ class SampledGraph(Graph):
     [10.0, 16.0, 10.0, 14.0]
     """
 
+    _whole: Graph
+
     def __init__(self, graph: Graph, width: int, *, seed: int = 0, step: int = 0) -> None:
         torch.nn.Module.__init__(self)
         _check.integer(_NAME, "step", step, 0, (1 << 63) - 1)
@@ -63,26 +65,23 @@ class SampledGraph(Graph):
 
     def inverse_of_degrees(self) -> Tensor:
         """Of the whole graph."""
-        whole: Graph = self.__dict__["_whole"]
-        return whole.inverse_of_degrees()
+        return self._whole.inverse_of_degrees()
 
     def root_scale(self) -> Tensor:
         """Of the whole graph."""
-        whole: Graph = self.__dict__["_whole"]
-        return whole.root_scale()
+        return self._whole.root_scale()
 
     def _sampled(self, graph: Graph) -> SampledGraph:
         return SampledGraph(graph, self.width, seed=self.seed, step=self.step)
 
     def normalized(self, self_loops: bool = True, loop_weight: float = 1.0) -> Graph:
         """A sample of the whole graph's normalisation."""
-        return self._sampled(self.__dict__["_whole"].normalized(self_loops, loop_weight))
+        return self._sampled(self._whole.normalized(self_loops, loop_weight))
 
     def unweighted(self) -> Graph:
         """A sample of the whole graph without its weights, which counts edges as often as their stretches are long."""
-        whole = self.__dict__["_whole"]
-        plain = whole.unweighted()
-        return self if plain is whole else self._sampled(plain)
+        plain = self._whole.unweighted()
+        return self if plain is self._whole else self._sampled(plain)
 
     def with_self_loops(self) -> Graph:
         """Refused, as attention is over all edges."""
@@ -93,7 +92,7 @@ class SampledGraph(Graph):
 
     def extra_repr(self) -> str:
         """Sizes, for ``repr``."""
-        return f"{super().extra_repr()} of {vars(self)['_whole'].num_edges}, width={self.width}, step={self.step}"
+        return f"{super().extra_repr()} of {self._whole.num_edges}, width={self.width}, step={self.step}"
 
 
 def _drawn(graph: Graph, width: int, seed: int, step: int) -> Edges:

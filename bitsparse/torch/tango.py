@@ -16,7 +16,7 @@ from bitsparse.torch.attention_layers import AGNNConv, GATConv, GATv2Conv
 from bitsparse.torch.kept import KeptInFewBits
 from bitsparse.torch.layers import GCNConv, GINConv, SAGEConv
 from bitsparse.torch.quantization import CodeSource, LayerQuantizer, Quantization, Tango
-from bitsparse.torch.quantizer import linear_forward, quantizer_of, set_quantizer
+from bitsparse.torch.quantizer import FLOATS, linear_forward, quantizer_of, remove_quantizer, set_quantizer
 
 _OURS = (GCNConv, SAGEConv, GINConv, GATConv, GATv2Conv, AGNNConv)
 #: Bits among which "auto" chooses.
@@ -135,8 +135,8 @@ def unquantize_(net: nn.Module) -> nn.Module:
     )
     """
     for part in net.modules():
-        if quantizer_of(part) is not None:
-            set_quantizer(part, None)
+        if quantizer_of(part) is not FLOATS:
+            remove_quantizer(part)
             if _is_linear(part):
                 vars(part).pop("forward", None)
     if isinstance(getattr(net, _STATE, None), Quantization):
