@@ -60,13 +60,6 @@ class Exchange(ABC):
     def spread(self, whole: Array) -> Array:
         """What belongs to all rows, in the order of the buffer; 0 in slots that nobody asks for."""
 
-    def _checked(self, function: str, rows: Any) -> None:
-        if rows.shape[0] != self.rows:
-            raise ShapeError(
-                f"{function}: x has {rows.shape[0]} rows but {who(self.comm)} has {self.rows}; pass its own rows"
-            )
-
-    @abstractmethod
     def __call__(self, rows: Any, out: Any = None) -> Any:
         """The buffer with this rank's rows and what the others send; all ranks call it with rows of one shape and dtype.
 
@@ -77,6 +70,17 @@ class Exchange(ABC):
         out : array (slots, ...), optional
             From :meth:`buffer`.
         """
+        if rows.shape[0] != self.rows:
+            raise ShapeError(
+                f"{self.method}: x has {rows.shape[0]} rows but {who(self.comm)} has {self.rows}; pass its own rows"
+            )
+        out = self.buffer(rows) if out is None else out
+        self.bring(rows, out)
+        return out
+
+    @abstractmethod
+    def bring(self, rows: Any, buffer: Any) -> None:
+        """Own rows and those of the others into a buffer."""
 
     def add_back(self, buffer: Any) -> Any:
         """The reverse, for gradients: each rank's sum of what all ranks have in their slots for its rows.
@@ -147,17 +151,11 @@ class AllGather(Exchange):
         buffer[self.own.stop : self.own.start + self._most] = 0
         return buffer
 
-    def _blocks(self, buffer: Any) -> Any:
-        return buffer.reshape(self.comm.size, self._most, *buffer.shape[1:])
-
-    def __call__(self, rows: Any, out: Any = None) -> Any:
+    def bring(self, rows: Any, buffer: Any) -> None:
         """See :class:`Exchange`."""
-        self._checked("allgather", rows)
-        out = self.buffer(rows) if out is None else out
-        out[self.own] = rows
-        blocks = self._blocks(out)
+        buffer[self.own] = rows
+        blocks = buffer.reshape(self.comm.size, self._most, *buffer.shape[1:])
         self.comm.all_gather(blocks[self.comm.rank], blocks)
-        return out
 
     def back(self, buffer: Any) -> Any:
         """See :class:`Exchange`."""
@@ -200,12 +198,9 @@ class Halo(Exchange):
         """See :class:`Exchange`."""
         return whole[self._ids]
 
-    def __call__(self, rows: Any, out: Any = None) -> Any:
+    def bring(self, rows: Any, buffer: Any) -> None:
         """See :class:`Exchange`."""
-        self._checked("halo", rows)
-        out = self.buffer(rows) if out is None else out
-        self.comm.all_to_all_v(gather(rows, self._send), self._out.tolist(), out, self._in.tolist())
-        return out
+        self.comm.all_to_all_v(gather(rows, self._send), self._out.tolist(), buffer, self._in.tolist())
 
     def back(self, buffer: Any) -> Any:
         """See :class:`Exchange`."""

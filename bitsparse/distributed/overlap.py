@@ -14,7 +14,7 @@ from bitsparse import interop
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.arrays.inside import words_to_overwrite
 from bitsparse.distributed.operands import Gathering, widened
-from bitsparse.distributed.rates import exchange_seconds, sums_of
+from bitsparse.distributed.rates import SUMS, exchange_seconds
 from bitsparse.distributed.shards import Shard, outer_rows
 from bitsparse.interop import streams
 
@@ -110,7 +110,7 @@ class Estimate(NamedTuple):
 def estimate(a: Shard, method: str, row_bytes: int, result_bytes: int) -> Estimate:
     """What overlapping gives for rows of so many bytes to read and to write."""
     rows, outer = a.outer()
-    rate = sums_of(a.device)
+    rate = SUMS[a.device.partition(":")[0]]
     entry = max(1 / rate.entries, row_bytes / rate.gathered)
     return Estimate(
         exchange_seconds(a.comm.engine, method, a.exchange(method).received * row_bytes),

@@ -35,30 +35,17 @@ LINKS = {
 }
 
 
-def link_of(engine: str) -> Link:
-    """The link of an engine; one that is not known counts as gloo.
-
-    Examples
-    --------
-    >>> link_of("nccl").latency
-    6.5e-05
-    """
-    return LINKS.get(engine, LINKS["gloo"])
-
-
 def gather_seconds(link: Link, received: float) -> float:
     """What an all-gather takes in which each rank receives so many bytes.
 
     Examples
     --------
-    >>> round(1e3 * gather_seconds(link_of("nccl"), 1e9), 2)
+    >>> round(1e3 * gather_seconds(LINKS["nccl"], 1e9), 2)
     3.18
     """
     first, last = link.gather[0], link.gather[-1]
     if received <= first[0]:
         return link.latency + received * max(first[0] / first[1] - link.latency, 0) / first[0]
-    if received >= last[0]:
-        return received / last[1]
     for (low, slow), (high, fast) in zip(link.gather, link.gather[1:], strict=False):
         if received <= high:
             share = (received - low) / (high - low)
@@ -66,26 +53,16 @@ def gather_seconds(link: Link, received: float) -> float:
     return received / last[1]
 
 
-def pairs_seconds(link: Link, received: float) -> float:
-    """What an exchange takes in which each rank receives so many bytes from the ranks that have what it asks for.
-
-    Examples
-    --------
-    >>> pairs_seconds(link_of("nccl"), 0.0)
-    6.5e-05
-    """
-    return link.latency + received / link.pairs
-
-
 def exchange_seconds(engine: str, method: str, received: float) -> float:
-    """What an exchange takes in which a rank receives so many bytes.
+    """What an exchange takes in which a rank receives so many bytes; an engine that is not known counts as gloo.
 
     Examples
     --------
     >>> exchange_seconds("gloo", "halo", 1e6) == exchange_seconds("gloo", "allgather", 1e6) + 2e-4
     True
     """
-    return (gather_seconds if method == "allgather" else pairs_seconds)(link_of(engine), received)
+    link = LINKS.get(engine, LINKS["gloo"])
+    return gather_seconds(link, received) if method == "allgather" else link.latency + received / link.pairs
 
 
 class Sums(NamedTuple):
@@ -117,14 +94,3 @@ SUMS = {
     "cuda": Sums(41e9, 4.5e12, 1.3e12, 30e-6),
     "cpu": Sums(1e8, 8e9, 8e9, 100e-6),
 }
-
-
-def sums_of(device: str) -> Sums:
-    """The figures of a device.
-
-    Examples
-    --------
-    >>> sums_of("cuda:1") == SUMS["cuda"]
-    True
-    """
-    return SUMS[device.partition(":")[0]]

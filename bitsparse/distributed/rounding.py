@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bitsparse import _check, interop, ops
-from bitsparse._communicator import agree, together
+from bitsparse._communicator import Communicator, agree, together
 from bitsparse.arrays import BitTensor
 from bitsparse.distributed.parts import Partition
 from bitsparse.errors import ShapeError
@@ -68,33 +68,21 @@ def quantize(
             )
         _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
         stochastic = _check.rounding_of(function, scheme, rounding) == "stochastic"
-    facts = {
-        "bits": bits,
+    how: dict[str, Any] = {
         "scheme": scheme,
         "rounding": rounding,
         "granularity": granularity,
         "seed": seed,
         "stream": stream,
     }
-    agree(comm, function, columns=array.shape[1], dtype=str(array.dtype), **facts)
+    agree(comm, function, columns=array.shape[1], dtype=str(array.dtype), bits=bits, **how)
     if stochastic and seed is None:
         raise ValueError(
             f"{function}: rounding='stochastic' with seed=None, but every rank has to draw by one seed; pass the same on all, as seed=0"
         )
     with interop.working_on(interop.device_of(array), family):
         ends: Any = None if granularity == "row" else _range(function, array, comm, scheme, granularity)
-    return ops.quantize(
-        x,
-        bits,
-        scheme=scheme,
-        rounding=rounding,
-        granularity=granularity,
-        range=ends,
-        layout=layout,
-        seed=seed,
-        stream=stream,
-        first_index=rows.start * array.shape[1],
-    )
+    return ops.quantize(x, bits, range=ends, layout=layout, first_index=rows.start * array.shape[1], **how)
 
 
 def _range(function: str, array: Any, comm: Any, scheme: str, granularity: str) -> Any:
@@ -111,18 +99,31 @@ def _range(function: str, array: Any, comm: Any, scheme: str, granularity: str) 
         ends = space.stack([-values.min(axis=axis), values.max(axis=axis)])
     else:
         ends = space.full((2, *(array.shape[1:] if axis == 0 else ())), -np.inf, wide)
-    ends = interop.move(ends, "cpu").astype(np.float64)
-    bad = np.array([not bool(space.isfinite(values).all())], np.int64)
-    comm.all_reduce(bad, "max")
-    _check.finite(function, "x", not bad[0])
-    ends = np.ascontiguousarray(ends)
-    comm.all_reduce(ends, "max")
-    if not np.isfinite(ends).all():  # no rows anywhere
-        ends = np.zeros_like(ends)
-    low, high = -ends[0], ends[1]
-    if axis == 0:
-        low, high = low[None, :], high[None, :]
+    ends = np.ascontiguousarray(interop.move(ends, "cpu"), np.float64)
+    low, high = range_of_all(function, "x", ends, bool(space.isfinite(values).all()), comm)
     return np.maximum(np.abs(low), np.abs(high)) if scheme == "symmetric" else (low, high)
+
+
+def range_of_all(function: str, name: str, ends: Any, finite: bool, comm: Communicator | None) -> tuple[Any, Any]:
+    """The lowest and highest value on any rank, 0 where there are no rows, of the negative lowest and the highest one of this rank.
+
+    They have the shape that ``range=`` takes. With `comm` all ranks call it together, and refuse what is not finite on any of them.
+
+    Examples
+    --------
+    >>> low, high = range_of_all("example", "x", np.array([1.0, 2.5]), True, None)
+    >>> float(low), float(high)
+    (-1.0, 2.5)
+    """
+    if comm is not None:
+        bad = np.array([not finite], np.int64)
+        comm.all_reduce(bad, "max")
+        finite = not bad[0]
+    _check.finite(function, name, finite)
+    if comm is not None:
+        comm.all_reduce(ends, "max")
+    low, high = (np.where(np.isfinite(end), end, 0.0) for end in (-ends[0], ends[1]))
+    return (low[None, :], high[None, :]) if ends.ndim == 2 else (low, high)
 
 
 def drawn_codes(x: Any, bits: int, largest: Any, first_index: int, seed: int, stream: int = 0) -> BitTensor:

@@ -80,18 +80,20 @@ class Shard:
         return interop.device_of(self.indptr)
 
     @property
+    def _arrays(self) -> tuple[Any, ...]:
+        return self.indptr, self.columns, self.values, self.row_scale, self.col_scale
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the own arrays, without what was prepared for exchanges."""
-        arrays = (self.indptr, self.columns, self.values, self.row_scale, self.col_scale)
-        return sum(int(array.nbytes) for array in arrays if array is not None)
+        return sum(int(array.nbytes) for array in self._arrays if array is not None)
 
     def to_device(self, device: str) -> Shard:
         """The same rows on a device; itself if they are there."""
         target = interop.parse_device(device, "Shard.to_device")
         if target == self.device:
             return self
-        arrays = (self.indptr, self.columns, self.values, self.row_scale, self.col_scale)
-        return Shard(self.part, *(interop.move(array, target) for array in arrays))
+        return Shard(self.part, *(interop.move(array, target) for array in self._arrays))
 
     def with_values(self, values: Any) -> Shard:
         """The same pattern with other values, or with none; what was prepared for exchanges is shared."""

@@ -13,6 +13,7 @@ from bitsparse._communicator import Communicator
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import words_shape
+from bitsparse.distributed.rounding import range_of_all
 from bitsparse.errors import DTypeError, ShapeError
 
 #: Bytes that are read at a time, by default.
@@ -145,20 +146,12 @@ def streamed_range(
     mine, columns = _checked(function, source, rows)
     axis = 0 if _check.choice(function, "granularity", granularity, ("tensor", "col")) == "col" else None
     ends = np.full((2, *((columns,) if axis == 0 else ())), -np.inf)
-    bad = False
+    finite = True
     for piece in _pieces(source, mine, columns, piece_bytes):
-        bad |= not np.isfinite(piece).all()
+        finite &= bool(np.isfinite(piece).all())
         if piece.size:
             ends = np.maximum(ends, np.stack([-piece.min(axis=axis), piece.max(axis=axis)]).astype(np.float64))
-    if comm is not None:
-        there = np.array([bad], np.int64)
-        comm.all_reduce(there, "max")
-        bad = bool(there[0])
-    _check.finite(function, "source", not bad)
-    if comm is not None:
-        comm.all_reduce(ends, "max")
-    low, high = (np.where(np.isfinite(end), end, 0.0) for end in (-ends[0], ends[1]))
-    return (low[None, :], high[None, :]) if axis == 0 else (low, high)
+    return range_of_all(function, "source", ends, finite, comm)
 
 
 def _checked(function: str, source: Any, rows: slice | None) -> tuple[slice, int]:
