@@ -194,12 +194,12 @@ def _of_scipy(function: str, arg: Any, wanted: Wanted) -> Pattern:
         return _of_coordinates(function, arg.data, arg.row, arg.col, arg.shape, wanted)
     if getattr(arg, "format", None) == "csc" and interop.namespace(arg.data) is not np:
         arg = without_spare(arg)
-        return _of_columns(function, arg.indptr, arg.indices, arg.data, arg.shape, wanted)
+        return _of_columns(function, arg.indptr, arg.indices, arg.shape, arg.data, wanted)
     csr = without_spare(arg) if getattr(arg, "format", None) == "csr" else csr_of(function, arg)
     return from_csr(function, csr.indptr, csr.indices, arg.shape, csr.data, wanted)
 
 
-def _of_columns(function: str, indptr: Any, indices: Any, data: Any, shape: Any, wanted: Wanted) -> Pattern:
+def _of_columns(function: str, indptr: Any, indices: Any, shape: Any, data: Any, wanted: Wanted) -> Pattern:
     """Columns one behind the other, as coordinates."""
     starts, rows = index_arrays(function, indptr, indices)
     device = _check.same_device(function, devices_of(starts, rows))
@@ -218,13 +218,9 @@ def from_graph(function: str, graph: interop.Compressed | interop.Coordinates, w
         made = _of_coordinates(function, graph.values, graph.rows, graph.cols, graph.shape, wanted)
     else:
         family = interop.as_array(graph.indices, function, "the indices")[1]
-        read_as = _of_columns if graph.by_columns else _of_rows
-        made = read_as(function, graph.indptr, graph.indices, graph.values, graph.shape, wanted)
+        read_as = _of_columns if graph.by_columns else from_csr
+        made = read_as(function, graph.indptr, graph.indices, graph.shape, graph.values, wanted)
     return replace(made, family=interop.common_family([family, made.family]))
-
-
-def _of_rows(function: str, indptr: Any, indices: Any, data: Any, shape: Any, wanted: Wanted) -> Pattern:
-    return from_csr(function, indptr, indices, shape, data, wanted)
 
 
 def _of_dense(function: str, arg: Any, shape: Any, index: Any, pattern: bool) -> Pattern:

@@ -66,13 +66,14 @@ def set_diagonal(x: SparseArray, values: Any, k: Any) -> None:
     """``x.setdiag``, in place."""
     _no_scales(x, "setdiag")
     k = _check.integer("setdiag", "k", k, min(0, 1 - x.shape[0]), max(0, x.shape[1] - 1))
-    if x.device != "cpu":
-        become(x, _with_diagonal(x, values, k))
-        return
-    given = interop.as_host(values, "setdiag", "values")
+    there = x.device != "cpu"
+    given = interop.as_array(values, "setdiag", "values")[0] if there else interop.as_host(values, "setdiag", "values")
     _check.numeric("setdiag", "values", given)
-    if x.holds_bits and not ((given == 0) | (given == 1)).all():
+    if x.holds_bits and not bool(((given == 0) | (given == 1)).all()):
         raise ValueError("setdiag: bits hold only 0 and 1; use TCTiledCSR(A) for other values")
+    if there:
+        become(x, _with_diagonal(x, given, k))
+        return
     dtype = x.dtype
     csr = matrix(counted(x, "setdiag"), "setdiag").astype(
         np.float32 if dtype.kind not in "biuf" or dtype == np.float16 else dtype
@@ -91,12 +92,8 @@ def set_diagonal(x: SparseArray, values: Any, k: Any) -> None:
     become(x, made if values is None else with_fields(made, data=converted(values, dtype)))
 
 
-def _with_diagonal(x: SparseArray, values: Any, k: int) -> SparseArray:
-    """What :func:`set_diagonal` makes, of coordinates."""
-    given, _ = interop.as_array(values, "setdiag", "values")
-    _check.numeric("setdiag", "values", given)
-    if x.holds_bits and not bool(((given == 0) | (given == 1)).all()):
-        raise ValueError("setdiag: bits hold only 0 and 1; use TCTiledCSR(A) for other values")
+def _with_diagonal(x: SparseArray, given: Any, k: int) -> SparseArray:
+    """What :func:`set_diagonal` makes on a GPU, of coordinates."""
     made = entries(x, "setdiag")
     if made.values is not None and made.values.ndim == 2:
         raise ShapeError("setdiag: the edges have several values each; pick one with with_values")
