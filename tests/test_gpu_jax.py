@@ -247,7 +247,7 @@ def test_launches_for_a_graph_that_was_closed_over(
     force(what, monkeypatch)
     graph, arrays, wanted, options = sums(heads, columns, dtype, what, uneven())
     name = f"test {heads} {columns} {dtype} {what}"
-    known = _KNOWN[name] = Known(graph.arrays, graph.shape)
+    known = _KNOWN[name] = Known(graph.arrays)
     told, operands = graph.told("spmm", arrays, [wanted], name, **options)
     spaces = graph.launches.spaces_of(json.dumps(told), known)
     assert spaces is not None
@@ -352,7 +352,7 @@ def agree(
             patched.setattr(jit.Launch, "__call__", counting)
             assert graph.run("gpu", text, "a" * 17, operands, wanted) == []
     name = f"{function} {kinds} {options}"
-    known = _KNOWN[name] = Known(graph.arrays, graph.shape)
+    known = _KNOWN[name] = Known(graph.arrays)
     told, operands = graph.told(function, arrays, wanted, name, **options)
     spaces = graph.launches.spaces_of(json.dumps(told), known)
     assert spaces is not None

@@ -94,7 +94,7 @@ def test_a_graph_of_the_host_is_recorded_nowhere() -> None:
 def test_launches_live_as_long_as_their_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     made = jit.Recorded([jit.Node(b"k", 1, (1, 1, 1), 32, 0, b"", bytes(16), ((0, 0, 0), (8, 1, 0)))], [256])
     monkeypatch.setattr(launches, "_record_on", lambda task, call: Recording(made, ()))
-    known = ways.Known({"indptr": np.zeros(2, np.int32)}, (1, 1))
+    known = ways.Known({"indptr": np.zeros(2, np.int32)})
     known.device = "cuda:0"
     ways._KNOWN["a graph"] = known
     sides = {"shape": [1, 1], "nnz": 0, "known": "a graph", "forward": [None] * 5, "backward": [None] * 5}

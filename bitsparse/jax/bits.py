@@ -16,6 +16,7 @@ from bitsparse.jax.calls import Kind, call
 from bitsparse.jax.edges import once_each
 from bitsparse.jax.graphs import Graph
 from bitsparse.jax.sums import features
+from bitsparse.jax.ways import Ways
 from bitsparse.ops.finish import schemes
 
 
@@ -163,10 +164,7 @@ def quantize(
     how: dict[str, Any] = {"bits": bits, "scheme": scheme, "rounding": rounding, "granularity": granularity}
     how |= {"axis": axis, "layout": layout, "seed": seed, "stream": stream}
 
-    def run(x: Any) -> Any:
-        return tuple(call("quantize", None, [x], kinds, **how))
-
-    words, scale, *offset = batches.batched(run)(jax.lax.stop_gradient(x))
+    words, scale, *offset = _called("quantize", None, (x,), kinds, **how)
     return BitTensor(words, scale, offset[0] if offset else None, settings)
 
 
@@ -209,8 +207,8 @@ def pack_bits(
     kind = _check.encoding(function, encoding, bits)
     settings = Settings(x.shape, bits, _check.axis(function, axis, x.ndim), _check.layout(function, layout, bits), kind)
     how = {"bits": bits, "encoding": encoding, "axis": axis, "layout": layout}
-    run = batches.batched(lambda x: call("pack_bits", None, [x], [words_of(settings)], **how)[0])
-    return BitTensor(run(jax.lax.stop_gradient(x)), None, None, settings)
+    (words,) = _called("pack_bits", None, (x,), [words_of(settings)], **how)
+    return BitTensor(words, None, None, settings)
 
 
 def dequantize(q: BitTensor) -> Any:
@@ -224,9 +222,8 @@ def dequantize(q: BitTensor) -> Any:
     [[0.0, 0.0, 1.0]]
     """
     q = _bits("dequantize", "q", q)
-    settings, result = _told(q), Kind(q.shape, jnp.float32)
-    run = batches.batched(lambda *parts: call("dequantize", None, parts, [result], settings=settings)[0])
-    return run(*jax.lax.stop_gradient((q.words, q.scale, q.offset)))
+    parts, kinds = (q.words, q.scale, q.offset), [Kind(q.shape, jnp.float32)]
+    return _called("dequantize", None, parts, kinds, settings=as_dict(q.settings))[0]
 
 
 def matmul(a: BitTensor, b: BitTensor) -> Any:
@@ -266,9 +263,8 @@ def matmul(a: BitTensor, b: BitTensor) -> Any:
             f"call jax.config.update('jax_enable_x64', True) first"
         )
     shape = (*np.broadcast_shapes(one.shape[:-2], other.shape[:-2]), one.shape[-2], other.shape[-1])
-    how = {"left": _told(one), "right": _told(other)}
-    run = batches.batched(lambda *words: call("matmul", None, words, [Kind(shape, dtype)], **how)[0])
-    return run(one.words, other.words)
+    how = {"left": as_dict(one.settings), "right": as_dict(other.settings)}
+    return _called("matmul", None, (one.words, other.words), [Kind(shape, dtype)], **how)[0]
 
 
 def bspmm(graph: Graph, x: Any, *, binarise: bool = False) -> Any:
@@ -308,7 +304,7 @@ def bspmm(graph: Graph, x: Any, *, binarise: bool = False) -> Any:
             raise ShapeError(
                 f"{function}: the graph has {graph.num_sources} sources but x is {x}; pass one bit for each of (sources, D)"
             )
-        parts, told, letter, dtype = (x.words, x.scale, x.offset), _told(x), "B", jnp.int32
+        parts, told, letter, dtype = (x.words, x.scale, x.offset), as_dict(x.settings), "B", jnp.int32
     else:
         x = features(function, graph, x)
         if x.ndim != 2 or x.dtype == jnp.float64:
@@ -321,13 +317,9 @@ def bspmm(graph: Graph, x: Any, *, binarise: bool = False) -> Any:
     settings = Settings(shape, 1, -1, "planes", "bipolar")
     if parts[1] is not None or parts[2] is not None:
         raise DTypeError(f"{function}: x has a scale or an offset; pass the bits alone, pack_bits(...)")
-    kind, how = (
-        words_of(settings) if binarise else Kind(shape, dtype),
-        {"variant": f"{letter}B{'FB'[binarise]}", "told": told},
-    )
+    kind, variant = words_of(settings) if binarise else Kind(shape, dtype), f"{letter}B{'FB'[binarise]}"
     ways = graph.ways(parts).only("forward")
-    run = batches.batched(lambda ways, x: call("bspmm", ways, [x], [kind], **how)[0])
-    made = run(ways, jax.lax.stop_gradient(parts[0]))
+    (made,) = _called("bspmm", ways, parts[:1], [kind], variant=variant, told=told)
     return BitTensor(made, None, None, settings) if binarise else made
 
 
@@ -339,5 +331,7 @@ def _bits(function: str, name: str, q: Any) -> BitTensor:
     return q
 
 
-def _told(q: BitTensor) -> dict[str, Any]:
-    return as_dict(q.settings)
+def _called(function: str, ways: Ways | None, arrays: tuple[Any, ...], kinds: list[Any], **options: Any) -> Any:
+    """Results of a call without a gradient; of batches, one call after another."""
+    run = batches.batched(lambda ways, *parts: tuple(call(function, ways, parts, kinds, **options)))
+    return run(ways, *jax.lax.stop_gradient(arrays))

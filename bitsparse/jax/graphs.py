@@ -298,6 +298,12 @@ def _inverse_root(sums: Any) -> Any:
     return space.where(sums > 0, 1 / space.sqrt(space.where(sums > 0, sums, 1)), 0).astype(np.float32)
 
 
+def factors_of(norm: str | None, mean: bool) -> tuple[str, str]:
+    """The names of the factors of rows and columns in a sum or mean; empty where there are none."""
+    factor = {"gcn": "gcn_scale", "symmetric": "symmetric_scale"}.get(norm or "", "")
+    return factor or ("inverse_degree" if mean else ""), factor
+
+
 def _of_jax(array: Any) -> Any:
     """An array of JAX of its own; float64 only where JAX holds it."""
     if array is None:

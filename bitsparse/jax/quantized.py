@@ -11,7 +11,7 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.jax import batches
 from bitsparse.jax.calls import Kind
 from bitsparse.jax.edges import once_each
-from bitsparse.jax.graphs import Graph
+from bitsparse.jax.graphs import Graph, factors_of
 from bitsparse.jax.operators import Options, call_of, once
 from bitsparse.jax.sums import features
 from bitsparse.jax.ways import Ways
@@ -115,19 +115,16 @@ def quantized_spmm(
         raise ValueError(f"{function}: bits must be 8, 4 or 2, got {_check.shown(bits)}")
     if granularity is not None:
         _check.choice(function, "granularity", granularity, ("tensor", "node"))
-    factor = ""
     if norm is not None:
-        factor = {"gcn": "gcn_scale", "symmetric": "symmetric_scale"}[
-            _check.choice(function, "norm", norm, ("gcn", "symmetric"))
-        ]
+        _check.choice(function, "norm", norm, ("gcn", "symmetric"))
         if reduce != "sum" or graph.num_targets != graph.num_sources or (norm == "gcn" and graph.alone is not None):
             raise ValueError(
                 f'{function}: norm={norm!r} is for sums over square graphs, "gcn" with an edge from every node to itself; leave reduce '
                 f"out, and make the graph with self_loops=True"
             )
     number = _seed(function, rounding, seed)
-    rows = factor or ("inverse_degree" if reduce == "mean" else "")
-    ways = graph.ways((x, number), weights="weight", rows=rows, columns=factor)
+    rows, columns = factors_of(norm, reduce == "mean")
+    ways = graph.ways((x, number), weights="weight", rows=rows, columns=columns)
     return _sum(ways, Options(bits=bits, granularity=granularity, rounding=rounding, stream=0), number, x)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bitsparse import _check
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.jax import operators
-from bitsparse.jax.graphs import Graph, checked
+from bitsparse.jax.graphs import Graph, checked, factors_of
 from bitsparse.jax.operators import Options
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -86,9 +86,7 @@ def spmm(
     if norm is None and reduce == "sum":
         return operators.spmm(graph.ways(given, weights=weights), values, x)
     if values is None and x.dtype != jnp.float64:  # the factors of sums are float32
-        rows, columns = {"gcn": ("gcn_scale",) * 2, "symmetric": ("symmetric_scale",) * 2}.get(
-            norm or "", ("inverse_degree", "")
-        )
+        rows, columns = factors_of(norm, reduce == "mean")
         y = operators.spmm(graph.ways(given, weights=weights, rows=rows, columns=columns), None, x)
         if norm != "gcn" or graph.alone is None:
             return y

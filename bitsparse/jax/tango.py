@@ -16,12 +16,11 @@ from bitsparse.jax import coded
 from bitsparse.jax.attention_kinds import drawn_seed
 from bitsparse.jax.coded import Codes, Coding
 from bitsparse.jax.edges import once_each
-from bitsparse.jax.graphs import Graph
-from bitsparse.jax.quantizer import FLOATS, Norm, Reduce, using
+from bitsparse.jax.graphs import Graph, factors_of
+from bitsparse.jax.quantizer import Floats, Norm, Reduce, using
 
 #: Bits of products with weights, and what has one scale.
 _PRODUCTS = 8, "tensor"
-_FACTORS = {"gcn": "gcn_scale", "symmetric": "symmetric_scale"}
 _LAST = ("float32", "sums", "quantized")
 
 
@@ -160,10 +159,8 @@ def _rehearsed(
     return counting.count, rehearsal.draws, rehearsal.numbers
 
 
-class _Layers:
+class _Layers(Floats):
     """Layers that are counted, and compute in floats."""
-
-    linear, spmm, attention = (staticmethod(getattr(FLOATS, name)) for name in ("linear", "spmm", "attention"))
 
     def __init__(self) -> None:
         self.count = self._depth = 0
@@ -201,26 +198,24 @@ class _Steps(_Layers, ABC):
     def linear(self, x: Any, kernel: Any) -> Any:
         """``x @ kernel``."""
         if self._is_last:
-            return FLOATS.linear(x, kernel)
+            return super().linear(x, kernel)
         made = self._linear(self._next(), x.reshape(-1, x.shape[-1]) if x.ndim != 2 else x, kernel)
         return made.astype(x.dtype).reshape(*x.shape[:-1], -1)
 
     def spmm(self, graph: Graph, x: Any, reduce: Reduce, norm: Norm) -> Any:
         """Sums or means over neighbours."""
         if self._sums_floats or reduce in ("max", "min"):
-            return FLOATS.spmm(graph, x, reduce, norm)
+            return super().spmm(graph, x, reduce, norm)
         if norm == "gcn" and graph.alone is not None:
             raise ValueError(
                 "tango: norm='gcn' is for graphs with an edge from every node to itself; make the graph with self_loops=True"
             )
-        factor = _FACTORS.get(norm or "", "")
-        rows = factor or ("inverse_degree" if reduce == "mean" else "")
-        return self._spmm(self._next(), graph, x, rows, factor).astype(x.dtype)
+        return self._spmm(self._next(), graph, x, *factors_of(norm, reduce == "mean")).astype(x.dtype)
 
     def attention(self, graph: Graph, x: Any, vectors: tuple[Any, Any], slope: float, dropout: float, key: Any) -> Any:
         """Attention by scores of both ends."""
         if self._sums_floats:
-            return FLOATS.attention(graph, x, vectors, slope, dropout, key)
+            return super().attention(graph, x, vectors, slope, dropout, key)
         once_each("attention", graph)
         seed = drawn_seed(key) if dropout else None
         return self._attention(self._next(), graph, x, vectors, (slope, dropout, seed)).astype(x.dtype)

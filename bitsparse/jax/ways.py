@@ -124,13 +124,11 @@ class Known:
     ----------
     arrays : dict
         Arrays of JAX by name.
-    shape : (rows, columns)
     """
 
-    def __init__(self, arrays: dict[str, Any], shape: tuple[int, int]) -> None:
+    def __init__(self, arrays: dict[str, Any]) -> None:
         # Here, and not when a call asks: a call must not wait for JAX.
         self._arrays = {name: interop.as_array(part, "bitsparse.jax")[0] for name, part in arrays.items()}
-        self._shape = shape
         self._made: dict[Any, Any] = {}
         #: Where the arrays are.
         self.device = interop.device_of(next(iter(self._arrays.values())))
@@ -175,7 +173,7 @@ def name_of(arrays: dict[str, Any], shape: tuple[int, int]) -> Name:
     plain = text.hexdigest()
     graph = _KNOWN.get(plain)
     if graph is None:
-        graph = _KNOWN[plain] = Known(arrays, shape)
+        graph = _KNOWN[plain] = Known(arrays)
     made = Name(plain)
     made.graph = graph
     return made
