@@ -67,15 +67,6 @@ def index_arrays(function: str, indptr: Any, indices: Any) -> tuple[NDArray[Any]
     return starts.astype(wide, copy=False), columns.astype(wide, copy=False)
 
 
-def nnz_of(indptr: NDArray[Any]) -> int:
-    """How many entries an indptr counts; waits for a GPU.
-
-    >>> nnz_of(np.array([0, 2, 2, 3]))
-    3
-    """
-    return int(indptr[-1])
-
-
 def rows_of(indptr: NDArray[Any]) -> NDArray[Any]:
     """The row of every entry.
 
@@ -83,7 +74,7 @@ def rows_of(indptr: NDArray[Any]) -> NDArray[Any]:
     [0, 0, 2]
     """
     if (device := interop.device_of(indptr)) != "cpu":
-        return backends.family(device, "sparse.build").rows_of(indptr, nnz_of(indptr))
+        return backends.family(device, "sparse.build").rows_of(indptr, int(indptr[-1]))
     return np.repeat(np.arange(indptr.size - 1, dtype=indptr.dtype), np.diff(indptr))
 
 

@@ -154,7 +154,7 @@ class PackedArray(BitArray):
 
     def any(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
         """Whether an integer is not zero; arguments as of :meth:`sum`. An offset is refused."""
-        return word_reductions.any_of(self, axis, keepdims)
+        return word_reductions.counts(self, axis, keepdims, "any") > 0
 
     def all(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
         """Whether no integer is zero; arguments as of :meth:`sum`. An offset is refused."""

@@ -34,11 +34,6 @@ def counts(x: PackedArray, axis: Any, keepdims: Any, function: str = "count_nonz
     return _reduced(function, _marked(x), axis, keepdims)
 
 
-def any_of(x: PackedArray, axis: Any, keepdims: Any) -> Any:
-    """``x.any``."""
-    return counts(x, axis, keepdims, "any") > 0
-
-
 def all_of(x: PackedArray, axis: Any, keepdims: Any) -> Any:
     """``x.all``."""
     axes = _axes("all", axis, x.ndim)

@@ -288,8 +288,7 @@ def turned(made: Pattern) -> Pattern:
     >>> made.indptr, made.indices, made.values
     (array([0, 1, 3]), array([1, 0, 1]), array([6, 5, 7]))
     """
-    wide = np.result_type(made.indptr.dtype, made.indices.dtype)
-    starts, columns = (part.astype(wide, copy=False) for part in (made.indptr, made.indices))
+    starts, columns = entries_of(made)
     if interop.namespace(columns) is np:
         return replace(sparse_convert.transposed_on_host(starts, columns, made.values, made.shape), family=made.family)
     other, _ = sparse_convert.transposed_on_gpu(starts, columns, made.values, made.shape)

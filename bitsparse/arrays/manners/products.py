@@ -14,7 +14,7 @@ from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.inside import family_of, of_result
 from bitsparse.arrays.manners.elementwise import is_sparse
 from bitsparse.arrays.manners.picking import turned
-from bitsparse.arrays.manners.plain import back, counted, fitted, matrix
+from bitsparse.arrays.manners.plain import counted, fitted, matrix
 from bitsparse.arrays.sparse_merge import Pattern, kept_entries
 from bitsparse.errors import DeviceError, ShapeError
 
@@ -62,20 +62,23 @@ def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArra
         )
     left, right = _exact(left, right)
     if x.device != "cpu":
-        return fitted(
-            x, _on_gpu(left, right, interop.common_family([family_of(x), *map(family_of, kin)])), "matmul", *kin
-        )
-    if left.values.dtype == right.values.dtype == np.bool_:  # type: ignore[union-attr]
-        family = interop.common_family([family_of(x), *map(family_of, kin)])
-        return fitted(x, replace(_of_bits(left, right), family=family), "matmul", *kin)
-    product = indices.without_spare((matrix(left, "matmul") @ matrix(right, "matmul")).tocsr())
-    if product.shape[1] > 8 * product.nnz:  # transposing takes memory for every column
-        product.sort_indices()
-        return back(x, product, "matmul", *kin, canonical=True)
-    # Two counting sorts, which are linear in the entries.
+        made = _on_gpu(left, right)
+    elif left.values.dtype == right.values.dtype == np.bool_:  # type: ignore[union-attr]
+        made = _of_bits(left, right)
+    else:
+        made = _by_scipy(left, right)
     family = interop.common_family([family_of(x), *map(family_of, kin)])
-    made = turned(turned(Pattern(product.indptr, product.indices, product.shape, product.data, family=family)))
-    return fitted(x, made, "matmul", *kin)
+    return fitted(x, replace(made, family=family), "matmul", *kin)
+
+
+def _by_scipy(left: Pattern, right: Pattern) -> Pattern:
+    """The product of numbers on the CPU."""
+    product = indices.without_spare((matrix(left, "matmul") @ matrix(right, "matmul")).tocsr())
+    is_wide = product.shape[1] > 8 * product.nnz  # transposing takes memory for every column
+    if is_wide:
+        product.sort_indices()
+    made = Pattern(product.indptr, product.indices, product.shape, product.data)
+    return made if is_wide else turned(turned(made))  # two counting sorts, which are linear in the entries
 
 
 def _exact(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
@@ -133,7 +136,7 @@ def _kept(made: Pattern) -> Pattern:
 
 
 # -- on a GPU ---------------------------------------------------------------------------------------------------------
-def _on_gpu(left: Pattern, right: Pattern, family: interop.Family) -> Pattern:
+def _on_gpu(left: Pattern, right: Pattern) -> Pattern:
     shape, values = (left.shape[0], right.shape[1]), (left.values, right.values)
     kinds = {part.dtype.kind for part in values}  # type: ignore[union-attr]
     if "f" in kinds:
@@ -147,9 +150,9 @@ def _on_gpu(left: Pattern, right: Pattern, family: interop.Family) -> Pattern:
             product = multiply(_arrays(left, index), _arrays(right, index), shape[1])
         starts, columns, sums = product
         if kinds == {"b"}:
-            return Pattern(starts, columns, shape, sums, family=family)
+            return Pattern(starts, columns, shape, sums)
         made = Pattern(starts, columns, shape, sums.view(left.values.dtype))  # type: ignore[union-attr]
-    return _kept(replace(made, family=family))
+    return _kept(made)
 
 
 def _arrays(made: Pattern, index: np.dtype[Any]) -> tuple[Any, Any, Any]:
