@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,15 +141,20 @@ def trained(
     return _trained(task, kind, precision, seed, epochs, dropout)[1]
 
 
+def quantize_as(net: nn.Module, precision: str, seed: int) -> None:
+    """Let a network train in a precision by its name."""
+    config = PRECISIONS[precision]
+    if config is not None:
+        quantize_(net, replace(config, seed=seed))
+
+
 def _trained(
     task: Task, kind: str, precision: str, seed: int, epochs: int, dropout: tuple[float, float]
 ) -> tuple[Network, Result]:
     """The network in its best epoch, and its accuracies."""
     torch.manual_seed(seed)
     net = Network(kind, task.x.shape[1], task.classes, dropout).to(task.x.device)
-    config = PRECISIONS[precision]
-    if config is not None:
-        quantize_(net, Tango(**{**vars(config), "seed": seed}))
+    quantize_as(net, precision, seed)
     groups: list[dict[str, Any]] = [
         {"params": net.first.parameters(), "weight_decay": 5e-4},
         {"params": net.second.parameters()},

@@ -10,10 +10,8 @@ from scipy import sparse, stats
 from torch import Tensor
 from torch.nn import functional
 
-from bitsparse.torch.accuracy import PRECISIONS, Network, Result, Task
+from bitsparse.torch.accuracy import Network, Result, Task, quantize_as
 from bitsparse.torch.graph import Graph
-from bitsparse.torch.quantization import Tango
-from bitsparse.torch.tango import quantize_
 
 #: Shares of the edges for validation and test; columns of the nodes' embeddings.
 _VALIDATE, _TEST, _EMBEDDED = 0.05, 0.10, 16
@@ -90,9 +88,7 @@ def trained_links(
     links, device = links_of(task.graph.unweighted(), seed), task.x.device
     torch.manual_seed(seed)
     net = Network(kind, task.x.shape[1], _EMBEDDED, dropout).to(device)
-    config = PRECISIONS[precision]
-    if config is not None:
-        quantize_(net, Tango(**{**vars(config), "seed": seed}))
+    quantize_as(net, precision, seed)
     optimiser = torch.optim.Adam(net.parameters(), lr=0.005 if kind == "gat" else 0.01)
     torch.manual_seed(seed)
     best, found, last = -1.0, 0.0, 0.0
