@@ -140,7 +140,7 @@ def become(A: SparseArray, other: SparseArray) -> None:
 
 def patterns_of(A: Sparse) -> tuple[Sparse, Sparse, NDArray[Any]]:
     """The pattern of `A` and its transpose as arrays without values and scales, and which entry of the one each of the other is."""
-    order, turned = A._turned_order(), A._turned_pattern()  # which is found with the order
+    order, turned = A._turned()
     bare = {"row_scale": None, "col_scale": None, "data": None}
     return with_fields(A, **bare), with_fields(A if turned is None else turned, **bare), order
 

@@ -312,6 +312,10 @@ class SparseArray(Members, Exchange):
         """An array of the transposed pattern without values and scales; None where the pattern is symmetric."""
         return self._keep(_TRANSPOSE, self._transpose).pattern
 
+    def _turned(self) -> tuple[NDArray[Any], Any]:
+        """Which entry each of the transpose is, and the transposed pattern, which is found with it."""
+        return self._turned_order(), self._turned_pattern()
+
     def _turned_order(self) -> NDArray[Any]:
         """Entry of the array that each entry of its transpose is."""
         return self._keep(_ORDER, self._find_order)
