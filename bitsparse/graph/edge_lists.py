@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
-from bitsparse.arrays.indices import converted, rows_of
+from bitsparse.arrays.indices import converted, matrix_shape, rows_of
 from bitsparse.arrays.inside import scales_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
@@ -34,6 +35,39 @@ class Edges(NamedTuple):
     adjacency: SparseArray
     weight: Array | None
     counts: Array | None = None
+
+
+class Asked(NamedTuple):
+    """The arguments that a graph for training is made of.
+
+    Attributes
+    ----------
+    edges : an edge list, or a sparse array of any library
+    shape : (targets, sources), or None
+    weight : array or None
+    """
+
+    edges: Any
+    shape: tuple[int, int] | None
+    weight: Any
+
+
+def asked_for(function: str, edges: Any, num_nodes: Any, weight: Any) -> Asked:
+    """What arguments mean: data of PyTorch Geometric's bring weights and nodes along, and nodes are one number or (sources, targets).
+
+    Examples
+    --------
+    >>> asked_for("f", [[0, 1], [1, 0]], (3, 2), None).shape
+    (2, 3)
+    """
+    if hasattr(edges, "edge_index"):
+        weight = getattr(edges, "edge_weight", None) if weight is None else weight
+        edges, num_nodes = edges.edge_index, edges.num_nodes if num_nodes is None else num_nodes
+    if num_nodes is None:
+        return Asked(edges, None, weight)
+    alike = isinstance(num_nodes, (int, np.integer))
+    sources, targets = matrix_shape(function, (num_nodes, num_nodes) if alike else num_nodes)
+    return Asked(edges, (targets, sources), weight)
 
 
 def of_list(function: str, edges: Any, shape: tuple[int, int] | None, weight: Any, name: str = "weight") -> Edges:
@@ -69,6 +103,30 @@ def of_list(function: str, edges: Any, shape: tuple[int, int] | None, weight: An
     assert sums is not None
     counts = sums[:, -1].astype(np.float32) if made.had_duplicates else None
     return Edges(made, None if weight is None else sums[:, 0].copy(), counts)
+
+
+def of_sparse(
+    function: str, asked: Asked, name: str = "weight", convert: Callable[[Any], SparseArray] = TCTiledCSR
+) -> Edges:
+    """A sparse array of any library, whose values are the weights.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> of_sparse("f", Asked(sp.eye_array(2, format="csr"), None, None)).adjacency.shape
+    (2, 2)
+    """
+    edges, shape, weight = asked
+    if weight is not None:
+        raise ValueError(
+            f"{function}: {name} goes with an edge list, but edges is a {type(edges).__name__}; make the weights its values"
+        )
+    adjacency = edges if isinstance(edges, SparseArray) else convert(edges)
+    if shape is not None and tuple(adjacency.shape) != shape:
+        raise ShapeError(
+            f"{function}: num_nodes asks for shape {shape}, but the adjacency has {adjacency.shape}; leave num_nodes out"
+        )
+    return of_adjacency(function, adjacency)
 
 
 def of_adjacency(function: str, adjacency: SparseArray) -> Edges:

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bitsparse import _records, interop
-from bitsparse.arrays.indices import matrix_shape, rows_of
+from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.inside import patterns_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
-from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.graph.edge_lists import Edges, degrees, of_adjacency, of_list, with_loops
+from bitsparse.errors import DTypeError
+from bitsparse.graph.edge_lists import Edges, asked_for, degrees, of_adjacency, of_list, of_sparse, with_loops
 from bitsparse.jax.memory import watch
 from bitsparse.jax.ways import Name, Side, Ways, name_of
 
@@ -324,33 +324,16 @@ def _of_jax(array: Any) -> Any:
 
 # ---- ways in
 def _read(function: str, edges: Any, indices: Any, num_nodes: Any, weight: Any) -> Edges:
-    shape = None
-    if num_nodes is not None:
-        sizes = (num_nodes, num_nodes) if isinstance(num_nodes, (int, np.integer)) else num_nodes
-        shape = matrix_shape(function, sizes)[::-1]
     if any(isinstance(part, jax.core.Tracer) for part in (edges, indices, weight)):
         raise DTypeError(
             f"{function}: the edges are traced, and how many a node has must be known; make the graph outside of jit, and pass it as an "
             f"argument"
         )
-    if hasattr(edges, "edge_index"):
-        weight = getattr(edges, "edge_weight", None) if weight is None else weight
-        shape = (edges.num_nodes, edges.num_nodes) if shape is None else shape
-        edges = edges.edge_index
+    asked = asked_for(function, edges, num_nodes, weight)
+    edges, shape, weight = asked
     if indices is not None:
         rows = len(edges) - 1
         given = TCTiledCSR.from_csr_arrays(edges, indices, (rows, rows) if shape is None else shape, weight)
         return of_adjacency(function, given)
     sparse = isinstance(edges, SparseArray) or hasattr(edges, "nse") or hasattr(edges, "nnz")
-    if not sparse:
-        return of_list(function, edges, shape, weight)
-    if weight is not None:
-        raise ValueError(
-            f"{function}: weight goes with an edge list, but edges is a {type(edges).__name__}; make the weights its values"
-        )
-    adjacency = edges if isinstance(edges, SparseArray) else TCTiledCSR(edges)
-    if shape is not None and tuple(adjacency.shape) != shape:
-        raise ShapeError(
-            f"{function}: num_nodes asks for shape {shape}, but the adjacency has {adjacency.shape}; leave num_nodes out"
-        )
-    return of_adjacency(function, adjacency)
+    return of_sparse(function, asked) if sparse else of_list(function, edges, shape, weight)

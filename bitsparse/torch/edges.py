@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bitsparse import interop
-from bitsparse.arrays.indices import matrix_shape
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import ShapeError
 from bitsparse.graph import edge_lists
-from bitsparse.graph.edge_lists import of_adjacency, of_list
+from bitsparse.graph.edge_lists import asked_for, of_list, of_sparse
 
 
 def tensor(array: Any) -> Tensor:
@@ -32,29 +30,14 @@ class Edges(NamedTuple):
 
 def read(edges: Any, num_nodes: Any, weight: Any) -> Edges:
     """What the arguments of :class:`bitsparse.torch.Graph` mean."""
-    if hasattr(edges, "edge_index"):
-        weight = getattr(edges, "edge_weight", None) if weight is None else weight
-        edges, num_nodes = edges.edge_index, edges.num_nodes if num_nodes is None else num_nodes
-    shape = None
-    if num_nodes is not None:
-        alike = isinstance(num_nodes, (int, np.integer))
-        sources, targets = matrix_shape("Graph", (num_nodes, num_nodes) if alike else num_nodes)
-        shape = (targets, sources)
+    asked = asked_for("Graph", edges, num_nodes, weight)
+    edges, shape, weight = asked
     array = isinstance(edges, (list, tuple)) or (hasattr(edges, "__dlpack__") and not isinstance(edges, SparseArray))
     dense = edges.layout == torch.strided if isinstance(edges, Tensor) else array
-    if dense:
-        given = None if weight is None else _without_gradient("edge_weight", torch.as_tensor(weight))
-        return _as_tensors(of_list("Graph", edges, shape, given, "edge_weight"))
-    if weight is not None:
-        raise ValueError(
-            f"Graph: edge_weight goes with an edge list, but edges is a {type(edges).__name__}; make the weights its values"
-        )
-    adjacency = _adjacency(edges)
-    if shape is not None and tuple(adjacency.shape) != tuple(shape):
-        raise ShapeError(
-            f"Graph: num_nodes asks for shape {shape}, but the adjacency has {adjacency.shape}; leave num_nodes out"
-        )
-    return _as_tensors(of_adjacency("Graph", adjacency))
+    if not dense:
+        return _as_tensors(of_sparse("Graph", asked, "edge_weight", _adjacency))
+    given = None if weight is None else _without_gradient("edge_weight", torch.as_tensor(weight))
+    return _as_tensors(of_list("Graph", edges, shape, given, "edge_weight"))
 
 
 def _as_tensors(found: edge_lists.Edges) -> Edges:
@@ -63,7 +46,7 @@ def _as_tensors(found: edge_lists.Edges) -> Edges:
 
 
 def _adjacency(edges: Any) -> SparseArray:
-    """A sparse array of any library as one of ours."""
+    """A sparse array of another library as one of ours."""
     if isinstance(edges, Tensor):
         if edges.ndim != 2 or edges.dense_dim():
             raise ShapeError(
@@ -73,7 +56,7 @@ def _adjacency(edges: Any) -> SparseArray:
         coo = _without_gradient("the sparse tensor", edges).to_sparse_coo().coalesce()
         size = (int(coo.shape[0]), int(coo.shape[1]))
         return TCTiledCSR.from_edges(coo.indices()[0], coo.indices()[1], size, values=coo.values())
-    return edges if isinstance(edges, SparseArray) else TCTiledCSR(edges)
+    return TCTiledCSR(edges)
 
 
 def _without_gradient(name: str, weight: Tensor) -> Tensor:
