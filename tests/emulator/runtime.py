@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,8 @@ class Function:
     """A kernel loaded from a shared object, once for each block of a cluster: static shared memory is its static data."""
 
     by_handle: ClassVar[dict[int, Function]] = {}
+    #: Threads that launch one kernel at a time would both load the next copy, and two blocks have one static memory between them.
+    _loading: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: str, name: str) -> None:
         self.path, self.name = Path(path), name
@@ -104,20 +107,21 @@ class Function:
 
     def load_ranks(self, n: int) -> None:
         """See to it that ``n`` blocks have a copy of their own; the loader tells copies apart by their files."""
-        while len(self.libraries) < n:
-            copy = settings.CACHE / "copies" / f"{self._content}-{len(self.libraries)}.so"
-            if not copy.is_file():
-                install_file(copy, self.path.read_bytes())
-            found = ctypes.CDLL(str(copy))
-            try:
-                entry = getattr(found, f"emu_entry_{self.name}")
-            except AttributeError:
-                raise EmulationError(f"emulator: {self.path.name} has no kernel {self.name}") from None
-            start, end = ctypes.c_void_p(), ctypes.c_void_p()
-            found.emu_shared_range(ctypes.byref(start), ctypes.byref(end))
-            self.libraries.append(found)
-            self.entries.append(ctypes.cast(entry, ctypes.c_void_p).value or 0)
-            self.ranges.append((start.value or 0, end.value or 0))
+        with self._loading:
+            while len(self.libraries) < n:
+                copy = settings.CACHE / "copies" / f"{self._content}-{len(self.libraries)}.so"
+                if not copy.is_file():
+                    install_file(copy, self.path.read_bytes())
+                found = ctypes.CDLL(str(copy))
+                try:
+                    entry = getattr(found, f"emu_entry_{self.name}")
+                except AttributeError:
+                    raise EmulationError(f"emulator: {self.path.name} has no kernel {self.name}") from None
+                start, end = ctypes.c_void_p(), ctypes.c_void_p()
+                found.emu_shared_range(ctypes.byref(start), ctypes.byref(end))
+                self.libraries.append(found)
+                self.entries.append(ctypes.cast(entry, ctypes.c_void_p).value or 0)
+                self.ranges.append((start.value or 0, end.value or 0))
 
 
 def launch(

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -221,6 +223,23 @@ extern "C" __global__ void k(const P p)
     got = run(body, c, c, c, grid=8, cluster=4)
     want = [[100 * (4 * (b // 4) + (b + 1) % 4) + t for t in range(32)] for b in range(8)]
     np.testing.assert_array_equal(got, want)
+
+
+def test_threads_that_launch_one_kernel_load_its_copies_once(tmp_path, monkeypatch):
+    file = tmp_path / "t.so"
+    body = 'extern "C" __global__ void k(const P p) { __shared__ u32 x[32]; x[threadIdx.x] = p.n; p.c[threadIdx.x] = x[0]; }'
+    file.write_bytes(compile_source(HEAD + body, "t.cu", {}, [], "sm_90a"))
+    monkeypatch.setattr(runtime.settings, "CACHE", tmp_path)
+    function, install = runtime.Function(str(file), "k"), runtime.install_file
+
+    def slowly(*arguments):
+        time.sleep(0.02)  # the other thread's turn
+        install(*arguments)
+
+    monkeypatch.setattr(runtime, "install_file", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(function.load_ranks, [4, 4]))
+    assert len(set(function.ranges)) == len(function.ranges) == len(function.entries) == 4
 
 
 def test_fake_cupy():
