@@ -17,6 +17,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,10 @@ def commands(data: Path, seeds: int, runs: Path | None = None) -> Iterator[tuple
         for network in NETWORKS:
             of = ["--graphs", graph, "--networks", network, "--bits", "8", "4", "2", "--seeds", str(seeds), "--json"]
             yield f"{graph}-{network}", [str(ROOT / "examples" / "train_quantized.py"), "--data", str(data), *of]
-    for graph in GRAPHS[:3]:
+    for network, graph in product(("gcn", "sage"), GRAPHS[:3]):
         of = ["--graphs", str(data / f"{graph}.npz"), "--seeds", str(seeds), "--first-seed", str(FIRST_SEED), "--json"]
-        kept = [] if runs is None else ["--records", str(runs / f"qgtc-{graph}-gcn.jsonl")]
-        yield f"trained-{graph}", ["-c", CLI, "accuracy", "--table", "qgtc", "--networks", "gcn", *of, *kept]
+        kept = [] if runs is None else ["--records", str(runs / f"qgtc-{graph}-{network}.jsonl")]
+        yield f"trained-{graph}-{network}", ["-c", CLI, "accuracy", "--table", "qgtc", "--networks", network, *of, *kept]
 
 
 def found(name: str, printed: str) -> dict[str, Any]:

@@ -45,10 +45,11 @@ features, the state of the best validation accuracy; means over the seeds and, i
 """
 _TRAINED = """## Trained on in few bits
 
-`bitsparse accuracy --table qgtc --graphs cora.npz --first-seed 10 --seeds 10` and its like: a GCN 2 x 16 is trained in float32, quantised
-by `nn.quantize_network` ("calibrated"), and trained on from there with its roundings by `bst.LowBitModule` ("trained"), to predict the
-classes that the network in float32 predicts of **all nodes but those to test**. The state with the most validation nodes right is
-exported, that at first among them. Points of the test nodes against float32 on the same seed, means and standard errors of the pairs.
+`bitsparse accuracy --table qgtc --graphs cora.npz --first-seed 10 --seeds 10` and its like: a GCN or GraphSAGE 2 x 16 is trained in
+float32, quantised by `nn.quantize_network` ("calibrated"), and trained on from there with its roundings by `bst.LowBitModule` ("trained"),
+to predict the classes that the network in float32 predicts of **all nodes but those to test**. The state with the most validation nodes
+right is exported, that at first among them. Points of the test nodes against float32 on the same seed, means and standard errors of the
+pairs.
 
 **The recipe was chosen with the seeds before these**: one of about twenty (targets soft, sharpened or hard; with or without the nodes to
 test; rates and steps), by accuracies of test nodes with 2 bits on seeds 0 to 9 of cora and citeseer. None of the seeds here was looked at
