@@ -44,7 +44,10 @@ def commands(data: Path, seeds: int, runs: Path | None = None) -> Iterator[tuple
     for network, graph in product(("gcn", "sage"), GRAPHS[:3]):
         of = ["--graphs", str(data / f"{graph}.npz"), "--seeds", str(seeds), "--first-seed", str(FIRST_SEED), "--json"]
         kept = [] if runs is None else ["--records", str(runs / f"qgtc-{graph}-{network}.jsonl")]
-        yield f"trained-{graph}-{network}", ["-c", CLI, "accuracy", "--table", "qgtc", "--networks", network, *of, *kept]
+        yield (
+            f"trained-{graph}-{network}",
+            ["-c", CLI, "accuracy", "--table", "qgtc", "--networks", network, *of, *kept],
+        )
 
 
 def found(name: str, printed: str) -> dict[str, Any]:
