@@ -73,9 +73,7 @@ def gradients(case: str, network: str, name: str, peer: str, platform: str) -> P
         ours, theirs, (weights, x, own, matrix) = losses(network, adjacency, peer)
         run, run_peer = (jax.jit(jax.value_and_grad(loss)) for loss in (ours, theirs))
         found, wanted = run(weights, x, own)[1], run_peer(weights, x, matrix)[1]
-    apart = max(float(jnp.linalg.norm(found[key] - wanted[key]) / jnp.linalg.norm(wanted[key])) for key in weights)
-    if not apart < TOLERANCE:
-        raise AssertionError(f"{case}: gradients differ by {apart:.2g} of their size, not below {TOLERANCE}")
+    apart = difference(case, found, wanted)
     params = {"graph": source, "network": network, "nodes": adjacency.shape[0], "entries": adjacency.nnz}
     params |= {"platform": platform, "gradient_difference": apart}
 
@@ -83,6 +81,15 @@ def gradients(case: str, network: str, name: str, peer: str, platform: str) -> P
         return lambda: jax.block_until_ready(run(weights, x, operand))
 
     return Prepared(call(run, own), call(run_peer, matrix), f"{jax_gnn.version()}, {peer}", params, 0)
+
+
+def difference(case: str, found: Any, wanted: Any) -> float:
+    """The largest difference of gradients over their size; an AssertionError if they are not the same numbers."""
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
+    apart = max(float(jnp.linalg.norm(one - two) / jnp.linalg.norm(two)) for one, two in pairs)
+    if not apart < TOLERANCE:
+        raise AssertionError(f"{case}: gradients differ by {apart:.2g} of their size, not below {TOLERANCE}")
+    return apart
 
 
 def against_torch(case: str, name: str, platform: str, threads: int) -> Prepared:
@@ -105,10 +112,7 @@ def against_torch(case: str, name: str, platform: str, threads: int) -> Prepared
         [jnp.from_dlpack(grad) for grad in (layer.lin.weight.grad.t().contiguous(), layer.bias.grad)]
         for layer in peer.network.layers
     ]
-    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
-    apart = max(float(jnp.linalg.norm(one - two) / jnp.linalg.norm(two)) for one, two in pairs)
-    if not apart < TOLERANCE:
-        raise AssertionError(f"{case}: gradients differ by {apart:.2g} of their size, not below {TOLERANCE}")
+    apart = difference(case, found, wanted)
     params = {"graph": source, "network": "gcn", "nodes": made.nodes, "entries": made.indices.numel()}
     params |= {"platform": platform, "features": made.x.shape[1], "classes": made.classes, "gradient_difference": apart}
 
