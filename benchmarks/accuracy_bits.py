@@ -1,13 +1,14 @@
 """What bits cost a trained network in accuracy: the runs behind the tables of docs/accuracy.md, as records.
 
-    python3 benchmarks/accuracy_bits.py --data FOLDER --records FILE [--seeds 3] [--only NAME ...] [--runs FOLDER]
+    python3 benchmarks/accuracy_bits.py --data FOLDER --records FILE [--seeds 3] [--only NAME ...] [--runs FOLDER] [--device cuda]
 
 FOLDER holds cora.npz, citeseer.npz and pubmed.npz. Each row of the tables is one run of a command that anybody may run, and one record with
 what it printed: `bitsparse demo` on four graphs (``demo-...``), eight networks by ``examples/train_quantized.py``, which needs PyTorch, and
-`bitsparse accuracy --table qgtc` on three graphs (``trained-...``).
-FILE is named after its suite: accuracy-trained.jsonl of the last ones, accuracy-bits.jsonl of all others.
-Runs that the file holds already are not made again; of the last ones `bitsparse accuracy` keeps each seed in the folder of ``--runs`` and
-goes on from there. Their seeds begin at 10, as the recipe was chosen with those before. ``accuracy_page.py`` makes the page.
+`bitsparse accuracy`: ``--table qgtc`` on three graphs (``trained-...``), ``--table tango`` on these and amazon_computers.npz and
+coauthor_cs.npz (``integers-...``), ``--table bitgnn`` on three (``binary-...``); these two on the device that is named.
+FILE is named after its suite: accuracy-trained.jsonl, accuracy-integers.jsonl of integers and binary, accuracy-bits.jsonl of all others.
+Runs that the file holds already are not made again; `bitsparse accuracy` keeps each seed in the folder of ``--runs`` and
+goes on from there. The seeds of ``trained-`` begin at 10, as the recipe was chosen with those before. ``accuracy_page.py`` makes the page.
 """
 
 from __future__ import annotations
@@ -24,15 +25,26 @@ from typing import Any
 from bitsparse import bench
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # last: the installed package goes before the sources
+from benchmarks import gpu_timing  # noqa: E402
+
 GRAPHS = ("cora", "citeseer", "pubmed", "digits")
 CLI = "from bitsparse.cli import main; raise SystemExit(main())"
 #: Of networks trained on in few bits: seeds from here on had no part in the choice of their recipe.
 FIRST_SEED = 10
+#: Graphs and networks that train in integers.
+INTEGERS = tuple(product((*GRAPHS[:3], "amazon_computers", "coauthor_cs"), ("gcn", "sage", "gat")))
 NETWORKS = ("gcn-2x16", "gcn-3x16", "sage-2x16", "gin-3x64")
 
 
-def commands(data: Path, seeds: int, runs: Path | None = None) -> Iterator[tuple[str, list[str]]]:
+def commands(data: Path, seeds: int, runs: Path | None = None, device: str = "cpu") -> Iterator[tuple[str, list[str]]]:
     """The name and the command of every run; single seeds are kept in the folder `runs`."""
+
+    def trains(name: str, graph: str, table: str, *options: str) -> tuple[str, list[str]]:
+        of = ["--table", table, "--graphs", str(data / f"{graph}.npz"), "--seeds", str(seeds), "--json", *options]
+        kept = [] if runs is None else ["--records", str(runs / f"{name}.jsonl")]
+        return name, ["-c", CLI, "accuracy", *of, *kept]
+
     for graph in GRAPHS:
         file = [] if graph == "digits" else ["--graph", str(data / f"{graph}.npz")]
         demo = ["-c", CLI, "demo", "--only", "accuracy", "--seeds", str(seeds), "--json", *file]
@@ -42,19 +54,21 @@ def commands(data: Path, seeds: int, runs: Path | None = None) -> Iterator[tuple
             of = ["--graphs", graph, "--networks", network, "--bits", "8", "4", "2", "--seeds", str(seeds), "--json"]
             yield f"{graph}-{network}", [str(ROOT / "examples" / "train_quantized.py"), "--data", str(data), *of]
     for network, graph in product(("gcn", "sage"), GRAPHS[:3]):
-        of = ["--graphs", str(data / f"{graph}.npz"), "--seeds", str(seeds), "--first-seed", str(FIRST_SEED), "--json"]
-        kept = [] if runs is None else ["--records", str(runs / f"qgtc-{graph}-{network}.jsonl")]
-        yield (
-            f"trained-{graph}-{network}",
-            ["-c", CLI, "accuracy", "--table", "qgtc", "--networks", network, *of, *kept],
+        yield trains(
+            f"trained-{graph}-{network}", graph, "qgtc", "--networks", network, "--first-seed", str(FIRST_SEED)
         )
+    for graph, network in INTEGERS:
+        options = "--networks", network, "--dropout", "0", "--device", device
+        yield trains(f"integers-{graph}-{network}", graph, "tango", *options)
+    for graph in GRAPHS[:3]:
+        yield trains(f"binary-{graph}", graph, "bitgnn", "--device", device)
 
 
 def found(name: str, printed: str) -> dict[str, Any]:
     """The parameters of a record."""
     said = json.loads(printed)
-    if name.startswith("trained-"):
-        wanted = ("graph", "network", "seed", "precision", "accuracy")
+    if name.startswith(("trained-", "integers-", "binary-")):
+        wanted = ("graph", "network", "seed", "aggregation" if name.startswith("binary-") else "precision", "accuracy")
         return {
             "runs": [
                 {part: round(one[part], 2) if part == "accuracy" else one[part] for part in wanted}
@@ -75,11 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these runs, by name")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep single seeds of the longest runs there")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where integers- and binary- train")
     options = parser.parse_args(arguments)
     lines = options.records.read_text(encoding="utf-8").splitlines() if options.records.is_file() else []
     done = {json.loads(line)["case"] for line in lines}
-    machine = bench.Machine.of_cpu(1, bench.program_commit(ROOT))
-    for name, command in commands(options.data, options.seeds, options.runs):
+    commit = bench.program_commit(ROOT)
+    machine = bench.Machine.of_cpu(1, commit) if options.device == "cpu" else gpu_timing.machine(1, commit)
+    for name, command in commands(options.data, options.seeds, options.runs, options.device):
         if name in done or (options.only and name not in options.only):
             continue
         run = subprocess.run([sys.executable, "-P", *command], stdout=subprocess.PIPE, text=True, check=True)

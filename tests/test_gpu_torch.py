@@ -192,6 +192,40 @@ def test_a_captured_quantised_step_draws_anew(last: Any) -> None:
         assert torch.equal(one, other)
 
 
+def test_a_graph_waits_for_the_edges_that_another_stream_computes() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    held, want = edges().cuda(), bst.Graph(edges(), NODES)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(200_000_000)  # clock cycles: a tenth of a second
+        g = bst.Graph(held.clone(), NODES)
+        assert torch.equal(g.indices.cpu(), want.indices)
+        torch.cuda._sleep(200_000_000)
+        looped = bst.Graph(held + 0, NODES).with_self_loops()
+        assert torch.equal(looped.indices.cpu(), want.with_self_loops().indices)
+
+
+@pytest.mark.parametrize(("kind", "precision"), [("gcn", "float32"), ("sage", "int8"), ("gat", "int4")])
+def test_training_that_is_recorded_gives_the_same_accuracies(
+    kind: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    import bitsparse.torch as bst
+    from bitsparse.torch import accuracy
+
+    x, y = data()
+    masks = [torch.arange(NODES) % 3 == i for i in range(3)]
+    task = accuracy.Task(bst.Graph(edges(), NODES).cuda(), *(part.cuda() for part in (x, y, *masks)))
+    found = [accuracy.trained(task, kind, precision, 1, epochs=23)]
+    monkeypatch.setattr(accuracy, "_WARM", 1000)
+    found.append(accuracy.trained(task, kind, precision, 1, epochs=23))
+    assert found[0] == found[1]
+
+
 def test_draws_go_on_where_they_were_on_another_device() -> None:
     import torch
 

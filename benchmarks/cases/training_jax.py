@@ -134,8 +134,9 @@ def as_in_torch(made: Any, side: Any) -> tuple[Callable[..., Any], tuple[Any, ..
     adjacency = TCTiledCSR.from_arrays(made.indptr, made.indices, (made.nodes, made.nodes))
 
     def loss(weights: Any, x: Any, labels: Any, operand: Any) -> Any:
-        for i, (kernel, bias) in enumerate(weights):
-            x = layers.gcn(operand, jax.nn.relu(x) if i else x, kernel, bias)
+        with jax.default_matmul_precision("float32"):  # as PyTorch multiplies; on a GPU JAX takes TF32 by itself
+            for i, (kernel, bias) in enumerate(weights):
+                x = layers.gcn(operand, jax.nn.relu(x) if i else x, kernel, bias)
         scores = jnp.take_along_axis(jax.nn.log_softmax(x), jnp.maximum(labels, 0)[:, None], 1)[:, 0]
         return -(scores * (labels >= 0)).sum() / (labels >= 0).sum()
 

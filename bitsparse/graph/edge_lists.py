@@ -78,11 +78,17 @@ def of_list(function: str, edges: Any, shape: tuple[int, int] | None, weight: An
     >>> of_list("f", np.array([[0, 1, 1], [1, 0, 0]]), None, None).counts
     array([2., 1.], dtype=float32)
     """
-    array, _ = interop.as_array(edges, function, "edges")
+    array, family = interop.as_array(edges, function, "edges")
     if array.ndim != 2 or array.shape[0] != 2:
         raise ShapeError(
             f"{function}: edges has shape {array.shape}, but an edge list is (2, E); pass edge_index, or a sparse array"
         )
+    # PyTorch's current stream, for its tensors: what it still has to compute there is waited for, and the graph is made there.
+    with interop.working_on(interop.device_of(array), family):
+        return _of_list(function, array, shape, weight, name)
+
+
+def _of_list(function: str, array: Any, shape: tuple[int, int] | None, weight: Any, name: str) -> Edges:
     space: Any = interop.namespace(array)
     if weight is None:
         made = TCTiledCSR.from_edges(array[1], array[0], shape)

@@ -40,6 +40,8 @@ _AWARE_EPOCHS, _AWARE_RATE = 100, 0.05
 #: Labelled nodes of a class for training and for validation, where a graph has no split.
 _TRAIN, _VALIDATE = 20, 30
 _LOOK = 5
+#: Steps on a GPU before one is recorded: they choose kernels, make what is kept, and give the optimiser its state.
+_WARM = 3
 
 
 class Task(NamedTuple):
@@ -159,7 +161,7 @@ def _trained(
         {"params": net.first.parameters(), "weight_decay": 5e-4},
         {"params": net.second.parameters()},
     ]
-    optimiser = torch.optim.Adam(groups, lr=0.005 if kind == "gat" else 0.01)
+    optimiser = torch.optim.Adam(groups, lr=0.005 if kind == "gat" else 0.01, capturable=task.x.is_cuda)
     torch.manual_seed(seed)
     best, found, last, state = -1.0, 0.0, 0.0, net.state_dict()
     curve: list[float] = []
@@ -171,29 +173,89 @@ def _trained(
     return net, Result(found, last, best, tuple(curve))
 
 
-def _step(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer) -> None:
-    """One step by the nodes to train on; the network is in ``eval()`` afterwards."""
-    net.train()
-    optimiser.zero_grad()
-    functional.cross_entropy(net(task.x, task.graph)[task.train], task.labels[task.train]).backward()
-    optimiser.step()
-    net.eval()
+def _steps(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer) -> Callable[[], Any]:
+    """What makes one step by the nodes to train on; the network is in ``eval()`` afterwards."""
+    nodes = task.train.nonzero()[:, 0]
+    labels = task.labels[nodes]
+
+    def step() -> None:
+        net.train()
+        optimiser.zero_grad()
+        functional.cross_entropy(net(task.x, task.graph)[nodes], labels).backward()
+        optimiser.step()
+        net.eval()
+
+    return replayed(step, task.x.device)
+
+
+def replayed(work: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
+    """The same work, on a GPU recorded as a CUDA graph after a few calls: for small graphs Python takes longer than all kernels.
+
+    What it returns is overwritten by the next call.
+    """
+    return work if device.type == "cpu" else _Replayed(work)
+
+
+class _Replayed:
+    """Work that is recorded at a call, and replayed from that on."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work, self._stream, self._calls = work, torch.cuda.Stream(), 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._result: Any = None
+
+    def __call__(self) -> Any:
+        if self._graph is None:
+            self._calls += 1
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                if self._calls <= _WARM:
+                    self._result = self._work()
+                else:
+                    self._record()
+            torch.cuda.current_stream().wait_stream(self._stream)
+        if self._graph is not None:
+            self._graph.replay()
+        return self._result
+
+    def _record(self) -> None:
+        # Not by torch.cuda.graph(), which collects Python's garbage first: that takes as long as a hundred steps.
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        graph.capture_begin()
+        try:
+            self._result = self._work()
+        finally:
+            graph.capture_end()
+        self._graph = graph
 
 
 def _looks(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer, epochs: int) -> Iterator[tuple[float, float]]:
     """Accuracies in per cent of the nodes to validate and of those to test, every few steps and after the last."""
+    step = _steps(net, task, optimiser)
+    counts = replayed(lambda: _counts(net(task.x, task.graph), task), task.x.device)
     for epoch in range(1, epochs + 1):
-        _step(net, task, optimiser)
+        step()
         if epoch % _LOOK == 0 or epoch == epochs:
             with torch.no_grad():
-                yield _right(net(task.x, task.graph), task)
+                yield _shares(counts())
 
 
 def _right(logits: Tensor, task: Task) -> tuple[float, float]:
     """Per cent of the nodes to validate and of those to test that logits have right."""
+    return _shares(_counts(logits, task))
+
+
+def _counts(logits: Tensor, task: Task) -> Tensor:
+    """How many nodes to validate and to test logits have right, and how many there are."""
     right = logits.argmax(dim=1) == task.labels
-    validated, tested = (100 * float(right[part].float().mean()) for part in (task.validate, task.test))
-    return validated, tested
+    parts = torch.stack([task.validate, task.test])
+    return torch.stack([(parts & right).sum(dim=1), parts.sum(dim=1)])
+
+
+def _shares(counts: Tensor) -> tuple[float, float]:
+    (validated, tested), (of, among) = counts.tolist()
+    return 100 * validated / of, 100 * tested / among
 
 
 def aware(
@@ -265,14 +327,17 @@ def binary(task: Task, data: GraphData, seed: int, epochs: int = 1000) -> dict[s
     """Train Bi-GCN by its recipe, 64 columns, and run it on bits: test accuracies with full and with binary aggregation."""
     torch.manual_seed(seed)
     net = BinaryGCN((task.x.shape[1], 64, task.classes)).to(task.x.device)
-    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=5e-4)
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=5e-4, capturable=task.x.is_cuda)
     least, state = float("inf"), net.state_dict()
+    step, nodes = _steps(net, task, optimiser), task.validate.nonzero()[:, 0]
+    labels = task.labels[nodes]
+    losses = replayed(lambda: functional.cross_entropy(net(task.x, task.graph)[nodes], labels), task.x.device)
     for _ in range(epochs):
-        _step(net, task, optimiser)
+        step()
         with torch.no_grad():
-            loss = functional.cross_entropy(net(task.x, task.graph)[task.validate], task.labels[task.validate])
-        if float(loss) < least:
-            least, state = float(loss), copy.deepcopy(net.state_dict())
+            loss = float(losses())
+        if loss < least:
+            least, state = loss, copy.deepcopy(net.state_dict())
     net.load_state_dict(state)
     found = {}
     for variants in ("full", "binary"):

@@ -14,7 +14,7 @@ from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import METHODS, words_shape
 from bitsparse.errors import DTypeError, KernelError
 from bitsparse.interop import ArrayLike, SparseLike
-from bitsparse.interop.kept import Slot
+from bitsparse.interop.kept import READY, Slot
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.bspmm_gpu import TILES, GpuAggregates
 from bitsparse.ops.binary.bspmm_host import HostCall
@@ -27,7 +27,7 @@ from bitsparse.ops.binary.bspmm_operands import (
     signs_or_floats,
 )
 from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits
-from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.csr import CSROperand, same_arrays
 from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import single_csr
@@ -359,13 +359,13 @@ _AGGREGATES: Slot[tuple[tuple[Any, ...], GpuAggregates]] = Slot("aggregates", mo
 
 def _aggregates(csr: CSROperand, wanted: Aggregation) -> GpuAggregates:
     """What a container keeps for aggregations of this kind, or new ones."""
-
-    def make() -> GpuAggregates:
-        return GpuAggregates(csr.shape[0], wanted, csr.ready)
-
-    found = csr.kept_with_factors(_AGGREGATES, make, replace(wanted, function=""))
-    found.wanted = wanted
-    return found
+    key, arrays = replace(wanted, function=""), (csr.indptr, csr.values, csr.row_scale, csr.col_scale)
+    held = _AGGREGATES.get(csr.prepared, key)
+    if held is None or not same_arrays(held[0], arrays):
+        ready = READY.of(csr.prepared, interop.Ready)
+        held = _AGGREGATES.keep(csr.prepared, (arrays, GpuAggregates(csr.shape[0], wanted, ready)), key)
+    held[1].wanted = wanted
+    return held[1]
 
 
 #: The epilogue that only binarises, whose thresholds are prepared once.
