@@ -35,7 +35,7 @@ from bitsparse.interop.streams import (
     use_stream,
     working_on,
 )
-from bitsparse.interop.transfers import Downloader, aligned_bytes, offsets_of, pinned_empty, to_gpu, view
+from bitsparse.interop.transfers import Downloader, aligned_bytes, offsets_of, pinned_empty, to_gpu, uploaded, view
 from bitsparse.interop.uploads import Uploader
 
 __all__ = [
@@ -89,6 +89,7 @@ __all__ = [
     "span",
     "stream_of_torch",
     "to_gpu",
+    "uploaded",
     "use_stream",
     "view",
     "working_on",

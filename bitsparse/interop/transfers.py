@@ -239,11 +239,7 @@ def to_gpu(x: NDArray[Any], device: str, *, later: bool = False) -> Any:
     cupy = require_cupy("to_device")
     with streams.working_on(device, CUPY):
         stream = cupy.cuda.get_current_stream()
-        if cupy.cuda.runtime.streamIsCapturing(stream.ptr):
-            raise DeviceError(
-                f"to_device: {x.nbytes} bytes of host memory were to be copied to {device}, but its stream is capturing; "
-                f"move them before the capture begins"
-            )
+        _refuse_capture("to_device", x.nbytes, "move them before the capture begins")
         if not x.flags.c_contiguous or (x.nbytes < _SMALL_BYTES and not is_pinned(x)):
             return cupy.asarray(x)
         # bfloat16 is what not every CuPy allocates
@@ -251,6 +247,26 @@ def to_gpu(x: NDArray[Any], device: str, *, later: bool = False) -> Any:
         if enqueue(cupy, out.data.ptr, bytes_of(x), stream) and not later:
             streams.recorded(stream).synchronize()
         return out
+
+
+def uploaded(x: Any, function: str, dtype: Any = None) -> Any:
+    """A small array on CuPy's current GPU, for `function`: what lies on a host is copied there, on its current stream.
+
+    Raises
+    ------
+    DeviceError
+        The stream is capturing: replays would copy whatever CuPy's page-locked memory holds by then.
+    """
+    if isinstance(x, np.ndarray):
+        _refuse_capture(function, x.nbytes, "make the call once before the capture begins, or a plan for it")
+    return require_cupy(function).asarray(x, dtype)
+
+
+def _refuse_capture(function: str, nbytes: int, remedy: str) -> None:
+    if streams.is_capturing("cuda"):
+        raise DeviceError(
+            f"{function}: {nbytes} bytes of host memory were to be copied to a GPU, but its stream is capturing; {remedy}"
+        )
 
 
 @dataclass(eq=False)

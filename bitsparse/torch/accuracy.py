@@ -154,7 +154,7 @@ def _trained(
     task: Task, kind: str, precision: str, seed: int, epochs: int, dropout: tuple[float, float]
 ) -> tuple[Network, Result]:
     """The network in its best epoch, and its accuracies."""
-    torch.manual_seed(seed)
+    _begin(task, seed)
     net = Network(kind, task.x.shape[1], task.classes, dropout).to(task.x.device)
     quantize_as(net, precision, seed)
     groups: list[dict[str, Any]] = [
@@ -163,14 +163,49 @@ def _trained(
     ]
     optimiser = torch.optim.Adam(groups, lr=0.005 if kind == "gat" else 0.01, capturable=task.x.is_cuda)
     torch.manual_seed(seed)
-    best, found, last, state = -1.0, 0.0, 0.0, net.state_dict()
-    curve: list[float] = []
-    for looked, last in _looks(net, task, optimiser, epochs):
-        curve.append(round(last, 2))
-        if looked >= best:
-            best, found, state = looked, last, copy.deepcopy(net.state_dict())
-    net.load_state_dict(state)
-    return net, Result(found, last, best, tuple(curve))
+    best, most = _Best(net), torch.full((), -1, device=task.x.device)
+
+    def look() -> Tensor:
+        counts = _counts(net(task.x, task.graph), task)
+        best.keep_if(counts[0, 0] >= most)
+        most.copy_(torch.maximum(counts[0, 0], most))
+        return counts
+
+    step, look_on = _steps(net, task, optimiser), replayed(look, task.x.device)
+    counts = []
+    for epoch in range(1, epochs + 1):
+        step()
+        if epoch % _LOOK == 0 or epoch == epochs:
+            with torch.no_grad():
+                counts.append(look_on().clone())
+    best.restore()
+    shares = [_shares(each) for each in torch.stack(counts).tolist()]
+    validated, found = max(reversed(shares), key=lambda both: both[0])  # the last of equals
+    return net, Result(found, shares[-1][1], validated, tuple(round(tested, 2) for _, tested in shares))
+
+
+class _Best:
+    """The best state so far of a network; it is chosen where the network is, so that nobody waits for a GPU."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self._parts = [part.detach() for part in (*net.parameters(), *net.buffers())]
+        self._kept = [part.clone() for part in self._parts]
+
+    def keep_if(self, better: Tensor) -> None:
+        """Keep the state as it is now if a condition holds, one value of type bool."""
+        for kept, part in zip(self._kept, self._parts, strict=True):
+            kept.copy_(torch.where(better, part, kept))
+
+    def restore(self) -> None:
+        """Give the network that state."""
+        for kept, part in zip(self._kept, self._parts, strict=True):
+            part.copy_(kept)
+
+
+def _begin(task: Task, seed: int) -> None:
+    torch.manual_seed(seed)
+    if task.x.is_cuda:
+        torch.cuda.empty_cache()  # PyTorch keeps what recorded steps of earlier runs worked in
 
 
 def _steps(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer) -> Callable[[], Any]:
@@ -230,20 +265,9 @@ class _Replayed:
         self._graph = graph
 
 
-def _looks(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer, epochs: int) -> Iterator[tuple[float, float]]:
-    """Accuracies in per cent of the nodes to validate and of those to test, every few steps and after the last."""
-    step = _steps(net, task, optimiser)
-    counts = replayed(lambda: _counts(net(task.x, task.graph), task), task.x.device)
-    for epoch in range(1, epochs + 1):
-        step()
-        if epoch % _LOOK == 0 or epoch == epochs:
-            with torch.no_grad():
-                yield _shares(counts())
-
-
 def _right(logits: Tensor, task: Task) -> tuple[float, float]:
     """Per cent of the nodes to validate and of those to test that logits have right."""
-    return _shares(_counts(logits, task))
+    return _shares(_counts(logits, task).tolist())
 
 
 def _counts(logits: Tensor, task: Task) -> Tensor:
@@ -253,8 +277,8 @@ def _counts(logits: Tensor, task: Task) -> Tensor:
     return torch.stack([(parts & right).sum(dim=1), parts.sum(dim=1)])
 
 
-def _shares(counts: Tensor) -> tuple[float, float]:
-    (validated, tested), (of, among) = counts.tolist()
+def _shares(counts: list[list[int]]) -> tuple[float, float]:
+    (validated, tested), (of, among) = counts
     return 100 * validated / of, 100 * tested / among
 
 
@@ -325,20 +349,23 @@ def _lessons(module: LowBitModule, task: Task, x: Any, classes: Tensor) -> Itera
 
 def binary(task: Task, data: GraphData, seed: int, epochs: int = 1000) -> dict[str, float]:
     """Train Bi-GCN by its recipe, 64 columns, and run it on bits: test accuracies with full and with binary aggregation."""
-    torch.manual_seed(seed)
+    _begin(task, seed)
     net = BinaryGCN((task.x.shape[1], 64, task.classes)).to(task.x.device)
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=5e-4, capturable=task.x.is_cuda)
-    least, state = float("inf"), net.state_dict()
-    step, nodes = _steps(net, task, optimiser), task.validate.nonzero()[:, 0]
-    labels = task.labels[nodes]
-    losses = replayed(lambda: functional.cross_entropy(net(task.x, task.graph)[nodes], labels), task.x.device)
+    nodes = task.validate.nonzero()[:, 0]
+    labels, best, least = task.labels[nodes], _Best(net), torch.full((), float("inf"), device=task.x.device)
+
+    def look() -> None:
+        loss = functional.cross_entropy(net(task.x, task.graph)[nodes], labels)
+        best.keep_if(loss < least)
+        least.copy_(torch.minimum(loss, least))
+
+    step, look_on = _steps(net, task, optimiser), replayed(look, task.x.device)
     for _ in range(epochs):
         step()
         with torch.no_grad():
-            loss = float(losses())
-        if loss < least:
-            least, state = loss, copy.deepcopy(net.state_dict())
-    net.load_state_dict(state)
+            look_on()
+    best.restore()
     found = {}
     for variants in ("full", "binary"):
         logits = np.asarray(net.export(variants)(data.adjacency, task.x.cpu().numpy()))

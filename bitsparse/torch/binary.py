@@ -129,6 +129,11 @@ class _OnSigns(nn.Module):
             self.register_buffer("mean", torch.zeros(inputs))
             self.register_buffer("var", torch.ones(inputs))
             self.register_buffer("known", torch.zeros((), dtype=torch.bool))
+        self._is_known = False
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self._is_known = False
+        super()._load_from_state_dict(*args)
 
     def _normed(self, x: Tensor, first: bool) -> Tensor:
         """What a layer reads, in front of its signs."""
@@ -136,12 +141,14 @@ class _OnSigns(nn.Module):
             return (x - x.mean(dim=1, keepdim=True)) / (x.std(dim=1, keepdim=True) + 1e-4)
         if self.norm is None or not first:
             return x
-        if self.training and not bool(self.known):
-            with torch.no_grad():
-                wide = x.detach().double()
-                self.mean.copy_(wide.mean(dim=0))
-                self.var.copy_(wide.var(dim=0, correction=0))
-                self.known.fill_(True)
+        if self.training and not self._is_known:
+            if not bool(self.known):
+                with torch.no_grad():
+                    wide = x.detach().double()
+                    self.mean.copy_(wide.mean(dim=0))
+                    self.var.copy_(wide.var(dim=0, correction=0))
+                    self.known.fill_(True)
+            self._is_known = True  # asked of a GPU once: a step that is captured may not wait for it
         return (x - self.mean) / torch.sqrt(self.var + _EPS)
 
     def _input_norm(self) -> Any:

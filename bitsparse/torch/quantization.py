@@ -116,19 +116,20 @@ class Quantization(nn.Module):
         #: What counts them since the first draw on a GPU.
         self._counter: _Counter | None = None
         self._edges: Any = WeakTensorKeyDictionary()
-        self._captures = False
+        #: Whether a pass was ever captured.
+        self._recorded = False
         self._known: dict[bool, Any] = {nearest: WeakTensorKeyDictionary() for nearest in (False, True)}
 
     def begin(self) -> None:
         """Forget codes that were drawn: the next forward pass draws anew, also for tensors that did not change.
 
-        A captured step makes all codes itself: replays work on what its tensors hold then, and nothing is there before the first.
+        A captured step makes all codes itself: replays work on what its tensors hold then, and nothing is there before the first. From then
+        on no codes outlive a pass: a replay writes weights without a trace in PyTorch's counter of writes.
         """
-        captures = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        if captures or self._captures:
+        self._recorded |= torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        if self._recorded:
             self._known[True] = WeakTensorKeyDictionary()
             self._edges = WeakTensorKeyDictionary()
-        self._captures = captures
         self._known[False] = WeakTensorKeyDictionary()
 
     @property

@@ -170,7 +170,7 @@ def operand(vector: Any, shape: tuple[int, ...], dtype: Any) -> Operand:
         array = np.asarray(vector, dtype)
         if array.size == 1:
             return Operand(None, 0, float(array.reshape(())), (0, 0, 0))
-        vector = jit.require_cupy("cuda backend").asarray(array)
+        vector = interop.uploaded(array, "epilogue")
     array = interop.contiguous(vector.astype(dtype, copy=False))
     if array.size == 1:
         return Operand(array, array.data.ptr, 0.0, (0, 0, 0))

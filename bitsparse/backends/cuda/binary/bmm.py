@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse._records import replace
 from bitsparse.backends.cuda.bits import words as packed
 from bitsparse.backends.cuda.chips import RELEASED
@@ -205,10 +205,12 @@ class SignProduct:
         self._sums, room = cupy.zeros(n, np.int32), -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS
         self._limits: Any = None
         if self._finish == _THRESHOLDS and thresholds is not None:
-            self._limits = cupy.asarray(np.broadcast_to(thresholds.values.reshape(-1), (n,)).astype(np.int32))
+            self._limits = interop.uploaded(
+                np.broadcast_to(thresholds.values.reshape(-1), (n,)).astype(np.int32), "bmm"
+            )
             flips = np.zeros(room, np.uint8)
             flips[:n] = thresholds.flips.reshape(-1)
-            self._keep.append(cupy.asarray(np.packbits(flips, bitorder="little").view(np.uint32)))
+            self._keep.append(interop.uploaded(np.packbits(flips, bitorder="little").view(np.uint32), "bmm"))
             p.flips, p.out_words = self._keep[-1].data.ptr, self.out_shape[-1]
         self._columns = cupy.full(room, 0 if self._limits is None else _NEVER, np.int32)
         p.columns = self._columns.data.ptr
@@ -217,7 +219,7 @@ class SignProduct:
         if norm is not None:
             room = np.zeros((2, -(-k // 4) * 4), np.float32)
             room[0, :k], room[1, :k] = norm
-            self._keep.append(cupy.asarray(room))
+            self._keep.append(interop.uploaded(room, "bmm"))
             at = self._keep[-1].data.ptr
             p.norm[:] = at, at + room[0].nbytes
         self._launches: dict[tuple[int, bool], Any] = {}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse._records import as_dict, replace
 from bitsparse.backends.cuda.bits import pack as cuda_bits
 from bitsparse.backends.cuda.chips import H200, BitRates
@@ -231,12 +231,12 @@ def set_thresholds(raw: Any, thresholds: Thresholds, features: int, bipolar: boo
         return None
     base = longest if bipolar else 0
     shape = (values.shape[0], features)
-    raised = cupy.clip(cupy.asarray(values), -base, longest + 1) + base
+    raised = cupy.clip(interop.uploaded(values, "bspmm"), -base, longest + 1) + base
     planes = max(1, (base + longest + 1).bit_length())
     sliced = partial(cuda_bits.pack, axis=-1, layout="planes", encoding="unsigned", check=False)
     words = sliced(cupy.broadcast_to(raised, shape), planes)
-    flips = sliced(cupy.broadcast_to(cupy.asarray(thresholds.flips), shape), 1)
-    class_of = None if thresholds.class_of is None else cupy.asarray(thresholds.class_of, np.int32)
+    flips = sliced(cupy.broadcast_to(interop.uploaded(thresholds.flips, "bspmm"), shape), 1)
+    class_of = None if thresholds.class_of is None else interop.uploaded(thresholds.class_of, "bspmm", np.int32)
     raw.limits, raw.flips, raw.limit_planes, raw.base = words.data.ptr, flips.data.ptr, planes, base
     raw.class_of = None if class_of is None else class_of.data.ptr
     return words, flips, class_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, jit
+from bitsparse import _check, interop, jit
 from bitsparse.backends.cuda.finish.flag import Flag
 from bitsparse.backends.params import ACTIVATIONS, ROUNDINGS, EpilogueParams, packed_words
 
@@ -51,11 +51,11 @@ class Upload:
         self._places.append((struct, field, 4 * self._used))
         self._used += size
 
-    def finish(self, cupy: Any) -> Any:
+    def finish(self) -> Any:
         """The buffer on the current device."""
         if not self._parts:
             return None
-        buffer = cupy.asarray(np.concatenate(self._parts))
+        buffer = interop.uploaded(np.concatenate(self._parts), "epilogue")
         for struct, field, offset in self._places:
             if isinstance(field, str):
                 setattr(struct, field, buffer.data.ptr + offset)
@@ -87,7 +87,7 @@ class DeviceEpilogue:
     """
 
     def __init__(self, params: EpilogueParams, shape: tuple[int, ...], largest: float = 2.0**31) -> None:
-        cupy = self._cupy = jit.require_cupy("matmul")
+        self._cupy = jit.require_cupy("matmul")
         self._batch, m, n = shape[:-2], shape[-2], shape[-1]
         self._m, self._n = m, n
         self.shape, self.params, self.largest = shape, params, largest
@@ -111,7 +111,7 @@ class DeviceEpilogue:
         self.may_see_nan = params.out == "bits" and not bound < _LARGEST
         if params.out == "bits":
             self._set_codes(upload, params, bound)
-        self._buffer = upload.finish(cupy)
+        self._buffer = upload.finish()
         self._flag = Flag() if params.out == "bits" else None
         raw.nan = None if self._flag is None else self._flag.address
         self._own_steps, self._own_nan = raw.steps, self.may_see_nan

@@ -97,7 +97,6 @@ class Finish:
         added: str | None = None,
         scaled: bool = False,
     ) -> None:
-        cupy = jit.require_cupy("bspmm")
         rows, columns = shape
         signs = params.out == "bits"
         raw = self.struct = FinishStruct(columns=columns, slope=params.negative_slope)
@@ -126,7 +125,7 @@ class Finish:
         if params.row_scale is not None:
             upload.add(raw.row_scale, 0, np.broadcast_to(np.asarray(params.row_scale, np.float32), (rows,)))
         #: Holds the vectors that the structure points to.
-        self._kept = (upload.finish(cupy), row_scale)
+        self._kept = (upload.finish(), row_scale)
         if row_scale is not None:
             raw.row_scale[1] = row_scale.data.ptr
         words = packed_words(columns, 1, "planes")

@@ -13,6 +13,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse._records import as_dict
 from bitsparse.backends.cuda.bits import words as packed
+from bitsparse.backends.cuda.constants import on_device
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
@@ -47,9 +48,8 @@ _ALONE = _count_of_a_local()
 
 
 @lru_cache(maxsize=64)
-def _batch_indices(device: int, a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
+def _batch_indices(a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
     """The broadcast batch shape, and which batch of each operand every batch of the result takes; ``None`` if the same."""
-    cupy = jit.require_cupy("matmul")
     shape = np.broadcast_shapes(a_batch, b_batch)
     a_count, b_count = int(np.prod(a_batch, dtype=np.int64)), int(np.prod(b_batch, dtype=np.int64))
     count = int(np.prod(shape, dtype=np.int64))
@@ -59,7 +59,7 @@ def _batch_indices(device: int, a_batch: tuple[int, ...], b_batch: tuple[int, ..
         np.broadcast_to(np.arange(size, dtype=np.int32).reshape(batch), shape).ravel()
         for size, batch in ((a_count, a_batch), (b_count, b_batch))
     ]
-    return shape, cupy.asarray(np.stack(each, axis=-1))
+    return shape, np.stack(each, axis=-1)
 
 
 def _constant(bits: int, encoding: str, digits: bool) -> int:
@@ -137,7 +137,8 @@ class Product:
         self._dtype = np.dtype(factors.get("acc_dtype", np.int32))
         k = self._k = factors["k"]
         self._digits = in_bytes(kernel)
-        batch, indices = _batch_indices(cupy.cuda.runtime.getDevice(), tuple(a_words.shape[:-3]), tuple(b_batch))
+        batch, table = _batch_indices(tuple(a_words.shape[:-3]), tuple(b_batch))
+        indices = None if table is None else on_device("matmul", table)
         self.shape = (*batch, m, n)
         batches = int(np.prod(batch, dtype=np.int64))
         kinds = (factors["a_bits"], factors["a_encoding"]), (factors["b_bits"], factors["b_encoding"])

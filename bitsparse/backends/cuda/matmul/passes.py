@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import jit
 from bitsparse.backends.cuda.bits.words import coarse_bitmap
+from bitsparse.backends.cuda.constants import on_device
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 
 #: Contraction bytes, and so words, of one stage: one block of the contraction axis.
@@ -211,7 +211,7 @@ def put_operands(params: ctypes.Structure, what: Multiplication, tile_rows: int,
     if len(table) <= len(params.inline_passes):
         ctypes.memmove(params.inline_passes, table.ctypes.data, table.nbytes)
     else:
-        passes = jit.require_cupy("matmul").asarray(table)
+        passes = on_device("matmul", table)
         params.passes = passes.data.ptr
     if what.bitmap is not None:
         mask = coarse_bitmap(what.bitmap, what.a.outer, what.sizes.blocks, tile_rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.binary.bmm import vector_of
 from bitsparse.backends.cuda.chips import RELEASED
@@ -199,7 +199,7 @@ class QuantizedProduct:
         if vector is None:
             return None
         room = self._cupy.zeros(-(-n // TILE) * TILE, np.float32)
-        room[:n] = self._cupy.asarray(vector, dtype=np.float32)
+        room[:n] = interop.uploaded(vector, "quantized_matmul", np.float32)
         return room
 
     def defines(self, vector: int) -> dict[str, int]:
@@ -230,7 +230,7 @@ class QuantizedProduct:
         cupy, bits = self._cupy, self.params.codes_bits
         codes = cupy.empty(words_shape(x.shape, bits, -1, "rows"), np.uint32)
         if scale is not None:
-            return codes, cupy.array(scale, np.float32), largest
+            return codes, cupy.full((), scale, np.float32), largest
         if largest is None:
             largest = cupy.empty(1, np.float32)
             absmax_into(x, largest)

@@ -1,0 +1,41 @@
+"""Small tables of the host's on a GPU: uploaded once, and kept."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import interop, jit
+
+__all__ = ["on_device"]
+
+#: Tables that recorded graphs read, which do not say when they are gone.
+_RECORDED: dict[tuple[Any, ...], Any] = {}
+
+
+def on_device(function: str, table: NDArray[Any]) -> Any:
+    """A table on the current GPU, one for all calls that need it.
+
+    Raises
+    ------
+    DeviceError
+        It was not there yet, and the current stream is capturing.
+    """
+    gpu = jit.require_cupy(function).cuda.runtime.getDevice()
+    key = function, gpu, table.shape, table.dtype.str, table.tobytes()
+    found = _RECORDED.get(key)
+    if found is None:
+        found = _uploaded(*key)
+        if interop.is_capturing("cuda"):
+            _RECORDED[key] = found
+    return found
+
+
+@lru_cache(maxsize=512)
+def _uploaded(function: str, gpu: int, shape: tuple[int, ...], dtype: str, content: bytes) -> Any:
+    table = interop.uploaded(np.frombuffer(content, dtype).reshape(shape), function)
+    jit.require_cupy(function).cuda.get_current_stream().synchronize()  # other streams may read it next
+    return table
