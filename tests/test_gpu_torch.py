@@ -225,7 +225,10 @@ def test_training_that_is_recorded_gives_the_same_accuracies(
     x = torch.from_numpy(rng.standard_normal((nodes, 20)).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, 7, nodes))
     masks = [torch.arange(nodes) % 3 == i for i in range(3)]
-    graph = bst.Graph(torch.from_numpy(rng.integers(0, nodes, (2, 7 * nodes))), nodes)
+    edges = torch.from_numpy(
+        rng.integers(0, nodes, (2, 7 * nodes))
+    )  # some of them twice, which attention does not take
+    graph = bst.Graph(edges.unique(dim=1) if kind == "gat" else edges, nodes)
     task = accuracy.Task(graph.cuda(), *(part.cuda() for part in (x, y, *masks)))
     found = [accuracy.trained(task, kind, precision, 1, epochs=33)]
     for part in [torch.full((1 << i,), 1 << 20, dtype=torch.int32) for i in range(12)]:
@@ -233,6 +236,38 @@ def test_training_that_is_recorded_gives_the_same_accuracies(
     monkeypatch.setattr(accuracy, "_WARM", 1000)
     found.append(accuracy.trained(task, kind, precision, 1, epochs=33))
     assert found[0] == found[1]
+
+
+def test_a_captured_step_on_signs_is_the_step() -> None:
+    """Products of bits and their gradients work on what the weights are in each replay, in memory of the graph's own."""
+    import torch
+
+    import bitsparse.torch as bst
+    from bitsparse.torch.accuracy import replayed
+
+    x, y = (part.cuda() for part in data())
+    g = bst.Graph(edges(), NODES).cuda()
+    sides = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        net = bst.BinaryGCN((20, 64, 7), dropout=0.0).cuda()
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01, capturable=True)
+
+        def step(net: Any = net, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(net(x, g), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        sides.append((step, net))
+    recorded = replayed(sides[1][0], x.device)
+    for _ in range(12):
+        want = sides[0][0]()
+        assert torch.equal(recorded(), want)
+        bst.spmm(g, x.double())  # others work in between
+    for one, other in zip(*(net.parameters() for _, net in sides), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_draws_go_on_where_they_were_on_another_device() -> None:

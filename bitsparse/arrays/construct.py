@@ -98,8 +98,8 @@ def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any
     return pack(_FUNCTION, arg, bits, encoding=encoding, axis=axis, layout=layout)
 
 
-def pack(function: str, x: Any, bits: Any, *, encoding: Any, axis: Any, layout: Any) -> Parts:
-    """Pack an ordinary array, after checking that its values fit."""
+def pack(function: str, x: Any, bits: Any, *, encoding: Any, axis: Any, layout: Any, fits: bool = False) -> Parts:
+    """Pack an ordinary array, after checking that its values fit; where whole numbers are known to, nobody waits for a GPU."""
     array, family = interop.as_array(x, function)
     _check.numeric(function, "x", array)
     _check.at_least_2d(function, "x", array.shape)
@@ -113,7 +113,7 @@ def pack(function: str, x: Any, bits: Any, *, encoding: Any, axis: Any, layout: 
             )
     device = interop.device_of(array)
     with interop.working_on(device, family):
-        if array.dtype.kind in "biu":
+        if array.dtype.kind in "biu" and not fits:
             bits = _check_values(function, array, bits, _check.choice(function, "encoding", encoding, _check.ENCODINGS))
         encoding = _check.encoding(function, encoding, bits)
         layout = _check.layout(function, layout, bits)

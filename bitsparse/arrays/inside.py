@@ -48,6 +48,11 @@ def with_words(
     return x._with(words, shape, axis, layout, affine)
 
 
+def with_scale(x: BitTensor, scale: Any) -> BitTensor:
+    """The words of `x` with a scale on its device and no offset, which is believed: the host reads nothing of it."""
+    return x._with(x._words, x._shape, x._axis, x._layout, (scale, None))
+
+
 @lru_cache(maxsize=1024)
 def kind_of_bits(*kind: Any) -> tuple[Any, ...]:
     """Shape, bits, axis, layout, encoding, device and family as one tuple, for equal kinds the same object where possible."""

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from bitsparse import nn as networks
 from bitsparse import ops
+from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import assembled
 from bitsparse.torch.coded import working
 from bitsparse.torch.graph import Graph, as_graph
 from bitsparse.torch.registration import once
@@ -26,17 +28,15 @@ class _SignProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, kept: Tensor | None, scale: float) -> Tensor:
         alpha, size = x.abs().mean(dim=1, keepdim=True) * scale, w.abs().mean(dim=0)
-        signs = torch.where(x >= 0, 1, -1).to(torch.int8)
-        signs = signs if kept is None else signs * kept
-        packed = BitTensor(signs, 2, encoding="signed")
-        epilogue = ops.Epilogue(row_scale=alpha.detach()[:, 0].contiguous(), col_scale=size.detach())
+        signs = _signs(x) if kept is None else _signs(x) * kept
         with working(x):
-            made: Tensor = ops.matmul(packed, BitTensor(w.detach(), 1, encoding="bipolar", axis=-2), epilogue=epilogue)
+            packed = _packed(signs, 2, encoding="signed", axis=-1)
+            made: Tensor = ops.matmul(packed, _packed(_signs(w), 1, encoding="bipolar", axis=-2))
         # Bits, and whether a gradient passes, are all that is kept of the features.
         ctx.packed, ctx.passes = packed, (x.abs() <= 1) if ctx.needs_input_grad[0] else None
         ctx.kept, ctx.scale = (kept, scale) if ctx.needs_input_grad[0] else (None, scale)
         ctx.save_for_backward(alpha, w)
-        return made
+        return made.to(x.dtype) * alpha * size
 
     @staticmethod
     @once("SignLinear")
@@ -49,9 +49,20 @@ class _SignProduct(torch.autograd.Function):
             dx = gradient @ (signs * size).t() * ctx.scale * ctx.passes
             dx = dx if ctx.kept is None else dx * ctx.kept
         if ctx.needs_input_grad[1]:
-            by_weight = ctx.packed.toarray().to(gradient.dtype).t() @ (alpha * gradient)
+            with working(gradient):
+                held: Tensor = ctx.packed.toarray()
+            by_weight = held.to(gradient.dtype).t() @ (alpha * gradient)
             dw = size * by_weight * (w.abs() <= 1) + signs * (signs * by_weight).sum(dim=0) / w.shape[0]
         return dx, dw, None, None
+
+
+def _signs(x: Tensor) -> Tensor:
+    return torch.where(x >= 0, 1, -1).to(torch.int8)
+
+
+def _packed(signs: Tensor, bits: int, **form: Any) -> BitTensor:
+    """Signs as bits; they are known to fit, and a GPU is not asked."""
+    return assembled(BitTensor, *construct.pack("SignLinear", signs, bits, layout="planes", fits=True, **form))
 
 
 class SignLinear(nn.Module):

@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import _check, _records, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import with_scale
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.backends.params import Array, CodeSumKind
 from bitsparse.errors import DTypeError, ShapeError
@@ -190,7 +191,10 @@ def sum_of_codes(
         In canonical order, with their scale.
     """
     bare = replace(operand, values=None, col_scale=None, order=None, summed=False)
-    codes = x.codes if value_scale is None else x.codes.with_affine(scale=x.codes.scale * value_scale)
+    codes = x.codes
+    if value_scale is not None:
+        space: Any = interop.namespace(operand.indptr)
+        codes = with_scale(codes, space.asarray(codes.scale * value_scale, np.float32))
     shape, by_nodes = (operand.shape[0], codes.shape[1]), x.multiples is not None
     if by_nodes and values is None and _fits_kernel(bare, codes):
         return _by_nodes(function, bare, codes, x.multiples, shape, reduce)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bitsparse import _check, _records, interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import derived_of, family_of, working
+from bitsparse.arrays.inside import derived_of, family_of, with_scale, working
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import ShapeError
 from bitsparse.interop import converted
@@ -180,7 +180,7 @@ def _as_codes(function: str, name: str, x: Any, coding: Coding) -> BitTensor:
                 f"{function}: {name} is a BitTensor with scale {x.scale} and offset {x.offset}, but codes have one scale and no offset; "
                 f"quantize it with scheme='symmetric'"
             )
-        return x if x.scale.ndim == 0 else x.with_affine(x.scale.reshape(()))
+        return x if x.scale.ndim == 0 else with_scale(x, x.scale.reshape(()))
     array, family = interop.as_array(x, function, name)
     check_matrix(function, name, array, "")
     checked_dtype(function, array.dtype)
