@@ -30,7 +30,19 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 #: The suites, each in a file of its name.
-SUITES = ("host", "gemm", "spmm", "binary", "sampled", "cluster", "training", "manners", "nearest", "scale")
+SUITES = (
+    "host",
+    "gemm",
+    "spmm",
+    "binary",
+    "sampled",
+    "cluster",
+    "training",
+    "frameworks",
+    "manners",
+    "nearest",
+    "scale",
+)
 #: Thread counts that the numerical libraries read once, when they are loaded.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 

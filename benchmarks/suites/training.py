@@ -39,8 +39,6 @@ Where this suite differs from the protocol of ``run.py``:
   products with a ``bcoo`` or ``bcsr`` matrix, or gathers and sums of ``segment``s; of BCSR JAX makes a dense matrix on a CPU, so that is
   measured on a GPU alone. ``jax-cpu-...`` is the same on the CPU, with as many threads as the process may use. ``jax-host-layer`` is what a
   sum costs in a jitted step of ten, on a graph of 64 nodes without edges to others, over the step without sums.
-- ``jax-gcn-{graph}-torch`` is loss and gradients of the gcn of ``training-gcn-fp32-{graph}``, biases included, without an optimiser, in JAX
-  against the same in ``bitsparse.torch``: what JAX costs around sums that both share. Launched as it is in PyTorch, jitted in JAX.
 """
 
 from __future__ import annotations
@@ -66,8 +64,6 @@ QUANTISED, INTEGERS, LAST = ("gcn", "sage", "gin", "gat"), ("int8", "int4"), ("f
 CAPTURED = ("cora", "pubmed", "artist")
 #: Graphs of epochs on the CPU, and their peers.
 ON_CPU, PEERS = ("pubmed", "artist"), ("pyg", "torch")
-#: Graphs of which a step in JAX takes as long as one in PyTorch, if sums are all that counts.
-LARGEST = tuple(name for name in SYNTHETIC if name.startswith("products"))
 #: How JAX alone sums.
 JAX_PEERS = ("segment", "bcoo", "bcsr")
 
@@ -111,10 +107,10 @@ def cases(threads: int) -> list[Case]:
         for device in ("cpu", "cuda")
         for name in ON_CPU
     ]
-    return [*on_cpu, *batches, *on_gpu, *in_jax(threads)]
+    return [*on_cpu, *batches, *on_gpu, *in_jax()]
 
 
-def in_jax(threads: int) -> list[Case]:
+def in_jax() -> list[Case]:
     """Cases of networks in JAX."""
     found = []
     for place, platform in (("-cpu", "cpu"), ("", "gpu")):
@@ -123,9 +119,6 @@ def in_jax(threads: int) -> list[Case]:
         for network, name, peer in [*cells, ("gat", "artist", "segment")]:
             case = f"jax{place}-{network}-{name}-{peer}"
             found.append(Case(case, partial(of_jax, "gradients", case, network, name, peer, platform)))
-        for name in ("artist",) if platform == "cpu" else LARGEST:
-            case = f"jax{place}-gcn-{name}-torch"
-            found.append(Case(case, partial(of_jax, "against_torch", case, name, platform, threads)))
         found.append(Case(f"jax{place}-host-layer", partial(of_jax, "host_time", platform)))
     return found
 

@@ -78,16 +78,17 @@ def heights(op: str, dtype: str, columns: int, heads: int, cols: int) -> tuple[i
 def taken(possible: Collection[int], dtype: str, row_bytes: int, estimates: Iterable[Estimate]) -> int:
     """Height of the windows that are taken, 0 for another kernel, where kernels of the sparse product are estimated so, the quickest first.
 
-    It gathers the same rows, of so many bytes.
+    It gathers the same rows, of so many bytes. They are taken where they are quicker than an edge at a time; dot products in windows of 8
+    rows took longer in 20 of 21 cells on an H100, and as long in the last (``benchmarks/fit/run.py edges --only dots``).
 
     Examples
     --------
-    >>> estimates = [Estimate("tiles", 32, 2.0), Estimate("tiles", 16, 3.0), Estimate("csr", 0, 4.0)]
+    >>> estimates = [Estimate("windows", 8, 1.5), Estimate("tiles", 32, 2.0), Estimate("tiles", 16, 3.0), Estimate("csr", 0, 4.0)]
     >>> taken((16,), "float32", 256, estimates), taken((16,), "float16", 256, estimates)
     (16, 0)
     """
     for found in estimates if row_bytes >= LEAST_BYTES[dtype] else ():
-        if found.kernel != "tiles":
+        if found.kernel == "csr":
             return 0
         if found.height in possible:
             return found.height
