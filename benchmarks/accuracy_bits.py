@@ -5,8 +5,9 @@
 FOLDER holds cora.npz, citeseer.npz and pubmed.npz. Each row of the tables is one run of a command that anybody may run, and one record with
 what it printed: `bitsparse demo` on four graphs (``demo-...``), eight networks by ``examples/train_quantized.py``, which needs PyTorch, and
 `bitsparse accuracy`: ``--table qgtc`` on three graphs (``trained-...``), ``--table tango`` on these and amazon_computers.npz and
-coauthor_cs.npz (``integers-...``), ``--table bitgnn`` on three (``binary-...``); these two on the device that is named.
-FILE is named after its suite: accuracy-trained.jsonl, accuracy-integers.jsonl of integers and binary, accuracy-bits.jsonl of all others.
+coauthor_cs.npz (``integers-...``), ``--table bitgnn`` on three (``binary-...``), ``--table links`` (``links-...``) and ``--table aes``
+(``sampled-...``); those of networks that train in integers or on signs on the device that is named.
+FILE is named after its suite: accuracy-KIND.jsonl for each of these kinds, accuracy-bits.jsonl of all others.
 Runs that the file holds already are not made again; `bitsparse accuracy` keeps each seed in the folder of ``--runs`` and
 goes on from there. The seeds of ``trained-`` begin at 10, as the recipe was chosen with those before. ``accuracy_page.py`` makes the page.
 """
@@ -34,6 +35,16 @@ CLI = "from bitsparse.cli import main; raise SystemExit(main())"
 FIRST_SEED = 10
 #: Graphs and networks that train in integers.
 INTEGERS = tuple(product((*GRAPHS[:3], "amazon_computers", "coauthor_cs"), ("gcn", "sage", "gat")))
+#: Precisions beside those of the table, for one network.
+OTHERS = ("int8", "int8-sums", "int8-all", "int8-nearest", "int4", "int4-sums")
+#: What is kept of a run of `bitsparse accuracy`, by kind.
+_FACTS = {
+    "trained": ("precision", "accuracy"),
+    "integers": ("precision", "accuracy"),
+    "links": ("precision", "accuracy"),
+    "binary": ("aggregation", "accuracy"),
+    "sampled": ("strategy", "width", "bits", "accuracy"),
+}
 NETWORKS = ("gcn-2x16", "gcn-3x16", "sage-2x16", "gin-3x64")
 
 
@@ -60,21 +71,21 @@ def commands(data: Path, seeds: int, runs: Path | None = None, device: str = "cp
     for graph, network in INTEGERS:
         options = "--networks", network, "--dropout", "0", "--device", device
         yield trains(f"integers-{graph}-{network}", graph, "tango", *options)
+    options = "--networks", "gcn", "--dropout", "0", "--device", device, "--precisions", *OTHERS
+    yield trains("integers-cora-gcn-others", "cora", "tango", *options)
     for graph in GRAPHS[:3]:
         yield trains(f"binary-{graph}", graph, "bitgnn", "--device", device)
+        yield trains(f"links-{graph}", graph, "links", "--networks", "gcn", "--device", device)
+        yield trains(f"sampled-{graph}", graph, "aes")
 
 
 def found(name: str, printed: str) -> dict[str, Any]:
     """The parameters of a record."""
     said = json.loads(printed)
-    if name.startswith(("trained-", "integers-", "binary-")):
-        wanted = ("graph", "network", "seed", "aggregation" if name.startswith("binary-") else "precision", "accuracy")
-        return {
-            "runs": [
-                {part: round(one[part], 2) if part == "accuracy" else one[part] for part in wanted}
-                for one in said["runs"]
-            ]
-        }
+    facts = _FACTS.get(name.partition("-")[0])
+    if facts is not None:
+        runs = [{fact: one[fact] for fact in ("graph", "network", "seed", *facts)} for one in said["runs"]]
+        return {"runs": [{fact: round(v, 2) if isinstance(v, float) else v for fact, v in run.items()} for run in runs]}
     if not name.startswith("demo-"):
         return {"graph": said["graph"], "network": said["network"], "accuracies": said["accuracies"]}
     said = said["accuracy"]
