@@ -71,8 +71,8 @@ def commands(data: Path, seeds: int, runs: Path | None = None, device: str = "cp
     for graph, network in INTEGERS:
         options = "--networks", network, "--dropout", "0", "--device", device
         yield trains(f"integers-{graph}-{network}", graph, "tango", *options)
-    options = "--networks", "gcn", "--dropout", "0", "--device", device, "--precisions", *OTHERS
-    yield trains("integers-cora-gcn-others", "cora", "tango", *options)
+    others = "--networks", "gcn", "--dropout", "0", "--device", device, "--precisions", *OTHERS
+    yield trains("integers-cora-gcn-others", "cora", "tango", *others)
     for graph in GRAPHS[:3]:
         yield trains(f"binary-{graph}", graph, "bitgnn", "--device", device)
         yield trains(f"links-{graph}", graph, "links", "--networks", "gcn", "--device", device)
