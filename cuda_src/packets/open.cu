@@ -4,6 +4,7 @@
 // Bytes: the packet once; 4 for each entry, 16 for each node and the padded features written. A thread a row: gaps are added up one after
 // another, which is little beside the copy of the packet over PCIe (a byte an entry at 50 GB/s, 25 entries in the time of one gap).
 #include "common/scalar.h"
+#include "common/warps.cuh"
 
 typedef bs_u8 u8;
 typedef bs_u32 u32;
@@ -44,12 +45,7 @@ static __device__ __forceinline__ u32 unit_at(const u8 *from, i64 index, int bit
 static __device__ __forceinline__ u32 sum_before(u32 value, u32 *room)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    u32 sum = value;
-#pragma unroll
-    for (int step = 1; step < 32; step <<= 1) {
-        const u32 other = __shfl_up_sync(~0u, sum, step);
-        sum += lane >= step ? other : 0;
-    }
+    const u32 sum = sum_up_to_lane(value);
     __syncthreads(); // the room may still be read
     if (lane == 31)
         room[warp] = sum;

@@ -3,6 +3,7 @@
 #define BITSPARSE_BUILD_CUH
 
 #include "common/scalar.h"
+#include "common/warps.cuh"
 
 typedef bs_u8 u8;
 typedef bs_u16 u16;
@@ -108,12 +109,7 @@ static __device__ __forceinline__ int count_before(bool set, int *room, int *tot
     __syncthreads();
     if (warp == 0) {
         const int mine = lane < warps ? room[lane] : 0;
-        int sum = mine;
-#pragma unroll
-        for (int step = 1; step < 32; step <<= 1) {
-            const int other = __shfl_up_sync(~0u, sum, step);
-            sum += lane >= step ? other : 0;
-        }
+        const int sum = sum_up_to_lane(mine);
         if (lane < warps)
             room[lane] = sum - mine;
         if (lane == 31)

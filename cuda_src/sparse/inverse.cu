@@ -62,12 +62,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) fill_tiles(const Invers
 #pragma unroll
             for (int r = 0; r < 4; r++)
                 counts |= (u32)__popc((tile >> (4 * r)) & 15u) << (8 * r);
-            u32 sum = counts;
-#pragma unroll
-            for (int offset = 1; offset < 32; offset <<= 1) {
-                const u32 other = __shfl_up_sync(~0u, sum, offset);
-                sum += lane >= offset ? other : 0;
-            }
+            const u32 sum = sum_up_to_lane(counts);
             const u32 all = __shfl_sync(~0u, sum, 31), before = sum - counts;
 #pragma unroll
             for (int r = 0; r < 4; r++) {

@@ -51,12 +51,7 @@ static __device__ __forceinline__ void mark(const ProductParams &p, i64 row, i64
 static __device__ __forceinline__ int sum_before(int mine, int *room, int *total)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int sum = mine;
-#pragma unroll
-    for (int step = 1; step < 32; step <<= 1) {
-        const int other = __shfl_up_sync(~0u, sum, step);
-        sum += lane >= step ? other : 0;
-    }
+    const int sum = sum_up_to_lane(mine);
     __syncthreads(); // the room may still be read
     if (lane == 31)
         room[warp] = sum;

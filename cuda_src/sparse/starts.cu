@@ -18,21 +18,11 @@ struct StartParams {
 static __device__ __forceinline__ i64 sum_up_to(i64 mine, i64 *room, i64 *all)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    i64 sum = mine;
-#pragma unroll
-    for (int step = 1; step < 32; step <<= 1) {
-        const i64 other = __shfl_up_sync(~0u, sum, step);
-        sum += lane >= step ? other : 0;
-    }
+    const i64 sum = sum_up_to_lane(mine);
     if (lane == 31)
         room[warp] = sum;
     __syncthreads();
-    i64 warps = room[lane];
-#pragma unroll
-    for (int step = 1; step < 32; step <<= 1) {
-        const i64 other = __shfl_up_sync(~0u, warps, step);
-        warps += lane >= step ? other : 0;
-    }
+    const i64 warps = sum_up_to_lane(room[lane]);
     *all = __shfl_sync(~0u, warps, 31);
     const i64 before = __shfl_sync(~0u, warps, warp > 0 ? warp - 1 : 0);
     return sum + (warp > 0 ? before : 0);

@@ -298,12 +298,7 @@ extern "C" __global__ void number_cells(const WindowParams p)
 static __device__ __forceinline__ i64 sum_before(i64 value, i64 *room, i64 *total)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    i64 sum = value;
-#pragma unroll
-    for (int step = 1; step < 32; step <<= 1) {
-        const i64 other = __shfl_up_sync(~0u, sum, step);
-        sum += lane >= step ? other : 0;
-    }
+    i64 sum = sum_up_to_lane(value);
     __syncthreads(); // the room may still be read
     if (lane == 31)
         room[warp] = sum;

@@ -84,12 +84,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) list_bits(const BitPara
         for (i64 first = from; first < to; first += 32) {
             const u32 word = first + lane < to ? p.words[row * p.width + first + lane] : 0;
             const int mine = __popc(word);
-            int sum = mine;
-#pragma unroll
-            for (int offset = 1; offset < 32; offset <<= 1) {
-                const int other = __shfl_up_sync(~0u, sum, offset);
-                sum += lane >= offset ? other : 0;
-            }
+            const int sum = sum_up_to_lane(mine);
             i64 at = done + sum - mine;
             for (u32 left = word; left; left &= left - 1)
                 p.columns[at++] = (Index)(32 * (first + lane) + __ffs(left) - 1);

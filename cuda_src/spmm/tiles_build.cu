@@ -3,6 +3,7 @@
 #define BS_WIDTH 8 // of no account here, as the next two
 #define BS_VEC 4
 #define BS_WEIGHTS 0
+#include "common/warps.cuh"
 #include "spmm/tiles.cuh"
 
 struct BuildParams {
@@ -61,13 +62,7 @@ extern "C" __global__ void __launch_bounds__(128, 8) offsets_of_words(const Buil
     u32 before = 0;
     for (i64 base = ((const i64 *)p.starts)[window] * words; base < end; base += 32) {
         const i64 at = base + lane;
-        u32 sum = at < end ? __popc(p.bits[at]) : 0;
-        const u32 own = sum;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const u32 lower = __shfl_up_sync(~0u, sum, step);
-            sum += lane >= step ? lower : 0;
-        }
+        const u32 own = at < end ? __popc(p.bits[at]) : 0, sum = sum_up_to_lane(own);
         if (at < end)
             p.offsets[at] = before + sum - own;
         before += __shfl_sync(~0u, sum, 31);
