@@ -64,7 +64,7 @@ def test_the_page_of_accuracies_is_that_of_the_records(tmp_path: Path, monkeypat
     from benchmarks import accuracy_page
 
     assert accuracy_page.PAGE.read_text("utf-8") == accuracy_page.page(accuracy_page.RESULTS)
-    about = {"device": "cpu: made up", "threads": 1, "commit": "0" * 12, "versions": {"torch": "2.13"}}
+    about = {"device": "cpu: made up", "gpu": None, "threads": 1, "commit": "0" * 12, "versions": {"torch": "2.13"}}
     pairs = [(80.0, 81.0), (80.0, 81.5), (81.0, 82.0)]
     params = [{"graph": "g", "model": "gcn", "seed": i, "theirs": a, "ours": b} for i, (a, b) in enumerate(pairs)]
     accuracies = [{"32": 80.0, "4": 79.0}, {"32": 81.0, "4": 78.5}]
@@ -81,7 +81,16 @@ def test_the_page_of_accuracies_is_that_of_the_records(tmp_path: Path, monkeypat
     ]
     kept = [{"case": "trained-g", "params": {"runs": trained, "note": "Kept."}}]
     pairs = [{"params": each} for each in params]
-    for suite, records in (("accuracy", pairs), ("accuracy-bits", runs), ("accuracy-trained", kept)):
+    of = {"graph": "g", "network": "gat", "seed": 0}
+    integers = [of | {"precision": name, "accuracy": right} for name, right in (("float32", 80.0), ("int8", 79.5))]
+    integers += [run | {"seed": 1} for run in integers]
+    signs = [of | {"seed": i, "aggregation": way, "accuracy": 70.0 + i} for i in (0, 2) for way in ("full", "binary")]
+    edges = [of | {"strategy": None, "width": None, "bits": 32, "accuracy": 80.0}]
+    edges += [of | {"strategy": "aes", "width": 16, "bits": bits, "accuracy": 88.0 - bits / 4} for bits in (32, 8)]
+    others = {"integers": integers, "links": integers, "sampled": edges, "binary": signs}
+    every = [("accuracy", pairs), ("accuracy-bits", runs), ("accuracy-trained", kept)]
+    every += [(f"accuracy-{kind}", [{"params": {"runs": found}}]) for kind, found in others.items()]
+    for suite, records in every:
         (tmp_path / "machine").mkdir(exist_ok=True)
         (tmp_path / "machine" / f"{suite}.jsonl").write_text("\n".join(json.dumps(one | about) for one in records))
     rows = [line for line in accuracy_page.page(tmp_path).splitlines() if line.startswith("| g ")]
@@ -90,6 +99,10 @@ def test_the_page_of_accuracies_is_that_of_the_records(tmp_path: Path, monkeypat
         "| g | 80.25 +- 0.50 | 70.00 +- 2.00 |",
         "| g | GIN 3 x 64 | 80.5 | 78.8 (2.5) |",
         "| g | GraphSAGE | 2 | 80.50 | -3.00 +- 1.00 | +0.00 +- 0.50 |",
+        "| g | GAT | 2 | 80.00 | -0.50 +- 0.00 |",
+        "| g | GAT | 2 | 80.00 | -0.50 +- 0.00 |",
+        "| g | GAT | 16 | 1 | 80.00 | +0.00 (+6.00) |",
+        "| g | 2 | 71.00 +- 1.41 | 71.00 +- 1.41 |",
     ]
     assert "\n\nKept.\n\n| graph |" in accuracy_page.page(tmp_path)
     assert "| graph | network | pairs | float32 | 2 bits, calibrated | 2 bits, trained |" in accuracy_page.page(
@@ -126,6 +139,20 @@ def test_what_runs_print_becomes_records(tmp_path: Path, monkeypatch: pytest.Mon
     run = {"graph": "g", "network": "gcn", "seed": 0, "precision": "2-bit", "accuracy": 80.10000038}
     said = json.dumps({"table": "qgtc", "runs": [run | {"curve": [1]}]})
     assert accuracy_bits.found("trained-g", said) == {"runs": [run | {"accuracy": 80.1}]}
+    run = {
+        "graph": "g",
+        "network": "gcn",
+        "seed": 0,
+        "strategy": None,
+        "width": None,
+        "bits": 8,
+        "accuracy": 80.10000038,
+    }
+    said = json.dumps({"table": "aes", "runs": [run | {"lost": 0.0}]})
+    assert accuracy_bits.found("sampled-g", said) == {"runs": [run | {"accuracy": 80.1}]}
+    assert {name.partition("-")[0] for name, _ in accuracy_bits.commands(tmp_path, 1)} == {
+        *("demo", "cora", "pubmed", "trained", "integers", "binary", "links", "sampled")
+    }
 
 
 @pytest.mark.pyg
