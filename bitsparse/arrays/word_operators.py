@@ -26,9 +26,8 @@ def _picked(x: Any, keys: tuple[Any, ...]) -> Any:
     batch_keys, (row_key, col_key) = keys[:-2], keys[-2:]
     outer_key, packed_key = (row_key, col_key) if x.axis == -1 else (col_key, row_key)
     words = x.words
-    for at in range(
-        len(batch_keys) - 1, -1, -1
-    ):  # from the back, so that integers may drop a dimension, and each axis by itself
+    # Each axis by itself, as NumPy would pair two index arrays; from the back, as an integer drops its dimension and moves those behind it.
+    for at in reversed(range(len(batch_keys))):
         words = words[(slice(None),) * at + (_placed(batch_keys[at], words),)]
     kept = sum(not isinstance(one, int) for one in batch_keys)
     words = words[(slice(None),) * kept + (_placed(outer_key, words),)]

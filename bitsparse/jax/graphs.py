@@ -315,9 +315,8 @@ def _of_jax(array: Any) -> Any:
             f"graph: {array.size} numbers need 64-bit indices, which JAX holds after jax.config.update('jax_enable_x64', True) alone"
         )
     if isinstance(array, np.ndarray):
-        with (
-            jax.ensure_compile_time_eval()
-        ):  # an array also where a function is traced, in which self loops are added for a layer
+        # A layer adds self loops also while a function is traced: the graph needs arrays even then, never tracers.
+        with jax.ensure_compile_time_eval():
             return jnp.array(array)  # a copy, as JAX's arrays do not change
     return interop.from_array(array, interop.JAX, "graph")
 

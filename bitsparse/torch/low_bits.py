@@ -200,9 +200,8 @@ class LowBitModule(nn.Module):
             key: Any = x.data_ptr(), writes_of(x), tuple(x.shape), x.stride(), x.dtype
         else:
             key = id(x)
-        if self._codes[0] != key or (
-            isinstance(x, Tensor) and x.is_inference()
-        ):  # whether that was written to, nobody counts
+        # PyTorch counts no writes to a tensor made in inference mode, so its codes may be out of date at every call.
+        if self._codes[0] != key or (isinstance(x, Tensor) and x.is_inference()):
             codes = self.network.quantize(_numbers(x) if isinstance(x, Tensor) else x)
             check_codes("LowBitModule", self.network, len(codes), codes)
             self._codes = key, codes.scale, torch.from_numpy(codes.toarray().astype(np.float32)), x
