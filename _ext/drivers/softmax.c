@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "drivers/sparse.h"
+#include "simd/join.h"
 
 typedef struct {
     const bs_spmm_kernels *k;
@@ -12,9 +13,7 @@ typedef struct {
     int pass, bad;
 } long_job;
 
-#define PASTE_(a, b) a##_##b
-#define PASTE(a, b) PASTE_(a, b)
-#define TYPED(name) PASTE(name, SUFFIX)
+#define TYPED(name) BS_JOIN(name, SUFFIX)
 
 #define T float
 #define SUFFIX f32

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "common/scalar.h"
+#include "simd/join.h"
 
 enum bs_dtype { BS_BOOL, BS_I8, BS_U8, BS_I16, BS_U16, BS_I32, BS_U32, BS_I64, BS_U64, BS_F16, BS_BF16, BS_F32, BS_F64, BS_DTYPES };
 enum bs_encoding { BS_UNSIGNED, BS_SIGNED, BS_BIPOLAR };
@@ -229,8 +230,6 @@ extern const bs_kernels bs_kernels_avx512;
 
 /* Inside the per-ISA files: NAME(f) is f_avx2 and so on. */
 #ifdef BS_ISA
-#define BS_JOIN_(a, b) a##_##b
-#define BS_JOIN(a, b) BS_JOIN_(a, b)
 #define NAME(f) BS_JOIN(f, BS_ISA)
 #endif
 

@@ -3,11 +3,9 @@
 
 #include <math.h>
 
-#define BS_JOIN2_(a, b) a##_##b
-#define BS_JOIN2(a, b) BS_JOIN2_(a, b)
-#define BS_JOIN3_(a, b, c) a##_##b##_##c
-#define BS_JOIN3(a, b, c) BS_JOIN3_(a, b, c)
-#define FN(f) BS_JOIN3(f, KIND, CLASS)
+#include "simd/join.h"
+
+#define FN(f) BS_JOIN(BS_JOIN(f, KIND), CLASS)
 
 #if defined(BS_ISA_AVX512)
 #include <immintrin.h>
@@ -274,7 +272,7 @@ LOCATE(64)
 #define SELECTION(kind, op, name) [op] = run_##kind##_##name,
 #define ENTRY(kind) {run_##kind##_sum, run_##kind##_weighted, BS_FOR_SELECTIONS(SELECTION, kind)}
 #define COLUMNS(kind) {columns_##kind##_sum, columns_##kind##_weighted}
-const bs_spmm_kernels BS_JOIN2(bs_spmm_kernels, BS_ISA) = {
+const bs_spmm_kernels BS_JOIN(bs_spmm_kernels, BS_ISA) = {
     .vector_bytes = VECTOR_BYTES,
     // clang-format off: a table by kind of features
     .run = {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "drivers/aligned.h"
+#include "simd/join.h"
 
 /* Cells of a window are collected in panels of this many, so that the workspace of a thread (a bit per cell and nine bytes per 64 of them)
  * stays in its caches and does not grow with the matrix. */
@@ -177,13 +178,10 @@ int bs_transposes_directly(int64_t cols, int64_t nnz) { return cols <= DIRECT_CO
 /* Specialised for each task: the task is a constant at every call. */
 #define BUILD_FN static inline __attribute__((always_inline))
 
-#define BS_JOIN_(a, b) a##b
-#define BS_JOIN(a, b) BS_JOIN_(a, b)
-
 #define INDEX int32_t
 #define INDEX_MIN INT32_MIN
 #define INDEX_MAX INT32_MAX
-#define NAME(f) BS_JOIN(f, _i32)
+#define NAME(f) BS_JOIN(f, i32)
 #include "sparse/windows.inc"
 #include "sparse/inverse.inc"
 #include "sparse/transpose.inc"
@@ -195,7 +193,7 @@ int bs_transposes_directly(int64_t cols, int64_t nnz) { return cols <= DIRECT_CO
 #define INDEX int64_t
 #define INDEX_MIN INT64_MIN
 #define INDEX_MAX INT64_MAX
-#define NAME(f) BS_JOIN(f, _i64)
+#define NAME(f) BS_JOIN(f, i64)
 #include "sparse/windows.inc"
 #include "sparse/inverse.inc"
 #include "sparse/transpose.inc"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "drivers/parallel.h"
+#include "simd/join.h"
 
 /* Units of work per thread, and entries from which on more than one thread pays. */
 #define UNITS_PER_THREAD 8
@@ -14,9 +15,6 @@
 
 /* Specialised for each size of items: it is a constant at every call. */
 #define ENTRY_FN static inline __attribute__((always_inline))
-
-#define BS_JOIN_(a, b) a##b
-#define BS_JOIN(a, b) BS_JOIN_(a, b)
 
 static size_t unit_count(int64_t work, int threads)
 {
@@ -62,7 +60,7 @@ static levels levels_of(uint64_t *marks, size_t cols, int thread)
 }
 
 #define INDEX int32_t
-#define NAME(f) BS_JOIN(f, _i32)
+#define NAME(f) BS_JOIN(f, i32)
 #include "sparse/entries.inc"
 #include "sparse/merge.inc"
 #include "sparse/product.inc"
@@ -70,7 +68,7 @@ static levels levels_of(uint64_t *marks, size_t cols, int thread)
 #undef NAME
 
 #define INDEX int64_t
-#define NAME(f) BS_JOIN(f, _i64)
+#define NAME(f) BS_JOIN(f, i64)
 #include "sparse/entries.inc"
 #include "sparse/merge.inc"
 #include "sparse/product.inc"
