@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
+#: Seconds after which whoever watches a terminal is told what goes on.
+PATIENCE = 2.0
 
 
 @contextlib.contextmanager
 def progress(total: int, unit: str) -> Iterator[Callable[[], object]]:
-    """A bar on stderr: only on a terminal, only past two seconds, only if tqdm is installed.
+    """A bar on stderr, or a count where tqdm is not installed: only on a terminal, and only past two seconds.
 
     Examples
     --------
@@ -24,10 +26,32 @@ def progress(total: int, unit: str) -> Iterator[Callable[[], object]]:
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:
+        with _counted(total, unit) as advance:
+            yield advance
+        return
+    with tqdm(total=total, disable=None, delay=PATIENCE, leave=False, unit=unit, file=sys.stderr) as bar:
+        yield bar.update
+
+
+@contextlib.contextmanager
+def _counted(total: int, unit: str) -> Iterator[Callable[[], object]]:
+    """A line on the terminal with the steps that are done, written anew ten times a second at most and gone at the end."""
+    if not sys.stderr.isatty():
         yield lambda: None
         return
-    with tqdm(total=total, disable=None, delay=2, leave=False, unit=unit, file=sys.stderr) as bar:
-        yield bar.update
+    done, due = 0, time.monotonic() + PATIENCE
+
+    def advance() -> None:
+        nonlocal done, due
+        done, now = done + 1, time.monotonic()
+        if now >= due:
+            due = now + 0.1
+            print(f"\r{done} of {total} {unit}s", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield advance
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)  # to the line's start, and delete it
 
 
 class Stopwatch:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bitsparse.cli import main
+from bitsparse.cli import main, memory
 
 WRONG = {
     "nope": "invalid choice: 'nope'",
@@ -28,8 +28,37 @@ WRONG = {
     "quality --plot no/folder.png": "argument --plot: must lie in a folder that exists, got 'no/folder.png'",
     "inspect x.txt --plot=": "argument --plot: must name a file, got ''",
     "inspect x.txt --parts -1": "argument --parts: must be a whole number of at least 1, got '-1'",
+    "run --graph=": "argument --graph: must name a file, got ''",
+    "bench --graph=": "argument --graph: must name a file, got ''",
+    "accuracy --table tango --graphs=": "argument --graphs: must name a file, got ''",
+    "run --layers 999999999": "argument --layers: must be at most 1000, got '999999999'",
+    "run --layers " + 5000 * "9": f"argument --layers: must be at most 1000, got '{30 * '9'}'",
+    "quality --seeds 999999999": "argument --seeds: must be at most 10000, got '999999999'",
+    "compile --jobs 999999999": "argument --jobs: must be at most 1024, got '999999999'",
+    "bench --nodes 2000000001": "argument --nodes: must be at most 2000000000, got '2000000001'",
     "demo --large 3": "argument --large: must be nodes and edges with a comma between them, got '3'",
 }
+
+
+#: Sizes that somebody can mean, but not here: what the memory would have to hold.
+TOO_LARGE = {
+    "bench --suite spmm --entries 2000000000": "--nodes 100000 --entries 2000000000 --columns 128 takes at least 16.1 GB",
+    "bench --suite matmul --size 60000": "--size 60000 takes at least 21.6 GB",
+    "demo --only large --large 100000000,8": "--large 100000000,8 takes at least 51.2 GB",
+    "run --model gin --layers 3 --hidden 60000": "--layers 3 --hidden 60000 takes at least 14.4 GB",
+}
+
+
+@pytest.mark.parametrize("arguments", TOO_LARGE)
+def test_what_does_not_fit_is_refused_before_it_is_made(
+    arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if arguments.startswith("run"):
+        pytest.importorskip("sklearn")
+    monkeypatch.setattr(memory, "available", lambda device: 10**9)
+    assert main(arguments.split()) == 2
+    written = capsys.readouterr()
+    assert written.out == "" and f"{TOO_LARGE[arguments]} of memory, but 1 GB are left; ask for less" in written.err
 
 
 @pytest.mark.parametrize("arguments", WRONG)

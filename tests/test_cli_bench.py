@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 import bitsparse as bs
+from bitsparse import _progress
 from bitsparse.bench import Protocol
-from bitsparse.cli import bench, main
+from bitsparse.cli import bench, common, main
 
 SMALL = ["--nodes", "300", "--entries", "2400", "--columns", "5", "--bits", "4", "1", "--size", "70", "--width", "3"]
 
@@ -44,6 +46,44 @@ def test_a_graph_from_a_file_and_a_table(tmp_path: Path, capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ring: 40 nodes, 40 edges; cpu")
     assert [line.split("  ")[0] for line in lines[4:6]] == ["spmm", "spmm"] and "2-bit integers, 3 columns" in lines[5]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_whoever_watches_a_terminal_is_told_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    class Late:
+        """A timer whose time comes at once."""
+
+        def __init__(self, seconds: float, say: Any, given: tuple[str, ...] = ()) -> None:
+            self.start = lambda: say(*given)
+
+        def cancel(self) -> None:
+            pass
+
+    monkeypatch.setattr(common.threading, "Timer", Late)
+    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert main(["bench", *SMALL, "--suite", "bspmm", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["results"]) == 1
+    told = ["bitsparse bench: making the graph", "bitsparse bench: making the operands", "", "1 of 1 cases", "\x1b[K"]
+    assert err.replace("\r", "\n").split("\n") == (told if terminal else [""])
+
+
+def test_steps_are_counted_where_there_is_no_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing in the first two seconds, then ten times a second at most, and the line is deleted at the end."""
+    times = iter([100.0, 101.9, 102.0, 102.05, 102.1, 150.0])
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: next(times))
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with _progress.progress(9, "step") as advance:
+        for _ in range(5):
+            advance()
+    assert capsys.readouterr().err == "\r2 of 9 steps\r4 of 9 steps\r5 of 9 steps\r\x1b[K"
 
 
 def test_results_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

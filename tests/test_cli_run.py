@@ -17,8 +17,7 @@ from scipy import sparse
 
 from bitsparse import _progress, nn
 from bitsparse._progress import Stopwatch
-from bitsparse.cli import main
-from bitsparse.cli import run as run_command
+from bitsparse.cli import common, main
 from bitsparse.cli.run import whole
 from bitsparse.cli.run.report import Report, page
 from bitsparse.datasets import GraphData, read, synthetic
@@ -220,7 +219,7 @@ def test_whoever_watches_a_terminal_is_told_what_takes_long(
         def cancel(self) -> None:
             pass
 
-    monkeypatch.setattr(run_command.threading, "Timer", Late)
+    monkeypatch.setattr(common.threading, "Timer", Late)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     code, _, err = run(capsys, "--graph", graph_file, "--parts", 40)
     assert code == 0

@@ -53,7 +53,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="whose accuracies: TANGO's, QGTC's, BitGNN's or AES-SpMM's; links: link prediction, TANGO's other task",
     )
-    parser.add_argument("--graphs", nargs="+", metavar="FILE", required=True, help="graphs with features and labels")
+    parser.add_argument(
+        "--graphs",
+        type=common.any_file,
+        nargs="+",
+        metavar="FILE",
+        required=True,
+        help="graphs with features and labels",
+    )
     parser.add_argument(
         "--networks",
         nargs="+",
@@ -69,8 +76,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     common.add_counts(
         parser,
-        seeds=(1, "seeds 0..N-1 (30 resolve differences below a point)"),
-        epochs=(None, "default: 200; 1000 for bitgnn"),
+        seeds=(1, 10_000, "seeds 0..N-1 (30 resolve differences below a point)"),
+        epochs=(None, common.MOST, "default: 200; 1000 for bitgnn"),
     )
     parser.add_argument("--first-seed", type=common.seed, default=0, metavar="K", help="seeds K..K+N-1 (default: 0)")
     parser.add_argument("--dropout", type=float, default=0.5, help="of the features (default: 0.5; tango)")

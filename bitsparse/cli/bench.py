@@ -28,6 +28,7 @@ from bitsparse.backends import host
 from bitsparse.bench import Machine, Protocol, format_table, time_interleaved
 from bitsparse.bench.peers import finished, torch_csr
 from bitsparse.cli import common
+from bitsparse.cli.memory import need_memory
 from bitsparse.errors import KernelError
 from bitsparse.ops import bspmm, matmul, pack_bits, plan_sampled_spmm, sddmm, spmm
 
@@ -56,6 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="what to time (default: all)")
     parser.add_argument(
         "--graph",
+        type=common.any_file,
         metavar="FILE",
         help=f"in any form that `bitsparse inspect` reads (default: synthetic, {_NODES} nodes and {_ENTRIES} entries)",
     )
@@ -65,10 +67,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bits", **bits, default=[8, 4, 1], help="of integers (default: 8 4 1)")
     common.add_counts(
         parser,
-        nodes=(_NODES, f"of the synthetic graph (default: {_NODES})"),
-        entries=(_ENTRIES, f"of the synthetic graph, an even number (default: {_ENTRIES})"),
-        size=(2048, "rows and columns of the matrices of suite matmul (default: 2048)"),
-        width=(16, "edges a row of suite sampled (default: 16)"),
+        nodes=(_NODES, common.MOST_ENTRIES, f"of the synthetic graph (default: {_NODES})"),
+        entries=(_ENTRIES, common.MOST_ENTRIES, f"of the synthetic graph, an even number (default: {_ENTRIES})"),
+        size=(2048, 1 << 16, "rows and columns of the matrices of suite matmul (default: 2048)"),
+        width=(16, common.MOST, "edges a row of suite sampled (default: 16)"),
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     common.add_json(parser, " instead of a table")
@@ -77,9 +79,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Serve the command."""
     common.need_gpu(args.device)
-    graph = datasets.read(args.graph) if args.graph else datasets.synthetic((args.nodes, args.entries))
-    a = TCTiledCSR(graph.adjacency, pattern=True).to_device(args.device)
-    cases = [case for suite in args.suite for case in _MAKERS[suite](args, graph.adjacency.astype(np.float32), a)]
+    _need_memory(args)
+    watch = common.Announced(args)
+    try:
+        watch.begin("making the graph")
+        graph = datasets.read(args.graph) if args.graph else datasets.synthetic((args.nodes, args.entries))
+        a = TCTiledCSR(graph.adjacency, pattern=True).to_device(args.device)
+        watch.begin("making the operands")
+        cases = [case for suite in args.suite for case in _MAKERS[suite](args, graph.adjacency.astype(np.float32), a)]
+    finally:
+        watch.end()
     results = []
     with progress(len(cases), "case") as advance:
         for case in cases:
@@ -89,6 +98,16 @@ def run(args: argparse.Namespace) -> None:
     facts = {"device": args.device, "machine": machine.device, "threads": machine.threads, "versions": machine.versions}
     facts |= {"graph": graph.name, "nodes": graph.num_nodes, "entries": graph.num_edges, "results": results}
     common.emit(args, facts, lambda: _table(facts, results))
+
+
+def _need_memory(args: argparse.Namespace) -> None:
+    """Refuse sizes whose matrices cannot lie in memory: a float32 and the code that it was made of for every number."""
+    if not args.graph:
+        columns = max(args.columns) if set(args.suite) != {"matmul"} else 0
+        sizes = f"--nodes {args.nodes} --entries {args.entries} --columns {columns}"
+        need_memory(sizes, 8 * args.entries + 6 * args.nodes * columns)
+    if "matmul" in args.suite:
+        need_memory(f"--size {args.size}", 6 * args.size**2)
 
 
 # -- cases ------------------------------------------------------------------------------------------------------------

@@ -5,16 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bitsparse import datasets, jit
+from bitsparse._progress import PATIENCE, Stopwatch
 from bitsparse.errors import BitsparseError, DeviceError
 from bitsparse.graph.parts import partition_apart
 from bitsparse.nn.labels import Judged
 
 FEATURES = "features (x_indptr, x_indices, x_data, x_shape, or features)"
+#: What a count is at most unless its option says otherwise.
+MOST = 1_000_000
+#: Nodes or entries of the largest graphs, as of papers100M with self loops.
+MOST_ENTRIES = 2_000_000_000
 #: The graph of commands that are given none.
 DIGITS = "nearest neighbours of scikit-learn's digits"
 
@@ -30,6 +37,7 @@ def add_task_options(
     """Declare which graph to work on, whether to make up what it lacks, and where `runs` runs."""
     parser.add_argument(
         "--graph",
+        type=any_file,
         metavar="FILE",
         help=f"a graph with {needs}, in any form that `bitsparse inspect` reads (default: {default})",
     )
@@ -39,15 +47,17 @@ def add_task_options(
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=f"where the {runs} (default: cpu)")
 
 
-def add_counts(parser: argparse.ArgumentParser, **options: tuple[int | None, str]) -> None:
-    """Declare options that take a whole number of at least 1: the default and the help of each."""
-    for name, (default, text) in options.items():
-        parser.add_argument(f"--{name}", type=positive, default=default, metavar="N", help=text)
+def add_counts(parser: argparse.ArgumentParser, **options: tuple[int | None, int, str]) -> None:
+    """Declare options that take a whole number of at least 1: the default, the most that anybody can mean, and the help of each."""
+    for name, (default, most, text) in options.items():
+        parser.add_argument(f"--{name}", type=partial(positive, most=most), default=default, metavar="N", help=text)
 
 
 def add_plot(parser: argparse.ArgumentParser, text: str, *names: str) -> None:
     """Declare ``--plot``, under other names too, whose file may be left to the command."""
-    parser.add_argument("--plot", *names, dest="plot", nargs="?", const="", type=_any_file, metavar="FILE", help=text)
+    parser.add_argument(
+        "--plot", *names, dest="plot", nargs="?", const="", type=_file_or_none, metavar="FILE", help=text
+    )
 
 
 def say(args: argparse.Namespace, sentence: str) -> None:
@@ -55,13 +65,40 @@ def say(args: argparse.Namespace, sentence: str) -> None:
     print(f"bitsparse {args.command}: {sentence}", file=sys.stderr)
 
 
+class Announced(Stopwatch):
+    """A stopwatch that says on a terminal what it is that takes long."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__("starting", args.begin)
+        self._say, self._timer = partial(say, args), threading.Timer(0.0, print)
+
+    def begin(self, phase: str) -> None:
+        """From now on it is this phase of the command; those of a run inside it are not announced."""
+        if phase == self._phase:
+            return
+        self._timer.cancel()
+        if sys.stderr.isatty():
+            self._timer = threading.Timer(PATIENCE, self._say, (phase,))
+            self._timer.daemon = True
+            self._timer.start()
+        self.enter(phase)
+
+    def end(self) -> None:
+        """The last phase is over."""
+        self._timer.cancel()
+        self.enter(self._phase)
+
+
 def emit(args: argparse.Namespace, facts: dict[str, Any], text: Callable[[], str]) -> None:
     """Print what was found, with ``--json`` as one JSON object, else as text."""
     print(json.dumps(facts) if args.json else text())
 
 
-def positive(text: str) -> int:
-    """An argument that must be a whole number of at least 1."""
+def positive(text: str, most: int = MOST) -> int:
+    """An argument that must be a whole number of at least 1, and at most `most`."""
+    # No count has as many as 30 digits, and Python refuses to convert some thousands.
+    if text.isascii() and text.isdigit() and int(text[:30]) > most:
+        raise argparse.ArgumentTypeError(f"must be at most {most}, got {text[:30]!r}")
     return _whole(text, 1)
 
 
@@ -76,16 +113,21 @@ def _whole(text: str, low: int) -> int:
     return int(text)
 
 
-def new_file(text: str) -> str:
-    """An argument that names a file to write, refused before the work begins if it cannot be there."""
+def any_file(text: str) -> str:
+    """An argument that names a file."""
     if not text:
         raise argparse.ArgumentTypeError("must name a file, got ''")
-    if not Path(text).parent.is_dir():
+    return text
+
+
+def new_file(text: str) -> str:
+    """An argument that names a file to write, refused before the work begins if it cannot be there."""
+    if not Path(any_file(text)).parent.is_dir():
         raise argparse.ArgumentTypeError(f"must lie in a folder that exists, got {text!r}")
     return text
 
 
-def _any_file(text: str) -> str:
+def _file_or_none(text: str) -> str:
     """As :func:`new_file`, but no name leaves it to the command."""
     return text and new_file(text)
 

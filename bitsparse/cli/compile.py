@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="ARCH",
         help=f"architectures, or {_NATIVE!r} for the GPU at hand (default: {' '.join(jit.ARCHS)})",
     )
-    add_counts(parser, jobs=(None, "compilations at the same time (default: one for each core)"))
+    add_counts(parser, jobs=(None, 1024, "compilations at the same time (default: one for each core)"))
     add_json(parser, " instead of a table")
 
 

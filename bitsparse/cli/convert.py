@@ -17,7 +17,7 @@ from bitsparse._archive import opened
 from bitsparse._files import replacing
 from bitsparse.arrays import FRDC, TCTiledCSR, load_npz, save_npz
 from bitsparse.arrays.npz import holds_saved
-from bitsparse.cli.common import new_file, say
+from bitsparse.cli.common import any_file, new_file, say
 from bitsparse.datasets.graph_data import arrays_of
 
 #: Forms that can be written, and what they are.
@@ -52,7 +52,7 @@ DESCRIPTION = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.epilog = "Forms: " + "; ".join(f"{form}: {what}" for form, what in FORMS.items()) + "."
-    parser.add_argument("input", metavar="IN")
+    parser.add_argument("input", type=any_file, metavar="IN")
     parser.add_argument("output", type=new_file, metavar="OUT", help="its name tells the form, unless --to does")
     parser.add_argument("--to", choices=tuple(FORMS), help="form of OUT")
     parser.add_argument("--pattern", action="store_true", help="drop the values and keep which entries there are")

@@ -23,7 +23,7 @@ import numpy as np
 
 from bitsparse import viz
 from bitsparse.arrays import FRDC
-from bitsparse.cli.common import add_json, emit, need, new_file, positive, save_figure
+from bitsparse.cli.common import add_json, any_file, emit, need, new_file, positive, save_figure
 from bitsparse.cli.convert import Loaded, add_input_options, load
 from bitsparse.graph import batch, tile_statistics, translate, zero_tile_share
 from bitsparse.graph.adjacency import pattern_of, scipy_pattern
@@ -39,7 +39,7 @@ DESCRIPTION = "Degrees, tile counts before and after translation, FRDC blocks, a
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("file", type=any_file, metavar="FILE")
     add_json(parser)
     parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the 8 x 128 tiles, shaded by fill")
     parser.add_argument(

@@ -51,9 +51,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rescale", action="store_true", help="multiply sums by the edges of a node over its samples")
     common.add_counts(
         parser,
-        seeds=(1, "train N times, with seeds 0..N-1"),
-        hidden=(16, "hidden units (default: 16)"),
-        epochs=(_EPOCHS, f"default: {_EPOCHS}"),
+        seeds=(1, 10_000, "train N times, with seeds 0..N-1"),
+        hidden=(16, 1 << 16, "hidden units (default: 16)"),
+        epochs=(_EPOCHS, common.MOST, f"default: {_EPOCHS}"),
     )
     common.add_json(parser, " instead of tables")
     common.add_plot(

@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     common.add_task_options(parser, "networks run")
     common.add_counts(
-        parser, seeds=(1, "train N times, with seeds 0..N-1, and report mean and deviation of the accuracy")
+        parser, seeds=(1, 10_000, "train N times, with seeds 0..N-1, and report mean and deviation of the accuracy")
     )
     bits: dict[str, Any] = {"type": common.bit_count, "nargs": "+", "metavar": "B"}
     parser.add_argument("--bits", **bits, help="settings beside float32 (default: 8 4 2 1, over the large graph 8 4 1)")
@@ -76,7 +76,7 @@ def size(text: str) -> tuple[int, int]:
     nodes, comma, edges = text.partition(",")
     if not comma:
         raise argparse.ArgumentTypeError(f"must be nodes and edges with a comma between them, got {text!r}")
-    return common.positive(nodes), common.positive(edges)
+    return common.positive(nodes, common.MOST_ENTRIES), common.positive(edges, common.MOST_ENTRIES)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from bitsparse import interop, nn
 from bitsparse._progress import progress
 from bitsparse.bench import Protocol, time_interleaved
 from bitsparse.cli.demo import sides
+from bitsparse.cli.memory import need_memory
 from bitsparse.datasets import GraphData, synthetic
 
 #: Forms of the pattern; dense bits of so many nodes fit nowhere.
@@ -53,6 +54,8 @@ def task(nodes: int, edges: int) -> Task:
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
     """What stands under ``large``."""
+    nodes, edges = args.large
+    need_memory(f"--large {nodes},{edges}", 8 * edges + 4 * nodes * _FEATURES)
     all_bits = args.bits or _BITS
     calls = (len(all_bits) + 3) * (_TIMING.repetitions + 2)  # at most
     with progress(1 + _TRAINING["epochs"] + len(all_bits) + calls, "step") as advance:

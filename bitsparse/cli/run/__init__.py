@@ -16,9 +16,7 @@ the fields of :class:`bitsparse.nn.ClusterReport`.
 from __future__ import annotations
 
 import argparse
-import sys
-import threading
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,10 @@ import numpy as np
 
 from bitsparse import nn, viz
 from bitsparse._files import replacing
-from bitsparse._progress import Stopwatch, progress
+from bitsparse._progress import progress
 from bitsparse._text import size
 from bitsparse.cli import common
+from bitsparse.cli.memory import need_memory
 from bitsparse.cli.run import whole
 from bitsparse.cli.run.report import Report, page
 from bitsparse.datasets import GraphData
@@ -38,8 +37,6 @@ from bitsparse.graph.parts import cached_partition, partition_apart
 _KINDS = ("gcn", "sage", "gin")
 _HIDDEN = {"gcn": 16, "sage": 64, "gin": 64}
 _PARTS, _BATCH = 1500, 20
-#: Seconds after which whoever watches a terminal is told what goes on.
-_PATIENCE = 2.0
 
 
 DESCRIPTION = (
@@ -61,13 +58,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     common.add_counts(
         parser,
-        layers=(3, "layers of random weights (default: 3)"),
-        hidden=(None, "hidden units of them (default: 16 for gcn, else 64)"),
+        layers=(3, 1000, "layers of random weights (default: 3)"),
+        hidden=(None, 1 << 16, "hidden units of them (default: 16 for gcn, else 64)"),
         parts=(
             None,
+            common.MOST_ENTRIES,
             f"cut the graph into N parts (METIS) and run in batches (default: the whole graph where it fits, else {_PARTS})",
         ),
-        batch=(None, f"with --parts: parts in a batch (default: {_BATCH})"),
+        batch=(None, common.MOST_ENTRIES, f"with --parts: parts in a batch (default: {_BATCH})"),
     )
     few: dict[str, Any] = {"type": common.bit_count, "default": 8, "metavar": "B"}
     parser.add_argument("--bits", **few, help="of features, weights and activations (default: 8)")
@@ -93,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Serve the command."""
     _refuse(args)
-    watch = _Announced(args)
+    watch = common.Announced(args)
     try:
         report = _report(args, watch)
         if args.report:
@@ -119,31 +117,7 @@ def _refuse(args: argparse.Namespace) -> None:
     common.need_gpu(args.device)
 
 
-class _Announced(Stopwatch):
-    """A stopwatch that says on a terminal what it is that takes longer than two seconds."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        super().__init__("starting", args.begin)
-        self._say, self._timer = partial(common.say, args), threading.Timer(0.0, print)
-
-    def begin(self, phase: str) -> None:
-        """From now on it is this phase of the command; those of a run inside it are not announced."""
-        if phase == self._phase:
-            return
-        self._timer.cancel()
-        if sys.stderr.isatty():
-            self._timer = threading.Timer(_PATIENCE, self._say, (phase,))
-            self._timer.daemon = True
-            self._timer.start()
-        self.enter(phase)
-
-    def end(self) -> None:
-        """The last phase is over."""
-        self._timer.cancel()
-        self.enter(self._phase)
-
-
-def _report(args: argparse.Namespace, watch: _Announced) -> Report:
+def _report(args: argparse.Namespace, watch: common.Announced) -> Report:
     """Everything but the phases' times."""
     watch.begin("reading")
     data = _load(args)
@@ -176,7 +150,7 @@ def _report(args: argparse.Namespace, watch: _Announced) -> Report:
 
 
 def _in_batches(
-    args: argparse.Namespace, data: GraphData, model: nn.LowBitNetwork, x: Any, watch: _Announced
+    args: argparse.Namespace, data: GraphData, model: nn.LowBitNetwork, x: Any, watch: common.Announced
 ) -> tuple[Any, nn.ClusterReport]:
     watch.begin("partitioning")
     parts = min(args.parts or _PARTS, max(data.num_nodes, 1))
@@ -203,7 +177,7 @@ def _compare(
     model: nn.LowBitNetwork,
     x: Any,
     report: Report,
-    watch: _Announced,
+    watch: common.Announced,
 ) -> None:
     """Accuracies over the whole graph, on bits and in full precision, as far as there is memory for them."""
     watch.begin("comparing")
@@ -224,7 +198,7 @@ def _compare(
         )
 
 
-def _save(args: argparse.Namespace, report: Report, watch: _Announced) -> None:
+def _save(args: argparse.Namespace, report: Report, watch: common.Announced) -> None:
     """Write the page or the picture, of the phases up to now."""
     report.phases = {name: ns for name, ns in watch.phases().items() if ns}  # but for the one that has just begun
     if args.report.endswith(".png"):
@@ -244,7 +218,7 @@ def _load(args: argparse.Namespace) -> GraphData:
     return data
 
 
-def _network(args: argparse.Namespace, data: GraphData, x: Any, watch: _Announced) -> nn.Network:
+def _network(args: argparse.Namespace, data: GraphData, x: Any, watch: common.Announced) -> nn.Network:
     """Weights from a file, trained here, or random."""
     if args.model not in _KINDS:
         if not Path(args.model).is_file():
@@ -255,8 +229,11 @@ def _network(args: argparse.Namespace, data: GraphData, x: Any, watch: _Announce
         watch.begin("training")
         return nn.train(nn.Graph(data.adjacency), nn.Features(data.x), data.targets, data.train_mask, seed=args.seed)
     common.say(args, f"the weights of the {args.model} are random (seed {args.seed})")
-    hidden = [args.hidden or _HIDDEN[args.model]] * (args.layers - 1)
-    return nn.random_network(args.model, [x.shape[1], *hidden, classes], seed=args.seed)
+    hidden = args.hidden or _HIDDEN[args.model]
+    widths = [x.shape[1], *[hidden] * (args.layers - 1), classes]
+    weights = sum(before * after for before, after in pairwise(widths))
+    need_memory(f"--layers {args.layers} --hidden {hidden}", 4 * weights)
+    return nn.random_network(args.model, widths, seed=args.seed)
 
 
 def _accuracy(data: GraphData, logits: Any) -> float | None:

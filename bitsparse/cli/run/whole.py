@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from bitsparse import interop, jit, nn
+from bitsparse import interop, nn
+from bitsparse.cli.memory import available
 from bitsparse.datasets import GraphData
+
+__all__ = ["Memory", "available", "float_bytes", "logits", "low_bit_bytes"]
 
 #: Bytes for an edge or loop: its column, once in each of the patterns that are there while loops are put in, and what puts them in.
 _EDGE = 32
@@ -52,33 +51,6 @@ def low_bit_bytes(nodes: int, edges: int, model: nn.LowBitNetwork) -> int:
 def float_bytes(nodes: int, edges: int, network: nn.Network) -> int:
     """What a network in full precision takes for a whole graph: the weighted adjacency, and of the widest layer three arrays."""
     return _EDGE * (edges + nodes) + 12 * nodes * max(network.widths)
-
-
-def available(device: str) -> int | None:
-    """Bytes of memory that a device has to give now.
-
-    Examples
-    --------
-    >>> available("cpu") is None or available("cpu") > 0
-    True
-    """
-    if device != "cpu":
-        cupy = jit.require_cupy("bitsparse run")
-        return int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
-    with suppress(OSError):
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-        return min([*free, *_left_to_container()], default=None)
-    with suppress(AttributeError, OSError, ValueError):  # all there is, as macOS does not tell what is left
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
-
-
-def _left_to_container() -> Iterator[int]:
-    """What the limit of a container leaves (control groups, version 2), if there is one."""
-    group = Path("/sys/fs/cgroup")
-    with suppress(OSError, ValueError):
-        yield int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
 
 
 def logits(model: nn.LowBitNetwork, data: GraphData, x: Any, form: str, device: str) -> Any:

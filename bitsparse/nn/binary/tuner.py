@@ -195,7 +195,7 @@ def tune(
         Keep the figures on disk, in the folder of the compiled kernels, and take them from there for the same graph, features, weights,
         labels, mask, device and version.
     progress : callable, optional
-        Called once for each choice. By default a bar on stderr: on a terminal, past two seconds, if tqdm is installed.
+        Called once for each choice. By default a bar on stderr, or a count without tqdm: on a terminal, past two seconds.
 
     Returns
     -------
