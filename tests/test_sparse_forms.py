@@ -174,7 +174,7 @@ def test_what_a_dense_array_cannot_be_written_into_is_refused() -> None:
         (bs.DTypeError, "out has dtype float64, but the result is float32", {"out": np.zeros((2, 2))}),
         (ValueError, "out is read-only", {"out": fixed}),
         (bs.DTypeError, "no memory that NumPy can write to", {"out": [[0, 0], [0, 0]]}),
-        (ValueError, "order='F' .* leave one away", {"order": "F", "out": np.zeros((2, 2), np.float32)}),
+        (ValueError, "order='F' .* leave one out", {"order": "F", "out": np.zeros((2, 2), np.float32)}),
         (ValueError, "order must be one of 'C', 'F', got 'A'", {"order": "A"}),
     ):
         with pytest.raises(error, match=f"^toarray: .*({words})"):

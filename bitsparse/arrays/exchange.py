@@ -68,8 +68,8 @@ class Exchange(BitArray):
         array([[0, 0, 1],
                [1, 0, 0]], dtype=uint8)
         """
-        made = sparse_forms.from_edges("from_edges", rows, cols, shape, values, symmetric, index_dtype)
-        return cls(made, **options)
+        entries = sparse_forms.from_edges("from_edges", rows, cols, shape, values, symmetric, index_dtype)
+        return cls(entries, **options)
 
     @classmethod
     def from_edge_index(
@@ -177,9 +177,7 @@ class Exchange(BitArray):
                 dense = converted(sparse_convert.to_dense(self, order), wanted, copy=False)
                 return interop.from_array(dense, family_of(self), "toarray")
             if order is not None:
-                raise ValueError(
-                    f"toarray: order={order!r} says how a new array lies, but out is there; leave one away"
-                )
+                raise ValueError(f"toarray: order={order!r} says how a new array lies, but out is there; leave one out")
             target = interop.writable_array(out, "toarray")
             _check.same_device("toarray", (self.device, interop.device_of(target)))
             _check.out_like("toarray", target, self.shape, wanted)
@@ -241,9 +239,9 @@ class Exchange(BitArray):
         with working(self):
             indptr, indices, values = _parts(self, "to_edge_index")
             ends = interop.namespace(indices).stack([indices, rows_of(indptr)]).astype(np.int64)
-            bare = all(part is None for part in values_and_scales(self))
+            is_pattern = all(part is None for part in values_and_scales(self))
             edge_index = interop.from_array(ends, family_of(self), "to_edge_index")
-            return edge_index, None if bare else interop.from_array(values, family_of(self), "to_edge_index")
+            return edge_index, None if is_pattern else interop.from_array(values, family_of(self), "to_edge_index")
 
     def to_networkx(self: Any, create_using: Any = None) -> Any:
         """The array as a graph of networkx with an edge from every row to its columns and its value as "weight".
@@ -263,10 +261,10 @@ class Exchange(BitArray):
 
 def _parts(x: SparseArray, function: str) -> tuple[Any, Any, Any]:
     """CSR arrays with one value an entry, scales applied; the ones of a pattern are float32."""
-    made = sparse_convert.scaled(x, function)
-    bare = all(part is None for part in values_and_scales(x))
-    values: Any = made.values
-    return made.indptr, made.indices, values.astype(np.float32) if bare else values
+    scaled = sparse_convert.scaled(x, function)
+    is_pattern = all(part is None for part in values_and_scales(x))
+    values: Any = scaled.values
+    return scaled.indptr, scaled.indices, values.astype(np.float32) if is_pattern else values
 
 
 def _column(table: Any, name: str) -> Any:

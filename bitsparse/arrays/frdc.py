@@ -17,6 +17,7 @@ from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DTypeError
 
+#: Rows and columns of a block.
 _BLOCK = 4
 
 
@@ -88,17 +89,17 @@ class FRDC(SparseArray):
         col_scale: Any = None,
         index_dtype: Any = None,
     ) -> None:
-        made = sparse_forms.read("FRDC", arg, shape, Wanted(index_dtype, True, pattern, blocks=True))
-        device = interop.device_of(made.indptr)
-        with interop.working_on(device, made.family):
-            made = sparse_merge.bits_only("FRDC", made, pattern)
-            self._adopt(made, row_scale, col_scale)
+        entries = sparse_forms.read("FRDC", arg, shape, Wanted(index_dtype, True, pattern, blocks=True))
+        device = interop.device_of(entries.indptr)
+        with interop.working_on(device, entries.family):
+            entries = sparse_merge.bits_only("FRDC", entries, pattern)
+            self._adopt(entries, row_scale, col_scale)
             self.had_duplicates = False
-            blocks = made.blocks
+            blocks = entries.blocks
             if blocks is None:
-                blocks = backends.family(device, "sparse.build").frdc(made.indptr, made.indices, made.shape)
+                blocks = backends.family(device, "sparse.build").frdc(entries.indptr, entries.indices, entries.shape)
             self._indptr, self._indices, self._tiles = blocks
-        self._nnz = int(made.indices.size)
+        self._nnz = int(entries.indices.size)
 
     # -- other ways in ----------------------------------------------------------------------------------------------
     @classmethod
@@ -140,6 +141,7 @@ class FRDC(SparseArray):
             starts, blocks = (space.ascontiguousarray(array, dtype=dtype) for array in (starts, blocks))
             bits = space.ascontiguousarray(bits)
             try:
+                # Its result is not needed: the conversion checks that the blocks are canonical.
                 backends.family(device, "sparse.build").frdc_to_csr(starts, blocks, bits, sizes)
             except ValueError as error:
                 raise ValueError(f"{function}: {error}") from None
@@ -172,8 +174,9 @@ class FRDC(SparseArray):
     def _of_pattern(self, pattern: Pattern) -> Self:
         return type(self)(pattern)
 
-    def _of_result(self, made: Pattern) -> SparseArray:
-        return self._of_pattern(made) if made.values is None or made.values.dtype == np.bool_ else TCTiledCSR(made)
+    def _of_result(self, result: Pattern) -> SparseArray:
+        is_bits = result.values is None or result.values.dtype == np.bool_
+        return self._of_pattern(result) if is_bits else TCTiledCSR(result)
 
     def _row_blocks(self, start: int, stop: int) -> Self | None:
         if start % _BLOCK or (stop % _BLOCK and stop < self._shape[0]):

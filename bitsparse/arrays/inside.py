@@ -37,7 +37,7 @@ def working(array: BitArray) -> AbstractContextManager[Any]:
 
 
 def assembled(cls: type[Bits], *parts: Any) -> Bits:
-    """The BitTensor of `cls` that consists of these parts, which are believed: see :class:`bitsparse.arrays.construct.Parts`."""
+    """The BitTensor of `cls` that consists of these parts, which are not checked: see :class:`bitsparse.arrays.construct.Parts`."""
     return cls._make(*parts)
 
 
@@ -49,7 +49,7 @@ def with_words(
 
 
 def with_scale(x: BitTensor, scale: Any) -> BitTensor:
-    """The words of `x` with a scale on its device and no offset, which is believed: the host reads nothing of it."""
+    """The words of `x` with a scale on its device and no offset. The scale is not checked, so that the host need not wait for it."""
     return x._with(x._words, x._shape, x._axis, x._layout, (scale, None))
 
 
@@ -81,7 +81,7 @@ class Derived:
 
 @dataclass(slots=True, eq=False)
 class Kept:
-    """What one BitTensor keeps of what was asked of it before, each None until it is asked: :func:`kind_of` and the two below it."""
+    """What :func:`kind_of`, :func:`contents_of_words` and :func:`derived_of` found for one BitTensor, each None until it is asked for."""
 
     kind: tuple[Any, ...] | None = None
     contents: Contents | None = None
@@ -124,13 +124,13 @@ def words_to_overwrite(x: PackedArray) -> NDArray[Any]:
 
 
 def with_fields(A: Sparse, **fields: Any) -> Sparse:
-    """The array `A` with other fields, which are believed."""
+    """The array `A` with other fields, which are not checked."""
     return A._with(**fields)
 
 
-def of_result(A: SparseArray, made: Pattern) -> SparseArray:
+def of_result(A: SparseArray, result: Pattern) -> SparseArray:
     """Canonical entries as what arithmetic of `A` gives: bits of an FRDC as an FRDC, everything else as a TCTiledCSR."""
-    return A._of_result(made)
+    return A._of_result(result)
 
 
 def row_blocks(A: Sparse, start: int, stop: int) -> Sparse | None:

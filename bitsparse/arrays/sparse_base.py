@@ -120,9 +120,9 @@ class SparseArray(Members, Exchange):
     def _of_pattern(self, pattern: Pattern) -> Self:
         """An array of this type and settings of another pattern."""
 
-    def _of_result(self, made: Pattern) -> SparseArray:
+    def _of_result(self, result: Pattern) -> SparseArray:
         """What arithmetic of this array gives: an array of this type, where it holds such values."""
-        return self._of_pattern(made)
+        return self._of_pattern(result)
 
     def _row_blocks(self, start: int, stop: int) -> Self | None:
         """Rows as a view without `row_scale`, where they are whole blocks of the format."""
