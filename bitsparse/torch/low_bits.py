@@ -27,7 +27,7 @@ _ACTIVATIONS = {"relu": torch.relu, "leaky_relu": nn.functional.leaky_relu, "tan
 
 
 class _Rounded(torch.autograd.Function):
-    """What became of numbers when they were rounded; gradients pass straight through, with a mask only to what it marks."""
+    """Gives `rounded` for `x`; the gradient passes straight through to `x`, where there is a mask only inside of it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rounded: Tensor, inside: Tensor | None) -> Tensor:
@@ -104,29 +104,36 @@ class LowBitModule(nn.Module):
             if offset is not None:
                 self.offsets[str(number)] = nn.Parameter(torch.from_numpy(offset.copy()))
             if isinstance(step, Update):
-                self.weights.append(nn.Parameter(_whole(step)))
+                self.weights.append(nn.Parameter(_weight_codes(step)))
         self._prepared: tuple[Any, ...] = (None,)
         self._codes: tuple[Any, ...] = (None,)
 
     def export(self) -> networks.LowBitNetwork:
         """The network on bits of the parameters as they are, :class:`bitsparse.nn.LowBitNetwork`."""
-        of, weights = self.network, iter(self.weights)
+        network, weights = self.network, iter(self.weights)
         steps: list[Update | Aggregate] = []
-        for number, step in enumerate(of.steps):
+        for number, step in enumerate(network.steps):
             old, offset = step.chain, self._offset(number)
             extra = None if offset is None else _array(offset)
             scale = old.col_scale * np.exp(_array(self.scales[number]))
             chain = Chain(scale, _array(self.biases[number]), old.activation, old.bits, old.grid)
             if isinstance(step, Update):
                 # Codes of weights have as many bits as those that they multiply.
-                bits = of.steps[number - 1].chain.bits if number else of.input_bits
-                least, gap, top = _levels(of.steps[number], bits or 1)
+                bits = network.steps[number - 1].chain.bits if number else network.input_bits
+                least, gap, top = _levels(step, bits or 1)
                 codes = np.clip(np.rint((_array(next(weights)) - least) / gap), 0, top) * gap + least
                 packed = BitTensor(codes.astype(np.int32), step.weights.bits, encoding="signed", axis=-2)
                 steps.append(Update(packed, chain, step.scaled, extra))
             else:
                 steps.append(Aggregate(step.columns, step.bits, chain, extra, step.own))
-        about = of.kind, of.normalisation, of.self_loops, of.bits, of.widths, of.input_grid
+        about = (
+            network.kind,
+            network.normalisation,
+            network.self_loops,
+            network.bits,
+            network.widths,
+            network.input_grid,
+        )
         return networks.LowBitNetwork(*about, tuple(steps))
 
     def forward(self, x: Any, graph: Graph) -> Tensor:
@@ -152,7 +159,7 @@ class LowBitModule(nn.Module):
         for number, step in enumerate(self.export().steps):
             scale, bias, offset = self._scale(number), self.biases[number], self._offset(number)
             if isinstance(step, Update):
-                codes = _Rounded.apply(next(weights), _whole(step), None)
+                codes = _Rounded.apply(next(weights), _weight_codes(step), None)
                 total = exact_product(h, codes)
                 factor = right if step.scaled else torch.ones(1)
                 y = total.float() * (factor if number else factor * first) * scale + bias
@@ -244,8 +251,8 @@ def _column(part: Any, nodes: int) -> Tensor:
     return torch.ones(nodes, 1) if part is None else torch.from_numpy(np.asarray(part, np.float32).reshape(-1, 1))
 
 
-def _whole(step: Update) -> Tensor:
-    """Codes of weights."""
+def _weight_codes(step: Update) -> Tensor:
+    """The codes of a step's weights, in float32, which holds them exactly."""
     return torch.from_numpy(step.weights.toarray().astype(np.float32))
 
 
@@ -269,5 +276,5 @@ def _levels(step: Any, bits: int) -> tuple[Any, Any, int]:
         return -(2 ** (bits - 1)), 1, 2**bits - 1
     codes = step.weights.toarray()
     least, most = codes.min(axis=0), codes.max(axis=0)
-    least = np.where(least == most, np.minimum(least, 0), least)  # of a column of one code, another is its neighbour
+    least = np.where(least == most, np.minimum(least, 0), least)  # a column of one code gets a neighbour as its second
     return least, np.maximum(most - least, 1), 1

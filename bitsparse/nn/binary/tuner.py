@@ -52,7 +52,7 @@ class Candidate(NamedTuple):
         Graph, weights, buffers, features and logits.
     """
 
-    settings: tuple[Setting, ...]
+    settings: Settings
     accuracy: float
     milliseconds: float
     nbytes: int
@@ -240,6 +240,7 @@ def tune(
         if file is not None:
             store_run(file, measured)
     as_given = next(each for each in measured if each.settings == own)
+    # Accuracies are rounded quotients: a loss of exactly the tolerance is allowed whichever way its last digit went.
     allowed = [each for each in measured if each.accuracy >= as_given.accuracy - tolerance - 1e-12]
     best = quickest(allowed)
     picked = model.with_settings(best.settings)
@@ -260,18 +261,21 @@ def _measured(
             advance()
         return done[settings]
 
-    every = chosen
-    if every is None:
-        every = [tuple(each) for each in model.with_settings(own).candidates()]
+    every = [tuple(each) for each in model.with_settings(own).candidates()] if chosen is None else chosen
     in_turn = chosen is None and len(every) > _ALL
-    starts = list(dict.fromkeys([own, *(_reading(model, name, own[0].reads) for name in ("full", "binary"))]))
-    total = sum(_turns(model, each) for each in starts) if in_turn else len({own, *every})
+    if in_turn:
+        presets = (_reading(model, name, own[0].reads) for name in ("full", "binary"))
+        starts = list(dict.fromkeys([own, *presets]))
+        total = sum(_turns(model, start) for start in starts)
+    else:
+        starts, total = [], len({own, *every})
     bar = progress_bar(total, "choice") if progress is None else nullcontext(progress)
     with bar as advance:
-        for each in (own,) if in_turn else (own, *every):
-            measure(each)
-        for each in starts if in_turn else ():
-            _in_turn(model, each, measure)
+        measure(own)
+        for settings in () if in_turn else every:
+            measure(settings)
+        for start in starts:
+            _in_turn(model, start, measure)
     return list(done.values())
 
 
@@ -296,13 +300,14 @@ def _swaps(model: BinaryModel, settings: Settings, layer: int) -> list[Settings]
         changed = tuple(consistent([*settings[:layer], choice, *settings[layer + 1 :]]))
         try:
             model.with_settings(changed)
-        except ValueError:  # the last layer's letter, or the head's
+        except ValueError:  # the last layer, or the head, cannot read or give that letter
             continue
         others.append(changed)
     return list(dict.fromkeys(others))
 
 
 def _turns(model: BinaryModel, start: Settings) -> int:
+    """How many choices :func:`_in_turn` measures if the start stays the best."""
     return 1 + sum(len(_swaps(model, start, layer)) - 1 for layer in range(model.depth))
 
 

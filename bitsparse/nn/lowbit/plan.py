@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bitsparse.nn.lowbit.network import LowBitNetwork
     from bitsparse.nn.lowbit.steps import Aggregate, Update
 
+#: How a product reads its left operand.
 _LEFT = {"axis": -1, "layout": "planes"}
 
 
@@ -103,16 +104,16 @@ class LowBitPlan:
             if isinstance(codes, TCTiledCSR):
                 run = self._sparse_update(step, codes, form)
             elif hasattr(step, "weights"):
-                run = self._update(i, step, self._as(codes, _LEFT), form, scale_of(x) if i == 0 else None)
+                run = self._update(i, step, self._in_form(codes, _LEFT), form, scale_of(x) if i == 0 else None)
             else:
                 run = self._aggregate(i, step, codes, form)
             if following is None:
                 self._last = run
                 return
-            room = self._room(step.chain.col_scale.size, step.chain.bits or 1, **form)
-            gives = step.chain.epilogue(**form).wrap(room.words, room.shape, self._family, "LowBitPlan")
-            self._calls.append(partial(run, gives))
-            codes = self._beside(gives, codes) if getattr(step, "own", False) else gives
+            buffer = self._buffer(step.chain.col_scale.size, step.chain.bits or 1, **form)
+            output = step.chain.epilogue(**form).wrap(buffer.words, buffer.shape, self._family, "LowBitPlan")
+            self._calls.append(partial(run, output))
+            codes = self._beside(output, codes) if getattr(step, "own", False) else output
 
     def _form_for(self, step: Any, following: Any) -> dict[str, Any]:
         """How the codes of a step are packed: as what follows reads them."""
@@ -120,13 +121,13 @@ class LowBitPlan:
             return _LEFT
         return dict(self._operand.message_form(step.chain.bits))
 
-    def _room(self, columns: int, bits: int, axis: int = -1, layout: str = "planes") -> BitTensor:
-        """Unsigned codes of all nodes: zeros, to be written over."""
-        room = on_codes.blank(self._space, (self.shape[0], columns), bits, axis, layout, self._family)
-        self.nbytes += room.words.nbytes
-        return room
+    def _buffer(self, columns: int, bits: int, axis: int = -1, layout: str = "planes") -> BitTensor:
+        """A buffer for unsigned codes of all nodes, counted in `nbytes`."""
+        buffer = on_codes.blank(self._space, (self.shape[0], columns), bits, axis, layout, self._family)
+        self.nbytes += buffer.words.nbytes
+        return buffer
 
-    def _as(self, codes: BitTensor, form: dict[str, Any]) -> BitTensor:
+    def _in_form(self, codes: BitTensor, form: dict[str, Any]) -> BitTensor:
         """Codes in another form, converted at every call where they are not in it."""
         axis, layout = form["axis"], form["layout"]
         if (codes.axis, codes.layout) == (axis, layout):
@@ -135,19 +136,19 @@ class LowBitPlan:
             words = codes.words.reshape(on_codes.words_shape(codes.shape, 1, axis, layout))
             return assembled(BitTensor, words, codes.shape, 1, axis, layout, "unsigned", self._family)
         if codes.axis != axis and (codes.layout, layout) != ("planes", "planes"):
-            # Along the other axis only planes are turned, so that nothing has to be allocated on the way.
+            # Only planes are converted to the other axis without allocating on the way.
             for between in ({"axis": codes.axis, "layout": "planes"}, {"axis": axis, "layout": "planes"}, form):
-                codes = self._as(codes, between)
+                codes = self._in_form(codes, between)
             return codes
-        turned = self._room(codes.shape[1], codes.bits, axis, layout)
-        self._calls.append(on_codes.repacking(codes, turned))
-        return turned
+        converted = self._buffer(codes.shape[1], codes.bits, axis, layout)
+        self._calls.append(on_codes.repacking(codes, converted))
+        return converted
 
     def _beside(self, sums: BitTensor, own: BitTensor) -> BitTensor:
         """Sums and own codes side by side, each from a multiple of 128 columns on."""
-        own = self._as(own, _LEFT)
+        own = self._in_form(own, _LEFT)
         width = sums.words.shape[-1]
-        both = self._room(on_codes.GROUP_BITS * (width // 4) + own.shape[1], sums.bits)
+        both = self._buffer(on_codes.GROUP_BITS * (width // 4) + own.shape[1], sums.bits)
 
         def copy() -> None:
             both.words[..., :width] = sums.words.reshape(both.words[..., :width].shape)
@@ -159,7 +160,7 @@ class LowBitPlan:
     def _aggregate(self, number: int, step: Aggregate, codes: BitTensor, form: dict[str, Any]) -> Callable[[Any], Any]:
         """Sums over neighbours, by the operand."""
         _, offset = self._network.placed(self.device, number)
-        messages = self._as(codes, self._operand.message_form(step.bits)).with_affine(offset=offset)
+        messages = self._in_form(codes, self._operand.message_form(step.bits)).with_affine(offset=offset)
         run = self._operand.aggregate(step.columns, step.bits, epilogue=step.chain.epilogue(**form))
         return lambda out: run(messages, out=out)
 
@@ -182,8 +183,8 @@ class LowBitPlan:
         integers, dense = codes.with_scales(), step.weights.toarray()
 
         def run(out: Any) -> None:
-            made = on_codes.finished(spmm(integers, dense), params)
+            result = on_codes.finished(spmm(integers, dense), params)
             target = out.words if isinstance(out, BitTensor) else out
-            target[...] = made.reshape(target.shape)
+            target[...] = result.reshape(target.shape)
 
         return run
