@@ -46,7 +46,7 @@ class Recorded:
         return int(self._pool.total_bytes())
 
     def __call__(self) -> None:
-        """Replay."""
+        """Replay the recorded launches on the current stream, without waiting for them."""
         self._graph.launch(self._cupy.cuda.get_current_stream())
 
 
@@ -64,6 +64,6 @@ def milliseconds(function: Callable[[], object], samples: int, sample_ms: float)
         end.synchronize()
         return float(cupy.cuda.get_elapsed_time(start, end)) / calls
 
-    timed(2)
+    timed(2)  # the first calls may compile, load and allocate
     calls = max(1, min(1000, int(sample_ms / max(timed(5), 1e-3))))
     return median(timed(calls) for _ in range(samples))

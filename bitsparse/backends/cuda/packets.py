@@ -128,6 +128,8 @@ class CodeSums:
         self._pattern = indptr, indices
         self._sums = cupy.empty((rows, columns), np.int32)
         planes, words = layout == "planes", packed_words(columns, bits, layout)
+        # The kernel sums unsigned codes, and then takes sums * times - degree * minus. The highest bit of a signed code is flipped by an
+        # exclusive or with `high`, which adds `half` to it; in planes the highest plane is flipped instead.
         half = 1 << (bits - 1)
         high = 0
         if encoding == "signed":

@@ -79,9 +79,9 @@ def choose_tuning(
             continue
         few = -(-m // rows) <= enough  # then the weights, which blocks share, are there as soon as copied
         t = Tuning(rows, ahead=2 if few and size <= 4 else ahead, blocks=2 if few else blocks, staged=int(not few))
-        for staged in (t, replace(t, staged=0)):
-            if staged.shared_bytes(words, n, finish, packed) <= _ROOMY:
-                return staged
+        for candidate in (t, replace(t, staged=0)):
+            if candidate.shared_bytes(words, n, finish, packed) <= _ROOMY:
+                return candidate
     t = replace(t, staged=0)
     if t.shared_bytes(words, n, finish, packed) <= min(capability.shared_bytes, 2 * _ROOMY):
         return replace(t, blocks=min(blocks, 2))
@@ -104,7 +104,7 @@ def vector_of(dtype: np.dtype[Any], *steps: int) -> int:
 
 
 def _way_of(epilogue: EpilogueParams) -> int:
-    """Whether a chain is one of the commonest, which are worked off where the sums are."""
+    """How the kernel applies an epilogue: the commonest to the sums in registers (`_CHAIN`), others by way of shared memory."""
     usual = epilogue.activation in (None, "relu") and epilogue.row_term is None and epilogue.col_term is None
     along_rows = epilogue.out == "float" or (epilogue.binarize and epilogue.axis == -1)
     return _CHAIN if usual and along_rows else _EPILOGUE
@@ -154,6 +154,8 @@ class SignProduct:
         Of one class, equal to an epilogue that binarises along the rows.
     absmean, scale_rows : bool
         Whether calls give the rows' mean magnitudes; whether these are an operand's row scale of the epilogue.
+    tuning : Tuning, optional
+        By default what :func:`choose_tuning` finds.
 
     Attributes
     ----------
@@ -202,26 +204,26 @@ class SignProduct:
         p.nan = self._flag.address
         self._keep: list[Any] = [w_words]
         #: Sums of the right operand's columns, and what a kernel reads of them: less these sums, or the least counts of bits.
-        self._sums, room = cupy.zeros(n, np.int32), -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS
+        self._sums, padded = cupy.zeros(n, np.int32), -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS
         self._limits: Any = None
         if self._finish == _THRESHOLDS and thresholds is not None:
             self._limits = interop.uploaded(
                 np.broadcast_to(thresholds.values.reshape(-1), (n,)).astype(np.int32), "bmm"
             )
-            flips = np.zeros(room, np.uint8)
+            flips = np.zeros(padded, np.uint8)
             flips[:n] = thresholds.flips.reshape(-1)
             self._keep.append(interop.uploaded(np.packbits(flips, bitorder="little").view(np.uint32), "bmm"))
             p.flips, p.out_words = self._keep[-1].data.ptr, self.out_shape[-1]
-        self._columns = cupy.full(room, 0 if self._limits is None else _NEVER, np.int32)
+        self._columns = cupy.full(padded, 0 if self._limits is None else _NEVER, np.int32)
         p.columns = self._columns.data.ptr
         self.renew()
         self._normed = norm is not None
         if norm is not None:
-            room = np.zeros((2, -(-k // 4) * 4), np.float32)
-            room[0, :k], room[1, :k] = norm
-            self._keep.append(interop.uploaded(room, "bmm"))
+            vectors = np.zeros((2, -(-k // 4) * 4), np.float32)
+            vectors[0, :k], vectors[1, :k] = norm
+            self._keep.append(interop.uploaded(vectors, "bmm"))
             at = self._keep[-1].data.ptr
-            p.norm[:] = at, at + room[0].nbytes
+            p.norm[:] = at, at + vectors[0].nbytes
         self._launches: dict[tuple[int, bool], Any] = {}
         self._launch: Any = None
         self._aimed: tuple[int, ...] | None = None  # what the last launch pointed to
@@ -266,7 +268,7 @@ class SignProduct:
             kernel = jit.kernel(_SOURCE, "bmm_rows", defines)
             shared = t.shared_bytes(self.params.words, self.params.n, self._finish, self._packed)
             grid = -(-self._m // t.rows)
-            if self._packed and not t.part_words:  # whose blocks go round
+            if self._packed and not t.part_words:  # a block takes several groups of rows, one after the other
                 grid = min(grid, t.blocks * jit.capability().multiprocessors)
             self._launches[key] = kernel.launch(grid, 32 * t.warps, self.params, shared=shared)
         return self._launches[key]

@@ -1,4 +1,4 @@
-"""Largest magnitudes of activations and gradients on the GPU, which nobody waits for: steps of their codes are made of them there."""
+"""Largest magnitudes of activations and gradients: they stay on the GPU, where quantisation steps are made of them, so nobody waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bitsparse.backends.cuda.quantized.product import absmax_into
 def magnitudes(x: Any, of_rows: bool) -> Any:
     """The largest magnitude of an array of float32, float16 or bfloat16, (), or those of the rows of a matrix, (M, 1), as float32.
 
-    Where a value is NaN or infinite the results are as well, all of them for rows.
+    If any value is NaN or infinite, so is the result; with `of_rows` the result of every row is then NaN.
     """
     cupy = jit.require_cupy("quantized_spmm")
     x = interop.contiguous(x)
@@ -24,5 +24,5 @@ def magnitudes(x: Any, of_rows: bool) -> Any:
         largest = cupy.empty(1, np.float32)
         absmax_into(x.reshape(x.shape[0], -1), largest)
         return largest.reshape(())
-    low, high, odd = line_ranges(x, "row")
-    return cupy.where(odd != 0, np.float32(np.nan), cupy.maximum(high, -low))
+    low, high, nonfinite = line_ranges(x, "row")
+    return cupy.where(nonfinite != 0, np.float32(np.nan), cupy.maximum(high, -low))

@@ -11,10 +11,14 @@ from bitsparse import interop, jit
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.sparse.checks import rows_of
 
-#: Columns of features, and edges of the longest row.
+#: The most columns of features, and edges of a row, that the kernel takes.
 MOST_COLUMNS, MOST_EDGES = 64, 1024
-#: Edges of a group in flight, batches of so many that a group takes unless its team is a whole warp, and threads of a block.
-_UNROLL, _ROUNDS, _THREADS = 4, 4, 128
+#: Edges that a group of lanes loads at once: a batch.
+_UNROLL = 4
+#: Batches that a group takes at most; a longer row gets a team of more groups, up to a whole warp.
+_ROUNDS = 4
+#: Threads of a block.
+_THREADS = 128
 
 ShortParams = jit.struct("spmm/short.cu", "ShortParams")
 
@@ -83,7 +87,7 @@ class ShortSum:
         self._launch = kernel.launch(-(-params.warps * 32 // _THREADS), _THREADS, params)
 
     def _pad(self, indptr: Any, indices: Any, values: Any) -> Any:
-        """Copy the edges so that each row begins at a multiple of four; where the rows begin."""
+        """Copy the edges so that each row begins at a multiple of four, and give where the rows begin."""
         cupy = self._cupy
         lengths = (indptr[1:] - indptr[:-1]).astype(np.int64)
         ends = cupy.cumsum((lengths + 3) // 4 * 4)
@@ -105,18 +109,19 @@ class ShortSum:
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """The sums of the rows of `x`, float32 and C-contiguous as `out`, both copied where they are not aligned to 16 bytes."""
-        made = out
-        if made is None or made.data.ptr % 16:
-            made = self._cupy.empty(self.shape, np.float32)
+        target = out
+        if target is None or target.data.ptr % 16:
+            target = self._cupy.empty(self.shape, np.float32)
         if self._launch is not None:
             x = interop.aligned(x)
             with self._lock:
-                self._params.x, self._params.out = x.data.ptr, made.data.ptr
+                self._params.x, self._params.out = x.data.ptr, target.data.ptr
                 self._launch()
-        if out is not None and made is not out:
-            out[...] = made
-            made = out
-        return made
+        if out is None:
+            return target
+        if target is not out:
+            out[...] = target
+        return out
 
 
 def _dealt(lengths: Any, starts: Any, groups: int) -> Any:
@@ -135,7 +140,9 @@ def _dealt(lengths: Any, starts: Any, groups: int) -> Any:
     for size in reversed(sizes):
         count = int((team == size).sum().get())
         mine, first = order[first : first + count], first + count
-        whole = -(-count * size // groups) * groups // size  # rows that fill whole warps, the last ones none
+        whole = (
+            -(-count * size // groups) * groups // size
+        )  # rows up to the end of the last warp; those behind `count` are empty
         part = cupy.zeros((whole, size, 4), np.int32)
         part[:, :, 0] = -1
         rank = cupy.arange(size) * _UNROLL

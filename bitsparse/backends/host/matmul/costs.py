@@ -7,10 +7,11 @@ import math
 
 from bitsparse.backends.host.settings import simd_level
 
-#: Bits that an operand of the kernel of bytes has at most.
+#: The bytes kernel takes operands of up to so many bits.
 BYTE = 8
 
-#: What a kernel does, as :func:`terms` counts it.
+#: What a kernel does, as :func:`terms` counts it: calls; products of two elements or bits; sums that a pass adds to; and elements, and
+#: bits of elements, of either operand that are brought into the kernel's form.
 TERMS = ("call", "mac", "sum", "a", "a_bit", "b", "b_bit")
 
 #: Nanoseconds of each of these on one thread of an EPYC Zen 5, random data, by SIMD level and kernel.
@@ -35,7 +36,7 @@ RATES = {which: dict(zip(TERMS, rates, strict=True)) for which, rates in _MEASUR
 def terms(
     kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, share_nonzero: float = 1.0
 ) -> dict[str, float]:
-    """What a kernel does, by the name of its rate: calls, products, sums that passes add to, elements and bits brought into its form.
+    """How often a kernel does what `TERMS` names, on sizes rounded up to its tiles; what it never does is left out.
 
     Examples
     --------

@@ -69,12 +69,14 @@ def edge_softmax(pattern: Pattern, scores: Array, *, out: Array | None = None) -
 def _exp32(x: Array) -> Array:
     """The float32 steps of exp in ``_ext/simd/softmax_kernels.inc``, one NumPy operation each."""
     clipped = np.where(np.isnan(x), _f32(-104.0), np.clip(x, _f32(-104.0), _f32(88.0)))
+    # exp(x) = 2**n * exp(r): n is x / ln 2, rounded by adding and subtracting 1.5 * 2**23; r is x - n ln 2, with ln 2 in two parts.
     n = (clipped * _f32(1.44269504) + _f32(12582912.0)) - _f32(12582912.0)
     r = (clipped - n * _f32(0.693359375)) - n * _f32(-2.12194440e-4)
     p = r * _f32(1.9875691500e-4) + _f32(1.3981999507e-3)
     for coefficient in (8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
         p = p * r + _f32(coefficient)
     p = (p * (r * r) + r) + _f32(1.0)
+    # In two factors, as the smallest 2**n are no normal numbers.
     whole = n.astype(np.int32)
     half = whole >> 1
     result = (p * np.ldexp(_f32(1.0), half)) * np.ldexp(_f32(1.0), whole - half)

@@ -51,9 +51,10 @@ def nearest(
 
 
 def distances(keys: NDArray[np.uint32], rows: Array, metric: str, length: int) -> Array:
-    """What keys and rows (Q, k) mean in a metric: int32, or float32 for "jaccard"; of no row the largest there is.
+    """Distances, or inner products, of the keys and rows (Q, k) that :func:`nearest` gives: int32, or float32 for "jaccard".
 
-    A fraction with a denominator of at most 2**16 is known by its key.
+    Where there is no row it is ``NOWHERE[metric]``. The key of a Jaccard distance is the distance rounded down to a multiple of 2**-32.
+    Fractions with denominators of at most 2**16 are further apart than that, so the key tells which of them was rounded.
     """
 
     def distance(key: int, row: int) -> Any:
