@@ -51,11 +51,11 @@ class ShardPlan:
         self.dtype = common_dtype(shard, plan.dtype)
 
     def __repr__(self) -> str:
-        return f"<ShardPlan of {self._function[5:]} {self.shape}, {who(self._shard.comm)}, {self.exchange}>"
+        return f"<ShardPlan of {self._function.removeprefix('plan_')} {self.shape}, {who(self._shard.comm)}, {self.exchange}>"
 
     @property
     def nbytes(self) -> int:
-        """Bytes of buffers, and of what the sum keeps."""
+        """Bytes of the buffers for gathered rows, and of what the plan of the sum keeps."""
         return int(self._plan.nbytes) + self._gather.nbytes
 
     def explain(self) -> str:
@@ -81,7 +81,7 @@ class ShardPlan:
             Where to write; of exactly the result's kind.
         """
         function = self._function
-        self._fits(x)
+        self._check_kind(x)
         if add is not None and not isinstance(add, BitTensor):
             dtype = interop.as_array(add, function, "add")[0].dtype
             if dtype.kind in "iu" and dtype.itemsize > 2:
@@ -96,7 +96,8 @@ class ShardPlan:
             return self._plan(gathered, out=out, **more)
         return widened(self._plan(gathered, **more), self.dtype, out, function)
 
-    def _fits(self, x: Any) -> None:
+    def _check_kind(self, x: Any) -> None:
+        """Refuse features of another kind than the planned one: other bits, encoding, dtype or columns."""
         kind, function = self._kind, self._function
         if isinstance(x, BitTensor):
             found: tuple[Any, ...] = (x.bits, x.encoding, tuple(x.shape[1:]))
@@ -116,7 +117,7 @@ def common_dtype(shard: Shard, dtype: Any) -> np.dtype[Any]:
 
 
 class Width(NamedTuple):
-    """Bytes of a row as it is sent, and of one of the result."""
+    """Bytes of a row of the features as it is sent, and of a row of the result."""
 
     sent: int
     result: int
@@ -144,13 +145,15 @@ def planned(
 
     with together(shard.comm, function):
         fixed = shard.values is None or bool(facts.get("frozen"))
-        overlapped, how = overlaps(function, shard, method, size, overlap, no_overlap(shard, epilogue, facts), fixed)
+        overlapped, how = overlaps(
+            function, shard, method, size, overlap, overlap_obstacle(shard, epilogue, facts), fixed
+        )
         plan = OverlappedSums(function, shard, method, of_rows) if overlapped else of_rows(shard.matrix(method))
     kind = {"row_bytes": size.sent, "accepts": accepts}
     return ShardPlan(function, shard, plan, (method, f"{why}\n{how}"), kind)
 
 
-def no_overlap(shard: Shard, epilogue: Any, facts: dict[str, Any]) -> str | None:
+def overlap_obstacle(shard: Shard, epilogue: Any, facts: dict[str, Any]) -> str | None:
     """Why rows of a result cannot be summed apart from each other, if so."""
     if facts.get("add"):
         return "add=True takes one call for all rows"
@@ -206,10 +209,10 @@ def summed(function: str, A: Any, x: Any, exchange: str, multiply: Callable[[Any
     gathered = gather("x", x)
     with together(shard.comm, function):
         result = multiply(matrix, gathered)
-    return common(function, shard, result, out)
+    return in_common_dtype(function, shard, result, out)
 
 
-def common(function: str, shard: Shard, result: Any, out: Any) -> Any:
+def in_common_dtype(function: str, shard: Shard, result: Any, out: Any) -> Any:
     """A result in the dtype of all ranks, into `out` if it is given."""
     if isinstance(result, BitTensor):
         if out is not None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from bitsparse.errors import DTypeError
 
+#: Functions of ``torch._C``: whether torch.jit traces, how many dispatch modes are active, whether a transform of torch.func is, and
+#: whether calls are handed to a dispatch key, here PreDispatch, at which torch.export traces.
 _QUESTIONS = (
     "_is_tracing",
     "_len_torch_dispatch_stack",
@@ -70,6 +72,7 @@ def _is_traced(torch: Any) -> bool:
 
 
 def _has_tangent(x: Any) -> bool:
+    """Whether a tensor is a dual number of forward-mode differentiation."""
     if dual_level() < 0:  # no dual numbers anywhere
         return False
     return sys.modules["torch.autograd.forward_ad"].unpack_dual(x).tangent is not None
@@ -86,7 +89,7 @@ def nothing_recorded(torch: Any) -> bool:
 
 @functools.cache
 def _questions(torch: Any) -> tuple[Any, ...] | None:
-    """What PyTorch asks itself, by names that are not public: None where one is missing, so that calls take the way that asks nothing."""
+    """The functions of `_QUESTIONS` and the key of the last one. Not public: None where one is missing, and no kept call is used."""
     inside = torch._C
     found = [getattr(inside, name, None) for name in _QUESTIONS]
     key = getattr(inside.DispatchKey, "PreDispatch", None)

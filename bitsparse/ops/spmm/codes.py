@@ -18,9 +18,10 @@ from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.spmm.finish import Behind, SumFinish
 from bitsparse.ops.spmm.sums import Sums
 
-#: Bytes of int32 sums beyond which they are not kept for a second kernel, the epilogue's; edges of a row, on average, below which wide rows
-#: of floats come out of one kernel because that is quicker, and how wide.
-ONE_KERNEL_BYTES, FEW_EDGES, WIDE = 1 << 30, 8, 64
+#: Bytes of int32 sums beyond which there is no room for them between two kernels: the epilogue is then part of the first.
+ONE_KERNEL_BYTES = 1 << 30
+#: One kernel is also quicker for floats of rows of fewer edges on average, if they have at least so many columns.
+FEW_EDGES, WIDE = 8, 64
 _NOT_PACKED = "what is gathered packed has 1, 2, 4, 8 or 16 bits and no scale or offset, unless they follow the sums"
 
 
@@ -42,7 +43,7 @@ class CodeProducts:
     forced : str or None
         The kernel that the caller insists on.
     epilogue : bool
-        Whether the caller has one; what stands behind sums else are scales and offsets.
+        Whether the caller has one. Without it, what finishes sums are the features' scales and offsets.
     """
 
     def __init__(self, function: str, reduce: str, forced: str | None, epilogue: bool) -> None:
@@ -54,13 +55,15 @@ class CodeProducts:
         return list(self._told.values())
 
     def _tell(self, kind: CodeSumKind, product: Any, finish: SumFinish | None) -> None:
-        how = "bspmm_count, vertical counters"
-        if kind.bits > 1:
+        if kind.bits == 1:
+            how = "bspmm_count, vertical counters"
+        else:
             sums = "float32 sums" if kind.weights == "float32" else "integer sums"
             how = f"spmm_codes, {sums} of words gathered as they are, {product.tuning.lanes} lanes a row"
-        behind = ", the epilogue in a kernel of its own" if self._epilogue else ""
         if finish is not None:
             behind = f", {'the epilogue' if self._epilogue else 'scale and offset'} in the same kernel"
+        else:
+            behind = ", the epilogue in a kernel of its own" if self._epilogue else ""
         self._told[kind, id(finish)] = f"{kind.bits} {kind.encoding} bits: kernel codes ({how}){behind}"
 
     def refusal(self, sums: Sums) -> str | None:
@@ -123,15 +126,15 @@ class CodeProducts:
     def _prepared(self, sums: Sums, finish: SumFinish | None) -> Any:
         operand, weights, packed, mean = sums.operand, sums.weights, sums.x.packed, self._reduce == "mean"
         assert packed is not None
-        brought = "float32" if sums.acc == np.float32 else "none" if weights is None else "int32"
+        value_kind = "float32" if sums.acc == np.float32 else "none" if weights is None else "int32"
         per_head = weights is not None and weights.ndim == 2
-        kind = CodeSumKind(packed.bits, packed.encoding, packed.width, sums.heads, mean, brought, per_head)
+        kind = CodeSumKind(packed.bits, packed.encoding, packed.width, sums.heads, mean, value_kind, per_head)
         key = kind, id(finish)
         kept = CODE_SUMS.get(operand.prepared, key)
         if kept is None or kept[1] is not finish:
             operand.ready.wait()
-            made = _counter(operand, kind) if kind.bits == 1 else _gatherer(sums, kind, finish)
-            kept = CODE_SUMS.keep(operand.prepared, (made, finish), key)
+            product = _counter(operand, kind) if kind.bits == 1 else _gatherer(sums, kind, finish)
+            kept = CODE_SUMS.keep(operand.prepared, (product, finish), key)
             operand.ready.renew()
         if key not in self._told:
             self._tell(kind, kept[0], finish)
