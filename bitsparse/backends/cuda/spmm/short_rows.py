@@ -140,9 +140,8 @@ def _dealt(lengths: Any, starts: Any, groups: int) -> Any:
     for size in reversed(sizes):
         count = int((team == size).sum().get())
         mine, first = order[first : first + count], first + count
-        whole = (
-            -(-count * size // groups) * groups // size
-        )  # rows up to the end of the last warp; those behind `count` are empty
+        # Rows up to the end of the last warp; those behind `count` are empty.
+        whole = -(-count * size // groups) * groups // size
         part = cupy.zeros((whole, size, 4), np.int32)
         part[:, :, 0] = -1
         rank = cupy.arange(size) * _UNROLL
