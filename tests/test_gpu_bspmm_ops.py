@@ -348,6 +348,34 @@ def test_capture(variant: str) -> None:
             compare(out, want, *number_of(here, again, "sum", add, epilogue))
 
 
+@pytest.mark.parametrize(("bits", "axis"), [(False, 0), (False, 1), (True, 1)])
+def test_many_parts_are_joined_in_a_capture(bits: bool, axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy joins more than eight arrays over addresses that it uploads, which a replay would read from whatever is there by then."""
+    from bitsparse.ops.recorded import Recorded
+
+    cupy, rng = cp(), np.random.default_rng(17)
+    dtypes = [np.int8 if bits or i % 2 else np.int32 for i in range(11)]
+    parts = [cupy.asarray(rng.integers(0, 2, (6, 5)).astype(dtype)) for dtype in dtypes]
+    made = []
+
+    def joined() -> None:
+        given = [bs.BitTensor(part.astype(bool), 1, axis=-2) for part in parts] if bits else parts
+        result = bs.concat(given, axis=axis)
+        made[:] = [result.words if bits else result]
+        monkeypatch.setattr(cupy, "concatenate", None)  # it stands for an upload from here on
+
+    recorded = Recorded(joined)
+    monkeypatch.undo()
+    replayed = made[0]
+    for part in parts:
+        part[...] = 1 - part
+    recorded()
+    cupy.cuda.get_current_stream().synchronize()
+    joined()
+    assert replayed.dtype == made[0].dtype
+    assert np.array_equal(replayed.get(), made[0].get())
+
+
 def test_nan_has_no_sign() -> None:
     _, there = containers(False, False)
     x = cp().ones((50, 8), np.float32)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 jax = pytest.importorskip("jax")
 pytest.importorskip("bitsparse.jax")
 
-from bitsparse.jax import computing, memory, preparing  # noqa: E402
+from bitsparse.jax import computing, computing_codes, memory, preparing  # noqa: E402
 
 
 def adjacency(nodes: int = 60) -> Any:
@@ -387,6 +387,37 @@ def test_attention_in_the_memory_and_on_the_stream_of_a_call(driver: Any) -> Non
         np.testing.assert_allclose(out.get(), wanted, rtol=1e-5, atol=1e-5)
     text = json.dumps(told | {"options": {"nonsense": 1}})
     assert "nonsense" in graph.run("gpu", text, graph.launches.digest(text, 2), operands, [out])[0]
+
+
+def test_scales_of_codes_stay_on_the_gpu() -> None:
+    """Products of codes wait for nothing: the host reads no scale, which a capture would refuse, and replays take those of now."""
+    from bitsparse.ops.recorded import Recorded
+
+    cupy, rng = jit.require_cupy("tests"), np.random.default_rng(4)
+    x, w, made = cupy.asarray(rng.random((40, 32), np.float32)), cupy.asarray(rng.random((24, 32), np.float32)), {}
+    rows = cupy.asarray(rng.random((40, 24), np.float32))
+
+    def told(part: Any) -> dict[str, Any]:
+        return {"shape": list(part.shape), "bits": 8, "axis": -1, "layout": "rows", "encoding": "signed"}
+
+    def calls() -> None:
+        a, b, g = (
+            computing_codes.scaled(None, [None] * 2, None, part, bits=8, granularity="tensor", seed=0)
+            for part in (x, w, rows)
+        )
+        kinds = {"left": told(x), "right": told(w)}
+        made["product"] = computing_codes.product_codes(None, [None], *a, *b, **kinds, turned=True)
+        made["rows"] = computing_codes.product_rows(None, [None], *a, *g, left=told(x), right=told(rows))
+        made["real"] = computing_codes.dequantized(None, [None], *a, None, told=told(x))
+
+    recorded = Recorded(calls)
+    replayed = dict(made)
+    for factor in (1, 3):
+        x *= factor
+        recorded()
+        calls()
+        for name, part in made.items():
+            assert cupy.array_equal(part, replayed[name]), name
 
 
 def test_a_question_about_a_handler_is_answered() -> None:

@@ -208,6 +208,68 @@ def test_a_graph_waits_for_the_edges_that_another_stream_computes() -> None:
         assert torch.equal(looped.indices.cpu(), want.with_self_loops().indices)
 
 
+def test_what_follows_from_a_graph_is_made_on_the_stream_of_its_edges() -> None:
+    """The transpose, weights of a sparse tensor, and samples of a graph whose weights another stream still computes."""
+    import torch
+
+    import bitsparse.torch as bst
+
+    weights = torch.rand(edges().shape[1])
+    sparse = torch.sparse_coo_tensor(edges().flip(0), weights, (NODES, NODES))
+    wanted = [bst.Graph(edges(), NODES, edge_weight=weights), bst.Graph(sparse)]
+    held, there, sparse = edges().cuda(), weights.cuda(), sparse.cuda()
+    drawn, x = [bst.SampledGraph(g, 3, seed=1) for g in wanted], data()[0]
+    torch.cuda.synchronize()
+    for _ in range(3):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(200_000_000)
+            made = [bst.Graph(held.clone(), NODES, edge_weight=there.clone())]
+            torch.cuda._sleep(200_000_000)
+            made.append(bst.Graph(sparse * 1))
+            samples = []
+            for g in made:
+                torch.cuda._sleep(200_000_000)
+                g.weight.mul_(1)
+                samples.append(bst.SampledGraph(g, 3, seed=1))
+            for found, want in zip((*made, *samples), (*wanted, *drawn), strict=True):
+                for name in ("indptr", "indices", "weight", "t_indptr", "t_indices", "order"):
+                    assert torch.equal(getattr(found, name).cpu(), getattr(want, name)), name
+                assert torch.allclose(bst.spmm(found, x.cuda()).cpu(), bst.spmm(want, x), atol=1e-4)
+
+
+def test_replays_go_on_behind_the_draws_of_a_state_that_is_loaded() -> None:
+    """The number of the draws stays where captured steps count it, also when the network gets another state."""
+    import torch
+
+    import bitsparse.torch as bst
+    from bitsparse.torch.accuracy import replayed
+
+    x, y = (part.cuda() for part in data())
+    g = bst.Graph(edges(), NODES).cuda()
+    sides = []
+    for _ in range(2):
+        net = bst.quantize_(network().cuda(), bst.Tango())
+
+        def step(net: Any = net) -> Any:
+            net.zero_grad()
+            loss = torch.nn.functional.cross_entropy(net(x, g), y)
+            loss.backward()
+            return loss.detach()
+
+        sides.append((step, net))
+    recorded = replayed(sides[1][0], x.device)
+    state = {name: part.clone() if hasattr(part, "clone") else part for name, part in sides[0][1].state_dict().items()}
+    for _ in range(12):
+        recorded()
+    for _, net in sides:
+        net.load_state_dict(state)
+    others = [torch.full((1,), 7, dtype=torch.int32, device="cuda") for _ in range(64)]
+    for _ in range(4):
+        assert torch.equal(recorded(), sides[0][0]())
+    assert sides[0][1].quantization.draws == sides[1][1].quantization.draws > 0
+    assert all(int(one) == 7 for one in others)
+
+
 @pytest.mark.parametrize(
     ("kind", "precision"), [("gcn", "float32"), ("gcn", "int8-all"), ("sage", "int8"), ("gat", "int4")]
 )

@@ -410,3 +410,27 @@ def test_a_captured_step_needs_one_before(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(RuntimeError, match="run one step before"):
         net.quantization.coding(torch.device("cuda"), 8)
+
+
+def test_a_loaded_state_is_that_of_replays_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a captured step counts and writes stays where it is: its replays go on behind the draws loaded, and write weights unseen."""
+    from bitsparse.torch.quantization import _Counter
+
+    graph, x, _ = data()
+    net = net_of("gcn", bst.Tango()).eval()
+    counter = net.quantization._counter = _Counter(torch.full((1,), 4, dtype=torch.int32), None)
+    with monkeypatch.context() as capturing:
+        capturing.setattr(torch.cuda, "is_available", lambda: True)
+        capturing.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        net(x, graph)
+    for draws, number in ((7, 6), (0, -1), (2**31, 2**31 - 1), (2**31 + 1, -(2**31)), (2**32 - 1, -2)):
+        net.quantization.set_extra_state({"bits": 8, "draws": draws})
+        assert net.quantization._counter is counter
+        assert counter.number.item() == number
+        assert net.quantization.draws == draws
+    net(x, graph)
+    for part in net.parameters():
+        part.data.mul_(2)  # which PyTorch's counter of writes does not see either
+    other = net_of("gcn", bst.Tango()).eval()
+    other.load_state_dict(net.state_dict())
+    assert torch.equal(net(x, graph), other(x, graph))

@@ -8,6 +8,7 @@ import numpy as np
 
 from bitsparse import interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import with_scale
 from bitsparse.jax.computing import bits_of, seed_of
 from bitsparse.jax.tasks import Directions, Outs, computes
 from bitsparse.ops import AttentionState
@@ -31,8 +32,13 @@ def _coding(draw: Any, bits: int, seed: int) -> Coding:
     return Coding(bits, "stochastic", seed, number, -1, "rows")
 
 
+def _scaled_bits(words: Any, told: dict[str, Any], scale: Any) -> BitTensor:
+    """Codes with the scale that :func:`scaled` gave them, which the host does not read: that would wait for the GPU in every call."""
+    return with_scale(bits_of(words, told), scale)
+
+
 def _codes(words: Any, scale: Any, multiples: Any, told: dict[str, Any]) -> ScaledCodes:
-    return ScaledCodes(bits_of(words, told, scale), multiples)
+    return ScaledCodes(_scaled_bits(words, told, scale), multiples)
 
 
 @computes
@@ -51,7 +57,7 @@ def dequantized(_: None, outs: Outs, words: Any, scale: Any, multiples: Any, *, 
 
 def _factors(parts: tuple[Any, ...], left: dict[str, Any], right: dict[str, Any]) -> tuple[BitTensor, BitTensor]:
     a, a_scale, b, b_scale = parts
-    return bits_of(a, left, a_scale), bits_of(b, right, b_scale)
+    return _scaled_bits(a, left, a_scale), _scaled_bits(b, right, b_scale)
 
 
 @computes

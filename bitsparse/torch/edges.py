@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bitsparse import interop
+from bitsparse.arrays.base import BitArray
+from bitsparse.arrays.inside import working
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import ShapeError
@@ -18,6 +21,18 @@ from bitsparse.graph.edge_lists import asked_for, of_list, of_sparse
 def tensor(array: Any) -> Tensor:
     """An array of this library's as a tensor over its memory."""
     return interop.from_array(array, interop.TORCH, "Graph")
+
+
+def on_stream_of(edges: Any) -> AbstractContextManager[Any]:
+    """The device and stream on which what a graph is made of is computed: PyTorch's current one for its tensors.
+
+    All that becomes of the graph belongs there too: CuPy's arrays over tensors do not tell that these are PyTorch's.
+    """
+    given = getattr(edges, "edge_index", edges)
+    if isinstance(given, BitArray):
+        return working(given)
+    on_gpu = isinstance(given, Tensor) and given.is_cuda
+    return interop.working_on(f"cuda:{given.device.index}" if on_gpu else "cpu", interop.TORCH)
 
 
 class Edges(NamedTuple):

@@ -15,7 +15,7 @@ from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.torch import operators
 from bitsparse.torch.buffers import Precise, state_of
-from bitsparse.torch.edges import Edges, read, tensor
+from bitsparse.torch.edges import Edges, on_stream_of, read, tensor
 from bitsparse.torch.pattern import Pattern
 from bitsparse.torch.registration import torch_memory
 
@@ -85,7 +85,7 @@ class Graph(Precise):
         super().__init__()
         self.derived = False  # whether it is one that another graph made of itself, and that is not saved with it
         recorded = torch.is_grad_enabled()
-        with for_training(), torch.set_grad_enabled(recorded):
+        with for_training(), torch.set_grad_enabled(recorded), on_stream_of(edges):
             self._keep(read(edges, num_nodes, edge_weight))
 
     def _keep(self, given: Edges) -> None:

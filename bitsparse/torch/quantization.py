@@ -87,6 +87,11 @@ class _Counter(NamedTuple):
     array: Any
 
 
+def _last_of(draws: int) -> int:
+    """The number of the last of so many draws, as an int32 of the same bits."""
+    return draws - 1 if draws <= _STREAMS // 2 else draws - 1 - _STREAMS
+
+
 class Quantization(nn.Module):
     """What the quantised layers of a network share: draws so far, bits, and the codes of tensors, quantised once, whoever asks first.
 
@@ -108,16 +113,15 @@ class Quantization(nn.Module):
         super().__init__()
         self.config = config
         self.bits: int | None = None if config.bits == "auto" else config.bits
-        self.hits = self.misses = 0
-        self._forget(0)
-
-    def _forget(self, draws: int) -> None:
-        self._draws = draws
-        #: What counts them since the first draw on a GPU.
+        self.hits = self.misses = self._draws = 0
+        #: What counts them since the first draw on a GPU; captured steps count there as well.
         self._counter: _Counter | None = None
-        self._edges: Any = WeakTensorKeyDictionary()
         #: Whether a pass was ever captured.
         self._recorded = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._edges: Any = WeakTensorKeyDictionary()
         self._known: dict[bool, Any] = {nearest: WeakTensorKeyDictionary() for nearest in (False, True)}
 
     def begin(self) -> None:
@@ -148,16 +152,19 @@ class Quantization(nn.Module):
         return {"bits": self.bits, "draws": self.draws}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Go on behind the draws of another run."""
-        self.bits = state["bits"]
-        self._forget(state["draws"])
+        """Go on behind the draws of another run; so do the replays of steps that were captured before."""
+        self.bits, self._draws = state["bits"], state["draws"]
+        self._forget()
+        if self._counter is not None:
+            self._counter.number.fill_(_last_of(self._draws))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_draws": self.draws, "_known": {}, "_edges": None, "_counter": None}
+        own = {"_draws": self.draws, "_known": {}, "_edges": None, "_counter": None, "_recorded": False}
+        return {**self.__dict__, **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._forget(self._draws)
+        self._forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Quantization:
         made = Quantization(self.config)
@@ -189,10 +196,7 @@ class Quantization(nn.Module):
                     f"quantize_: draws are counted on {device}, which begins with the first step, but that step is being captured; run one "
                     "step before capturing"
                 )
-            last = self.draws - 1
-            number = torch.full(
-                (1,), last - _STREAMS if last >= _STREAMS // 2 else last, dtype=torch.int32, device=device
-            )
+            number = torch.full((1,), _last_of(self.draws), dtype=torch.int32, device=device)
             self._counter = _Counter(number, interop.as_array(number, "quantize_")[0])
         self._counter.number.add_(1)  # behind its largest number it goes on with its smallest
         return self._counter.array

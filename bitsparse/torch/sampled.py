@@ -12,7 +12,7 @@ from torch import Tensor
 from bitsparse import _check, interop
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.ops import edge_sample
-from bitsparse.torch.edges import Edges, tensor
+from bitsparse.torch.edges import Edges, on_stream_of, tensor
 from bitsparse.torch.graph import Graph, for_training
 from bitsparse.torch.pattern import array_over
 
@@ -59,7 +59,7 @@ class SampledGraph(Graph):
         self.derived = False
         # The whole graph is no part of this module: it lives longer and is saved by whoever made it.
         self.__dict__["_whole"], self.width, self.seed, self.step = graph, width, seed, step
-        with for_training():
+        with for_training(), on_stream_of(graph.indptr):
             self._keep(_drawn(graph, width, seed, step))
             self.scale = None if graph.scale is None else graph.scale.clone()
 

@@ -18,6 +18,9 @@ from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.signs import bipolar
 from bitsparse.ops.finish.epilogue import Epilogue
 
+#: So many arrays CuPy joins by a copy each; of more it uploads the addresses, and a replay would read whatever that memory holds by then.
+_COPIED = 8
+
 
 def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None = None) -> Any:
     """Sum of two activations of one precision: BitGNN's ADD, as for a node's own features beside its neighbours'.
@@ -168,8 +171,22 @@ def concat(parts: Any, axis: int = -1) -> Any:
     device = _check.same_device(function, [interop.device_of(array) for array, _ in arrays])
     family = interop.common_family([each for _, each in arrays])
     with interop.working_on(device, family):
-        joined = interop.namespace(arrays[0][0]).concatenate([array for array, _ in arrays], axis=place)
+        joined = _joined([array for array, _ in arrays], place)
         return interop.from_array(joined, family, function)
+
+
+def _joined(arrays: list[Any], axis: int) -> Any:
+    """Arrays one behind the other; while a stream is capturing each is copied by itself, as CuPy would upload the addresses of many."""
+    space: Any = interop.namespace(arrays[0])
+    if len(arrays) <= _COPIED or not interop.is_capturing(interop.device_of(arrays[0])):
+        return space.concatenate(arrays, axis=axis)
+    ends = np.cumsum([0, *(array.shape[axis] for array in arrays)])
+    shape, before = arrays[0].shape, (slice(None),) * axis
+    dtype = np.result_type(*(array.dtype for array in arrays))
+    made = space.empty((*shape[:axis], int(ends[-1]), *shape[axis + 1 :]), dtype)
+    for array, start, stop in zip(arrays, ends[:-1], ends[1:], strict=True):
+        made[(*before, slice(int(start), int(stop)))] = array
+    return made
 
 
 def _concat_bits(parts: list[BitTensor], axis: int) -> BitTensor:
@@ -192,7 +209,7 @@ def _concat_bits(parts: list[BitTensor], axis: int) -> BitTensor:
         if axis != first.axis:
             # Batch dimensions stand where they do in the logical shape; the outer axis comes right after them.
             words_axis = len(shape) + axis if axis < -2 else len(shape) - 2
-            words = interop.namespace(first.words).concatenate([part.words for part in same], axis=words_axis)
+            words = _joined([part.words for part in same], words_axis)
         else:
             fields = first.bits if first.layout == "rows" else 1
             width = packed_words(shape[axis], first.bits, first.layout)
