@@ -88,7 +88,7 @@ def test_the_page_of_accuracies_is_that_of_the_records(tmp_path: Path, monkeypat
     edges = [of | {"strategy": None, "width": None, "bits": 32, "accuracy": 80.0}]
     edges += [of | {"strategy": "aes", "width": 16, "bits": bits, "accuracy": 88.0 - bits / 4} for bits in (32, 8)]
     others = {"integers": integers, "links": integers, "sampled": edges, "binary": signs}
-    every = [("accuracy", pairs), ("accuracy-bits", runs), ("accuracy-trained", kept)]
+    every: list[tuple[str, list[Any]]] = [("accuracy", pairs), ("accuracy-bits", runs), ("accuracy-trained", kept)]
     every += [(f"accuracy-{kind}", [{"params": {"runs": found}}]) for kind, found in others.items()]
     for suite, records in every:
         (tmp_path / "machine").mkdir(exist_ok=True)
