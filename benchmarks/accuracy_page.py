@@ -30,8 +30,7 @@ _PAIRED = """## Networks trained with our layers
 `bitsparse.torch`, from the same initial weights, with the same dropout; the recipes stand in that file. The two sides add the same numbers
 in different orders. Training lets the last bits grow: in GCN and GraphSAGE to nothing that one sees, in a GIN with batch norm to
 another network of the same quality. GAT drops different edges on the two sides. "Equal" means that the mean difference is at most half a
-point, or within two standard errors of zero. Three seeds; of GIN ten, because its first three on CiteSeer differed by 0.7 points, all the
-same way.
+point, or within two standard errors of zero.
 """
 _DEMO = """## A trained GCN in few bits
 
