@@ -30,7 +30,7 @@ _PAIRED = """## Networks trained with our layers
 `bitsparse.torch`, from the same initial weights, with the same dropout; the recipes stand in that file. The two sides add the same numbers
 in different orders. Training lets the last bits grow: in GCN and GraphSAGE to nothing that one sees, in a GIN with batch norm to
 another network of the same quality. GAT drops different edges on the two sides. "Equal" means that the mean difference is at most half a
-point, or within two standard errors of zero.
+point, or within two standard errors of zero. Ten seeds; of GAT on cora thirty, because its first ten differed by 0.60 +- 0.26 points.
 """
 _DEMO = """## A trained GCN in few bits
 
