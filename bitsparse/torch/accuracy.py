@@ -279,7 +279,7 @@ def _counts(logits: Tensor, task: Task) -> Tensor:
 
 def _shares(counts: list[list[int]]) -> tuple[float, float]:
     (validated, tested), (of, among) = counts
-    return 100 * validated / of, 100 * tested / among
+    return 100 * validated / max(of, 1), 100 * tested / max(among, 1)  # 0 of no nodes
 
 
 def aware(
