@@ -4,7 +4,9 @@ Times are those of PyTorch's profiler over replays of the captured epoch (the ep
 up the microseconds of dense products, of what runs over edges, of the optimiser and of all else; ``idle_us`` is what is left of the
 epoch's time by events, between kernels. ``bound`` is how many times as fast as the peer's an epoch could be in which our sums took no time.
 
-    python benchmarks/epoch_kernels.py gcn-fp32-cora gat-fp32-artist
+    python benchmarks/epoch_kernels.py gcn-fp32-cora gat-fp32-artist gcn-int8-sums-reddit-power_law
+
+Quantised epochs say what becomes of their last layer, as cases of the suite do.
 """
 
 from __future__ import annotations
@@ -74,16 +76,27 @@ def side_of(name: str, step: Callable[[], object]) -> dict[str, Any]:
     return found | {"idle_us": 1e3 * ms - sum(kinds.values()), "kernels": listed}
 
 
+def parts_of(name: str) -> tuple[str, str, str, str]:
+    """The network, the precision, what becomes of the last layer where that is quantised, and the graph.
+
+    >>> parts_of("gcn-fp32-reddit-power_law"), parts_of("gcn-int8-sums-cora")
+    (('gcn', 'fp32', 'float32', 'reddit-power_law'), ('gcn', 'int8', 'sums', 'cora'))
+    """
+    network, precision, graph = name.split("-", 2)
+    last, graph = graph.split("-", 1) if precision in training.BITS else ("float32", graph)
+    return network, precision, last, graph
+
+
 def main() -> None:
     """Print a line for every epoch that is asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("epochs", nargs="+", metavar="NETWORK-PRECISION-GRAPH")
+    parser.add_argument("epochs", nargs="+", metavar="NETWORK-PRECISION[-LAST]-GRAPH")
     for name in parser.parse_args().epochs:
-        network, precision, graph = name.split("-", 2)
+        network, precision, last, graph = parts_of(name)
         made = training.problem_of(graph)
         x = made.x.to(training.DTYPES[precision])
-        ours = training.ours_of(network, made, x, precision)
-        peer = training.peer_of(network, made, x, precision, ours.network.state_dict())
+        ours = training.ours_of(network, made, x, precision, last)
+        peer = training.peer_of(network, made, x, precision, dict(training.named(ours)))
         sides = {who: side_of(f"{name}, {who}", side.step) for who, side in (("ours", ours), ("peer", peer))}
         bound = sides["peer"]["us"] / max(sides["ours"]["us"] - sides["ours"]["kinds"].get("edges", 0.0), 1e-9)
         print(json.dumps({"epoch": name, "bound": round(bound, 2), **sides}))

@@ -10,6 +10,7 @@ import pytest
 from sparse_inputs import FLOATS, INTEGERS, dtype_of, features, graphs, pattern, same
 
 from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.csr.units import group_lanes
 from bitsparse.backends.host.spmm import spmm as host_spmm
 from bitsparse.backends.params import Pattern
 from bitsparse.errors import KernelError
@@ -361,6 +362,41 @@ def test_rows_that_warps_take(lanes: int) -> None:
             tuning = Tuning(8 if dtype == "int8" else 16, lanes, 1, 8, None, 64, 16, longest, limit)
             check(graph, x, index, acc_dtype=acc, reduce=reduce, values=values, tuning=tuning)
             check(graph, x, index, acc_dtype=acc, reduce=reduce, tuning=tuning)
+
+
+def test_features_beyond_the_l2_are_summed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    import bitsparse as bs
+    from bitsparse import jit
+    from bitsparse.backends.cuda.spmm.spmm import Spmm
+
+    small = jit.capability()._replace(l2_bytes=60 * 512 - 1)
+    monkeypatch.setattr(jit, "capability", lambda: small)
+    rng = np.random.default_rng(22)
+    graph = pattern([0, *rng.integers(40, 60, 30), 25], 60)
+    schedule = Schedule(to_device(graph.indptr), to_device(graph.indices), graph.shape, graph.nnz)
+
+    def lanes(columns: int, weights: str = "none", dtype: str = "float32", of: Schedule = schedule) -> int:
+        return Spmm(of, columns=columns, x_dtype=dtype, acc_dtype="float32", weights=weights).tuning.lanes
+
+    assert [lanes(128), lanes(128, "edge"), lanes(256, dtype="float16")] == [8, 16, 16]
+    # What the L2 holds, rows that are no whole slices, and patterns of few edges a row are taken as they are.
+    assert [lanes(124), lanes(144)] == [32, group_lanes(36)]
+    few = pattern([20] * 40, 60)
+    assert lanes(128, of=Schedule(to_device(few.indptr), to_device(few.indices), few.shape, few.nnz)) == 32
+    for dtype, columns in (("float32", 128), ("float32", 160), ("float16", 256)):
+        x = features(rng, (60, columns), np.dtype(dtype))
+        for reduce in REDUCES:
+            check(graph, x, reduce=reduce)
+            check(graph, x, reduce=reduce, values=rng.standard_normal(graph.nnz).astype(np.float32))
+    # What stands behind the sums goes slice by slice.
+    a, x = bs.FRDC(graph), rng.standard_normal((60, 128)).astype(np.float32)
+    finish = bs.Epilogue(bias=rng.standard_normal(128).astype(np.float32), activation="relu")
+    want = bs.spmm(a, x, epilogue=finish)
+    got = bs.spmm(a.to_device("cuda"), to_device(x), epilogue=finish)
+    assert np.abs(to_host(got) - want).max() <= 1e-4
+    coarse = np.round(x * 8)
+    signs = bs.bspmm(a.to_device("cuda"), to_device(coarse), "FBB")
+    assert np.array_equal(signs.toarray().get(), bs.bspmm(a, coarse, "FBB").toarray())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

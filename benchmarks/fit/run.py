@@ -1,7 +1,7 @@
 """Time the variants of a family of kernels on the GPU at hand, of family ``host`` on the CPU, and find the figures that the library keeps.
 
-    python3 benchmarks/fit/run.py {dense,products,parts,rows,laid,binary,edges,host} [--json FILE] [--only SUBSTRING ...]
-    python3 benchmarks/fit/run.py {dense,products,parts,rows,laid,binary,edges,host} --rows FILE [FILE ...]
+    python3 benchmarks/fit/run.py {dense,products,parts,rows,laid,slices,binary,edges,host} [--json FILE] [--only SUBSTRING ...]
+    python3 benchmarks/fit/run.py {dense,products,parts,rows,laid,slices,binary,edges,host} --rows FILE [FILE ...]
 
 The first measures and, with ``--json``, writes a line for each variant; the second takes such lines and needs no GPU. Both print
 constants with their place (of a GPU, the field of ``backends/cuda/chips.py``) and by how much estimates miss the times, and what the
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-FAMILIES = ("dense", "products", "parts", "rows", "laid", "binary", "edges", "host")
+FAMILIES = ("dense", "products", "parts", "rows", "laid", "slices", "binary", "edges", "host")
 #: A choice that loses so much is shown by itself.
 WORTH_A_LINE = 1.05
 

@@ -70,6 +70,10 @@ class RowRates(NamedTuple):
     #: How much longer a row takes whose vectors are a half, a quarter, an eighth or less of what they could be: 42 to 102 columns of
     #: float32, 41 to 44 of float16, over reddit's and products' sizes and artist (``fit/laid.py``).
     ragged: tuple[float, float, float] = (0.1, 0.5, 1.6)
+    #: Where features are more than the L2 holds and rows have so many edges on average, columns are summed in slices of so many bytes: of
+    #: float32 without weights, of all others (``fit/slices.py``).
+    sliced_edges: int = 24
+    slice_bytes: tuple[int, int] = (128, 256)
     #: The L1 finds bytes that near edges share: faster by this times what windows of 8 rows share beyond 1, up to a limit by row bytes.
     l1_gain: float = 0.174
     l1_least: float = 2.1

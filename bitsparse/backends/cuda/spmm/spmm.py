@@ -85,6 +85,18 @@ def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixtee
     return tuning
 
 
+def is_sliced(schedule: Schedule, row_bytes: int, part: int) -> bool:
+    """Whether columns are summed in slices of `part` bytes, one after another, of features whose rows have `row_bytes`.
+
+    Every slice walks all edges. In return a row that many edges fetch is found in the L2 more often, as only its part of one slice
+    has to stay there. Rows that are not made of whole slices are left as they are: the last slice would be walked for little.
+    """
+    rows, columns = schedule.shape
+    if row_bytes % part or columns * row_bytes <= jit.capability().l2_bytes:
+        return False
+    return bool(schedule.nnz >= chip_here().rows.sliced_edges * rows)
+
+
 def is_laid(
     schedule: Schedule,
     columns: int,
@@ -250,6 +262,9 @@ class Spmm(StreamedSum):
         width = laid_columns(columns, x_dtype.itemsize) if lay else columns
         if tuning is None:
             tuning = tuning_of(width, x_dtype.itemsize, 16 if lay else alignment, acc.itemsize, head_width)
+            part = chip_here().rows.slice_bytes[kind != NONE or x_dtype != np.float32]
+            if is_sliced(schedule, width * x_dtype.itemsize, part):
+                tuning = replace(tuning, lanes=min(tuning.lanes, max(1, part // tuning.load)))
             tuning = fitted(tuning, kind, edges_of_a_warp(schedule.nnz), half, value16)
         #: The arrays whose addresses the launch has.
         self._kept, each = (row_scale, col_scale, folded), tuning.load // x_dtype.itemsize
