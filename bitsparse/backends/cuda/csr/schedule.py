@@ -129,6 +129,8 @@ class Workspaces:
         self._cupy = cupy = jit.require_cupy("workspaces")
         self._shape, self._dtype, self._counters = shape, dtype, counters
         self._spaces: dict[int, Workspace] = {}
+        #: Streams whose counters only replays of a captured graph have set to zero so far.
+        self._unset: set[int] = set()
         self._made_on = cupy.cuda.get_current_stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
         if not cupy.cuda.runtime.streamIsCapturing(self._made_on):
@@ -145,18 +147,34 @@ class Workspaces:
         if recording is not None:
             partial = recording.scratch((id(self), "partial"), self._shape, self._dtype, zero=False)
             return Workspace(partial, recording.scratch((id(self), "arrived"), self._counters, "int32", zero=True))
-        return self._spaces.get(stream) or self._first(stream)
+        found = self._spaces.get(stream) or self._first(stream)
+        if self._unset and stream in self._unset:
+            found.arrived.fill(0)
+            if not self._cupy.cuda.runtime.streamIsCapturing(stream):
+                self._unset.discard(stream)
+        return found
+
+    def is_settled(self, stream: int) -> bool:
+        """Whether later calls on a stream that has a workspace need not ask for it again."""
+        return stream not in self._unset
 
     def _first(self, stream: int) -> Workspace:
         cupy, spaces = self._cupy, self._spaces
         if cupy.cuda.runtime.streamIsCapturing(stream):
             # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
             if spaces:
-                spaces[stream] = spaces.pop(next(iter(spaces)))
+                before = next(iter(spaces))
+                spaces[stream] = spaces.pop(before)
+                if before in self._unset:
+                    self._unset = self._unset - {before} | {stream}
                 return spaces[stream]
+            if self._counters:
+                # Nothing that is enqueued now happens before a replay: whoever comes first has to set the counters, this graph or another.
+                self._unset.add(stream)
         elif stream != self._made_on:
             cupy.cuda.get_current_stream().wait_event(self._made)
-        made = spaces[stream] = Workspace(cupy.empty(self._shape, self._dtype), cupy.zeros(self._counters, "int32"))
+        counters = (cupy.zeros if self.is_settled(stream) else cupy.empty)(self._counters, "int32")
+        made = spaces[stream] = Workspace(cupy.empty(self._shape, self._dtype), counters)
         return made
 
 

@@ -105,6 +105,6 @@ class StreamedSum:
         if stream != self._at or jit.recorder() is not None:
             work = self._workspaces.on(stream)
             params.partial, params.arrived = work.partial.data.ptr, work.arrived.data.ptr
-            self._at = stream if jit.recorder() is None else None
+            self._at = stream if jit.recorder() is None and self._workspaces.is_settled(stream) else None
         params.x, params.out = x.data.ptr, out.data.ptr
         self._kernel(stream)
