@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -260,8 +261,11 @@ class _Replayed:
         graph.capture_begin()
         try:
             self._result = self._work()
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # which only says once more that the capture failed
+                graph.capture_end()
+            raise
+        graph.capture_end()
         self._graph = graph
 
 
