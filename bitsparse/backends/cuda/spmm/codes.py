@@ -58,9 +58,11 @@ def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = F
     words = (_WIDE_WORDS if weighted or (bits == 4 and mean >= _LONG_ROWS) else _WORDS)[bits]
     vectors = -(-row_words // words)
     if vectors <= 32:
-        return Tuning(words, 1 << (vectors - 1).bit_length())
-    # A slice reads the edges' columns once more, which is worth a lane or so.
-    return Tuning(words, min((8, 16, 32), key=lambda lanes: (-(-vectors // lanes) * (lanes + 1), -lanes)))
+        lanes = 1 << (vectors - 1).bit_length()
+    else:
+        # A slice reads the edges' columns once more, which is worth a lane or so.
+        lanes = min((8, 16, 32), key=lambda lanes: (-(-vectors // lanes) * (lanes + 1), -lanes))
+    return Tuning(words, lanes, threads=64)  # blocks whose place is free sooner than that of larger ones
 
 
 def constants(
