@@ -387,6 +387,25 @@ def test_values_of_edge_lists_and_promotion() -> None:
     torch.testing.assert_close(made.cpu(), want)
 
 
+def test_tf32_is_used_where_pytorch_may_use_it() -> None:
+    """Of windows that share all their neighbours, which tensor cores multiply where they may."""
+    import torch
+
+    import bitsparse.torch as bst
+
+    dense = torch.ones(512, 512)
+    g, x = bst.Graph(dense.to_sparse()).cuda(), torch.randn(512, 64, generator=torch.Generator().manual_seed(0))
+    want, given, before = dense.double() @ x.double(), x.cuda(), torch.backends.cuda.matmul.fp32_precision
+    errors = []
+    try:
+        for precision in ("ieee", "tf32"):
+            torch.backends.cuda.matmul.fp32_precision = precision
+            errors.append(float((bst.spmm(g, given).cpu().double() - want).abs().max() / x.abs().sum(0).max()))
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert errors[0] < 1e-6 < errors[1] < 2e-3
+
+
 def test_arrays_as_buffers_move() -> None:
     import torch
 

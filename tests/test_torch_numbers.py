@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -302,3 +304,56 @@ def test_nothing_is_warned_about() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bst.spmm(bst.Graph(EDGES.numpy()[:, ::-1], (SOURCES, TARGETS), edge_weight=WEIGHTS), features(torch.float32))
+
+
+# ---- TF32
+@contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """PyTorch's setting for its own products of float32 matrices on a GPU."""
+    before, torch.backends.cuda.matmul.fp32_precision = torch.backends.cuda.matmul.fp32_precision, precision
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_sums_may_use_what_pytorch_may_use_for_its_own_products(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def spy(name: str) -> None:
+        function = getattr(bs.ops, name)
+
+        def call(*arguments: Any, precision: str = "fp32", **options: Any) -> Any:
+            asked.append(precision)
+            return function(*arguments, precision=precision, **options)
+
+        monkeypatch.setattr(bs.ops, name, call)
+
+    spy("spmm")
+    spy("sddmm")
+    g = bst.Graph(EDGES, (SOURCES, TARGETS))
+    found = []
+    for precision in ("ieee", "tf32"):
+        x, values = (part.detach().to(getattr(torch, dtype)).requires_grad_() for part in (features(), WEIGHTS))
+        asked.clear()
+        with products_in(precision):
+            y = bst.spmm(g, x, values)
+            y.sum().backward()  # one product with the transpose, and one number for every edge
+        assert asked == ["tf32" if (precision, dtype) == ("tf32", "float32") else "fp32"] * 3
+        found.append(torch.cat([part.flatten() for part in (y, x.grad, values.grad)]))
+    assert torch.equal(*found)  # a CPU computes in float32 all the same
+
+
+def test_every_setting_of_pytorch_permits_tf32() -> None:
+    operators: Any = pytest.importorskip("bitsparse.torch.operators")
+    with products_in("ieee"):
+        assert operators.permitted(torch.float32) == "fp32"
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert operators.permitted(torch.float32) == "tf32"
+        torch.set_float32_matmul_precision("highest")
+        assert operators.permitted(torch.float32) == "fp32"
+        torch.set_float32_matmul_precision("high")
+        assert operators.permitted(torch.float32) == "tf32"
+        assert operators.permitted(torch.float16) == "fp32"
+        torch.set_float32_matmul_precision("highest")

@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _get_fp32_precision_getter as _float32_precision  # what all of PyTorch's settings of it come to
 
 from bitsparse import backends, interop, ops
+from bitsparse.ops.spmm.spmm import Precision
 from bitsparse.torch.pattern import Pattern, array_over
 from bitsparse.torch.registration import Recorded, differentiable, on_gpu, once, operator, register
 
@@ -28,17 +30,21 @@ def _spmm(
 ) -> Tensor:
     array, x = array_over(pattern, row_scale, col_scale), x.contiguous()
     if x.is_cpu:
-        return ops.spmm(array, x, values=values)
+        return ops.spmm(array, x, values=values, precision=permitted(x.dtype))
     out = x.new_empty((pattern.rows, *x.shape[1:]), dtype=_result(x, values))
-    on_cupy(
-        lambda into, *given: ops.spmm(array, given[0], values=given[1] if given[1:] else None, out=into), out, x, values
-    )
+    precision = permitted(out.dtype)
+
+    def call(into: Any, features: Any, weights: Any = None) -> None:
+        ops.spmm(array, features, values=weights, precision=precision, out=into)
+
+    on_cupy(call, out, x, values)
     return out
 
 
 def _sddmm(pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
     array = array_over(pattern)
-    made: Tensor = ops.sddmm(array, x.contiguous(), y.contiguous())
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    made: Tensor = ops.sddmm(array, x.contiguous(), y.contiguous(), precision=permitted(dtype))
     if row_scale is None and col_scale is None:
         return made
     one, other = (
@@ -62,6 +68,12 @@ def _spmm_extreme_vjp(
     if values is None:
         return ops.spmm_vjp(*operands, reduce=reduce), x.new_empty(0)
     return ops.spmm_vjp(*operands, values=values, reduce=reduce, wrt=("x", "values"))
+
+
+def permitted(dtype: torch.dtype) -> Precision:
+    """What float32 may be multiplied in on a GPU: TF32 where PyTorch may use it for its own products of matrices."""
+    allowed = dtype == torch.float32 and _float32_precision("cuda", "matmul") == "tf32"
+    return "tf32" if allowed else "fp32"
 
 
 def _column_sums(x: Tensor) -> Tensor:

@@ -36,6 +36,11 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
     ShapeError, DTypeError
         `x` does not fit the graph, or is not floating.
 
+    Notes
+    -----
+    On a GPU sums and means of float32 and their gradients may take TF32 where PyTorch may for its own products of matrices, as after
+    ``torch.set_float32_matmul_precision("high")``, with the bounds of :func:`bitsparse.spmm` and :func:`bitsparse.sddmm`.
+
     Examples
     --------
     >>> import torch
