@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import bitsparse as bs
 import bitsparse.torch as bst
 from benchmarks.cases.training import Problem
-from benchmarks.cases.training_cpu import edges_of, problem_of
+from benchmarks.cases.training_cpu import problem_of
 from benchmarks.peers import pyg
 from bitsparse.bench import Prepared
 
@@ -96,7 +96,7 @@ def _ours(
 
 def _theirs(made: Problem, targets: Any, widths: tuple[int, ...], device: str) -> Callable[[], None]:
     geometric = pyg.geometric()
-    data = geometric.data.Data(x=made.x, y=made.labels, edge_index=edges_of(made))
+    data = geometric.data.Data(x=made.x, y=made.labels, edge_index=pyg.adjacency(made.indptr, made.indices, "scatter"))
     nodes = torch.from_numpy(targets)
     loader = geometric.loader.NeighborLoader(data, list(FANOUTS), nodes, batch_size=BATCH, shuffle=True)
     torch.manual_seed(0)

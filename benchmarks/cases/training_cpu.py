@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,7 +21,7 @@ from benchmarks.cases.training import (
     problem,
     widths_of,
 )
-from benchmarks.peers import pyg
+from benchmarks.peers import pyg, pyg_layers
 from bitsparse.bench import Prepared, Protocol
 
 __all__ = ["PEERS", "epoch", "problem_of", "step"]
@@ -39,19 +37,12 @@ def problem_of(name: str) -> tuple[Problem, str]:
     return problem(arrays, (x.shape[1], data.num_classes), x, data.targets), source
 
 
-def edges_of(made: Problem) -> Tensor:
-    """The edge list of a problem's graph."""
-    nodes = torch.arange(made.nodes, device=made.indices.device)
-    return torch.stack([made.indices.long(), torch.repeat_interleave(nodes, torch.diff(made.indptr.long()))])
-
-
 def geometric_of(made: Problem, cached: bool) -> Side:
     """PyTorch Geometric's layers, with seeded weights."""
     torch.manual_seed(0)
-    widths, _ = widths_of("gcn", made, "fp32")
-    convolution: Any = partial(pyg.geometric().nn.GCNConv, cached=cached)
-    network = Network("gcn", [convolution(*pair) for pair in pairwise(widths)])
-    return Side(network.to(made.x.device), edges_of(made), made, made.x, rate=0.01)
+    network = Network("gcn", pyg_layers.layers("gcn", widths_of("gcn", made, "fp32")[0], cached=cached))
+    edges = pyg.adjacency(made.indptr, made.indices, "scatter")
+    return Side(network.to(made.x.device), edges, made, made.x, rate=0.01)
 
 
 def geometric_peer(made: Problem, weights: dict[str, Tensor]) -> Side:
@@ -107,7 +98,7 @@ def measured(case: str, made: Problem, source: str, ours: Side, peer: Side, vers
         one.optimizer.state.clear()
 
     def by_events(protocol: Protocol) -> tuple[float, float]:
-        ms, peer_ms = in_turns([ours.step, peer.step], protocol)
+        ms, peer_ms = in_turns([ours.step, peer.step], protocol.repetitions)
         return ms, peer_ms
 
     return Prepared(ours.step, peer.step, version, params, 0, measure=by_events if made.x.is_cuda else None)

@@ -14,9 +14,11 @@ from typing import Any
 from bitsparse import bench
 from bitsparse.errors import DeviceError
 
-__all__ = ["BENCHMARKS", "Record", "run"]
+__all__ = ["BENCHMARKS", "Record", "recorded", "run"]
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
+#: A folder for each machine, with a file for each paper.
+RESULTS = BENCHMARKS / "results"
 Record = dict[str, Any]
 #: ``measurements(part, commit, repetitions)``: a name and what gives the records of it, one by one.
 Measurements = Callable[[str, "str | None", int], Iterable[tuple[str, Callable[[], Iterable[Record]]]]]
@@ -33,25 +35,22 @@ def run(
 ) -> int:
     """Measure the parts that the command line names (by default the `usual` ones), and write records and tables; the exit code.
 
-    A measurement that fails costs its own records from there on, and the exit code is 1.
+    A measurement that fails costs its own records from there on, and the exit code is 1. Where the records are those of a machine, what is
+    written is of all machines' records.
     """
     stem = paper.lower().replace("-", "")
     parser = argparse.ArgumentParser(prog=f"paper.py {stem}", description=f"Make {paper}'s tables again.")
     parser.add_argument(
         "--only", nargs="+", choices=parts, default=usual or parts, metavar="PART", help=" ".join(parts)
     )
-    parser.add_argument(
-        "--records", type=Path, default=BENCHMARKS / "results" / "h200" / f"{stem}.jsonl", metavar="FILE"
-    )
+    parser.add_argument("--records", type=Path, default=RESULTS / "h200" / f"{stem}.jsonl", metavar="FILE")
     parser.add_argument("--out", type=Path, default=BENCHMARKS.parent / "docs" / f"{stem}-tables.md", metavar="FILE")
     parser.add_argument("--repetitions", type=int, default=15, metavar="N", help="replays of each graph (default: 15)")
     options = parser.parse_args(arguments)
     if options.repetitions < 1:
         parser.error(f"--repetitions is {options.repetitions}, must be at least 1")
     commit = bench.program_commit(BENCHMARKS.parent)
-    records: list[Record] = []
-    if options.records.is_file():
-        records = [json.loads(line) for line in options.records.read_text(encoding="utf-8").splitlines()]
+    records = _read(options.records)
     status = 0
     for part in options.only:
         start = time.perf_counter()
@@ -73,8 +72,22 @@ def run(
         print(f"{part}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
         records = [record for record in records if record["params"]["part"] != part] + made
         _write(options.records, "".join(json.dumps(record) + "\n" for record in records))
-        _write(options.out, document(records))
+        _write(options.out, document(recorded(stem) if options.records.resolve().parents[1] == RESULTS else records))
     return status
+
+
+def recorded(paper: str) -> list[Record]:
+    """What :data:`RESULTS` holds of a paper: all machines' records, of each part those of the first machine that has any."""
+    found: list[Record] = []
+    for path in sorted(RESULTS.glob(f"*/{paper}.jsonl")):
+        known = {record["params"]["part"] for record in found}
+        found += [record for record in _read(path) if record["params"]["part"] not in known]
+    return found
+
+
+def _read(path: Path) -> list[Record]:
+    """The records of a file, if it is there."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,7 +5,8 @@ A table is a list of columns, each a heading and what makes a cell of a record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "by_part",
     "document",
     "lines",
+    "mean_ratio",
     "ms",
     "name_of",
     "of_params",
@@ -30,11 +32,15 @@ Columns = Sequence[tuple[str, Callable[[Record], str]]]
 
 
 def document(
-    head: str, sections: Mapping[str, tuple[str, Callable[[Rows], str]]], records: Iterable[Record], short: str = ""
+    head: str,
+    sections: Mapping[str, tuple[str, Callable[[Rows], str]]],
+    records: Iterable[Record],
+    short: str = "",
+    of: Collection[str] | None = None,
 ) -> str:
-    """All the sections, by part with title and text, that have records; what they say in `short` if all have."""
+    """All the sections, by part with title and text, that have records; what they say in `short` if those have it is `of`, or else all."""
     rows = by_part(records)
-    begin = head + short if sections.keys() <= rows.keys() else head
+    begin = head + short if set(sections if of is None else of) <= rows.keys() else head
     return "\n".join(
         [begin, *(f"## {title}\n\n{text(rows[part])}" for part, (title, text) in sections.items() if part in rows)]
     )
@@ -95,6 +101,12 @@ def ms(name: str) -> Callable[[Record], str]:
 def ratio(record: Record) -> str:
     """The peer's time over ours."""
     return "-" if record["ratio"] is None else f"{record['ratio']:.2f}x"
+
+
+def mean_ratio(rows: Iterable[Record]) -> str:
+    """The geometric mean of the ratios that there are."""
+    found = [row["ratio"] for row in rows if row["ratio"] is not None]
+    return f"{geometric_mean(found):.2f}x" if found else "-"
 
 
 def times(over: str, below: str = "ours_ms") -> Callable[[Record], str]:

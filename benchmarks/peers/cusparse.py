@@ -1,4 +1,4 @@
-"""cuSPARSE itself, as its C interface gives it: products of a CSR matrix with row-major features, and sampled products.
+"""cuSPARSE itself, as its C interface gives it: products of CSR matrices and of matrices in blocks with features, and sampled products.
 
 PyTorch and CuPy reach the same library, but allocate around each call, and neither offers every algorithm or the analysis that the library
 can do once for a matrix (``cusparseSpMM_preprocess``). Here a call is the library's call and nothing else, into a result that is there
@@ -18,10 +18,21 @@ from benchmarks.gpu_timing import torch_module
 from bitsparse import jit
 from bitsparse.bench import Unavailable
 
-__all__ = ["SDDMM_FORMS", "SPMM_ALGORITHMS", "SampledProduct", "SparseProduct"]
+__all__ = [
+    "BLOCKED_FORMS",
+    "SDDMM_FORMS",
+    "SPMM_ALGORITHMS",
+    "BlockedProduct",
+    "Blocks",
+    "SampledProduct",
+    "SparseProduct",
+]
 
 #: cusparseSpMMAlg_t
 SPMM_ALGORITHMS = {"ALG1": 4, "ALG2": 6, "ALG3": 12}
+_BLOCKED_ALGORITHM = 13
+#: How features and results of products in blocks lie.
+BLOCKED_FORMS = ("row-major", "column-major")
 #: How the features of the columns are described: as they lie and transposed by the call, or as a column-major matrix.
 SDDMM_FORMS = ("transposed", "column-major")
 #: cudaDataType
@@ -36,6 +47,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cusparseCreate": [_Pointer],
     "cusparseSetStream": [_Pointer, _Pointer],
     "cusparseCreateCsr": [_Pointer, _Long, _Long, _Long, *[_Pointer] * 3, *[_Int] * 4],
+    "cusparseCreateBlockedEll": [_Pointer, *[_Long] * 4, *[_Pointer] * 2, *[_Int] * 3],
     "cusparseDestroySpMat": [_Pointer],
     "cusparseCreateDnMat": [_Pointer, _Long, _Long, _Long, _Pointer, _Int, _Int],
     "cusparseDestroyDnMat": [_Pointer],
@@ -80,7 +92,7 @@ class _Descriptor:
     def __init__(self, kind: str, *arguments: Any) -> None:
         self.pointer = ctypes.c_void_p()
         # Kept here, as the module may be gone when the last descriptors go.
-        self._destroy = getattr(library(), f"cusparseDestroy{'SpMat' if kind == 'Csr' else kind}")
+        self._destroy = getattr(library(), f"cusparseDestroy{kind if kind == 'DnMat' else 'SpMat'}")
         call(f"cusparseCreate{kind}", ctypes.byref(self.pointer), *arguments)
 
     def __del__(self) -> None:
@@ -158,6 +170,64 @@ class SparseProduct(_Call):
         matrix = _csr(indptr, indices, values, shape)
         features = [_dense(array, array.shape, _ROW_MAJOR) for array in (x, out)]
         self.prepare([matrix, *features])
+
+
+class Blocks:
+    """A CSR pattern as cuSPARSE's Blocked-ELL matrix of float32 ones: square blocks, as many for each row of blocks.
+
+    Parameters
+    ----------
+    indptr, indices : cupy.ndarray
+    shape : tuple of int
+    size : int
+        Rows and columns of a block.
+    most_bytes : int
+        Patterns whose values would take more are refused, as :class:`~bitsparse.bench.Unavailable`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rounded up to whole blocks.
+    columns : cupy.ndarray of int32 (rows of blocks, blocks of a row)
+        Which blocks there are; -1 for none.
+    values : cupy.ndarray of float32 (rows, columns of all blocks of a row)
+    """
+
+    def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], size: int, most_bytes: int) -> None:
+        cupy = jit.require_cupy("suite spmm")
+        self.size, tall, wide = size, *(-(-extent // size) for extent in shape)
+        self.shape = tall * size, wide * size
+        rows = cupy.searchsorted(indptr[1:], cupy.arange(indices.size, dtype=indptr.dtype), side="right")
+        places, of_entry = cupy.unique(rows // size * wide + indices // size, return_inverse=True)
+        counts = cupy.bincount(places // wide, minlength=tall)
+        slots = cupy.arange(places.size) - (cupy.cumsum(counts) - counts)[places // wide]
+        each = max(int(counts.max()), 1)
+        nbytes = 4 * self.shape[0] * each * size
+        if nbytes > most_bytes:
+            raise Unavailable(
+                f"in blocks of {size} x {size}, {each} for each row of blocks, it takes {nbytes / 1e9:.0f} GB"
+            )
+        self.columns = cupy.full((tall, each), -1, np.int32)
+        self.columns[places // wide, slots] = places % wide
+        self.values = cupy.zeros((self.shape[0], each * size), np.float32)
+        self.values[rows, slots[of_entry] * size + indices % size] = 1
+
+
+class BlockedProduct(_Call):
+    """``out = A @ x`` for a matrix in blocks and float32 features, which tensor cores multiply in TF32; `out` is what it wrote."""
+
+    def __init__(self, blocks: Blocks, x: Any, form: str) -> None:
+        cupy = jit.require_cupy("suite spmm")
+        order = "C" if form == "row-major" else "F"
+        whole = [cupy.zeros((extent, x.shape[1]), np.float32, order=order) for extent in reversed(blocks.shape)]
+        whole[0][: len(x)] = x
+        super().__init__("SpMM", (_PLAIN, _PLAIN), _BLOCKED_ALGORITHM, "float32", (blocks, *whole))
+        self.out = whole[1]
+        arrays = blocks.columns.data.ptr, blocks.values.data.ptr
+        sizes = *blocks.shape, blocks.size, blocks.values.shape[1]
+        matrix = _Descriptor("BlockedEll", *sizes, *arrays, _INDEX["int32"], 0, _TYPES["float32"])
+        major = _ROW_MAJOR if form == "row-major" else _COLUMN_MAJOR
+        self.prepare([matrix, *(_dense(array, array.shape, major) for array in whole)])
 
 
 class SampledProduct(_Call):

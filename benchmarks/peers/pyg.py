@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.gpu_timing import torch_module
 from bitsparse.bench import Unavailable
 
-__all__ = ["MODELS", "PATHS", "model_call", "version"]
+__all__ = ["MODELS", "PATHS", "adjacency", "geometric", "model_call", "version"]
 
 MODELS = ("gcn", "sage", "saint")
 PATHS = ("sparse", "scatter")

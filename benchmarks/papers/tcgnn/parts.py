@@ -1,49 +1,55 @@
-"""What ``papers/tcgnn/program.py`` measures on a GPU: Figure 8, Tables 5 and 6 of TC-GNN."""
+"""What ``papers/tcgnn/program.py`` measures of TC-GNN's products on a GPU: Tables 1, 5 and 6, Figures 6c and 10."""
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-import bitsparse as bs
+from benchmarks.cases.binary_gpu import torch_product
 from benchmarks.cases.products import planned
-from benchmarks.cases.sparse_gpu import Cell, Matrix, Timed, cell_of, hold, in_turns, vendor_product
-from benchmarks.gpu_timing import machine
-from benchmarks.papers.tcgnn.tiles import GRAPHS
+from benchmarks.cases.sparse_gpu import Cell, Matrix, Timed, cell_of, check, hold, in_turns, vendor_product
+from benchmarks.gpu_timing import machine, torch_graph
+from benchmarks.papers.tcgnn.tiles import GRAPHS, TILES
+from benchmarks.peers.cusparse import BLOCKED_FORMS, BlockedProduct, Blocks
 from bitsparse import jit
-from bitsparse.bench import Record
+from bitsparse.bench import Record, Unavailable
 
-__all__ = ["measurements"]
+__all__ = ["both", "measurements", "record"]
 
-#: Columns of the features in the paper's Table 4, for the graphs of Table 5.
-TABLE_5 = {"amazon0505": 96, "artist": 100, "com-amazon": 96, "soc-BlogCatalog": 128, "amazon0601": 96}
-#: Columns of a hidden layer of GCN in the paper, and the epochs that its Figure 8 sets the translation against.
-HIDDEN, EPOCHS = 16, 200
+#: Graphs of the paper's Tables 1 and 5.
+TABLE_1 = ("cora", "citeseer", "pubmed")
+TABLE_5 = tuple(name for name, data in GRAPHS.items() if data.kind == "III")
+#: Columns of a hidden layer of GCN in the paper, and those of its Figure 10.
+HIDDEN, WIDTHS = 16, (16, 32, 64, 128, 256)
 #: Dense blocks of 16 x 16 in each window of rows, and the size of the matrix, of the paper's Table 6.
 BLOCKS, BLOCK, SIZE = (1, 2, 4, 8, 16, 32), 16, 4096
+#: Rows and columns of a block of cuSPARSE's product in blocks in the paper, and the most bytes that its matrix may take here.
+BLOCKED, MOST_BYTES = 32, 24_000_000_000
+_Measurement = tuple[str, Callable[[], dict[str, Any]]]
 
 
-def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[_Measurement]:
     """A name and a measurement for each line of a part."""
-    if part == "figure-8":
-        for name in GRAPHS:
-            yield f"{part}-{name}", partial(translation, part, name, commit, repetitions)
-    elif part == "table-5":
-        for name, columns in TABLE_5.items():
-            for width in (columns, HIDDEN):
-                yield f"{part}-{name}-D{width}", partial(product, part, name, width, commit, repetitions)
-    else:
-        for blocks in BLOCKS:
-            yield f"{part}-{blocks}", partial(sparsity, part, blocks, commit, repetitions)
+    how: dict[str, tuple[Callable[..., dict[str, Any]], list[tuple[Any, ...]]]] = {
+        "table-1": (profile, [(name, width) for name in TABLE_1 for width in (GRAPHS[name].columns, HIDDEN)]),
+        "table-5": (product, [(name, width) for name in TABLE_5 for width in (GRAPHS[name].columns, HIDDEN)]),
+        "table-6": (sparsity, [(blocks,) for blocks in BLOCKS]),
+        "figure-6c": (blocked, [(name,) for name in GRAPHS]),
+        "figure-10": (product, [(name, width) for name in TABLE_5 for width in WIDTHS]),
+    }
+    measure, lines = how[part]
+    for line in lines:
+        name, *width = line
+        case = f"{part}-{name}{''.join(f'-D{columns}' for columns in width)}"
+        yield case, partial(measure, part, case, *line, commit, repetitions)
 
 
-def both(case: str, cell: Cell, repetitions: int) -> dict[str, Any]:
-    """Milliseconds of our pattern's product in both precisions and of cuSPARSE's."""
+def both(case: str, cell: Cell, repetitions: int, *more: Timed) -> dict[str, Any]:
+    """Milliseconds of our pattern's product in both precisions, of cuSPARSE's, and of more by their names."""
     sides: dict[str, Timed] = {}
     facts: dict[str, Any] = {}
     for precision in ("fp32", "tf32"):
@@ -53,8 +59,11 @@ def both(case: str, cell: Cell, repetitions: int) -> dict[str, Any]:
     if vendor is not None:
         sides["vendor"] = vendor
         facts["vendor"] = vendor.name
+    sides |= {one.name: one for one in more}
     times = in_turns(list(sides.values()), repetitions)
-    return facts | {f"{name}_ms": ms for name, ms in zip(sides, times, strict=True)}
+    found = {f"{name}_ms": ms for name, ms in zip(sides, times, strict=True)}
+    flops = 2 * cell.matrix.nnz * cell.columns
+    return facts | found | {name.replace("_ms", "_gflops"): flops / ms / 1e6 for name, ms in found.items()}
 
 
 def record(part: str, case: str, cell: Cell, found: dict[str, Any], commit: str | None) -> dict[str, Any]:
@@ -67,35 +76,67 @@ def record(part: str, case: str, cell: Cell, found: dict[str, Any], commit: str 
     return made.flat()
 
 
-def product(part: str, name: str, columns: int, commit: str | None, repetitions: int) -> dict[str, Any]:
-    """One line of Table 5."""
-    case = f"{part}-{name}-D{columns}"
+def product(part: str, case: str, name: str, columns: int, commit: str | None, repetitions: int) -> dict[str, Any]:
+    """One line of Table 5, or one point of Figure 10."""
     cell = cell_of(name, columns)
     return record(part, case, cell, both(case, cell, repetitions), commit)
 
 
-def translation(part: str, name: str, commit: str | None, repetitions: int) -> dict[str, Any]:
-    """Translation against the aggregations of a training: two layers, forward and backward, in each of 200 epochs."""
+def profile(part: str, case: str, name: str, columns: int, commit: str | None, repetitions: int) -> dict[str, Any]:
+    """One layer of GCN: the aggregation of so many columns beside the product of the features with the weights, TF32 allowed."""
     cupy = jit.require_cupy("tcgnn")
-    case = f"{part}-{name}"
-    cell = cell_of(name, HIDDEN)
-    matrix, samples = cell.matrix, []
-    for _ in range(1 + min(repetitions, 9)):
-        cupy.cuda.runtime.deviceSynchronize()
-        start = time.perf_counter()
-        bs.TCTiledCSR.from_csr_arrays(matrix.indptr, matrix.indices, matrix.shape)
-        cupy.cuda.runtime.deviceSynchronize()
-        samples.append(1e3 * (time.perf_counter() - start))
-    found = both(case, cell, repetitions) | {"translate_ms": median(samples[1:])}
-    aggregations = 4 * EPOCHS * min(found["fp32_ms"], found["tf32_ms"])
-    found |= {"epochs": EPOCHS, "share": found["translate_ms"] / (found["translate_ms"] + aggregations)}
+    cell = cell_of(name, columns)
+    random = cupy.random.default_rng(3)
+    shapes = (cell.matrix.shape[0], GRAPHS[name].columns), (GRAPHS[name].columns, HIDDEN)
+    x, weights = (random.standard_normal(shape, dtype=np.float32) for shape in shapes)
+    found = both(case, cell, repetitions, Timed(torch_product(x, weights, pack=False), "update", torch_graph))
+    del found["update_gflops"]  # those of the aggregation in the update's time
+    for who, ms in (("ours", min(found["fp32_ms"], found["tf32_ms"])), ("vendor", found.get("vendor_ms"))):
+        if ms is not None:
+            found[f"{who}_share"] = ms / (ms + found["update_ms"])
     return record(part, case, cell, found, commit)
 
 
-def sparsity(part: str, blocks: int, commit: str | None, repetitions: int) -> dict[str, Any]:
+def blocked(part: str, case: str, name: str, commit: str | None, repetitions: int) -> dict[str, Any]:
+    """Our aggregation against cuSPARSE's product in blocks, and what of the numbers that both multiply are edges."""
+    cupy = jit.require_cupy("tcgnn")
+    cell = cell_of(name, HIDDEN)
+    found = with_blocks(case, cell, BLOCKED, repetitions)
+    matrix = cell.matrix
+    tall, wide = TILES["spmm"]
+    tiles = int((-(-cupy.diff(matrix.tiled.cols_indptr) // wide)).sum().get())
+    found |= {"kind": GRAPHS[name].kind, "tiles_share": matrix.nnz / (tiles * tall * wide)}
+    return record(part, case, cell, found, commit)
+
+
+def with_blocks(case: str, cell: Cell, size: int, repetitions: int) -> dict[str, Any]:
+    """Our products, cuSPARSE's, and its product in blocks: of its ways to lay out features the quickest whose result is right."""
+    matrix, (x, _) = cell.matrix, cell.inputs("float32", pattern=True)
+    reference, found = cell.reference("float32", pattern=True), []
+    try:
+        blocks = Blocks(matrix.indptr, matrix.indices, matrix.shape, size, MOST_BYTES)
+    except Unavailable as reason:
+        return both(case, cell, repetitions) | {"blocked_missing": str(reason)}
+    for form in BLOCKED_FORMS:
+        try:
+            one = BlockedProduct(blocks, x, form)
+            one()
+            check(f"{case}, {form}", "tf32", one.out[: matrix.shape[0]], reference, matrix.root)
+            found.append(Timed(one, form))
+        except (RuntimeError, AssertionError) as error:
+            print(f"{case}: not {form}, {error}", file=sys.stderr)
+    facts = {"block": size, "blocks_of_a_row": blocks.columns.shape[1], "blocked_bytes": int(blocks.values.nbytes)}
+    if not found:
+        return both(case, cell, repetitions) | facts | {"blocked_missing": "no result is right"}
+    best = min(zip(in_turns(found, 3), found, strict=True), key=lambda pair: pair[0])[1]
+    facts |= {"blocked_form": best.name, "blocked_share": matrix.nnz / blocks.values.size}
+    best.name = "blocked"
+    return both(case, cell, repetitions, best) | facts
+
+
+def sparsity(part: str, case: str, blocks: int, commit: str | None, repetitions: int) -> dict[str, Any]:
     """One line of Table 6: dense blocks at random places of each window of rows."""
     cupy = jit.require_cupy("tcgnn")
-    case = f"{part}-{blocks}"
     rng = np.random.default_rng(0)
     places = np.stack([np.sort(rng.permutation(SIZE // BLOCK)[:blocks]) for _ in range(SIZE // BLOCK)])
     columns = (places[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(-1, 1, blocks * BLOCK)
@@ -104,7 +145,5 @@ def sparsity(part: str, blocks: int, commit: str | None, repetitions: int) -> di
     source = f"{blocks} dense blocks in each window, seed 0"
     matrix = hold(Matrix(case, (cupy.asarray(indptr), cupy.asarray(indices), source)))
     cell = cell_of(case, HIDDEN)
-    found = both(case, cell, repetitions)
-    flops = 2 * matrix.nnz * HIDDEN
-    rates = {name.replace("_ms", "_gflops"): flops / ms / 1e6 for name, ms in found.items() if name.endswith("_ms")}
-    return record(part, case, cell, found | rates | {"blocks": blocks, "sparsity": 1 - matrix.nnz / SIZE**2}, commit)
+    found = with_blocks(case, cell, BLOCK, repetitions)
+    return record(part, case, cell, found | {"blocks": blocks, "sparsity": 1 - matrix.nnz / SIZE**2}, commit)

@@ -1,34 +1,49 @@
-"""TC-GNN's figures again (ATC'23: Figures 7 and 8, Tables 5 and 6), on the same axes: ours, cuSPARSE's, the paper's.
+"""TC-GNN's tables and figures again (ATC'23), on the same axes: ours, PyTorch's, PyTorch Geometric's, cuSPARSE's, the paper's.
 
-    python3 benchmarks/paper.py tcgnn [--only figure-7 table-5 ...] [--records FILE] [--out FILE] [--repetitions N]
+    python3 benchmarks/paper.py tcgnn [--only figure-6a table-5 ...] [--records FILE] [--out FILE] [--repetitions N]
 
-Figure 7 counts tiles on the CPU; the others are measured on the GPU at hand. After each part its records, one JSON object a line, take the
-place of the old ones in ``--records``, and ``--out`` (by default docs/tcgnn-tables.md) is written anew from all of them.
+Figure 7 counts tiles on the CPU; all else is measured on the GPU at hand: Tables 1, 5 and 6, Figures 6 (a, b, c), 8 and 10. After each part
+its records, one JSON object a line, take the place of the old ones in ``--records``, and ``--out`` (by default docs/tcgnn-tables.md) is
+written anew from all of them, and from those of other machines if ``--records`` is a file of ``results``.
 
 Graphs are the files of ``cases/graphs.py``; where there is none, a seeded synthetic one of the same size stands in, and the table says so.
 Products are prepared ones without weights, in float32 and in TF32, compared with float64 results and replayed from CUDA graphs in turns
-with the fastest right product of cuSPARSE (see ``suites/spmm.py``).
+with the fastest right product of cuSPARSE (see ``suites/spmm.py``). Epochs (``papers/tcgnn/epochs.py``) are those of whole networks; from
+equal weights both sides must have the same gradients and losses before anything is timed, and each side counts by its quickest way.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from benchmarks.papers.program import Record, run
-from benchmarks.papers.tcgnn import parts, tables, tiles
+from benchmarks.papers.tcgnn import tables
 
-PARTS = ("figure-7", "figure-8", "table-5", "table-6")
+#: The module that measures each part; only that one is imported, so that counting takes no GPU and products no PyTorch Geometric.
+PARTS = {
+    "table-1": "parts",
+    "figure-6a": "epochs",
+    "figure-6b": "epochs",
+    "figure-6c": "parts",
+    "figure-7": "tiles",
+    "figure-8": "epochs",
+    "table-5": "parts",
+    "table-6": "parts",
+    "figure-10": "parts",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and write records and tables."""
-    return run("TC-GNN", PARTS, measurements, tables.line_of, tables.document, arguments)
+    return run("TC-GNN", list(PARTS), measurements, tables.line_of, tables.document, arguments)
 
 
 def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[tuple[str, Callable[[], list[Record]]]]:
     """A name and a measurement of one record for each line of a part."""
-    module = tiles if part == "figure-7" else parts
+    module: Any = importlib.import_module(f"benchmarks.papers.tcgnn.{PARTS[part]}")
     for name, measure in module.measurements(part, commit, repetitions):
         yield name, partial(_alone, measure)
 

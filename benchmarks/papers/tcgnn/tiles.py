@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.cases.graphs import graph
 from bitsparse.bench import Machine, Record
 from bitsparse.graph import tile_statistics
 
-__all__ = ["GRAPHS", "measurements"]
+__all__ = ["GRAPHS", "TILES", "Data", "measurements"]
 
-#: Graphs of the paper's Table 4 in its order, as far as their sizes are known; the kind in the first column.
+
+class Data(NamedTuple):
+    """A line of the paper's Table 4: the kind of a graph, columns of its features, and classes."""
+
+    kind: str
+    columns: int
+    classes: int
+
+
+#: Graphs of the paper's Table 4 in its order.
 GRAPHS = {
-    "citeseer": "I",
-    "cora": "I",
-    "pubmed": "I",
-    "ppi": "I",
-    "PROTEINS_full": "II",
-    "OVCAR-8H": "II",
-    "Yeast": "II",
-    "DD": "II",
-    "YeastH": "II",
-    "amazon0505": "III",
-    "artist": "III",
-    "com-amazon": "III",
-    "soc-BlogCatalog": "III",
-    "amazon0601": "III",
+    "citeseer": Data("I", 3703, 6),
+    "cora": Data("I", 1433, 7),
+    "pubmed": Data("I", 500, 3),
+    "ppi": Data("I", 50, 121),
+    "PROTEINS_full": Data("II", 29, 2),
+    "OVCAR-8H": Data("II", 66, 2),
+    "Yeast": Data("II", 74, 2),
+    "DD": Data("II", 89, 2),
+    "YeastH": Data("II", 75, 2),
+    "amazon0505": Data("III", 96, 22),
+    "artist": Data("III", 100, 12),
+    "com-amazon": Data("III", 96, 22),
+    "soc-BlogCatalog": Data("III", 128, 39),
+    "amazon0601": Data("III", 96, 22),
 }
 #: Window and width of a tile of SpMM, whose left operand it is, and of SDDMM, whose result it is.
 TILES = {"spmm": (16, 8), "sddmm": (16, 16)}
@@ -42,7 +51,7 @@ def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[tu
 def counted(part: str, name: str, commit: str | None) -> dict[str, Any]:
     """Tiles of one graph."""
     data, source = graph(name)
-    params: dict[str, Any] = {"part": part, "graph": name, "kind": GRAPHS[name], "source": source}
+    params: dict[str, Any] = {"part": part, "graph": name, "kind": GRAPHS[name].kind, "source": source}
     params |= {"nodes": data.num_nodes, "entries": data.num_edges}
     for use, (window, width) in TILES.items():
         found = tile_statistics(data.adjacency, window=window, width=width)
