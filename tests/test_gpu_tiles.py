@@ -49,14 +49,14 @@ def graph(name: str) -> sp.csr_matrix:
     raise AssertionError(name)
 
 
-def plan(a: sp.csr_matrix, height: int, dtype: str, index: type = np.int32) -> Any:
+def plan(a: sp.csr_matrix, height: int, dtype: str, index: type = np.int32, **options: Any) -> Any:
     import cupy
 
     from bitsparse.backends.cuda.spmm.tiles import Tiles
 
     a.sort_indices()
     indptr, indices = (cupy.asarray(part.astype(index)) for part in (a.indptr, a.indices))
-    return Tiles(indptr, indices, a.shape, a.nnz, height=height, k=8 if dtype == "float32" else 16)
+    return Tiles(indptr, indices, a.shape, a.nnz, height=height, k=8 if dtype == "float32" else 16, **options)
 
 
 def check(
@@ -244,6 +244,17 @@ def test_int64_indices_and_the_same_bits() -> None:
     assert small.reuse == large.reuse == a.nnz / small.unique
     assert 1.0 <= small.reuse <= 16
     assert small.nbytes > 0
+
+
+@pytest.mark.parametrize("warps", [1, 8, 32])
+def test_any_number_of_warps_a_block_gives_the_same_bits(warps: int) -> None:
+    import cupy
+
+    a = graph("cliques")
+    x = cupy.asarray(np.random.default_rng(0).standard_normal((a.shape[1], 40)).astype(np.float32))
+    made = plan(a, 16, "float32", warps=warps)
+    check(a, 40, tiles=made)
+    assert (made.run(x) == plan(a, 16, "float32").run(x)).all()
 
 
 def test_unaligned_features() -> None:

@@ -20,6 +20,7 @@ typedef long long i64;
 #define BS_SCALES 1 // a factor of each column
 #define BS_TILED 2 // values in the order of tiles, lanes and bits
 #define BS_CSR 3 // values in the order of the rows
+// BS_WARPS: of a block; each takes pieces of its own, and they share nothing.
 
 #define BS_ROWS (BS_TYPE == BS_FLOAT ? 2 : 4) // of a group, in a lane
 #define BS_K (4 * BS_ROWS)
@@ -28,7 +29,6 @@ typedef long long i64;
 #define BS_VECTORS (BS_WIDTH / BS_VEC)
 #define BS_SLICE (8 * BS_WIDTH) // columns that a warp makes
 #define BS_HELD (BS_TYPE == BS_FLOAT ? BS_WIDTH : BS_WIDTH / 2) // words of one row in a lane
-#define BS_WARPS 4 // of a block
 #ifndef BS_SCALED
 #define BS_SCALED (BS_WEIGHTS == BS_SCALES) // by a factor of each column, also beside values
 #endif

@@ -67,11 +67,11 @@ def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[tu
 def tf32_allowed() -> Iterator[None]:
     """Products of float32 on a GPU may take TF32, PyTorch's and ours."""
     setting = torch.backends.cuda.matmul
-    before, setting.fp32_precision = setting.fp32_precision, "tf32"
+    before, setting.allow_tf32 = setting.allow_tf32, True
     try:
         yield
     finally:
-        setting.fp32_precision = before
+        setting.allow_tf32 = before
 
 
 # ---- sides

@@ -1,4 +1,4 @@
-"""What ``papers/tcgnn/program.py`` measures of TC-GNN's products on a GPU: Tables 1, 5 and 6, Figures 6c and 10."""
+"""What ``papers/tcgnn/program.py`` measures of TC-GNN's products on a GPU: Tables 1, 5 and 6, Figures 6c, 9 and 10."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from benchmarks.cases.binary_gpu import torch_product
 from benchmarks.cases.products import planned
 from benchmarks.cases.sparse_gpu import Cell, Matrix, Timed, cell_of, check, hold, in_turns, vendor_product
 from benchmarks.gpu_timing import machine, torch_graph
+from benchmarks.papers.tcgnn.tables import WARPS_OF_A_BLOCK
 from benchmarks.papers.tcgnn.tiles import GRAPHS, TILES
 from benchmarks.peers.cusparse import BLOCKED_FORMS, BlockedProduct, Blocks
 from bitsparse import jit
+from bitsparse.backends.cuda.spmm.tiles import Tiles
 from bitsparse.bench import Record, Unavailable
 
-__all__ = ["both", "measurements", "record"]
+__all__ = ["HIDDEN", "both", "layers", "measurements", "record"]
 
 #: Graphs of the paper's Tables 1 and 5.
 TABLE_1 = ("cora", "citeseer", "pubmed")
@@ -35,10 +37,11 @@ _Measurement = tuple[str, Callable[[], dict[str, Any]]]
 def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[_Measurement]:
     """A name and a measurement for each line of a part."""
     how: dict[str, tuple[Callable[..., dict[str, Any]], list[tuple[Any, ...]]]] = {
-        "table-1": (profile, [(name, width) for name in TABLE_1 for width in (GRAPHS[name].columns, HIDDEN)]),
+        "table-1": (profile, layers()),
         "table-5": (product, [(name, width) for name in TABLE_5 for width in (GRAPHS[name].columns, HIDDEN)]),
         "table-6": (sparsity, [(blocks,) for blocks in BLOCKS]),
         "figure-6c": (blocked, [(name,) for name in GRAPHS]),
+        "figure-9": (warps, [(name,) for name in TABLE_5]),
         "figure-10": (product, [(name, width) for name in TABLE_5 for width in WIDTHS]),
     }
     measure, lines = how[part]
@@ -46,6 +49,11 @@ def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[_M
         name, *width = line
         case = f"{part}-{name}{''.join(f'-D{columns}' for columns in width)}"
         yield case, partial(measure, part, case, *line, commit, repetitions)
+
+
+def layers() -> list[tuple[str, int]]:
+    """Graphs of Table 1 and how many columns a layer of GCN sums: those of the features, and those of their product with the weights."""
+    return [(name, columns) for name in TABLE_1 for columns in (GRAPHS[name].columns, HIDDEN)]
 
 
 def both(case: str, cell: Cell, repetitions: int, *more: Timed) -> dict[str, Any]:
@@ -132,6 +140,24 @@ def with_blocks(case: str, cell: Cell, size: int, repetitions: int) -> dict[str,
     facts |= {"blocked_form": best.name, "blocked_share": matrix.nnz / blocks.values.size}
     best.name = "blocked"
     return both(case, cell, repetitions, best) | facts
+
+
+def warps(part: str, case: str, name: str, commit: str | None, repetitions: int) -> dict[str, Any]:
+    """The kernel on tensor cores with more or fewer warps in a block, beside the kernel that is chosen."""
+    cupy = jit.require_cupy("tcgnn")
+    cell = cell_of(name, HIDDEN)
+    matrix, (x, _) = cell.matrix, cell.inputs("float32", pattern=True)
+    reference, sides = cell.reference("float32", pattern=True), []
+    for count in WARPS_OF_A_BLOCK:
+        tiles = Tiles(matrix.indptr, matrix.indices, matrix.shape, matrix.nnz, warps=count)
+        out = cupy.full((matrix.shape[0], HIDDEN), np.nan, np.float32)
+        call = partial(tiles.run, x, out=out)
+        call()
+        check(f"{case}, {count} warps", "tf32", out, reference, matrix.root)
+        sides.append(Timed(call, f"warps_{count}"))
+    found = both(case, cell, repetitions, *sides)
+    windows = -(-matrix.shape[0] // TILES["spmm"][0])
+    return record(part, case, cell, found | {"edges_of_a_window": matrix.nnz / windows}, commit)
 
 
 def sparsity(part: str, case: str, blocks: int, commit: str | None, repetitions: int) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
     python3 benchmarks/paper.py tcgnn [--only figure-6a table-5 ...] [--records FILE] [--out FILE] [--repetitions N]
 
-Figure 7 counts tiles on the CPU; all else is measured on the GPU at hand: Tables 1, 5 and 6, Figures 6 (a, b, c), 8 and 10. After each part
-its records, one JSON object a line, take the place of the old ones in ``--records``, and ``--out`` (by default docs/tcgnn-tables.md) is
-written anew from all of them, and from those of other machines if ``--records`` is a file of ``results``.
+Figure 7 counts tiles on the CPU; all else is measured on the GPU at hand: Tables 1, 5 and 6, Figures 6 (a, b, c), 8, 9 and 10. After each
+part its records, one JSON object a line, take the place of the old ones in ``--records``, and ``--out`` (by default docs/tcgnn-tables.md)
+is written anew from all of them, and from those of other machines if ``--records`` is a file of ``results``.
 
 Graphs are the files of ``cases/graphs.py``; where there is none, a seeded synthetic one of the same size stands in, and the table says so.
 Products are prepared ones without weights, in float32 and in TF32, compared with float64 results and replayed from CUDA graphs in turns
@@ -22,14 +22,16 @@ from typing import Any
 from benchmarks.papers.program import Record, run
 from benchmarks.papers.tcgnn import tables
 
-#: The module that measures each part; only that one is imported, so that counting takes no GPU and products no PyTorch Geometric.
+#: The module that measures each part; only that one is imported, so that counting tiles takes no GPU.
 PARTS = {
     "table-1": "parts",
+    "table-1-counters": "counters",
     "figure-6a": "epochs",
     "figure-6b": "epochs",
     "figure-6c": "parts",
     "figure-7": "tiles",
     "figure-8": "epochs",
+    "figure-9": "parts",
     "table-5": "parts",
     "table-6": "parts",
     "figure-10": "parts",

@@ -35,6 +35,8 @@ PAPER_FIGURE_6 = {
     },
     "figure-6b": {"gcn": "1.76x", "agnn": "2.82x"},
 }
+#: Of its Figure 9.
+WARPS_OF_A_BLOCK = (1, 2, 4, 8, 16, 32)
 PAPER_FIGURE_6C = "1.76x"
 #: Milliseconds of tSparse, Triton and TC-GNN.
 PAPER_TABLE_5 = {
@@ -83,10 +85,14 @@ def line_of(record: Record) -> str:
     part = params["part"]
     if part == "figure-7":
         return f"{record['case']:<28} {params['spmm']['reduction']:.1%} and {params['sddmm']['reduction']:.1%} of tiles saved"
+    if part == "table-1-counters":
+        return f"{record['case']:<40} {params['hits']:.1f}% of sectors hit, {params['occupancy']:.1f}% occupied, {params['kernel'][:60]}"
     if part in PAPER_FIGURE_6:
         found = f"ours {record['ours_ms']:.4f} ms, {params['peer_way']} {record['peer_ms']:.4f} ms, {ratio(record)}"
         return f"{record['case']:<36} {found}, without edges {params['without_edges_ms']:.4f} ms"
     found = f"fp32 {params['fp32_ms']:.4f} ms, tf32 {params['tf32_ms']:.4f} ms, cuSPARSE {ms('vendor_ms')(record)} ms"
+    if part == "figure-9":
+        found += "".join(f", {count} warps {params[f'warps_{count}_ms']:.4f} ms" for count in WARPS_OF_A_BLOCK)
     more = {"blocked_ms": "in blocks", "update_ms": "update", "translate_ms": "translation", "epoch_ms": "an epoch"}
     return f"{record['case']:<28} {found}" + "".join(
         f", {what} {params[name]:.4f} ms" for name, what in more.items() if name in params
@@ -102,6 +108,11 @@ def tiles(use: str, name: str, form: str) -> Callable[[Record], str]:
 def printed(figures: Mapping[Any, tuple[float, ...]], key: str, index: int, form: str) -> Callable[[Record], str]:
     """A column of a table of the paper."""
     return lambda record: form.format(figures[record["params"][key]][index])
+
+
+def microseconds(name: str) -> Callable[[Record], str]:
+    """A time of the record or of its parameters."""
+    return lambda record: f"{1e3 * record.get(name, record['params'].get(name)):.1f}"
 
 
 SAVED: Columns = (
@@ -136,10 +147,16 @@ LAYER: Columns = (
     ("share", of_params("ours_share", "{:.0%}")),
     ("cuSPARSE, ms", ms("vendor_ms")),
     ("share", of_params("vendor_share", "{:.0%}")),
-    *(
-        (f"{what}, paper", printed(PAPER_TABLE_1, "graph", i, "{:.0f}%"))
-        for i, what in enumerate(("share", "cache hits", "occupancy"))
-    ),
+    ("share, paper", printed(PAPER_TABLE_1, "graph", 0, "{:.0f}%")),
+)
+COUNTERS: Columns = (
+    ("graph", name_of),
+    ("columns", of_params("D")),
+    ("who", of_params("side")),
+    ("hits in the first cache", of_params("hits", "{:.1f}%")),
+    ("occupancy", of_params("occupancy", "{:.1f}%")),
+    ("hits, paper", printed(PAPER_TABLE_1, "graph", 1, "{:.1f}%")),
+    ("occupancy, paper", printed(PAPER_TABLE_1, "graph", 2, "{:.1f}%")),
 )
 EPOCHS: Columns = (
     ("graph", name_of),
@@ -163,6 +180,14 @@ IN_BLOCKS: Columns = (
     ("of bSpMM", times("blocked_ms")),
     ("cuSPARSE CSR, ms", ms("vendor_ms")),
     ("why not", of_params("blocked_missing")),
+)
+WARPS: Columns = (
+    ("graph", name_of),
+    ("edges of a window", of_params("edges_of_a_window", "{:.0f}")),
+    ("warps, paper's rule", lambda record: str(max(1, int(record["params"]["edges_of_a_window"] // 32)))),
+    *((f"{count}, us", microseconds(f"warps_{count}_ms")) for count in WARPS_OF_A_BLOCK),
+    ("chosen kernel, us", microseconds("ours_ms")),
+    ("its name", of_params("tf32_kernel")),
 )
 RATES: Columns = (
     ("graph", name_of),
@@ -238,10 +263,13 @@ SECTIONS: dict[str, tuple[str, Callable[[Rows], str]]] = {
         "Table 1: what a layer of GCN spends its time on",
         section(
             "One layer with 16 columns: the features are summed first, as wide as the data set has them, or their product with the\n"
-            "weights is (TF32 allowed), whichever comes first in a framework. The share is the sum's of both. The paper profiles DGL;\n"
-            "hit rates of caches and occupancy need a profiler, which does not run here.\n\n",
+            "weights is (TF32 allowed), whichever comes first in a framework. The share is the sum's of both. The paper profiles DGL.\n\n",
             LAYER,
         ),
+    ),
+    "table-1-counters": (
+        "Table 1, counters: caches and occupancy of the sums",
+        section("Of the longest kernel of each sum, as `ncu` counts them; the paper's are DGL's.\n\n", COUNTERS, 3),
     ),
     "figure-6a": (
         "Figure 6a: epochs of training, against products of cuSPARSE",
@@ -279,6 +307,16 @@ SECTIONS: dict[str, tuple[str, Callable[[Rows], str]]] = {
             "allowed: dense layers, loss and optimiser are counted. The last column sets it against their four aggregations alone.\n"
             f"The paper's mean is {PAPER_FIGURE_8:.1%} of a whole training.\n\n",
             TRANSLATION,
+        ),
+    ),
+    "figure-9": (
+        "Figure 9: warps of a block",
+        section(
+            "The paper's figure is of epochs of its kernels, in which the warps of a block share a window and what they load. In ours on\n"
+            "tensor cores every warp takes pieces of windows by itself, so that a block is nothing but as many warps: one aggregation of\n"
+            "16 columns, TF32, by the warps of a block, of which the library has 4; beside them the kernel that it chooses. The paper's\n"
+            "rule is the edges of a window over 32.\n\n",
+            WARPS,
         ),
     ),
     "table-5": (

@@ -15,6 +15,7 @@ from bitsparse.backends.params import Translation
 
 _SOURCE = "spmm/tiles.cu"
 _ONES, _SCALES, _TILED, _CSR = range(4)
+#: Warps of a block, each of which takes pieces of windows of its own: they share nothing.
 _WARPS = 4
 #: Registers of a multiprocessor and, with some to spare, of a thread; blocks beyond which nothing is gained.
 _REGISTERS, _MOST_REGISTERS, _MOST_BLOCKS = 65536, 248, 8
@@ -39,7 +40,14 @@ def registers_of(width: int, height: int, rows: int, stages: int, weights: int, 
 
 
 def constants(
-    kind: int, height: int, head_width: int, vector: int, weights: int, precision: str = "tf32", scaled: bool = False
+    kind: int,
+    height: int,
+    head_width: int,
+    vector: int,
+    weights: int,
+    precision: str = "tf32",
+    scaled: bool = False,
+    warps: int = _WARPS,
 ) -> dict[str, int]:
     """With what ``spmm/tiles.cu`` is compiled.
 
@@ -59,9 +67,14 @@ def constants(
         if registers <= _MOST_REGISTERS or width == 2:
             break
         width //= 2
-    blocks = _REGISTERS // (32 * _WARPS * -(-registers // 8 * 8))
+    blocks = _REGISTERS // (32 * warps * -(-registers // 8 * 8))
     found = {"BS_TYPE": kind, "BS_M": height // 16, "BS_WIDTH": width, "BS_VEC": min(vector, width)}
-    found |= {"BS_WEIGHTS": weights, "BS_STAGES": stages, "BS_BLOCKS": max(1, min(_MOST_BLOCKS, blocks))}
+    found |= {
+        "BS_WARPS": warps,
+        "BS_WEIGHTS": weights,
+        "BS_STAGES": stages,
+        "BS_BLOCKS": max(1, min(_MOST_BLOCKS, blocks)),
+    }
     split = precision == "3xtf32" and (kind == 0 or weights != _ONES)
     return found | {"BS_SCALED": int(scaled), "BS_SPLIT": int(split), "BS_NARROW": int(head_width < 8 * width)}
 
@@ -90,6 +103,8 @@ class Tiles(Windows):
         8 for float32 features, 16 for 16-bit ones.
     translation : Translation, optional
         Of the pattern: taken as it lies if its windows have `height` rows, else the pattern is translated here.
+    warps : int, default 4
+        Of a block, 1 to 32. No bits depend on it.
 
     Notes
     -----
@@ -110,8 +125,10 @@ class Tiles(Windows):
         height: int = 16,
         k: int = 8,
         translation: Translation | None = None,
+        warps: int = _WARPS,
     ) -> None:
         super().__init__(indptr, indices, shape, nnz, height=height, k=k, translation=translation)
+        self._warps = warps
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
         self._stream = self._cupy.cuda.get_current_stream
         self._made = self._cupy.cuda.Event(disable_timing=True)  # everything that is there
@@ -182,7 +199,7 @@ class Tiles(Windows):
         if not self._cupy.cuda.runtime.streamIsCapturing(self._stream().ptr):
             self._stream().wait_event(self._made)
         head_width = columns // heads
-        defines = constants(kind, self.height, head_width, vector, weights, precision, scaled)
+        defines = constants(kind, self.height, head_width, vector, weights, precision, scaled, self._warps)
         width, narrow = defines["BS_WIDTH"], bool(defines["BS_NARROW"])
         head_slices = 1 if narrow else -(-head_width // (8 * width))
         params = TilesParams(rows=self.shape[0], columns=columns, width=head_width, head_slices=head_slices)
@@ -195,7 +212,7 @@ class Tiles(Windows):
         elif weights == _CSR:
             jit.filled(params, row_offsets=self.row_offsets(), value_head=1, value_bytes=4 * heads)
         kernel = jit.kernel(_SOURCE, "spmm_tiles", defines)
-        launches = [kernel.launch(-(-self.count // _WARPS) * params.slices, 32 * _WARPS, params)]
+        launches = [kernel.launch(-(-self.count // self._warps) * params.slices, 32 * self._warps, params)]
         if self.slots:
             later = jit.filled(TilesParams.from_buffer_copy(params), pieces=self.splits)
             add = jit.kernel(_SOURCE, "add_slots", defines)
