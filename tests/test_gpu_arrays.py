@@ -262,7 +262,7 @@ def test_products_of_batches_and_encodings() -> None:
     same(a.to_device("cuda") @ b.to_device("cuda"), a @ b)
 
 
-@pytest.mark.parametrize("kernel", ["planes", "digits", "planes-mma", "digits-mma"])
+@pytest.mark.parametrize("kernel", ["planes", "digits", "mixed", "planes-mma", "digits-mma"])
 def test_plans(kernel: str) -> None:
     x, y = operands()
     x[8:16] = 0

@@ -265,7 +265,7 @@ def test_streams_and_graphs(kernel: str) -> None:
             np.testing.assert_array_equal(cupy.asnumpy(out, stream=stream), want)
 
 
-@pytest.mark.parametrize("kernel", ["planes", "digits", "planes-mma", "digits-mma"])
+@pytest.mark.parametrize("kernel", ["planes", "digits", "mixed", "planes-mma", "digits-mma"])
 @pytest.mark.parametrize(
     "kinds", [(8, "unsigned", 8, "signed"), (3, "signed", 1, "bipolar"), (8, "signed", 8, "signed")]
 )
@@ -304,7 +304,9 @@ def test_named_errors() -> None:
 
     a = cupy.zeros((8, 1, 4), np.uint32)
     kind = {"k": 128, "a_bits": 1, "b_bits": 1, "a_encoding": "unsigned", "b_encoding": "unsigned", "n": 8}
-    with pytest.raises(ValueError, match="kernel must be 'planes', 'digits', 'planes-mma' or 'digits-mma', got 'fast'"):
+    with pytest.raises(
+        ValueError, match="kernel must be 'planes', 'digits', 'mixed', 'planes-mma' or 'digits-mma', got 'fast'"
+    ):
         cuda_matmul.Product(a, kernel="fast", **kind)
     with pytest.raises(KernelError, match="splits a tile" if jit.capability().has_wgmma else "is not one of kernel"):
         cuda_matmul.Product(a, tiling=gemm.Tiling(2, 1, 1, rk=2), **kind)

@@ -101,7 +101,7 @@ def product(shape: Shape) -> Prepared:
     calls = 20 if 2.0 * m * k * n < 1e11 else 5
     graphs = [ours_graph([partial(plan, b, out)] * calls), torch_graph([int8] * calls)]
     params = dict(shape._asdict()) | {"kernel": plan.kernel, "explained": plan.explain().splitlines()[-1]}
-    params["estimates_us"] = {name: round(ns / 1e3, 2) for name, ns in plan.costs.items()}
+    params["estimates_us"] = {name: round(ns / 1e3, 2) for name, ns in plan.costs.items() if math.isfinite(ns)}
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         ours, peer = replay(graphs, protocol.repetitions)

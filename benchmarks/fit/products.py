@@ -1,9 +1,9 @@
 """Products of shapes drawn at random: every kernel forced, and the figures by which costs choose among them.
 
 Of each shape (``cases/random_products.py``, of another seed than the suite's) the likeliest tilings of every kernel are timed in turns:
-bits and bytes on warpgroups, bits and bytes by warps, and as a peer cuBLASLt on operands that are bytes already. Every result is compared
-with the peer's. A quarter of the shapes, by their names, is held out of the fit; how the choice does on those is what counts. Fitted are
-figures of small products in ``backends/cuda/chips.py``.
+bits and bytes on warpgroups, bits and bytes by warps, bytes times packed planes, and as a peer cuBLASLt on operands that are bytes already.
+Every result is compared with the peer's. A quarter of the shapes, by their names, is held out of the fit; how the choice does on those is
+what counts. Fitted are figures of small products in ``backends/cuda/chips.py``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from benchmarks.cases.random_products import Shape, packed, shapes
 from benchmarks.fit.fitting import Facts, Fit, Row, Values, search
 from benchmarks.gpu_timing import Int8Product, accumulator, encoding_of, ours_graph, replay, torch_graph
 from bitsparse import jit
-from bitsparse.backends.cuda.matmul import choice, wgmma
+from bitsparse.backends.cuda.chips import H200
+from bitsparse.backends.cuda.matmul import choice, mixed, wgmma
 from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.backends.cuda.matmul.passes import Sizes
 
-__all__ = ["FITS", "PROBES", "held_out", "measured", "predict", "verdict"]
+__all__ = ["FITS", "PROBES", "held_out", "measured", "predict", "variants", "verdict"]
 
 SEED, COUNT = 0, 150
 CALLS, REPETITIONS = 20, 5
@@ -45,6 +46,10 @@ FITTED = (
     *("fill_clocks", "arrive_bytes", "leave_bytes", "part_clocks", "store_bytes", "tile_clocks"),
     *("overhead", "multicast_clocks", "memory_bytes_per_us", "unpack_clocks", "small_rows", "small_bytes"),
 )
+FITTED_MIXED = (
+    *("fill_clocks", "arrive_bytes", "leave_bytes", "products", "issue_clocks", "alone_clocks", "step_clocks"),
+    *("group_clocks", "part_clocks", "tile_clocks", "store_bytes"),
+)
 
 
 def facts_of(shape: Shape, kernel: str, tiling: Any = None) -> dict[str, Any]:
@@ -52,6 +57,8 @@ def facts_of(shape: Shape, kernel: str, tiling: Any = None) -> dict[str, Any]:
     a_bits, b_bits, m, k, n = shape
     step = 8 if choice.in_bytes(kernel) else 1
     planes = [-(-bits // step) for bits in (a_bits, b_bits)]
+    if kernel == "mixed":
+        planes[1] = b_bits
     facts: dict[str, Any] = {"kernel": kernel, "m": m, "k": k, "n": n, "a_bits": a_bits, "b_bits": b_bits, "step": step}
     facts |= {"blocks": -(-k * step // 1024), "a_planes": planes[0], "b_planes": planes[1]}
     return facts | {"tiling": None if tiling is None else [int(part) for part in tiling]}
@@ -64,13 +71,21 @@ def sizes_of(facts: Facts) -> Sizes:
 
 
 def tiling_of(facts: Facts) -> wgmma.Tiling:
-    """The tiling that facts say."""
+    """The tiling on warpgroups that facts say."""
     return wgmma.Tiling._make(facts["tiling"])
 
 
+def mixed_sizes_of(facts: Facts) -> mixed.MixedSizes:
+    """How much a product of bytes and packed planes multiplies."""
+    return mixed.MixedSizes(facts["m"], facts["n"], facts["blocks"], facts["b_planes"])
+
+
 def predict(values: Values, facts: Facts) -> float:
-    """The library's own estimate of a tiling on warpgroups, with other figures."""
+    """The library's own estimate of a tiling, with other figures."""
     changed: Any = values
+    if facts["kernel"] == "mixed":
+        tile = mixed.MixedTiling._make(facts["tiling"])
+        return mixed.estimate_us(tile, mixed_sizes_of(facts), H200.mixed_products._replace(**changed))
     tiling, sizes = tiling_of(facts), sizes_of(facts)
     rates = wgmma.rates_of(sizes, facts["step"])._replace(**changed)
     us = wgmma.estimate_us(tiling, sizes, rates, step=facts["step"])
@@ -93,6 +108,11 @@ def warpgroups_fitted(rows: Sequence[Row]) -> Values:
     return _fitted(few, predict, wgmma.SMALL_RATES, FITTED)
 
 
+def mixed_fitted(rows: Sequence[Row]) -> Values:
+    """Of bytes times packed planes, from what the library has."""
+    return _fitted(rows, predict, H200.mixed_products, FITTED_MIXED)
+
+
 PLACE = "of backends/cuda/chips.py"
 FITS = (
     Fit(
@@ -102,18 +122,27 @@ FITS = (
         predict,
         lambda row: row.facts["tiling"] is not None and row.facts["kernel"] in ("planes", "digits"),
     ),
+    Fit(
+        "products of bytes and packed planes",
+        f"mixed_products {PLACE}",
+        mixed_fitted,
+        predict,
+        lambda row: row.facts["kernel"] == "mixed",
+    ),
 )
 
 
 def verdict(rows: Sequence[Row], found: Sequence[Values]) -> Iterator[str]:
     """What the choice by these constants would do on the shapes that were held out, against the peer."""
-    (ours,) = found
+    warpgroups, warps = found
     cells: dict[str, dict[str, Row]] = {}
     for row in rows:
         cells.setdefault(row.cell, {})[row.variant] = row
 
     def expected(row: Row) -> float:
-        return predict(ours, row.facts) if row.facts["kernel"] in ("planes", "digits") else math.inf
+        if row.facts["kernel"] not in choice.CHOICES:
+            return math.inf
+        return predict(warps if row.facts["kernel"] == "mixed" else warpgroups, row.facts)
 
     def taken(cell: dict[str, Row]) -> float:
         return min((row for name, row in cell.items() if name != PEER), key=expected).us
@@ -152,21 +181,35 @@ def measured(only: Sequence[str]) -> Iterator[Row]:
             yield from variants(shape, probe=shape in PROBES)
 
 
-def likely(shape: Shape, kernel: str, *, probe: bool) -> list[wgmma.Tiling]:
+def likely(shape: Shape, kernel: str, *, probe: bool) -> list[Any]:
     """The tilings with the lowest estimates; of a probe all that may be quick."""
     facts = facts_of(shape, kernel)
-    table = wgmma.tilings(shape.n, facts["b_planes"], masked=False, wide=False, a_planes=facts["a_planes"])
+    if kernel == "mixed":
+        sizes, chip = mixed_sizes_of(facts), jit.capability()
+        table: list[Any] = mixed.tilings(sizes, clusters=True)
+        table = [tiling for tiling in table if tiling.shared_bytes(sizes.planes) <= chip.shared_bytes]
+    else:
+        table = wgmma.tilings(shape.n, facts["b_planes"], masked=False, wide=False, a_planes=facts["a_planes"])
     costs = {tiling: predict({}, facts | {"tiling": [int(part) for part in tiling]}) for tiling in table}
     found = sorted((tiling for tiling in table if math.isfinite(costs[tiling])), key=costs.__getitem__)
     if probe:
         return [tiling for tiling in found if costs[tiling] < 2 * costs[found[0]]]
-    alike: dict[Any, wgmma.Tiling] = {}
+    alike: dict[Any, Any] = {}
     for tiling in found:
-        alike.setdefault((tiling.mb, tiling.nb, tiling.qb, tiling.groups, tiling.rk * tiling.rp > 1), tiling)
+        kind = tiling[:4] if kernel == "mixed" else (*tiling[:3], tiling.groups, tiling.rk * tiling.rp > 1)
+        alike.setdefault(kind, tiling)
     return list(alike.values())[: 1 + MORE]
 
 
-def variants(shape: Shape, *, probe: bool) -> Iterator[Row]:
+def chosen_tiling(shape: Shape, kernel: str) -> Any:
+    """The one that the library takes."""
+    facts = facts_of(shape, kernel)
+    if kernel == "mixed":
+        return mixed.choose_tiling(mixed_sizes_of(facts), jit.capability())
+    return wgmma.choose_tiling(sizes_of(facts), False, False, facts["step"])
+
+
+def variants(shape: Shape, *, probe: bool, forced: Sequence[str] = choice.KERNELS) -> Iterator[Row]:
     """Every variant of a shape, compared with the peer and timed in turns with it."""
     cupy = jit.require_cupy("fit")
     a_bits, b_bits, m, k, n = shape
@@ -183,20 +226,22 @@ def variants(shape: Shape, *, probe: bool) -> Iterator[Row]:
         "acc_dtype": accumulator(k, a_bits, b_bits),
     }
     kind |= {"a_encoding": encoding_of(a_bits), "b_encoding": encoding_of(b_bits)}
-    tried: list[tuple[str, Any]] = [("planes", tiling) for tiling in likely(shape, "planes", probe=probe)]
-    tried += [("digits", tiling) for tiling in likely(shape, "digits", probe=probe)]
-    tried += [(kernel, None) for kernel in ("planes-mma", "digits-mma")]
     costs = {kernel: choice.cost(kernel, m, n, k, a_bits, b_bits) for kernel in choice.CHOICES}
     kernel = min(costs, key=costs.__getitem__)
-    chosen = (
-        kernel,
-        wgmma.choose_tiling(sizes_of(facts_of(shape, kernel)), False, False, 8 if kernel == "digits" else 1),
-    )
+    chosen = (kernel, chosen_tiling(shape, kernel))
+    tried: list[tuple[str, Any]] = []
+    for name in forced:
+        if name in choice.CHOICES:
+            tried += [(name, tiling) for tiling in likely(shape, name, probe=probe)]
+        else:
+            tried.append((name, None))
+    tried += [chosen] if chosen not in tried else []
     graphs, rows = [torch_graph([int8] * CALLS)], [(PEER, facts_of(shape, PEER), False)]
     for name, tiling in tried:
         product = Product(a.words, kernel=name, tiling=tiling, **kind)
         out = cupy.full((m, n), -1, np.int32)
-        product(b.words, out)
+        for _ in range(2):  # the second call may start before the first one has ended
+            product(b.words, out)
         if not bool((out == want).all()):
             raise AssertionError(f"{shape.name}: {name} {tiling} differs from the peer")
         graphs.append(ours_graph([partial(product, b.words, out)] * CALLS))

@@ -1,4 +1,5 @@
 // Integer reductions over packed words, and the steps that prepare an operand for a product. All are bound by reading the words once.
+#include "bits/octet_turn.cuh"
 #include "common/ptx.cuh"
 #include "common/scalar.h"
 
@@ -87,14 +88,6 @@ extern "C" __global__ void coarsen_bitmap(const StatsParams p)
         ((u32 *)p.out)[item] = found;
 }
 
-// One step of a transposition: bits of `a` whose place has bit d set change places with bits of `b` whose place has not.
-static __device__ __forceinline__ void exchange(u32 &a, u32 &b, int d, u32 mask)
-{
-    const u32 was = a;
-    a = (was & mask) | ((b << d) & ~mask);
-    b = ((was >> d) & mask) | (b & ~mask);
-}
-
 // Where 32 elements of a digit come from.
 struct DigitWords {
     const u32 *from; // the digit's first plane
@@ -141,15 +134,7 @@ extern "C" __global__ void __launch_bounds__(256, 8) unpack_digits(const StatsPa
 #pragma unroll
         for (int b = 0; b < 8; b++)
             w[b] &= at.valid;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            exchange(w[i], w[i + 4], 4, 0x0f0f0f0fu);
-#pragma unroll
-        for (int i = 0; i < 8; i += i & 1 ? 3 : 1)
-            exchange(w[i], w[i + 2], 2, 0x33333333u);
-#pragma unroll
-        for (int i = 0; i < 8; i += 2)
-            exchange(w[i], w[i + 1], 1, 0x55555555u);
+        turn_octets(w);
         uint4 *out = (uint4 *)p.out + 2 * item;
         out[0] = make_uint4(w[0], w[1], w[2], w[3]);
         out[1] = make_uint4(w[4], w[5], w[6], w[7]);

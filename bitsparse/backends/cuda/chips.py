@@ -55,6 +55,24 @@ _SMALL_PRODUCTS = WarpgroupRates(
 )
 
 
+class MixedRates(NamedTuple):
+    """Products of bytes and packed planes in one launch (``matmul/mixed.py``): estimates from the instructions, to be fitted."""
+
+    clock_mhz: float = 1850.0
+    launch_us: float = 1.6
+    fill_clocks: float = 1400.0  # from the start to the first product, and from the last one to the result
+    arrive_bytes: float = 40.0  # bytes a clock that one multiprocessor takes in
+    leave_bytes: float = 3350.0  # bytes a clock that leave the L2
+    products: float = 2430.0  # multiply-adds a clock of one multiprocessor
+    issue_clocks: float = 1.2  # of a scheduler, an instruction of a warp beside others
+    alone_clocks: float = 1.6  # of a warp by itself, whose instructions wait for each other
+    step_clocks: float = 150.0  # of a stage: a barrier and the way from shared memory to the registers
+    group_clocks: float = 250.0  # adding up what the groups of a block have
+    part_clocks: float = 900.0  # and what the blocks of a cluster have
+    tile_clocks: float = 300.0  # of a block beside these
+    store_bytes: float = 30.0  # bytes a clock that one multiprocessor writes
+
+
 class RowRates(NamedTuple):
     """Sums of gathered rows of floats (``spmm/choice.py``): microseconds, and rates per microsecond.
 
@@ -131,6 +149,7 @@ class Chip(NamedTuple):
     fewer_blocks : int
         By how much kernels' launch bounds are lower than on Hopper, as the compiler takes more registers.
     warpgroups, small_products : WarpgroupRates
+    mixed_products : MixedRates
     rows : RowRates
     bit_sums : BitRates
     """
@@ -145,6 +164,7 @@ class Chip(NamedTuple):
     fewer_blocks: int = 1
     warpgroups: WarpgroupRates = WarpgroupRates()
     small_products: WarpgroupRates = _SMALL_PRODUCTS
+    mixed_products: MixedRates = MixedRates()
     rows: RowRates = RowRates()
     bit_sums: BitRates = BitRates()
 

@@ -45,9 +45,10 @@ def matmul(
     out : array or BitTensor, optional
         Where to write, of exactly the result's kind, shape and dtype; also returned. Every check comes before the first
         write, except for NaN that an epilogue meets on its way to bits: then `out` holds no result.
-    kernel : {None, "planes", "digits", "bytes", "planes-mma", "digits-mma"}
-        Force a kernel; all give the same integers. "bytes" is for CPUs and operands of at most 8 bits. The last two are for GPUs: "-mma"
-        keeps to the matrix instructions of single warps.
+    kernel : {None, "planes", "digits", "bytes", "mixed", "planes-mma", "digits-mma"}
+        Force a kernel; all give the same integers. "bytes" is for CPUs and operands of at most 8 bits. The last three are for GPUs:
+        "mixed", for at most 8 bits and int32 results, multiplies bytes of `a` by `b` as it is packed; "-mma" keeps to the matrix
+        instructions of single warps.
     skip_zero_tiles : bool, optional
         Look for zero tiles in `a` and skip them. The share skipped is :attr:`MatmulPlan.share_skipped`. By default on a CPU, and on a
         GPU only where :attr:`BitTensor.tile_bitmap` is known already, since looking takes a pass over `a` and a synchronisation there.

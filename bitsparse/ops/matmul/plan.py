@@ -99,7 +99,8 @@ class MatmulPlan:
             kind |= {"a_encoding": a.encoding, "b_encoding": right.encoding}
             kind |= {"b_batch": right.batch, "acc_dtype": self.acc_dtype}
             names = self._backend.CHOICES if self._forced is None else (self._forced,)
-            self.costs = {name: self._backend.cost(name, *sizes, density) for name in names}
+            behind = {} if self.device == "cpu" else {"epilogue": self._params is not None}
+            self.costs = {name: self._backend.cost(name, *sizes, density, **behind) for name in names}
             self.kernel = min(self.costs, key=self.costs.__getitem__)
             self.share_skipped = 1.0 - density
             #: The backend's product of these words with others.

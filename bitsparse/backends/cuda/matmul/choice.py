@@ -7,20 +7,21 @@ import math
 from bitsparse import jit
 from bitsparse._records import replace
 from bitsparse.backends.cuda.chips import chip_here, chip_of
+from bitsparse.backends.cuda.matmul import mixed
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.passes import Sizes
 
 #: Names that ``kernel`` may have. The first two run on the best matrix unit that the chip has for them: the warpgroup's on Hopper, a
-#: warp's elsewhere. "-mma" forces a warp's.
-KERNELS = ("planes", "digits", "planes-mma", "digits-mma")
+#: warp's elsewhere. "-mma" forces a warp's, and so does "mixed", whose right operand stays packed until it is multiplied.
+KERNELS = ("planes", "digits", "mixed", "planes-mma", "digits-mma")
 #: Those among which costs decide.
-CHOICES = KERNELS[:2]
+CHOICES = KERNELS[:3]
 
 
 def on_warps(kernel: str) -> bool:
     """Whether a kernel runs on the matrix instructions of a warp."""
-    return kernel.endswith("-mma") or not jit.capability().has_wgmma
+    return kernel == "mixed" or kernel.endswith("-mma") or not jit.capability().has_wgmma
 
 
 def in_bytes(kernel: str) -> bool:
@@ -29,14 +30,30 @@ def in_bytes(kernel: str) -> bool:
 
 
 def cost(
-    kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density: float = 1.0, *, fresh: bool = False
+    kernel: str,
+    m: int,
+    n: int,
+    k: int,
+    a_bits: int,
+    b_bits: int,
+    density: float = 1.0,
+    *,
+    fresh: bool = False,
+    epilogue: bool = False,
 ) -> float:
     """Estimated nanoseconds of a prepared product of ``k``-long rows on the current device.
 
     ``density`` is the share of tiles that are not zero. Unpacking the left operand is done once and left out, but not if it is `fresh`.
-    Infinite for bits on a chip that emulates their instruction, so that such a kernel is never chosen, only forced.
+    Infinite for what is never chosen, only forced: bits on a chip that emulates their instruction, and "mixed" on chips on which it was not
+    measured, with an epilogue, which is a kernel behind it, and where it would not be one launch or cannot be.
     """
     wide = k * ((1 << a_bits) - 1) * ((1 << b_bits) - 1) >= 1 << 31
+    if kernel == "mixed":
+        card = jit.capability()
+        if wide or epilogue or fresh or max(a_bits, b_bits) > mixed.MOST_BITS or not card.has_wgmma:
+            return math.inf
+        sizes = mixed.MixedSizes(m, n, -(-k // 128), b_bits)
+        return 1e3 * mixed.estimate_us(mixed.choose_tiling(sizes, card), sizes, chip_here().mixed_products, card)
     if not in_bytes(kernel):
         if on_warps(kernel) and chip_here().bits == 0:
             return math.inf

@@ -15,6 +15,7 @@ from bitsparse._records import as_dict
 from bitsparse.backends.cuda.bits import words as packed
 from bitsparse.backends.cuda.constants import on_device
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
+from bitsparse.backends.cuda.matmul import mixed
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.choice import CHOICES, KERNELS, cost, in_bytes, on_warps
@@ -36,6 +37,8 @@ __all__ = [
 #: Bytes of a result whose memory a product keeps for the next call.
 _SMALL = 1 << 20
 _NO_OPERAND = OperandParams()
+#: How a product may be cut up.
+AnyTiling = gemm.Tiling | gemm_mma.MmaTiling | mixed.MixedTiling
 
 
 def _count_of_a_local() -> int:
@@ -105,7 +108,7 @@ class Product:
 
     Attributes
     ----------
-    tiling : Tiling, MmaTiling or None
+    tiling : Tiling, MmaTiling, MixedTiling or None
         How the product is cut up; ``None`` if there is nothing to multiply.
     epilogue : DeviceEpilogue or None
         What becomes of the sums.
@@ -121,7 +124,7 @@ class Product:
         b_batch: tuple[int, ...] = (),
         bitmap: Any = None,
         kernel: str = "planes",
-        tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None,
+        tiling: AnyTiling | None = None,
         epilogue: DeviceEpilogue | None = None,
         fresh: bool = False,
         **factors: Unpack[Factors],
@@ -131,7 +134,9 @@ class Product:
             raise ValueError(f"matmul: kernel must be {names} or {KERNELS[-1]!r}, got {kernel!r}")
         cupy = self._cupy = jit.require_cupy("matmul")
         chip, by_warps = jit.capability(), on_warps(kernel)
-        if tiling is not None and isinstance(tiling, gemm_mma.MmaTiling) != by_warps:
+        self._mixed = kernel == "mixed"
+        kind = mixed.MixedTiling if self._mixed else gemm_mma.MmaTiling if by_warps else gemm.Tiling
+        if tiling is not None and not isinstance(tiling, kind):
             raise KernelError(f"matmul: the tiling {tiling} is not one of kernel {kernel!r} on {chip.name}")
         m = a_words.shape[-3]
         self._dtype = np.dtype(factors.get("acc_dtype", np.int32))
@@ -143,7 +148,7 @@ class Product:
         batches = int(np.prod(batch, dtype=np.int64))
         kinds = (factors["a_bits"], factors["a_encoding"]), (factors["b_bits"], factors["b_encoding"])
         self._a, self._b = kinds
-        signed = _signed_bytes(*kinds) if self._digits and not by_warps else 0
+        signed = _signed_bytes(*kinds) if self._mixed or (self._digits and not by_warps) else 0
         self._a_signed, self._b_signed = bool(signed & 1), bool(signed & 2)
         self._a_constant = _constant(*kinds[0], self._digits and not self._a_signed)
         self._b_constant = _constant(*kinds[1], self._digits and not self._b_signed)
@@ -158,13 +163,14 @@ class Product:
         self._settled = False
         self._kept: dict[int, Any] = {}
         self._small = math.prod(self.shape) * self._dtype.itemsize <= _SMALL
-        self.tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None
+        self.tiling: AnyTiling | None = None
         if epilogue is not None and epilogue.shape != self.shape:
             raise ValueError(
                 f"matmul: the epilogue is for a result of shape {epilogue.shape}, the product's is {self.shape}"
             )
-        # The kernels with an epilogue have 32-bit sums; wider ones, and those of nothing, are stored and go through a second kernel.
-        if epilogue is not None and (self._dtype == np.int64 or k == 0):
+        # The kernels with an epilogue have 32-bit sums; wider ones, and those of nothing, are stored and go through a second kernel, and so
+        # are those of the kernel that has none.
+        if epilogue is not None and (self._dtype == np.int64 or k == 0 or self._mixed):
             self._finish = epilogue.on(self._dtype)
         self._b_outer, self._b_words = (*b_batch, n), a_words.shape[-1]
         self._made_on = cupy.cuda.get_current_stream().ptr
@@ -178,15 +184,18 @@ class Product:
             self._renewed = a_words
         a = self._left(a_words)
         b_bits, b_encoding = self._b
-        planes, weight = -(-b_bits // 8) if self._digits else b_bits, 2 if b_encoding == "bipolar" else 1
+        unpacked = self._digits and not self._mixed
+        planes, weight = -(-b_bits // 8) if unpacked else b_bits, 2 if b_encoding == "bipolar" else 1
         b_batches = int(np.prod(b_batch, dtype=np.int64))
-        b = Operand(None, n, planes, b_batches, a.step, weight, 0, b_encoding == "signed" and not self._digits)
+        b = Operand(None, n, planes, b_batches, a.step, weight, 0, b_encoding == "signed" and not unpacked)
         wide = self._dtype == np.int64
         # Bytes have the sign turned over, so a zero tile of the operand need not be one of bytes.
         tiles = None if self._digits else bitmap
         product: Any = gemm_mma.MmaProduct
-        what = Multiplication(a, b, batches, indices, tiles, wide, None if wide else epilogue)
-        if not by_warps:
+        what = Multiplication(a, b, batches, indices, tiles, wide, None if self._finish is not None else epilogue)
+        if self._mixed:
+            product = partial(mixed.MixedProduct, signed=signed)
+        elif not by_warps:
             # In front of a product of bytes runs the kernel that unpacks the right operand, and on each stream the first of these
             # begins after everything else.
             product = partial(gemm.WgmmaProduct, early=self._digits, signed=signed)
@@ -301,7 +310,9 @@ class Product:
         work = self._workspaces[stream] = _Workspace(
             cupy.zeros(self.shape, self._dtype) if self._finish is not None else None,
             cupy.empty(self._b_outer, self._dtype) if self._a_constant else None,
-            cupy.empty((*self._b_outer, -(-bits // 8), 8 * self._b_words), np.uint32) if self._digits else None,
+            cupy.empty((*self._b_outer, -(-bits // 8), 8 * self._b_words), np.uint32)
+            if self._digits and not self._mixed
+            else None,
         )
         return work
 
@@ -337,6 +348,10 @@ class Product:
                 dtype=self._dtype.name,
                 out=work.terms,
             )
+        if self._mixed:
+            self._product.run(b_words, out, self._row_term, col_term, stream, settled=self._settled)
+            self._settled = self._renewed is None
+            return
         if self._digits:
             # The first one on a stream waits for the end of all that was before, then also the left operand is there for good, if it is
             # not read again by every call.
