@@ -7,6 +7,7 @@ divided by the number of calls. A cold time comes from a graph whose calls take 
 
 from __future__ import annotations
 
+import math
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -26,8 +27,6 @@ from bitsparse.interop.streams import stream_at
 COLD_BYTES = 256 << 20
 #: Replays of what stands beside the two sides compared.
 REPETITIONS = 9
-#: Kernels among which the library's cost model chooses.
-CHOICE = ("planes", "digits")
 
 
 def wall_ms(make: Callable[[], object], repetitions: int) -> float:
@@ -169,8 +168,9 @@ def encoding_of(bits: int) -> str:
 
 
 def estimates_us(m: int, k: int, n: int, a_bits: int, b_bits: int) -> dict[str, float]:
-    """What the library expects of each kernel in a prepared product, whose left operand has been unpacked already."""
-    return {name: cuda_matmul.cost(name, m, n, k, a_bits, b_bits) / 1e3 for name in CHOICE}
+    """What the library expects of each kernel that it may choose in a prepared product, whose left operand has been unpacked already."""
+    found = {name: cuda_matmul.cost(name, m, n, k, a_bits, b_bits) / 1e3 for name in cuda_matmul.CHOICES}
+    return {name: us for name, us in found.items() if math.isfinite(us)}
 
 
 class Int8Product:
