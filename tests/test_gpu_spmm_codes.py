@@ -434,3 +434,29 @@ def test_a_plan_in_a_graph_and_wrong_calls() -> None:
         np.testing.assert_array_equal(
             bs.spmm(A, x.with_affine(), kernel=kernel).get(), bs.spmm(A, x.with_affine()).get()
         )
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("bits", "width", "nodes"), [(8, 41, False), (8, 64, True), (4, 33, False), (2, 7, True)])
+def test_sums_become_real_numbers_at_once(bits: int, width: int, nodes: bool, own: bool) -> None:
+    """A rounding to each step, sums and means, with factors of the rows and without, and multiples of the rows themselves."""
+    from bitsparse.backends.params import SumScales
+
+    rng, A = np.random.default_rng(bits), graph()
+    codes, factors = codes_of(rng, (N, width), bits, "signed"), rng.integers(1, 256, N)
+    scale, rows = np.float32(0.3711), rng.standard_normal(M).astype(np.float32)
+    x, factor = rng.standard_normal((M, width)).astype(np.float32), np.array([1.3], np.float32)
+    sums = A.astype(np.int64) @ (codes * factors[:, None] if nodes else codes)
+    counts = np.maximum(np.diff(A.indptr), 1)[:, None].astype(np.float32)
+    given: dict[str, Any] = {"width": width, "bits": bits, "encoding": "signed", "scaled": True}
+    table = cp().asarray(factors.astype(np.uint8)) if nodes else None
+    for mean in (False, True):
+        made = code_sum((A.indptr, A.indices), (M, N), mean=mean, weights="nodes" if nodes else "none", **given)
+        for by_rows in (None, rows):
+            want = sums.astype(np.float32) / counts if mean else sums.astype(np.float32)
+            want = (want if by_rows is None else want * rows[:, None]) * scale
+            want = want + factor * x if own else want
+            parts = [None if part is None else cp().asarray(part) for part in (np.array(scale), by_rows, x, factor)]
+            scales = SumScales(*parts[: 4 if own else 2])
+            got = made(words_of(codes, bits, "signed"), table, out=poisoned(made), scales=scales).get()
+            np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))

@@ -384,9 +384,9 @@ def test_a_layer_that_narrows_sums_its_products() -> None:
         net.quantization.bits = 8
         layer, seen = net[0], []
         quantizer = vars(layer)["_quantizer"]
-        taken = quantizer.spmm
-        quantizer.spmm = lambda graph, x, reduce, seen=seen, taken=taken: (
-            seen.append(x.shape[1]) or taken(graph, x, reduce)
+        taken = quantizer.spmm_and_own
+        quantizer.spmm_and_own = lambda graph, x, own, factor, seen=seen, taken=taken: (
+            seen.append(x.shape[1]) or taken(graph, x, own, factor)
         )
         layer(wide, graph)
         linear = layer.nn if isinstance(layer.nn, torch.nn.Linear) else layer.nn[0]

@@ -322,6 +322,8 @@ class CodeSumKind(NamedTuple):
         them, as without; with float32 ones sums are float32.
     per_head : bool
         These are (nnz, heads), a value for each head.
+    scaled : bool
+        The sums or means of integers become real numbers by the :class:`SumScales` of each call.
     """
 
     bits: int
@@ -331,6 +333,25 @@ class CodeSumKind(NamedTuple):
     mean: bool = False
     weights: str = "none"
     per_head: bool = False
+    scaled: bool = False
+
+
+class SumScales(NamedTuple):
+    """What sums of integers are multiplied with, and what is added to them: ``sum * row_scale * scale + own_scale * own``.
+
+    Attributes
+    ----------
+    scale : float32 array ()
+    row_scale : float32 array (rows,) or None
+    own : float32 array of the result's shape or None
+        C-contiguous.
+    own_scale : float32 array of one element or None
+    """
+
+    scale: Any
+    row_scale: Any = None
+    own: Any = None
+    own_scale: Any = None
 
 
 class Dropout(NamedTuple):

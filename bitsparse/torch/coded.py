@@ -16,7 +16,7 @@ from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.quantized.attention import Settings, attention_of_codes, attention_of_codes_vjp
 from bitsparse.ops.quantized.product import product_with_codes
 from bitsparse.ops.quantized.scaled import ScaledCodes, scaled_codes
-from bitsparse.ops.quantized.spmm import sum_of_codes
+from bitsparse.ops.quantized.spmm import Own, sum_of_codes
 from bitsparse.ops.quantized.vjp import product_of_codes, product_over_rows
 from bitsparse.torch.pattern import Pattern, array_over
 from bitsparse.torch.registration import once, torch_memory
@@ -124,38 +124,66 @@ Factors = tuple[Tensor | None, Tensor | None]
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, pattern: Pattern, factors: Factors, grid: Grid, values: Any) -> Tensor:
-        ctx.pattern, ctx.factors, ctx.grid, ctx.values, ctx.dtype = pattern, factors, grid, values, x.dtype
-        return _summed(x, pattern, factors, grid, values, False, not ctx.needs_input_grad[0])
+    def forward(
+        ctx: Any, x: Tensor, pattern: Pattern, factors: Factors, grid: Grid, values: Any, own: Tensor | None
+    ) -> Tensor:
+        ctx.pattern, ctx.factors, ctx.grid, ctx.values, ctx.own, ctx.dtype = (
+            pattern,
+            factors,
+            grid,
+            values,
+            own,
+            x.dtype,
+        )
+        return _summed(x, pattern, factors, grid, values, own, False, not ctx.needs_input_grad[0])
 
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         rows, columns = ctx.factors
-        made = _summed(gradient, ctx.pattern.turned, (columns, rows), ctx.grid, ctx.values, True, False)
-        return made.to(ctx.dtype), None, None, None, None
+        turned = ctx.pattern.turned
+        made = _summed(gradient, turned, (columns, rows), ctx.grid, ctx.values, ctx.own, True, False)
+        return made.to(ctx.dtype), None, None, None, None, None
 
 
 def _summed(
-    x: Tensor, pattern: Pattern, factors: Factors, grid: Grid, values: Any, turned: bool, fixed: bool
+    x: Tensor,
+    pattern: Pattern,
+    factors: Factors,
+    grid: Grid,
+    values: Any,
+    own: Tensor | None,
+    turned: bool,
+    fixed: bool,
 ) -> Tensor:
-    """Sums over the rows of a pattern of the codes of features times the factors of the columns."""
+    """Sums over the rows of a pattern of the codes of features times the factors of the columns, plus `own` times the features."""
     rows, columns = factors
     flat = matrix_of(x) if columns is None else matrix_of(x) * columns[:, None]
     codes = grid.codes(flat, fixed)
     with working(flat):
         operand = as_csr(_NAME, array_over(pattern, rows))
         ints, scale = (None, None) if values is None else (values[turned], values[2])
-        made = sum_of_codes(_NAME, operand, codes, ints, scale, "sum", True)
+        added = (
+            None if own is None else Own(*(interop.as_array(part.contiguous(), _NAME)[0] for part in (x.detach(), own)))
+        )
+        made = sum_of_codes(_NAME, operand, codes, ints, scale, "sum", True, added)
         return tensor_of(made).reshape(pattern.rows, *x.shape[1:])
 
 
-def spmm(x: Tensor, pattern: Pattern, factors: Factors, grid: Grid, values: tuple[Any, Any, Any] | None) -> Tensor:
+def spmm(
+    x: Tensor,
+    pattern: Pattern,
+    factors: Factors,
+    grid: Grid,
+    values: tuple[Any, Any, Any] | None,
+    own: Tensor | None = None,
+) -> Tensor:
     """Sums of float features over a pattern, with factors of rows and columns, as sums of integers; so is the gradient.
 
-    `values` are whole numbers for the edges, in the order of the pattern and of its transpose, and their scale.
+    `values` are whole numbers for the edges, in the order of the pattern and of its transpose, and their scale. With a float32 number
+    `own` that many times the features (N, D) of float32 are added, which are not rounded; the pattern is then of as many rows as columns.
     """
-    return _Sum.apply(x, pattern, factors, grid, values)
+    return _Sum.apply(x, pattern, factors, grid, values, own)
 
 
 class _Attention(torch.autograd.Function):

@@ -217,10 +217,10 @@ class GINConv(nn.Module):
             both = targets is sources
             sources = first(sources)
             targets = sources if both else None if targets is None else first(targets)
-        out = quantizer_of(self).spmm(graph.unweighted(), sources, "sum")
-        if targets is not None:
-            out = out + (1 + self.eps) * targets
-        return others(out)
+        quantizer, graph = quantizer_of(self), graph.unweighted()
+        if targets is None:
+            return others(quantizer.spmm(graph, sources, "sum"))
+        return others(quantizer.spmm_and_own(graph, sources, targets, 1 + self.eps))
 
 
 def _narrowing(module: nn.Module) -> tuple[Any, Any]:

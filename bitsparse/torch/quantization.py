@@ -300,10 +300,20 @@ class LayerQuantizer(Floats):
         """Sums or means over neighbours."""
         if self._sums_floats or reduce in ("max", "min"):
             return super().spmm(graph, x, reduce)
+        return self._summed(graph, x, reduce, None)
+
+    def spmm_and_own(self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor) -> Tensor:
+        """Sums over neighbours, plus `factor` times what the targets have themselves: in one pass where that is the same tensor."""
+        alone = own is x and x.ndim == 2 and x.dtype == factor.dtype == torch.float32
+        if self._sums_floats or not alone or factor.requires_grad:
+            return super().spmm_and_own(graph, x, own, factor)
+        return self._summed(graph, x, "sum", factor)
+
+    def _summed(self, graph: Graph, x: Tensor, reduce: str, own: Tensor | None) -> Tensor:
         weight = graph.multiplicity if graph.weight is None else graph.weight
         values = None if weight is None else self._state.edge_values(graph, weight)
         factors = graph.factors(reduce == "mean", torch.float32)
-        return coded.spmm(x, graph.pattern(), factors, self._grid(x), values).to(x.dtype)
+        return coded.spmm(x, graph.pattern(), factors, self._grid(x), values, own).to(x.dtype)
 
     def attention(
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float

@@ -26,6 +26,10 @@ class Floats:
         """As :func:`bitsparse.torch.spmm`."""
         return spmm(graph, x, reduce=reduce)
 
+    def spmm_and_own(self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor) -> Tensor:
+        """Sums over neighbours, plus `factor` times what the targets have themselves."""
+        return self.spmm(graph, x, "sum") + factor * own
+
     def attention(
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float
     ) -> Tensor:

@@ -12,7 +12,7 @@
 // BS_OUT: 0 int32, 1 float32, 2 the chain of an epilogue; BS_MEAN: of means, as float32 of integers always is. BS_WEIGHTS: 1 edges have int32
 // values, 2 float32 ones, with which the sums are float32: a rounding for each edge, the pieces of long rows added in order. BS_PER_HEAD: edges
 // have a value for each head. BS_NODES: the int32 value of an edge is that of its column, a byte of a table which is gathered along with the
-// row; 32 bytes of the L2 more an edge.
+// row; 32 bytes of the L2 more an edge. BS_SCALED: float32 sums or means of integers times factors, plus a multiple of the row itself.
 #define BS_KIND 2
 #define BS_ACC 2
 #define BS_BYTES (4 * BS_WORDS)

@@ -24,9 +24,12 @@
 #ifndef BS_SIGNED // of integers of 8 bits; others are told by `flip`
 #define BS_SIGNED 0
 #endif
+#ifndef BS_SCALED
+#define BS_SCALED 0
+#endif
 #define BS_CHAIN 2
 #define BS_FLOATS (BS_WEIGHTS == 2)
-#define BS_DIVIDES (BS_MEAN || (BS_OUT == 1 && !BS_FLOATS))
+#define BS_DIVIDES (BS_MEAN || (BS_OUT == 1 && !BS_FLOATS && !BS_SCALED))
 #if BS_OUT == BS_CHAIN
 #include "finish/store.cuh"
 #endif
@@ -63,6 +66,8 @@ struct CodeParams {
     unsigned flip; // exclusive-or-ed to words: signed integers become unsigned ones, larger by `base`
     int base;
     int aligned; // whether four numbers of the result can be stored at once
+    // BS_SCALED: sum * row_scale[row] * *scale + *own_scale * own[row], a rounding to each step; null: no such factor, no such addend
+    const float *row_scale, *scale, *own, *own_scale;
 #if BS_OUT == BS_CHAIN
     EpilogueParams epilogue;
 #endif

@@ -14,6 +14,39 @@ BS_INLINE float mean_of_codes(float sum, float edges, float inverse)
     return fabsf(sum) <= 1.0e38f ? bs_div_knownf(sum, edges, inverse) : bs_mulf(sum, inverse);
 }
 
+#if BS_SCALED
+// What the real numbers of a row have in common.
+struct RowScales {
+    float row, scale, own;
+};
+
+BS_INLINE RowScales scales_of(const CodeParams &p, Index row)
+{
+    return {p.row_scale ? __ldg(p.row_scale + row) : 1.0f, __ldg(p.scale), p.own ? __ldg(p.own_scale) : 0.0f};
+}
+
+// Adds `factor` times what the node itself has: four numbers, or those of them that there are.
+BS_INLINE void add_own(const float *own, bool together, int left, float factor, unsigned (&of)[4])
+{
+    float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (together) {
+        x = __ldcs((const float4 *)own);
+    } else {
+        x.x = left > 0 ? __ldcs(own) : 0.0f;
+        x.y = left > 1 ? __ldcs(own + 1) : 0.0f;
+        x.z = left > 2 ? __ldcs(own + 2) : 0.0f;
+        x.w = left > 3 ? __ldcs(own + 3) : 0.0f;
+    }
+    const float each[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        of[j] = bs_bits_of(bs_addf(bs_float_of(of[j]), bs_mulf(factor, each[j])));
+}
+
+// Multiplying with 1 changes nothing, so that rows without factors need no question of their own.
+BS_INLINE float scaled_sum(float sum, const RowScales &s) { return bs_mulf(bs_mulf(sum, s.row), s.scale); }
+#endif
+
 // The integers of a lane's vector.
 BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vector, Total (&v)[kCodes])
 {
@@ -39,16 +72,28 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
 #else
     const int first = vector * kCodes, head = p.heads > 1 ? first / p.padded : 0, column = first - head * p.padded;
     const int left = p.width - column;
-    unsigned *const to = (unsigned *)p.out + (bs_u64)row * (unsigned)p.columns + (unsigned)(head * p.width + column);
+    const bs_u64 at = (bs_u64)row * (unsigned)p.columns + (unsigned)(head * p.width + column);
+    unsigned *const to = (unsigned *)p.out + at;
+#if BS_SCALED
+    const RowScales scales = scales_of(p, row);
+#endif
 #pragma unroll
     for (int c = 0; c < kCodes; c += 4) {
         unsigned of[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-#if BS_DIVIDES
+#if BS_SCALED && BS_DIVIDES
+            of[j] = bs_bits_of(scaled_sum(mean_of_codes(v[c + j], many, inverse), scales));
+#elif BS_SCALED
+            of[j] = bs_bits_of(scaled_sum((float)v[c + j], scales));
+#elif BS_DIVIDES
             of[j] = bs_bits_of(mean_of_codes(v[c + j], many, inverse));
 #else
             of[j] = bits_of(v[c + j]);
+#endif
+#if BS_SCALED
+        if (p.own)
+            add_own(p.own + at + c, p.aligned && left >= c + 4, left - c, scales.own, of);
 #endif
         if (p.aligned && left >= c + 4) {
             *(uint4 *)(to + c) = make_uint4(of[0], of[1], of[2], of[3]);

@@ -11,7 +11,7 @@ from bitsparse import _check, _records, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import with_scale
 from bitsparse.arrays.sparse_base import SparseArray
-from bitsparse.backends.params import Array, CodeSumKind
+from bitsparse.backends.params import Array, CodeSumKind, SumScales
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot
@@ -24,7 +24,6 @@ from bitsparse.ops.operands.places import device_of_sparse, same_place, working_
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.quantized.operands import checked_dtype
 from bitsparse.ops.quantized.scaled import GRANULARITIES, MOST_STEPS, ScaledCodes, scaled_codes
-from bitsparse.ops.spmm.finish import SumFinish
 from bitsparse.ops.spmm.plan import SpmmPlan
 
 Granularity = Literal["tensor", "node"]
@@ -35,8 +34,15 @@ _PLAIN = Epilogue()
 _VALUE_BITS, _VALUE_STREAM = 8, 1 << 31
 
 
-#: Sums of codes whose rows have multiples, by their kind.
-NODE_SUMS: Slot[Any] = Slot("sums with multiples", most=8)
+#: Sums of codes that are real numbers at once, by their kind.
+SCALED_SUMS: Slot[Any] = Slot("scaled sums of codes", most=16)
+
+
+class Own(NamedTuple):
+    """What is added to the sums of rows: float32 features (M, D) times a float32 array of one element."""
+
+    x: Array
+    factor: Array
 
 
 class SumSettings(NamedTuple):
@@ -179,9 +185,16 @@ def _home(device: str) -> interop.Family:
 
 
 def sum_of_codes(
-    function: str, operand: CSROperand, x: ScaledCodes, values: Any, value_scale: Any, reduce: str, keep: bool
+    function: str,
+    operand: CSROperand,
+    x: ScaledCodes,
+    values: Any,
+    value_scale: Any,
+    reduce: str,
+    keep: bool,
+    own: Own | None = None,
 ) -> Array:
-    """``fl(fl(sums of integers * row_scale) * scale)``, a NumPy or CuPy array (M, D).
+    """``fl(fl(sums of integers * row_scale) * scale)``, a NumPy or CuPy array (M, D); with `own` plus ``fl(own.factor * own.x)``.
 
     Parameters
     ----------
@@ -196,30 +209,39 @@ def sum_of_codes(
         space: Any = interop.namespace(operand.indptr)
         codes = with_scale(codes, space.asarray(codes.scale * value_scale, np.float32))
     shape, by_nodes = (operand.shape[0], codes.shape[1]), x.multiples is not None
-    if by_nodes and values is None and _fits_kernel(bare, codes):
-        return _by_nodes(function, bare, codes, x.multiples, shape, reduce)
+    if values is None and _fits_kernel(bare, codes, by_nodes):
+        return _scaled_at_once(bare, codes, x.multiples, shape, reduce, own)
     if by_nodes:
         factors = x.multiples[operand.columns]
         values = factors if values is None else values.astype(np.int16) * factors
     plan = SpmmPlan(function, bare, shape[1:], reduce, keep=keep, epilogue=_PLAIN)
-    return interop.as_array(plan.run(as_features(function, "x", codes), values, None), function)[0]
+    made: Array = interop.as_array(plan.run(as_features(function, "x", codes), values, None), function)[0]
+    return made if own is None else made + own.factor * own.x
 
 
-def _fits_kernel(operand: CSROperand, codes: BitTensor) -> bool:
-    """Whether a GPU's sums with multiples of nodes fit int32."""
+def _fits_kernel(operand: CSROperand, codes: BitTensor, by_nodes: bool) -> bool:
+    """Whether codes lie side by side on a GPU, with one scale, and their sums fit int32, with multiples of nodes or without."""
     if operand.device == "cpu" or 0 in (operand.nnz, *operand.shape, codes.shape[1]):
         return False
-    return operand.longest_row * MOST_STEPS << (codes.bits - 1) < 1 << 31
+    if codes.scale is None or codes.scale.ndim or codes.offset is not None:
+        return False
+    if codes.bits not in BITS or (codes.encoding, codes.axis, codes.layout) != ("signed", -1, "rows"):
+        return False
+    return operand.longest_row * (MOST_STEPS if by_nodes else 1) << (codes.bits - 1) < 1 << 31
 
 
-def _by_nodes(
-    function: str, operand: CSROperand, codes: BitTensor, multiples: Array, shape: tuple[int, int], reduce: str
+def _scaled_at_once(
+    operand: CSROperand, codes: BitTensor, multiples: Array | None, shape: tuple[int, int], reduce: str, own: Own | None
 ) -> Array:
-    """On a GPU, with the multiple of a node gathered along with its row."""
-    kind = CodeSumKind(codes.bits, "signed", shape[1], mean=reduce == "mean", weights="nodes")
+    """On a GPU in one kernel, where the multiple of a node is gathered along with its row.
+
+    The scales are two products a number of the result, so that they cost less than writing the sums and reading them once more.
+    """
+    weights = "none" if multiples is None else "nodes"
+    kind = CodeSumKind(codes.bits, "signed", shape[1], mean=reduce == "mean", weights=weights, scaled=True)
     sums = backends.family(operand.device, "spmm.codes").CodeSum
-    product = operand.kept(NODE_SUMS, lambda: sums(operand.schedule, kind), kind)
-    finish = SumFinish.kept(function, _PLAIN, operand, shape, reduce)
+    product = operand.kept(SCALED_SUMS, lambda: sums(operand.schedule, kind), kind)
+    added = (None, None) if own is None else (interop.contiguous(own.x), own.factor)
     with operand.schedule.order:
-        room = operand.schedule.workspace("sums", shape, product.dtype)
-        return finish.on_gpu(product(codes.words, multiples, None, room), finish.behind(operand, codes, None), None)
+        made: Array = product(codes.words, multiples, scales=SumScales(codes.scale, operand.row_scale, *added))
+    return made

@@ -15,7 +15,7 @@ from bitsparse.backends.cuda.csr.sums import StreamedSum, Tuning
 from bitsparse.backends.cuda.csr.units import edges_of_a_warp, limits_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.finish.floats import Behind, Finish, finish_constants
-from bitsparse.backends.params import CodeSumKind, OperandParams, packed_words
+from bitsparse.backends.params import CodeSumKind, OperandParams, SumScales, packed_words
 from bitsparse.errors import KernelError
 
 #: Widths of integers that there are kernels for.
@@ -75,12 +75,15 @@ def constants(
     signed: bool = False,
     direct: bool = False,
     per_head: bool = False,
+    scaled: bool = False,
 ) -> dict[str, int]:
     """What ``spmm/codes.cu`` is compiled with for int32 indices; see :class:`CodeSum` for the arguments."""
     floats, nodes = weights == "float32", weights == "nodes"
-    out = _CHAIN if chain else _FLOATS if mean or floats else _INTEGERS
+    out = _CHAIN if chain else _FLOATS if mean or floats or scaled else _INTEGERS
     found = tuning.defines | {"BS_BITS": bits, "BS_WORDS": tuning.load, "BS_OUT": out}
-    found |= jit.flags(mean=mean and (chain or floats), signed=signed and bits == 8 and weights == "none")
+    found |= jit.flags(
+        mean=mean and (chain or floats or scaled), scaled=scaled, signed=signed and bits == 8 and weights == "none"
+    )
     found |= jit.flags(direct=direct, nodes=nodes, per_head=per_head)
     return found | jit.flags(weights=0 if weights == "none" else 2 if floats else 1)
 
@@ -117,7 +120,7 @@ class CodeSum(StreamedSum):
         chain: DeviceEpilogue | None = None,
         tuning: Tuning | None = None,
     ) -> None:
-        bits, encoding, width, heads, mean, weights, per_head = kind
+        bits, encoding, width, heads, mean, weights, per_head, scaled = kind
         if bits not in BITS:
             raise KernelError(
                 f"spmm: integers of {bits} bits are not gathered as they are; repack them to one of {BITS}"
@@ -129,8 +132,12 @@ class CodeSum(StreamedSum):
                 "spmm: a chain in the kernel of the sums takes sums of integers; pass float sums to its own kernel"
             )
         floats, weighted = weights == "float32", weights != "none"
+        if scaled and (chain is not None or floats):
+            raise KernelError(
+                "spmm: scales follow sums of integers without a chain; leave these to a kernel behind the sums"
+            )
         shape: tuple[int, ...] = (schedule.shape[0], heads * width)
-        dtype = np.dtype(np.float32 if mean or floats else np.int32)
+        dtype = np.dtype(np.float32 if mean or floats or scaled else np.int32)
         super().__init__("spmm", *((shape, dtype) if chain is None else (chain.out_shape, chain.out_dtype)))
         self.chain = chain
         if 0 in shape:
@@ -158,16 +165,24 @@ class CodeSum(StreamedSum):
             params.flip = sum(1 << (i + bits - 1) for i in range(0, 32, bits))
             params.base = 1 << (bits - 1)
         forms = {"mean": mean, "chain": chain is not None, "signed": signed, "direct": schedule.indices is None}
+        forms["scaled"] = scaled
         forms["per_head"] = per_head and heads > 1
         defines = schedule.defines | constants(tuning, bits, weights, **forms)
         kernel = jit.kernel("spmm/codes.cu", "spmm_codes", defines | CODES.blocks(defines, chip_here()))
         slot = each if weighted else each * (32 if bits == 16 else 16) // 32
         self._prepare(kernel, params, slices, (slices * tuning.lanes * slot, np.uint32), slices)
 
-    def __call__(self, words: Any, values: Any = None, operand: OperandParams | None = None, out: Any = None) -> Any:
+    def __call__(
+        self,
+        words: Any,
+        values: Any = None,
+        operand: OperandParams | None = None,
+        out: Any = None,
+        scales: SumScales | None = None,
+    ) -> Any:
         """The sums of the integers in `words`, (columns of the pattern, heads, words) or without heads.
 
-        `operand` are float32 arrays of the device that join the chain of this call.
+        `operand` are float32 arrays of the device that join the chain of this call, `scales` what a scaled kind is given by each call.
         """
         if out is None:
             out = self._cupy.empty(self.shape, self.dtype)
@@ -178,6 +193,9 @@ class CodeSum(StreamedSum):
             params = self._params
             params.values = None if values is None else values.data.ptr
             params.aligned = int(params.width % 4 == 0 and out.data.ptr % 16 == 0)
+            if scales is not None:
+                jit.filled(params, **as_dict(scales))
+                params.aligned &= int(scales.own is None or scales.own.data.ptr % 16 == 0)
             if self.chain is not None:
                 self.chain.with_operand(**as_dict(_NO_OPERAND if operand is None else operand))
                 params.epilogue = self.chain.aim(out)
@@ -288,7 +306,8 @@ def _code_variants() -> list[jit.Variant]:
     eight = tunings[8]
     found += [constants(eight, 8, mean=True), constants(eight, 8, mean=True, chain=True)]
     found += [constants(eight, 8, "int32"), constants(eight, 8, signed=True)]
-    found += [constants(code_tuning(32, bits, weighted=True), bits, "nodes") for bits in (4, 8)]
+    found += [constants(code_tuning(32, bits, weighted=True), bits, "nodes", scaled=True) for bits in (4, 8)]
+    found += [constants(eight, 8, signed=True, scaled=True), constants(tunings[4], 4, scaled=True)]
     found += [constants(code_tuning(32, bits, weighted=True), bits, "float32") for bits in (4, 8)]
     found += [constants(code_tuning(32, 8, weighted=True), 8, "float32", per_head=True)]
     found += [large | constants(eight, 8), large | constants(tunings[4], 4, chain=True)]
