@@ -46,8 +46,9 @@ def test_sums_and_their_gradients(bits: int, weighted: bool) -> None:
                 np.testing.assert_array_equal(got.get(), want)
 
 
-def test_gradients_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w, gradient = features(300), features(17, 2, (9,)), features(300, 3, (9,))
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(300, 17, 9), (140, 200, 70)])
+def test_gradients_of_products(rows: int, inputs: int, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, gradient = features(rows, 1, (inputs,)), features(inputs, 2, (outputs,)), features(rows, 3, (outputs,))
     for how in ({}, {"rounding": "stochastic", "seed": 3, "stream": 5}):
         want = bs.quantized_matmul_vjp(x, w, gradient, **how)
         for piece in (vjp.PIECE, 128):  # rows that are multiplied piece by piece, and a rest
@@ -58,8 +59,26 @@ def test_gradients_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
 
 
-def test_products_with_their_codes() -> None:
-    x, w = features(300), features(17, 2, (9,))
+@pytest.mark.parametrize(("shape", "piece"), [((300, 41), 128), ((129, 130), 144), ((40, 602), 48), ((16, 1), 16)])
+def test_bytes_turn(shape: tuple[int, int], piece: int) -> None:
+    """Every byte comes to its place, and zeros behind the last row."""
+    from bitsparse.backends.cuda.matmul.bytes import scaled_sums, turned
+
+    rng, (rows, columns) = np.random.default_rng(shape[0]), shape
+    codes = rng.integers(-128, 128, shape).astype(np.int8)
+    words = there(bs.BitTensor(codes, 8, encoding="signed", layout="rows").words)
+    got = turned(words, columns, piece).get().view(np.int8).reshape(-1, columns, piece)
+    want = np.zeros((-(-rows // piece) * piece, columns), np.int8)
+    want[:rows] = codes
+    np.testing.assert_array_equal(got, want.reshape(-1, piece, columns).transpose(0, 2, 1))
+    sums, one, two = rng.integers(-(2**31), 2**31, (3, *shape)).astype(np.int32), np.float32(0.37), np.float32(1.9)
+    made = scaled_sums(there(sums), there(np.array(one)), there(np.array(two))).get()
+    np.testing.assert_array_equal(made, sums.sum(axis=0, dtype=np.int64).astype(np.float32) * one * two)
+
+
+@pytest.mark.parametrize("inputs", [17, 150])
+def test_products_with_their_codes(inputs: int) -> None:
+    x, w = features(300, 1, (inputs,)), features(inputs, 2, (9,))
     codes = bs.quantize(w, 8, scheme="symmetric", layout="rows")
     for coding in (Coding(8, "nearest", 0, 0, -1, "rows"), Coding(8, "stochastic", 5, 7, -1, "rows")):
         want = product_with_codes("test", x, codes, coding)

@@ -8,19 +8,25 @@ from bitsparse import interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of
 from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.quantized import bytewise
 from bitsparse.ops.quantized.operands import Settings
 from bitsparse.ops.quantized.plan import QuantizedMatmulPlan
 from bitsparse.ops.quantized.scaled import scaled_codes, step_of
 from bitsparse.ops.quantized.vjp import product_of_codes
 
+#: Columns of activations up to which codes are made first: in a product of so few steps nothing hides the draws of its loads.
+_NARROW = 128
+
 
 def product_with_codes(function: str, x: Any, w: BitTensor, coding: Coding) -> tuple[Any, BitTensor]:
     """:func:`bitsparse.quantized_matmul` of an array (m, k) and codes (k, n) with one scale; the product and the codes of `x`.
 
-    On a GPU the activations become codes while they are loaded; there NaN and infinity give NaN, and nobody is told.
+    On a GPU the activations become codes while they are loaded, unless they are narrow; there NaN and infinity give NaN, and nobody is
+    told.
     """
     device, family = interop.device_of(x), family_of(w)
-    if device == "cpu" or 0 in (*x.shape, *w.shape):
+    narrow = coding.bits == 8 and x.shape[1] <= _NARROW
+    if device == "cpu" or 0 in (*x.shape, *w.shape) or (narrow and bytewise.takes(w)):
         codes = scaled_codes(function, "x", x, family, coding).codes
         return product_of_codes(function, codes, w), codes
     seed = coding.seed if coding.rounding == "stochastic" else None

@@ -21,6 +21,7 @@ from bitsparse.ops.matmul.plan import multiply
 from bitsparse.ops.operands.both_ways import as_asked, both_ways, wanted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.quantized import bytewise
 from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dtype
 from bitsparse.ops.quantized.scaled import scaled_codes
 from bitsparse.ops.quantized.spmm import Granularity, SumSettings, feature_rows, summed
@@ -190,12 +191,16 @@ def _as_codes(function: str, name: str, x: Any, coding: Coding) -> BitTensor:
 
 def product_of_codes(function: str, a: BitTensor, b: BitTensor) -> Any:
     """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of BitTensors with one scale each."""
+    if bytewise.fits(a, b, a.shape[-1]):
+        return bytewise.product(function, a, b)
     return multiply(function, a.repack(axis=-1, layout="planes"), b.repack(axis=-2, layout="planes"), epilogue=_PLAIN)
 
 
 def product_over_rows(function: str, a: BitTensor, b: BitTensor) -> Any:
     """``a.T @ b`` of BitTensors (m, k) and (m, n), likewise; on a GPU over many rows in pieces, whose sums are added in int64."""
     rows = a.shape[0]
+    if bytewise.fits(a, b, min(rows, PIECE)):
+        return bytewise.product_over_rows(function, a, b, PIECE)
     if a.device == "cpu" or rows <= PIECE:
         return product_of_codes(function, a.repack(axis=-2, layout="planes").T, b)
     with working(a):

@@ -106,6 +106,9 @@ class Product:
     With `fresh` every call reads the left operand's words as they are then, and unpacks them again where that is needed; such a product
     is used on one stream at a time.
 
+    With `as_bytes`, for "digits" of signed integers of 8 bits on warpgroups, the words of both operands (..., outer, 1, W) are the bytes
+    themselves, in any order along the contraction axis that is the same in both; pads are zero in one of them.
+
     Attributes
     ----------
     tiling : Tiling, MmaTiling, MixedTiling or None
@@ -127,6 +130,7 @@ class Product:
         tiling: AnyTiling | None = None,
         epilogue: DeviceEpilogue | None = None,
         fresh: bool = False,
+        as_bytes: bool = False,
         **factors: Unpack[Factors],
     ) -> None:
         if kernel not in KERNELS:
@@ -150,6 +154,11 @@ class Product:
         self._a, self._b = kinds
         signed = _signed_bytes(*kinds) if self._mixed or (self._digits and not by_warps) else 0
         self._a_signed, self._b_signed = bool(signed & 1), bool(signed & 2)
+        self._as_bytes = as_bytes
+        if as_bytes and not (signed == 3 and kinds[0][0] == kinds[1][0] == 8):
+            raise KernelError(
+                f"matmul: operands of {kinds} are no bytes for kernel {kernel!r} on {chip.name}; repack them to planes"
+            )
         self._a_constant = _constant(*kinds[0], self._digits and not self._a_signed)
         self._b_constant = _constant(*kinds[1], self._digits and not self._b_signed)
         self._row_term: Any = None
@@ -198,7 +207,7 @@ class Product:
         elif not by_warps:
             # In front of a product of bytes runs the kernel that unpacks the right operand, and on each stream the first of these
             # begins after everything else.
-            product = partial(gemm.WgmmaProduct, early=self._digits, signed=signed)
+            product = partial(gemm.WgmmaProduct, early=self._digits and not as_bytes, signed=signed)
         self._product = product(what, tiling)
         self.tiling = self._product.tiling
         self._made.record()
@@ -214,17 +223,25 @@ class Product:
             extend = self._a_signed and encoding == "signed"
             flip = encoding == "signed" and not extend
             words = self._cupy.ascontiguousarray(words)
+            if self._as_bytes:
+                self._unpacked = words
+                return
             self._unpacked = packed.digits_of(words, bits, self._k, flip, self._unpacked, extend=extend)
 
     def _left(self, words: Any) -> Operand:
         """The left operand as the kernel takes it: planes as they are, or bytes."""
         bits, encoding = self._a
         outer, weight = words.shape[-3], 2 if encoding == "bipolar" else 1
-        batches = words.size // (outer * bits * words.shape[-1])
+        batches = words.size // (outer * words.shape[-2] * words.shape[-1])
         if not self._digits:
             words = self._cupy.ascontiguousarray(words)
             return Operand(words, outer, bits, batches, 1, weight, 0, encoding == "signed")
         return Operand(self._unpacked, outer, self._unpacked.shape[-2], batches, 8, weight)
+
+    @property
+    def _unpacks(self) -> bool:
+        """Whether calls make bytes of the right operand."""
+        return self._digits and not (self._as_bytes or self._mixed)
 
     @property
     def fused(self) -> bool:
@@ -310,9 +327,7 @@ class Product:
         work = self._workspaces[stream] = _Workspace(
             cupy.zeros(self.shape, self._dtype) if self._finish is not None else None,
             cupy.empty(self._b_outer, self._dtype) if self._a_constant else None,
-            cupy.empty((*self._b_outer, -(-bits // 8), 8 * self._b_words), np.uint32)
-            if self._digits and not self._mixed
-            else None,
+            cupy.empty((*self._b_outer, -(-bits // 8), 8 * self._b_words), np.uint32) if self._unpacks else None,
         )
         return work
 
@@ -352,7 +367,7 @@ class Product:
             self._product.run(b_words, out, self._row_term, col_term, stream, settled=self._settled)
             self._settled = self._renewed is None
             return
-        if self._digits:
+        if self._unpacks:
             # The first one on a stream waits for the end of all that was before, then also the left operand is there for good, if it is
             # not read again by every call.
             extend = self._b_signed and encoding == "signed"
@@ -376,6 +391,7 @@ def prepare(
     b_batch: tuple[int, ...],
     epilogue: EpilogueParams | None = None,
     fresh: bool = False,
+    as_bytes: bool = False,
     bitmap: Any = None,
     kernel: str = "planes",
     **factors: Unpack[Factors],
@@ -385,5 +401,5 @@ def prepare(
     if epilogue is not None:
         shape = (*np.broadcast_shapes(a_words.shape[:-3], b_batch), a_words.shape[-3], n)
         chain = DeviceEpilogue(epilogue, shape, largest_sum(factors["k"], factors["a_bits"], factors["b_bits"]))
-    how: dict[str, Any] = {"bitmap": bitmap, "kernel": kernel, "fresh": fresh}
+    how: dict[str, Any] = {"bitmap": bitmap, "kernel": kernel, "fresh": fresh, "as_bytes": as_bytes}
     return Product(a_words, n=n, b_batch=b_batch, epilogue=chain, **how, **factors)

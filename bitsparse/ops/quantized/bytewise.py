@@ -1,0 +1,93 @@
+"""Products of codes of 8 bits that a GPU multiplies as the bytes that they are, side by side along the contraction axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bitsparse import backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import derived_of, family_of
+from bitsparse.backends.params import Array
+from bitsparse.interop.kept import Slot
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.finish.terms import operand_terms
+
+#: Bytes along the rows of codes, by the length of a piece; codes of the data serve several gradients.
+TURNED: Slot[Array] = Slot("bytes along the rows", most=4)
+#: Bytes to which pieces are filled up, as rows are.
+_RUN = 16
+_KIND: dict[str, Any] = {"a_bits": 8, "b_bits": 8, "a_encoding": "signed", "b_encoding": "signed"}
+_PLAIN = Epilogue()
+
+
+def fits(a: BitTensor, b: BitTensor, length: int) -> bool:
+    """Whether matrices of codes with one scale each are multiplied so, with so many products to a sum of 32 bits."""
+    return length << 14 < 1 << 31 and takes(a) and takes(b)
+
+
+def takes(x: BitTensor) -> bool:
+    """Whether a matrix of codes with one scale may be an operand."""
+    kind, scale = (x.bits, x.encoding, x.layout, x.ndim), x.scale
+    if x.device == "cpu" or 0 in x.shape or kind != (8, "signed", "rows", 2):
+        return False
+    return x.offset is None and scale is not None and scale.ndim == 0 and bool(_backend(x).takes_bytes())
+
+
+def _backend(x: BitTensor) -> Any:
+    return backends.family(x.device, "matmul.bytes")
+
+
+def product(function: str, a: BitTensor, b: BitTensor) -> Any:
+    """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of codes that :func:`fits` takes."""
+    shape = (a.shape[0], b.shape[1])
+    with interop.working_on(a.device, interop.common_family((family_of(a), family_of(b)))):
+        left = _along_columns(a)
+        right = _along_columns(b.T)
+        prepare = backends.family(a.device, "matmul.matmul").prepare
+        made = prepare(
+            left,
+            n=shape[1],
+            b_batch=(),
+            kernel="digits",
+            epilogue=_PLAIN.params(function, shape),
+            as_bytes=True,
+            k=a.shape[1],
+            acc_dtype=np.dtype(np.int32),
+            **_KIND,
+        )
+        result = made(right, None, _PLAIN.behind(operand_terms(function, a, b, False), a.device))
+        return interop.from_array(result, family_of(b), function)
+
+
+def product_over_rows(function: str, a: BitTensor, b: BitTensor, most: int) -> Any:
+    """``a.T @ b`` of such codes (m, k) and (m, n), likewise, in pieces of up to `most` rows that keep a GPU busy side by side."""
+    piece = min(most, -(-a.shape[0] // _RUN) * _RUN)
+    with interop.working_on(a.device, interop.common_family((family_of(a), family_of(b)))):
+        left, right = (_along_rows(part, piece) for part in (a, b))
+        backend = backends.family(a.device, "matmul.matmul")
+        how: dict[str, Any] = {"kernel": "digits", "as_bytes": True, "k": piece, "acc_dtype": np.dtype(np.int32)}
+        made = backend.prepare(left, n=b.shape[1], b_batch=(len(right),), **how, **_KIND)
+        return interop.from_array(_backend(a).scaled_sums(made(right), a.scale, b.scale), family_of(b), function)
+
+
+def _along_columns(x: BitTensor) -> Array:
+    """The words of a matrix (m, k), those of a row side by side: (m, 1, W)."""
+    if x.axis == -1:
+        words: Array = interop.aligned(x.words)
+        return words[:, None, :]
+    # packed along the columns of what is the transpose of a matrix packed along its rows
+    return _along_rows(x.T, -(-x.shape[1] // _RUN) * _RUN)[0]
+
+
+def _along_rows(x: BitTensor, piece: int) -> Array:
+    """The words of a matrix (m, k) in pieces of its rows, those of a piece side by side; kept with it."""
+    if x.axis == -2:
+        x = x.repack(axis=-1, layout="rows")
+
+    def make() -> Array:
+        turned: Array = _backend(x).turned(x.words, x.shape[1], piece)
+        return turned
+
+    return TURNED.of(derived_of(x).prepared, make, piece)

@@ -1,0 +1,81 @@
+// Bytes side by side to bytes along the other axis, and what becomes of sums over pieces of that axis. Floor: the bytes read and written.
+#include "common/ptx.cuh"
+#include "common/scalar.h"
+
+struct TurnParams {
+    const unsigned char *x; // (rows, row_bytes), 16-byte aligned
+    unsigned char *out;     // (pieces, columns, piece)
+    long long rows;
+    int row_bytes, columns, piece; // row_bytes and piece are multiples of 16
+    int across, down;              // tiles along a row, tiles along a piece
+};
+
+constexpr int kTile = 128; // rows and columns of a block's tile
+
+// The four bytes of four words, from row by row to column by column.
+BS_INLINE void turn_four(u32 a, u32 b, u32 c, u32 d, u32 (&columns)[4])
+{
+    const u32 low = __byte_perm(a, b, 0x5140), low_too = __byte_perm(c, d, 0x5140);
+    const u32 high = __byte_perm(a, b, 0x7362), high_too = __byte_perm(c, d, 0x7362);
+    columns[0] = __byte_perm(low, low_too, 0x5410);
+    columns[1] = __byte_perm(low, low_too, 0x7632);
+    columns[2] = __byte_perm(high, high_too, 0x5410);
+    columns[3] = __byte_perm(high, high_too, 0x7632);
+}
+
+// A thread reads 16 columns of four rows and turns them in its registers; in shared memory its words meet those of the other rows. There the
+// eight runs of 16 rows of a column lie in an order that differs from 16 columns to 16 columns: neither side meets in few banks.
+extern "C" __global__ void __launch_bounds__(256) turn_bytes(const TurnParams p)
+{
+    __shared__ uint4 stage[kTile * kTile / 16];
+    const int upper = (int)blockIdx.x / p.across, column0 = ((int)blockIdx.x - upper * p.across) * kTile;
+    const int piece = upper / p.down, first = (upper - piece * p.down) * kTile;
+    {
+        const int sixteen = (int)threadIdx.x & 7, quad = (int)threadIdx.x >> 3, column = column0 + 16 * sixteen;
+        const long long row = (long long)piece * p.piece + first + 4 * quad;
+        const unsigned char *from = p.x + row * p.row_bytes + column;
+        uint4 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const bool there = column < p.row_bytes && row + i < p.rows;
+            v[i] = there ? __ldcs((const uint4 *)(from + (long long)i * p.row_bytes)) : make_uint4(0, 0, 0, 0);
+        }
+        u32 turned[4][4];
+        turn_four(v[0].x, v[1].x, v[2].x, v[3].x, turned[0]);
+        turn_four(v[0].y, v[1].y, v[2].y, v[3].y, turned[1]);
+        turn_four(v[0].z, v[1].z, v[2].z, v[3].z, turned[2]);
+        turn_four(v[0].w, v[1].w, v[2].w, v[3].w, turned[3]);
+        u32 *to = (u32 *)stage + 16 * sixteen * (kTile / 4) + (((quad >> 2) ^ sixteen) << 2 | (quad & 3));
+#pragma unroll
+        for (int c = 0; c < 16; c++)
+            to[c * (kTile / 4)] = turned[c / 4][c % 4];
+    }
+    __syncthreads();
+    const int run = (int)threadIdx.x & 7, at = first + 16 * run;
+#pragma unroll
+    for (int step = 0; step < 4; step++) {
+        const int own = 32 * step + ((int)threadIdx.x >> 3), column = column0 + own;
+        if (column < p.columns && at < p.piece)
+            *(uint4 *)(p.out + ((long long)piece * p.columns + column) * p.piece + at) = stage[own * 8 + (run ^ (own >> 4))];
+    }
+}
+
+struct PiecesParams {
+    const int *sums; // (pieces, count)
+    float *out;      // (count)
+    const float *first, *second; // what the sums are multiplied with, one number each
+    int pieces, count;
+};
+
+// Sums of pieces added up exactly, and scaled with a rounding to each step.
+extern "C" __global__ void __launch_bounds__(256) scale_sums(const PiecesParams p)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= p.count)
+        return;
+    long long sum = 0;
+#pragma unroll 4
+    for (int piece = 0; piece < p.pieces; piece++)
+        sum += p.sums[(long long)piece * p.count + i];
+    p.out[i] = bs_mulf(bs_mulf((float)sum, __ldg(p.first)), __ldg(p.second));
+}
