@@ -330,7 +330,26 @@ def test_octets_beside_the_boundaries(bits: int, rounding: str) -> None:
     for step, value in ((37, 0), (41, np.inf), (43, -np.inf), (47, np.nan), (53, np.finfo(np.float32).max), (59, -0.0)):
         x.reshape(-1)[::step] = value
     with np.errstate(all="ignore"):
-        for by in (1.0, 0.3, 2.0**-24, 3.0, 1e-38, 1e-45, 1e38, -7.0, 2.0**-61, 2.0**40, 2.0**41, np.inf, 0.0):
+        for by in (
+            1.0,
+            0.3,
+            2.0**-24,
+            5e-8,
+            3.1e-9,
+            1.7e-27,
+            2.0**-125.5,
+            2.0**-126,
+            3.0,
+            1e-38,
+            1e-45,
+            1e38,
+            -7.0,
+            2.0**-61,
+            2.0**40,
+            2.0**41,
+            np.inf,
+            0.0,
+        ):
             for offset in (0.0, 1e-30, 1e30):
                 both("quantize", x, bits, offset=np.float32(offset), divisor=np.float32(by), **kind)
     from bitsparse.backends.cuda.bits import pack as cuda_bits

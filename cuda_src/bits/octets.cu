@@ -88,9 +88,10 @@ BS_INLINE u32 whole_of(float v, int j, const u32 (&w)[4], const EncodeParams &p)
 #endif
 }
 
-// Values at which the quotients reach the limits exactly, so that values can be clipped in place of quotients.
+// Values at which the quotients reach the limits exactly, so that values can be clipped in place of quotients. Where they are known, they and
+// the divisor are `power` times what they were, a power of two, which changes no quotient.
 struct Limits {
-    float low, high;
+    float low, high, power;
     bool known;
 };
 
@@ -107,12 +108,20 @@ BS_INLINE bool reaches(float limit, float divisor, float &value)
 }
 
 // For one scale and no offset. Too small a numerator, which the quick quotient gets wrong, then gives a quotient below 2^-16 of its sign
-// that is not zero: no rounding tells it from the right one. Nobody may want to know about values that are not finite.
-BS_INLINE Limits limits_of(const Steps &s, const EncodeParams &p, bool varied)
+// that is not zero: no rounding tells it from the right one. A divisor below 2^-24, as gradients have, which are rounded at random, is brought to
+// at least 1/2 first, and values with it. Nobody may want to know about values that are not finite.
+BS_INLINE Limits limits_of(Steps &s, const EncodeParams &p, bool varied)
 {
-    Limits l = {0.0f, 0.0f, false};
-    if (!varied && !p.flag && s.offset == 0.0f && p.gain == 1.0f && s.divisor <= 1.0f && s.divisor >= 5.9604645e-8f)
-        l.known = reaches(p.middle, s.divisor, l.low) && reaches(p.range, s.divisor, l.high);
+    Limits l = {0.0f, 0.0f, 1.0f, false};
+    const float least = BS_DRAWN ? 1.17549435e-38f : 5.9604645e-8f; // the smallest normal number, 2^-24
+    if (!varied && !p.flag && s.offset == 0.0f && p.gain == 1.0f && s.divisor <= 1.0f && s.divisor >= least) {
+        if (s.divisor < 5.9604645e-8f)
+            l.power = bs_float_of((253u << 23) - (bs_bits_of(s.divisor) & 0x7f800000u));
+        const float divisor = bs_mulf(s.divisor, l.power);
+        l.known = reaches(p.middle, divisor, l.low) && reaches(p.range, divisor, l.high);
+        if (BS_DRAWN && l.known)
+            s = steps_of(0.0f, divisor);
+    }
     return l;
 }
 
@@ -122,8 +131,8 @@ BS_INLINE void codes_within(const Quad (&quads)[2], const u32 (&w)[4], const Ste
     float unused = 0.0f;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        const float value = fminf(fmaxf(real_of(element_of(quads[j / 4], j % 4), p.infinity), l.low), l.high);
-        codes[j] = whole_of(quick_quotient(value, s, unused), j, w, p);
+        const float mine = real_of(element_of(quads[j / 4], j % 4), p.infinity), value = BS_DRAWN ? bs_mulf(mine, l.power) : mine;
+        codes[j] = whole_of(quick_quotient(fminf(fmaxf(value, l.low), l.high), s, unused), j, w, p);
     }
 }
 
