@@ -11,10 +11,12 @@ from test_quantized_gradients import COLUMNS, ROWS, features, graph
 import bitsparse as bs
 from bitsparse import interop
 from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.quantized import vjp
 from bitsparse.ops.quantized.attention import Settings, attention_of_codes, attention_of_codes_vjp
 from bitsparse.ops.quantized.product import product_with_codes
 from bitsparse.ops.quantized.scaled import scaled_codes
+from bitsparse.ops.quantized.spmm import Own, sum_of_codes
 
 pytestmark = pytest.mark.gpu
 
@@ -149,3 +151,36 @@ def test_attention_of_codes(heads: int, width: int, dropout: float) -> None:
         bound = 3e-2 if name in ("source", "target") else 1e-5
         largest = max(1.0, float(np.abs(want[np.isfinite(want)]).max()))
         np.testing.assert_allclose(got, want, rtol=bound, atol=bound * largest, err_msg=name)
+
+
+@pytest.mark.parametrize("shape", [(300, 128), (301, 41), (57, 64), (40, 1), (9, 8)])
+@pytest.mark.parametrize("size", [1.0, 3e-9])
+def test_codes_of_rows_times_factors(shape: tuple[int, int], size: float) -> None:
+    """As of what the products are, rounded; also where steps are small and where something is not finite."""
+    rng = np.random.default_rng(shape[1])
+    x, factors = features(shape[0], 5, shape[1:]) * np.float32(size), rng.uniform(-2, 2, shape[0]).astype(np.float32)
+    x[3, 0], x[5] = 1e-44, 0
+    for coding in (Coding(8, "nearest", 0, 0, -1, "rows"), Coding(8, "stochastic", 5, 7, -1, "rows")):
+        want = scaled_codes("test", "x", x * factors[:, None], interop.NUMPY, coding).codes
+        for given in ((x, factors, interop.NUMPY), (there(x), there(factors), interop.CUPY)):
+            got = scaled_codes("test", "x", given[0], given[2], coding, "tensor", given[1]).codes.to_device("cpu")
+            np.testing.assert_array_equal(got.scale, want.scale)
+            np.testing.assert_array_equal(got.words, want.words)
+    x[2, 0] = np.inf
+    got = scaled_codes("test", "x", there(x), interop.CUPY, coding, "tensor", there(factors)).codes
+    assert np.isnan(got.scale.get())
+
+
+@pytest.mark.parametrize(("width", "granularity"), [(41, "tensor"), (41, "node"), (64, "tensor"), (70, "tensor")])
+def test_sums_of_rows_that_many_gather(width: int, granularity: str) -> None:
+    """Short rows are moved apart first; with multiples of the rows themselves and without."""
+    rng = np.random.default_rng(width)
+    A = bs.TCTiledCSR(rng.random((40, 40)) < 0.7)
+    x, factor = rng.standard_normal((40, width)).astype(np.float32), np.array([1.3], np.float32)
+    for own in (False, True):
+        made = []
+        for array, family, place in ((A, interop.NUMPY, np.asarray), (A.to_device("cuda"), interop.CUPY, there)):
+            codes = scaled_codes("test", "x", place(x), family, Coding(8, "nearest", 0, 0, -1, "rows"), granularity)
+            added = Own(place(x), place(factor)) if own else None
+            made.append(sum_of_codes("test", as_csr("test", array), codes, None, None, "sum", True, added))
+        np.testing.assert_array_equal(made[1].get(), made[0])

@@ -458,5 +458,9 @@ def test_sums_become_real_numbers_at_once(bits: int, width: int, nodes: bool, ow
             want = want + factor * x if own else want
             parts = [None if part is None else cp().asarray(part) for part in (np.array(scale), by_rows, x, factor)]
             scales = SumScales(*parts[: 4 if own else 2])
-            got = made(words_of(codes, bits, "signed"), table, out=poisoned(made), scales=scales).get()
-            np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+            words = words_of(codes, bits, "signed")
+            wider = cp().full((N, words.shape[1] + 4), 0xA5A5A5A5, np.uint32)  # of which the end is nobody's
+            wider[:, :-4] = words
+            for each in (words, wider):
+                got = made(each, table, out=poisoned(made), scales=scales).get()
+                np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))

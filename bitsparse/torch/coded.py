@@ -27,8 +27,18 @@ _NAME = "bitsparse.torch"
 class Source(Protocol):
     """Where codes come from: what was quantised already, and how what was not is."""
 
-    def codes(self, x: Tensor, bits: int, granularity: str = "tensor", fixed: bool = False) -> ScaledCodes:
-        """Codes of a matrix, those that it has already if there are any; of one that never changes (`fixed`) to nearest."""
+    def codes(
+        self,
+        x: Tensor,
+        bits: int,
+        granularity: str = "tensor",
+        fixed: bool = False,
+        factors: Tensor | None = None,
+    ) -> ScaledCodes:
+        """Codes of a matrix, those that it has already if there are any; of one that never changes (`fixed`) to nearest.
+
+        With `factors` new ones of the rows of float32 times these.
+        """
 
     def known(self, x: Tensor, bits: int) -> ScaledCodes | None:
         """Codes that a matrix has already."""
@@ -49,10 +59,11 @@ def working(x: Tensor) -> Iterator[Any]:
         yield array
 
 
-def coded(x: Tensor, coding: Coding, granularity: str) -> ScaledCodes:
-    """The codes of a matrix."""
+def coded(x: Tensor, coding: Coding, granularity: str, factors: Tensor | None = None) -> ScaledCodes:
+    """The codes of a matrix, or of its rows times `factors`."""
     with working(x) as array:
-        return scaled_codes(_NAME, "x", array, interop.TORCH, coding, granularity)
+        by_rows = None if factors is None else interop.as_array(factors.detach().contiguous(), _NAME)[0]
+        return scaled_codes(_NAME, "x", array, interop.TORCH, coding, granularity, by_rows)
 
 
 def tensor_of(array: Any) -> Tensor:
@@ -107,10 +118,10 @@ class Grid(NamedTuple):
     granularity: str
     source: Source
 
-    def codes(self, x: Tensor, fixed: bool) -> ScaledCodes:
-        """Codes of features (N, ...), or (N, all others) where a node has a multiple for all that it has."""
+    def codes(self, x: Tensor, fixed: bool, factors: Tensor | None = None) -> ScaledCodes:
+        """Codes of features (N, ...), or (N, all others) where a node has a multiple for all that it has; of (N, D) times factors."""
         whole = x if self.granularity == "tensor" else matrix_of(x)
-        return self.source.codes(whole, self.bits, self.granularity, fixed)
+        return self.source.codes(whole, self.bits, self.granularity, fixed, factors)
 
     def rounded(self, x: Tensor, fixed: bool) -> Tensor:
         """What the codes of features stand for."""
@@ -158,8 +169,10 @@ def _summed(
 ) -> Tensor:
     """Sums over the rows of a pattern of the codes of features times the factors of the columns, plus `own` times the features."""
     rows, columns = factors
-    flat = matrix_of(x) if columns is None else matrix_of(x) * columns[:, None]
-    codes = grid.codes(flat, fixed)
+    flat = matrix_of(x)
+    if columns is not None and not flat.dtype == columns.dtype == torch.float32:
+        flat, columns = flat * columns[:, None], None
+    codes = grid.codes(flat, fixed, columns)
     with working(flat):
         operand = as_csr(_NAME, array_over(pattern, rows))
         ints, scale = (None, None) if values is None else (values[turned], values[2])

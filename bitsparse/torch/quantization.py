@@ -249,9 +249,19 @@ class CodeSource:
         """Remember codes with one scale."""
         self._state.keep(x, self._key(bits, "tensor", self._fixed), made)
 
-    def codes(self, x: Tensor, bits: int, granularity: str = "tensor", fixed: bool = False) -> ScaledCodes:
-        """Codes that a tensor has, or that it gets here."""
+    def codes(
+        self,
+        x: Tensor,
+        bits: int,
+        granularity: str = "tensor",
+        fixed: bool = False,
+        factors: Tensor | None = None,
+    ) -> ScaledCodes:
+        """Codes that a tensor has, or that it gets here; those of its rows times factors are nobody else's."""
         state, key = self._state, self._key(bits, granularity, fixed)
+        if factors is not None:
+            state.misses += 1
+            return coded.coded(x, state.coding(x.device, bits, fixed), granularity, factors)
         found = state.known(x, key)
         if found is None:
             found = coded.coded(x, state.coding(x.device, bits, fixed), granularity)

@@ -2,7 +2,8 @@
 // bits/encode.cu, eight to a thread. A thread loads its next eight before it computes. Floor: the bytes of values and words.
 //
 // Compile-time: BS_KIND, BS_LARGE; BS_DRAWN (1: rounded at random, eight codes by one draw; 0: to nearest even or down); BS_RAGGED (1: lines
-// of any length that begin anywhere, so that values are loaded one by one and eight codes may have halves of two draws).
+// of any length that begin anywhere, so that values are loaded one by one and eight codes may have halves of two draws); BS_FACTORS (float32
+// values of a line are multiplied with a factor first).
 #define BS_STEPS 0
 #include "bits/encode.cuh"
 
@@ -10,11 +11,11 @@
 #define BS_PARTS 8388608.0f // 2^23, where steps are 1
 #define BS_PARTS_TOP 0x4b00u // the upper half of its bits
 
-#if BS_DRAWN && BS_RAGGED && (defined(BS_LARGE) || __CUDA_ARCH__ >= 1000)
+#if BS_DRAWN && BS_RAGGED && (defined(BS_LARGE) || BS_FACTORS || __CUDA_ARCH__ >= 1000)
 #define BLOCKS 2 // with three, registers would be spilled
 #elif BS_DRAWN && (BS_RAGGED || defined(BS_LARGE))
 #define BLOCKS 3
-#elif BS_DRAWN || BS_RAGGED || defined(BS_LARGE)
+#elif BS_DRAWN || BS_RAGGED || BS_FACTORS || defined(BS_LARGE)
 #define BLOCKS 4
 #else
 #define BLOCKS 5
@@ -24,6 +25,7 @@
 struct OctetParams {
     EncodeParams encode;
     u32 keys[20]; // of Philox's rounds
+    const float *factors; // of the lines
 };
 
 #if BS_DRAWN
@@ -151,6 +153,15 @@ BS_INLINE bool codes_of(const Quad (&quads)[2], const u32 (&w)[4], const Steps &
     return odd != 0.0f || (key < BS_SMALLEST_KEY && fabsf(s.offset) < BS_FAR_OFFSET);
 }
 
+BS_INLINE Element times(Element e, float factor)
+{
+#if BS_FACTORS
+    return bs_bits_of(bs_mulf(bs_float_of(e), factor));
+#else
+    return e;
+#endif
+}
+
 // Codes of eight neighbours, `bits` to each, from their low bytes.
 BS_INLINE void store_codes(u32 *words, Index octet, int bits, u32 low, u32 high)
 {
@@ -178,12 +189,13 @@ BS_INLINE void store_codes(u32 *words, Index octet, int bits, u32 low, u32 high)
 }
 
 // The steps of common/scalar.h one by one: numerators and divisors that the quick quotient does not take, and what is not finite.
-BS_INLINE void exact_codes(const Element *x, int left, float offset, float divisor, u64 index, const EncodeParams &p, u32 &low, u32 &high)
+BS_INLINE void exact_codes(const Element *x, int left, float factor, float offset, float divisor, u64 index, const EncodeParams &p,
+                           u32 &low, u32 &high)
 {
     u64 all = 0;
 #pragma unroll 1
     for (int j = 0; j < left; j++) {
-        const Element e = x[j];
+        const Element e = times(x[j], factor);
         if (p.flag && is_odd(e, p))
             *p.flag = 1;
         const float v = bs_affinef(real_of(e, p.infinity), offset, divisor, (float)p.multiplier);
@@ -199,11 +211,12 @@ struct Place {
     Index line, at, row, batch; // `at` counts octets of the line's words
     const Element *x; // null behind the line's values: the words are filled up with zeros
     int left; // values from there on, eight at most
+    float factor;
 };
 
 BS_INLINE Place place_of(Index i, const EncodeParams &p, Index lines, Index each, Index octets)
 {
-    Place at = {0, i, 0, 0, nullptr, 8};
+    Place at = {0, i, 0, 0, nullptr, 8, 1.0f};
     Index from = 8 * i;
     if (lines > 1) {
         at.line = at.row = quotient(i, each);
@@ -222,10 +235,13 @@ BS_INLINE Place place_of(Index i, const EncodeParams &p, Index lines, Index each
     return at;
 }
 
-BS_INLINE void load_octet(const Place &at, Quad (&quads)[2])
+BS_INLINE void load_octet(Place &at, Quad (&quads)[2], const OctetParams &p)
 {
     if (!at.x)
         return;
+#if BS_FACTORS
+    at.factor = __ldg(p.factors + at.line);
+#endif
 #if BS_RAGGED
     quads[0] = quads[1] = zero_quad();
 #pragma unroll
@@ -234,6 +250,16 @@ BS_INLINE void load_octet(const Place &at, Quad (&quads)[2])
 #else
     quads[0] = load_quad(at.x);
     quads[1] = load_quad(at.x + 4);
+#endif
+}
+
+// Their values times the line's factor.
+BS_INLINE void multiply_octet(const Place &at, Quad (&quads)[2])
+{
+#if BS_FACTORS
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        quads[j / 4].w[j % 4] = times(quads[j / 4].w[j % 4], at.factor);
 #endif
 }
 
@@ -263,15 +289,16 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const Octet
         return;
     Place here = place_of(i, p, lines, each, octets);
     Quad next[2] = {};
-    load_octet(here, next);
+    load_octet(here, next, all);
     while (true) {
         const Place mine = here;
-        const Quad quads[2] = {next[0], next[1]};
+        Quad quads[2] = {next[0], next[1]};
         const Index after = i + step;
         if (after < total) {
             here = place_of(after, p, lines, each, octets);
-            load_octet(here, next);
+            load_octet(here, next, all);
         }
+        multiply_octet(mine, quads);
         u32 low = 0, high = 0;
         if (mine.x) {
             if (varied)
@@ -291,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const Octet
             low = __byte_perm(__byte_perm(c[0], c[1], 0x0040), __byte_perm(c[2], c[3], 0x0040), 0x5410);
             high = __byte_perm(__byte_perm(c[4], c[5], 0x0040), __byte_perm(c[6], c[7], 0x0040), 0x5410);
             if (slow)
-                exact_codes(mine.x, mine.left, s.offset, s.divisor, index, p, low, high);
+                exact_codes(mine.x, mine.left, mine.factor, s.offset, s.divisor, index, p, low, high);
 #if BS_RAGGED
             keep_codes(mine.left, low, high);
 #endif

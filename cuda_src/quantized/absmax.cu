@@ -1,16 +1,17 @@
 // The largest magnitude of floats as its bits, by which magnitudes are ordered: so every order of finding it gives the same. What is not
 // finite is larger than everything else. `largest` was zero. Floor: the bytes of x at the memory's rate.
 //
-// Compile-time: BS_KIND (5: float32, 4: 16-bit floats).
+// Compile-time: BS_KIND (5: float32, 4: 16-bit floats); BS_FACTORS (of rows of float32, times a factor each).
 #include "common/ptx.cuh"
 #include "common/scalar.h"
 
 struct AbsmaxParams {
     const unsigned char *x;
     u32 *largest;
+    const float *factors; // of the rows
     long long rows, row_bytes; // from row to row
     int cols;                  // of a row, contiguous
-    int words;                 // whether rows may be read as 16-byte vectors
+    int words;                 // whether rows may be read as 16-byte vectors, as one or, times factors, each by itself
     int infinity, pad;
 };
 
@@ -22,10 +23,49 @@ BS_INLINE u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 // Magnitudes of what a word holds, of 16 bits the larger one of two, in the place of the upper.
 BS_INLINE u32 magnitude(u32 word) { return kItem == 4 ? word & 0x7fffffffu : larger(word & 0x7fff0000u, word << 16 & 0x7fff0000u); }
 
+#if BS_FACTORS
+BS_INLINE u32 magnitude_of_product(u32 word, float factor) { return bs_bits_of(bs_mulf(bs_float_of(word), factor)) & 0x7fffffffu; }
+
+// Of this thread's share of rows without gaps, by so many floats at once, whose row a division tells.
+template <int kFloats> BS_INLINE u32 largest_product(const AbsmaxParams &g, long long first, long long step)
+{
+    const long long each = g.cols / kFloats, count = g.rows * each;
+    u32 found = 0;
+#pragma unroll 1
+    for (long long i = first; i < count; i += kAhead * step) {
+        uint4 v[kAhead];
+        float factor[kAhead];
+#pragma unroll
+        for (int a = 0; a < kAhead; a++) {
+            const long long at = i + a * step;
+            const bool there = at < count;
+            if (kFloats == 4)
+                v[a] = there ? __ldcs((const uint4 *)g.x + at) : make_uint4(0, 0, 0, 0);
+            else
+                v[a] = make_uint4(there ? __ldcs((const u32 *)g.x + at) : 0, 0, 0, 0);
+            const long long row = count <= 0xffffffffll ? (long long)((u32)at / (u32)each) : at / each;
+            factor[a] = there ? __ldg(g.factors + row) : 0.0f;
+        }
+#pragma unroll
+        for (int a = 0; a < kAhead; a++) {
+            found = larger(found, magnitude_of_product(v[a].x, factor[a]));
+            if (kFloats == 4) {
+                found = larger(larger(found, magnitude_of_product(v[a].y, factor[a])), magnitude_of_product(v[a].z, factor[a]));
+                found = larger(found, magnitude_of_product(v[a].w, factor[a]));
+            }
+        }
+    }
+    return found;
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(kThreads) quantized_absmax(const AbsmaxParams g)
 {
     const long long first = (long long)blockIdx.x * kThreads + threadIdx.x, step = (long long)gridDim.x * kThreads;
     u32 found = 0;
+#if BS_FACTORS
+    found = g.words ? largest_product<4>(g, first, step) : largest_product<1>(g, first, step);
+#else
     if (g.words) { // one long row
         const long long count = g.rows * g.cols * kItem / 16, most = g.rows * g.cols;
 #pragma unroll 1
@@ -47,6 +87,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) quantized_absmax(const Ab
                 found = larger(found, magnitude(kItem == 4 ? *(const u32 *)at : (u32) * (const unsigned short *)at << 16));
             }
     }
+#endif
 #pragma unroll
     for (int lanes = 16; lanes; lanes >>= 1)
         found = larger(found, __shfl_xor_sync(~0u, found, lanes));

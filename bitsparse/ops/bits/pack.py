@@ -203,13 +203,14 @@ def coded(
 
 
 def on_grid(
-    array: Any, family: interop.Family, grid: schemes.Grid, coding: Coding, *, check: bool = False
+    array: Any, family: interop.Family, grid: schemes.Grid, coding: Coding, *, check: bool = False, factors: Any = None
 ) -> BitTensor:
-    """The codes on a grid, as :func:`coded` gives them for that of a range."""
+    """The codes on a grid, as :func:`coded` gives them for that of a range; on a GPU of rows times `factors` as well."""
     device, how = interop.device_of(array), as_dict(coding)
     bits, axis, layout = how.pop("bits"), coding.axis, coding.layout
     steps = {name: getattr(grid, name) for name in ("offset", "divisor", "multiplier", "qmin", "qmax")}
-    words = backends.family(device, "bits.pack").quantize(array, bits, **steps, **how, check=check)
+    further = {} if factors is None else {"factors": factors}
+    words = backends.family(device, "bits.pack").quantize(array, bits, **steps, **how, check=check, **further)
     scale = interop.move(grid.scale, device)
     offset = None if grid.stored_offset is None else interop.move(grid.stored_offset, device)
     return assembled(BitTensor, words, array.shape, bits, axis, layout, grid.encoding, family, scale, offset)

@@ -45,9 +45,17 @@ class ScaledCodes(NamedTuple):
 
 
 def scaled_codes(
-    function: str, name: str, x: Any, family: interop.Family, coding: Coding, granularity: str = "tensor"
+    function: str,
+    name: str,
+    x: Any,
+    family: interop.Family,
+    coding: Coding,
+    granularity: str = "tensor",
+    factors: Any = None,
 ) -> ScaledCodes:
     """The codes of a matrix of float32, float16 or bfloat16, on its own range; work on its stream.
+
+    With `factors`, float32 (M,), those of the rows of a float32 matrix times these; a GPU multiplies while it loads.
 
     On the CPU NaN and infinity are refused. A GPU is not waited for: there the scale becomes NaN, and so does all that is computed with it.
 
@@ -63,10 +71,13 @@ def scaled_codes(
     (array([  3, 255], dtype=uint8), array([[ 0.1, -0.1],
            [12.7,  5.4]], dtype=float32))
     """
+    if factors is not None:
+        at_once = interop.device_of(x) != "cpu" and granularity != "node" and x.shape[1] > 1
+        x, factors = (interop.contiguous(x), factors) if at_once else (x * factors[:, None], None)
     top, space = np.float32((1 << (coding.bits - 1)) - 1), interop.namespace(x)
     if granularity != "node":
-        step = step_of(function, name, x, coding.bits)
-        return ScaledCodes(on_steps(x, family, step, step, coding, int(top)))
+        step = step_up_to(_magnitudes(function, name, x, False, factors), coding.bits)
+        return ScaledCodes(on_steps(x, family, step, step, coding, int(top), factors))
     largest = _magnitudes(function, name, x, True)
     whole = largest.max() if largest.size else np.float32(0)
     step = _usable(space, whole / (top * np.float32(MOST_STEPS)))
@@ -94,8 +105,10 @@ def step_up_to(largest: Any, bits: int) -> Any:
         return _usable(interop.namespace(largest), largest / np.float32((1 << (bits - 1)) - 1))
 
 
-def magnitudes(x: Any, of_rows: bool) -> Any:
+def magnitudes(x: Any, of_rows: bool, factors: Any = None) -> Any:
     """The largest magnitude of floats, () or that of each row (M, 1), as float32 where they lie; NaN or infinite if one of them is.
+
+    On a GPU the former may be that of rows times `factors`.
 
     Examples
     --------
@@ -104,16 +117,16 @@ def magnitudes(x: Any, of_rows: bool) -> Any:
     """
     device = interop.device_of(x)
     if device != "cpu":
-        return backends.family(device, "quantized.steps").magnitudes(x, of_rows)
+        return backends.family(device, "quantized.steps").magnitudes(x, of_rows, factors)
     low, high, is_finite = backends.family(device, "bits.pack").calibrate(x, "row" if of_rows else "tensor")
     largest = np.maximum(-np.asarray(low, np.float32), np.asarray(high, np.float32))
     return largest if is_finite else np.full_like(largest, np.nan)
 
 
-def _magnitudes(function: str, name: str, x: Any, of_rows: bool) -> Any:
+def _magnitudes(function: str, name: str, x: Any, of_rows: bool, factors: Any = None) -> Any:
     """:func:`magnitudes` of what is quantised; on the CPU, where nobody waits for the answer, they have to be finite."""
     checked_dtype(function, x.dtype)
-    found = magnitudes(x, of_rows)
+    found = magnitudes(x, of_rows, factors)
     if interop.device_of(x) == "cpu":
         _check.finite(function, name, bool(np.isfinite(found).all()))
     return found
@@ -124,8 +137,9 @@ def _usable(space: Any, step: Any) -> Any:
     return space.where(step < _SMALLEST, np.float32(1), step + step * np.float32(0)).astype(np.float32)
 
 
-def on_steps(x: Any, family: interop.Family, divisor: Any, step: Any, coding: Coding, top: int) -> BitTensor:
-    """The codes of quotients by `divisor`, at most `top` from zero, with `step` as their scale."""
-    return on_grid(
-        x, family, schemes.Grid(np.zeros((), np.float32), divisor, 1.0, -top, top, "signed", step, None), coding
-    )
+def on_steps(
+    x: Any, family: interop.Family, divisor: Any, step: Any, coding: Coding, top: int, factors: Any = None
+) -> BitTensor:
+    """The codes of quotients by `divisor`, at most `top` from zero, with `step` as their scale; on a GPU of rows times `factors`."""
+    grid = schemes.Grid(np.zeros((), np.float32), divisor, 1.0, -top, top, "signed", step, None)
+    return on_grid(x, family, grid, coding, factors=factors)

@@ -163,8 +163,9 @@ def feature_rows(
 def summed(function: str, operand: CSROperand, x: Array, settings: SumSettings, keep: bool) -> Array:
     """The sums of the codes of a matrix times the factors of the columns, as real numbers."""
     if operand.col_scale is not None:
-        x = converted(x, np.float32) * operand.col_scale[:, None]
-    coded = scaled_codes(function, "x", x, _home(operand.device), settings.coding, settings.granularity)
+        x = converted(x, np.float32)
+    home, factors = _home(operand.device), operand.col_scale
+    coded = scaled_codes(function, "x", x, home, settings.coding, settings.granularity, factors)
     values = scale = None
     if operand.values is not None:
         values, scale = coded_values(function, operand, settings.coding)
@@ -239,9 +240,15 @@ def _scaled_at_once(
     """
     weights = "none" if multiples is None else "nodes"
     kind = CodeSumKind(codes.bits, "signed", shape[1], mean=reduce == "mean", weights=weights, scaled=True)
-    sums = backends.family(operand.device, "spmm.codes").CodeSum
-    product = operand.kept(SCALED_SUMS, lambda: sums(operand.schedule, kind), kind)
+    backend, words = backends.family(operand.device, "spmm.codes"), codes.words
+    product = operand.kept(SCALED_SUMS, lambda: backend.CodeSum(operand.schedule, kind), kind)
     added = (None, None) if own is None else (interop.contiguous(own.x), own.factor)
+    nodes, width = words.shape
+    pitch = backend.pitch_of(width, operand.nnz / nodes)
     with operand.schedule.order:
-        made: Array = product(codes.words, multiples, scales=SumScales(codes.scale, operand.row_scale, *added))
+        if pitch != width:
+            room = operand.schedule.workspace("rows of integers", (nodes, pitch), np.uint32)
+            room[:, :width] = words
+            words = room
+        made: Array = product(words, multiples, scales=SumScales(codes.scale, operand.row_scale, *added))
     return made

@@ -18,6 +18,7 @@ from bitsparse.backends.cuda.bits.stats import calibrate, content_sum, minmax, r
 from bitsparse.backends.cuda.bits.words import code_sums, count_nonzero, pad_is_zero, repack, tile_bitmap
 from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF, Source
 from bitsparse.backends.params import ROUNDINGS, Packing, Quantisation, words_shape
+from bitsparse.errors import KernelError
 
 __all__ = [
     "calibrate",
@@ -79,7 +80,15 @@ def _stage_bytes(bits: int) -> int:
 
 
 def _encode(
-    found: Source, params: ctypes.Structure, words: Any, bits: int, axis: int, layout: str, looks: bool, **kind: int
+    found: Source,
+    params: ctypes.Structure,
+    words: Any,
+    bits: int,
+    axis: int,
+    layout: str,
+    looks: bool,
+    factors: Any = None,
+    **kind: int,
 ) -> bool:
     """Write the words; whether an element cannot be encoded, if the kernel looks for such ones, which is waited for."""
     flag = jit.require_cupy("pack_bits").zeros((), np.int32) if looks else None
@@ -98,8 +107,12 @@ def _encode(
         kind["BS_LARGE"] = 1
     way, may_be_quick = "rows" if rows else "columns", kind.get("BS_STEPS") == 0
     if may_be_quick and rows and _is_octets(found, params):
-        _encode_octets(found, params, kind)
+        _encode_octets(found, params, kind, factors)
     else:
+        if factors is not None:
+            raise KernelError(
+                "quantize: factors of rows go with codes of 2, 4 or 8 bits side by side; multiply the values before the call"
+            )
         if may_be_quick and _is_quick(found, params, rows):
             del kind["BS_STEPS"]
             kernel, draws = jit.kernel("bits/quick.cu", f"quick_{way}", kind), 0
@@ -117,11 +130,11 @@ def _is_octets(found: Source, params: ctypes.Structure) -> bool:
     return bool(params.fields and fits and together)
 
 
-def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]) -> None:
+def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int], factors: Any) -> None:
     del kind["BS_STEPS"]
     varied = any(getattr(params, f"{name}_{part}") for name in ("offset", "divisor") for part in ("row", "batch"))
     whole = found.cols * params.bits % GROUP == 0 and found.array.flags.c_contiguous
-    if whole and not varied:  # one long line
+    if whole and not varied and factors is None:  # one long line
         params.width *= params.batches * params.rows
         params.cols *= params.batches * params.rows
         params.batches = params.rows = 1
@@ -134,8 +147,10 @@ def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]
     # Eights that are loaded as vectors, and have a draw each.
     even = found.vector and params.cols % 8 == 0 and (not kind["BS_DRAWN"] or params.first_index % 8 == 0)
     kind["BS_RAGGED"] = int(not even)
+    kind |= jit.flags(factors=factors is not None)
+    address = None if factors is None else factors.data.ptr
     jit.kernel("bits/octets.cu", "octet_rows", kind).launch(
-        blocks, _OCTET_THREADS, OctetParams(params, (ctypes.c_uint32 * 20)(*keys))
+        blocks, _OCTET_THREADS, OctetParams(params, (ctypes.c_uint32 * 20)(*keys), address)
     )()
 
 
@@ -189,7 +204,9 @@ def pack(values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: 
     return words
 
 
-def quantize(x: Any, bits: int, *, out: Any = None, check: bool = False, **how: Unpack[Quantisation]) -> Any:
+def quantize(
+    x: Any, bits: int, *, out: Any = None, check: bool = False, factors: Any = None, **how: Unpack[Quantisation]
+) -> Any:
     """The packed codes of real numbers, see :class:`~bitsparse.backends.params.Quantisation`.
 
     ``x`` is widened to the dtype of the steps. NaN gives ``qmin``.
@@ -202,6 +219,8 @@ def quantize(x: Any, bits: int, *, out: Any = None, check: bool = False, **how: 
         The words, written in place.
     check : bool
         Look for NaN and infinity, which waits for the stream.
+    factors : cupy.ndarray of float32, optional
+        What the rows of a float32 matrix are multiplied with first, where its codes lie side by side along them.
 
     Raises
     ------
@@ -230,7 +249,7 @@ def quantize(x: Any, bits: int, *, out: Any = None, check: bool = False, **how: 
     _set(params, "index", found.index_strides)
     quick = max(bits, int(qmax).bit_length(), int(-qmin).bit_length()) <= _QUICK_BITS
     steps = 2 if dtype == np.float64 else 0 if quick else 1
-    odd = _encode(found, params, words, bits, axis, layout, check, BS_KIND=kind, BS_STEPS=steps)
+    odd = _encode(found, params, words, bits, axis, layout, check, factors, BS_KIND=kind, BS_STEPS=steps)
     _check.finite("quantize", "x", not odd)
     return words
 
@@ -313,6 +332,7 @@ def _variants() -> list[jit.Variant]:
         for drawn in (0, 1)
         for ragged in (0, 1)
     ]
+    octets += [{**kind, "BS_FACTORS": 1} for kind in octets if kind["BS_KIND"] == FLOAT]
     return [
         *jit.variants_of("bits/encode.cu", "encode_rows", [*codes, *(large | one for one in usual)]),
         *jit.variants_of("bits/quick.cu", "quick_rows", quick),

@@ -62,22 +62,27 @@ def constants(
     return found | jit.flags(bfloat=kind == "bfloat16", random=random, whole=whole, stream=stream)
 
 
-def absmax_into(x: Any, largest: Any) -> None:
+def absmax_into(x: Any, largest: Any, factors: Any = None) -> None:
     """Write the largest magnitude of `x` (m, k), whose rows are contiguous, into the one float32 element of ``largest``.
 
-    NaN and infinity count as larger than everything else. Nothing is allocated or waited for.
+    With `factors`, float32 (m,), that of the rows of a C-contiguous float32 matrix times these. NaN and infinity count as larger than
+    everything else. Nothing is allocated or waited for.
     """
     largest.fill(0)
     m, k = (int(size) for size in x.shape)
-    params = AbsmaxParams(x.data.ptr, largest.data.ptr, m, x.strides[0], k)
+    address = None if factors is None else factors.data.ptr
+    params = AbsmaxParams(x.data.ptr, largest.data.ptr, address, m, x.strides[0], k)
     params.words = int((m == 1 or x.strides[0] == k * x.itemsize) and x.data.ptr % 16 == 0)
+    if factors is not None and k % 4:
+        params.words = 0
     params.infinity = geometry.infinity_of(x.dtype)
     blocks = min(8 * jit.capability().multiprocessors, max(1, -(-m * k // 4096)))
-    _absmax_kernel(x.itemsize).launch(blocks, 256, params)()
+    _absmax_kernel(x.itemsize, factors is not None).launch(blocks, 256, params)()
 
 
-def _absmax_kernel(itemsize: int) -> Any:
-    return jit.kernel("quantized/absmax.cu", "quantized_absmax", {"BS_KIND": 5 if itemsize == 4 else 4})
+def _absmax_kernel(itemsize: int, by_factors: bool = False) -> Any:
+    kind = {"BS_KIND": 5 if itemsize == 4 else 4} | jit.flags(factors=by_factors)
+    return jit.kernel("quantized/absmax.cu", "quantized_absmax", kind)
 
 
 def has_wgmma() -> bool:
@@ -314,7 +319,8 @@ def _variants() -> list[jit.Variant]:
     for arch, room in rooms.items():
         mma = [constants("mma", kind, vector, room, **how) for kind, vector, how in kinds]
         found += jit.variants_of("quantized/mma.cu", "quantized_mma", mma, arch)
-    return [*found, *jit.variants_of("quantized/absmax.cu", "quantized_absmax", [{"BS_KIND": kind} for kind in (4, 5)])]
+    absmax = [{"BS_KIND": 4}, {"BS_KIND": 5}, {"BS_KIND": 5, "BS_FACTORS": 1}]
+    return [*found, *jit.variants_of("quantized/absmax.cu", "quantized_absmax", absmax)]
 
 
 VARIANTS = _variants()

@@ -11,10 +11,11 @@ from bitsparse.backends.cuda.bits.stats import line_ranges
 from bitsparse.backends.cuda.quantized.product import absmax_into
 
 
-def magnitudes(x: Any, of_rows: bool) -> Any:
+def magnitudes(x: Any, of_rows: bool, factors: Any = None) -> Any:
     """The largest magnitude of an array of float32, float16 or bfloat16, (), or those of the rows of a matrix, (M, 1), as float32.
 
-    If any value is NaN or infinite, so is the result; with `of_rows` the result of every row is then NaN.
+    The former may be that of the rows of a matrix of float32 times `factors`, float32 (M,). If any value is NaN or infinite, so is the
+    result; with `of_rows` the result of every row is then NaN.
     """
     cupy = jit.require_cupy("quantized_spmm")
     x = interop.contiguous(x)
@@ -22,7 +23,7 @@ def magnitudes(x: Any, of_rows: bool) -> Any:
         return cupy.zeros((x.shape[0], 1) if of_rows else (), np.float32)
     if not of_rows:
         largest = cupy.empty(1, np.float32)
-        absmax_into(x.reshape(x.shape[0], -1), largest)
+        absmax_into(x.reshape(x.shape[0], -1), largest, factors)
         return largest.reshape(())
     low, high, nonfinite = line_ranges(x, "row")
     return cupy.where(nonfinite != 0, np.float32(np.nan), cupy.maximum(high, -low))

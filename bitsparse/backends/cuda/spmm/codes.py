@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ _LONGEST = {8: 256}
 _MOST = 1024
 _NO_OPERAND = OperandParams()
 _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
+#: Words of a line of the L1, and edges of a gathered row from which it is worth being moved so that it crosses none.
+_LINE_WORDS, _OFTEN = 32, 16
 #: Features from which a lane holds eight, not four: fewer instructions an edge against more groups in a warp.
 _WIDE = 64
 
@@ -86,6 +89,19 @@ def constants(
     )
     found |= jit.flags(direct=direct, nodes=nodes, per_head=per_head)
     return found | jit.flags(weights=0 if weights == "none" else 2 if floats else 1)
+
+
+def pitch_of(row_words: int, edges: float) -> int:
+    """Words from row to row at which rows of so many are best gathered, each by so many edges on average: short ones within one line.
+
+    Examples
+    --------
+    >>> [pitch_of(words, 100.0) for words in (4, 12, 16, 20, 32, 152)], pitch_of(12, 2.0)
+    ([4, 16, 16, 32, 32, 152], 12)
+    """
+    if row_words > _LINE_WORDS or edges < _OFTEN:
+        return row_words
+    return 1 << (row_words - 1).bit_length()
 
 
 def takes_heads() -> bool:
@@ -152,7 +168,6 @@ class CodeSum(StreamedSum):
         longest = min(most, tuning.longest or limits_of(edges_of_a_warp(schedule.nnz), tuning.lanes)[1])
         tuning = replace(tuning, longest=longest)
         params = self._walk(CodeParams if chain is None else ChainParams, schedule, tuning)
-        params.row_bytes = 4 * row_words
         params.vectors = params.gathered = row_words // tuning.load
         if chain is not None and chain.params.out == "bits":  # pads are written as well
             fields = 1 if chain.params.layout == "planes" else chain.params.bits
@@ -180,7 +195,7 @@ class CodeSum(StreamedSum):
         out: Any = None,
         scales: SumScales | None = None,
     ) -> Any:
-        """The sums of the integers in `words`, (columns of the pattern, heads, words) or without heads.
+        """The sums of the integers in `words`, (columns of the pattern, heads, words) or without heads; rows may have more words.
 
         `operand` are float32 arrays of the device that join the chain of this call, `scales` what a scaled kind is given by each call.
         """
@@ -192,6 +207,7 @@ class CodeSum(StreamedSum):
         with self._lock:
             params = self._params
             params.values = None if values is None else values.data.ptr
+            params.row_bytes = words.itemsize * math.prod(words.shape[1:])
             params.aligned = int(params.width % 4 == 0 and out.data.ptr % 16 == 0)
             if scales is not None:
                 jit.filled(params, **as_dict(scales))
