@@ -15,7 +15,7 @@ from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.quantized import vjp
 from bitsparse.ops.quantized.attention import Settings, attention_of_codes, attention_of_codes_vjp
 from bitsparse.ops.quantized.product import product_with_codes
-from bitsparse.ops.quantized.scaled import scaled_codes
+from bitsparse.ops.quantized.scaled import scaled_codes, step_up_to
 from bitsparse.ops.quantized.spmm import Own, sum_of_codes
 
 pytestmark = pytest.mark.gpu
@@ -178,9 +178,16 @@ def test_sums_of_rows_that_many_gather(width: int, granularity: str) -> None:
     A = bs.TCTiledCSR(rng.random((40, 40)) < 0.7)
     x, factor = rng.standard_normal((40, width)).astype(np.float32), np.array([1.3], np.float32)
     for own in (False, True):
-        made = []
+        made: list[Any] = []
         for array, family, place in ((A, interop.NUMPY, np.asarray), (A.to_device("cuda"), interop.CUPY, there)):
             codes = scaled_codes("test", "x", place(x), family, Coding(8, "nearest", 0, 0, -1, "rows"), granularity)
             added = Own(place(x), place(factor)) if own else None
             made.append(sum_of_codes("test", as_csr("test", array), codes, None, None, "sum", True, added))
         np.testing.assert_array_equal(made[1].get(), made[0])
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_steps_of_largest_magnitudes(bits: int) -> None:
+    values = np.array([0, 1e-45, 1e-38, 2.0**-126, 1e-36, 0.37, 1, 254, 3e38, np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(step_up_to(there(values), bits).get(), step_up_to(values, bits))
+    assert step_up_to(there(values[5]), bits).shape == ()

@@ -446,6 +446,7 @@ def test_sums_become_real_numbers_at_once(bits: int, width: int, nodes: bool, ow
     codes, factors = codes_of(rng, (N, width), bits, "signed"), rng.integers(1, 256, N)
     scale, rows = np.float32(0.3711), rng.standard_normal(M).astype(np.float32)
     x, factor = rng.standard_normal((M, width)).astype(np.float32), np.array([1.3], np.float32)
+    bias = rng.standard_normal(width).astype(np.float32)
     sums = A.astype(np.int64) @ (codes * factors[:, None] if nodes else codes)
     counts = np.maximum(np.diff(A.indptr), 1)[:, None].astype(np.float32)
     given: dict[str, Any] = {"width": width, "bits": bits, "encoding": "signed", "scaled": True}
@@ -455,9 +456,11 @@ def test_sums_become_real_numbers_at_once(bits: int, width: int, nodes: bool, ow
         for by_rows in (None, rows):
             want = sums.astype(np.float32) / counts if mean else sums.astype(np.float32)
             want = (want if by_rows is None else want * rows[:, None]) * scale
-            want = want + factor * x if own else want
-            parts = [None if part is None else cp().asarray(part) for part in (np.array(scale), by_rows, x, factor)]
-            scales = SumScales(*parts[: 4 if own else 2])
+            want = want + factor * x + bias if own else want
+            parts = [
+                None if part is None else cp().asarray(part) for part in (np.array(scale), by_rows, x, factor, bias)
+            ]
+            scales = SumScales(*parts[: 5 if own else 2])
             words = words_of(codes, bits, "signed")
             wider = cp().full((N, words.shape[1] + 4), 0xA5A5A5A5, np.uint32)  # of which the end is nobody's
             wider[:, :-4] = words

@@ -13,6 +13,9 @@ torch: Any = pytest.importorskip("torch")
 
 import bitsparse as bs  # noqa: E402
 import bitsparse.torch as bst  # noqa: E402
+from bitsparse.torch.coded import Grid  # noqa: E402
+from bitsparse.torch.coded import spmm as spmm_of_codes  # noqa: E402
+from bitsparse.torch.quantization import CodeSource, Quantization  # noqa: E402
 
 NODES, INPUTS, CLASSES = 40, 12, 3
 LAYERS: dict[str, Any] = {
@@ -385,8 +388,8 @@ def test_a_layer_that_narrows_sums_its_products() -> None:
         layer, seen = net[0], []
         quantizer = vars(layer)["_quantizer"]
         taken = quantizer.spmm_and_own
-        quantizer.spmm_and_own = lambda graph, x, own, factor, seen=seen, taken=taken: (
-            seen.append(x.shape[1]) or taken(graph, x, own, factor)
+        quantizer.spmm_and_own = lambda graph, x, *others, seen=seen, taken=taken: (
+            seen.append(x.shape[1]) or taken(graph, x, *others)
         )
         layer(wide, graph)
         linear = layer.nn if isinstance(layer.nn, torch.nn.Linear) else layer.nn[0]
@@ -434,3 +437,22 @@ def test_a_loaded_state_is_that_of_replays_too(monkeypatch: pytest.MonkeyPatch) 
     other = net_of("gcn", bst.Tango()).eval()
     other.load_state_dict(net.state_dict())
     assert torch.equal(net(x, graph), other(x, graph))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_addends_of_sums_are_those_of_steps_of_their_own(scaled: bool) -> None:
+    """A multiple of the features and a bias, forward and backward, to the bit."""
+    graph = data()[0]
+    factors = (torch.rand(NODES) + 0.5, torch.rand(NODES) + 0.5) if scaled else (None, None)
+    state = Quantization(bst.Tango(rounding="nearest"))
+    grid = Grid(8, "tensor", CodeSource(state, False))
+    factor, gradient, made = torch.tensor([1.3]), torch.randn(NODES, 5), []
+    values = torch.randn(NODES, 5), torch.randn(5)
+    for at_once in (True, False):
+        x, bias = (part.clone().requires_grad_() for part in values)
+        if at_once:
+            y = spmm_of_codes(x, graph.pattern(), factors, grid, None, factor, bias)
+        else:
+            y = spmm_of_codes(x, graph.pattern(), factors, grid, None) + factor * x + bias
+        made.append([y, *torch.autograd.grad(y, (x, bias), gradient)])
+    assert all(torch.equal(*pair) for pair in zip(*made, strict=True))

@@ -337,7 +337,7 @@ class CodeSumKind(NamedTuple):
 
 
 class SumScales(NamedTuple):
-    """What sums of integers are multiplied with, and what is added to them: ``sum * row_scale * scale + own_scale * own``.
+    """What sums of integers are multiplied with, and what is added to them: ``sum * row_scale * scale + own_scale * own + bias``.
 
     Attributes
     ----------
@@ -346,12 +346,14 @@ class SumScales(NamedTuple):
     own : float32 array of the result's shape or None
         C-contiguous.
     own_scale : float32 array of one element or None
+    bias : float32 array of the result's columns or None
     """
 
     scale: Any
     row_scale: Any = None
     own: Any = None
     own_scale: Any = None
+    bias: Any = None
 
 
 class Dropout(NamedTuple):

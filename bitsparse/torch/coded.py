@@ -62,8 +62,13 @@ def working(x: Tensor) -> Iterator[Any]:
 def coded(x: Tensor, coding: Coding, granularity: str, factors: Tensor | None = None) -> ScaledCodes:
     """The codes of a matrix, or of its rows times `factors`."""
     with working(x) as array:
-        by_rows = None if factors is None else interop.as_array(factors.detach().contiguous(), _NAME)[0]
+        by_rows = None if factors is None else _array_of(factors)
         return scaled_codes(_NAME, "x", array, interop.TORCH, coding, granularity, by_rows)
+
+
+def _array_of(x: Tensor) -> Any:
+    """The array over a tensor's memory, without gaps."""
+    return interop.as_array(x.detach().contiguous(), _NAME)[0]
 
 
 def tensor_of(array: Any) -> Tensor:
@@ -136,7 +141,14 @@ Factors = tuple[Tensor | None, Tensor | None]
 class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, pattern: Pattern, factors: Factors, grid: Grid, values: Any, own: Tensor | None
+        ctx: Any,
+        x: Tensor,
+        pattern: Pattern,
+        factors: Factors,
+        grid: Grid,
+        values: Any,
+        own: Tensor | None,
+        bias: Tensor | None,
     ) -> Tensor:
         ctx.pattern, ctx.factors, ctx.grid, ctx.values, ctx.own, ctx.dtype = (
             pattern,
@@ -146,15 +158,21 @@ class _Sum(torch.autograd.Function):
             own,
             x.dtype,
         )
-        return _summed(x, pattern, factors, grid, values, own, False, not ctx.needs_input_grad[0])
+        return _summed(x, pattern, factors, grid, values, own, bias, False, not ctx.needs_input_grad[0])
 
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        rows, columns = ctx.factors
-        turned = ctx.pattern.turned
-        made = _summed(gradient, turned, (columns, rows), ctx.grid, ctx.values, ctx.own, True, False)
-        return made.to(ctx.dtype), None, None, None, None, None
+        dx = by_bias = None
+        if ctx.needs_input_grad[6]:
+            by_bias = torch.ops.bitsparse.column_sums(gradient) if gradient.is_cuda else gradient.sum(dim=0)
+        if ctx.needs_input_grad[0]:
+            rows, columns = ctx.factors
+            turned = ctx.pattern.turned
+            dx = _summed(gradient, turned, (columns, rows), ctx.grid, ctx.values, ctx.own, None, True, False).to(
+                ctx.dtype
+            )
+        return dx, None, None, None, None, None, by_bias
 
 
 def _summed(
@@ -164,10 +182,11 @@ def _summed(
     grid: Grid,
     values: Any,
     own: Tensor | None,
+    bias: Tensor | None,
     turned: bool,
     fixed: bool,
 ) -> Tensor:
-    """Sums over the rows of a pattern of the codes of features times the factors of the columns, plus `own` times the features."""
+    """Sums over the rows of a pattern of the codes of features times the factors of the columns, plus `own` times these and a bias."""
     rows, columns = factors
     flat = matrix_of(x)
     if columns is not None and not flat.dtype == columns.dtype == torch.float32:
@@ -176,10 +195,9 @@ def _summed(
     with working(flat):
         operand = as_csr(_NAME, array_over(pattern, rows))
         ints, scale = (None, None) if values is None else (values[turned], values[2])
-        added = (
-            None if own is None else Own(*(interop.as_array(part.contiguous(), _NAME)[0] for part in (x.detach(), own)))
-        )
-        made = sum_of_codes(_NAME, operand, codes, ints, scale, "sum", True, added)
+        added = None if own is None else Own(_array_of(x), _array_of(own))
+        behind = None if bias is None else _array_of(bias)
+        made = sum_of_codes(_NAME, operand, codes, ints, scale, "sum", True, added, behind)
         return tensor_of(made).reshape(pattern.rows, *x.shape[1:])
 
 
@@ -190,13 +208,15 @@ def spmm(
     grid: Grid,
     values: tuple[Any, Any, Any] | None,
     own: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Sums of float features over a pattern, with factors of rows and columns, as sums of integers; so is the gradient.
 
     `values` are whole numbers for the edges, in the order of the pattern and of its transpose, and their scale. With a float32 number
     `own` that many times the features (N, D) of float32 are added, which are not rounded; the pattern is then of as many rows as columns.
+    At last comes a float32 `bias` (D,), if there is one.
     """
-    return _Sum.apply(x, pattern, factors, grid, values, own)
+    return _Sum.apply(x, pattern, factors, grid, values, own, bias)
 
 
 class _Attention(torch.autograd.Function):

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitsparse.torch.bias import added, biased, has_hooks, through, with_bias
+from bitsparse.torch.bias import added, has_hooks, through, with_bias
 from bitsparse.torch.graph import Graph, as_graph
-from bitsparse.torch.quantizer import FLOATS, is_bypassable, quantizer_of
+from bitsparse.torch.quantizer import is_bypassable, quantizer_of
 
 
 def glorot(weight: Tensor) -> None:
@@ -85,8 +85,7 @@ class GCNConv(nn.Module):
             graph = graph.normalized(self.add_self_loops, 2.0 if heavier else 1.0)
         if self.out_channels > self.in_channels:
             return with_bias(quantizer_of(self).spmm(graph, x, "sum"), self.lin, self.bias)
-        x = quantizer_of(self).spmm(graph, through(x, self.lin), "sum")
-        return x if self.bias is None else biased(x, self.bias, owned=quantizer_of(self) is FLOATS)
+        return quantizer_of(self).spmm(graph, through(x, self.lin), "sum", self.bias)
 
     def extra_repr(self) -> str:
         """Sizes, for ``repr``."""
@@ -153,9 +152,8 @@ class SAGEConv(nn.Module):
         reduce = "sum" if self.aggr == "add" else self.aggr
         quantizer, adds = quantizer_of(self), reduce in ("sum", "mean")  # then the product may come first
         if adds and self.out_channels < sources.shape[1]:
-            out = quantizer.spmm(graph, quantizer_of(self.lin_l).linear(sources, self.lin_l.weight), reduce)
-            if self.lin_l.bias is not None:
-                out = biased(out, self.lin_l.bias, owned=quantizer is FLOATS)
+            products = quantizer_of(self.lin_l).linear(sources, self.lin_l.weight)
+            out = quantizer.spmm(graph, products, reduce, self.lin_l.bias)
         else:
             out = with_bias(quantizer.spmm(graph, sources, reduce), self.lin_l, self.lin_l.bias)
         if self.root_weight and targets is not None:
@@ -212,30 +210,32 @@ class GINConv(nn.Module):
         """Features of the targets from those of all nodes, or of (sources, targets)."""
         sources, targets = (x, x) if isinstance(x, Tensor) else x
         graph = as_graph(graph, (sources.shape[0], sources.shape[0] if targets is None else targets.shape[0]))
-        first, others = _narrowing(self.nn)
+        first, bias, others = _narrowing(self.nn)
         if first is not None:  # the product comes before the sums, its bias behind them
             both = targets is sources
             sources = first(sources)
             targets = sources if both else None if targets is None else first(targets)
         quantizer, graph = quantizer_of(self), graph.unweighted()
         if targets is None:
-            return others(quantizer.spmm(graph, sources, "sum"))
-        return others(quantizer.spmm_and_own(graph, sources, targets, 1 + self.eps))
+            return others(quantizer.spmm(graph, sources, "sum", bias))
+        return others(quantizer.spmm_and_own(graph, sources, targets, 1 + self.eps, bias))
 
 
-def _narrowing(module: nn.Module) -> tuple[Any, Any]:
-    """A product with fewer columns than its operand that a module begins with, if nobody watches it, and all else; None and the module."""
+def _narrowing(module: nn.Module) -> tuple[Any, Tensor | None, Any]:
+    """A product with fewer columns than its operand that a module begins with, if nobody watches it, its bias and all else.
+
+    Otherwise no product, no bias and the module.
+    """
     layers = list(module) if type(module) is nn.Sequential else [module]
     first = layers[0] if layers else module
     if type(first) is not nn.Linear or first.out_features >= first.in_features or not is_bypassable(first):
-        return None, module
+        return None, None, module
     if first is not module and (has_hooks(module) or "forward" in vars(module)):
-        return None, module
+        return None, None, module
 
     def others(x: Tensor) -> Tensor:
-        x = x if first.bias is None else biased(x, first.bias)
         for layer in layers[1:]:
             x = layer(x)
         return x
 
-    return lambda x: quantizer_of(first).linear(x, first.weight), others
+    return lambda x: quantizer_of(first).linear(x, first.weight), first.bias, others

@@ -16,6 +16,7 @@ from bitsparse.ops.quantized.attention import Settings
 from bitsparse.ops.quantized.scaled import ScaledCodes
 from bitsparse.torch import coded
 from bitsparse.torch.attention_kinds import once_each
+from bitsparse.torch.bias import biased
 from bitsparse.torch.buffers import writes_of
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.kept import exact_linear
@@ -306,24 +307,28 @@ class LayerQuantizer(Floats):
         made = coded.linear(flat, weight, _PRODUCT_BITS, self._source(x)).to(x.dtype)
         return made if x.ndim == 2 else made.reshape(*x.shape[:-1], -1)
 
-    def spmm(self, graph: Graph, x: Tensor, reduce: str) -> Tensor:
-        """Sums or means over neighbours."""
+    def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
+        """Sums or means over neighbours, and a bias."""
         if self._sums_floats or reduce in ("max", "min"):
-            return super().spmm(graph, x, reduce)
-        return self._summed(graph, x, reduce, None)
+            return super().spmm(graph, x, reduce, behind)
+        return self._summed(graph, x, reduce, None, behind)
 
-    def spmm_and_own(self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor) -> Tensor:
-        """Sums over neighbours, plus `factor` times what the targets have themselves: in one pass where that is the same tensor."""
+    def spmm_and_own(
+        self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None
+    ) -> Tensor:
+        """Sums over neighbours, plus `factor` times what the targets have themselves, in one pass where that is the same tensor."""
         alone = own is x and x.ndim == 2 and x.dtype == factor.dtype == torch.float32
         if self._sums_floats or not alone or factor.requires_grad:
-            return super().spmm_and_own(graph, x, own, factor)
-        return self._summed(graph, x, "sum", factor)
+            return super().spmm_and_own(graph, x, own, factor, behind)
+        return self._summed(graph, x, "sum", factor, behind)
 
-    def _summed(self, graph: Graph, x: Tensor, reduce: str, own: Tensor | None) -> Tensor:
+    def _summed(self, graph: Graph, x: Tensor, reduce: str, own: Tensor | None, behind: Tensor | None = None) -> Tensor:
+        if behind is not None and not (x.ndim == 2 and x.dtype == behind.dtype == torch.float32):
+            return biased(self._summed(graph, x, reduce, own), behind)
         weight = graph.multiplicity if graph.weight is None else graph.weight
         values = None if weight is None else self._state.edge_values(graph, weight)
         factors = graph.factors(reduce == "mean", torch.float32)
-        return coded.spmm(x, graph.pattern(), factors, self._grid(x), values, own).to(x.dtype)
+        return coded.spmm(x, graph.pattern(), factors, self._grid(x), values, own, behind).to(x.dtype)
 
     def attention(
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float

@@ -22,13 +22,17 @@ class Floats:
         """``x @ weight.T``."""
         return bias.linear(x, weight)
 
-    def spmm(self, graph: Graph, x: Tensor, reduce: str) -> Tensor:
-        """As :func:`bitsparse.torch.spmm`."""
-        return spmm(graph, x, reduce=reduce)
+    def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
+        """As :func:`bitsparse.torch.spmm`, plus the bias that stands `behind` it."""
+        made = spmm(graph, x, reduce=reduce)
+        return made if behind is None else bias.biased(made, behind, owned=True)
 
-    def spmm_and_own(self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor) -> Tensor:
-        """Sums over neighbours, plus `factor` times what the targets have themselves."""
-        return self.spmm(graph, x, "sum") + factor * own
+    def spmm_and_own(
+        self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None
+    ) -> Tensor:
+        """Sums over neighbours, plus `factor` times what the targets have themselves, and a bias."""
+        made = self.spmm(graph, x, "sum") + factor * own
+        return made if behind is None else bias.biased(made, behind)
 
     def attention(
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float

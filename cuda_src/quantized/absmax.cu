@@ -99,3 +99,20 @@ extern "C" __global__ void __launch_bounds__(kThreads) quantized_absmax(const Ab
         atomicMax(g.largest, found);
     }
 }
+
+struct StepParams {
+    const float *largest;
+    float *step;
+    float top; // the largest code
+    int count;
+};
+
+// What codes up to a largest magnitude are worth: 1 where that is too small to divide by, NaN where it is not finite.
+extern "C" __global__ void __launch_bounds__(kThreads) steps_up_to(const StepParams p)
+{
+    const int i = (int)(blockIdx.x * kThreads + threadIdx.x);
+    if (i >= p.count)
+        return;
+    const float step = bs_divf(p.largest[i], p.top);
+    p.step[i] = step < 1.17549435e-38f ? 1.0f : bs_addf(step, bs_mulf(step, 0.0f));
+}

@@ -66,8 +66,8 @@ struct CodeParams {
     unsigned flip; // exclusive-or-ed to words: signed integers become unsigned ones, larger by `base`
     int base;
     int aligned; // whether four numbers of the result can be stored at once
-    // BS_SCALED: sum * row_scale[row] * *scale + *own_scale * own[row], a rounding to each step; null: no such factor, no such addend
-    const float *row_scale, *scale, *own, *own_scale;
+    // BS_SCALED: sum * row_scale[row] * *scale + *own_scale * own[row] + bias, a rounding to each step; null: no such factor, no such addend
+    const float *row_scale, *scale, *own, *own_scale, *bias;
 #if BS_OUT == BS_CHAIN
     EpilogueParams epilogue;
 #endif

@@ -43,6 +43,14 @@ BS_INLINE void add_own(const float *own, bool together, int left, float factor, 
         of[j] = bs_bits_of(bs_addf(bs_float_of(of[j]), bs_mulf(factor, each[j])));
 }
 
+// Adds what all rows have in common: four numbers, or those of them that there are.
+BS_INLINE void add_bias(const float *bias, int left, unsigned (&of)[4])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        of[j] = bs_bits_of(bs_addf(bs_float_of(of[j]), j < left ? __ldg(bias + j) : 0.0f));
+}
+
 // Multiplying with 1 changes nothing, so that rows without factors need no question of their own.
 BS_INLINE float scaled_sum(float sum, const RowScales &s) { return bs_mulf(bs_mulf(sum, s.row), s.scale); }
 #endif
@@ -94,6 +102,8 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
 #if BS_SCALED
         if (p.own)
             add_own(p.own + at + c, p.aligned && left >= c + 4, left - c, scales.own, of);
+        if (p.bias)
+            add_bias(p.bias + head * p.width + column + c, left - c, of);
 #endif
         if (p.aligned && left >= c + 4) {
             *(uint4 *)(to + c) = make_uint4(of[0], of[1], of[2], of[3]);

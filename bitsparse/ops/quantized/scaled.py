@@ -101,8 +101,11 @@ def step_up_to(largest: Any, bits: int) -> Any:
     >>> float(step_up_to(np.float32(254.0), 8)), float(step_up_to(np.float32(0.0), 8))
     (2.0, 1.0)
     """
+    device, top = interop.device_of(largest), (1 << (bits - 1)) - 1
+    if device != "cpu":
+        return backends.family(device, "quantized.steps").steps_up_to(largest, top)
     with np.errstate(invalid="ignore"):  # of infinity
-        return _usable(interop.namespace(largest), largest / np.float32((1 << (bits - 1)) - 1))
+        return _usable(interop.namespace(largest), largest / np.float32(top))
 
 
 def magnitudes(x: Any, of_rows: bool, factors: Any = None) -> Any:

@@ -194,8 +194,11 @@ def sum_of_codes(
     reduce: str,
     keep: bool,
     own: Own | None = None,
+    bias: Array | None = None,
 ) -> Array:
-    """``fl(fl(sums of integers * row_scale) * scale)``, a NumPy or CuPy array (M, D); with `own` plus ``fl(own.factor * own.x)``.
+    """``fl(fl(sums of integers * row_scale) * scale)``, a NumPy or CuPy array (M, D).
+
+    With `own` plus ``fl(own.factor * own.x)``, with a `bias`, float32 (D,), then plus that.
 
     Parameters
     ----------
@@ -211,13 +214,14 @@ def sum_of_codes(
         codes = with_scale(codes, space.asarray(codes.scale * value_scale, np.float32))
     shape, by_nodes = (operand.shape[0], codes.shape[1]), x.multiples is not None
     if values is None and _fits_kernel(bare, codes, by_nodes):
-        return _scaled_at_once(bare, codes, x.multiples, shape, reduce, own)
+        return _scaled_at_once(bare, codes, x.multiples, shape, reduce, own, bias)
     if by_nodes:
         factors = x.multiples[operand.columns]
         values = factors if values is None else values.astype(np.int16) * factors
     plan = SpmmPlan(function, bare, shape[1:], reduce, keep=keep, epilogue=_PLAIN)
     made: Array = interop.as_array(plan.run(as_features(function, "x", codes), values, None), function)[0]
-    return made if own is None else made + own.factor * own.x
+    made = made if own is None else made + own.factor * own.x
+    return made if bias is None else made + bias
 
 
 def _fits_kernel(operand: CSROperand, codes: BitTensor, by_nodes: bool) -> bool:
@@ -232,7 +236,13 @@ def _fits_kernel(operand: CSROperand, codes: BitTensor, by_nodes: bool) -> bool:
 
 
 def _scaled_at_once(
-    operand: CSROperand, codes: BitTensor, multiples: Array | None, shape: tuple[int, int], reduce: str, own: Own | None
+    operand: CSROperand,
+    codes: BitTensor,
+    multiples: Array | None,
+    shape: tuple[int, int],
+    reduce: str,
+    own: Own | None,
+    bias: Array | None,
 ) -> Array:
     """On a GPU in one kernel, where the multiple of a node is gathered along with its row.
 
@@ -242,7 +252,7 @@ def _scaled_at_once(
     kind = CodeSumKind(codes.bits, "signed", shape[1], mean=reduce == "mean", weights=weights, scaled=True)
     backend, words = backends.family(operand.device, "spmm.codes"), codes.words
     product = operand.kept(SCALED_SUMS, lambda: backend.CodeSum(operand.schedule, kind), kind)
-    added = (None, None) if own is None else (interop.contiguous(own.x), own.factor)
+    own_x, factor = (None, None) if own is None else (interop.contiguous(own.x), own.factor)
     nodes, width = words.shape
     pitch = backend.pitch_of(width, operand.nnz / nodes)
     with operand.schedule.order:
@@ -250,5 +260,5 @@ def _scaled_at_once(
             room = operand.schedule.workspace("rows of integers", (nodes, pitch), np.uint32)
             room[:, :width] = words
             words = room
-        made: Array = product(words, multiples, scales=SumScales(codes.scale, operand.row_scale, *added))
+        made: Array = product(words, multiples, scales=SumScales(codes.scale, operand.row_scale, own_x, factor, bias))
     return made

@@ -10,6 +10,9 @@ from bitsparse import interop, jit
 from bitsparse.backends.cuda.bits.stats import line_ranges
 from bitsparse.backends.cuda.quantized.product import absmax_into
 
+_THREADS = 256
+StepParams = jit.struct("quantized/absmax.cu", "StepParams")
+
 
 def magnitudes(x: Any, of_rows: bool, factors: Any = None) -> Any:
     """The largest magnitude of an array of float32, float16 or bfloat16, (), or those of the rows of a matrix, (M, 1), as float32.
@@ -27,3 +30,18 @@ def magnitudes(x: Any, of_rows: bool, factors: Any = None) -> Any:
         return largest.reshape(())
     low, high, nonfinite = line_ranges(x, "row")
     return cupy.where(nonfinite != 0, np.float32(np.nan), cupy.maximum(high, -low))
+
+
+def steps_up_to(largest: Any, top: int) -> Any:
+    """``largest / top`` of float32 magnitudes, 1 where it is below the smallest normal number, NaN where it is not finite."""
+    steps = jit.require_cupy("quantized_spmm").empty(largest.shape, np.float32)
+    if largest.size:
+        largest = interop.contiguous(largest)
+        params = StepParams(largest.data.ptr, steps.data.ptr, top, largest.size)
+        jit.kernel("quantized/absmax.cu", "steps_up_to", {"BS_KIND": 5}).launch(
+            -(-largest.size // _THREADS), _THREADS, params
+        )()
+    return steps
+
+
+VARIANTS = jit.variants_of("quantized/absmax.cu", "steps_up_to", [{"BS_KIND": 5}])
