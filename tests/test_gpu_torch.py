@@ -215,7 +215,7 @@ def test_what_follows_from_a_graph_is_made_on_the_stream_of_its_edges() -> None:
     import bitsparse.torch as bst
 
     weights = torch.rand(edges().shape[1])
-    sparse = torch.sparse_coo_tensor(edges().flip(0), weights, (NODES, NODES))
+    sparse = torch.sparse_coo_tensor(edges().flip(0), weights, (NODES, NODES), check_invariants=True)
     wanted = [bst.Graph(edges(), NODES, edge_weight=weights), bst.Graph(sparse)]
     held, there, sparse = edges().cuda(), weights.cuda(), sparse.cuda()
     drawn, x = [bst.SampledGraph(g, 3, seed=1) for g in wanted], data()[0]
