@@ -20,7 +20,7 @@ from benchmarks.cases.random_products import Shape, packed, shapes
 from benchmarks.fit.fitting import Facts, Fit, Row, Values, search
 from benchmarks.gpu_timing import Int8Product, accumulator, encoding_of, ours_graph, replay, torch_graph
 from bitsparse import jit
-from bitsparse.backends.cuda.chips import H200
+from bitsparse.backends.cuda.chips import H200, MixedRates
 from bitsparse.backends.cuda.matmul import choice, mixed, wgmma
 from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.backends.cuda.matmul.passes import Sizes
@@ -43,13 +43,21 @@ PROBES = (
 )
 PEER = "int8"
 FITTED = (
-    *("fill_clocks", "arrive_bytes", "leave_bytes", "part_clocks", "store_bytes", "tile_clocks"),
-    *("overhead", "multicast_clocks", "memory_bytes_per_us", "unpack_clocks", "small_rows", "small_bytes"),
+    *(
+        "launch_us",
+        "fill_clocks",
+        "arrive_bytes",
+        "leave_bytes",
+        "part_clocks",
+        "overhead",
+        "multicast_clocks",
+        "unpack_clocks",
+    ),
+    *("small_rows", "small_bytes", "half_sectors", "result_bytes_per_us"),
 )
-FITTED_MIXED = (
-    *("fill_clocks", "arrive_bytes", "leave_bytes", "products", "issue_clocks", "alone_clocks", "step_clocks"),
-    *("group_clocks", "part_clocks", "tile_clocks", "store_bytes"),
-)
+FITTED_MIXED = tuple(name for name in MixedRates._fields if name != "clock_mhz")
+#: Rows that take longer than so many times the quickest of their kernel are no choice, and not fitted.
+NEAR = 2.0
 
 
 def facts_of(shape: Shape, kernel: str, tiling: Any = None) -> dict[str, Any]:
@@ -80,6 +88,13 @@ def mixed_sizes_of(facts: Facts) -> mixed.MixedSizes:
     return mixed.MixedSizes(facts["m"], facts["n"], facts["blocks"], facts["b_planes"])
 
 
+def offered(facts: Facts) -> bool:
+    """Whether the library may choose a variant: tilings of older measurements are gone."""
+    if facts["kernel"] == "mixed":
+        return mixed.MixedTiling._make(facts["tiling"])._replace(parts=1) in mixed.TILES
+    return facts["kernel"] in choice.CHOICES
+
+
 def predict(values: Values, facts: Facts) -> float:
     """The library's own estimate of a tiling, with other figures."""
     changed: Any = values
@@ -87,7 +102,9 @@ def predict(values: Values, facts: Facts) -> float:
         tile = mixed.MixedTiling._make(facts["tiling"])
         return mixed.estimate_us(tile, mixed_sizes_of(facts), H200.mixed_products._replace(**changed))
     tiling, sizes = tiling_of(facts), sizes_of(facts)
-    rates = wgmma.rates_of(sizes, facts["step"])._replace(**changed)
+    rates = wgmma.rates_of(sizes, facts["step"])
+    if wgmma.is_small(sizes, facts["step"]):  # the others' figures are of fit/dense.py
+        rates = rates._replace(**changed)
     us = wgmma.estimate_us(tiling, sizes, rates, step=facts["step"])
     return us + (wgmma.unpacking_us(tiling, sizes, rates) if facts["step"] == 8 else 0.0)
 
@@ -98,7 +115,12 @@ def held_out(row: Row) -> bool:
 
 
 def _fitted(rows: Sequence[Row], of: Callable[[Values, Facts], float], start: Any, names: Sequence[str]) -> Values:
-    used = [row for row in rows if math.isfinite(of({}, row.facts)) and not held_out(row)]
+    best: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = (row.cell, row.facts["kernel"])
+        best[key] = min(best.get(key, math.inf), row.us)
+    near = [row for row in rows if row.us <= NEAR * best[row.cell, row.facts["kernel"]] and not held_out(row)]
+    used = [row for row in near if math.isfinite(of({}, row.facts))]
     return search(used, of, {name: getattr(start, name) for name in names})
 
 
@@ -127,7 +149,7 @@ FITS = (
         f"mixed_products {PLACE}",
         mixed_fitted,
         predict,
-        lambda row: row.facts["kernel"] == "mixed",
+        lambda row: row.facts["kernel"] == "mixed" and offered(row.facts),
     ),
 )
 
@@ -140,7 +162,7 @@ def verdict(rows: Sequence[Row], found: Sequence[Values]) -> Iterator[str]:
         cells.setdefault(row.cell, {})[row.variant] = row
 
     def expected(row: Row) -> float:
-        if row.facts["kernel"] not in choice.CHOICES:
+        if not offered(row.facts):
             return math.inf
         return predict(warps if row.facts["kernel"] == "mixed" else warpgroups, row.facts)
 

@@ -7,6 +7,7 @@ as they do on it, until somebody measures.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from bitsparse import jit
@@ -27,8 +28,10 @@ class WarpgroupRates(NamedTuple):
     overhead: float = 1.15  # of the products
     multicast_clocks: float = 135.0  # what a stage waits longer for several blocks
     memory_bytes_per_us: float = 4.2e6
+    result_bytes_per_us: float = math.inf  # of all results together, on top
     small_rows: float = 1e9  # rows of a stage a clock that the L2 hands out of a small operand; bytes of an operand for each that it does
     small_bytes: float = 1.0
+    half_sectors: float = 1.0  # times what rows take to come, where every other one begins within a sector of 32 bytes
     unpack_clocks: float = 38.0  # of a scheduler, for what a warp unpacks at a time: 32 words of each plane of a digit
     flush_bytes_per_us: float = 2.3e6  # an int64 result read and written from the registers
     carry_clocks: float = 400.0  # from one weight to the next in the registers
@@ -38,39 +41,46 @@ class WarpgroupRates(NamedTuple):
     clusters: tuple[tuple[int, int], ...] = ((1, 132), (2, 66), (4, 30), (8, 15))
 
 
-#: The same of products of fewer than 2**30 multiplications, fitted by ``fit/products.py`` to 13 random shapes and 37 of suite ``gemm``:
-#: missed by 1.1, at most by 1.41.
+#: The same of products of fewer than 2**31 multiplications, fitted by ``fit/products.py`` to 150 random shapes on an H100. What limits
+#: results is their number of bytes, not that of a multiprocessor.
 _SMALL_PRODUCTS = WarpgroupRates(
-    fill_clocks=700.0,
-    arrive_bytes=38.8,
-    leave_bytes=3350.0,
-    part_clocks=2710.0,
-    store_bytes=38.1,
-    tile_clocks=1520.0,
-    overhead=2.06,
-    multicast_clocks=20.6,
-    unpack_clocks=143.0,
-    small_rows=4.13,
-    small_bytes=581.0,
+    launch_us=2.7,
+    fill_clocks=427.0,
+    arrive_bytes=34.2,
+    leave_bytes=3050.0,
+    part_clocks=2050.0,
+    store_bytes=math.inf,
+    overhead=1.75,
+    multicast_clocks=84.0,
+    unpack_clocks=104.0,
+    small_rows=6.0,
+    small_bytes=1720.0,
+    half_sectors=1.44,
+    result_bytes_per_us=3.28e6,
 )
 
 
 class MixedRates(NamedTuple):
-    """Products of bytes and packed planes in one launch (``matmul/mixed.py``): estimates from the instructions, to be fitted."""
+    """Products of bytes and packed planes in one launch (``matmul/mixed.py``), fitted by ``fit/products.py`` to 150 random shapes of fewer
+    than 2**31 multiplications on an H100.
+    """
 
     clock_mhz: float = 1850.0
-    launch_us: float = 1.6
-    fill_clocks: float = 1400.0  # from the start to the first product, and from the last one to the result
-    arrive_bytes: float = 40.0  # bytes a clock that one multiprocessor takes in
-    leave_bytes: float = 3350.0  # bytes a clock that leave the L2
-    products: float = 2430.0  # multiply-adds a clock of one multiprocessor
-    issue_clocks: float = 1.2  # of a scheduler, an instruction of a warp beside others
-    alone_clocks: float = 1.6  # of a warp by itself, whose instructions wait for each other
-    step_clocks: float = 150.0  # of a stage: a barrier and the way from shared memory to the registers
-    group_clocks: float = 250.0  # adding up what the groups of a block have
-    part_clocks: float = 900.0  # and what the blocks of a cluster have
-    tile_clocks: float = 300.0  # of a block beside these
-    store_bytes: float = 30.0  # bytes a clock that one multiprocessor writes
+    start_clocks: float = 1210.0  # of a launch among others, to the first product
+    warp_clocks: float = 180.0  # on top for each warp of a block
+    issue_clocks: float = 2.14  # of a scheduler, an instruction of a warp beside others
+    alone_clocks: float = 2.78  # of a warp by itself, whose instructions wait for each other
+    step_clocks: float = 169.0  # of a stage, where several warps share it
+    piece_clocks: float = 0.41  # of a multiprocessor, to ask for a piece of a plane
+    left_bytes: float = 4110.0  # bytes a clock that leave the L2: of whole rows of 128
+    right_bytes: float = 2320.0  # and of sectors of which half is wanted
+    small_pieces: float = 3.35  # pieces a clock of a small operand; bytes of it for each that the L2 hands out at once
+    small_bytes: float = 599.0
+    tile_clocks: float = 1490.0  # of a round of blocks
+    quad_clocks: float = 225.0  # of four sums of a thread on their way out
+    store_bytes: float = 39.9  # bytes a clock that one multiprocessor writes
+    part_clocks: float = 406.0  # for each doubling of the blocks of a cluster
+    remote_bytes: float = 32.7  # bytes a clock that one multiprocessor sends to others
 
 
 class RowRates(NamedTuple):

@@ -100,7 +100,9 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
 
 #: Of the only chip with warpgroups, and of products of few multiplications.
 RATES, SMALL_RATES = H200.warpgroups, H200.small_products
-_SMALL = 1 << 30
+_SMALL = 1 << 31
+#: What the L2 hands out at a time.
+_SECTOR_BYTES = 32
 
 
 def is_small(sizes: Sizes, step: int) -> bool:
@@ -128,7 +130,10 @@ def estimate_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES, *, wide:
         BLOCK_BYTES * (t.left_rows + 64 * columns) / rates.arrive_bytes,
         BLOCK_BYTES * (t.left_rows + 64 * columns / t.mc) * busy / rates.leave_bytes,
     )
-    stage = max(128 * t.groups * t.mb * columns * rates.overhead, load) + (rates.multicast_clocks if t.mc > 1 else 0)
+    ragged = rates.half_sectors if sizes.short_bytes % _SECTOR_BYTES else 1.0
+    stage = max(128 * t.groups * t.mb * columns * rates.overhead, ragged * load) + (
+        rates.multicast_clocks if t.mc > 1 else 0
+    )
     tail = (512 if wide else 256) * t.rows * t.nb / rates.store_bytes / parts + (rates.part_clocks if parts > 1 else 0)
     again = 0.0  # additions to an int64 result
     if wide:
@@ -136,11 +141,12 @@ def estimate_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES, *, wide:
         runs = runs_of(a_planes, b_planes, t.pa, t.qb, blocks, step, t.carries)
         again = (runs - 1) * 16.0 * batches * m * n / rates.flush_bytes_per_us
     rounds = -(-units // fitting)
-    multiplied = max(rounds * stages * stage, _asked_clocks(t, sizes, units, passes, rates))
+    multiplied = max(rounds * stages * stage, ragged * _asked_clocks(t, sizes, units, passes, rates))
     clocks = rates.fill_clocks + multiplied + rounds * (tail + rates.tile_clocks)
     operands = batches * BLOCK_BYTES * blocks * (m * a_planes * -(-b_planes // t.qb) + n * b_planes)
     memory = operands / rates.memory_bytes_per_us if m * a_planes * blocks * BLOCK_BYTES > rates.cache_bytes else 0.0
-    return rates.launch_us + max(clocks / rates.clock_mhz, memory) + again
+    results = (8.0 if wide else 4.0) * batches * m * n / rates.result_bytes_per_us
+    return rates.launch_us + max(clocks / rates.clock_mhz, memory) + results + again
 
 
 def _asked_clocks(t: Tiling, sizes: Sizes, units: int, passes: int, rates: WarpgroupRates) -> float:
