@@ -114,6 +114,36 @@ def test_nothing_beside_the_result_is_written(n: int, shift: int) -> None:
     np.testing.assert_array_equal(cupy.asnumpy(around), want)
 
 
+def test_plain_calls() -> None:
+    """Calls that are one launch: again and again, into results that stand elsewhere, with another operand, and on another stream."""
+    import cupy
+
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+
+    rng = np.random.default_rng(5)
+    m, n, k = 70, 20, 600
+    a, b = operand(rng, (m, k), 3), [operand(rng, (n, k), 2) for _ in range(2)]
+    kind = kind_of(k, 3, 2, b_encoding="signed")
+    want = [reference_matmul.matmul(a, one, **kind) for one in b]
+    on_device = [cupy.asarray(one) for one in b]
+    product = cuda_matmul.Product(cupy.asarray(a), n=n, kernel="mixed", **kind)
+    assert product.is_plain
+    around = cupy.empty(m * n + 4, np.int32)
+    for stream in (cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)):
+        with stream:
+            for which, shift in ((0, 0), (0, 0), (0, 0), (0, 1), (0, 2), (1, 0), (1, 3), (0, 0)):
+                around.fill(POISON)
+                out = around[shift : shift + m * n].reshape(m, n)
+                assert product.run_plain(on_device[which], out) is out
+                np.testing.assert_array_equal(cupy.asnumpy(out, stream=stream), want[which])
+            np.testing.assert_array_equal(cupy.asnumpy(product.run_plain(on_device[1]), stream=stream), want[1])
+        stream.synchronize()
+    bipolar = cupy.asarray(operand(rng, (m, k), 1))
+    moved = cuda_matmul.Product(bipolar, n=n, kernel="mixed", **kind_of(k, 1, 2, a_encoding="bipolar"))
+    fresh = cuda_matmul.Product(cupy.asarray(a), n=n, kernel="mixed", fresh=True, **kind)
+    assert not moved.is_plain and not fresh.is_plain
+
+
 def test_largest_sums() -> None:
     """All of 8 bits set, in as long a contraction as int32 holds."""
     k = (2**31 - 1) // 255**2

@@ -40,7 +40,6 @@ struct MixedParams {
     int m, n, blocks;
     int weight; // of a product of bytes
     int parts_log; // of the contraction axis, one for each block of a cluster
-    int quads; // whether four neighbouring results may be stored at once
     int early; // whether the kernels in front that may still be running do not make a
 };
 
@@ -228,7 +227,7 @@ BS_INLINE void store_quad(const MixedParams &g, const int4 &sum, int batch, int2
 #pragma unroll
         for (int i = 0; i < 4; i++)
             v[i] += column + i < g.n ? g.col_term[(long long)operand.y * g.n + column + i] : 0;
-    if (g.quads) {
+    if (g.n % 4 == 0 && ((size_t)g.out & 15) == 0) {
         *(int4 *)to = make_int4(v[0], v[1], v[2], v[3]);
     } else {
 #pragma unroll

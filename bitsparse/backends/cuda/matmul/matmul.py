@@ -185,7 +185,9 @@ class Product:
         self._made_on = cupy.cuda.get_current_stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
         nothing = 0 in self.shape or k == 0
-        self.is_plain = not (nothing or self._digits or self._a_constant or epilogue is not None)
+        self.is_plain = not (
+            nothing or fresh or self._a_constant or epilogue is not None or (self._digits and not self._mixed)
+        )
         if nothing:
             return
         self._read_left(a_words)
@@ -295,9 +297,7 @@ class Product:
         ):
             return out
         with self._lock:
-            if stream not in self._workspaces:
-                self._on_stream(stream)
-            self._product.run(b_words, out, self._row_term, None, stream)
+            self._multiply(b_words, out, self._workspaces.get(stream) or self._on_stream(stream), stream)
         return out
 
     def _result_on(self, stream: int) -> Any:

@@ -174,8 +174,6 @@ class MixedProduct:
     tiling : MixedTiling
     """
 
-    quick = None  # as WgmmaProduct may have it
-
     def __init__(self, what: Multiplication, tiling: MixedTiling | None = None, signed: int = 0) -> None:
         a, b, batches, indices, _, wide, epilogue = what
         chip = jit.capability()
@@ -206,6 +204,8 @@ class MixedProduct:
         # The first call on a stream waits for all that was before, so that later ones can read the left operand early.
         self._first = kernel.launch(grid, t.threads, p, **how)
         self._later = kernel.launch(grid, t.threads, p, dependent=True, **how) if dependent else self._first
+        #: ``launch(stream, b address, out address)`` of :class:`bitsparse._ext.launch.Quick` where nothing else changes between calls.
+        self.quick = self._later.quick(MixedParams.out.offset)
 
     def run(
         self,
@@ -218,13 +218,16 @@ class MixedProduct:
         settled: bool = False,
     ) -> None:
         """Enqueue ``out = a @ b + row_term + col_term``; ``settled`` if what is in front of it on the stream does not make `a`."""
+        if self.quick is not None:
+            self.quick.operand = 0
         p = self.params
         p.b, p.out = b_words.data.ptr, out.data.ptr
-        p.quads = int(p.n % 4 == 0 and p.out % 16 == 0)
         p.row_term = None if row_term is None else row_term.data.ptr
         p.col_term = None if col_term is None else col_term.data.ptr
         p.early = int(settled)
         (self._later if settled else self._first)(stream)
+        if settled and self.quick is not None:
+            self.quick.operand = p.b
 
 
 def _variants() -> list[jit.Variant]:
