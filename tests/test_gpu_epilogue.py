@@ -350,7 +350,7 @@ def test_nan_is_reported() -> None:
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("result", ["float", "floor", "binarize"])
 def test_scales_and_terms_of_operands(result: str, fused: bool) -> None:
-    """Device arrays given for one call: scales multiply the chain's own first, terms take the place of its own."""
+    """Device arrays given for one call: scales multiply the chain's own first, terms and a bias take the place of its own."""
     import cupy
 
     from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
@@ -373,17 +373,18 @@ def test_scales_and_terms_of_operands(result: str, fused: bool) -> None:
             for terms in (False, True):
                 row, col = (None if shape is None else floats(rng, shape) for shape in (a_shape, b_shape))
                 pairs = [(floats(rng, (m,)), floats(rng, (*batch, n))) if terms else None for _ in range(2)]
+                bias = floats(rng, (n,)) if rng.random() < 0.5 else None
                 want = host(
                     acc,
                     params._replace(
                         row_scale=times(params.row_scale, row), col_scale=times(params.col_scale, col),
-                        row_term=pairs[0], col_term=pairs[1],
+                        row_term=pairs[0], col_term=pairs[1], bias=params.bias if bias is None else bias,
                     ),
                 )  # fmt: skip
                 out = poisoned(want.shape, want.dtype)
-                device = [None if x is None else cupy.asarray(x) for x in (row, col)]
+                device = [None if x is None else cupy.asarray(x) for x in (row, col, bias)]
                 device_pairs = [None if x is None else (cupy.asarray(x[0]), cupy.asarray(x[1])) for x in pairs]
-                product(cupy.asarray(b), out, OperandParams(*device, *device_pairs))
+                product(cupy.asarray(b), out, OperandParams(*device[:2], *device_pairs, device[2]))
                 same(cupy.asnumpy(out), want, f"{a_shape} {b_shape} {terms}")
 
 

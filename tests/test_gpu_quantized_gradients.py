@@ -17,6 +17,7 @@ from bitsparse.ops.quantized.attention import Settings, attention_of_codes, atte
 from bitsparse.ops.quantized.product import product_with_codes
 from bitsparse.ops.quantized.scaled import scaled_codes, step_up_to
 from bitsparse.ops.quantized.spmm import Own, sum_of_codes
+from bitsparse.ops.quantized.vjp import product_of_codes
 
 pytestmark = pytest.mark.gpu
 
@@ -80,7 +81,8 @@ def test_bytes_turn(shape: tuple[int, int], piece: int) -> None:
 
 @pytest.mark.parametrize("inputs", [17, 150])
 def test_products_with_their_codes(inputs: int) -> None:
-    x, w = features(300, 1, (inputs,)), features(inputs, 2, (9,))
+    """Also with a bias, which is one more addition."""
+    x, w, bias = features(300, 1, (inputs,)), features(inputs, 2, (9,)), features(9, 4, ())
     codes = bs.quantize(w, 8, scheme="symmetric", layout="rows")
     for coding in (Coding(8, "nearest", 0, 0, -1, "rows"), Coding(8, "stochastic", 5, 7, -1, "rows")):
         want = product_with_codes("test", x, codes, coding)
@@ -88,6 +90,11 @@ def test_products_with_their_codes(inputs: int) -> None:
         np.testing.assert_array_equal(interop.as_array(got[0], "test")[0].get(), want[0])
         np.testing.assert_array_equal(got[1].toarray().get(), want[1].toarray())
         np.testing.assert_array_equal(got[1].scale.get(), want[1].scale)
+        for place, x_codes in ((np.asarray, want[1]), (there, got[1])):
+            made = product_with_codes("test", place(x), codes.to_device(x_codes.device), coding, place(bias))[0]
+            again = product_of_codes("test", x_codes, codes.to_device(x_codes.device), place(bias))
+            for one in (made, again):
+                np.testing.assert_array_equal(one if place is np.asarray else one.get(), want[0] + bias)
     x[3, 3] = np.nan
     assert np.isnan(product_with_codes("test", there(x), codes.to_device("cuda"), coding)[0].get()).all()
 

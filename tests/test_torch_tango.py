@@ -15,7 +15,7 @@ import bitsparse as bs  # noqa: E402
 import bitsparse.torch as bst  # noqa: E402
 from bitsparse.torch.coded import Grid  # noqa: E402
 from bitsparse.torch.coded import spmm as spmm_of_codes  # noqa: E402
-from bitsparse.torch.quantization import CodeSource, Quantization  # noqa: E402
+from bitsparse.torch.quantization import CodeSource, LayerQuantizer, Quantization  # noqa: E402
 
 NODES, INPUTS, CLASSES = 40, 12, 3
 LAYERS: dict[str, Any] = {
@@ -455,4 +455,18 @@ def test_addends_of_sums_are_those_of_steps_of_their_own(scaled: bool) -> None:
         else:
             y = spmm_of_codes(x, graph.pattern(), factors, grid, None) + factor * x + bias
         made.append([y, *torch.autograd.grad(y, (x, bias), gradient)])
+    assert all(torch.equal(*pair) for pair in zip(*made, strict=True))
+
+
+@pytest.mark.parametrize("trained", ["all", "bias"])
+def test_biases_of_products_are_those_of_steps_of_their_own(trained: str) -> None:
+    """Forward and backward, to the bit, with as many draws."""
+    values, gradient, made = (torch.randn(NODES, 5), torch.randn(4, 5), torch.randn(4)), torch.randn(NODES, 4), []
+    for at_once in (True, False):
+        state = Quantization(bst.Tango())
+        quantizer = LayerQuantizer(state, True, True)
+        x, weight, bias = (part.clone().requires_grad_(trained == "all" or part.ndim == 1) for part in values)
+        y = quantizer.linear(x, weight, bias) if at_once else quantizer.linear(x, weight) + bias
+        parts = [part for part in (x, weight, bias) if part.requires_grad]
+        made.append([y, *torch.autograd.grad(y, parts, gradient), torch.tensor(state.draws)])
     assert all(torch.equal(*pair) for pair in zip(*made, strict=True))

@@ -219,19 +219,22 @@ class EpilogueParams(NamedTuple):
         """The chain with what the operands of one product add to it."""
         scales = {"row_scale": times(self.row_scale, operand.row_scale)}
         scales["col_scale"] = times(self.col_scale, operand.col_scale)
-        return replace(self, **scales, row_term=operand.row_term, col_term=operand.col_term)
+        bias = self.bias if operand.bias is None else operand.bias
+        return replace(self, **scales, row_term=operand.row_term, col_term=operand.col_term, bias=bias)
 
 
 class OperandParams(NamedTuple):
     """What the operands of one product add to an epilogue's chain; float32 vectors on their device, or None.
 
-    The scales multiply the chain's own first (``v *= fl(own * operand's)``); a term is a pair of a row and a column vector.
+    The scales multiply the chain's own first (``v *= fl(own * operand's)``); a term is a pair of a row and a column vector; a bias takes
+    the place of the chain's own.
     """
 
     row_scale: Any = None
     col_scale: Any = None
     row_term: tuple[Any, Any] | None = None
     col_term: tuple[Any, Any] | None = None
+    bias: Any = None
 
 
 def times(mine: Any, theirs: Any) -> Any:

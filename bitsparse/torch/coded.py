@@ -78,16 +78,17 @@ def tensor_of(array: Any) -> Tensor:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bits: int, source: Source) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bits: int, source: Source, bias: Tensor | None) -> Tensor:
         w = source.codes(weight, bits).codes.T
         x_codes = source.known(x, bits)
         with working(x) as array:
+            behind = None if bias is None else _array_of(bias)
             if x_codes is None:
-                made, codes = product_with_codes(_NAME, array, w, source.coding(x, bits))
+                made, codes = product_with_codes(_NAME, array, w, source.coding(x, bits), behind)
                 x_codes = ScaledCodes(codes)
                 source.keep(x, bits, x_codes)
             else:
-                made = product_of_codes(_NAME, x_codes.codes, w)
+                made = product_of_codes(_NAME, x_codes.codes, w, behind)
             result = tensor_of(made)
         ctx.x, ctx.w, ctx.bits, ctx.source = x_codes.codes, w, bits, source
         ctx.dtypes = x.dtype, weight.dtype
@@ -96,19 +97,30 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        g = ctx.source.codes(gradient, ctx.bits).codes
+        by_x, by_weight, *_, by_bias = ctx.needs_input_grad
         dx = dw = None
-        with working(gradient):
-            if ctx.needs_input_grad[0]:
-                dx = tensor_of(product_of_codes(_NAME, g, ctx.w.T)).to(ctx.dtypes[0])
-            if ctx.needs_input_grad[1]:
-                dw = tensor_of(product_over_rows(_NAME, g, ctx.x)).to(ctx.dtypes[1])
-        return dx, dw, None, None
+        if by_x or by_weight:
+            g = ctx.source.codes(gradient, ctx.bits).codes
+            with working(gradient):
+                if by_x:
+                    dx = tensor_of(product_of_codes(_NAME, g, ctx.w.T)).to(ctx.dtypes[0])
+                if by_weight:
+                    dw = tensor_of(product_over_rows(_NAME, g, ctx.x)).to(ctx.dtypes[1])
+        return dx, dw, None, None, _sum_over_nodes(gradient) if by_bias else None
 
 
-def linear(x: Tensor, weight: Tensor, bits: int, source: Source) -> Tensor:
-    """``x @ weight.T`` of float matrices as a product of integers; so are both gradients, for which codes are kept in place of `x`."""
-    return _Linear.apply(x, weight, bits, source)
+def _sum_over_nodes(gradient: Tensor) -> Tensor:
+    """The gradient by a bias."""
+    made: Tensor = torch.ops.bitsparse.column_sums(gradient) if gradient.is_cuda else gradient.sum(dim=0)
+    return made
+
+
+def linear(x: Tensor, weight: Tensor, bits: int, source: Source, bias: Tensor | None = None) -> Tensor:
+    """``x @ weight.T`` of float matrices as a product of integers; so are both gradients, for which codes are kept in place of `x`.
+
+    Plus a float32 `bias`, if there is one.
+    """
+    return _Linear.apply(x, weight, bits, source, bias)
 
 
 def matrix_of(x: Tensor) -> Tensor:
@@ -163,9 +175,8 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        dx = by_bias = None
-        if ctx.needs_input_grad[6]:
-            by_bias = torch.ops.bitsparse.column_sums(gradient) if gradient.is_cuda else gradient.sum(dim=0)
+        dx = None
+        by_bias = _sum_over_nodes(gradient) if ctx.needs_input_grad[6] else None
         if ctx.needs_input_grad[0]:
             rows, columns = ctx.factors
             turned = ctx.pattern.turned

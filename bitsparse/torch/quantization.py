@@ -294,9 +294,13 @@ class LayerQuantizer(Floats):
     def _sums_floats(self) -> bool:
         return not self._sums or self._state.bits is None
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """``x @ weight.T``."""
-        if not self._products or self._state.bits is None:
+    def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None) -> Tensor:
+        """``x @ weight.T``, and a bias."""
+        products = self._products and self._state.bits is not None
+        at_once = products and behind is not None and x.ndim == 2 and x.dtype == behind.dtype == torch.float32
+        if behind is not None and not at_once:
+            return biased(self.linear(x, weight), behind)
+        if not products:
             bits = self._state.config.activations
             if bits is None or not (
                 self._state.training and torch.is_grad_enabled() and x.ndim == 2 and x.requires_grad
@@ -304,7 +308,7 @@ class LayerQuantizer(Floats):
                 return nn.functional.linear(x, weight)
             return exact_linear(x, weight, bits, self._source(x))
         flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-        made = coded.linear(flat, weight, _PRODUCT_BITS, self._source(x)).to(x.dtype)
+        made = coded.linear(flat, weight, _PRODUCT_BITS, self._source(x), behind).to(x.dtype)
         return made if x.ndim == 2 else made.reshape(*x.shape[:-1], -1)
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:

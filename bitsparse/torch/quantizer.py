@@ -18,9 +18,9 @@ _NAME = "_quantizer"
 class Floats:
     """What multiplies and sums in a layer: in floats, unless a class derived of it does otherwise."""
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """``x @ weight.T``."""
-        return bias.linear(x, weight)
+    def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None) -> Tensor:
+        """``x @ weight.T``, plus the bias that stands `behind` it."""
+        return bias.linear(x, weight, behind)
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
         """As :func:`bitsparse.torch.spmm`, plus the bias that stands `behind` it."""
@@ -72,8 +72,7 @@ def remove_quantizer(layer: nn.Module) -> None:
 
 def linear_forward(module: Any, x: Tensor) -> Tensor:
     """What takes the place of a linear module's own `forward` while it has a quantizer."""
-    y = quantizer_of(module).linear(x, module.weight)
-    return y if module.bias is None else bias.biased(y, module.bias)
+    return quantizer_of(module).linear(x, module.weight, module.bias)
 
 
 def is_bypassable(module: nn.Module) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import replace
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, contents_of_words, family_of, kind_of, kind_of_bits, working
@@ -175,8 +176,8 @@ class MatmulPlan:
         _check.same_device(function, (self.device, b.device))
         return self.run(b, out)
 
-    def run(self, b: BitTensor, out: Any = None) -> Any:
-        """The product with an operand that is known to fit the plan."""
+    def run(self, b: BitTensor, out: Any = None, bias: Any = None) -> Any:
+        """The product with an operand that is known to fit the plan; `bias` is :func:`multiply`'s."""
         function, epilogue = self._function, self._epilogue
         family = interop.common_family((family_of(self._a), family_of(b)))
         with interop.working_on(self.device, family):
@@ -185,7 +186,11 @@ class MatmulPlan:
             if out is not None:
                 operands = (self._left.words, right.words)
                 target = target_of(function, epilogue, out, self.shape, self.acc_dtype, self.device, operands)
-            result = self.product(right.words, target, None if epilogue is None else self._of_operands(epilogue, right))
+            behind = None if epilogue is None else self._of_operands(epilogue, right)
+            if bias is not None:
+                assert behind is not None
+                behind = replace(behind, bias=bias)
+            result = self.product(right.words, target, behind)
             if out is not None:
                 return out
             return as_array_or_bits(function, epilogue, result, self.shape, family)
@@ -236,10 +241,14 @@ def multiply(
     out: Any = None,
     kernel: str | None = None,
     skip_zero_tiles: bool = False,
+    bias: Any = None,
 ) -> Any:
-    """One product of operands of fitting shapes on one device, for `function`, which messages name."""
+    """One product of operands of fitting shapes on one device, for `function`, which messages name.
+
+    A `bias`, a float32 array (n,) of that device, takes the place of the epilogue's own, which comes from the host.
+    """
     plan = MatmulPlan(function, a, RightKind.of(b), epilogue, kernel, skip_zero_tiles)
-    result = plan.run(b, out)
+    result = plan.run(b, out, bias)
     plan.check()
     return result
 

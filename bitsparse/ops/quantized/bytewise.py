@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import backends, interop
+from bitsparse import _records, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import derived_of, family_of
 from bitsparse.backends.params import Array
@@ -39,8 +39,8 @@ def _backend(x: BitTensor) -> Any:
     return backends.family(x.device, "matmul.bytes")
 
 
-def product(function: str, a: BitTensor, b: BitTensor) -> Any:
-    """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of codes that :func:`fits` takes."""
+def product(function: str, a: BitTensor, b: BitTensor, bias: Any = None) -> Any:
+    """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of codes that :func:`fits` takes, plus a `bias`, float32 (n,) beside them, if given."""
     shape = (a.shape[0], b.shape[1])
     with interop.working_on(a.device, interop.common_family((family_of(a), family_of(b)))):
         left = _along_columns(a)
@@ -57,7 +57,8 @@ def product(function: str, a: BitTensor, b: BitTensor) -> Any:
             acc_dtype=np.dtype(np.int32),
             **_KIND,
         )
-        result = made(right, None, _PLAIN.behind(operand_terms(function, a, b, False), a.device))
+        behind = _PLAIN.behind(operand_terms(function, a, b, False), a.device)
+        result = made(right, None, _records.replace(behind, bias=bias))
         return interop.from_array(result, family_of(b), function)
 
 

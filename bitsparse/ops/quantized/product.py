@@ -18,8 +18,10 @@ from bitsparse.ops.quantized.vjp import product_of_codes
 _NARROW = 128
 
 
-def product_with_codes(function: str, x: Any, w: BitTensor, coding: Coding) -> tuple[Any, BitTensor]:
+def product_with_codes(function: str, x: Any, w: BitTensor, coding: Coding, bias: Any = None) -> tuple[Any, BitTensor]:
     """:func:`bitsparse.quantized_matmul` of an array (m, k) and codes (k, n) with one scale; the product and the codes of `x`.
+
+    The product plus a `bias`, a NumPy or CuPy array of float32 (n,) beside the operands, if there is one.
 
     On a GPU the activations become codes while they are loaded, unless they are narrow; there NaN and infinity give NaN, and nobody is
     told.
@@ -28,10 +30,13 @@ def product_with_codes(function: str, x: Any, w: BitTensor, coding: Coding) -> t
     narrow = coding.bits == 8 and x.shape[1] <= _NARROW
     if device == "cpu" or 0 in (*x.shape, *w.shape) or (narrow and bytewise.takes(w)):
         codes = scaled_codes(function, "x", x, family, coding).codes
-        return product_of_codes(function, codes, w), codes
+        return product_of_codes(function, codes, w, bias), codes
     seed = coding.seed if coding.rounding == "stochastic" else None
     settings = Settings(coding.bits, coding.rounding, seed, 0, "tensor")
     plan = QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype)
     step = step_of(function, "x", x, coding.bits)  # NaN where x is not finite
     made = plan.run(x, None, step, None, None, None, True, copies=True, stream=coding.stream)
+    if bias is not None:  # a plan takes its own from the host
+        out = interop.as_array(made.out, function)[0]
+        out += bias
     return made.out, made.x

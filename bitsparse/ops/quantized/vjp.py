@@ -189,11 +189,15 @@ def _as_codes(function: str, name: str, x: Any, coding: Coding) -> BitTensor:
         return scaled_codes(function, name, array, family, coding).codes
 
 
-def product_of_codes(function: str, a: BitTensor, b: BitTensor) -> Any:
-    """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of BitTensors with one scale each."""
+def product_of_codes(function: str, a: BitTensor, b: BitTensor, bias: Any = None) -> Any:
+    """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of BitTensors with one scale each.
+
+    Plus a `bias`, a NumPy or CuPy array of float32 (n,) where they lie, which the same kernel adds, with one more rounding.
+    """
     if bytewise.fits(a, b, a.shape[-1]):
-        return bytewise.product(function, a, b)
-    return multiply(function, a.repack(axis=-1, layout="planes"), b.repack(axis=-2, layout="planes"), epilogue=_PLAIN)
+        return bytewise.product(function, a, b, bias)
+    left, right = a.repack(axis=-1, layout="planes"), b.repack(axis=-2, layout="planes")
+    return multiply(function, left, right, epilogue=_PLAIN, bias=bias)
 
 
 def product_over_rows(function: str, a: BitTensor, b: BitTensor) -> Any:

@@ -115,7 +115,7 @@ class DeviceEpilogue:
         self._flag = Flag() if params.out == "bits" else None
         raw.nan = None if self._flag is None else self._flag.address
         self._own_steps, self._own_nan = raw.steps, self.may_see_nan
-        self._own_terms = bytes(raw.row_term), bytes(raw.col_term)
+        self._own_terms, self._own_bias = (bytes(raw.row_term), bytes(raw.col_term)), bytes(raw.bias)
         self._operand: list[Any] = []
 
     @property
@@ -205,14 +205,20 @@ class DeviceEpilogue:
         upload.add(raw, "grid", grid)
 
     def with_operand(
-        self, *, row_scale: Any = None, col_scale: Any = None, row_term: Any = None, col_term: Any = None
+        self,
+        *,
+        row_scale: Any = None,
+        col_scale: Any = None,
+        row_term: Any = None,
+        col_term: Any = None,
+        bias: Any = None,
     ) -> DeviceEpilogue:
         """Take float32 arrays of the device into the following launches, which must not outlive them; gives the epilogue itself.
 
-        Scales multiply the chain's own first, ``v *= fl(own * operand's)``; terms, pairs of a row and a column vector, take the place
-        of the chain's own. Shapes are those of :class:`~bitsparse.backends.params.EpilogueParams`. ``None`` takes a vector back.
+        Scales multiply the chain's own first, ``v *= fl(own * operand's)``; terms, pairs of a row and a column vector, and the bias take
+        the place of the chain's own. Shapes are those of :class:`~bitsparse.backends.params.EpilogueParams`. ``None`` takes a vector back.
         """
-        if not self._operand and row_scale is col_scale is row_term is col_term is None:
+        if not self._operand and row_scale is col_scale is row_term is col_term is bias is None:
             return self
         raw, self._operand = self.struct, []
         self._set_operand(raw.row_scale[1], row_scale, self._m)
@@ -223,6 +229,10 @@ class DeviceEpilogue:
             else:
                 self._set_operand(term[0], given[0], self._m)
                 self._set_operand(term[1], given[1], self._n)
+        if bias is None:
+            ctypes.memmove(ctypes.addressof(raw.bias), self._own_bias, len(self._own_bias))
+        else:
+            self._set_operand(raw.bias, bias, self._n)
         unknown = bool(self._operand)
         raw.steps = self._own_steps & ~(_BOUNDED if unknown else 0)
         if row_term is not None or col_term is not None:
