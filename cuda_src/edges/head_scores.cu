@@ -42,6 +42,7 @@ extern "C" __global__ void __launch_bounds__(256) head_scores(const HeadScoresPa
 // Sums over a block's nodes, every gridDim.x-th stripe of them: BS_SETS 1, of the rows of x; 2, of the rows of x by the gradients of both
 // scores, and dx gets what these are by the features. BS_LANES threads a row, BS_LANES vectors from blockIdx.y * BS_LANES on.
 #ifdef BS_SETS
+#define AHEAD (BS_SETS == 1 ? 4 : BS_TYPE == 3 ? 1 : 2)
 extern "C" __global__ void __launch_bounds__(256) sum_nodes(const HeadScoresParams p)
 {
     __shared__ Sum shared[256 * BS_ELEMENTS];
@@ -63,26 +64,42 @@ extern "C" __global__ void __launch_bounds__(256) sum_nodes(const HeadScoresPara
         second[i] = inside ? ((const Sum *)p.second)[v * BS_ELEMENTS + i] : (Sum)0;
     }
 #endif
-#pragma unroll 4
-    for (i64 row = (i64)blockIdx.x * groups + group; row < p.nodes; row += (i64)gridDim.x * groups) {
-        if (!inside)
-            continue;
-        const Vector a = load_vector(p.x + row * bytes + (i64)v * BS_VECTOR);
+    // Rows are asked for AHEAD at a time and added in their order.
+    const i64 step = (i64)gridDim.x * groups, end = inside ? p.nodes : 0;
+    for (i64 row = (i64)blockIdx.x * groups + group; row < end; row += AHEAD * step) {
+        Vector a[AHEAD];
 #if BS_SETS == 2
-        const Sum one = ((const Sum *)p.by_first)[row * p.heads + head], two = ((const Sum *)p.by_second)[row * p.heads + head];
-        Vector d = load_vector(p.dx + row * bytes + (i64)v * BS_VECTOR);
+        Vector d[AHEAD];
+        Sum one[AHEAD], two[AHEAD];
+#endif
 #pragma unroll
-        for (int i = 0; i < BS_ELEMENTS; i++) {
-            sum[0][i] = fused(one, widen(a, i), sum[0][i]);
-            sum[1][i] = fused(two, widen(a, i), sum[1][i]);
-            d.at[i] = narrow(fused(one, first[i], fused(two, second[i], widen(d, i))));
+        for (int u = 0; u < AHEAD; u++) {
+            const i64 there = min(row + u * step, end - 1), at = there * bytes + (i64)v * BS_VECTOR;
+            a[u] = load_vector(p.x + at);
+#if BS_SETS == 2
+            one[u] = __ldg((const Sum *)p.by_first + there * p.heads + head);
+            two[u] = __ldg((const Sum *)p.by_second + there * p.heads + head);
+            d[u] = load_vector(p.dx + at);
+#endif
         }
-        store_vector(p.dx + row * bytes + (i64)v * BS_VECTOR, d);
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            if (row + u * step >= end)
+                break;
+#if BS_SETS == 2
+#pragma unroll
+            for (int i = 0; i < BS_ELEMENTS; i++) {
+                sum[0][i] = fused(one[u], widen(a[u], i), sum[0][i]);
+                sum[1][i] = fused(two[u], widen(a[u], i), sum[1][i]);
+                d[u].at[i] = narrow(fused(one[u], first[i], fused(two[u], second[i], widen(d[u], i))));
+            }
+            store_vector(p.dx + (row + u * step) * bytes + (i64)v * BS_VECTOR, d[u]);
 #else
 #pragma unroll
-        for (int i = 0; i < BS_ELEMENTS; i++)
-            sum[0][i] += widen(a, i);
+            for (int i = 0; i < BS_ELEMENTS; i++)
+                sum[0][i] += widen(a[u], i);
 #endif
+        }
     }
 #pragma unroll
     for (int s = 0; s < BS_SETS; s++) {
