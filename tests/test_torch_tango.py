@@ -470,3 +470,14 @@ def test_biases_of_products_are_those_of_steps_of_their_own(trained: str) -> Non
         parts = [part for part in (x, weight, bias) if part.requires_grad]
         made.append([y, *torch.autograd.grad(y, parts, gradient), torch.tensor(state.draws)])
     assert all(torch.equal(*pair) for pair in zip(*made, strict=True))
+
+
+def test_biases_that_no_kernel_takes() -> None:
+    """Of another dtype, or one for all columns: a step of its own."""
+    quantizer = LayerQuantizer(Quantization(bst.Tango(rounding="nearest")), True, True)
+    x, weight = torch.randn(NODES, 5), torch.randn(4, 5)
+    plain = quantizer.linear(x, weight)
+    for bias in (torch.randn(4).double(), torch.randn(1), torch.randn(4)):
+        assert torch.equal(quantizer.linear(x, weight, bias), plain + bias)
+    with pytest.raises(RuntimeError, match="must match"):
+        quantizer.linear(x, weight, torch.randn(3))

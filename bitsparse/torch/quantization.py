@@ -270,6 +270,12 @@ class CodeSource:
         return found
 
 
+def _joins(bias: Tensor, x: Tensor, weight: Tensor) -> bool:
+    """Whether a bias is one float32 to a column, beside float32 features, so that the kernel of their product may read it."""
+    alike = bias.shape == weight.shape[:1] and bias.device == x.device
+    return alike and bias.dtype == x.dtype == torch.float32
+
+
 class LayerQuantizer(Floats):
     """Products and sums of one layer in integers; either may be left to floats."""
 
@@ -297,8 +303,7 @@ class LayerQuantizer(Floats):
     def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None) -> Tensor:
         """``x @ weight.T``, and a bias."""
         products = self._products and self._state.bits is not None
-        at_once = products and behind is not None and x.ndim == 2 and x.dtype == behind.dtype == torch.float32
-        if behind is not None and not at_once:
+        if behind is not None and not (products and x.ndim == 2 and _joins(behind, x, weight)):
             return biased(self.linear(x, weight), behind)
         if not products:
             bits = self._state.config.activations
