@@ -91,6 +91,29 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
             np.testing.assert_array_equal(cupy.asnumpy(out), want, err_msg=str(tiling))
 
 
+@pytest.mark.parametrize("kernel", ["planes", "digits", "mixed", "planes-mma", "digits-mma"])
+@pytest.mark.parametrize("columns", [288, 129, 32])
+def test_repeated_calls_store_results_wherever_they_begin(kernel: str, columns: int) -> None:
+    """Repeated launches take the argument of an earlier call, whose result may have begun at whole vectors."""
+    import cupy
+
+    import bitsparse as bs
+
+    rng = np.random.default_rng(columns)
+    left, right = rng.integers(0, 16, (304, 200)), rng.integers(0, 16, (200, columns))
+    a, b = bs.pack_bits(left, 4), bs.pack_bits(right, 4, axis=-2)
+    want = cupy.asarray((left @ right).astype(np.int32))
+    plan = bs.plan_matmul(a.to_device("cuda"), columns, bits=4, kernel=kernel, skip_zero_tiles=False)
+    b, size = b.to_device("cuda"), want.size
+    around = cupy.empty(size + 16, np.int32)
+    for place in (4, 4, 4, 5, 4, 6, 7, 7, 8, 4):
+        around.fill(POISON)
+        out = around[place : place + size].reshape(want.shape)
+        plan(b, out=out)
+        assert bool((out == want).all())
+        assert bool((around[:place] == POISON).all()) and bool((around[place + size :] == POISON).all())
+
+
 @pytest.mark.parametrize("bits", [(16, 16), (32, 3), (9, 31), (20, 32)], ids=lambda b: f"{b[0]}x{b[1]}")
 @pytest.mark.hopper
 def test_every_tiling_of_digits(bits: tuple[int, int]) -> None:

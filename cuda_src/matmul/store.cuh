@@ -94,7 +94,7 @@ BS_INLINE void store_tile(const MatmulParams &g, const int (&acc)[32 * BS_NB], c
     const bool upper = row < g.m, lower = row + 8 < g.m;
     const long long eight_rows = 8ll * g.n;
     const int columns = min(g.n - column0, g.nb * 64 - 2 * (lane & 3));
-    if ((g.n & 1) == 0) {
+    if (g.pairs) {
 #pragma unroll
         for (int i = 0; i < 8 * BS_NB; i++) {
             if (upper && 8 * i < columns)

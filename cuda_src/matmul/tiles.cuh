@@ -45,7 +45,7 @@ struct MatmulParams {
     int mc, rk, rp, box_rows, boxes;
     int m_groups, n_tiles, batches, raster;
     int bulk;       // whether c is set: the result is stored by the copy engine
-    int pairs;      // whether two neighbours of a 64-bit result can be stored together
+    int pairs;      // whether two neighbours of a result can be stored together
     int early;      // whether the kernels in front that may still be running only make b: a can be loaded before their end
     u32 by_batch, by_band, by_height, by_last; // for quotient(): units of a batch, of a band, row tiles of a band, of the last band
     int kept;       // of bytes: how many of eight blocks of the left operand are to stay in the L2 for the next product

@@ -292,6 +292,7 @@ class Product:
         quick = self._product.quick
         if (
             quick is not None
+            and out.data.ptr % gemm.QUICK_BYTES == 0
             and stream in self._workspaces
             and not quick.launch(stream, b_words.data.ptr, out.data.ptr)
         ):

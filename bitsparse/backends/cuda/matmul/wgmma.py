@@ -21,6 +21,8 @@ from bitsparse.backends.cuda.matmul.passes import (
 from bitsparse.errors import KernelError
 
 _SOURCE = "matmul/wgmma.cu"
+#: Where results must begin for the quickest ways to store them, and for launches that are repeated as they are.
+QUICK_BYTES = 16
 #: Blocks of 64 columns of a tile that may wait for an epilogue while the next tile is multiplied; 0: none ever do.
 HELD_BLOCKS = 4
 
@@ -344,8 +346,8 @@ class WgmmaProduct:
             p.epilogue = self._epilogue.aim(out)
         elif address != self._out_mapped:
             p.out = self._out_mapped = address
-            p.bulk = int(self._bulk and address % 16 == 0)
-            p.pairs = int(p.n % 2 == 0 and address % 16 == 0)
+            p.bulk = int(self._bulk and address % QUICK_BYTES == 0)
+            p.pairs = int(p.n % 2 == 0 and address % (2 * out.dtype.itemsize) == 0)
             if p.bulk:
                 row = 4 * p.n
                 p.c[:] = jit.tensor_map(address, (p.n, p.m, p.batches), (row, p.m * row), (32, 64, 1))
@@ -356,7 +358,8 @@ class WgmmaProduct:
         launch = self._launch if self._epilogue is None else self._launch_for(self._way())
         launch(stream)
         if self.quick is not None:
-            self.quick.operand = operand
+            # How results are stored depends on where they begin, which a repeated launch does not ask: it is for those of whole vectors.
+            self.quick.operand = operand if address % QUICK_BYTES == 0 else 0
 
 
 def _variants() -> list[jit.Variant]:
