@@ -208,6 +208,7 @@ def test_a_graph_waits_for_the_edges_that_another_stream_computes() -> None:
         assert torch.equal(looped.indices.cpu(), want.with_self_loops().indices)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # of PyTorch, about checks and its layout
 def test_what_follows_from_a_graph_is_made_on_the_stream_of_its_edges() -> None:
     """The transpose, weights of a sparse tensor, and samples of a graph whose weights another stream still computes."""
     import torch
