@@ -71,7 +71,7 @@ def test_packed_features_arrive_as_what_they_stand_for(bits: int, granularity: A
     for batch in loader:
         assert torch.equal(batch.x, torch.as_tensor(whole)[batch.nodes])
     # What waits in memory and travels is packed.
-    assert loader._words.nbytes == codes.words.nbytes < NODES * INPUTS * 4 + 16 * NODES
+    assert loader._features["x"].part.nbytes == codes.words.nbytes < NODES * INPUTS * 4 + 16 * NODES
 
 
 def test_epochs_count_on_and_repeat() -> None:

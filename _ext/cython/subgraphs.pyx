@@ -31,7 +31,7 @@ cdef extern from "drivers/subgraphs.h" nogil:
     int bs_induced(const bs_csr *a, const int64_t *nodes, size_t count, int32_t *place, int64_t *starts, size_t total, int32_t *columns,
                    int64_t *edges)
     int bs_walks(const bs_csr *a, const int64_t *roots, size_t count, size_t length, bs_draws draws, int64_t *out)
-    void bs_draw_below(bs_draws draws, uint64_t limit, size_t count, int64_t *out)
+    void bs_draw_numbers(bs_draws draws, uint64_t limit, size_t count, int64_t *out)
 
 
 include "csr_checks.pxi"
@@ -153,4 +153,4 @@ def below(object limit, tuple draws, unsigned char[::1] out):
     _numbers("out", out)
     most = limit
     with nogil:
-        bs_draw_below(d, most, n, to)
+        bs_draw_numbers(d, most, n, to)

@@ -3,9 +3,6 @@
 
 #include <stdlib.h>
 
-/* Upper bits of the last counter word: what a draw is for. Elements and edges use 0 and 1 (common/scalar.h). */
-enum { FOR_NEIGHBOURS = 2, FOR_WALKS = 3, FOR_NUMBERS = 4 };
-#define PURPOSE_SHIFT 28
 /* Up to so many picks of a row are looked through one by one; beyond, a table of what is taken is kept. */
 #define FEW 48
 
@@ -20,22 +17,6 @@ typedef struct {
     int64_t *taken;
     size_t picks_room, taken_room;
 } scratch;
-
-static uint64_t product_high(uint64_t a, uint64_t b)
-{
-    const uint64_t low = UINT32_MAX, a0 = a & low, a1 = a >> 32, b0 = b & low, b1 = b >> 32;
-    const uint64_t cross = a1 * b0 + (a0 * b0 >> 32), middle = a0 * b1 + (cross & low);
-    return a1 * b1 + (cross >> 32) + (middle >> 32);
-}
-
-/* Draw number `k` of `item`: 64 bits, two draws from one block of the generator. */
-static uint64_t draw(const bs_draws *d, uint32_t purpose, uint64_t item, uint64_t k)
-{
-    uint32_t w0, w1, w2, w3;
-    bs_philox4x32_10((uint32_t)item, (uint32_t)(item >> 32), d->stream, purpose << PURPOSE_SHIFT | (uint32_t)(k >> 1), (uint32_t)d->seed,
-                     (uint32_t)(d->seed >> 32), &w0, &w1, &w2, &w3);
-    return k & 1 ? (uint64_t)w3 << 32 | w2 : (uint64_t)w1 << 32 | w0;
-}
 
 /* A column as it stands; -1 where it is none. */
 static int64_t column_at(const bs_csr *a, size_t edge)
@@ -87,7 +68,7 @@ static int choose(const bs_hop *hop, size_t row, size_t n, size_t k, scratch *s)
     }
     for (size_t i = 0; i < k; i++) {
         const size_t last = n - k + i;
-        int64_t position = (int64_t)product_high(draw(&hop->draws, FOR_NEIGHBOURS, row, i), last + 1);
+        int64_t position = (int64_t)bs_draw_below(hop->draws, BS_FOR_NEIGHBOURS, row, i, last + 1);
         int fresh = 1;
         if (mask)
             fresh = take(s->taken, mask, position);
@@ -278,7 +259,7 @@ int bs_walks(const bs_csr *a, const int64_t *roots, size_t count, size_t length,
             if (!bs_row(a, (size_t)node, &first, &degree))
                 return BS_NOT_VALID;
             if (degree) {
-                node = column_at(a, first + (size_t)product_high(draw(&draws, FOR_WALKS, i, k), degree));
+                node = column_at(a, first + (size_t)bs_draw_below(draws, BS_FOR_WALKS, i, k, degree));
                 if (node < 0 || (uint64_t)node >= a->rows)
                     return BS_NOT_VALID;
             }
@@ -288,8 +269,8 @@ int bs_walks(const bs_csr *a, const int64_t *roots, size_t count, size_t length,
     return BS_DONE;
 }
 
-void bs_draw_below(bs_draws draws, uint64_t limit, size_t count, int64_t *out)
+void bs_draw_numbers(bs_draws draws, uint64_t limit, size_t count, int64_t *out)
 {
     for (size_t i = 0; i < count; i++)
-        out[i] = (int64_t)product_high(draw(&draws, FOR_NUMBERS, i >> 1, i & 1), limit);
+        out[i] = (int64_t)bs_draw_below(draws, BS_FOR_NUMBERS, i >> 1, i & 1, limit);
 }

@@ -3,15 +3,11 @@
 #ifndef BITSPARSE_DRIVE_SUBGRAPHS_H
 #define BITSPARSE_DRIVE_SUBGRAPHS_H
 
+#include "common/draws.h"
 #include "drivers/csr.h"
 
 /* What a call says: done, an argument that is not valid, no memory. */
 enum bs_outcome { BS_DONE = 0, BS_NOT_VALID = -1, BS_NO_MEMORY = -2 };
-
-typedef struct {
-    uint64_t seed;
-    uint32_t stream;
-} bs_draws;
 
 /* Some rows of a graph with at most `width` neighbours of each (all if width < 0), as a graph of its own whose columns are numbered anew.
  * `place` has the new number of every column, or -1: all are -1 before and after. With `own` the targets are the first columns. */
@@ -43,6 +39,6 @@ int bs_induced(const bs_csr *a, const int64_t *nodes, size_t count, int32_t *pla
 int bs_walks(const bs_csr *a, const int64_t *roots, size_t count, size_t length, bs_draws draws, int64_t *out);
 
 /* Whole numbers below `limit`, drawn evenly. */
-void bs_draw_below(bs_draws draws, uint64_t limit, size_t count, int64_t *out);
+void bs_draw_numbers(bs_draws draws, uint64_t limit, size_t count, int64_t *out);
 
 #endif

@@ -30,9 +30,10 @@ Where this suite differs from the protocol of ``run.py``:
   suite ``host``. Peers: ``pyg``, PyTorch Geometric's layers, which keep their normalised weights; ``torch``, the peer above with products
   of MKL. ``training-cpu-accelerate-cora`` is an epoch of PyTorch Geometric's layers after ``accelerate`` against the same as they are.
   These have no bounds.
-- ``minibatch-{cpu|cuda}-sage-{graph}`` is an epoch of GraphSAGE, three layers with 256 columns between them, over 4096 targets in batches
-  of 1024 with at most 15, 10 and 5 neighbours; ours samples in threads of its own and keeps features at 8 bits in host memory. The peer is
-  PyTorch Geometric with ``NeighborLoader`` and float32, where pyg-lib or torch-sparse is installed; else there is none, which
+- ``minibatch-{cpu|cuda}-sage-{graph}`` is an epoch of GraphSAGE, three layers with 256 columns between them, over 4 batches
+  (32 on large synthetic graphs) of 1024 targets with at most 15, 10 and 5 neighbours; ours samples in threads of its own and keeps features
+  at 8 bits in host memory. The peer is PyTorch Geometric with ``NeighborLoader`` and float32, with no process beside, half as many as
+  threads or all but one, whichever is the quickest, where pyg-lib or torch-sparse is installed; else there is none, which
   ``params.peer_missing`` says. The two draw different neighbours, so that losses are not compared.
 - ``jax-{network}-{graph}-{peer}`` is the loss and its gradients by all weights in JAX, without an optimiser, ours by ``bitsparse.jax``
   against JAX alone, both jitted with their graphs as arguments: gcn as above, gat with 4 heads of 32 columns and a linear map. Peers are
@@ -105,7 +106,7 @@ def cases(threads: int) -> list[Case]:
     batches = [
         Case(f"minibatch-{device}-sage-{name}", partial(minibatch, name, threads, device))
         for device in ("cpu", "cuda")
-        for name in ON_CPU
+        for name in (*ON_CPU, *(SYNTHETIC if device == "cuda" else ()))
     ]
     return [*on_cpu, *batches, *on_gpu, *in_jax()]
 

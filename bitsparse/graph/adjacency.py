@@ -16,14 +16,18 @@ from bitsparse.backends.params import TILE_COLS, TILE_ROWS
 from bitsparse.errors import DTypeError, ShapeError
 
 
-def pattern_of(function: str, graph: Any) -> Pattern:
-    """The stored entries of a sparse array of any kind, of a dense one, or of an object with `indptr` and `indices` (square)."""
+def pattern_of(function: str, graph: Any, *, anywhere: bool = False) -> Pattern:
+    """The stored entries of a sparse array of any kind, of a dense one, or of an object with `indptr` and `indices` (square).
+
+    Arrays on a GPU are refused unless they may be `anywhere`.
+    """
     if hasattr(graph, "indptr") and hasattr(graph, "indices") and not hasattr(graph, "shape"):
         nodes = len(graph.indptr) - 1
         pattern = sparse_forms.from_csr(function, graph.indptr, graph.indices, (nodes, nodes))
     else:
         pattern = sparse_forms.read(function, graph, wanted=sparse_forms.Wanted(pattern=True))
-    _check.on_cpu(function, "the graph", interop.device_of(pattern.indptr))
+    if not anywhere:
+        _check.on_cpu(function, "the graph", interop.device_of(pattern.indptr))
     return replace(pattern, values=None)
 
 
@@ -33,9 +37,9 @@ def check_square(function: str, shape: tuple[int, ...], name: str = "the graph")
         raise ShapeError(f"{function}: {name} has shape {shape}, but a graph has as many rows as columns; pad it")
 
 
-def square_pattern(function: str, graph: Any) -> Pattern:
+def square_pattern(function: str, graph: Any, *, anywhere: bool = False) -> Pattern:
     """:func:`pattern_of`, with as many rows as columns."""
-    pattern = pattern_of(function, graph)
+    pattern = pattern_of(function, graph, anywhere=anywhere)
     check_square(function, pattern.shape)
     return pattern
 

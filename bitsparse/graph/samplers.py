@@ -1,4 +1,7 @@
-"""Batches of a graph for training: what samplers share, sampled neighbours, and threads that make batches ahead; drawn by counters."""
+"""Batches of a graph for training: what samplers share, sampled neighbours, and threads that make batches ahead; drawn by counters.
+
+Batches of a graph on a GPU are made there, with the bits of those that the CPU makes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, backends
+from bitsparse import _check, backends, interop
 from bitsparse.arrays.indices import index_array
 from bitsparse.errors import ShapeError
 from bitsparse.graph.adjacency import pattern_of, square_pattern
@@ -27,7 +30,7 @@ _KEYS = 1 << 62
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some edges of a graph as a graph of its own, rows and columns numbered anew.
+    """Some edges of a graph as a graph of its own, rows and columns numbered anew; CuPy's arrays where the graph is on a GPU.
 
     Attributes
     ----------
@@ -59,13 +62,14 @@ class Block:
         """
         from scipy import sparse
 
-        data = np.ones(self.indices.size, np.float32) if self.weight is None else self.weight
-        return sparse.csr_array((data, self.indices, self.indptr), shape=self.shape)
+        indptr, indices, weight = (interop.move(part, "cpu") for part in (self.indptr, self.indices, self.weight))
+        data = np.ones(indices.size, np.float32) if weight is None else weight
+        return sparse.csr_array((data, indices, indptr), shape=self.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class SampledBatch:
-    """What one step of training looks at.
+    """What one step of training looks at; CuPy's arrays where the graph is on a GPU.
 
     Attributes
     ----------
@@ -89,8 +93,10 @@ class BatchSampler(ABC):
     """What the samplers share: a graph, a seed, and batches that follow from the seed, the epoch and their number alone."""
 
     def __init__(self, function: str, graph: Any, seed: int, *, square: bool = True) -> None:
-        pattern = square_pattern(function, graph) if square else pattern_of(function, graph)
+        pattern = (square_pattern if square else pattern_of)(function, graph, anywhere=True)
         self._function, self.shape = function, pattern.shape
+        #: Where the graph is, and its batches.
+        self.device = interop.device_of(pattern.indptr)
         self.seed = _check.integer(function, "seed", seed, 0, 2**63 - 1)
         self._indptr, self._indices = pattern.indptr, pattern.indices
         if self._indices.size and not 0 <= int(self._indices.min()) <= int(self._indices.max()) < self.shape[1]:
@@ -102,26 +108,39 @@ class BatchSampler(ABC):
     def __len__(self) -> int:
         """Batches of an epoch."""
 
-    @abstractmethod
     def batch(self, epoch: int, number: int) -> SampledBatch:
         """A batch of an epoch; the same for the same seed, in whatever order and by whichever thread they are asked for."""
+        with interop.working_on(self.device, interop.CUPY):
+            return self._batch(epoch, number)
+
+    @abstractmethod
+    def _batch(self, epoch: int, number: int) -> SampledBatch:
+        """A batch, where CuPy works on the graph's device."""
 
     def __iter__(self) -> Iterator[SampledBatch]:
         return (self.batch(0, number) for number in range(len(self)))
 
     @property
     def _kernels(self) -> Any:
-        return backends.family("cpu", "sampling.subgraphs")
+        return backends.family(self.device, "sampling.subgraphs")
+
+    @property
+    def _space(self) -> Any:
+        return interop.namespace(self._indptr)
+
+    def _there(self, array: Any) -> Any:
+        """An array of the host beside the graph."""
+        return interop.move(array, self.device)
 
     @property
     def _graph(self) -> tuple[Any, Any, int]:
         return self._indptr, self._indices, self.shape[1]
 
     @property
-    def _place(self) -> NDArray[np.int32]:
+    def _place(self) -> Any:
         """A number for every column, -1 but while a batch is made; one array for each thread."""
         if not hasattr(self._own, "place"):
-            self._own.place = np.full(self.shape[1], -1, np.int32)
+            self._own.place = self._space.full(self.shape[1], -1, np.int32)
         return self._own.place
 
     def _draws(self, epoch: int, number: int, hop: int = 0, hops: int = 1) -> dict[str, int]:
@@ -137,19 +156,21 @@ class BatchSampler(ABC):
             keys = self._kernels.below(_KEYS, count, seed=self.seed, stream=epoch % (1 << _STREAMS))
             if len(self._orders) > 2:
                 self._orders.clear()
-            self._orders[epoch] = np.argsort(keys, kind="stable").astype(np.int64)
+            self._orders[epoch] = self._space.argsort(keys, kind="stable").astype(np.int64)
         return self._orders[epoch]
 
     def _induced(self, nodes: Nodes, weight: Callable[[Nodes, Nodes], Any] | None = None) -> Block:
         """The edges among ascending nodes; weights are made of the rows and of the edges in the whole graph."""
         starts, columns, edges = self._kernels.induced(*self._graph, nodes, place=self._place)
-        rows = np.repeat(nodes, np.diff(starts)) if weight is not None else nodes
-        made = None if weight is None else np.asarray(weight(rows, edges), np.float32)
-        return Block(_narrow(starts), columns, edges, (nodes.size, nodes.size), made)
+        made, space = None, self._space
+        if weight is not None:
+            rows = nodes[space.searchsorted(starts[1:], space.arange(edges.size), side="right")]
+            made = weight(rows, edges).astype(np.float32)
+        return Block(_narrow(starts, edges), columns, edges, (nodes.size, nodes.size), made)
 
 
-def _narrow(starts: Nodes) -> NDArray[Any]:
-    return starts.astype(np.int32) if starts[-1] < 2**31 else starts
+def _narrow(starts: Nodes, edges: Nodes) -> NDArray[Any]:
+    return starts.astype(np.int32) if edges.size < 2**31 else starts
 
 
 class NeighborSampler(BatchSampler):
@@ -158,8 +179,8 @@ class NeighborSampler(BatchSampler):
     Parameters
     ----------
     graph : sparse array (targets, sources)
-        Any graph that :func:`bitsparse.graph.partition` takes; row i holds what node i receives. Values do not count. A bipartite one is
-        sampled once.
+        Any graph that :func:`bitsparse.graph.partition` takes, or one on a GPU, where batches are made then; row i holds what node i
+        receives. Values do not count. A bipartite one is sampled once.
     fanouts : sequence of int
         At most so many neighbours of a node in each layer, the last layer's first, as ``NeighborLoader`` of PyTorch Geometric takes them;
         -1 for all. Every set of so many neighbours is as likely as any other; none is taken twice.
@@ -203,14 +224,13 @@ class NeighborSampler(BatchSampler):
             )
         self.batch_size = _check.integer(name, "batch_size", batch_size, 1, 1 << 30)
         self.shuffle = _check.flag(name, "shuffle", shuffle)
-        targets = np.arange(self.shape[0]) if nodes is None else index_array(name, "nodes", nodes)
-        self.targets = _distinct(name, np.asarray(targets, np.int64), self.shape[0])
+        targets = np.arange(self.shape[0]) if nodes is None else interop.move(index_array(name, "nodes", nodes), "cpu")
+        self.targets = self._there(_distinct(name, np.asarray(targets, np.int64), self.shape[0]))
 
     def __len__(self) -> int:
         return -(-self.targets.size // self.batch_size)
 
-    def batch(self, epoch: int, number: int) -> SampledBatch:
-        """A batch of an epoch."""
+    def _batch(self, epoch: int, number: int) -> SampledBatch:
         hops = len(self.fanouts)
         draws = [self._draws(epoch, number, hop, hops) for hop in range(hops)]
         order = self._order(epoch, self.targets.size) if self.shuffle else slice(None)
@@ -220,7 +240,7 @@ class NeighborSampler(BatchSampler):
         for width, draw in zip(self.fanouts, draws, strict=True):
             found = self._kernels.hop(*self._graph, nodes, width=width, own=own, place=self._place, **draw)
             sources, starts, columns, edges = found
-            blocks.append(Block(_narrow(starts), columns, edges, (nodes.size, sources.size)))
+            blocks.append(Block(_narrow(starts, edges), columns, edges, (nodes.size, sources.size)))
             nodes = sources
         return SampledBatch(nodes, tuple(reversed(blocks)), chosen)
 
@@ -252,7 +272,7 @@ def ahead(
     sampler : NeighborSampler, SaintSampler or ClusterSampler
     epoch : int
     threads : int
-        0 makes each when it is asked for.
+        0 makes each when it is asked for, as a sampler on a GPU always does.
     depth : int
         How many are made ahead, at most.
     finish : callable, optional
@@ -276,7 +296,7 @@ def ahead(
         made = sampler.batch(epoch, number)
         return made if finish is None else finish(made)
 
-    return made_ahead(make, range(len(sampler)), threads, depth)
+    return made_ahead(make, range(len(sampler)), threads if sampler.device == "cpu" else 0, depth)
 
 
 def made_ahead(make: Callable[[Any], _T], items: Iterable[Any], threads: int, depth: int) -> Generator[_T]:

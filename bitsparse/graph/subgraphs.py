@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check
+from bitsparse import _check, interop
 from bitsparse.arrays.indices import index_array
 from bitsparse.errors import ShapeError
 from bitsparse.graph.samplers import BatchSampler, Nodes, SampledBatch
@@ -72,11 +72,13 @@ class SaintSampler(BatchSampler):
         nodes = self.shape[0]
         self._batches = _check.integer(name, "batches", batches or max(-(-nodes // self.size), 1), 1, 1 << 40)
         self._counted = _check.integer(name, "counted", counted, 1, 1 << 20)
-        #: Of what is drawn by shares; walks need neither.
+        #: Of what is drawn by shares, in host memory, and the same beside the graph; walks need neither.
         self._rows, self._table = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._host = interop.move(self._indptr, "cpu"), interop.move(self._indices, "cpu")
         if kind != "walk":
-            self._rows = np.repeat(np.arange(nodes), np.diff(self._indptr))
+            self._rows = np.repeat(np.arange(nodes), np.diff(self._host[0]))
             self._table = self._shares()
+        self._drawn_from = self._there(self._rows), self._there(self._table)
         self._coverage: tuple[Any, Any] | None = None
         self._lock = threading.Lock()
 
@@ -85,44 +87,47 @@ class SaintSampler(BatchSampler):
 
     def _shares(self) -> Nodes:
         """Running sums of the shares that nodes or edges are drawn by."""
-        degrees, incoming = np.diff(self._indptr).astype(np.int64), np.bincount(self._indices, minlength=self.shape[0])
+        indptr, indices = self._host
+        degrees, incoming = np.diff(indptr).astype(np.int64), np.bincount(indices, minlength=self.shape[0])
         if self.kind == "edge":
-            return np.cumsum(_SHARE // degrees[self._rows] + _SHARE // incoming[self._indices])
+            return np.cumsum(_SHARE // degrees[self._rows] + _SHARE // incoming[indices])
         each = np.maximum(_SHARE // np.maximum(degrees, 1) ** 2, 1)[self._rows]
         # Sums of whole numbers below 2**53: exact. A node without edges may come up as well.
-        return np.cumsum(np.maximum(np.bincount(self._indices, each, self.shape[0]).astype(np.int64), 1))
+        return np.cumsum(np.maximum(np.bincount(indices, each, self.shape[0]).astype(np.int64), 1))
 
     def _drawn(self, epoch: int, number: int) -> Nodes:
         """The nodes of a batch, ascending."""
-        draws, kernels = self._draws(epoch, number), self._kernels
+        draws, kernels, space = self._draws(epoch, number), self._kernels, self._space
         if self.kind == "walk":
             roots = kernels.below(self.shape[0], self.size, **draws)
-            return np.unique(kernels.walks(*self._graph, roots, self.length, **draws))
+            return space.unique(kernels.walks(*self._graph, roots, self.length, **draws))
         if not self._table.size:  # no edge to draw
-            return np.empty(0, np.int64)
-        chosen = np.searchsorted(self._table, kernels.below(int(self._table[-1]), self.size, **draws), side="right")
+            return space.empty(0, np.int64)
+        rows, table = self._drawn_from
+        chosen = space.searchsorted(table, kernels.below(int(self._table[-1]), self.size, **draws), side="right")
         if self.kind == "node":
-            return np.unique(chosen)
-        return np.unique(np.concatenate([self._rows[chosen], self._indices[chosen]]).astype(np.int64))
+            return space.unique(chosen)
+        return space.unique(space.concatenate([rows[chosen], self._indices[chosen]]).astype(np.int64))
 
     def coverage(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """How likely each node is in a batch, and both ends of each edge: known for nodes and edges, counted for walks."""
-        with self._lock:
+        """How likely each node is in a batch, and both ends of each edge; known for nodes and edges, counted for walks."""
+        with self._lock, interop.working_on(self.device, interop.CUPY):
             if self._coverage is None:
-                self._coverage = self._counts() if self.kind == "walk" else self._known()
+                node, edge = self._counts() if self.kind == "walk" else self._known()
+                self._coverage = self._there(node), self._there(edge)
         return self._coverage
 
     def _counts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         nodes, edges = np.zeros(self.shape[0]), np.zeros(self._indices.size)
         for i in range(self._counted):
             drawn = self._drawn(_COUNTED + i // len(self), i % len(self))
-            nodes[drawn] += 1
-            edges[self._induced(drawn).edges] += 1
+            nodes[interop.move(drawn, "cpu")] += 1
+            edges[interop.move(self._induced(drawn).edges, "cpu")] += 1
         return np.maximum(nodes, 1) / self._counted, np.maximum(edges, 1) / self._counted
 
     def _known(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         share: Any = np.diff(self._table, prepend=0) / max(int(self._table[-1]) if self._table.size else 0, 1)
-        columns, loops = self._indices, self._rows == self._indices
+        columns, loops = self._host[1], self._rows == self._host[1]
         both: Any = np.zeros(self._indices.size)
         if self.kind == "edge":
             # A node comes with every edge at it, out or in; an edge between two nodes, in either direction, brings both.
@@ -138,8 +143,7 @@ class SaintSampler(BatchSampler):
         met = node[self._rows] + node[columns] + missed[1]
         return node, np.where(loops, node[self._rows], met)
 
-    def batch(self, epoch: int, number: int) -> SampledBatch:
-        """A batch of an epoch."""
+    def _batch(self, epoch: int, number: int) -> SampledBatch:
         nodes, (node, edge) = self._drawn(epoch, number), self.coverage()
         block = self._induced(nodes, lambda rows, edges: node[rows] / edge[edges])
         weight = (1 / (self.shape[0] * node[nodes])).astype(np.float32)
@@ -172,7 +176,7 @@ class ClusterSampler(BatchSampler):
     def __init__(self, graph: Any, labels: Any, parts: int = 1, *, shuffle: bool = True, seed: int = 0) -> None:
         name = "ClusterSampler"
         super().__init__(name, graph, seed)
-        part = np.asarray(index_array(name, "labels", labels), np.int64)
+        part = np.asarray(interop.move(index_array(name, "labels", labels), "cpu"), np.int64)
         if part.shape != (self.shape[0],):
             raise ShapeError(
                 f"{name}: labels have shape {part.shape}, but the graph has {self.shape[0]} nodes; pass one part for each"
@@ -187,11 +191,11 @@ class ClusterSampler(BatchSampler):
     def __len__(self) -> int:
         return -(-(self._bounds.size - 1) // self.parts)
 
-    def batch(self, epoch: int, number: int) -> SampledBatch:
-        """A batch of an epoch."""
+    def _batch(self, epoch: int, number: int) -> SampledBatch:
         self._draws(epoch, number)  # for its checks
         count = self._bounds.size - 1
-        order = self._order(epoch, count) if self.shuffle else np.arange(count)
+        order = interop.move(self._order(epoch, count), "cpu") if self.shuffle else np.arange(count)
         some = order[number * self.parts : (number + 1) * self.parts]
-        nodes = np.sort(np.concatenate([self._members[self._bounds[one] : self._bounds[one + 1]] for one in some]))
+        members = [self._members[self._bounds[one] : self._bounds[one + 1]] for one in some]
+        nodes = self._there(np.sort(np.concatenate(members)))
         return SampledBatch(nodes, (self._induced(nodes),), nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from bitsparse.errors import DeviceError, ShapeError
 from bitsparse.graph.samplers import BatchSampler, Block, SampledBatch, ahead
 from bitsparse.torch.coded import tensor_of, working
 from bitsparse.torch.graph import Graph
+from bitsparse.torch.registration import torch_memory
 
 _NAME = "BatchLoader"
 
@@ -57,15 +59,18 @@ class BatchLoader:
     Parameters
     ----------
     sampler : NeighborSampler, SaintSampler or ClusterSampler
-        Of :mod:`bitsparse.graph`.
+        Of :mod:`bitsparse.graph`. One of a graph on a GPU makes batches there.
     x : Tensor, array or BitTensor (nodes, D), optional
-        Features of all nodes, in host memory. Those of a BitTensor in ``layout="rows"`` (:func:`bitsparse.quantize` with
-        ``granularity="row"``, "col" or "tensor") stay packed there, travel packed and become float32 on the device.
+        Features of all nodes, in host memory, or where the sampler's graph is. Those of a BitTensor in ``layout="rows"``
+        (:func:`bitsparse.quantize` with ``granularity="row"``, "col" or "tensor") stay packed there, travel packed and become float32 on
+        the device.
     labels : Tensor or array (nodes,), optional
-        In host memory.
+        In host memory, or where the sampler's graph is.
     device : str or torch.device
+        By default that of the sampler's graph.
     threads, depth : int
-        How many threads make batches, and how many batches ahead; 0 threads make each when it is asked for. Batches are the same.
+        How many threads make batches of a graph in host memory, and how many batches ahead; 0 threads make each when it is asked for.
+        Batches are the same.
 
     Attributes
     ----------
@@ -75,7 +80,7 @@ class BatchLoader:
     Raises
     ------
     ShapeError, DeviceError, ValueError
-        Features or labels do not fit the graph, are not in host memory, or codes are not in rows.
+        Features or labels do not fit the graph or lie elsewhere, or codes are not in rows.
 
     Examples
     --------
@@ -101,85 +106,120 @@ class BatchLoader:
         x: Any = None,
         labels: Any = None,
         *,
-        device: Any = "cpu",
+        device: Any = None,
         threads: int = 1,
         depth: int = 4,
     ) -> None:
         _check.instance(_NAME, "sampler", sampler, BatchSampler, "a sampler", "see bitsparse.graph.NeighborSampler")
-        self.sampler, self.device, self.epoch = sampler, torch.device(device), 0
+        self.sampler, self.device, self.epoch = sampler, torch.device(sampler.device if device is None else device), 0
         self.threads = _check.integer(_NAME, "threads", threads, 0, 1024)
         self.depth = _check.integer(_NAME, "depth", depth, 1, 1 << 20)
+        self._packed = x if isinstance(x, BitTensor) else None
+        self._labels = None if labels is None else self._rows("labels", labels)
+        #: What is fetched of features, and what all rows share.
+        self._features: dict[str, _Rows] = {}
+        self._shared: dict[str, Tensor] = {}
         rows, columns = sampler.shape
-        self._x = x if isinstance(x, BitTensor) or x is None else _on_host("x", x)
-        self._labels = None if labels is None else _on_host("labels", labels)
-        for name, part, nodes in (("x", self._x, columns), ("labels", self._labels, rows)):
-            if part is not None and (part.shape[:1] != (nodes,) or (name == "x" and part.ndim != 2)):
+        if x is not None and self._packed is None:
+            x = torch.as_tensor(x)
+            self._features["x"] = self._rows("x", x)
+        given = (("x", x, columns), ("labels", None if self._labels is None else self._labels.part, rows))
+        for name, part, nodes in given:
+            if part is not None and (tuple(part.shape[:1]) != (nodes,) or (name == "x" and part.ndim != 2)):
                 raise ShapeError(
                     f"{_NAME}: {name} has shape {tuple(part.shape)}, but the graph has {nodes} nodes; pass a row for each"
                 )
-        if isinstance(x, BitTensor):
-            _check.on_cpu(_NAME, "x", x.device)
-            if (x.axis, x.layout) != (-1, "rows"):
-                raise ValueError(
-                    f"{_NAME}: x is packed along axis {x.axis} in {x.layout}, but rows are fetched; pass x.repack(axis=-1, layout='rows')"
-                )
-            self._words = torch.from_numpy(np.asarray(interop.as_host(x.words, _NAME, "x")).view(np.int32))
+        if self._packed is not None:
+            self._read(self._packed)
+
+    def _read(self, x: BitTensor) -> None:
+        """Words, scales and offsets of packed features."""
+        if (x.axis, x.layout) != (-1, "rows"):
+            raise ValueError(
+                f"{_NAME}: x is packed along axis {x.axis} in {x.layout}, but rows are fetched; pass x.repack(axis=-1, layout='rows')"
+            )
+        self._features["x"] = self._rows("x", tensor_of(interop.as_array(x.words, _NAME, "x")[0].view(np.int32)))
+        for name in ("scale", "offset"):
+            part = getattr(x, name)
+            if part is None:
+                continue
+            made = torch.as_tensor(tensor_of(interop.as_array(part, _NAME, name)[0])).float()
+            if made.ndim == 2 and made.shape[0] == x.shape[0] != 1:
+                self._features[name] = self._rows("x", made)
+            else:
+                self._shared[name] = made
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, self.epoch = self.epoch, self.epoch + 1
-        for made in ahead(self.sampler, epoch, threads=self.threads, depth=self.depth, finish=self._fetched):
-            yield self._there(*made)
+        if self.sampler.device == "cpu":
+            for made in ahead(self.sampler, epoch, threads=self.threads, depth=self.depth, finish=self._fetched):
+                yield self._there(*made)
+            return
+        for number in range(len(self.sampler)):
+            with torch_memory(), interop.working_on(self.sampler.device, interop.TORCH):
+                batch = self._there(*self._fetched(self.sampler.batch(epoch, number)))
+            yield batch
 
-    def _fetched(self, batch: SampledBatch) -> tuple[SampledBatch, Any, Any, list[Graph]]:
+    def _rows(self, name: str, part: Any) -> _Rows:
+        """Something whose rows are fetched: in host memory, or beside the graph."""
+        made = torch.as_tensor(part).detach()
+        if str(made.device) not in ("cpu", self.sampler.device):
+            there = (
+                "" if self.sampler.device == "cpu" else f" or on {self.sampler.device}, where the sampler's graph is"
+            )
+            raise DeviceError(
+                f"{_NAME}: {name} is on {made.device}, but its rows are fetched in host memory{there}; pass {name}.cpu()"
+            )
+        return _Rows(made, pinned=self.device.type == "cuda")
+
+    def _fetched(self, batch: SampledBatch) -> tuple[SampledBatch, dict[str, Tensor], Tensor | None, list[Graph]]:
         """What a thread makes of a batch: rows of features and labels, in memory that copies to a GPU may read, and graphs."""
-        x = None
-        if self._x is not None:
-            x = (self._words if isinstance(self._x, BitTensor) else self._x)[torch.from_numpy(batch.nodes)]
-        labels = None if self._labels is None else self._labels[torch.from_numpy(batch.targets)]
-        return batch, self._pinned(x), self._pinned(labels), [_graph(block) for block in batch.blocks]
-
-    def _pinned(self, part: Tensor | None) -> Tensor | None:
-        return part.pin_memory() if part is not None and self.device.type == "cuda" else part
+        parts = {name: rows.at(batch.nodes) for name, rows in self._features.items()}
+        labels = None if self._labels is None else self._labels.at(batch.targets)
+        return batch, parts, labels, [_graph(block) for block in batch.blocks]
 
     def _moved(self, part: Any) -> Any:
-        part = torch.from_numpy(part) if isinstance(part, np.ndarray) else part
-        return None if part is None else part.to(self.device, non_blocking=True)
+        return None if part is None else tensor_of(part).to(self.device, non_blocking=True)
 
-    def _there(self, batch: SampledBatch, x: Any, labels: Any, graphs: list[Graph]) -> Batch:
-        there = self._moved(x)
-        if isinstance(self._x, BitTensor):
-            there = self._real(there, batch.nodes)
-        moved = tuple(graph.to(self.device) for graph in graphs)
+    def _there(
+        self, batch: SampledBatch, parts: dict[str, Tensor], labels: Tensor | None, graphs: list[Graph]
+    ) -> Batch:
+        moved = {name: self._moved(part) for name, part in (self._shared | parts).items()}
+        x = moved.get("x") if self._packed is None else self._real(moved)
         rest = [self._moved(part) for part in (labels, batch.nodes, batch.targets, batch.weight)]
-        return Batch(there, moved, *rest)
+        return Batch(x, tuple(graph.to(self.device) for graph in graphs), *rest)
 
-    def _real(self, words: Tensor, nodes: Any) -> Tensor:
+    def _real(self, parts: dict[str, Tensor]) -> Tensor:
         """Packed rows as float32, where they are."""
-        like = self._x
-        assert isinstance(like, BitTensor)
-        affine = {}
-        for name in ("scale", "offset"):
-            part = getattr(like, name)
-            if part is not None:
-                part = np.asarray(part, np.float32)
-                rows = part.ndim == 2 and part.shape[0] == like.shape[0] and like.shape[0] != 1
-                affine[name] = self._moved(part[nodes] if rows else part)
+        like, words = self._packed, parts.pop("x")
+        assert like is not None
         with working(words):
-            shape = (len(nodes), like.shape[1])
-            options = {"encoding": like.encoding, "layout": "rows", **affine}
+            shape, options = (len(words), like.shape[1]), {"encoding": like.encoding, "layout": "rows", **parts}
             return tensor_of(BitTensor.from_words(words, shape, like.bits, check=False, **options).dequantize())
 
 
-def _on_host(name: str, part: Any) -> Tensor:
-    made = torch.as_tensor(part)
-    if made.device.type != "cpu":
-        raise DeviceError(
-            f"{_NAME}: {name} is on {made.device}, but threads fetch its rows in host memory; pass {name}.cpu()"
-        )
-    return made.detach()
+class _Rows:
+    """Rows that are fetched by their numbers; from host memory into page-locked memory, if copies to a GPU follow."""
+
+    def __init__(self, part: Tensor, pinned: bool) -> None:
+        self.part, self._pinned = part.contiguous(), pinned
+        #: NumPy's view of bytes: taking rows of them lets other threads run and starts none, as PyTorch's indexing would in each thread.
+        self._bytes = self._flat(self.part) if part.device.type == "cpu" and part.numel() else None
+
+    def _flat(self, part: Tensor) -> Any:
+        return part.view(len(part), math.prod(self.part.shape[1:])).view(torch.uint8).numpy()
+
+    def at(self, nodes: Any) -> Tensor:
+        """The rows of some nodes, where the rows are."""
+        if self._bytes is None:
+            return self.part[tensor_of(nodes).to(self.part.device)]
+        nodes = interop.move(nodes, "cpu")
+        found = torch.empty((nodes.size, *self.part.shape[1:]), dtype=self.part.dtype, pin_memory=self._pinned)
+        np.take(self._bytes, nodes, axis=0, out=self._flat(found), mode="clip")  # the numbers are right
+        return found
 
 
 def _graph(block: Block) -> Graph:
