@@ -43,7 +43,10 @@ class Communicator(Protocol):
         """Every rank's `send` into `receive`, which has a leading axis of `size` more; `send` may be this rank's part of it."""
 
     def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> None:
-        """Rows of `send`, as many for each rank as counted, in the order of the ranks, into rows of `receive` in the same manner."""
+        """Rows of `send`, as many for each rank as counted, in the order of the ranks, into rows of `receive` in the same manner.
+
+        Rows for this rank itself may be left out of `send`, whose count is 0 then: those counted of `receive` stay as they are.
+        """
 
     def all_reduce(self, array: Any, op: Reduction = "sum") -> None:
         """The sum, maximum or minimum over all ranks, in place: the same bits everywhere for integers, maxima and minima."""
@@ -88,6 +91,20 @@ class Engine:
                 f"{operation}: {who(self)} sends rows of {send.shape[1:]} {send.dtype} on {interop.device_of(send)} but receives "
                 f"{receive.shape[1:]} {receive.dtype} on {interop.device_of(receive)}; make them equal"
             )
+
+
+def kept_rows(rank: int, send_counts: Sequence[int], receive_counts: Sequence[int]) -> slice | None:
+    """Where the rows of `receive` are that an exchange leaves as they are; None if it leaves none.
+
+    Examples
+    --------
+    >>> kept_rows(1, [3, 0], [2, 4]), kept_rows(1, [3, 4], [2, 4])
+    (slice(2, 6, None), None)
+    """
+    if send_counts[rank] or not receive_counts[rank]:
+        return None
+    first = sum(receive_counts[:rank])
+    return slice(first, first + receive_counts[rank])
 
 
 def who(comm: Communicator | Engine) -> str:

@@ -235,8 +235,11 @@ def test_the_estimate_decides(monkeypatch):
         return plan.overlap, plan.explain().splitlines()[1]
 
     monkeypatch.setitem(SUMS, "cpu", SUMS["cpu"]._replace(entries=1e3, call=1e-6))
-    slow = Link(1.0, ((1e6, 1e9),), 1e9)
-    for link, wanted in ((slow, True), (slow._replace(latency=1e-9), False)):
+    slow = Link(1.0, ((1e6, 1e9),), ((1e6, 1e9),))
+    for link, wanted in (
+        (slow, True),
+        (slow._replace(latency=1e-9, gather=((1e6, 1e15),), pairs=((1e6, 1e15),)), False),
+    ):
         monkeypatch.setitem(LINKS, "local", link)
         if not wanted:
             monkeypatch.setitem(SUMS, "cpu", SUMS["cpu"]._replace(call=1.0))

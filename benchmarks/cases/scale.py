@@ -308,7 +308,7 @@ def exchange(size: str) -> Prepared:
         sums, calls = bst.ShardedSum(graph, bits=bits), []
         for columns in (WIDTH, CLASSES):
             size_of_row = columns if bits else 4 * columns
-            way = graph.shard.exchange(graph.shard.choose("suite scale", "auto", size_of_row)[0])
+            way = graph.shard.exchange(graph.shard.choose("suite scale", "auto", size_of_row, back=True)[0])
             x, back = (
                 interop.move(_floats(count, columns, communicator().rank), device()) for count in (rows, way.slots)
             )

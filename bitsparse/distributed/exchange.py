@@ -179,16 +179,22 @@ class Halo(Exchange):
         """`ids`: the rows asked for, all own ones among them, ascending, where the rows lie; every rank calls this."""
         space: Any = interop.namespace(ids)
         inside = interop.move(space.searchsorted(ids, space.asarray(bounds)), "cpu")
-        self._in = np.diff(inside).astype(np.int64)
+        counts = np.diff(inside).astype(np.int64)
         super().__init__(comm, bounds, int(ids.size), int(inside[comm.rank]))
         self._ids = ids
-        asked = gathered_values(comm, self._in)  # how many each rank wants of each
-        self._out = asked[:, comm.rank]
-        wanted = np.empty(int(self._out.sum()), np.int64)
+        #: Rows that come from each rank, and go to each; how many each rank wants of each is told to all.
+        self._in = counts.tolist()
+        self._out = gathered_values(comm, counts)[:, comm.rank].tolist()
+        wanted = np.empty(sum(self._out), np.int64)
         mine = np.ascontiguousarray(interop.move(ids, "cpu"), np.int64)
-        comm.all_to_all_v(mine, self._in.tolist(), wanted, self._out.tolist())
-        self._send = interop.move(wanted - int(bounds[comm.rank]), interop.device_of(ids))
+        comm.all_to_all_v(mine, self._in, wanted, self._out)
         self.returned = wanted.size - self.rows
+        # Own rows are copied as they lie; the others ask for these, rank after rank.
+        self._before = sum(self._out[: comm.rank])
+        asked_for = np.delete(wanted, slice(self._before, self._before + self.rows)) - int(bounds[comm.rank])
+        dtype = np.int32 if self.rows < 1 << 31 else np.int64
+        self._send = interop.move(asked_for.astype(dtype), interop.device_of(ids))
+        self._to_others = [0 if rank == comm.rank else count for rank, count in enumerate(self._out)]
 
     def slots_of(self, columns: Array) -> Array:
         """See :class:`Exchange`."""
@@ -200,17 +206,20 @@ class Halo(Exchange):
 
     def bring(self, rows: Any, buffer: Any) -> None:
         """See :class:`Exchange`."""
-        self.comm.all_to_all_v(gather(rows, self._send), self._out.tolist(), buffer, self._in.tolist())
+        buffer[self.own] = rows
+        self.comm.all_to_all_v(gather(rows, self._send), self._to_others, buffer, self._in)
 
     def back(self, buffer: Any) -> Any:
         """See :class:`Exchange`."""
-        theirs = interop.namespace(buffer).empty((int(self._send.size), *buffer.shape[1:]), buffer.dtype)
-        self.comm.all_to_all_v(buffer, self._in.tolist(), theirs, self._out.tolist())
+        theirs = interop.namespace(buffer).empty((sum(self._out), *buffer.shape[1:]), buffer.dtype)
+        self.comm.all_to_all_v(buffer, self._in, theirs, self._out)
         return theirs
 
     def returned_rows(self) -> TCTiledCSR:
         """See :class:`Exchange`."""
-        return _one_each(np.ones(self._send.size, np.bool_), interop.move(self._send, "cpu"), self.rows)
+        asked_for, start = interop.move(self._send, "cpu"), self._before
+        rows = np.concatenate([asked_for[:start], np.arange(self.rows, dtype=asked_for.dtype), asked_for[start:]])
+        return _one_each(np.ones(rows.size, np.bool_), rows, self.rows)
 
 
 def _one_each(has: NDArray[np.bool_], columns: Array, width: int) -> TCTiledCSR:

@@ -143,9 +143,10 @@ class LocalCommunicator(Engine):
         for rank, (theirs, counts) in enumerate(self._offer("all_to_all_v", (send, tuple(send_counts)), send)):
             start, count = sum(counts[: self.rank]), counts[self.rank]
             part, target = theirs[start : start + count], receive[place : place + receive_counts[rank]]
-            self._fits("all_to_all_v", rank, part, target)
-            target[...] = part
-            place += count
+            if rank != self.rank or count:
+                self._fits("all_to_all_v", rank, part, target)
+                target[...] = part
+            place += receive_counts[rank]
         self._leave("all_to_all_v", receive)
 
     def all_reduce(self, array: Any, op: Reduction = "sum") -> None:

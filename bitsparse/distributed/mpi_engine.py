@@ -75,11 +75,11 @@ class MPICommunicator(Engine):
         mine, theirs = self._ready(send), self._ready(receive)
         # Counted in rows: MPI counts in 32 bits.
         unit = self._mpi.BYTE.Create_contiguous(row).Commit()
+        places, counts = np.cumsum([0, *receive_counts[:-1]]).tolist(), list(receive_counts)
+        counts[self.rank] = min(counts[self.rank], send_counts[self.rank])
         try:
             with self._during("all_to_all_v", self._errors):
-                request = self._comm.Ialltoallv(
-                    [mine, list(send_counts), None, unit], [theirs, list(receive_counts), None, unit]
-                )
+                request = self._comm.Ialltoallv([mine, list(send_counts), None, unit], [theirs, counts, places, unit])
                 self._wait("all_to_all_v", request, mine, theirs)
         finally:
             unit.Free()

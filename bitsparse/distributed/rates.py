@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import NamedTuple
+
+#: Bytes, and bytes per second in an exchange of so many.
+Points = tuple[tuple[float, float], ...]
 
 
 class Link(NamedTuple):
@@ -12,57 +17,67 @@ class Link(NamedTuple):
     ----------
     latency : float
         Seconds that a small exchange takes.
-    gather : tuple of (bytes, bytes per second)
-        What a rank receives in an all-gather of so many bytes in all; in between the time is interpolated.
-    pairs : float
-        Bytes per second that a rank receives when all ranks send to all.
+    gather, pairs : tuple of (bytes, bytes per second)
+        What a rank receives in an exchange of so many bytes in all, when all get the same and when all ranks send to all; in between the
+        time is interpolated.
+    picked : float
+        Bytes per second of rows that are picked out for who asks for them, before they are sent.
     """
 
     latency: float
-    gather: tuple[tuple[float, float], ...]
-    pairs: float
+    gather: Points
+    pairs: Points
+    picked: float = math.inf
 
 
-#: "nccl": four H200 linked all to all (NVLink 4, 18 links, without multicast), where all-gathers were measured; rows that go to who asks
-#: for them were not, and count as the largest all-gather (a copy between two GPUs reached 372 GB/s). Suite ``scale`` on four H100, from
-#: idle devices to idle devices, found 27, 115 and 185 GB/s in all-gathers of these sizes, 31, 109 and 157 from all to all. The other
-#: engines have round figures that nobody measured: what counts there is that their two ways have one rate, so that fewer bytes win.
+#: "nccl": four H100 of one host linked all to all (NVLink 4, 18 links, without multicast), as suite ``scale`` measured them, from idle to
+#: idle devices; four H200 carried 129, 258 and 314 GB/s in all-gathers of these sizes. Rows that are picked out are read with their numbers
+#: and written, a round figure. The other engines have round figures that nobody measured: what counts there is that their two ways have one
+#: rate, so that fewer bytes win.
 LINKS = {
-    "nccl": Link(65e-6, ((16e6, 129e9), (128e6, 258e9), (1e9, 314e9)), 314e9),
-    "gloo": Link(200e-6, ((1e6, 1e9),), 1e9),
-    "mpi": Link(20e-6, ((1e6, 2e9),), 2e9),
-    "local": Link(50e-6, ((1e6, 4e9),), 4e9),
+    "nccl": Link(
+        65e-6,
+        ((16.8e6, 72e9), (134e6, 186e9), (1.07e9, 195e9)),
+        ((16.8e6, 73e9), (134e6, 149e9), (1.07e9, 169e9)),
+        900e9,
+    ),
+    "gloo": Link(200e-6, ((1e6, 1e9),), ((1e6, 1e9),)),
+    "mpi": Link(20e-6, ((1e6, 2e9),), ((1e6, 2e9),)),
+    "local": Link(50e-6, ((1e6, 4e9),), ((1e6, 4e9),)),
 }
 
 
-def gather_seconds(link: Link, received: float) -> float:
-    """What an all-gather takes in which each rank receives so many bytes.
+def carried_seconds(latency: float, points: Points, received: float) -> float:
+    """What an exchange takes in which each rank receives so many bytes.
 
     Examples
     --------
-    >>> round(1e3 * gather_seconds(LINKS["nccl"], 1e9), 2)
-    3.18
+    >>> round(1e3 * carried_seconds(LINKS["nccl"].latency, LINKS["nccl"].gather, 1.07e9), 2)
+    5.49
     """
-    first, last = link.gather[0], link.gather[-1]
+    first, last = points[0], points[-1]
     if received <= first[0]:
-        return link.latency + received * max(first[0] / first[1] - link.latency, 0) / first[0]
-    for (low, slow), (high, fast) in zip(link.gather, link.gather[1:], strict=False):
+        return latency + received * max(first[0] / first[1] - latency, 0) / first[0]
+    for (low, slow), (high, fast) in pairwise(points):
         if received <= high:
             share = (received - low) / (high - low)
             return (1 - share) * low / slow + share * high / fast
     return received / last[1]
 
 
-def exchange_seconds(engine: str, method: str, received: float) -> float:
-    """What an exchange takes in which a rank receives so many bytes; an engine that is not known counts as gloo.
+def exchange_seconds(engine: str, method: str, received: float, *, back: bool = False) -> float:
+    """What an exchange takes in which a rank receives so many bytes, and sends as many `back`; an engine that is not known counts as gloo.
 
     Examples
     --------
-    >>> exchange_seconds("gloo", "halo", 1e6) == exchange_seconds("gloo", "allgather", 1e6) + 2e-4
+    >>> exchange_seconds("gloo", "halo", 1e6) == exchange_seconds("gloo", "allgather", 1e6)
     True
     """
     link = LINKS.get(engine, LINKS["gloo"])
-    return gather_seconds(link, received) if method == "allgather" else link.latency + received / link.pairs
+    pairs = carried_seconds(link.latency, link.pairs, received)
+    gathered = carried_seconds(link.latency, link.gather, received)
+    there = gathered if method == "allgather" else pairs + received / link.picked
+    return there + pairs if back else there
 
 
 class Sums(NamedTuple):

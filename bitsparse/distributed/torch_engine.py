@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import _check, interop
-from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, who
+from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, kept_rows, who
 from bitsparse.errors import CommunicationError, DeviceError
 
 #: Addresses of the stream that CuPy and PyTorch begin with.
@@ -80,9 +80,30 @@ class TorchCommunicator(Engine):
         row = int(np.prod(send.shape[1:], dtype=np.int64)) * send.dtype.itemsize
         if not row:
             return
-        sizes = [[count * row for count in counts] for counts in (receive_counts, send_counts)]
+        sent, received = ([count * row for count in counts] for counts in (send_counts, receive_counts))
         with self._on_stream("all_to_all_v", bytes_of(send), bytes_of(receive)) as (mine, theirs):
-            self._dist.all_to_all_single(theirs, mine, *sizes, group=self._group)
+            if mine.is_cuda:
+                self._to_others(mine, sent, theirs, received)
+                return
+            kept = kept_rows(self.rank, sent, received)
+            if kept is None:
+                self._dist.all_to_all_single(theirs, mine, received, sent, group=self._group)
+                return
+            received[self.rank] = 0  # gloo writes without gaps
+            came = theirs.new_empty(sum(received))
+            self._dist.all_to_all_single(came, mine, received, sent, group=self._group)
+            theirs[: kept.start], theirs[kept.stop :] = came[: kept.start], came[kept.start :]
+
+    def _to_others(self, mine: Any, sent: list[int], theirs: Any, received: list[int]) -> None:
+        """The exchange under NCCL. Own bytes are copied beside it: between ranks it has few blocks, which they would wait for."""
+        sends, receives = list(mine.split(sent)), list(theirs.split(received))
+        own, place = sends[self.rank], receives[self.rank]
+        sends[self.rank] = receives[self.rank] = mine[:0]
+        work = self._dist.all_to_all(receives, sends, group=self._group, async_op=True) if self.size > 1 else None
+        if own.numel():
+            place.copy_(own)
+        if work is not None:
+            work.wait()
 
     def all_reduce(self, array: Any, op: Reduction = "sum") -> None:
         """See :class:`Communicator`."""

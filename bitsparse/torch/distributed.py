@@ -98,7 +98,7 @@ class ShardedSum(nn.Module):
             )
         if x.dtype != torch.float32:
             raise DTypeError(f"ShardedSum: x is {x.dtype}, but float32 is exchanged; pass x.float()")
-        method, _ = shard.choose("ShardedSum", self.graph.way, self._row_bytes(x.shape[1]))
+        method, _ = shard.choose("ShardedSum", self.graph.way, self._row_bytes(x.shape[1]), back=True)
         self.calls += 1
         made: Tensor = _Sum.apply(x, self, method, self.calls)
         return made

@@ -2,6 +2,7 @@
 #ifndef BITSPARSE_SPMM_CODES_FINISH_CUH
 #define BITSPARSE_SPMM_CODES_FINISH_CUH
 
+#include "csr/groups.cuh"
 #include "spmm/codes.cuh"
 #if BS_OUT == BS_CHAIN
 #include "finish/octet.cuh"
@@ -55,13 +56,52 @@ BS_INLINE void add_bias(const float *bias, int left, unsigned (&of)[4])
 BS_INLINE float scaled_sum(float sum, const RowScales &s) { return bs_mulf(bs_mulf(sum, s.row), s.scale); }
 #endif
 
-// The integers of a lane's vector.
-BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vector, Total (&v)[kCodes])
+// Numbers of a row from this lane on, `left` of them, to where it lies, whatever its address: each lane takes its first few from the next one
+// of its group, so that what is stored lies at multiples of 16 bytes but for the ends. All lanes of the group come.
+BS_INLINE void store_shifted(unsigned *to, unsigned (&of)[kCodes], int left, int lane, int lanes)
+{
+    const int shift = (int)(-((bs_u64)to >> 2) & 3); // the same in all lanes, as kCodes is a multiple of four
+    unsigned w[kCodes + 3];
+#pragma unroll
+    for (int j = 0; j < kCodes; j++)
+        w[j] = of[j];
+#pragma unroll
+    for (int j = 0; j < 3; j++)
+        w[kCodes + j] = __shfl_down_sync(group_mask(lanes), of[j], 1, lanes);
+    if (lane == 0) {
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+            if (j < shift && j < left)
+                to[j] = of[j];
+    }
+#pragma unroll
+    for (int bit = 1; bit < 4; bit *= 2)
+#pragma unroll
+        for (int j = 0; j + bit < kCodes + 3; j++)
+            w[j] = shift & bit ? w[j + bit] : w[j];
+    const int have = min(left, lane + 1 < lanes ? kCodes + 3 : kCodes) - shift;
+#pragma unroll
+    for (int c = 0; c < kCodes; c += 4) {
+        if (have >= c + 4) {
+            *(uint4 *)(to + shift + c) = make_uint4(w[c], w[c + 1], w[c + 2], w[c + 3]);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                if (c + j < have)
+                    to[shift + c + j] = w[c + j];
+        }
+    }
+}
+
+// The integers of a lane's vector; all lanes of a group come, `there` are those that have some.
+BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vector, int lane, bool there, Total (&v)[kCodes])
 {
 #if BS_DIVIDES
     const float many = (float)max(edges, (Index)1), inverse = bs_divf(1.0f, many);
 #endif
 #if BS_OUT == BS_CHAIN
+    if (!there)
+        return;
 #pragma unroll 1
     for (int c = 0; c < kCodes; c += 8) { // going round: the chain stands in the code once
         float f[8];
@@ -79,41 +119,47 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
     }
 #else
     const int first = vector * kCodes, head = p.heads > 1 ? first / p.padded : 0, column = first - head * p.padded;
-    const int left = p.width - column;
+    const int left = there ? p.width - column : 0;
     const bs_u64 at = (bs_u64)row * (unsigned)p.columns + (unsigned)(head * p.width + column);
     unsigned *const to = (unsigned *)p.out + at;
 #if BS_SCALED
     const RowScales scales = scales_of(p, row);
 #endif
+    unsigned of[kCodes];
 #pragma unroll
     for (int c = 0; c < kCodes; c += 4) {
-        unsigned of[4];
+        unsigned four[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #if BS_SCALED && BS_DIVIDES
-            of[j] = bs_bits_of(scaled_sum(mean_of_codes(v[c + j], many, inverse), scales));
+            four[j] = bs_bits_of(scaled_sum(mean_of_codes(v[c + j], many, inverse), scales));
 #elif BS_SCALED
-            of[j] = bs_bits_of(scaled_sum((float)v[c + j], scales));
+            four[j] = bs_bits_of(scaled_sum((float)v[c + j], scales));
 #elif BS_DIVIDES
-            of[j] = bs_bits_of(mean_of_codes(v[c + j], many, inverse));
+            four[j] = bs_bits_of(mean_of_codes(v[c + j], many, inverse));
 #else
-            of[j] = bits_of(v[c + j]);
+            four[j] = bits_of(v[c + j]);
 #endif
 #if BS_SCALED
         if (p.own)
-            add_own(p.own + at + c, p.aligned && left >= c + 4, left - c, scales.own, of);
+            add_own(p.own + at + c, p.aligned && left >= c + 4, left - c, scales.own, four);
         if (p.bias)
-            add_bias(p.bias + head * p.width + column + c, left - c, of);
+            add_bias(p.bias + head * p.width + column + c, left - c, four);
 #endif
         if (p.aligned && left >= c + 4) {
-            *(uint4 *)(to + c) = make_uint4(of[0], of[1], of[2], of[3]);
-        } else {
+            *(uint4 *)(to + c) = make_uint4(four[0], four[1], four[2], four[3]);
+        } else if (p.aligned || p.heads > 1) {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 if (c + j < left)
-                    to[c + j] = of[j];
+                    to[c + j] = four[j];
         }
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            of[c + j] = four[j];
     }
+    if (!p.aligned && p.heads == 1)
+        store_shifted(to, of, left, lane, 1 << p.streams.shift);
 #endif
 }
 
