@@ -116,6 +116,17 @@ def test_the_table_has_the_links_of_the_same_run_beside(tmp_path, capsys, monkey
     assert scale_table.link_ms(runs[2, "nccl"], "allgather", 8e6) is None
 
 
+def test_the_figure_is_made_of_what_was_measured(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
+    from benchmarks.papers.tango import scaling
+
+    paths = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for path, part in zip(paths, (RECORDS[4:], RECORDS[:4]), strict=True):
+        path.write_text("".join(json.dumps(each) + "\n" for each in part))
+    assert scaling.main(["--measured", *map(str, paths)]) == 0
+    assert [line[:5] for line in capsys.readouterr().out.splitlines()[2:4]] == ["| 1 |", "| 2 |"]
+
+
 def test_the_figure_puts_the_paper_beside(monkeypatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
     from benchmarks.papers.tango import scaling

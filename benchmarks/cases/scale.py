@@ -31,6 +31,8 @@ SMALL = (20_000, 200_000)
 WIDTH = 128
 #: Of the networks.
 CLASSES = 47
+#: Nodes of a group of batches that a rank computes together.
+GROUP = 1 << 16
 
 
 @cache
@@ -132,6 +134,8 @@ def prepared(
         return together_ms(ours, count), None if peer is None else peer(count)
 
     told = {"ranks": comm.size, "engine": comm.engine, "device": device().partition(":")[0]} | params
+    if settings := {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}:
+        told["settings"] = settings
     return Prepared(ours, None, peer_name, told, size, measure=measure)
 
 
@@ -258,7 +262,7 @@ def cluster(size: str) -> Prepared:
     nodes, features = a.nodes, 100
     x = _floats(nodes, features, 0)
     low = nn.quantize_network(nn.random_network("gcn", [features, 64, 47]), pattern[:4096, :4096], x[:4096], 8)
-    options: dict[str, Any] = {"labels": np.arange(nodes) // 1632, "device": device(), "group_nodes": 1 << 15}
+    options: dict[str, Any] = {"labels": np.arange(nodes) // 1632, "device": device(), "group_nodes": GROUP}
     runner = nn.ClusterRunner(pattern, low, comm=comm, **options)
     packed, out = runner.pack(x), space().zeros((nodes, 47), np.float32)
 

@@ -1,9 +1,10 @@
 """TANGO's Figure 9 again (SC'23): training on several GPUs, integers exchanged against float32, by the number of GPUs.
 
-    python3 benchmarks/papers/tango/scaling.py [--ranks 1 2 4] [--records FILE] [--out FILE] [--quick]
+    python3 benchmarks/papers/tango/scaling.py [--ranks 1 2 4] [--measured FILE ...] [--records FILE] [--out FILE] [--quick]
 
 For each number of ranks ``torchrun`` runs the training, its exchange and the links of suite ``scale`` (a GPU to each rank, or a CPU without
 one, over a small graph); records, one JSON object a line, are written to ``--records`` and the table to ``--out``, by default printed.
+With ``--measured`` nothing is run: the table is made of records of that suite.
 
 The paper's GPUs train on batches of sampled subgraphs, whose features travel from host memory over PCIe; the graph here lies in the
 GPUs' memory, dealt out, and features and gradients travel between them. What compares is what the paper's figure shows: the speed of an
@@ -80,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and write records and the table."""
     parser = argparse.ArgumentParser(description="Make TANGO's Figure 9 again.")
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4], metavar="N", help="default: 1 2 4")
+    parser.add_argument("--measured", nargs="+", type=Path, metavar="FILE", help="records to make the table of")
     parser.add_argument("--records", type=Path, metavar="FILE", help="where records go")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the table goes; printed by default")
     parser.add_argument("--quick", action="store_true", help="a first impression")
@@ -90,9 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scale: Any = importlib.import_module("benchmarks.scale_table")
     with tempfile.TemporaryDirectory() as folder:
         path = options.records or Path(folder) / "scale.jsonl"
-        found = [record for ranks in options.ranks for record in measured(ranks, options.quick)]
-        path.write_text("".join(json.dumps(record) + "\n" for record in found), encoding="utf-8")
-        text = document(scale.read([path]))
+        if options.measured is None:
+            found = [record for ranks in options.ranks for record in measured(ranks, options.quick)]
+            path.write_text("".join(json.dumps(record) + "\n" for record in found), encoding="utf-8")
+        text = document(scale.read(options.measured or [path]))
     if options.out is None:
         print(text)
     else:
