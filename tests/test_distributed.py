@@ -348,6 +348,17 @@ def test_an_error_on_one_rank_ends_all():
     assert len(met) == 2 and all("rank 1 failed" in text for text in met)
 
 
+def test_rows_that_a_rank_does_not_send_itself_stay():
+    def work(comm):
+        counts = [0 if rank == comm.rank else 2 for rank in range(3)]
+        received = np.full((6, 2), -1)
+        comm.all_to_all_v(np.full((4, 2), comm.rank), counts, received, [2, 2, 2])
+        return received[:, 0].tolist()
+
+    for rank, found in enumerate(D.local(3).run(work)):
+        assert found == [-1 if sender == rank else sender for sender in (0, 0, 1, 1, 2, 2)]
+
+
 def test_different_calls_shapes_and_dtypes_are_named():
     def calls(comm):
         comm.barrier() if comm.rank else comm.all_reduce(np.ones(1))

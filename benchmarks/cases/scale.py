@@ -31,8 +31,8 @@ SMALL = (20_000, 200_000)
 WIDTH = 128
 #: Of the networks.
 CLASSES = 47
-#: Nodes of a group of batches that a rank computes together.
-GROUP = 1 << 16
+#: Nodes of a group of batches that a rank computes together, where the graph is large.
+GROUP = 1 << 17
 
 
 @cache
@@ -262,7 +262,11 @@ def cluster(size: str) -> Prepared:
     nodes, features = a.nodes, 100
     x = _floats(nodes, features, 0)
     low = nn.quantize_network(nn.random_network("gcn", [features, 64, 47]), pattern[:4096, :4096], x[:4096], 8)
-    options: dict[str, Any] = {"labels": np.arange(nodes) // 1632, "device": device(), "group_nodes": GROUP}
+    options: dict[str, Any] = {
+        "labels": np.arange(nodes) // 1632,
+        "device": device(),
+        "group_nodes": min(GROUP, nodes // 8),
+    }
     runner = nn.ClusterRunner(pattern, low, comm=comm, **options)
     packed, out = runner.pack(x), space().zeros((nodes, 47), np.float32)
 

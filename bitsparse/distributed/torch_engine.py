@@ -13,6 +13,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, kept_rows, who
 from bitsparse.errors import CommunicationError, DeviceError
+from bitsparse.interop.streams import stream_of_torch
 
 #: Addresses of the stream that CuPy and PyTorch begin with.
 _DEFAULT_STREAMS = (0, 1)
@@ -59,13 +60,24 @@ class TorchCommunicator(Engine):
             with self._during(operation, errors):
                 yield [torch.from_numpy(array) for array in arrays]
             return
-        index = int(device[5:])
+        with self._at(int(device[5:]), operation), self._during(operation, errors):
+            # Capsules, asked for by no stream: PyTorch's is that of the arrays.
+            yield [torch.from_dlpack(array.__dlpack__(stream=-1)) for array in arrays]
+
+    @staticmethod
+    @contextmanager
+    def _at(index: int, operation: str) -> Iterator[None]:
+        """CuPy's current stream on a GPU as PyTorch's; nothing is changed where it is that already."""
+        torch = sys.modules["torch"]
         pointer = interop.require_cupy(operation).cuda.get_current_stream().ptr
-        # An external stream at address 0 would be a new one of PyTorch's, which waits for nothing.
         is_default = pointer in _DEFAULT_STREAMS
+        if torch.cuda.current_device() == index and stream_of_torch(index) == (0 if is_default else pointer):
+            yield
+            return
+        # An external stream at address 0 would be a new one of PyTorch's, which waits for nothing.
         stream = torch.cuda.default_stream(index) if is_default else torch.cuda.ExternalStream(pointer, device=index)
-        with torch.cuda.device(index), torch.cuda.stream(stream), self._during(operation, errors):
-            yield [torch.from_dlpack(array) for array in arrays]
+        with torch.cuda.device(index), torch.cuda.stream(stream):
+            yield
 
     def all_gather(self, send: Any, receive: Any) -> None:
         """See :class:`Communicator`."""

@@ -56,39 +56,42 @@ BS_INLINE void add_bias(const float *bias, int left, unsigned (&of)[4])
 BS_INLINE float scaled_sum(float sum, const RowScales &s) { return bs_mulf(bs_mulf(sum, s.row), s.scale); }
 #endif
 
-// Numbers of a row from this lane on, `left` of them, to where it lies, whatever its address: each lane takes its first few from the next one
-// of its group, so that what is stored lies at multiples of 16 bytes but for the ends. All lanes of the group come.
-BS_INLINE void store_shifted(unsigned *to, unsigned (&of)[kCodes], int left, int lane, int lanes)
+// Whether there are registers for rows of any address to be stored as vectors too.
+constexpr bool kShifts = kCodes <= 8;
+
+// Numbers of a row from this lane on, `left` of them, to where it lies, whatever its address: each lane takes a few from the next one of its
+// group, so that what is stored lies at multiples of 16 bytes but for the ends. All lanes of the group come.
+template <int count> BS_INLINE void store_shifted(unsigned *to, const unsigned (&of)[count], int left, int lane, int lanes)
 {
-    const int shift = (int)(-((bs_u64)to >> 2) & 3); // the same in all lanes, as kCodes is a multiple of four
-    unsigned w[kCodes + 3];
+    const int shift = (int)(-((bs_u64)to >> 2) & 3); // the same in all lanes, as `count` is a multiple of four
+    unsigned next[3];
 #pragma unroll
-    for (int j = 0; j < kCodes; j++)
-        w[j] = of[j];
-#pragma unroll
-    for (int j = 0; j < 3; j++)
-        w[kCodes + j] = __shfl_down_sync(group_mask(lanes), of[j], 1, lanes);
-    if (lane == 0) {
-#pragma unroll
-        for (int j = 0; j < 3; j++)
-            if (j < shift && j < left)
-                to[j] = of[j];
+    for (int j = 0; j < 3; j++) {
+        next[j] = __shfl_down_sync(group_mask(lanes), of[j], 1, lanes);
+        if (lane == 0 && j < shift && j < left)
+            to[j] = of[j];
     }
+    const int have = min(left, lane + 1 < lanes ? count + 3 : count) - shift;
+    to += shift;
 #pragma unroll
-    for (int bit = 1; bit < 4; bit *= 2)
+    for (int c = 0; c < count; c += 4) {
+        unsigned w[7];
 #pragma unroll
-        for (int j = 0; j + bit < kCodes + 3; j++)
-            w[j] = shift & bit ? w[j + bit] : w[j];
-    const int have = min(left, lane + 1 < lanes ? kCodes + 3 : kCodes) - shift;
+        for (int j = 0; j < 7; j++)
+            w[j] = c + j < count ? of[min(c + j, count - 1)] : next[max(c + j - count, 0)];
 #pragma unroll
-    for (int c = 0; c < kCodes; c += 4) {
+        for (int j = 0; j < 6; j++)
+            w[j] = shift & 1 ? w[j + 1] : w[j];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            w[j] = shift & 2 ? w[j + 2] : w[j];
         if (have >= c + 4) {
-            *(uint4 *)(to + shift + c) = make_uint4(w[c], w[c + 1], w[c + 2], w[c + 3]);
+            *(uint4 *)(to + c) = make_uint4(w[0], w[1], w[2], w[3]);
         } else {
 #pragma unroll
             for (int j = 0; j < 3; j++)
                 if (c + j < have)
-                    to[shift + c + j] = w[c + j];
+                    to[c + j] = w[j];
         }
     }
 }
@@ -99,9 +102,9 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
 #if BS_DIVIDES
     const float many = (float)max(edges, (Index)1), inverse = bs_divf(1.0f, many);
 #endif
-#if BS_OUT == BS_CHAIN
-    if (!there)
+    if ((BS_OUT == BS_CHAIN || !kShifts) && !there)
         return;
+#if BS_OUT == BS_CHAIN
 #pragma unroll 1
     for (int c = 0; c < kCodes; c += 8) { // going round: the chain stands in the code once
         float f[8];
@@ -125,7 +128,7 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
 #if BS_SCALED
     const RowScales scales = scales_of(p, row);
 #endif
-    unsigned of[kCodes];
+    unsigned of[kShifts ? kCodes : 4];
 #pragma unroll
     for (int c = 0; c < kCodes; c += 4) {
         unsigned four[4];
@@ -148,18 +151,19 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
 #endif
         if (p.aligned && left >= c + 4) {
             *(uint4 *)(to + c) = make_uint4(four[0], four[1], four[2], four[3]);
-        } else if (p.aligned || p.heads > 1) {
+        } else if (!kShifts || p.aligned || p.heads > 1) {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 if (c + j < left)
                     to[c + j] = four[j];
         }
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < 4 && kShifts; j++)
             of[c + j] = four[j];
     }
-    if (!p.aligned && p.heads == 1)
-        store_shifted(to, of, left, lane, 1 << p.streams.shift);
+    if constexpr (kShifts)
+        if (!p.aligned && p.heads == 1)
+            store_shifted(to, of, left, lane, 1 << p.streams.shift);
 #endif
 }
 
