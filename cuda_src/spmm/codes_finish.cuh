@@ -128,42 +128,42 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
 #if BS_SCALED
     const RowScales scales = scales_of(p, row);
 #endif
-    unsigned of[kShifts ? kCodes : 4];
+    unsigned all[kShifts ? kCodes : 4];
 #pragma unroll
     for (int c = 0; c < kCodes; c += 4) {
-        unsigned four[4];
+        unsigned of[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #if BS_SCALED && BS_DIVIDES
-            four[j] = bs_bits_of(scaled_sum(mean_of_codes(v[c + j], many, inverse), scales));
+            of[j] = bs_bits_of(scaled_sum(mean_of_codes(v[c + j], many, inverse), scales));
 #elif BS_SCALED
-            four[j] = bs_bits_of(scaled_sum((float)v[c + j], scales));
+            of[j] = bs_bits_of(scaled_sum((float)v[c + j], scales));
 #elif BS_DIVIDES
-            four[j] = bs_bits_of(mean_of_codes(v[c + j], many, inverse));
+            of[j] = bs_bits_of(mean_of_codes(v[c + j], many, inverse));
 #else
-            four[j] = bits_of(v[c + j]);
+            of[j] = bits_of(v[c + j]);
 #endif
 #if BS_SCALED
         if (p.own)
-            add_own(p.own + at + c, p.aligned && left >= c + 4, left - c, scales.own, four);
+            add_own(p.own + at + c, p.aligned && left >= c + 4, left - c, scales.own, of);
         if (p.bias)
-            add_bias(p.bias + head * p.width + column + c, left - c, four);
+            add_bias(p.bias + head * p.width + column + c, left - c, of);
 #endif
         if (p.aligned && left >= c + 4) {
-            *(uint4 *)(to + c) = make_uint4(four[0], four[1], four[2], four[3]);
+            *(uint4 *)(to + c) = make_uint4(of[0], of[1], of[2], of[3]);
         } else if (!kShifts || p.aligned || p.heads > 1) {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 if (c + j < left)
-                    to[c + j] = four[j];
+                    to[c + j] = of[j];
         }
 #pragma unroll
         for (int j = 0; j < 4 && kShifts; j++)
-            of[c + j] = four[j];
+            all[c + j] = of[j];
     }
     if constexpr (kShifts)
         if (!p.aligned && p.heads == 1)
-            store_shifted(to, of, left, lane, 1 << p.streams.shift);
+            store_shifted(to, all, left, lane, 1 << p.streams.shift);
 #endif
 }
 

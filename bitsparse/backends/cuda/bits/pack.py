@@ -149,9 +149,9 @@ def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]
     kind["BS_RAGGED"] = int(not even)
     kind |= jit.flags(factors=factors is not None)
     address = None if factors is None else factors.data.ptr
-    jit.kernel("bits/octets.cu", "octet_rows", kind).launch(
+    jit.kernel("bits/octets.cu", "octet_rows", kind).run(
         blocks, _OCTET_THREADS, OctetParams(params, (ctypes.c_uint32 * 20)(*keys), address)
-    )()
+    )
 
 
 def _is_quick(found: Source, params: ctypes.Structure, rows: bool) -> bool:

@@ -77,7 +77,7 @@ def absmax_into(x: Any, largest: Any, factors: Any = None) -> None:
         params.words = 0
     params.infinity = geometry.infinity_of(x.dtype)
     blocks = min(8 * jit.capability().multiprocessors, max(1, -(-m * k // 4096)))
-    _absmax_kernel(x.itemsize, factors is not None).launch(blocks, 256, params)()
+    _absmax_kernel(x.itemsize, factors is not None).run(blocks, 256, params)
 
 
 def _absmax_kernel(itemsize: int, by_factors: bool = False) -> Any:

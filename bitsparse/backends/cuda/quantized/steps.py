@@ -38,9 +38,9 @@ def steps_up_to(largest: Any, top: int) -> Any:
     if largest.size:
         largest = interop.contiguous(largest)
         params = StepParams(largest.data.ptr, steps.data.ptr, top, largest.size)
-        jit.kernel("quantized/absmax.cu", "steps_up_to", {"BS_KIND": 5}).launch(
+        jit.kernel("quantized/absmax.cu", "steps_up_to", {"BS_KIND": 5}).run(
             -(-largest.size // _THREADS), _THREADS, params
-        )()
+        )
     return steps
 
 
