@@ -292,21 +292,56 @@ def test_streams_wait_for_each_other_where_the_host_does_not(way, overlap) -> No
             assert np.allclose(result, factor * wanted[rows], atol=1e-4)
 
 
-@pytest.mark.torch
-def test_collectives_of_pytorch_are_enqueued_on_cupys_stream(tmp_path) -> None:
-    import cupy
-    import torch
+@pytest.fixture
+def nccl(tmp_path):
+    """The communicator of one rank under NCCL."""
     import torch.distributed as dist
 
     dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
-    try:
-        comm, array = D.from_torch(), cupy.arange(5, dtype=np.float32)
-        for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.ptds):
-            with stream, comm._on_stream("all_reduce", array) as (tensor,):
-                assert torch.cuda.current_stream().cuda_stream == stream.ptr
-                assert tensor.data_ptr() == array.data.ptr
-            with stream:
-                comm.all_reduce(array)
-                assert array.get().tolist() == [0, 1, 2, 3, 4]
-    finally:
-        dist.destroy_process_group()
+    yield D.from_torch()
+    dist.destroy_process_group()
+
+
+@pytest.mark.torch
+def test_collectives_of_pytorch_are_enqueued_on_cupys_stream(nccl) -> None:
+    import cupy
+    import torch
+
+    array = cupy.arange(5, dtype=np.float32)
+    for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.ptds):
+        with stream, nccl._on_stream("all_reduce", array) as (tensor,):
+            assert torch.cuda.current_stream().cuda_stream == stream.ptr
+            assert tensor.data_ptr() == array.data.ptr
+        with stream:
+            nccl.all_reduce(array)
+            assert array.get().tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.torch
+def test_rows_go_there_and_back_under_nccl(nccl) -> None:
+    import cupy
+
+    rows = cupy.arange(12, dtype=np.float32).reshape(4, 3)
+    received = cupy.zeros_like(rows)
+    nccl.all_to_all_v(rows, [4], received, [4])
+    assert bool((received == rows).all())
+    nccl.all_to_all_v(rows[:0], [0], received, [4])  # own rows that are not sent stay
+    assert bool((received == rows).all())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("way", METHODS)
+def test_a_call_under_nccl_is_recorded(nccl, way) -> None:
+    pattern, x = problem()
+    codes = bs.quantize(x, 8, layout="rows").with_affine()
+    part = D.partition(pattern, nccl)
+    plan = D.plan_spmm(D.shard(pattern, part, device="cuda:0"), 12, bits=8, exchange=way)
+    mine = codes.to_device("cuda:0")
+    wanted = plan(mine)
+    out = wanted.copy()
+    replay = plan.recorded(mine, out)
+    words = mine.words.copy()
+    for empty in (True, False):
+        mine.words[...] = 0 if empty else words
+        replay()
+        assert bool((out == (0 if empty else wanted)).all())

@@ -111,10 +111,10 @@ class TorchCommunicator(Engine):
         sends, receives = list(mine.split(sent)), list(theirs.split(received))
         own, place = sends[self.rank], receives[self.rank]
         sends[self.rank] = receives[self.rank] = mine[:0]
-        work = self._dist.all_to_all(receives, sends, group=self._group, async_op=True) if self.size > 1 else None
-        if own.numel():
+        beside = bool(own.numel())
+        work = self._dist.all_to_all(receives, sends, group=self._group, async_op=beside)
+        if beside:
             place.copy_(own)
-        if work is not None:
             work.wait()
 
     def all_reduce(self, array: Any, op: Reduction = "sum") -> None:
