@@ -75,8 +75,32 @@ def test_bytes_turn(shape: tuple[int, int], piece: int) -> None:
     want[:rows] = codes
     np.testing.assert_array_equal(got, want.reshape(-1, piece, columns).transpose(0, 2, 1))
     sums, one, two = rng.integers(-(2**31), 2**31, (3, *shape)).astype(np.int32), np.float32(0.37), np.float32(1.9)
-    made = scaled_sums(there(sums), there(np.array(one)), there(np.array(two))).get()
-    np.testing.assert_array_equal(made, sums.sum(axis=0, dtype=np.int64).astype(np.float32) * one * two)
+    kept = max(1, columns - 3)
+    made = scaled_sums(there(sums), kept, there(np.array(one)), there(np.array(two))).get()
+    np.testing.assert_array_equal(made, sums.sum(axis=0, dtype=np.int64).astype(np.float32)[:, :kept] * one * two)
+
+
+@pytest.mark.parametrize(
+    ("rows", "m", "n", "most"),
+    [
+        (1, 1, 1, 64),
+        (300, 17, 41, 8192),
+        (700, 130, 70, 128),
+        (331, 9, 330, 8192),
+        (64, 64, 64, 8192),
+        (257, 70, 602, 192),
+    ],
+)
+def test_bytes_are_multiplied_over_rows(rows: int, m: int, n: int, most: int) -> None:
+    """All bytes, also the smallest one; tiles, pieces and stages that end within."""
+    from bitsparse.backends.cuda.matmul.bytes import product_over_rows
+
+    rng = np.random.default_rng(rows)
+    a, b = (rng.choice(np.array([-128, -127, -1, 0, 1, 2, 127], np.int8), (rows, columns)) for columns in (m, n))
+    left, right = (there(bs.BitTensor(part, 8, encoding="signed", layout="rows").words) for part in (a, b))
+    made = product_over_rows(left, right, m, n, most).get()
+    assert len(made) >= -(-rows // most)
+    np.testing.assert_array_equal(made[..., :n].sum(axis=0, dtype=np.int64), a.astype(np.int64).T @ b.astype(np.int64))
 
 
 @pytest.mark.parametrize("inputs", [17, 150])

@@ -61,10 +61,11 @@ extern "C" __global__ void __launch_bounds__(256) turn_bytes(const TurnParams p)
 }
 
 struct PiecesParams {
-    const int *sums; // (pieces, count)
-    float *out;      // (count)
+    const int *sums; // (pieces, rows, pitch)
+    float *out;      // (rows, columns)
     const float *first, *second; // what the sums are multiplied with, one number each
-    int pieces, count;
+    int pieces, count, columns, pitch; // count: of the result
+    long long step;                    // from piece to piece
 };
 
 // Sums of pieces added up exactly, and scaled with a rounding to each step.
@@ -73,9 +74,11 @@ extern "C" __global__ void __launch_bounds__(256) scale_sums(const PiecesParams 
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= p.count)
         return;
+    const int row = i / p.columns;
+    const int *const from = p.sums + (long long)row * p.pitch + (i - row * p.columns);
     long long sum = 0;
 #pragma unroll 4
     for (int piece = 0; piece < p.pieces; piece++)
-        sum += p.sums[(long long)piece * p.count + i];
+        sum += from[piece * p.step];
     p.out[i] = bs_mulf(bs_mulf((float)sum, __ldg(p.first)), __ldg(p.second));
 }

@@ -64,13 +64,10 @@ def product(function: str, a: BitTensor, b: BitTensor, bias: Any = None) -> Any:
 
 def product_over_rows(function: str, a: BitTensor, b: BitTensor, most: int) -> Any:
     """``a.T @ b`` of such codes (m, k) and (m, n), likewise, in pieces of up to `most` rows that keep a GPU busy side by side."""
-    piece = min(most, -(-a.shape[0] // _RUN) * _RUN)
     with interop.working_on(a.device, interop.common_family((family_of(a), family_of(b)))):
-        left, right = (_along_rows(part, piece) for part in (a, b))
-        backend = backends.family(a.device, "matmul.matmul")
-        how: dict[str, Any] = {"kernel": "digits", "as_bytes": True, "k": piece, "acc_dtype": np.dtype(np.int32)}
-        made = backend.prepare(left, n=b.shape[1], b_batch=(len(right),), **how, **_KIND)
-        return interop.from_array(_backend(a).scaled_sums(made(right), a.scale, b.scale), family_of(b), function)
+        left, right = (part.repack(axis=-1, layout="rows").words for part in (a, b))
+        sums = _backend(a).product_over_rows(left, right, a.shape[1], b.shape[1], most)
+        return interop.from_array(_backend(a).scaled_sums(sums, b.shape[1], a.scale, b.scale), family_of(b), function)
 
 
 def _along_columns(x: BitTensor) -> Array:

@@ -10,9 +10,18 @@ from bitsparse import interop, jit
 
 #: Rows and columns of a tile that a block turns.
 _TILE, _THREADS = 128, 256
+#: Of a product over rows: rows and columns of the result that are a warp's, and at most so many warps along them, whose sums leave each
+#: thread the registers for what it multiplies; rows of a stage of the ring, stages, and bytes that a row of each operand takes besides.
+_WARP, _MOST_DOWN, _MOST_ACROSS = 64, 2, 5
+_STAGE_ROWS, _STAGES, _PAD = 64, 3, 32
+#: Warps and blocks of a multiprocessor at most.
+_MOST_WARPS, _MOST_BLOCKS = 10, 4
+#: Rows of a piece at least: its sums are written and read once more.
+_LEAST_ROWS = 256
 
 TurnParams = jit.struct("matmul/bytes.cu", "TurnParams")
 PiecesParams = jit.struct("matmul/bytes.cu", "PiecesParams")
+OverRowsParams = jit.struct("matmul/bytes_over_rows.cu", "OverRowsParams")
 
 
 def takes_bytes() -> bool:
@@ -36,14 +45,61 @@ def turned(words: Any, columns: int, piece: int) -> Any:
     return out
 
 
-def scaled_sums(sums: Any, first: Any, second: Any) -> Any:
-    """``fl(fl(fl(sum) * first) * second)`` of int32 sums (pieces, m, n) added up, by two float32 arrays of one element."""
+def product_over_rows(a: Any, b: Any, m: int, n: int, most: int) -> Any:
+    """``A^T B`` of the words of matrices (rows, m) and (rows, n) as int32 sums (pieces, m, columns) of up to `most` rows each.
+
+    Columns behind the first n are of no matter.
+    """
     cupy = jit.require_cupy("matmul")
-    pieces, *shape = sums.shape
-    out = cupy.empty(shape, np.float32)
-    params = PiecesParams(sums.data.ptr, out.data.ptr, first.data.ptr, second.data.ptr, pieces, out.size)
+    a, b = interop.aligned(a), interop.aligned(b)
+    rows, down, across = a.shape[0], min(_MOST_DOWN, -(-m // _WARP)), -(-n // _WARP)
+    across = -(-across // -(-across // _MOST_ACROSS))
+    tiles = -(-m // (_WARP * down)), -(-n // (_WARP * across))
+    how = over_rows_constants(down, across)
+    busy = jit.capability().multiprocessors * how["BS_BLOCKS"] // (tiles[0] * tiles[1])
+    pieces = max(-(-rows // most), min(busy, -(-rows // _LEAST_ROWS)), 1)
+    piece = -(-rows // (pieces * _STAGE_ROWS)) * _STAGE_ROWS
+    pieces, pitch = -(-rows // piece), -(-n // 4) * 4
+    sums = cupy.empty((pieces, m, pitch), np.int32)
+    params = OverRowsParams(
+        a.data.ptr, b.data.ptr, sums.data.ptr, rows, 4 * a.shape[1], 4 * b.shape[1], m, pitch, piece
+    )
+    params.down, params.across = tiles
+    shared = _STAGES * _STAGE_ROWS * (_WARP * (down + across) + 2 * _PAD)
+    kernel = jit.kernel("matmul/bytes_over_rows.cu", "bytes_over_rows", how)
+    kernel.launch(pieces * tiles[0] * tiles[1], 32 * down * across, params, shared=shared)()
+    return sums
+
+
+def over_rows_constants(down: int, across: int) -> dict[str, int]:
+    """What the product over rows is compiled with for so many warps of a block along the rows and the columns of the result."""
+    return {
+        "BS_DOWN": down,
+        "BS_ACROSS": across,
+        "BS_BLOCKS": max(1, min(_MOST_BLOCKS, _MOST_WARPS // (down * across))),
+    }
+
+
+def scaled_sums(sums: Any, columns: int, first: Any, second: Any) -> Any:
+    """``fl(fl(fl(sum) * first) * second)`` of the first `columns` of int32 sums (pieces, m, n) added up; by two float32 arrays of one."""
+    cupy = jit.require_cupy("matmul")
+    pieces, rows, pitch = sums.shape
+    out = cupy.empty((rows, columns), np.float32)
+    params = PiecesParams(
+        sums.data.ptr, out.data.ptr, first.data.ptr, second.data.ptr, pieces, out.size, columns, pitch
+    )
+    params.step = rows * pitch
     jit.kernel("matmul/bytes.cu", "scale_sums").launch(-(-out.size // _THREADS), _THREADS, params)()
     return out
 
 
-VARIANTS = [*jit.variants_of("matmul/bytes.cu", "turn_bytes"), *jit.variants_of("matmul/bytes.cu", "scale_sums")]
+VARIANTS = [
+    *jit.variants_of("matmul/bytes.cu", "turn_bytes"),
+    *jit.variants_of("matmul/bytes.cu", "scale_sums"),
+    *jit.variants_of(
+        "matmul/bytes_over_rows.cu",
+        "bytes_over_rows",
+        [over_rows_constants(down + 1, across + 1) for down in range(_MOST_DOWN) for across in range(_MOST_ACROSS)],
+        "sm_90a",
+    ),
+]
