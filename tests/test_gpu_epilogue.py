@@ -574,6 +574,33 @@ def test_results_that_are_not_aligned() -> None:
         words.on(np.int32).run(from_here, cupy.zeros(37 * 4 + 1, np.uint32)[1:].reshape(37, 1, 4))
 
 
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("n", [60, 130, 131])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_floats_join_what_is_there(n: int, fused: bool, shift: int) -> None:
+    """Behind everything else, also where the result begins in the middle of 16 bytes; the next call writes it anew."""
+    import cupy
+
+    from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+
+    rng = np.random.default_rng(n)
+    m, k = 70, 200
+    a, b = words_of(rng, (m, k), 2), words_of(rng, (n, k), 2)
+    kind: Params = {"k": k, "a_bits": 2, "b_bits": 2, "a_encoding": "signed", "b_encoding": "unsigned"}
+    kind["acc_dtype"] = np.int32 if fused else np.int64
+    params = EpilogueParams(bias=floats(rng, (n,)), row_scale=floats(rng, (m,)), activation="relu")
+    product = cuda_matmul.Product(cupy.asarray(a), n=n, epilogue=DeviceEpilogue(params, (m, n)), **kind)
+    assert product.fused is fused
+    plain = host(reference_matmul.matmul(a, b, **kind), params)
+    before = floats(rng, (m * n + 1,))
+    room = cupy.asarray(before)
+    out = room[shift : shift + m * n].reshape(m, n)
+    for joins, want in ((True, before[shift : shift + m * n].reshape(m, n) + plain), (False, plain)):
+        product(cupy.asarray(b), out, joins=joins)
+        same(cupy.asnumpy(out), want, f"{n} {shift}")
+
+
 def test_streams_and_graphs() -> None:
     """A prepared product with an epilogue allocates and compiles nothing, so it can be captured; operands' scales as well."""
     import cupy

@@ -103,22 +103,29 @@ def test_bytes_are_multiplied_over_rows(rows: int, m: int, n: int, most: int) ->
     np.testing.assert_array_equal(made[..., :n].sum(axis=0, dtype=np.int64), a.astype(np.int64).T @ b.astype(np.int64))
 
 
-@pytest.mark.parametrize("inputs", [17, 150])
-def test_products_with_their_codes(inputs: int) -> None:
-    """Also with a bias, which is one more addition."""
-    x, w, bias = features(300, 1, (inputs,)), features(inputs, 2, (9,)), features(9, 4, ())
+@pytest.mark.parametrize(("inputs", "outputs"), [(17, 9), (150, 9), (40, 128)])
+def test_products_with_their_codes(inputs: int, outputs: int) -> None:
+    """Also with a bias, which is one more addition, and onto a matrix, which is another one."""
+    x, w = features(300, 1, (inputs,)), features(inputs, 2, (outputs,))
+    bias, before = features(outputs, 4, ()), features(300, 5, (outputs,))
     codes = bs.quantize(w, 8, scheme="symmetric", layout="rows")
     for coding in (Coding(8, "nearest", 0, 0, -1, "rows"), Coding(8, "stochastic", 5, 7, -1, "rows")):
         want = product_with_codes("test", x, codes, coding)
         got = product_with_codes("test", there(x), codes.to_device("cuda"), coding)
-        np.testing.assert_array_equal(interop.as_array(got[0], "test")[0].get(), want[0])
+        np.testing.assert_array_equal(got[0].get(), want[0])
         np.testing.assert_array_equal(got[1].toarray().get(), want[1].toarray())
         np.testing.assert_array_equal(got[1].scale.get(), want[1].scale)
-        for place, x_codes in ((np.asarray, want[1]), (there, got[1])):
-            made = product_with_codes("test", place(x), codes.to_device(x_codes.device), coding, place(bias))[0]
-            again = product_of_codes("test", x_codes, codes.to_device(x_codes.device), place(bias))
-            for one in (made, again):
-                np.testing.assert_array_equal(one if place is np.asarray else one.get(), want[0] + bias)
+        for place, x_codes in ((np.array, want[1]), (there, got[1])):
+            right = codes.to_device(x_codes.device)
+            for behind, joins in ((bias, False), (None, True), (bias, True)):
+                wanted = want[0] if behind is None else want[0] + behind
+                wanted = before + wanted if joins else wanted
+                vector = None if behind is None else place(behind)
+                outs = [place(before) if joins else None for _ in range(2)]
+                made = product_with_codes("test", place(x), right, coding, vector, outs[0])[0]
+                again = product_of_codes("test", x_codes, right, vector, outs[1])
+                for one in (made, again, *(out for out in outs if out is not None)):
+                    np.testing.assert_array_equal(one.get() if place is there else one, wanted)
     x[3, 3] = np.nan
     assert np.isnan(product_with_codes("test", there(x), codes.to_device("cuda"), coding)[0].get()).all()
 

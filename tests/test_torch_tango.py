@@ -481,3 +481,43 @@ def test_biases_that_no_kernel_takes() -> None:
         assert torch.equal(quantizer.linear(x, weight, bias), plain + bias)
     with pytest.raises(RuntimeError, match="must match"):
         quantizer.linear(x, weight, torch.randn(3))
+
+
+@pytest.mark.parametrize("outputs", [INPUTS, 5])
+def test_a_product_joins_what_is_there_already(outputs: int) -> None:
+    """GraphSAGE's second product, forward and backward, to the bit; behind a hook it is a step of its own, and the hook sees it."""
+    graph, x, _ = data()
+    made, seen = [], []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        net = bst.quantize_(torch.nn.ModuleList([bst.SAGEConv(INPUTS, outputs)]), bst.Tango(last="quantized"))
+        if watched:
+            net[0].lin_r.register_forward_hook(lambda module, given, result: seen.append(result.detach()))
+        wide = x.clone().requires_grad_()
+        y = net[0](wide, graph)
+        assert type(y.grad_fn).__name__ == ("AddBackward0" if watched else "_LinearBackward")
+        (y * torch.linspace(-1, 1, y.numel()).view_as(y)).sum().backward()
+        draws = torch.tensor(net.quantization.draws)
+        made.append([y, wide.grad, *(part.grad for part in net.parameters()), draws])
+    assert all(torch.equal(*pair) for pair in zip(*made, strict=True))
+    assert len(seen) == 1
+
+
+def test_results_that_no_product_joins() -> None:
+    """Of another dtype, to be spread over the nodes, or with gaps: a step of its own, which leaves them as they were."""
+    state = Quantization(bst.Tango(rounding="nearest"))
+    x, weight = torch.randn(NODES, 5), torch.randn(4, 5)
+    for products in (True, False):
+        quantizer = LayerQuantizer(state, products, True)
+        plain = quantizer.linear(x, weight)
+        for out in (
+            torch.randn(NODES, 4).double(),
+            torch.randn(1, 4),
+            torch.randn(NODES, 8)[:, ::2],
+            torch.randn(NODES, 4),
+        ):
+            before = out.clone()
+            assert torch.equal(quantizer.added(out, x, weight), before + plain)
+            assert torch.equal(out, before) or out.is_contiguous()
+        with pytest.raises(RuntimeError, match="must match"):
+            quantizer.added(torch.randn(NODES, 3), x, weight)

@@ -78,11 +78,11 @@ def with_bias(x: Tensor, layer: Any, bias: Tensor | None) -> Tensor:
     return linear(x, layer.weight, bias)
 
 
-def added(out: Tensor, x: Tensor, layer: Any) -> Tensor:
-    """``out + x W^T`` with the weights of a linear layer without bias; `out` is nobody else's, and its memory may be taken."""
-    if not is_watched(layer) and x.is_cuda and is_alone(x) and out.dtype == x.dtype == layer.weight.dtype:
-        return out.addmm_(x, layer.weight.t())
-    return out + through(x, layer)
+def added(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """``out + x W^T``; `out` is nobody else's, and its memory may be taken."""
+    if x.is_cuda and is_alone(x) and out.dtype == x.dtype == weight.dtype:
+        return out.addmm_(x, weight.t())
+    return out + linear(x, weight)
 
 
 def through(x: Tensor, layer: Any) -> Tensor:

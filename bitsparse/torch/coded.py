@@ -78,18 +78,28 @@ def tensor_of(array: Any) -> Tensor:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bits: int, source: Source, bias: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bits: int,
+        source: Source,
+        bias: Tensor | None,
+        out: Tensor | None,
+    ) -> Tensor:
         w = source.codes(weight, bits).codes.T
         x_codes = source.known(x, bits)
         with working(x) as array:
-            behind = None if bias is None else _array_of(bias)
+            behind = [None if part is None else _array_of(part) for part in (bias, out)]
             if x_codes is None:
-                made, codes = product_with_codes(_NAME, array, w, source.coding(x, bits), behind)
+                made, codes = product_with_codes(_NAME, array, w, source.coding(x, bits), *behind)
                 x_codes = ScaledCodes(codes)
                 source.keep(x, bits, x_codes)
             else:
-                made = product_of_codes(_NAME, x_codes.codes, w, behind)
-            result = tensor_of(made)
+                made = product_of_codes(_NAME, x_codes.codes, w, *behind)
+            result = tensor_of(made) if out is None else out
+        if out is not None:
+            ctx.mark_dirty(out)
         ctx.x, ctx.w, ctx.bits, ctx.source = x_codes.codes, w, bits, source
         ctx.dtypes = x.dtype, weight.dtype
         return result
@@ -97,7 +107,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        by_x, by_weight, *_, by_bias = ctx.needs_input_grad
+        by_x, by_weight, *_, by_bias, by_out = ctx.needs_input_grad
         dx = dw = None
         if by_x or by_weight:
             g = ctx.source.codes(gradient, ctx.bits).codes
@@ -106,7 +116,7 @@ class _Linear(torch.autograd.Function):
                     dx = tensor_of(product_of_codes(_NAME, g, ctx.w.T)).to(ctx.dtypes[0])
                 if by_weight:
                     dw = tensor_of(product_over_rows(_NAME, g, ctx.x)).to(ctx.dtypes[1])
-        return dx, dw, None, None, _sum_over_nodes(gradient) if by_bias else None
+        return dx, dw, None, None, _sum_over_nodes(gradient) if by_bias else None, gradient if by_out else None
 
 
 def _sum_over_nodes(gradient: Tensor) -> Tensor:
@@ -115,12 +125,14 @@ def _sum_over_nodes(gradient: Tensor) -> Tensor:
     return made
 
 
-def linear(x: Tensor, weight: Tensor, bits: int, source: Source, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bits: int, source: Source, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     """``x @ weight.T`` of float matrices as a product of integers; so are both gradients, for which codes are kept in place of `x`.
 
-    Plus a float32 `bias`, if there is one.
+    Plus a float32 `bias`, if there is one; added to a contiguous float32 `out`, in its memory, if there is such.
     """
-    return _Linear.apply(x, weight, bits, source, bias)
+    return _Linear.apply(x, weight, bits, source, bias, out)
 
 
 def matrix_of(x: Tensor) -> Tensor:
@@ -209,7 +221,10 @@ def _summed(
         added = None if own is None else Own(_array_of(x), _array_of(own))
         behind = None if bias is None else _array_of(bias)
         made = sum_of_codes(_NAME, operand, codes, ints, scale, "sum", True, added, behind)
-        return tensor_of(made).reshape(pattern.rows, *x.shape[1:])
+        result = tensor_of(made)
+        return (
+            result if x.ndim == 2 else result.reshape(pattern.rows, *x.shape[1:])
+        )  # a view could not be written to any more
 
 
 def spmm(

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitsparse.torch.bias import added, has_hooks, through, with_bias
+from bitsparse.torch.bias import has_hooks, through, with_bias
 from bitsparse.torch.graph import Graph, as_graph
-from bitsparse.torch.quantizer import is_bypassable, quantizer_of
+from bitsparse.torch.quantizer import added, is_bypassable, quantizer_of
 
 
 def glorot(weight: Tensor) -> None:

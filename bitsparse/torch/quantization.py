@@ -316,6 +316,16 @@ class LayerQuantizer(Floats):
         made = coded.linear(flat, weight, _PRODUCT_BITS, self._source(x), behind).to(x.dtype)
         return made if x.ndim == 2 else made.reshape(*x.shape[:-1], -1)
 
+    def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """``out + x @ weight.T``, of integers in the memory of `out`."""
+        if not self._products or self._state.bits is None:
+            exact = self._state.config.activations is None
+            return super().added(out, x, weight) if exact else out + self.linear(x, weight)
+        alike = x.ndim == 2 and out.shape == (len(x), len(weight)) and out.device == x.device
+        if not (alike and out.dtype == x.dtype == torch.float32 and out.is_contiguous()):
+            return out + self.linear(x, weight)
+        return coded.linear(x, weight, _PRODUCT_BITS, self._source(x), None, out)
+
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
         """Sums or means over neighbours, and a bias."""
         if self._sums_floats or reduce in ("max", "min"):

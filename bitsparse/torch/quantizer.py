@@ -22,6 +22,10 @@ class Floats:
         """``x @ weight.T``, plus the bias that stands `behind` it."""
         return bias.linear(x, weight, behind)
 
+    def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """``out + x @ weight.T``; `out` is nobody else's, and its memory may be taken."""
+        return bias.added(out, x, weight)
+
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
         """As :func:`bitsparse.torch.spmm`, plus the bias that stands `behind` it."""
         made = spmm(graph, x, reduce=reduce)
@@ -73,6 +77,13 @@ def remove_quantizer(layer: nn.Module) -> None:
 def linear_forward(module: Any, x: Tensor) -> Tensor:
     """What takes the place of a linear module's own `forward` while it has a quantizer."""
     return quantizer_of(module).linear(x, module.weight, module.bias)
+
+
+def added(out: Tensor, x: Tensor, layer: Any) -> Tensor:
+    """``out`` plus what a linear layer makes of features; `out` is nobody else's, and its memory may be taken."""
+    if layer.bias is not None or not is_bypassable(layer):
+        return out + bias.through(x, layer)
+    return quantizer_of(layer).added(out, x, layer.weight)
 
 
 def is_bypassable(module: nn.Module) -> bool:

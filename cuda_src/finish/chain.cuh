@@ -36,6 +36,7 @@ enum EpilogueStep {
     kPlain = 128, // planes of unsigned codes after nothing but scales and a bias (see codes_plainly)
     kBounded = 256, // no quotient can be NaN or beyond 1e12
     kAligned = 512, // four floats of a row can be stored at once
+    kJoins = 1024, // floats are added to what is there
 };
 
 // A row or column vector: element i of batch b is at[b * batch_step + i], or at[b * batch_step] if `step` is 0. `padded`: 16-byte aligned

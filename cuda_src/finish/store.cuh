@@ -140,7 +140,23 @@ template <bool down> BS_INLINE void clear_pad(const EpilogueParams &e, int lane,
             to[(bs_i64)line * halves + i] = 0;
 }
 
-BS_INLINE void store_floats(const EpilogueParams &e, const EpilogueSpot &s, unsigned char *to, const float (&v)[8])
+// What is there already joins four floats.
+BS_INLINE void join_floats(const EpilogueParams &e, const float *four, int left, float *v)
+{
+    if (e.steps & kAligned) {
+        if (left > 0) {
+            const float4 x = *(const float4 *)four;
+            v[0] = bs_addf(x.x, v[0]), v[1] = bs_addf(x.y, v[1]), v[2] = bs_addf(x.z, v[2]), v[3] = bs_addf(x.w, v[3]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (i < left)
+                v[i] = bs_addf(four[i], v[i]);
+    }
+}
+
+BS_INLINE void store_floats(const EpilogueParams &e, const EpilogueSpot &s, unsigned char *to, float (&v)[8])
 {
     if (s.row >= e.m)
         return;
@@ -148,6 +164,8 @@ BS_INLINE void store_floats(const EpilogueParams &e, const EpilogueSpot &s, unsi
     for (int half = 0; half < 2; half++) {
         const int left = e.n - s.column - half * s.jump;
         float *four = (float *)to + half * s.jump;
+        if (e.steps & kJoins)
+            join_floats(e, four, left, v + 4 * half);
         if (e.steps & kAligned) {
             if (left > 0)
                 *(float4 *)four = make_float4(v[4 * half], v[4 * half + 1], v[4 * half + 2], v[4 * half + 3]);

@@ -39,8 +39,11 @@ def _backend(x: BitTensor) -> Any:
     return backends.family(x.device, "matmul.bytes")
 
 
-def product(function: str, a: BitTensor, b: BitTensor, bias: Any = None) -> Any:
-    """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of codes that :func:`fits` takes, plus a `bias`, float32 (n,) beside them, if given."""
+def product(function: str, a: BitTensor, b: BitTensor, bias: Any = None, out: Any = None) -> Any:
+    """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of codes that :func:`fits` takes.
+
+    Plus a `bias`, float32 (n,) beside them, if there is one; with a C-contiguous float32 `out` (m, n) all that joins what is there.
+    """
     shape = (a.shape[0], b.shape[1])
     with interop.working_on(a.device, interop.common_family((family_of(a), family_of(b)))):
         left = _along_columns(a)
@@ -58,7 +61,7 @@ def product(function: str, a: BitTensor, b: BitTensor, bias: Any = None) -> Any:
             **_KIND,
         )
         behind = _PLAIN.behind(operand_terms(function, a, b, False), a.device)
-        result = made(right, None, _records.replace(behind, bias=bias))
+        result = made(right, out, _records.replace(behind, bias=bias), joins=out is not None)
         return interop.from_array(result, family_of(b), function)
 
 

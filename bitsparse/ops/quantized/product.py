@@ -18,10 +18,13 @@ from bitsparse.ops.quantized.vjp import product_of_codes
 _NARROW = 128
 
 
-def product_with_codes(function: str, x: Any, w: BitTensor, coding: Coding, bias: Any = None) -> tuple[Any, BitTensor]:
+def product_with_codes(
+    function: str, x: Any, w: BitTensor, coding: Coding, bias: Any = None, out: Any = None
+) -> tuple[Any, BitTensor]:
     """:func:`bitsparse.quantized_matmul` of an array (m, k) and codes (k, n) with one scale; the product and the codes of `x`.
 
-    The product plus a `bias`, a NumPy or CuPy array of float32 (n,) beside the operands, if there is one.
+    The product plus a `bias`, a NumPy or CuPy array of float32 (n,) beside the operands, if there is one; with such an `out` (m, n), which
+    is C-contiguous, all that is added to what is there.
 
     On a GPU the activations become codes while they are loaded, unless they are narrow; there NaN and infinity give NaN, and nobody is
     told.
@@ -30,13 +33,16 @@ def product_with_codes(function: str, x: Any, w: BitTensor, coding: Coding, bias
     narrow = coding.bits == 8 and x.shape[1] <= _NARROW
     if device == "cpu" or 0 in (*x.shape, *w.shape) or (narrow and bytewise.takes(w)):
         codes = scaled_codes(function, "x", x, family, coding).codes
-        return product_of_codes(function, codes, w, bias), codes
+        return product_of_codes(function, codes, w, bias, out), codes
     seed = coding.seed if coding.rounding == "stochastic" else None
     settings = Settings(coding.bits, coding.rounding, seed, 0, "tensor")
     plan = QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype)
     step = step_of(function, "x", x, coding.bits)  # NaN where x is not finite
     made = plan.run(x, None, step, None, None, None, True, copies=True, stream=coding.stream)
+    result = interop.as_array(made.out, function)[0]
     if bias is not None:  # a plan takes its own from the host
-        out = interop.as_array(made.out, function)[0]
-        out += bias
+        result += bias
+    if out is not None:
+        out += result
+        return interop.from_array(out, family, function), made.x
     return made.out, made.x

@@ -189,15 +189,21 @@ def _as_codes(function: str, name: str, x: Any, coding: Coding) -> BitTensor:
         return scaled_codes(function, name, array, family, coding).codes
 
 
-def product_of_codes(function: str, a: BitTensor, b: BitTensor, bias: Any = None) -> Any:
+def product_of_codes(function: str, a: BitTensor, b: BitTensor, bias: Any = None, out: Any = None) -> Any:
     """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of BitTensors with one scale each.
 
-    Plus a `bias`, a NumPy or CuPy array of float32 (n,) where they lie, which the same kernel adds, with one more rounding.
+    Plus a `bias`, a NumPy or CuPy array of float32 (n,) where they lie, which the same kernel adds, with one more rounding. With such an
+    `out` (m, n), which is C-contiguous, all that is added to what is there, with another rounding; on Hopper by that kernel, too.
     """
     if bytewise.fits(a, b, a.shape[-1]):
-        return bytewise.product(function, a, b, bias)
+        return bytewise.product(function, a, b, bias, out)
     left, right = a.repack(axis=-1, layout="planes"), b.repack(axis=-2, layout="planes")
-    return multiply(function, left, right, epilogue=_PLAIN, bias=bias)
+    made = multiply(function, left, right, epilogue=_PLAIN, bias=bias)
+    if out is None:
+        return made
+    with working(a):
+        out += interop.as_array(made, function)[0]
+        return interop.from_array(out, family_of(b), function)
 
 
 def product_over_rows(function: str, a: BitTensor, b: BitTensor) -> Any:

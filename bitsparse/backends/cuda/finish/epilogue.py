@@ -14,7 +14,7 @@ from bitsparse.backends.cuda.finish.flag import Flag
 from bitsparse.backends.params import ACTIVATIONS, ROUNDINGS, EpilogueParams, packed_words
 
 # The bits of enum EpilogueStep.
-_TERMS, _NORM, _BITS, _DOWN, _WHOLE, _BINARIZE, _QUICK, _PLAIN, _BOUNDED, _ALIGNED = (1 << i for i in range(10))
+_TERMS, _NORM, _BITS, _DOWN, _WHOLE, _BINARIZE, _QUICK, _PLAIN, _BOUNDED, _ALIGNED, _JOINS = (1 << i for i in range(11))
 #: Own vectors are stored in whole blocks, so that the kernels may read past their ends.
 _WHOLE_BLOCK = 64
 #: What codes_quickly asks for: sizes of divisor and multiplier, bits, and a bound of the quotients.
@@ -117,6 +117,8 @@ class DeviceEpilogue:
         self._own_steps, self._own_nan = raw.steps, self.may_see_nan
         self._own_terms, self._own_bias = (bytes(raw.row_term), bytes(raw.col_term)), bytes(raw.bias)
         self._operand: list[Any] = []
+        #: Whether the floats of the next launch are added to what is in ``out``.
+        self.joins = False
 
     @property
     def way(self) -> int:
@@ -260,7 +262,8 @@ class DeviceEpilogue:
         address = raw.out = out.data.ptr
         if self.params.out == "float":
             aligned = self._n % 4 == 0 and address % 16 == 0
-            raw.steps = raw.steps | _ALIGNED if aligned else raw.steps & ~_ALIGNED
+            raw.steps &= ~(_ALIGNED | _JOINS)
+            raw.steps |= (_ALIGNED if aligned else 0) | (_JOINS if self.joins else 0)
         elif address % 16:
             raise ValueError(
                 f"{self.params.function}: the words of out must begin at a multiple of 16 bytes; pass a whole array"

@@ -250,17 +250,20 @@ class Product:
         """Whether the epilogue is part of the product's kernel; else, if there is one, it is a kernel behind it."""
         return self.epilogue is not None and self._finish is None
 
-    def __call__(self, b_words: Any, out: Any = None, operand: OperandParams | None = None) -> Any:
+    def __call__(
+        self, b_words: Any, out: Any = None, operand: OperandParams | None = None, *, joins: bool = False
+    ) -> Any:
         """The product with ``b_words`` (*b_batch, n, b_bits, W), into ``out`` if given.
 
-        With an epilogue the result is what that makes of it, with what the operands of this call contribute to the chain.
+        With an epilogue the result is what that makes of it, with what the operands of this call contribute to the chain; where that are
+        floats, they may be asked to join what is in ``out``.
         """
         chain = self.epilogue
         with self._lock:  # what a launch points to is set here
             stream = self._stream().ptr
             work = self._workspaces.get(stream) or self._on_stream(stream)
             if chain is not None:
-                chain.with_operand(**as_dict(_NO_OPERAND if operand is None else operand))
+                chain.with_operand(**as_dict(_NO_OPERAND if operand is None else operand)).joins = joins
                 if out is None:
                     out = chain.empty()
             elif out is None:
