@@ -68,17 +68,26 @@ struct PiecesParams {
     long long step;                    // from piece to piece
 };
 
-// Sums of pieces added up exactly, and scaled with a rounding to each step.
+// Sums of pieces added up exactly, and scaled with a rounding to each step: 32 of them a block, whose warps share the pieces.
 extern "C" __global__ void __launch_bounds__(256) scale_sums(const PiecesParams p)
 {
-    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i >= p.count)
-        return;
-    const int row = i / p.columns;
-    const int *const from = p.sums + (long long)row * p.pitch + (i - row * p.columns);
+    constexpr int warps = 8;
+    __shared__ long long stage[warps][32];
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5, i = (int)blockIdx.x * 32 + lane;
     long long sum = 0;
-#pragma unroll 4
-    for (int piece = 0; piece < p.pieces; piece++)
-        sum += from[piece * p.step];
+    if (i < p.count) {
+        const int row = i / p.columns;
+        const int *const from = p.sums + (long long)row * p.pitch + (i - row * p.columns);
+#pragma unroll 8
+        for (int piece = warp; piece < p.pieces; piece += warps)
+            sum += from[piece * p.step];
+    }
+    stage[warp][lane] = sum;
+    __syncthreads();
+    if (warp || i >= p.count)
+        return;
+#pragma unroll
+    for (int other = 1; other < warps; other++)
+        sum += stage[other][lane];
     p.out[i] = bs_mulf(bs_mulf((float)sum, __ldg(p.first)), __ldg(p.second));
 }

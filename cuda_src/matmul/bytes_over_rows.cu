@@ -38,19 +38,28 @@ BS_INLINE void turn(const u32 (&w)[4], u32 (&columns)[4])
     columns[3] = __byte_perm(high, high_too, 0x7632);
 }
 
-// 32 rows of 32 columns, for lane 4 g + t: of columns 4 g + c, in of[c], rows t + 4 i and 16 rows further on.
-struct Turned {
-    u32 of[4][2];
+// 32 rows of 32 columns as they lie, for lane 4 g + t: of columns 4 g .. 4 g + 3 rows t + 4 i, and 16 rows further on.
+struct Raw {
+    u32 of[2][4];
 
     template <int row_bytes> __device__ __forceinline__ void load(u32 from)
     {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            u32 w[4], columns[4];
+        for (int i = 0; i < 8; i++)
+            of[i >> 2][i & 3] = (u32)load_shared_word(from + 4 * i * row_bytes);
+    }
+};
+
+// The same, for column 4 g + c in of[c].
+struct Turned {
+    u32 of[4][2];
+
+    __device__ __forceinline__ explicit Turned(const Raw &raw)
+    {
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                w[i] = (u32)load_shared_word(from + (16 * half + 4 * i) * row_bytes);
-            turn(w, columns);
+        for (int half = 0; half < 2; half++) {
+            u32 columns[4];
+            turn(raw.of[half], columns);
 #pragma unroll
             for (int c = 0; c < 4; c++)
                 of[c][half] = columns[c];
@@ -98,18 +107,27 @@ struct Worker {
         copy_commit();
     }
 
+    // What is multiplied next is on its way while the instructions run.
     __device__ __forceinline__ void multiply(u32 a, u32 b)
     {
-#pragma unroll 1
-        for (int step = 0; step < kRows / 32; step++) {
-            Turned left[2];
+        constexpr int steps = kRows / 32;
+        Raw next_left[2], next_right;
+        next_left[0].load<kRowA>(a);
+        next_left[1].load<kRowA>(a + 32);
+        next_right.load<kRowB>(b);
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                left[i].load<kRowA>(a + step * 32 * kRowA + 32 * i);
+        for (int step = 0; step < steps; step++) {
+            const Turned left[2] = {Turned(next_left[0]), Turned(next_left[1])};
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                Turned right;
-                right.load<kRowB>(b + step * 32 * kRowB + 32 * j);
+                const Turned right(next_right);
+                if (j == 0) {
+                    next_right.load<kRowB>(b + step * 32 * kRowB + 32);
+                } else if (step + 1 < steps) {
+                    next_left[0].load<kRowA>(a + (step + 1) * 32 * kRowA);
+                    next_left[1].load<kRowA>(a + (step + 1) * 32 * kRowA + 32);
+                    next_right.load<kRowB>(b + (step + 1) * 32 * kRowB);
+                }
 #pragma unroll
                 for (int i = 0; i < 2; i++)
 #pragma unroll

@@ -10,12 +10,14 @@ from bitsparse import interop, jit
 
 #: Rows and columns of a tile that a block turns.
 _TILE, _THREADS = 128, 256
+#: Sums that a block adds up.
+_SUMS = 32
 #: Of a product over rows: rows and columns of the result that are a warp's, and at most so many warps along them, whose sums leave each
 #: thread the registers for what it multiplies; rows of a stage of the ring, stages, and bytes that a row of each operand takes besides.
-_WARP, _MOST_DOWN, _MOST_ACROSS = 64, 2, 5
+_WARP, _MOST_DOWN, _MOST_ACROSS = 64, 2, 4
 _STAGE_ROWS, _STAGES, _PAD = 64, 3, 32
 #: Warps and blocks of a multiprocessor at most.
-_MOST_WARPS, _MOST_BLOCKS = 10, 4
+_MOST_WARPS, _MOST_BLOCKS = 8, 4
 #: Rows of a piece at least: its sums are written and read once more.
 _LEAST_ROWS = 256
 
@@ -89,7 +91,7 @@ def scaled_sums(sums: Any, columns: int, first: Any, second: Any) -> Any:
         sums.data.ptr, out.data.ptr, first.data.ptr, second.data.ptr, pieces, out.size, columns, pitch
     )
     params.step = rows * pitch
-    jit.kernel("matmul/bytes.cu", "scale_sums").launch(-(-out.size // _THREADS), _THREADS, params)()
+    jit.kernel("matmul/bytes.cu", "scale_sums").launch(-(-out.size // _SUMS), _THREADS, params)()
     return out
 
 
