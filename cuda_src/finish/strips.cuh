@@ -174,6 +174,20 @@ template <class Sums> BS_INLINE void finish_strip(const EpilogueParams &e, const
     }
 }
 
+// Has what the floats of a strip join brought into the L2 while its sums are not there yet: each turn waits for what it reads.
+BS_INLINE void ask_for_strip(const EpilogueParams &e, int batch, int row0, int column0, int blocks)
+{
+    constexpr int kLine = 32; // floats
+    const int lane = pinned_lane(), row = row0 + lane % kBlockHeight;
+    if (!(e.steps & kJoins) || row >= e.m)
+        return;
+    const int columns = min(blocks * kBlockWidth, e.n - column0);
+    const float *from = (const float *)e.out + ((bs_i64)batch * e.m + row) * e.n + column0;
+#pragma unroll 1
+    for (int i = lane / kBlockHeight * kLine; i < columns; i += 32 / kBlockHeight * kLine)
+        prefetch_l2(from + i);
+}
+
 template <class Sums> BS_INLINE void finish_block(const EpilogueParams &e, const Sums &sums, int batch, int row0, int column0)
 {
     finish_strip(e, sums, batch, row0, column0, 1);

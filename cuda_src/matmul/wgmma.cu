@@ -168,6 +168,11 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
 #ifdef BS_OUT64
         bool untouched = true; // the result
 #endif
+#if BS_EPILOGUE == 1
+#pragma unroll 1
+        for (int i = 0; i < BS_MB; i++)
+            ask_for_strip(g.epilogue, w.batch, w.m_tile * kBlockRows + row0 + 64 * i, w.n_tile * g.nb * 64, g.nb);
+#endif
 #if BS_EPILOGUE == 2
         vectors_of(g, s, place).fetch(g.epilogue, w.batch, w.m_tile * kBlockRows + row0, w.n_tile * g.nb * 64);
 #endif
