@@ -115,6 +115,7 @@ def test_products_with_their_codes(inputs: int, outputs: int) -> None:
         np.testing.assert_array_equal(got[0].get(), want[0])
         np.testing.assert_array_equal(got[1].toarray().get(), want[1].toarray())
         np.testing.assert_array_equal(got[1].scale.get(), want[1].scale)
+        assert got.largest is None or got.largest.get().item() == abs(want[0]).max()
         for place, x_codes in ((np.array, want[1]), (there, got[1])):
             right = codes.to_device(x_codes.device)
             for behind, joins in ((bias, False), (None, True), (bias, True)):
@@ -127,7 +128,9 @@ def test_products_with_their_codes(inputs: int, outputs: int) -> None:
                 for one in (made, again, *(out for out in outs if out is not None)):
                     np.testing.assert_array_equal(one.get() if place is there else one, wanted)
     x[3, 3] = np.nan
-    assert np.isnan(product_with_codes("test", there(x), codes.to_device("cuda"), coding)[0].get()).all()
+    made = product_with_codes("test", there(x), codes.to_device("cuda"), coding)
+    assert np.isnan(made.product.get()).all()
+    assert made.largest is None or np.isnan(made.largest.get())
 
 
 @pytest.mark.parametrize("shape", [(300, 24), (37, 13)])

@@ -521,3 +521,18 @@ def test_results_that_no_product_joins() -> None:
             assert torch.equal(out, before) or out.is_contiguous()
         with pytest.raises(RuntimeError, match="must match"):
             quantizer.added(torch.randn(NODES, 3), x, weight)
+
+
+def test_largest_magnitudes_that_are_known() -> None:
+    """They make the step of the codes, until the tensor is written to or a pass begins."""
+    state = Quantization(bst.Tango(rounding="nearest"))
+    source = CodeSource(state, False)
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    for change, step in ((None, 2.0), (lambda: x.add_(1), 2.0), (state.begin, 2.0)):
+        source.keep_largest(x, np.array([254], np.float32))
+        if change is not None:
+            change()
+            step = float(x.abs().max()) / 127
+        assert source.largest(x) is None or change is None
+        assert float(source.codes(x, 8).codes.scale) == np.float32(step)
+        state.begin()

@@ -49,6 +49,12 @@ class Source(Protocol):
     def keep(self, x: Tensor, bits: int, made: ScaledCodes) -> None:
         """Remember codes that a product made on its way."""
 
+    def largest(self, x: Tensor) -> Any:
+        """The largest magnitude of a tensor, float32 of one element, where what made it found that; else None."""
+
+    def keep_largest(self, x: Tensor, found: Any) -> None:
+        """Remember the largest magnitude of a tensor that was made just now."""
+
 
 @contextmanager
 def working(x: Tensor) -> Iterator[Any]:
@@ -59,11 +65,13 @@ def working(x: Tensor) -> Iterator[Any]:
         yield array
 
 
-def coded(x: Tensor, coding: Coding, granularity: str, factors: Tensor | None = None) -> ScaledCodes:
-    """The codes of a matrix, or of its rows times `factors`."""
+def coded(
+    x: Tensor, coding: Coding, granularity: str, factors: Tensor | None = None, largest: Any = None
+) -> ScaledCodes:
+    """The codes of a matrix, whose `largest` magnitude may be known, or of its rows times `factors`."""
     with working(x) as array:
         by_rows = None if factors is None else _array_of(factors)
-        return scaled_codes(_NAME, "x", array, interop.TORCH, coding, granularity, by_rows)
+        return scaled_codes(_NAME, "x", array, interop.TORCH, coding, granularity, by_rows, largest)
 
 
 def _array_of(x: Tensor) -> Any:
@@ -90,14 +98,17 @@ class _Linear(torch.autograd.Function):
         w = source.codes(weight, bits).codes.T
         x_codes = source.known(x, bits)
         with working(x) as array:
-            behind = [None if part is None else _array_of(part) for part in (bias, out)]
+            vector, onto = (None if part is None else _array_of(part) for part in (bias, out))
             if x_codes is None:
-                made, codes = product_with_codes(_NAME, array, w, source.coding(x, bits), *behind)
+                coding = source.coding(x, bits)
+                made, codes, largest = product_with_codes(_NAME, array, w, coding, vector, onto, source.largest(x))
                 x_codes = ScaledCodes(codes)
                 source.keep(x, bits, x_codes)
             else:
-                made = product_of_codes(_NAME, x_codes.codes, w, *behind)
+                made, largest = product_of_codes(_NAME, x_codes.codes, w, vector, onto), None
             result = tensor_of(made) if out is None else out
+            if largest is not None:
+                source.keep_largest(result, largest)
         if out is not None:
             ctx.mark_dirty(out)
         ctx.x, ctx.w, ctx.bits, ctx.source = x_codes.codes, w, bits, source
@@ -220,8 +231,7 @@ def _summed(
         ints, scale = (None, None) if values is None else (values[turned], values[2])
         added = None if own is None else Own(_array_of(x), _array_of(own))
         behind = None if bias is None else _array_of(bias)
-        made = sum_of_codes(_NAME, operand, codes, ints, scale, "sum", True, added, behind)
-        result = tensor_of(made)
+        result = tensor_of(sum_of_codes(_NAME, operand, codes, ints, scale, "sum", True, added, behind))
         return (
             result if x.ndim == 2 else result.reshape(pattern.rows, *x.shape[1:])
         )  # a view could not be written to any more

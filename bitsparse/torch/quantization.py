@@ -124,6 +124,7 @@ class Quantization(nn.Module):
     def _forget(self) -> None:
         self._edges: Any = WeakTensorKeyDictionary()
         self._known: dict[bool, Any] = {nearest: WeakTensorKeyDictionary() for nearest in (False, True)}
+        self._largest: Any = WeakTensorKeyDictionary()
 
     def begin(self) -> None:
         """Forget codes that were drawn: the next forward pass draws anew, also for tensors that did not change.
@@ -136,6 +137,7 @@ class Quantization(nn.Module):
             self._known[True] = WeakTensorKeyDictionary()
             self._edges = WeakTensorKeyDictionary()
         self._known[False] = WeakTensorKeyDictionary()
+        self._largest = WeakTensorKeyDictionary()
 
     @property
     def draws(self) -> int:
@@ -160,7 +162,14 @@ class Quantization(nn.Module):
             self._counter.number.fill_(_last_of(self._draws))
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_draws": self.draws, "_known": {}, "_edges": None, "_counter": None, "_recorded": False}
+        own = {
+            "_draws": self.draws,
+            "_known": {},
+            "_edges": None,
+            "_largest": None,
+            "_counter": None,
+            "_recorded": False,
+        }
         return {**self.__dict__, **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -216,6 +225,16 @@ class Quantization(nn.Module):
         if not x.is_inference():
             self._known[key[-1]].setdefault(x, {})[key] = writes_of(x), made
 
+    def largest(self, x: Tensor) -> Any:
+        """The largest magnitude of a tensor, unless it was written to since; None where nobody found it."""
+        written, found = self._largest.get(x, (None, None))
+        return found if written == writes_of(x) else None
+
+    def keep_largest(self, x: Tensor, found: Any) -> None:
+        """Remember the largest magnitude of a tensor while that is there."""
+        if not x.is_inference():
+            self._largest[x] = writes_of(x), found
+
     def edge_values(self, graph: Graph, values: Tensor) -> tuple[Any, Any, Any]:
         """Weights of edges as integers of 8 bits: in the order of the pattern and of its transpose, and their scale; made once."""
         version, found = writes_of(values), self._edges.get(values)
@@ -250,6 +269,14 @@ class CodeSource:
         """Remember codes with one scale."""
         self._state.keep(x, self._key(bits, "tensor", self._fixed), made)
 
+    def largest(self, x: Tensor) -> Any:
+        """The largest magnitude that a tensor is known to have."""
+        return self._state.largest(x)
+
+    def keep_largest(self, x: Tensor, found: Any) -> None:
+        """Remember the largest magnitude of a tensor."""
+        self._state.keep_largest(x, found)
+
     def codes(
         self,
         x: Tensor,
@@ -265,7 +292,7 @@ class CodeSource:
             return coded.coded(x, state.coding(x.device, bits, fixed), granularity, factors)
         found = state.known(x, key)
         if found is None:
-            found = coded.coded(x, state.coding(x.device, bits, fixed), granularity)
+            found = coded.coded(x, state.coding(x.device, bits, fixed), granularity, largest=state.largest(x))
             state.keep(x, key, found)
         return found
 

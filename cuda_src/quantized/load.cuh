@@ -250,14 +250,14 @@ BS_INLINE void keep_codes(const QuantizedParams &g, int row, int word, u32 codes
 // ---- the way out
 struct Finish {
     float scale;
-    float largest = 0.0f;
+    u32 largest = 0; // magnitudes are ordered as their bits are, and NaN is above all
 
     __device__ __forceinline__ explicit Finish(float x_scale) : scale(x_scale) {}
 
     // The chain of Epilogue(bias=...) behind a product of operands with scales.
     __device__ __forceinline__ float value(int sum, float w_scale) const { return bs_mulf(bs_mulf((float)sum, scale), w_scale); }
 
-    __device__ __forceinline__ void see(float v) { largest = fmaxf(largest, fabsf(v)); }
+    __device__ __forceinline__ void see(float v) { largest = max(largest, bs_bits_of(v) & 0x7fffffffu); }
 
     // By whole warps, at their end.
     __device__ __forceinline__ void report(const QuantizedParams &g)
@@ -266,9 +266,9 @@ struct Finish {
             return;
 #pragma unroll
         for (int lanes = 16; lanes; lanes >>= 1)
-            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+            largest = max(largest, __shfl_xor_sync(~0u, largest, lanes));
         if ((threadIdx.x & 31) == 0)
-            atomicMax(g.absmax, bs_bits_of(largest)); // magnitudes are ordered as their bits are
+            atomicMax(g.absmax, largest);
     }
 };
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from bitsparse import interop
 from bitsparse.arrays.bit_tensor import BitTensor
@@ -11,17 +13,25 @@ from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.quantized import bytewise
 from bitsparse.ops.quantized.operands import Settings
 from bitsparse.ops.quantized.plan import QuantizedMatmulPlan
-from bitsparse.ops.quantized.scaled import scaled_codes, step_of
+from bitsparse.ops.quantized.scaled import scaled_codes, step_of, step_up_to
 from bitsparse.ops.quantized.vjp import product_of_codes
 
 #: Columns of activations up to which codes are made first: in a product of so few steps nothing hides the draws of its loads.
 _NARROW = 128
 
 
+class CodedProduct(NamedTuple):
+    """A product, the codes of what was multiplied, and the largest magnitude of the product, float32 (1,), where its kernel found that."""
+
+    product: Any
+    codes: BitTensor
+    largest: Any = None
+
+
 def product_with_codes(
-    function: str, x: Any, w: BitTensor, coding: Coding, bias: Any = None, out: Any = None
-) -> tuple[Any, BitTensor]:
-    """:func:`bitsparse.quantized_matmul` of an array (m, k) and codes (k, n) with one scale; the product and the codes of `x`.
+    function: str, x: Any, w: BitTensor, coding: Coding, bias: Any = None, out: Any = None, largest: Any = None
+) -> CodedProduct:
+    """:func:`bitsparse.quantized_matmul` of an array (m, k) and codes (k, n) with one scale; `largest` is that of `x` if it is known.
 
     The product plus a `bias`, a NumPy or CuPy array of float32 (n,) beside the operands, if there is one; with such an `out` (m, n), which
     is C-contiguous, all that is added to what is there.
@@ -32,17 +42,21 @@ def product_with_codes(
     device, family = interop.device_of(x), family_of(w)
     narrow = coding.bits == 8 and x.shape[1] <= _NARROW
     if device == "cpu" or 0 in (*x.shape, *w.shape) or (narrow and bytewise.takes(w)):
-        codes = scaled_codes(function, "x", x, family, coding).codes
-        return product_of_codes(function, codes, w, bias, out), codes
+        codes = scaled_codes(function, "x", x, family, coding, largest=largest).codes
+        return CodedProduct(product_of_codes(function, codes, w, bias, out), codes)
     seed = coding.seed if coding.rounding == "stochastic" else None
     settings = Settings(coding.bits, coding.rounding, seed, 0, "tensor")
     plan = QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype)
-    step = step_of(function, "x", x, coding.bits)  # NaN where x is not finite
-    made = plan.run(x, None, step, None, None, None, True, copies=True, stream=coding.stream)
+    step = (
+        step_of(function, "x", x, coding.bits) if largest is None else step_up_to(largest, coding.bits)
+    )  # NaN where x is not finite
+    alone = bias is None and out is None
+    found = interop.require_cupy(function).empty(1, np.float32) if alone else None
+    made = plan.run(x, None, step, None, None, found, True, copies=True, stream=coding.stream)
     result = interop.as_array(made.out, function)[0]
     if bias is not None:  # a plan takes its own from the host
         result += bias
     if out is not None:
         out += result
-        return interop.from_array(out, family, function), made.x
-    return made.out, made.x
+        return CodedProduct(interop.from_array(out, family, function), made.x)
+    return CodedProduct(made.out, made.x, found)

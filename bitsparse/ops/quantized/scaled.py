@@ -52,10 +52,13 @@ def scaled_codes(
     coding: Coding,
     granularity: str = "tensor",
     factors: Any = None,
+    largest: Any = None,
 ) -> ScaledCodes:
     """The codes of a matrix of float32, float16 or bfloat16, on its own range; work on its stream.
 
-    With `factors`, float32 (M,), those of the rows of a float32 matrix times these; a GPU multiplies while it loads.
+    With `factors`, float32 (M,), those of the rows of a float32 matrix times these; a GPU multiplies while it loads. Who knows the
+    `largest` magnitude of the matrix already passes it, a float32 array of one element where the matrix is; it serves where all have one
+    scale and no factors.
 
     On the CPU NaN and infinity are refused. A GPU is not waited for: there the scale becomes NaN, and so does all that is computed with it.
 
@@ -76,14 +79,16 @@ def scaled_codes(
         x, factors = (interop.contiguous(x), factors) if at_once else (x * factors[:, None], None)
     top, space = np.float32((1 << (coding.bits - 1)) - 1), interop.namespace(x)
     if granularity != "node":
-        step = step_up_to(_magnitudes(function, name, x, False, factors), coding.bits)
+        known = factors is None and largest is not None
+        most = largest.reshape(()) if known else _magnitudes(function, name, x, False, factors)
+        step = step_up_to(most, coding.bits)
         return ScaledCodes(on_steps(x, family, step, step, coding, int(top), factors))
-    largest = _magnitudes(function, name, x, True)
-    whole = largest.max() if largest.size else np.float32(0)
+    of_rows = _magnitudes(function, name, x, True)
+    whole = of_rows.max() if of_rows.size else np.float32(0)
     step = _usable(space, whole / (top * np.float32(MOST_STEPS)))
     unit = top * step
     # Where the step is NaN multiples are 1, which can be converted.
-    multiples = space.fmin(space.fmax(space.ceil(largest / unit), np.float32(1)), np.float32(MOST_STEPS))
+    multiples = space.fmin(space.fmax(space.ceil(of_rows / unit), np.float32(1)), np.float32(MOST_STEPS))
     codes = on_steps(x, family, multiples * step, step, coding, int(top))
     return ScaledCodes(codes, multiples.reshape(-1).astype(np.uint8))
 
