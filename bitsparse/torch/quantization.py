@@ -26,6 +26,8 @@ from bitsparse.torch.quantizer import Floats
 _PRODUCT_BITS = 8
 #: Streams of draws that a seed has.
 _STREAMS = 1 << 32
+#: Under what largest magnitudes are kept until the next pass, as codes that were drawn are.
+_LARGEST = ("largest", False)
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,6 @@ class Quantization(nn.Module):
     def _forget(self) -> None:
         self._edges: Any = WeakTensorKeyDictionary()
         self._known: dict[bool, Any] = {nearest: WeakTensorKeyDictionary() for nearest in (False, True)}
-        self._largest: Any = WeakTensorKeyDictionary()
 
     def begin(self) -> None:
         """Forget codes that were drawn: the next forward pass draws anew, also for tensors that did not change.
@@ -137,7 +138,6 @@ class Quantization(nn.Module):
             self._known[True] = WeakTensorKeyDictionary()
             self._edges = WeakTensorKeyDictionary()
         self._known[False] = WeakTensorKeyDictionary()
-        self._largest = WeakTensorKeyDictionary()
 
     @property
     def draws(self) -> int:
@@ -162,14 +162,7 @@ class Quantization(nn.Module):
             self._counter.number.fill_(_last_of(self._draws))
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {
-            "_draws": self.draws,
-            "_known": {},
-            "_edges": None,
-            "_largest": None,
-            "_counter": None,
-            "_recorded": False,
-        }
+        own = {"_draws": self.draws, "_known": {}, "_edges": None, "_counter": None, "_recorded": False}
         return {**self.__dict__, **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -220,20 +213,15 @@ class Quantization(nn.Module):
         self.hits += 1
         return found[1]
 
-    def keep(self, x: Tensor, key: Any, made: ScaledCodes) -> None:
-        """Remember codes while the tensor is there."""
+    def keep(self, x: Tensor, key: Any, made: Any) -> None:
+        """Remember codes, or a largest magnitude, while the tensor is there."""
         if not x.is_inference():
             self._known[key[-1]].setdefault(x, {})[key] = writes_of(x), made
 
     def largest(self, x: Tensor) -> Any:
-        """The largest magnitude of a tensor, unless it was written to since; None where nobody found it."""
-        written, found = self._largest.get(x, (None, None))
+        """The largest magnitude of a tensor, unless it was written to since; None where nobody kept it."""
+        written, found = self._known[False].get(x, {}).get(_LARGEST, (None, None))
         return found if written == writes_of(x) else None
-
-    def keep_largest(self, x: Tensor, found: Any) -> None:
-        """Remember the largest magnitude of a tensor while that is there."""
-        if not x.is_inference():
-            self._largest[x] = writes_of(x), found
 
     def edge_values(self, graph: Graph, values: Tensor) -> tuple[Any, Any, Any]:
         """Weights of edges as integers of 8 bits: in the order of the pattern and of its transpose, and their scale; made once."""
@@ -275,7 +263,7 @@ class CodeSource:
 
     def keep_largest(self, x: Tensor, found: Any) -> None:
         """Remember the largest magnitude of a tensor."""
-        self._state.keep_largest(x, found)
+        self._state.keep(x, _LARGEST, found)
 
     def codes(
         self,
