@@ -8,7 +8,7 @@
 //
 // Compile-time: BS_DOWN, BS_ACROSS (warps along the rows and the columns of C), BS_BLOCKS (of a multiprocessor at a time).
 // Floor: the bytes of A and B at the memory's rate. (232 965 x 602)^T (232 965 x 128) on an H100: 170 MB, 55 us; as many products of bytes
-// take 20 us.
+// take 20 us; measured 97 us.
 #include "common/ptx.cuh"
 
 struct OverRowsParams {
