@@ -7,6 +7,7 @@ import pytest
 from sparse_inputs import dtype_of
 from test_gpu_bits import raw, to_device, to_host
 
+from bitsparse.backends.cuda.counters import counters
 from bitsparse.backends.cuda.edges import head_scores as cuda
 
 pytestmark = pytest.mark.gpu
@@ -58,3 +59,46 @@ def test_rows_that_are_not_aligned() -> None:
     x = np.random.default_rng(0).standard_normal(1 + 50 * 6).astype(np.float32)
     view = to_device(x)[1:].reshape(50, 6)
     near(cuda.column_sums(view), x[1:].reshape(50, 6).astype(np.float64).sum(axis=0), 1e-5)
+
+
+@pytest.mark.parametrize("rows", [3, 5000])
+def test_sums_made_in_float64(rows: int) -> None:
+    x = np.random.default_rng(rows).standard_normal((rows, 1)).astype(np.float32)
+    made = to_host(cuda.column_sums(to_device(x), wide=True))
+    assert made.dtype == np.float32
+    assert made[0] == np.float32(x.astype(np.float64).sum())
+
+
+def test_captured_sums_are_repeated_beside_others() -> None:
+    import cupy
+
+    rng, stream = np.random.default_rng(1), cupy.cuda.Stream(non_blocking=True)
+    one, other = (to_device(rng.standard_normal((3000, 40)).astype(np.float32)) for _ in range(2))
+    pool = cupy.cuda.MemoryPool()  # keeps what the graph works in, as PyTorch's allocator does
+    cupy.cuda.runtime.deviceSynchronize()
+    with stream:
+        beside, out = raw(cuda.column_sums(other)).tobytes(), cupy.empty(40, np.float32)
+        with cupy.cuda.using_allocator(pool.malloc):
+            want = raw(cuda.column_sums(one)).tobytes()
+            stream.begin_capture()
+            cuda.column_sums(one, out)
+            graph = stream.end_capture()
+        for _ in range(3):
+            out.fill(0)
+            graph.launch(stream)
+            assert raw(out).tobytes() == want
+            assert raw(cuda.column_sums(other)).tobytes() == beside
+
+
+def test_counters_of_streams_and_of_captures() -> None:
+    import cupy
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        mine, again = counters(3), counters(2)
+        stream.begin_capture()
+        captured = counters(3), counters(3)
+        stream.end_capture()
+        assert mine.data.ptr == again.data.ptr
+        assert len({part.data.ptr for part in (mine, *captured)}) == 3
+        assert not any(to_host(part).any() for part in (mine, *captured))

@@ -6,9 +6,11 @@ struct HeadScoresParams {
     const void *first, *second;  // Sum (heads, width)
     void *by_first, *by_second;  // Sum (nodes, heads): the scores, or the gradients by them
     char *dx;                    // as x: what is added to; null without scores
-    void *partial;               // Sum (blocks, BS_SETS, columns)
+    void *partial, *out;         // Total (blocks, BS_SETS, columns): of each block's nodes; and Sum (BS_SETS, columns): of all
+    int *arrived;                // of each stripe of columns, how many blocks are done with it: zeros before and after
     i64 nodes;
     int heads, vectors, head_vectors; // vectors of a row and of a head
+    int blocks;                       // that share the nodes of a stripe of columns
 };
 
 // by_first = <x, first>, by_second = <x, second> for each node and head; BS_LANES lanes a head.
@@ -39,17 +41,64 @@ extern "C" __global__ void __launch_bounds__(256) head_scores(const HeadScoresPa
         ((Sum *)p.by_first)[item] = one, ((Sum *)p.by_second)[item] = two;
 }
 
-// Sums over a block's nodes, every gridDim.x-th stripe of them: BS_SETS 1, of the rows of x; 2, of the rows of x by the gradients of both
-// scores, and dx gets what these are by the features. BS_LANES threads a row, BS_LANES vectors from blockIdx.y * BS_LANES on.
 #ifdef BS_SETS
 #define AHEAD (BS_SETS == 1 ? 4 : BS_TYPE == 3 ? 1 : 2)
+#define AT_ONCE (BS_SETS == 1 ? 4 : 1)
+
+// BS_WIDE: sums are made in float64.
+#ifdef BS_WIDE
+typedef double Total;
+#else
+typedef Sum Total;
+#endif
+
+#define TEAM (BS_LANES < 32 ? 32 : BS_LANES) // threads that add up their groups' sums without shared memory
+#define TEAMS (256 / TEAM)
+
+// What the groups of a block have summed, added up in a tree over each warp and then team by team, into the stripe's columns of `to`
+// (BS_SETS, columns).
+template <class T>
+BS_INLINE void over_groups(const Total (&sum)[BS_SETS][BS_ELEMENTS], Total (&shared)[TEAMS * BS_LANES * BS_ELEMENTS], int stripe,
+                           int columns, T *to)
+{
+    const int member = threadIdx.x % TEAM, team = threadIdx.x / TEAM;
+#pragma unroll
+    for (int s = 0; s < BS_SETS; s++) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < BS_ELEMENTS; i++) {
+            Total one = sum[s][i];
+#pragma unroll
+            for (int lanes = BS_LANES; lanes < 32; lanes *= 2)
+                one += __shfl_xor_sync(~0u, one, lanes);
+            if (member < BS_LANES)
+                shared[(team * BS_LANES + member) * BS_ELEMENTS + i] = one;
+        }
+        __syncthreads();
+        for (int e = threadIdx.x; e < BS_LANES * BS_ELEMENTS; e += 256) {
+            const int column = stripe * BS_LANES * BS_ELEMENTS + e;
+            Total total = 0;
+#pragma unroll
+            for (int k = 0; k < TEAMS; k++)
+                total += shared[k * BS_LANES * BS_ELEMENTS + e];
+            if (column < columns)
+                to[(i64)s * columns + column] = (T)total;
+        }
+    }
+}
+
+// Sums over the nodes: BS_SETS 1, of the rows of x; 2, of the rows of x by the gradients of both scores, and dx gets what these are by the
+// features. BS_LANES threads a row. A stripe of BS_LANES vectors has p.blocks blocks, each of which takes every p.blocks-th rows; the
+// one that is done last adds up what all of them found, in their order, so that the bits do not depend on which one it is.
 extern "C" __global__ void __launch_bounds__(256) sum_nodes(const HeadScoresParams p)
 {
-    __shared__ Sum shared[256 * BS_ELEMENTS];
+    __shared__ Total shared[TEAMS * BS_LANES * BS_ELEMENTS];
+    __shared__ bool last;
     const int t = threadIdx.x % BS_LANES, group = threadIdx.x / BS_LANES, groups = 256 / BS_LANES;
-    const int v = blockIdx.y * BS_LANES + t, bytes = p.vectors * BS_VECTOR;
+    const int stripe = blockIdx.x / p.blocks, block = blockIdx.x % p.blocks;
+    const int v = stripe * BS_LANES + t, bytes = p.vectors * BS_VECTOR;
     const bool inside = v < p.vectors;
-    Sum sum[BS_SETS][BS_ELEMENTS];
+    Total sum[BS_SETS][BS_ELEMENTS];
 #pragma unroll
     for (int s = 0; s < BS_SETS; s++)
 #pragma unroll
@@ -65,8 +114,8 @@ extern "C" __global__ void __launch_bounds__(256) sum_nodes(const HeadScoresPara
     }
 #endif
     // Rows are asked for AHEAD at a time and added in their order.
-    const i64 step = (i64)gridDim.x * groups, end = inside ? p.nodes : 0;
-    for (i64 row = (i64)blockIdx.x * groups + group; row < end; row += AHEAD * step) {
+    const i64 step = (i64)p.blocks * groups, end = inside ? p.nodes : 0;
+    for (i64 row = (i64)block * groups + group; row < end; row += AHEAD * step) {
         Vector a[AHEAD];
 #if BS_SETS == 2
         Vector d[AHEAD];
@@ -101,22 +150,49 @@ extern "C" __global__ void __launch_bounds__(256) sum_nodes(const HeadScoresPara
 #endif
         }
     }
+    const int columns = p.vectors * BS_ELEMENTS;
+    if (p.blocks == 1) {
+        over_groups(sum, shared, stripe, columns, (Sum *)p.out);
+        return;
+    }
+    Total *const partial = (Total *)p.partial;
+    over_groups(sum, shared, stripe, columns, partial + (i64)block * BS_SETS * columns);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicAdd(p.arrived + stripe, 1) == p.blocks - 1;
+    __syncthreads();
+    if (!last)
+        return;
+    __threadfence();
+    if (threadIdx.x == 0)
+        p.arrived[stripe] = 0; // for the next launch
+    // ---- the blocks' sums, shared out among the groups as rows were, AT_ONCE of them asked for together
 #pragma unroll
-    for (int s = 0; s < BS_SETS; s++) {
-        __syncthreads();
+    for (int s = 0; s < BS_SETS; s++)
 #pragma unroll
         for (int i = 0; i < BS_ELEMENTS; i++)
-            shared[threadIdx.x * BS_ELEMENTS + i] = sum[s][i];
-        __syncthreads();
-        // A thread for each element of a row, which adds up the groups in order.
-        for (int e = threadIdx.x; e < BS_LANES * BS_ELEMENTS; e += 256) {
-            const int column = blockIdx.y * BS_LANES * BS_ELEMENTS + e, columns = p.vectors * BS_ELEMENTS;
-            Sum total = 0;
-            for (int k = 0; k < groups; k++)
-                total += shared[k * BS_LANES * BS_ELEMENTS + e];
-            if (column < columns)
-                ((Sum *)p.partial)[((i64)blockIdx.x * BS_SETS + s) * columns + column] = total;
+            sum[s][i] = 0;
+    for (int other = inside ? group : p.blocks; other < p.blocks; other += AT_ONCE * groups) {
+        Total found[AT_ONCE][BS_SETS][BS_ELEMENTS];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            const Total *from = partial + (i64)min(other + u * groups, p.blocks - 1) * BS_SETS * columns + v * BS_ELEMENTS;
+#pragma unroll
+            for (int s = 0; s < BS_SETS; s++)
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++)
+                    found[u][s][i] = __ldcg(from + (i64)s * columns + i);
         }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++)
+            if (other + u * groups < p.blocks)
+#pragma unroll
+                for (int s = 0; s < BS_SETS; s++)
+#pragma unroll
+                    for (int i = 0; i < BS_ELEMENTS; i++)
+                        sum[s][i] += found[u][s][i];
     }
+    over_groups(sum, shared, stripe, columns, (Sum *)p.out);
 }
 #endif

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import numpy as np
 
 from bitsparse import jit
+from bitsparse.backends.cuda.counters import counters
 from bitsparse.backends.cuda.csr import vectors as edges
 
 _THREADS = 256
@@ -17,7 +20,7 @@ _SOURCE = "edges/head_scores.cu"
 HeadScoresParams = jit.struct(_SOURCE, "HeadScoresParams")
 
 
-def head_scores(x: Any, first: Any, second: Any) -> tuple[Any, Any]:
+def head_scores(x: Any, first: Any, second: Any, out: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
     """Dot products of each head's features with two vectors.
 
     Parameters
@@ -26,6 +29,8 @@ def head_scores(x: Any, first: Any, second: Any) -> tuple[Any, Any]:
         float32, float16, bfloat16 or float64, C-contiguous.
     first, second : cupy.ndarray (heads, width)
         In what `x` is summed in, C-contiguous.
+    out : tuple of cupy.ndarray, optional
+        For both results.
 
     Returns
     -------
@@ -33,55 +38,71 @@ def head_scores(x: Any, first: Any, second: Any) -> tuple[Any, Any]:
         In the dtype of `first`.
     """
     cupy, (nodes, heads, width) = jit.require_cupy("head_scores"), x.shape
+    made = out or (cupy.empty((nodes, heads), first.dtype), cupy.empty((nodes, heads), first.dtype))
     if not width:
-        return cupy.zeros((nodes, heads), first.dtype), cupy.zeros((nodes, heads), first.dtype)
-    made = cupy.empty((nodes, heads), first.dtype), cupy.empty((nodes, heads), first.dtype)
-    if nodes and heads:
+        made[0].fill(0), made[1].fill(0)
+    elif nodes and heads:
         vector = edges.vector_bytes(width * x.dtype.itemsize, x.dtype.itemsize, (x,))
         params = _params(x, vector, first=first, second=second, by_first=made[0], by_second=made[1])
         defines = edges.rows_defines(x.dtype, vector, params.head_vectors)
         blocks = -(-nodes * heads * defines["BS_LANES"] // _THREADS)
-        jit.kernel(_SOURCE, "head_scores", defines).launch(blocks, _THREADS, params)()
+        jit.kernel(_SOURCE, "head_scores", defines).run(blocks, _THREADS, params)
     return made
 
 
-def head_scores_vjp(x: Any, first: Any, second: Any, by_first: Any, by_second: Any, dx: Any) -> tuple[Any, Any]:
-    """Gradients of :func:`head_scores` by the two vectors (heads, width); that by the features is added to `dx`, of the kind of `x`.
+def head_scores_vjp(x: Any, first: Any, second: Any, by_first: Any, by_second: Any, dx: Any, out: Any = None) -> Any:
+    """Gradients of :func:`head_scores` by the two vectors (2, heads, width); that by the features is added to `dx`, of the kind of `x`.
 
     `by_first` and `by_second` (nodes, heads) are the gradients by the scores, in the dtype of `first`.
     """
-    shape = first.shape
-    sums = _over_nodes(
-        x, first.dtype, 2, shape[1], first=first, second=second, by_first=by_first, by_second=by_second, dx=dx
-    )
-    return sums[0].reshape(shape), sums[1].reshape(shape)
+    fields = {"first": first, "second": second, "by_first": by_first, "by_second": by_second, "dx": dx}
+    into = None if out is None else out.reshape(2, first.size)
+    return _over_nodes(x, first.dtype, 2, first.shape[1], into, **fields).reshape(2, *first.shape)
 
 
-def column_sums(x: Any) -> Any:
-    """Sums of the columns of a C-contiguous matrix (nodes, columns), in what its dtype is summed in; the same bits in every run."""
-    return _over_nodes(x, edges.sum_dtype(x.dtype), 1, x.shape[1])[0]
+def column_sums(x: Any, out: Any = None, *, wide: bool = False) -> Any:
+    """Sums of the columns of a C-contiguous matrix (nodes, columns); the same bits in every run.
+
+    The result is of what the dtype of `x` is summed in; sums are `wide` where they are made in float64 and rounded once.
+    """
+    into = None if out is None else out[None]
+    return _over_nodes(x, edges.sum_dtype(x.dtype), 1, x.shape[1], into, wide)[0]
 
 
-def _over_nodes(x: Any, sums: Any, sets: int, width: int, **fields: Any) -> Any:
+def _over_nodes(x: Any, sums: Any, sets: int, width: int, out: Any = None, wide: bool = False, **fields: Any) -> Any:
     """Sums over the nodes (sets, columns), of blocks' and then of these, each in its order."""
-    cupy, columns = jit.require_cupy("column_sums"), int(np.prod(x.shape[1:], dtype=np.int64))
-    if 0 in x.shape:
-        return cupy.zeros((sets, columns), sums)
+    cupy, columns = jit.require_cupy("column_sums"), x.size // len(x) if len(x) else 0
+    made = cupy.empty((sets, columns or math.prod(x.shape[1:])), sums) if out is None else out
+    if not x.size:
+        made.fill(0)
+        return made
     vector = edges.vector_bytes(width * x.dtype.itemsize, x.dtype.itemsize, (x, fields.get("dx", x)))
-    vectors = columns * x.dtype.itemsize // vector
-    defines = stripes(x.dtype, vector, vectors, sets)
+    gpu = cupy.cuda.runtime.getDevice()
+    kernel, blocks, across = _summing(gpu, x.dtype, vector, columns * x.dtype.itemsize // vector, sets, wide, len(x))
+    together = {}
+    if blocks > 1:
+        partial = cupy.empty((blocks, sets, columns), np.float64 if wide else sums)
+        together = {"partial": partial, "arrived": counters(across)}
+    params = _params(x, vector, out=made, blocks=blocks, **together, **fields)
+    kernel.run(blocks * across, _THREADS, params)
+    return made
+
+
+@functools.lru_cache(maxsize=256)
+def _summing(
+    gpu: int, dtype: Any, vector: int, vectors: int, sets: int, wide: bool, nodes: int
+) -> tuple[jit.Kernel, int, int]:
+    """The kernel for sums over so many nodes on a GPU, the current one; how many blocks share the nodes, and stripes of the columns."""
+    defines = stripes(dtype, vector, vectors, sets) | jit.flags(wide=wide)
     lanes = defines["BS_LANES"]
     across, stripe = -(-vectors // lanes), _THREADS // lanes * _ROWS
-    blocks = max(1, min(-(-len(x) // stripe), jit.capability().multiprocessors * _BLOCKS // across))
-    partial = cupy.empty((blocks, sets, columns), sums)
-    params = _params(x, vector, partial=partial, **fields)
-    jit.kernel(_SOURCE, "sum_nodes", defines).launch((blocks, across, 1), _THREADS, params)()
-    return partial[0] if blocks == 1 else partial.sum(axis=0)
+    blocks = max(1, min(-(-nodes // stripe), jit.capability(gpu).multiprocessors * _BLOCKS // across))
+    return jit.kernel(_SOURCE, "sum_nodes", defines), blocks, across
 
 
 def _params(x: Any, vector: int, **fields: Any) -> Any:
     heads = x.shape[1] if x.ndim == 3 else 1
-    vectors = int(np.prod(x.shape[1:], dtype=np.int64)) * x.dtype.itemsize // vector
+    vectors = x.size // len(x) * x.dtype.itemsize // vector
     return jit.filled(
         HeadScoresParams(nodes=len(x), heads=heads), x=x, vectors=vectors, head_vectors=vectors // heads, **fields
     )
@@ -103,6 +124,7 @@ def _variants() -> list[jit.Variant]:
     kinds = (("float32", 16), ("float32", 4), ("float16", 16), ("bfloat16", 16), ("float64", 16))
     found = [edges.rows_defines(dtype, vector, lanes) for dtype, vector in kinds for lanes in (4, 8, 32)]
     striped = [one | {"BS_SETS": sets} for one in found for sets in (1, 2)]
+    striped += [stripes(dtype, np.dtype(dtype).itemsize, 1, 1) | {"BS_WIDE": 1} for dtype in ("float32", "float64")]
     return [*jit.variants_of(_SOURCE, "head_scores", found), *jit.variants_of(_SOURCE, "sum_nodes", striped)]
 
 
