@@ -128,7 +128,17 @@ def test_hundreds_of_pieces(heads: int, width: int, dtype: str) -> None:
     check_attention(GRAPHS["hubs"], heads, width, dtype, longest=4, span=4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(("heads", "width"), [(1, 24), (4, 32), (5, 7)])
+def test_few_pieces_are_joined_by_the_last_to_come(heads: int, width: int, dtype: str) -> None:
+    """Also in the launch behind, where counters have to be zeros again."""
+    for _ in range(2):
+        check_attention(GRAPHS["hubs"], heads, width, dtype, longest=512, span=512)
+        check_cosines(GRAPHS["hubs"], heads * width, dtype, 1.5, longest=512, span=512)
+
+
 def test_wide_indices() -> None:
+    check_attention(GRAPHS["hubs"], 4, 32, "float32", wide=True, longest=512, span=512)
     check_attention(GRAPHS["hubs"], 4, 32, "float32", wide=True)
 
 

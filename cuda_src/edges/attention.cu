@@ -7,6 +7,7 @@
 //                     G'[i, h] = sum_j a leaky' x[j, h] and share[i, h] = sum_j a leaky' <x, y>[j, h]
 //   BS_DROPOUT:       each a is kept or not, by a draw that row, column and head decide alone
 //   BS_INT8:          x are integers of 8 bits with one scale; results are float32
+//   BS_JOINED:        the last of a row's pieces to come joins them, which are few; else a kernel behind this one does (attention_rows.cu)
 //
 // A group of BS_LANES lanes walks a stretch of rows (csr/streams.cuh), up to BS_STEPS edges of one row at a time: their columns were loaded
 // while the edges before were at work; all their gathers are issued; each of the lanes that divide the edges among them makes the
@@ -14,6 +15,7 @@
 // Floor: gathering rows of x, of the gradient also 16 bytes for each edge and head. Reddit's 114.6 M edges, 4 heads of 32 in float32:
 // forward 512 + 16 + 4 bytes an edge, 61 GB, 6.9 ms at 8.9 TB/s; gradient 512 + 64 + 4, 66 GB, 7.5 ms; two multiplications with addition
 // for each element and edge (BS_ABOVE) are 29 G, 0.9 ms. A lane has BS_PARTS vectors of a row; slices of more columns are blocks along y (not for cosines).
+#include "csr/groups.cuh"
 #include "csr/streams.cuh"
 #include "edges/second.cuh"
 
@@ -39,6 +41,8 @@ struct AttentionParams {
     int bounded; // no score is larger than `lowest`, but for rounding: it serves as the largest in all rows
     u32 threshold; // what the random bits of an edge that is kept reach
     const float *scale; // BS_INT8: what 1 is worth
+    const void *beta; // Sum (1): the factor in place of `factor`, or null
+    int *arrived; // BS_JOINED: of each row in pieces, at the place of the first, how many of them have come: zeros before and after
 };
 
 // BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
@@ -115,6 +119,37 @@ BS_INLINE Sum over_spread(Sum x)
     return x;
 }
 
+#ifdef BS_JOINED
+// What `count` pieces of a row from number `first` on have found, in their order, taken together.
+BS_INLINE void join_pieces_of_row(const AttentionParams &p, int first, int count, int v0, int head, Row &r)
+{
+    const int own = 2 * p.heads + p.vectors * BS_ELEMENTS;
+    const Sum *piece = (const Sum *)p.partial + (i64)first * BS_SUMS * own;
+    clear(r, __ldcg(piece + head));
+#pragma unroll 1
+    for (int i = 0; i < count; i++, piece += BS_SUMS * own) {
+        const Sum before = r.most, theirs = __ldcg(piece + head);
+        r.most = larger(before, theirs);
+        const Sum left = quick_exp(before - r.most), right = quick_exp(theirs - r.most);
+        r.total = fused(__ldcg(piece + p.heads + head), right, r.total * left);
+#ifdef BS_ABOVE
+        r.share = fused(__ldcg(piece + own + p.heads + head), right, r.share * left);
+#endif
+#pragma unroll
+        for (int j = 0; j < BS_PARTS; j++)
+            if (v0 + j * BS_LANES < p.vectors)
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++) {
+                    const int at = j * BS_ELEMENTS + i, column = 2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i;
+                    r.sum[at] = fused(__ldcg(piece + column), right, r.sum[at] * left);
+#ifdef BS_ABOVE
+                    r.above[at] = fused(__ldcg(piece + own + column), right, r.above[at] * left);
+#endif
+                }
+    }
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(const AttentionParams p)
 {
     const int lane = threadIdx.x & 31, t = lane % BS_LANES;
@@ -128,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #endif
     const int own = t % BS_TOGETHER / SHARE; // edges own, own + SPREAD, ... of a batch are this lane's
     const char *x = in_registers(p.x + (i64)v0 * BS_VECTOR);
-    Sum factor = (Sum)p.factor, lowest = (Sum)p.lowest;
+    Sum factor = p.beta ? __ldg((const Sum *)p.beta) : (Sum)p.factor, lowest = (Sum)p.lowest;
 #ifdef BS_DROPOUT
     const Sum kept_scale = (Sum)p.kept_scale;
 #endif
@@ -342,12 +377,13 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
         // ---- rows that are complete
         const bool complete = row < at.last && e == end;
         if (__any_sync(~0u, complete)) {
-            const Sum total = over_spread(r.total);
+            Sum total = over_spread(r.total);
 #ifdef BS_ABOVE
-            const Sum share = over_spread(r.share);
+            Sum share = over_spread(r.share);
 #endif
             if (complete) {
-                if (at.piece >= 0) {
+                bool whole = at.piece < 0;
+                if (!whole) {
                     Sum *part = (Sum *)p.partial + (i64)at.piece * BS_SUMS * (2 * p.heads + p.vectors * BS_ELEMENTS);
                     if (v0 < p.vectors && v0 % p.head_vectors == 0)
                         part[head] = r.most, part[p.heads + head] = total;
@@ -368,7 +404,21 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
                             for (int i = 0; i < BS_ELEMENTS; i++)
                                 part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.above[j * BS_ELEMENTS + i] * worth;
 #endif
-                } else {
+#ifdef BS_JOINED
+                    int first_piece, pieces;
+                    pieces_of_row(p.s, at, first_piece, pieces);
+                    __threadfence();
+                    whole = last_of_groups(p.arrived + first_piece, pieces, t, BS_LANES);
+                    if (whole) {
+                        join_pieces_of_row(p, first_piece, pieces, v0, head, r);
+                        total = r.total;
+#ifdef BS_ABOVE
+                        share = r.share;
+#endif
+                    }
+#endif
+                }
+                if (whole) {
 #ifdef BS_TURNED
                     const Sum scale = 1;
 #else

@@ -104,10 +104,10 @@ extern "C" __global__ void __launch_bounds__(BS_JOIN_THREADS, 1) join_pieces(con
 }
 
 // What a lane adds to the sum of the squares of a row, each element times `power`.
-BS_INLINE Sum squares(const AttentionRowsParams &p, const char *x, int t, Sum power)
+BS_INLINE Sum squares(const char *x, int vectors, int t, Sum power)
 {
     Sum sum = 0;
-    for (int v = t; v < p.vectors; v += BS_LANES) {
+    for (int v = t; v < vectors; v += BS_LANES) {
         const Vector a = load_vector(x + v * BS_VECTOR);
 #pragma unroll
         for (int i = 0; i < BS_ELEMENTS; i++)
@@ -120,17 +120,14 @@ BS_INLINE Sum squares(const AttentionRowsParams &p, const char *x, int t, Sum po
     return sum;
 }
 
-// Inverses of the Euclidean norms of rows, 0 for a row of zeros; BS_LANES lanes a row. Where squares overflow or vanish, the row is read
-// again, for its largest element and then with that brought near 1 by a power of two.
-extern "C" __global__ void __launch_bounds__(256) inverse_norms(const AttentionRowsParams p)
+// The inverse of the Euclidean norm of a row, 0 for a row of zeros; whole warps call it, BS_LANES lanes for a row. Where squares overflow or
+// vanish, the row is read again, for its largest element and then with that brought near 1 by a power of two.
+BS_INLINE Sum inverse_norm(const char *x, int vectors, int t)
 {
-    const int t = threadIdx.x % BS_LANES;
-    const i64 row = (i64)blockIdx.x * (256 / BS_LANES) + threadIdx.x / BS_LANES;
-    const char *x = p.x + min(row, p.rows - 1) * p.vectors * BS_VECTOR;
-    Sum power = 1, sum = squares(p, x, t, power);
+    Sum power = 1, sum = squares(x, vectors, t, power);
     if (__any_sync(~0u, !(sum > BS_SMALL_SQUARES && sum < BS_LARGE_SQUARES))) {
         Sum most = 0;
-        for (int v = t; v < p.vectors; v += BS_LANES) {
+        for (int v = t; v < vectors; v += BS_LANES) {
             const Vector a = load_vector(x + v * BS_VECTOR);
 #pragma unroll
             for (int i = 0; i < BS_ELEMENTS; i++)
@@ -141,10 +138,18 @@ extern "C" __global__ void __launch_bounds__(256) inverse_norms(const AttentionR
         for (int lanes = BS_LANES / 2; lanes > 0; lanes /= 2)
             most = larger(most, __shfl_xor_sync(~0u, most, lanes));
         power = inverse_power(power_near(most));
-        sum = squares(p, x, t, power);
+        sum = squares(x, vectors, t, power);
     }
+    return sum == 0 ? (Sum)0 : power / sqrt(sum);
+}
+
+extern "C" __global__ void __launch_bounds__(256) inverse_norms(const AttentionRowsParams p)
+{
+    const int t = threadIdx.x % BS_LANES;
+    const i64 row = (i64)blockIdx.x * (256 / BS_LANES) + threadIdx.x / BS_LANES;
+    const Sum inverse = inverse_norm(p.x + min(row, p.rows - 1) * p.vectors * BS_VECTOR, p.vectors, t);
     if (t == 0 && row < p.rows)
-        ((Sum *)p.out)[row] = sum == 0 ? (Sum)0 : power / sqrt(sum);
+        ((Sum *)p.out)[row] = inverse;
 }
 
 struct AttentionEndsParams {
@@ -152,6 +157,7 @@ struct AttentionEndsParams {
     const void *above; // Second, or null
     const void *share; // Sum (rows, heads)
     const void *lse, *target; // Sum (rows, heads)
+    const char *normed; // BS_NORMS: as x, rows the inverses of whose norms stand in place of `target`
     void *ends; // Ends (rows, heads), or null
     void *out; // Sum (rows, heads), or null
     double slope;
@@ -165,6 +171,9 @@ extern "C" __global__ void __launch_bounds__(256) head_products(const AttentionE
 {
     const int t = threadIdx.x % BS_LANES;
     const i64 item = (i64)blockIdx.x * (256 / BS_LANES) + threadIdx.x / BS_LANES, from = min(item, p.items - 1) * p.vectors;
+#ifdef BS_NORMS
+    const Sum target = inverse_norm(p.normed + from * BS_VECTOR, p.vectors, t);
+#endif
     Sum product = 0, slanted = 0;
     for (int v = t; v < p.vectors; v += BS_LANES) {
         const Vector a = load_vector(p.x + (from + v) * BS_VECTOR);
@@ -197,7 +206,10 @@ extern "C" __global__ void __launch_bounds__(256) head_products(const AttentionE
     ((Sum *)p.out)[item] = slanted - ((const Sum *)p.share)[item];
 #else
     if (p.ends) {
-        const Ends ends = {((const Sum *)p.target)[item], ((const Sum *)p.lse)[item], product, 0};
+#ifndef BS_NORMS
+        const Sum target = ((const Sum *)p.target)[item];
+#endif
+        const Ends ends = {target, ((const Sum *)p.lse)[item], product, 0};
         ((Ends *)p.ends)[item] = ends;
     }
     if (p.out)

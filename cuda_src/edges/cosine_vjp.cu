@@ -8,6 +8,9 @@
 //
 // Lanes walk edges as in edges/attention.cu. Floor: a row of x and one of g for each edge, and 16 bytes of its node. Reddit's 114.6 M
 // edges, 32 columns in float32: 272 bytes an edge, 31 GB, 3.5 ms at 8.9 TB/s; 160 multiplications with addition for each, 0.6 ms.
+//
+// BS_JOINED: the last of a row's pieces to come joins them, which are few; else cosine_vjp_pieces does.
+#include "csr/groups.cuh"
 #include "edges/second.cuh"
 
 struct CosineVjpParams {
@@ -19,6 +22,7 @@ struct CosineVjpParams {
     char *out; // as x
     void *by_beta; // Sum (nodes)
     void *partial; // Sum, for each piece: Q, and R of a pass over the transpose
+    int *arrived; // BS_JOINED: of each row in pieces, at the place of the first, how many of them have come: zeros before and after
     double factor; // beta where there is no array
     int vectors; // of a row
 };
@@ -67,6 +71,29 @@ BS_INLINE void clear(Sum (&sums)[WIDTH])
     for (int i = 0; i < WIDTH; i++)
         sums[i] = 0;
 }
+
+#ifdef BS_TURNED
+#define KEPT 2 // sums of a piece: Q and R
+#else
+#define KEPT 1
+#endif
+
+#ifdef BS_JOINED
+// One of the sums that the pieces of a row have kept, added up in their order.
+BS_INLINE void add_pieces(const CosineVjpParams &p, const Sum *kept, int count, int t, Sum (&sums)[WIDTH])
+{
+    const int columns = p.vectors * BS_ELEMENTS;
+    clear(sums);
+#pragma unroll 2
+    for (int piece = 0; piece < count; piece++)
+#pragma unroll
+        for (int j = 0; j < BS_PARTS; j++)
+            if (t + j * BS_LANES < p.vectors)
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++)
+                    sums[j * BS_ELEMENTS + i] += __ldcg(kept + (i64)piece * KEPT * columns + (t + j * BS_LANES) * BS_ELEMENTS + i);
+}
+#endif
 
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) cosine_vjp(const CosineVjpParams p)
 {
@@ -201,7 +228,36 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) cosine_vjp(c
         // ---- rows that are complete
         const bool complete = walking && e == end;
         if (__any_sync(~0u, complete)) {
-            const bool whole = complete && at.piece < 0;
+            bool whole = complete && at.piece < 0;
+            if (complete && !whole) {
+                const int columns = p.vectors * BS_ELEMENTS;
+                Sum *piece = (Sum *)p.partial + (i64)at.piece * KEPT * columns;
+#pragma unroll
+                for (int j = 0; j < BS_PARTS; j++)
+                    if (t + j * BS_LANES < p.vectors)
+#pragma unroll
+                        for (int i = 0; i < BS_ELEMENTS; i++) {
+                            const int column = (t + j * BS_LANES) * BS_ELEMENTS + i;
+                            piece[column] = toward[j * BS_ELEMENTS + i];
+#ifdef BS_TURNED
+                            piece[columns + column] = sum[j * BS_ELEMENTS + i];
+#endif
+                        }
+#ifdef BS_JOINED
+                int first_piece, pieces;
+                pieces_of_row(p.s, at, first_piece, pieces);
+                __threadfence();
+                whole = last_of_groups(p.arrived + first_piece, pieces, t, BS_LANES);
+                if (whole) {
+                    piece = (Sum *)p.partial + (i64)first_piece * KEPT * columns;
+                    add_pieces(p, piece, pieces, t, toward);
+#ifdef BS_TURNED
+                    add_pieces(p, piece + columns, pieces, t, sum);
+#endif
+                }
+#endif
+            }
+            __syncwarp();
 #ifdef BS_TURNED
             if (whole && p.toward)
 #pragma unroll
@@ -221,11 +277,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) cosine_vjp(c
             if (complete) {
                 const int columns = p.vectors * BS_ELEMENTS;
 #ifdef BS_TURNED
-                Sum *piece = (Sum *)p.partial + (i64)at.piece * 2 * columns;
                 if (whole && t == 0)
                     ((Sum *)p.by_beta)[row] = slanted / 2;
-#else
-                Sum *piece = (Sum *)p.partial + (i64)at.piece * columns;
 #endif
 #pragma unroll
                 for (int j = 0; j < BS_PARTS; j++)
@@ -238,14 +291,10 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) cosine_vjp(c
 #ifdef BS_TURNED
                             const Sum r = sum[j * BS_ELEMENTS + i], u = unit[j * BS_ELEMENTS + i];
                             made.at[i] = narrow(fused(beta * here.target, q - slanted * u, r));
-                            if (!whole)
-                                piece[columns + column + i] = r;
 #else
                             if (whole)
                                 ((Sum *)p.toward)[row_offset(row, columns) + column + i] = q;
 #endif
-                            if (!whole)
-                                piece[column + i] = q;
                         }
 #ifdef BS_TURNED
                         if (whole)
@@ -279,11 +328,7 @@ extern "C" __global__ void __launch_bounds__(256) cosine_vjp_pieces(const Cosine
     const Sum beta = p.beta ? *(const Sum *)p.beta : (Sum)p.factor;
     const Ends here = ((const Ends *)p.nodes)[at.row];
     const int columns = p.vectors;
-#ifdef BS_TURNED
-    const int stride = 2 * columns;
-#else
-    const int stride = columns;
-#endif
+    const int stride = KEPT * columns;
     const Sum *partial = (const Sum *)p.partial + (i64)first * stride;
     const Element *x = (const Element *)p.x + (i64)at.row * columns;
     Sum *const earlier = (Sum *)p.toward + (i64)at.row * columns;

@@ -153,15 +153,14 @@ def _in_passes(
     x, gradient, outcome = (converted(part.data, dtype) for part in dense)
     space: Any = interop.namespace(x)
     if not ways.operand.nnz or 0 in x.shape:
-        return space.zeros(x.shape, dtype), space.zeros((), np.float64)
+        return space.zeros(x.shape, dtype), space.zeros(1, compute)
     symmetric = store_of(ways.forward) is store_of(ways.backward)
     turned = None if symmetric else as_csr(function, ways.backward)
     with ways.operand.walked(function) as forward, (turned or ways.operand).walked(function) as backward:
         schedules = forward, None if symmetric else backward
-        made, by_node = backends.family(ways.operand.device, "edges.cosine_vjp").cosine_attention_vjp(
-            schedules, x, gradient, outcome, converted(lse.data, compute), beta=factor
-        )
-    return made, by_node.sum(dtype=np.float64)
+        gradients = backends.family(ways.operand.device, "edges.cosine_vjp").cosine_attention_vjp
+        made: tuple[Any, Any] = gradients(schedules, x, gradient, outcome, converted(lse.data, compute), beta=factor)
+    return made
 
 
 def _step_by_step(ways: BothWays, features: Array, grad: Array, factor: Any, names: tuple[str, ...]) -> tuple[Any, Any]:

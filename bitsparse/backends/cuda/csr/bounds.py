@@ -161,13 +161,16 @@ _ATTENTION_OF_TWO: tuple[Conditions, ...] = (
     {"BS_LARGE": _YES},
     {"BS_ABOVE": _YES},
     {"BS_TURNED": _YES},
+    {"BS_JOINED": _YES},
     {"sm": _AMPERE},
 )
 #: Of attention; on a Hopper chip by the threads of a block, 64 or 128 (``edges/attention.py``).
 ATTENTION = Bounds(
     (
+        ({"sm": _HOPPER, "BS_THREADS": (64,), "BS_JOINED": _YES}, 8),
         ({"sm": _HOPPER, "BS_THREADS": (64,), "BS_DROPOUT": _YES}, 8),
         ({"sm": _HOPPER, "BS_THREADS": (64,)}, 10),
+        ({"sm": _HOPPER, "BS_THREADS": (128,), "BS_JOINED": _YES}, 5),
         ({"sm": _HOPPER, "BS_THREADS": (128,), "BS_DROPOUT": _YES}, 5),
         ({"sm": _HOPPER, "BS_THREADS": (128,)}, 6),
         *((conditions, 2) for conditions in _ATTENTION_OF_TWO),

@@ -75,7 +75,7 @@ class LaidRows:
 
     def __init__(self, schedule: Schedule, parts: int, columns: int, itemsize: int, scale: Any = None) -> None:
         vectors = laid_columns(columns, itemsize) * itemsize // WIDEST
-        self._schedule, self._scale, self._shape = schedule, scale, (parts * vectors * WIDEST,)
+        self._rooms, self._scale, self._shape = schedule.rooms, scale, (parts * vectors * WIDEST,)
         self._params = jit.filled(LaidRowsParams(), scale=scale, items=parts * vectors, columns=columns)
         self._params.vectors = vectors
         kernel = jit.kernel(_SOURCE, "lay_rows", _constants(itemsize, scale is not None))
@@ -87,7 +87,7 @@ class LaidRows:
         out = (
             jit.require_cupy("spmm").empty(self._shape, "uint8")
             if lent
-            else self._schedule.workspace("laid rows", self._shape, "uint8")
+            else self._rooms.on_stream("laid rows", self._shape, "uint8").partial
         )
         self._params.x, self._params.out = x.data.ptr, out.data.ptr
         self._launch()

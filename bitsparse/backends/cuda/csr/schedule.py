@@ -7,6 +7,7 @@ import threading
 from copy import copy
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from bitsparse import interop, jit
@@ -38,6 +39,8 @@ class Cut(NamedTuple):
     piece_row, piece_first : cupy.ndarray (pieces,)
         Row and first edge of each piece of `longest` edges (the last of a row has fewer). The pieces of a row follow each other.
     streams, pieces, long_rows : int
+    most : int
+        Pieces of the longest row.
     span : int
         Edges and rows that a stream has about.
     longest : int
@@ -50,6 +53,7 @@ class Cut(NamedTuple):
     streams: int
     pieces: int
     long_rows: int
+    most: int
     span: int
     longest: int
 
@@ -178,6 +182,34 @@ class Workspaces:
         return made
 
 
+class Rooms:
+    """Memory of kernels' calls, by what it is for and by streams: the same for every call alike, so that a captured graph may hold it.
+
+    Prepared kernels of a schedule hold its rooms and not the schedule, which can keep them for that.
+    """
+
+    def __init__(self) -> None:
+        self._spaces: dict[tuple[Any, ...], Workspaces] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return sum(spaces.nbytes for spaces in self._spaces.values())
+
+    def on_stream(self, name: str, shape: tuple[int, ...], dtype: Any, counters: int = 0) -> Workspace:
+        """The room of calls on the current stream, with so many counters."""
+        stream, key = (
+            jit.require_cupy("schedule").cuda.get_current_stream().ptr,
+            (name, shape, np.dtype(dtype), counters),
+        )
+        with self._lock:
+            spaces = self._spaces.get(key)
+            if spaces is None:
+                spaces = self._spaces[key] = Workspaces(shape, dtype, counters)
+            return spaces.on(stream)
+
+
 def _summed(counts: Any, dtype: Any) -> Any:
     """Sums of the counts in front of each and of all of them."""
     cupy = jit.require_cupy("schedule")
@@ -203,7 +235,7 @@ class Schedule:
     shape : tuple of int
     nnz : int
 
-    A cut is made when it is first asked for, with at most three synchronisations, and kept.
+    A cut is made when it is first asked for, with at most four synchronisations, and kept.
     """
 
     def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], nnz: int) -> None:
@@ -213,7 +245,9 @@ class Schedule:
         #: What ``units.py`` made of the pattern, by its settings.
         self.units: dict[tuple[Any, ...], Any] = {}
         self._edge_rows: tuple[Any, Any] | None = None
-        self._workspaces: dict[tuple[Any, ...], Workspaces] = {}
+        self.rooms = Rooms()
+        #: Kernels prepared for the pattern, by their settings; they hold its arrays and rooms.
+        self.products: dict[Any, Any] = {}
         self.lock = threading.Lock()
         #: Held while kernels are enqueued of which one reads what another left in a workspace: threads may share a stream.
         self.order = threading.RLock()
@@ -232,14 +266,13 @@ class Schedule:
     def nbytes(self) -> int:
         """Bytes of all that was made, on the device."""
         tables = 0 if self._edge_rows is None else sum(int(table.nbytes) for table in self._edge_rows)
-        spaces = sum(spaces.nbytes for spaces in self._workspaces.values())
         units = {id(units): int(units.table.nbytes) for units in self.units.values()}
-        return tables + spaces + sum(units.values()) + sum(cut.nbytes for cut in self._cuts.values())
+        return tables + self.rooms.nbytes + sum(units.values()) + sum(cut.nbytes for cut in self._cuts.values())
 
     def along(self, indices: Any) -> Schedule:
         """The same rows, with all that was made for them, whose edges lie in other columns."""
         other = copy(self)
-        other.indices = _as_read(indices)
+        other.indices, other.products = _as_read(indices), {}
         return other
 
     def indexed(self) -> Schedule:
@@ -294,12 +327,7 @@ class Schedule:
 
     def workspace(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """Memory of calls on the current stream, the same for every call with these arguments: a captured graph holds its address."""
-        stream, key = jit.require_cupy("schedule").cuda.get_current_stream().ptr, (name, shape, str(dtype))
-        with self.lock:
-            spaces = self._workspaces.get(key)
-            if spaces is None:
-                spaces = self._workspaces[key] = Workspaces(shape, dtype)
-            return spaces.on(stream).partial
+        return self.rooms.on_stream(name, shape, dtype).partial
 
     def _make(self, span: int, longest: int) -> Cut:
         cupy = jit.require_cupy("schedule")
@@ -308,7 +336,8 @@ class Schedule:
         each = (lengths[long_rows] + (longest - 1)) // longest
         piece_row, piece_first = self.pieces_of(long_rows, each, longest)
         starts = self.stream_starts(span, long_rows, lengths[long_rows])
-        counts = int(starts.size) - 1, int(piece_row.size), int(long_rows.size)
+        most = int(each.max().get()) if long_rows.size else 0
+        counts = int(starts.size) - 1, int(piece_row.size), int(long_rows.size), most
         return Cut(starts, piece_row, piece_first, *counts, span, longest)
 
     def pieces_of(self, long_rows: Any, each: Any, longest: int) -> tuple[Any, Any]:

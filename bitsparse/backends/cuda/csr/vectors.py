@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from bitsparse.backends.cuda.csr.schedule import Schedule
 _TYPES = {name: i for i, name in enumerate(("float32", "float16", "bfloat16", "float64", "int32", "int64"))}
 
 
+@functools.cache
 def element_type(dtype: Any) -> int:
     """``BS_TYPE`` of a dtype, or of its name.
 
@@ -23,6 +25,7 @@ def element_type(dtype: Any) -> int:
     return _TYPES[dtype if isinstance(dtype, str) else np.dtype(dtype).name]
 
 
+@functools.cache
 def sum_dtype(dtype: Any) -> Any:
     """What the kernels compute elements of a dtype in.
 

@@ -14,11 +14,13 @@ from bitsparse.backends.cuda.csr.bounds import ATTENTION
 from bitsparse.backends.cuda.csr.rows import WIDEST, LaidRows, laid_columns, worth_laying
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.attention_layout import CODES_VECTOR, fits_registers, layout, tuned
-from bitsparse.backends.cuda.edges.attention_rows import head_products, inverse_norms, joining
+from bitsparse.backends.cuda.edges.attention_rows import head_products, inverse_norms, joining, joins_itself
 from bitsparse.backends.cuda.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.cuda.spmm.spmm import spmm
 from bitsparse.backends.params import Dropout
 
+#: Products that a schedule keeps.
+_MOST_KEPT = 32
 #: Below this, weights relative to the largest possible score do not vanish.
 _SAFE_BETA = 40.0
 
@@ -186,12 +188,26 @@ def _product_once(
         for part in state or ():
             edges.fill(part, 0)
         return result
+    seed = None if how.dropout is None else how.dropout.seed
     if codes is not None:
-        product = AttentionProduct(schedule, how, dtype=np.int8, columns=columns, **cut)
-        return product(codes.words, *operands[1:], result, lse, share, above, codes.scale)
+        product = _kept(schedule, how, dtype=np.dtype(np.int8), columns=columns, **cut)
+        return product(codes.words, *operands[1:], result, lse, share, above, codes.scale, seed)
     alignment = edges.vector_bytes(16, 1, (x, result))
-    product = AttentionProduct(schedule, how, dtype=dtype, columns=columns, alignment=alignment, **cut)
-    return product(*operands, result, lse, share, above)
+    product = _kept(schedule, how, dtype=dtype, columns=columns, alignment=alignment, **cut)
+    return product(*operands, result, lse, share, above, seed=seed)
+
+
+def _kept(schedule: Schedule, how: Attending, **kind: Any) -> AttentionProduct:
+    """The product for calls of this kind, which the schedule keeps; with dropout for every seed."""
+    drawn = None if how.dropout is None else how.dropout._replace(seed=0)
+    how, kept = how._replace(dropout=drawn), schedule.products
+    key = (how, *kind.items())
+    found: AttentionProduct | None = kept.get(key)
+    if found is None:
+        if len(kept) >= _MOST_KEPT:
+            kept.clear()
+        found = kept[key] = AttentionProduct(schedule, how, **kind)
+    return found
 
 
 class Codes(NamedTuple):
@@ -247,7 +263,8 @@ class AttentionProduct:
         longest: int | None = None,
         lay: bool | None = None,
     ) -> None:
-        schedule = self._schedule = schedule.indexed()
+        schedule = schedule.indexed()
+        self._rooms, self._order = schedule.rooms, schedule.order
         heads, factor, cosine, dropout, above, turned = how
         self._cosine = cosine
         codes = np.dtype(dtype) == np.int8
@@ -266,6 +283,7 @@ class AttentionProduct:
         vector = CODES_VECTOR if codes else WIDEST if lay else vector
         warp = layout(dtype, vector, width, heads, cosine, large=schedule.large)
         cut = schedule.cut(warp.lanes, span=span, longest=longest)
+        self._pattern = schedule.indptr, schedule.indices, cut  # whose addresses launches have
         self._calls_bring_beta, known = factor is None, 1.0 if factor is None else factor
         params = self._params = AttentionParams(schedule.params(cut, warp.lanes), factor=known)
         bounded = turned or (cosine and factor is not None and abs(factor) <= _SAFE_BETA)
@@ -273,22 +291,19 @@ class AttentionProduct:
         params.lowest, params.bounded = largest if bounded else np.finfo(self._sums).min, int(bounded)
         if dropout is not None:
             params.threshold, params.kept_scale = dropout.threshold, dropout.scale
-            self._seed = dropout.seed  # kept where the kernel reads it
-            if hasattr(self._seed, "data"):
-                params.seed_at = self._seed.data.ptr
-            else:
-                params.seed = self._seed
         modes = jit.flags(above=above, turned=turned)
         params.heads, params.vectors, params.head_vectors = heads, warp.vectors, warp.head_vectors
         params.head_columns = head_columns
-        defines = tuned(warp.defines | modes | jit.flags(dropout=dropout is not None, ragged=ragged))
+        joined = joins_itself(cut) and warp.slices == 1 and not codes  # slices of a row know nothing of each other
+        defines = tuned(warp.defines | modes | jit.flags(dropout=dropout is not None, ragged=ragged, joined=joined))
         defines |= ATTENTION.blocks(defines, chip_here())
         threads = defines["BS_THREADS"]
         grid = (-(-cut.units * warp.lanes // threads), warp.slices, 1)
         self._launch = jit.kernel("edges/attention.cu", "attention", defines).launch(grid, threads, params)
         self._partial = (cut.pieces, (1 + above) * (2 * heads + width))
         self._join: Any = None
-        if cut.pieces:
+        self._counters = cut.pieces if joined else 0
+        if cut.pieces and not joined:
             streams, modes = schedule.params(cut, warp.lanes), schedule.defines | modes
             self._join = joining(streams, of_results, heads, head_columns, width // heads, modes)
 
@@ -302,31 +317,38 @@ class AttentionProduct:
         share: Any = None,
         above: Any = None,
         scale: Any = None,
+        seed: Any = None,
     ) -> Any:
         """The weighted sums of C-contiguous features, in `out`; `source` and `target` do not count for cosines, but for a beta.
 
-        `scale` (float32, ()) is what codes are worth.
+        `scale` (float32, ()) is what codes are worth, and `seed` that of dropout: a number, or an array that the kernel reads.
         """
         inverse = None
         if self._cosine:
             beta = source
-            source = inverse = inverse_norms(x, self._schedule.workspace("norms", x.shape[:1], self._sums))
-            if self._calls_bring_beta:
-                inverse = inverse * beta  # which the cosine's row brings along
-        with self._schedule.order:  # what launches point to is set here
+            source = inverse = inverse_norms(x, self._rooms.on_stream("norms", x.shape[:1], self._sums).partial)
+        with self._order:  # what launches point to is set here
             x = x if self._laid is None else self._laid(x)
             target = x if self._cosine else target
-            partial = None if self._join is None else self._schedule.workspace("attention", self._partial, self._sums)
             params = self._params
+            if self._partial[0]:
+                room = self._rooms.on_stream("attention", self._partial, self._sums, self._counters)
+                params.partial = room.partial.data.ptr
+                params.arrived = room.arrived.data.ptr if self._counters else None
             params.x, params.out, params.lse = x.data.ptr, out.data.ptr, None if lse is None else lse.data.ptr
             params.source, params.target = source.data.ptr, target.data.ptr
             params.inverse = None if inverse is None else inverse.data.ptr
             params.scale = None if scale is None else scale.data.ptr
             if above is not None:
                 params.share, params.above = share.data.ptr, above.data.ptr
-            params.partial = None if partial is None else partial.data.ptr
+            if hasattr(seed, "data"):
+                params.seed_at = seed.data.ptr
+            elif seed is not None:
+                params.seed, params.seed_at = seed, None
+            if self._calls_bring_beta:
+                params.beta = beta.data.ptr
             self._launch()
-            if partial is not None:
+            if self._join is not None:
                 rows = self._join.params
                 rows.out, rows.lse, rows.partial = params.out, params.lse, params.partial
                 rows.share, rows.above = params.share, params.above
@@ -357,6 +379,7 @@ def _variants() -> list[jit.Variant]:
     usual = ((64, 1), (64, 8), (128, 1), (128, 4), (128, 8), (128, 16))
     rows = [layout("float32", 16, columns, heads, False).defines for columns, heads in usual]
     rows += [layout("float32", 16, columns, 1, True).defines for columns in (16, 32, 64, 128, 256)]
+    rows += [one | {"BS_JOINED": 1} for one in rows]
     half = [layout("float16", 16, 128, heads, cosine).defines for heads, cosine in ((1, False), (4, False), (1, True))]
     rows += [*half, *(one | bfloat16 for one in half), layout("float64", 16, 64, 1, False).defines]
     rows += [layout("float32", 16, 128, 4, False, large=True).defines]
@@ -364,6 +387,7 @@ def _variants() -> list[jit.Variant]:
     modes = [jit.flags(above=True, turned=turned) for turned in (False, True)]
     rows += [one | mode | jit.flags(ragged=ragged) for one in codes for mode in modes for ragged in (False, True)]
     trained = [layout("float32", 16, columns, heads, False).defines for columns, heads in usual]
+    trained += [one | {"BS_JOINED": 1} for one in trained]
     trained += [half[1], half[1] | bfloat16, layout("float64", 16, 64, 1, False).defines]
     rows += [one | mode | jit.flags(dropout=drop) for one in trained for mode in modes for drop in (False, True)]
     ragged = [layout(dtype, WIDEST, 48, 1, False).defines | jit.flags(ragged=True) for dtype in ("float32", "float16")]

@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import interop, jit
 from bitsparse.backends.cuda.csr import vectors as edges
+from bitsparse.backends.cuda.csr.schedule import Cut
 
 _SOURCE = "edges/attention_rows.cu"
 _THREADS = 256
@@ -17,8 +18,9 @@ _NORM_LANES = 32
 #: Threads of a block that joins pieces at most, where sums have four bytes, and pieces that each takes at once.
 _JOIN_THREADS, _LEAST_PIECES = 1024, 4
 #: Pieces of a pattern up to which blocks are as large as that: where there are more, most of them have nothing to join and only begin and
-#: end, which took reddit's 68 thousand blocks of 1024 threads nine times as long as blocks of 128.
-_FEW_PIECES = 2048
+#: end, which took reddit's 68 thousand blocks of 1024 threads nine times as long as blocks of 128. And pieces of the longest row up to
+#: which the last of a row's pieces joins them then: a launch behind takes half as long as all of a small graph's sums.
+_FEW_PIECES, _FEW_IN_ROW = 2048, 16
 
 AttentionRowsParams = jit.struct(_SOURCE, "AttentionRowsParams")
 AttentionEndsParams = jit.struct(_SOURCE, "AttentionEndsParams")
@@ -45,6 +47,18 @@ def join_threads(columns: int, pieces: int, itemsize: int = 4) -> tuple[int, int
     return width * parts, parts
 
 
+def joins_itself(cut: Cut) -> bool:
+    """Whether the last of a row's pieces to come joins them, so that no launch behind has to.
+
+    Examples
+    --------
+    >>> made = Cut(None, None, None, streams=9, pieces=12, long_rows=4, most=5, span=8, longest=32)
+    >>> joins_itself(made), joins_itself(made._replace(most=300)), joins_itself(made._replace(pieces=0))
+    (True, False, False)
+    """
+    return 0 < cut.pieces <= _FEW_PIECES and cut.most <= _FEW_IN_ROW
+
+
 def joining(
     streams: ctypes.Structure, dtype: Any, heads: int, head_columns: int, head_elements: int, modes: dict[str, int]
 ) -> jit.Launch:
@@ -63,13 +77,16 @@ def head_products(x: Any, y: Any, above: Any, heads: int, turned: bool, fields: 
     if not items:
         return
     head_bytes = x.shape[1] // heads * itemsize
-    vector = edges.vector_bytes(head_bytes, itemsize, [part for part in (x, y, above) if part is not None])
+    normed = fields.get("normed")
+    vector = edges.vector_bytes(head_bytes, itemsize, [part for part in (x, y, above, normed) if part is not None])
     params = jit.filled(
         AttentionEndsParams(), x=x, y=y, above=above, items=items, vectors=head_bytes // vector, **fields
     )
-    defines = edges.rows_defines(x.dtype, vector, head_bytes // vector, _NORM_LANES) | jit.flags(turned=turned)
+    defines = edges.rows_defines(x.dtype, vector, head_bytes // vector, _NORM_LANES) | jit.flags(
+        turned=turned, norms=normed is not None
+    )
     blocks = -(-items * defines["BS_LANES"] // _THREADS)
-    jit.kernel(_SOURCE, "head_products", defines).launch(blocks, _THREADS, params)()
+    jit.kernel(_SOURCE, "head_products", defines).run(blocks, _THREADS, params)
 
 
 def inverse_norms(x: Any, out: Any = None) -> Any:
@@ -85,7 +102,7 @@ def inverse_norms(x: Any, out: Any = None) -> Any:
     params = jit.filled(AttentionRowsParams(), x=x, out=result, rows=x.shape[0], vectors=row_bytes // vector)
     defines = edges.rows_defines(x.dtype, vector, row_bytes // vector, _NORM_LANES)
     blocks = -(-x.shape[0] * defines["BS_LANES"] // _THREADS)
-    jit.kernel(_SOURCE, "inverse_norms", defines).launch(blocks, _THREADS, params)()
+    jit.kernel(_SOURCE, "inverse_norms", defines).run(blocks, _THREADS, params)
     return result
 
 
@@ -97,6 +114,7 @@ def _variants() -> list[jit.Variant]:
     joined = [*pieces, pieces[0] | {"BS_LARGE": 1}]
     joined += [one | mode | jit.flags(above=True) for one in pieces for mode in directions]
     products = [one | {"BS_VECTOR": 16, "BS_LANES": 8} | mode for one in pieces for mode in directions]
+    products += [one | jit.flags(norms=True) for one in products[::2]]
     return [
         *jit.variants_of(_SOURCE, "head_products", products),
         *jit.variants_of(_SOURCE, "join_pieces", joined),

@@ -9,7 +9,8 @@ import numpy as np
 from bitsparse import interop, jit
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.edges.attention_rows import head_products, inverse_norms
+from bitsparse.backends.cuda.edges.attention_rows import head_products, joins_itself
+from bitsparse.backends.cuda.edges.head_scores import column_sums
 
 _THREADS = 256
 #: Edges of a row at a time.
@@ -20,9 +21,16 @@ CosineVjpParams = jit.struct(_SOURCE, "CosineVjpParams")
 
 
 def cosine_attention_vjp(
-    schedules: tuple[Schedule, Schedule | None], x: Any, gradient: Any, result: Any, lse: Any, *, beta: Any
+    schedules: tuple[Schedule, Schedule | None],
+    x: Any,
+    gradient: Any,
+    result: Any,
+    lse: Any,
+    *,
+    beta: Any,
+    out: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any]:
-    """Gradients by the features and, as a sum over nodes that is left to the caller, by the factor of the cosines.
+    """Gradients by the features and by the factor of the cosines.
 
     Parameters
     ----------
@@ -33,18 +41,21 @@ def cosine_attention_vjp(
     lse : cupy.ndarray (nodes,)
         In what `x` is summed in, as :func:`cosine_attention` gives it.
     beta : float, or cupy.ndarray (1,) of the dtype of `lse`
+    out : tuple of cupy.ndarray, optional
+        For both results.
 
     Returns
     -------
-    cupy.ndarray (nodes, columns), cupy.ndarray (nodes,)
-        In the dtypes of `x` and of `lse`.
+    cupy.ndarray (nodes, columns), cupy.ndarray (1,)
+        In the dtypes of `x` and of `lse`; the second is summed in float64.
     """
     cupy = jit.require_cupy("cosine_attention_vjp")
     x, gradient, result = (interop.contiguous(part) for part in (x, gradient, result))
     forward, sums = schedules[0], lse.dtype
-    nodes, inverse = cupy.empty((len(x), 4), sums), inverse_norms(x, forward.workspace("norms", x.shape[:1], sums))
-    head_products(gradient, result, None, 1, False, {"lse": lse, "target": inverse, "ends": nodes})
-    made, by_beta = cupy.empty_like(x), cupy.empty(len(x), sums)
+    nodes = cupy.empty((len(x), 4), sums)
+    head_products(gradient, result, None, 1, False, {"lse": lse, "normed": x, "ends": nodes})
+    made, total = (cupy.empty_like(x), cupy.empty(1, sums)) if out is None else out
+    by_beta = cupy.empty(len(x), sums)
     fields = {"x": x, "g": gradient, "nodes": nodes, "out": made, "by_beta": by_beta, "toward": None}
     fields |= {"factor": beta} if isinstance(beta, float) else {"beta": beta}
     if schedules[1] is None:
@@ -53,7 +64,7 @@ def cosine_attention_vjp(
         fields["toward"] = cupy.empty(x.shape, sums)
         _pass(forward, x, sums, fields, forward=True)
         _pass(schedules[1], x, sums, fields, turned=True)
-    return made, by_beta
+    return made, column_sums(by_beta[:, None], total, wide=True)
 
 
 def _pass(
@@ -66,14 +77,18 @@ def _pass(
     defines = layout(x.dtype, vector, columns) | schedule.defines | jit.flags(forward=forward, turned=turned)
     lanes, threads = defines["BS_LANES"], defines["BS_THREADS"]
     cut = schedule.cut(lanes)
-    partial = schedule.workspace("cosine_vjp", (cut.pieces, (1 + turned) * columns), sums) if cut.pieces else None
     params = CosineVjpParams(schedule.params(cut, lanes))
-    jit.filled(params, **fields, partial=partial, vectors=columns * itemsize // vector)
-    kernel = jit.kernel(_SOURCE, "cosine_vjp", defines)
-    kernel.launch(-(-cut.units * lanes // threads), threads, params)()
+    jit.filled(params, **fields, vectors=columns * itemsize // vector)
+    joined = joins_itself(cut)
     if cut.pieces:
+        counters = cut.pieces if joined else 0
+        room = schedule.rooms.on_stream("cosine_vjp", (cut.pieces, (1 + turned) * columns), sums, counters)
+        jit.filled(params, partial=room.partial, arrived=room.arrived if joined else None)
+    kernel = jit.kernel(_SOURCE, "cosine_vjp", defines | jit.flags(joined=joined))
+    kernel.run(-(-cut.units * lanes // threads), threads, params)
+    if cut.pieces and not joined:
         params.vectors = columns
-        jit.kernel(_SOURCE, "cosine_vjp_pieces", pieces_of(defines, x.dtype)).launch(cut.pieces, _THREADS, params)()
+        jit.kernel(_SOURCE, "cosine_vjp_pieces", pieces_of(defines, x.dtype)).run(cut.pieces, _THREADS, params)
 
 
 def layout(dtype: Any, vector: int, columns: int) -> dict[str, int]:
@@ -107,7 +122,8 @@ def _variants() -> list[jit.Variant]:
         layout("float64", 16, 64),
     ]
     modes = [jit.flags(forward=forward, turned=turned) for forward, turned in ((1, 1), (1, 0), (0, 1))]
-    found = [one | mode for one in rows for mode in modes] + [rows[1] | modes[0] | {"BS_LARGE": 1}]
+    found = [one | mode | jit.flags(joined=joined) for one in rows for mode in modes for joined in (False, True)]
+    found.append(rows[1] | modes[0] | {"BS_LARGE": 1})
     pieces = [
         pieces_of(one, dtype) | mode for one, dtype in ((rows[0], "float32"), (rows[-1], "float64")) for mode in modes
     ]
