@@ -8,7 +8,7 @@ in ``sys.modules`` when one of their arrays arrives.
 
 from bitsparse.interop.addresses import ArraysAt, on_stream
 from bitsparse.interop.alike import ArrayKind, Arrays, Bounds, arrays_on, span
-from bitsparse.interop.arrays import as_array, as_host, as_numpy, gpu_of, writable_array
+from bitsparse.interop.arrays import as_array, as_host, as_numpy, gpu_of, over_tensor, writable_array
 from bitsparse.interop.devices import (
     CUPY,
     JAX,
@@ -82,6 +82,7 @@ __all__ = [
     "namespace",
     "offsets_of",
     "on_stream",
+    "over_tensor",
     "parse_device",
     "pinned_empty",
     "read_graph",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bitsparse.torch.dense import is_alone, is_quicker, product, product_over_rows
+from bitsparse.torch.operators import column_sums
 
 
 class _Biased(torch.autograd.Function):
@@ -18,19 +19,8 @@ class _Biased(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        made: Tensor = _ColumnSums.apply(gradient)
+        made = column_sums(gradient)
         return gradient.to(ctx.dtypes[0]), made.to(ctx.dtypes[1])
-
-
-class _ColumnSums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.shape = x.shape
-        return torch.ops.bitsparse.column_sums(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.expand(ctx.shape)
 
 
 class _Linear(torch.autograd.Function):
@@ -45,7 +35,7 @@ class _Linear(torch.autograd.Function):
         needs = ctx.needs_input_grad
         by_x = product(gradient, weight.t()) if needs[0] else None
         by_weight = product_over_rows(gradient, x) if needs[1] else None
-        return by_x, by_weight, _ColumnSums.apply(gradient) if needs[2] else None
+        return by_x, by_weight, column_sums(gradient) if needs[2] else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

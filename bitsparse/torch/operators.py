@@ -18,6 +18,7 @@ from torch._C import _get_fp32_precision_getter as _float32_precision  # what al
 
 from bitsparse import backends, interop, ops
 from bitsparse.ops.spmm.spmm import Precision
+from bitsparse.ops.spmm.spmm import spmm_with_bias as sums_with_bias
 from bitsparse.torch.pattern import Pattern, array_over
 from bitsparse.torch.registration import Recorded, differentiable, on_gpu, once, operator, register
 
@@ -38,6 +39,19 @@ def _spmm(
         ops.spmm(array, features, values=weights, precision=precision, out=into)
 
     on_cupy(call, out, x, values)
+    return out
+
+
+def _spmm_with_bias(
+    pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, bias: Tensor
+) -> Tensor:
+    array, x, bias = array_over(pattern, row_scale, col_scale), x.contiguous(), bias.contiguous()
+    out, precision = x.new_empty((pattern.rows, x.shape[1])), permitted(x.dtype)
+
+    def call(into: Any, features: Any, behind: Any) -> None:
+        sums_with_bias(array, features, behind, reduce="sum", precision=precision, out=into)
+
+    on_cupy(call, out, x, bias)
     return out
 
 
@@ -77,17 +91,9 @@ def permitted(dtype: torch.dtype) -> Precision:
 
 
 def _column_sums(x: Tensor) -> Tensor:
-    kernels = backends.family("cuda", "edges.head_scores")
-    return of_cupy(lambda array: [kernels.column_sums(array)], x.contiguous())[0].to(x.dtype)
-
-
-def of_cupy(kernel: Callable[..., Any], *tensors: Tensor) -> list[Tensor]:
-    """What kernels over CuPy arrays make of tensors, on the current stream of PyTorch."""
-
-    def call(*arrays: Any) -> list[Tensor]:
-        return [interop.from_array(part, interop.TORCH, "bitsparse.torch") for part in kernel(*arrays)]
-
-    return on_cupy(call, *tensors)
+    out = x.new_empty(x.shape[1:], dtype=torch.float32 if x.element_size() == 2 else x.dtype)
+    on_cupy(backends.family("cuda", "edges.head_scores").column_sums, x.contiguous(), out)
+    return out.to(x.dtype)
 
 
 def on_cupy(call: Callable[..., Any], *tensors: Tensor | None) -> Any:
@@ -97,7 +103,7 @@ def on_cupy(call: Callable[..., Any], *tensors: Tensor | None) -> Any:
     """
     given = [part for part in tensors if part is not None]
     with interop.working_on(f"cuda:{given[0].device.index}", interop.TORCH):
-        return call(*(interop.as_array(part, "bitsparse.torch")[0] for part in given))
+        return call(*(interop.over_tensor(part, "bitsparse.torch") for part in given))
 
 
 def _result(x: Tensor, values: Tensor | None) -> torch.dtype:
@@ -224,12 +230,53 @@ register(
 )
 
 
+class _ColumnSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.shape = x.shape
+        return torch.ops.bitsparse.column_sums(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.expand(ctx.shape)
+
+
+class _SpmmWithBias(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pattern: Pattern, row_scale: Any, col_scale: Any, x: Tensor, bias: Tensor) -> Tensor:
+        ctx.pattern, ctx.scales = pattern, (row_scale, col_scale)
+        return _compute_with_bias(pattern, row_scale, col_scale, x, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, columns = ctx.scales
+        by_x = spmm(ctx.pattern.turned, None, columns, rows, gradient) if ctx.needs_input_grad[3] else None
+        return None, None, None, by_x, column_sums(gradient) if ctx.needs_input_grad[4] else None
+
+
+_compute_with_bias = on_gpu(_spmm_with_bias)
+
+
 # ---- what the package calls
 def spmm(
     pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor
 ) -> Tensor:
     """``y[i] = row_scale[i] * sum over j of values[i, j] * col_scale[j] * x[j]``, differentiable by `values` and `x`."""
     return _OF_SPMM(pattern, values, row_scale, col_scale, x)
+
+
+def spmm_with_bias(
+    pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, bias: Tensor
+) -> Tensor:
+    """:func:`spmm` without values of float32 matrices on a GPU at which nobody looks on, plus a bias, in one launch."""
+    made: Tensor = _SpmmWithBias.apply(pattern, row_scale, col_scale, x, bias)
+    return made
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """Sums of the columns of a matrix on a GPU: the gradient by a bias, itself differentiable where somebody asks for that."""
+    made: Tensor = (_ColumnSums.apply if torch.is_grad_enabled() else torch.ops.bitsparse.column_sums)(x)
+    return made
 
 
 def sddmm(pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, y: Tensor) -> Tensor:

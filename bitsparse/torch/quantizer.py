@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from bitsparse.torch import bias
 from bitsparse.torch.attention_kinds import attention, cosine_attention, scored_attention
 from bitsparse.torch.graph import Graph
-from bitsparse.torch.sums import spmm
+from bitsparse.torch.sums import spmm, spmm_with_bias
 
 #: Under which name a module has one, beside its parameters.
 _NAME = "_quantizer"
@@ -28,8 +28,10 @@ class Floats:
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
         """As :func:`bitsparse.torch.spmm`, plus the bias that stands `behind` it."""
-        made = spmm(graph, x, reduce=reduce)
-        return made if behind is None else bias.biased(made, behind, owned=True)
+        if behind is None:
+            return spmm(graph, x, reduce=reduce)
+        together = spmm_with_bias(graph, x, behind, reduce)
+        return bias.biased(spmm(graph, x, reduce=reduce), behind, owned=True) if together is None else together
 
     def spmm_and_own(
         self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None

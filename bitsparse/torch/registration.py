@@ -138,6 +138,18 @@ def operator(name: str, schema: str, compute: Callable[..., Any], fake: Callable
     return made
 
 
+def straight(of: Operator) -> Callable[..., Any]:
+    """What to call in place of an operator that has no gradient: what computes, where nobody looks on."""
+    packet = getattr(torch.ops.bitsparse, of.name)
+
+    def call(pattern: Pattern, *arguments: Any) -> Any:
+        looked_at = torch.compiler.is_compiling() or _are_functorch_transforms_active()
+        compute = None if looked_at else _plain(of, arguments)
+        return packet(*pattern, *arguments) if compute is None else compute(pattern, *arguments)
+
+    return call
+
+
 class Recorded(NamedTuple):
     """What the gradient of an operator gets: the pattern, what is kept beside it, and by which of the other arguments it is asked for.
 
@@ -235,6 +247,12 @@ def _plain(of: Operator, arguments: tuple[Any, ...]) -> Callable[..., Any] | Non
     if on_cpu == on_gpu or not nothing_recorded(torch) or _is_torch_function_mode_enabled() or _profiler_enabled():
         return None
     return of.on_cpu if on_cpu else of.on_gpu
+
+
+def is_plain(*parts: Tensor) -> bool:
+    """Whether these are ordinary tensors, at which neither a mode nor a profiler looks and that have no tangents."""
+    looked_at = not nothing_recorded(torch) or _is_torch_function_mode_enabled() or _profiler_enabled()
+    return not looked_at and all(part.__class__ in _ORDINARY for part in parts)
 
 
 def _is_recorded(arguments: tuple[Any, ...]) -> bool:

@@ -9,6 +9,10 @@
 #include "spmm/signs.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
+// BS_BIAS: a bias of the columns is added to sums and means of float32, behind the factor of the row, with a rounding of its own.
+#ifndef BS_BIAS
+#define BS_BIAS 0
+#endif
 // BS_RAGGED: rows of x end with zeros up to whole vectors, rows of the result do not.
 #ifndef BS_RAGGED
 #define BS_RAGGED 0
@@ -22,6 +26,7 @@ struct SpmmParams {
     void *out;          // (rows, columns) Out
     const void *values; // of the edges, (edges,) or (edges, heads); with BS_VALUE16 elements as those of x
     const float *row_scale, *col_scale;
+    const float *bias; // (columns,)
     Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
     int *arrived;  // (pieces, slices, lanes): how many pieces of a row are there, at the first one's place; zeros before and after
     unsigned vectors;   // of a row of x
@@ -122,6 +127,9 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
 #endif
 #if BS_ROW_SCALE
         r[j] = times(r[j], scale);
+#endif
+#if BS_BIAS
+        r[j] = bs_addf(r[j], __ldg(p.bias + min(vector * BS_EACH + (unsigned)j, p.columns - 1)));
 #endif
     }
 #if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16

@@ -65,8 +65,12 @@ def kept_product(
     inner: tuple[int, ...],
     result_dtype: np.dtype[Any],
     brought: Array | None = None,
+    biased: bool = False,
 ) -> KeptCall:
-    """A product of CuPy features of one dtype and shape with A's own values, or with ones like those that were `brought`."""
+    """A product of CuPy features of one dtype and shape with A's own values, or with ones like those that were `brought`.
+
+    Calls of a `biased` product bring a bias of the columns as well, of the dtype of the result.
+    """
     rows, cols = operand.shape
     values, columns = operand.values, int(np.prod(inner, dtype=np.int64))
 
@@ -79,12 +83,18 @@ def kept_product(
     def with_values(x: Any, given: Any, out: Any) -> None:
         run(x.reshape(cols, columns), given, out.reshape(rows, columns))
 
+    def with_bias(x: Any, bias: Any, out: Any) -> None:
+        run(x, values, out, bias)
+
     kinds, result = [((cols, *inner), dtype)], ((rows, *inner), result_dtype)
     flat: Callable[..., None] = product if len(inner) == 1 else reshaped
     alignment = 1
     if brought is not None:
         kinds.append((brought.shape, brought.dtype))
         flat, alignment = with_values, 16
+    if biased:
+        kinds.append((inner, result_dtype))
+        flat = with_bias
     device, ready = operand.device, operand.ready
     own = operand.factors
     return KeptCall(flat, kinds, result, device, ready=ready, owner=own, beside=own[:1], alignment=alignment)
@@ -124,14 +134,15 @@ class GpuProducts:
         weights: Array | None,
         heads: int,
         keep: bool,
+        biased: bool = False,
     ) -> Product:
-        """The product for features of `dtype` summed in `acc`, with weights like these.
+        """The product for features of `dtype` summed in `acc`, with weights like these; plus a bias that calls bring if it is `biased`.
 
         With `keep` what takes a pass over the pattern may be prepared to find the quickest kernel.
         """
         own = weights is not None and weights is self._values
         values = None if weights is None else weights.dtype
-        key = (dtype.name, acc.name, values, weights is not None and weights.ndim, own, heads, keep)
+        key = (dtype.name, acc.name, values, weights is not None and weights.ndim, own, heads, keep, biased)
         found = self._made.get(key)
         if found is None:
             kind = backends.family(operand.device, "spmm.choice").Kind(
@@ -147,11 +158,13 @@ class GpuProducts:
             operand.ready.wait()
             kernel, height, why = self.chosen(operand, kind, keep)
             if kernel == "csr":
-                run, more = self._csr(operand, kind, acc, weights, heads), ""
+                run, more = self._csr(operand, kind, acc, weights, heads, biased), ""
             elif kernel == "windows":
                 run, more = self._windows(operand, kind, weights)
             else:
                 run, more = self._tiles(operand, kind, weights, height)
+            if biased and kernel != "csr":
+                run = _added(run)
             found = self._made[key] = Product(run, f"kernel {kernel} ({why}){more}", kernel)
             operand.ready.renew()
         return found
@@ -182,7 +195,9 @@ class GpuProducts:
         costs = ", ".join(f"{one.kernel}{one.height or ''} {one.cost:.3g} us" for one in found)
         return found[0].kernel, found[0].height, f"lowest estimated cost; {costs}"
 
-    def _csr(self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, heads: int) -> Run:
+    def _csr(
+        self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, heads: int, biased: bool
+    ) -> Callable[..., Array]:
         """An edge at a time."""
         row_scale, col_scale = self._row_scale, self._col_scale
         # Values of 16 bits go with such features as they are, unless scales become part of them.
@@ -199,12 +214,12 @@ class GpuProducts:
             else:
                 own = EdgeWeights(operand, weights, brought_in)
         brought = "none" if weights is None else "head" if kind.per_head else "edge"
-        how = {"heads": heads, "weights": brought, "value_dtype": narrow}
+        how = {"heads": heads, "weights": brought, "value_dtype": narrow, "bias": biased}
         sums = edge_sums(operand, kind, acc, row_scale=row_scale, col_scale=col_scale, **how)
 
-        def run(x: Array, values: Array | None, out: Array | None) -> Array:
+        def run(x: Array, values: Array | None, out: Array | None, bias: Array | None = None) -> Array:
             given = own.now() if own is not None else None if values is None else converted(values, brought_in)
-            return sums(x, given, out)
+            return sums(x, given, out, bias=bias)
 
         return run
 
@@ -243,6 +258,17 @@ class GpuProducts:
         return run, f", {how}, {height} rows, {tiles.reuse:.2f} edges to a row of features that is read"
 
 
+def _added(run: Run) -> Callable[..., Array]:
+    """Sums, and then a bias of their columns."""
+
+    def biased(x: Array, values: Array | None, out: Array | None, bias: Array) -> Array:
+        made = run(x, values, out)
+        made += bias
+        return made
+
+    return biased
+
+
 def _arranged(
     operand: CSROperand, kind: Any, weights: Array | None, arrange: Callable[[Any, Any], Any]
 ) -> Callable[[Any], Any] | None:
@@ -260,7 +286,7 @@ def _arranged(
 
 
 def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) -> Callable[..., Array]:
-    """``sums(x, values, out, behind=None)`` an edge at a time.
+    """``sums(x, values, out, behind=None, bias=None)`` an edge at a time.
 
     Arrays of an unusual alignment have products of their own, made when they first come; users of other streams wait for these.
     """
@@ -279,10 +305,10 @@ def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) ->
     result: np.dtype[Any] = make(16).dtype
     item, out_item, is_words = np.dtype(kind.dtype).itemsize, result.itemsize, result == np.uint32
 
-    def sums(x: Any, values: Array | None, out: Any, behind: Any = None) -> Array:
+    def sums(x: Any, values: Array | None, out: Any, behind: Any = None, bias: Array | None = None) -> Array:
         place = 0 if out is None or is_words else out.data.ptr  # words are always aligned
         alignment = alignment_of(x.data.ptr, item, place, out_item)
-        return (made.get(alignment) or make(alignment))(x, values, out, behind)
+        return (made.get(alignment) or make(alignment))(x, values, out, behind, bias)
 
     return sums
 

@@ -205,8 +205,11 @@ class SpmmPlan:
         elif self._codes.prepare(sums, finish) is None and self._forced in (None, "csr"):
             self._product(sums, self._planned_dtype)
 
-    def prepare(self, planned: Any) -> KeptCall | None:
-        """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once."""
+    def prepare(self, planned: Any, biased: bool = False) -> KeptCall | None:
+        """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once.
+
+        With `biased` calls bring a bias of the columns behind the features, of one axis and float32 both.
+        """
         wanted = self._planned_dtype = _check.dtype(self._function, np.float32 if planned is None else planned)
         if self._products is None or self._is_empty or self._needs_values:
             return None
@@ -214,21 +217,22 @@ class SpmmPlan:
         empty = interop.namespace(self._operand.indptr).empty(shape, wanted)
         sums = self._sums(self._operand, Features(empty, shape, wanted, None, interop.CUPY), own)
         data_dtype = wanted if wanted.kind in "biu" else sums.dtype
-        product = self._product(sums, data_dtype)
+        product = self._product(sums, data_dtype, biased)
         # Integers whose sums might need more than 64 bits are looked at in every call.
         wide = sums.acc.kind == "i" and 8 in (wanted.itemsize, 0 if own is None else own.dtype.itemsize)
         if data_dtype == wanted and not wide and self._finish is None:
-            self._short = kept_product(self._operand, product.run, wanted, self._inner, sums.result_dtype)
+            kinds = wanted, self._inner, sums.result_dtype
+            self._short = kept_product(self._operand, product.run, *kinds, biased=biased)
         return self._short
 
-    def _product(self, sums: Sums, dtype: np.dtype[Any]) -> Product:
+    def _product(self, sums: Sums, dtype: np.dtype[Any], biased: bool = False) -> Product:
         """On a GPU the kernel for features as an array of `dtype`."""
         assert self._products is not None and self._codes is not None
         operand, products = sums.operand, self._products
         if operand is not self._operand:  # without its factors of rows
             key = _records.replace(self._key, function=f"{self._function} of integers")
             products = GpuProducts.kept(operand, key)
-        product = products.product(operand, dtype, sums.acc, sums.weights, sums.heads, self._keep)
+        product = products.product(operand, dtype, sums.acc, sums.weights, sums.heads, self._keep, biased)
         self.kernel = product.kernel
         if dtype.name not in self._told:
             what = dtype.name

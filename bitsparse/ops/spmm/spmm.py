@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
+
 from bitsparse import _check, interop
 from bitsparse.arrays.packed import Encoding
 from bitsparse.arrays.sparse_base import SparseArray
-from bitsparse.backends.reductions import Reduce
+from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.errors import ShapeError
 from bitsparse.interop import ArrayLike, SparseLike
 from bitsparse.ops.finish.epilogue import Epilogue
@@ -153,6 +155,26 @@ def _first_call(
         operand = as_csr(function, A)
         operand.check_features(function, shape)
         return SpmmPlan(function, operand, shape[1:], reduce, precision, kernel).prepare(dtype)
+
+
+def spmm_with_bias(A: SparseArray, x: Any, bias: Any, *, reduce: Reduce, precision: Precision, out: Any) -> None:
+    """:func:`spmm` of a container on a GPU with CuPy's features (N, D), plus a bias (D,), into `out`: the bits of one after the other."""
+    known = repeated(A, "spmm with a bias", (reduce, precision), (x, bias), out, _first_biased)
+    if known is None:
+        spmm(A, x, reduce=reduce, precision=precision, out=out)
+        out += bias
+
+
+def _first_biased(
+    A: SparseArray, reduce: Reduce, precision: Precision, shape: tuple[int, ...], dtype: Any
+) -> KeptCall | None:
+    """Sums and means of float32 with a bias, prepared."""
+    if len(shape) != 2 or dtype != np.float32 or REDUCTIONS[reduce].selects:
+        return None
+    with working_with(A.device):
+        operand = as_csr("spmm", A)
+        operand.check_features("spmm", shape)
+        return SpmmPlan("spmm", operand, shape[1:], reduce, precision).prepare(dtype, biased=True)
 
 
 def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce, kernel: str | None = None) -> KeptCall | None:

@@ -147,6 +147,7 @@ def constants(
     direct: bool = False,
     value16: bool = False,
     ragged: bool = False,
+    bias: bool = False,
 ) -> dict[str, int]:
     """What ``spmm/csr.cu`` is compiled with for int32 indices.
 
@@ -162,10 +163,14 @@ def constants(
         Values of edges have 16 bits, as the features.
     ragged : bool
         Rows of the features end with zeros up to whole vectors, rows of the result do not.
+    bias : bool
+        Calls bring what is added to the columns of the result.
     """
     found = tuning.defines | {"BS_KIND": KINDS_APART[kind], "BS_ACC": _ACCS[acc], "BS_BYTES": tuning.load}
     found |= {"BS_V": tuning.vectors, "BS_WEIGHTS": weights, "BS_REDUCE": REDUCTIONS[reduce].number}
-    return found | {"BS_ROW_SCALE": int(row_scale)} | jit.flags(direct=direct, value16=value16, ragged=ragged)
+    return (
+        found | {"BS_ROW_SCALE": int(row_scale)} | jit.flags(direct=direct, value16=value16, ragged=ragged, bias=bias)
+    )
 
 
 class Spmm(StreamedSum):
@@ -196,6 +201,8 @@ class Spmm(StreamedSum):
     lay : bool, optional
         Copy the features first to where their rows are whole vectors, times the scales of the columns where `fold` would keep these; by
         default where that is estimated to be quicker.
+    bias : bool
+        Calls bring a `bias` (columns,), for sums and means of float32 without a finish.
     """
 
     def __init__(
@@ -216,6 +223,7 @@ class Spmm(StreamedSum):
         tuning: Tuning | None = None,
         finish: Finish | None = None,
         lay: bool | None = None,
+        bias: bool = False,
     ) -> None:
         x_dtype, acc = np.dtype(x_dtype), np.dtype(acc_dtype)
         selects, half = REDUCTIONS[reduce].selects, x_dtype.name in SIXTEEN
@@ -281,7 +289,7 @@ class Spmm(StreamedSum):
         scaled, direct = row_scale is not None and not selects, schedule.indices is None
         kinds = (x_dtype.name, acc.name, kind, reduce)
         defines = schedule.defines | constants(
-            tuning, *kinds, row_scale=scaled, direct=direct, value16=value16, ragged=ragged
+            tuning, *kinds, row_scale=scaled, direct=direct, value16=value16, ragged=ragged, bias=bias
         )
         if finish is not None:
             params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
@@ -294,7 +302,9 @@ class Spmm(StreamedSum):
         """Whether features are fetched where they lie."""
         return self._laid is None
 
-    def __call__(self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None) -> Any:
+    def __call__(
+        self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None, bias: Any = None
+    ) -> Any:
         """The product with `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for."""
         if out is None:
             out = self._cupy.empty(self.shape, self.dtype)
@@ -305,12 +315,14 @@ class Spmm(StreamedSum):
         if values is not None:
             values = interop.aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
         if self._laid is None:
-            return self._launched(x, values, out, behind)
+            return self._launched(x, values, out, behind, bias)
         with self.schedule.order:
-            return self._launched(self._laid(x), values, out, behind)
+            return self._launched(self._laid(x), values, out, behind, bias)
 
-    def _launched(self, x: Any, values: Any, out: Any, behind: Behind | None) -> Any:
+    def _launched(self, x: Any, values: Any, out: Any, behind: Behind | None, bias: Any) -> Any:
         with self._lock:
+            if bias is not None:
+                self._params.bias = bias.data.ptr
             if values is not None:
                 self._params.values = values.data.ptr
             if self._finish is not None:
@@ -359,6 +371,8 @@ def _variants() -> list[jit.Variant]:
     for kind in floats[1:]:
         each = (wide, few, Tuning(8, 4, unroll=4))
         found += [constants(tuning, kind, weights=EDGES, value16=True) for tuning in each]
+    found += [constants(tuning, row_scale=one, bias=True) for tuning in (wide, narrow) for one in (False, True)]
+    found += [constants(tuning, weights=EDGES, bias=True) for tuning in (wide, few, Tuning(4, 4))]
     found += [constants(wide, reduce=name) for name, reduction in REDUCTIONS.items() if reduction.selects]
     found += [constants(wide, "float64", "float64"), constants(narrow, "int8", "int32")]
     found += [constants(wide, kind, weights=weights, ragged=True) for kind in floats for weights in weighted]
