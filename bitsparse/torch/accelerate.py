@@ -133,7 +133,7 @@ def _propagate(layer: Any, edge_index: Any, size: Any = None, **given: Any) -> T
     if type(layer).__name__ == "GATv2Conv":
         graph, (source, target) = graph.with_self_loops() if layer.add_self_loops else graph, x
         dropout = layer.dropout if layer.training else 0.0
-        return gatv2_attention(graph, source, target, layer.att[0], layer.negative_slope, dropout)
+        return gatv2_attention(graph, source, target, layer.att.squeeze(0), layer.negative_slope, dropout)
     if type(layer).__name__ == "AGNNConv":
         graph = graph.with_self_loops() if layer.add_self_loops else graph
         return quantizer.cosine_attention(graph, x, layer.beta)

@@ -112,7 +112,7 @@ class GATConv(_Attending):
         """Features (nodes, heads * out_channels), or (nodes, out_channels) without `concat`, from (nodes, in_channels)."""
         graph = self._graph(graph, x.shape[0])
         h = through(x, self.lin).view(-1, self.heads, self.out_channels)
-        vectors = self.att_src[0], self.att_dst[0]
+        vectors = self.att_src.squeeze(0), self.att_dst.squeeze(0)  # the gradient of an index would be zeros and a copy
         return self._behind(quantizer_of(self).scored_attention(graph, h, *vectors, *self._settings()), x)
 
 
@@ -183,7 +183,7 @@ class GATv2Conv(_Attending):
         shape = (-1, self.heads, self.out_channels)
         source = through(sources, self.lin_l).view(shape)
         target = source if self.share_weights and targets is sources else through(targets, self.lin_r).view(shape)
-        return self._behind(gatv2_attention(graph, source, target, self.att[0], *self._settings()), targets)
+        return self._behind(gatv2_attention(graph, source, target, self.att.squeeze(0), *self._settings()), targets)
 
 
 class AGNNConv(nn.Module):

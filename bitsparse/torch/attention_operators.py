@@ -5,20 +5,23 @@ Each has an operator for its gradients.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bitsparse import backends, ops
+from bitsparse import _check, backends, ops
+from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.ops import AttentionState
+from bitsparse.ops.edges.attention import checked_dropout
 from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.edges.cosine_vjp import cosine_attention_vjp_of_both
-from bitsparse.torch.operators import of_cupy
+from bitsparse.ops.edges.prepared import attention_run, attention_vjp_run, cosine_run, cosine_vjp_run
+from bitsparse.torch.operators import on_cupy
 from bitsparse.torch.pattern import Pattern, array_over
-from bitsparse.torch.registration import Recorded, differentiable, once, operator
+from bitsparse.torch.registration import Operator, Recorded, differentiable, once, operator, straight
 
 _SUMS_OF_ATTENTION = "Tensor lse, Tensor share, Tensor above, Tensor gradient, float slope, float dropout"
 
@@ -31,7 +34,11 @@ def _sums_dtype(x: Tensor) -> torch.dtype:
 # ---- what computes
 def _attention(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
     *ends, seed, slope, dropout, keeps = parts
-    operands: Any = (part.contiguous() for part in ends)
+    operands: Any = [part.contiguous() for part in ends]
+    if keeps and _lie_well(pattern, *_attended(pattern, *operands)):
+        made = _room_of_attention(pattern, operands[0])
+        if on_cupy(partial(_attend, array_over(pattern), slope, dropout, seed), *operands, *made):
+            return made
     how = {"negative_slope": slope, "dropout": dropout, "seed": seed}
     made = ops.attention(array_over(pattern), *operands, **how, return_state=keeps)
     return tuple(made[1]) if keeps else (made, *(made.new_empty(0) for _ in range(3)))
@@ -40,8 +47,68 @@ def _attention(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
 def _attention_vjp(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
     x, source, target, seed, *sums, gradient, slope, dropout = parts
     x, source, target, gradient = (part.contiguous() for part in (x, source, target, gradient))
+    wide = [(part, (pattern.rows, *x.shape[1:])) for part in (gradient, sums[0], sums[3])]
+    ends = [(part, (pattern.rows, *x.shape[1:-1])) for part in sums[1:3]]
+    if _lie_well(pattern, *_attended(pattern, x, source, target), *wide, *ends):
+        made = _like(x, source, target)
+        call = partial(_attend_vjp, array_over(pattern.turned), slope, dropout, seed)
+        if on_cupy(call, x, source, target, gradient, *sums, *made):
+            return made
     operands = (x, source, target, gradient, AttentionState(*sums))
     return attention_vjp_of_transpose(array_over(pattern.turned), *operands, slope, dropout, seed)
+
+
+#: Tensors with the shapes that they should have.
+Shaped = tuple[Tensor, tuple[int, ...]]
+
+
+def _lie_well(pattern: Pattern, *parts: Shaped) -> bool:
+    """Whether tensors lie without gaps on the GPU where the pattern is and are of their shapes; other functions say what is wrong."""
+    device = pattern.indptr.device
+    return device.type == "cuda" and all(
+        part.shape == shape and part.device == device and part.is_contiguous() for part, shape in parts
+    )
+
+
+def _attended(pattern: Pattern, x: Tensor, source: Tensor, target: Tensor) -> tuple[Shaped, ...]:
+    """What attention takes: features (sources, D) or (sources, H, D), and scores of both ends."""
+    sources, ends = pattern.turned.rows, x.shape[1:-1]
+    features = (sources, *x.shape[1:]) if x.ndim in (2, 3) else ()
+    return (x, features), (source, (sources, *ends)), (target, (pattern.rows, *ends))
+
+
+def _cosines_of(pattern: Pattern, x: Tensor, beta: Tensor) -> tuple[Shaped, ...]:
+    """What attention by cosines takes: features (nodes, D) and a factor of one element."""
+    nodes = pattern.rows if pattern.rows == pattern.turned.rows else -1
+    return (x, (nodes, x.shape[-1]) if x.ndim == 2 else ()), (beta, beta.shape if beta.numel() == 1 else (1,))
+
+
+def _room_of_attention(pattern: Pattern, x: Tensor) -> tuple[Tensor, ...]:
+    """Memory for the result and the state of attention."""
+    lse, share = (x.new_empty((pattern.rows, *x.shape[1:-1]), dtype=_sums_dtype(x)) for _ in range(2))
+    made = x.new_empty((pattern.rows, *x.shape[1:]))
+    return made, lse, share, torch.empty_like(made)
+
+
+def _attend(
+    array: TCTiledCSR, slope: float, dropout: float, seed: Any, x: Any, source: Any, target: Any, out: Any, *state: Any
+) -> bool:
+    """Attention by CuPy's arrays into others; False where kernels do not take these as they are."""
+    slope = _check.number("attention", "negative_slope", slope)
+    drop = checked_dropout("attention", dropout, seed, array.device)
+    return _done(attention_run(array, (x, source, target), out, state, slope, drop))
+
+
+def _attend_vjp(turned: TCTiledCSR, slope: float, dropout: float, seed: Any, *arrays: Any) -> bool:
+    """The same for gradients, by x, source, target, the gradient and the state, into the last three."""
+    drop = checked_dropout("attention_vjp", dropout, seed, turned.device)
+    return _done(attention_vjp_run(turned, arrays[:4], arrays[4:8], arrays[8:], slope, drop))
+
+
+def _done(run: Callable[[], Any] | None) -> bool:
+    if run is not None:
+        run()
+    return run is not None
 
 
 def _scored_attention(pattern: Pattern, x: Tensor, first: Tensor, second: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -61,8 +128,9 @@ def _scored_attention_vjp(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
         dx += sum(by_score[..., None] * vector for by_score, vector in zip(by_scores, vectors, strict=True))
         by_vectors = [torch.einsum("nh,nhd->hd", by_score, features) for by_score in by_scores]
     else:
-        kernels = backends.family("cuda", "edges.head_scores")
-        by_vectors = of_cupy(kernels.head_scores_vjp, features, *vectors, *by_scores, dx)
+        by_vectors = x.new_empty((2, *first.shape), dtype=source.dtype)
+        compute = backends.family("cuda", "edges.head_scores").head_scores_vjp
+        on_cupy(compute, features, *vectors, *by_scores, dx, by_vectors)
     return dx.to(x.dtype), *(made.to(part.dtype) for made, part in zip(by_vectors, (first, second), strict=True))
 
 
@@ -70,7 +138,10 @@ def _head_scores(x: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
     """Dot products of each head's features with two vectors."""
     if x.is_cpu:
         return [torch.einsum("nhd,hd->nh", x.to(part.dtype), part).contiguous() for part in (first, second)]
-    return of_cupy(backends.family("cuda", "edges.head_scores").head_scores, x, first, second)
+    made = [x.new_empty(x.shape[:-1], dtype=first.dtype) for _ in range(2)]
+    compute = backends.family("cuda", "edges.head_scores").head_scores
+    on_cupy(lambda x, first, second, *out: compute(x, first, second, out), x, first, second, *made)
+    return made
 
 
 def _widened(x: Tensor, *parts: Tensor) -> list[Tensor]:
@@ -87,8 +158,13 @@ def _edge_softmax_vjp(pattern: Pattern, weights: Tensor, gradient: Tensor) -> Te
 
 
 def _cosine_attention(pattern: Pattern, x: Tensor, beta: Tensor, keeps: bool) -> tuple[Tensor, Tensor]:
-    made = ops.cosine_attention(array_over(pattern), x.contiguous(), beta=beta, return_lse=keeps)
-    return made if keeps else (made, x.new_empty(0))
+    array, x = array_over(pattern), x.contiguous()
+    if keeps and _lie_well(pattern, *_cosines_of(pattern, x, beta)):
+        made = torch.empty_like(x), x.new_empty(x.shape[:1], dtype=_sums_dtype(x))
+        if on_cupy(lambda *arrays: _done(cosine_run(array, *arrays)), x, beta, *made):
+            return made
+    found = ops.cosine_attention(array, x, beta=beta, return_lse=keeps)
+    return found if keeps else (found, x.new_empty(0))
 
 
 def _cosine_attention_vjp(
@@ -96,6 +172,15 @@ def _cosine_attention_vjp(
 ) -> tuple[Tensor, Tensor]:
     forward, x, gradient = array_over(pattern), x.contiguous(), gradient.contiguous()
     backward = forward if pattern.t_indices.data_ptr() == pattern.indices.data_ptr() else array_over(pattern.turned)
+    saved = (gradient, x.shape), (result, x.shape), (lse, x.shape[:1])
+    if _lie_well(pattern, *_cosines_of(pattern, x, beta), *saved):
+        made = torch.empty_like(x), torch.empty_like(beta)
+
+        def call(beta: Any, by_x: Any, by_beta: Any, *arrays: Any) -> bool:
+            return _done(cosine_vjp_run((forward, backward), arrays, (by_x, by_beta), beta))
+
+        if on_cupy(call, beta, *made, x, gradient, result, lse):
+            return made
     return cosine_attention_vjp_of_both(forward, backward, x, gradient, beta, result, lse)
 
 
@@ -148,30 +233,36 @@ def _fake_cosine_attention_vjp(pattern: Pattern, x: Tensor, beta: Tensor, *_: An
 
 
 def _fake_gatv2_scores(pattern: Pattern, source: Tensor, target: Tensor, a: Tensor, slope: float) -> Tensor:
-    dtype = functools.reduce(torch.promote_types, (part.dtype for part in (source, target, a)))
+    dtype = reduce(torch.promote_types, (part.dtype for part in (source, target, a)))
     return source.new_empty((pattern.indices.shape[0], *source.shape[1:-1]), dtype=dtype)
 
 
 # ---- gradients
-def _by_operator(name: str, constants: int, without: int) -> Callable[..., tuple[Tensor | None, ...]]:
+def _by_operator(of: Operator, constants: int, without: int) -> Callable[..., tuple[Tensor | None, ...]]:
     """The gradient that an operator computes from what was saved and the first `constants` others; the last `without` inputs have none."""
+    compute = straight(of)
 
-    @once(name.removesuffix("_vjp").removeprefix("scored_"))
+    @once(of.name.removesuffix("_vjp").removeprefix("scored_"))
     def gradient(recorded: Recorded, given: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        compute, others = getattr(torch.ops.bitsparse, name), recorded.constants[:constants]
-        return *compute(*recorded.pattern, *recorded.saved_tensors, given, *others), *(None,) * without
+        others = recorded.constants[:constants]
+        return *compute(recorded.pattern, *recorded.saved_tensors, given, *others), *(None,) * without
 
     return gradient
 
 
-@once("edge_softmax")
-def _softmax_gradient(recorded: Recorded, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    _, weights = recorded.saved_tensors
-    return (torch.ops.bitsparse.edge_softmax_vjp(*recorded.pattern, weights, gradient),)
+def _by_softmax(of: Operator) -> Callable[..., tuple[Tensor | None, ...]]:
+    compute = straight(of)
+
+    @once("edge_softmax")
+    def gradient(recorded: Recorded, given: Tensor) -> tuple[Tensor | None, ...]:
+        _, weights = recorded.saved_tensors
+        return (compute(recorded.pattern, weights, given),)
+
+    return gradient
 
 
 # ---- registration
-operator(
+_ATTENTION_VJP = operator(
     "attention_vjp",
     f"Tensor x, Tensor source, Tensor target, Tensor? seed, Tensor result, {_SUMS_OF_ATTENTION}) -> (Tensor, Tensor, Tensor)",
     _attention_vjp,
@@ -185,10 +276,10 @@ _OF_ATTENTION = differentiable(
         _attention,
         _fake_attention,
     ),
-    _by_operator("attention_vjp", 2, 4),
+    _by_operator(_ATTENTION_VJP, 2, 4),
     keeps_result=True,
 )
-operator(
+_SCORED_ATTENTION_VJP = operator(
     "scored_attention_vjp",
     f"Tensor x, Tensor first, Tensor second, Tensor? seed, Tensor result, Tensor source, Tensor target, {_SUMS_OF_ATTENTION}) -> "
     f"(Tensor, Tensor, Tensor)",
@@ -203,16 +294,18 @@ _OF_SCORED_ATTENTION = differentiable(
         _scored_attention,
         _fake_scored_attention,
     ),
-    _by_operator("scored_attention_vjp", 2, 4),
+    _by_operator(_SCORED_ATTENTION_VJP, 2, 4),
     keeps_result=True,
 )
-operator("edge_softmax_vjp", "Tensor weights, Tensor gradient) -> Tensor", _edge_softmax_vjp, _fake_edge_softmax)
+_SOFTMAX_VJP = operator(
+    "edge_softmax_vjp", "Tensor weights, Tensor gradient) -> Tensor", _edge_softmax_vjp, _fake_edge_softmax
+)
 _OF_SOFTMAX = differentiable(
     operator("edge_softmax", "Tensor scores) -> Tensor", _edge_softmax, _fake_edge_softmax),
-    _softmax_gradient,
+    _by_softmax(_SOFTMAX_VJP),
     keeps_result=True,
 )
-operator(
+_COSINES_VJP = operator(
     "cosine_attention_vjp",
     "Tensor x, Tensor beta, Tensor result, Tensor lse, Tensor gradient) -> (Tensor, Tensor)",
     _cosine_attention_vjp,
@@ -225,10 +318,10 @@ _OF_COSINES = differentiable(
         _cosine_attention,
         _fake_cosine_attention,
     ),
-    _by_operator("cosine_attention_vjp", 0, 1),
+    _by_operator(_COSINES_VJP, 0, 1),
     keeps_result=True,
 )
-operator(
+_GATV2_VJP = operator(
     "gatv2_scores_vjp",
     "Tensor source, Tensor target, Tensor a, Tensor gradient, float slope) -> (Tensor, Tensor, Tensor)",
     _gatv2_scores_vjp,
@@ -241,7 +334,7 @@ _OF_GATV2 = differentiable(
         _gatv2_scores,
         _fake_gatv2_scores,
     ),
-    _by_operator("gatv2_scores_vjp", 1, 1),
+    _by_operator(_GATV2_VJP, 1, 1),
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import backends
+from bitsparse.arrays.inside import store_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.backends.params import Dropout
 from bitsparse.ops.operands.csr import CSROperand
@@ -80,6 +81,55 @@ def attention_vjp_run(
             gradients(schedule, *given, negative_slope=slope, dropout=dropout, out=into)
 
     return run
+
+
+def cosine_run(A: SparseArray, x: Any, beta: Any, out: Any, lse: Any) -> Run | None:
+    """What writes attention by cosines into `out`, and the logarithms of what its softmax divides by into `lse`; None as above."""
+    operand = as_csr("cosine_attention", A)
+    if not _fits(operand, x, (beta, lse)) or not _in_registers(operand, x.dtype, x.shape[1]):
+        return None
+    weigh = backends.family(operand.device, "edges.attention").cosine_attention
+
+    def run() -> None:
+        with operand.walked("cosine_attention") as schedule:
+            weigh(schedule, x, beta=beta.reshape(1), out=out, lse=_ends(lse, 1))
+
+    return run
+
+
+def cosine_vjp_run(
+    ways: tuple[SparseArray, SparseArray], arrays: tuple[Any, ...], outs: tuple[Any, Any], beta: Any
+) -> Run | None:
+    """What writes the gradients of attention by cosines by its features and its factor into `outs`; None as above.
+
+    Parameters
+    ----------
+    ways : tuple of SparseArray
+        The pattern and its transpose, the same one if it is symmetric.
+    arrays : (x, gradient by the result, result, lse)
+    """
+    operand, turned = (as_csr("cosine_attention_vjp", way) for way in ways)
+    x, gradient, result, lse = arrays
+    if not _fits(operand, x, (beta, lse)) or any(part.dtype != x.dtype for part in (gradient, result)):
+        return None
+    if not _in_registers(operand, compute_dtype(np.dtype(x.dtype)), x.shape[1]):
+        return None
+    symmetric = store_of(ways[0]) is store_of(ways[1])
+    gradients = backends.family(operand.device, "edges.cosine_vjp").cosine_attention_vjp
+    into = outs[0], outs[1].reshape(1)
+
+    def run() -> None:
+        with operand.walked("cosine_attention_vjp") as forward, turned.walked("cosine_attention_vjp") as backward:
+            schedules = forward, None if symmetric else backward
+            gradients(schedules, x, gradient, result, lse, beta=beta.reshape(1), out=into)
+
+    return run
+
+
+def _in_registers(operand: CSROperand, dtype: Any, columns: int) -> bool:
+    """Whether rows of features are short enough for one pass."""
+    fits: Callable[..., bool] = backends.family(operand.device, "edges.attention_layout").fits_registers
+    return fits(dtype, columns)
 
 
 def _heads(x: Any) -> int:
