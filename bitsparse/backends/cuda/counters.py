@@ -24,6 +24,8 @@ class Counters:
         #: Zeros that nobody has yet.
         self._rest: Any = jit.require_cupy("counters").empty(0, "int32")
         self._of_streams: dict[int, Any] = {}
+        #: All that there ever were: captured graphs hold their addresses.
+        self._kept: list[Any] = []
 
     def of(self, count: int) -> Any:
         """So many counters at least for a launch on the current stream."""
@@ -42,6 +44,7 @@ class Counters:
         cupy = jit.require_cupy("counters")
         if may_wait and self._rest.size < max(count, _READY):
             self._rest = cupy.zeros(max(count, _AT_ONCE), "int32")
+            self._kept.append(self._rest)
             cupy.cuda.get_current_stream().synchronize()  # whatever stream they are used on, they are zeros
         if self._rest.size < count:
             return cupy.zeros(count, "int32")  # which the captured graph does at every replay
