@@ -101,6 +101,7 @@ CSR = Bounds(
         ({"BS_KIND": _FLOAT64}, 5, 4),
         ({"BS_WEIGHTS": _NO}, 7, 6),
         ({"BS_VALUE16": _YES}, 7, 6),
+        (_PLAIN | {"BS_WEIGHTS": (1,), "BS_BIAS": _YES}, 6, 6),
         (_PLAIN | {"BS_WEIGHTS": (1,)}, 7, 7),
         ({}, 6, 5),
     ),

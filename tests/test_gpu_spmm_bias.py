@@ -1,0 +1,36 @@
+"""Sums over neighbours with a bias in one launch on the GPU: the bits of one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sparse_inputs import graphs
+from test_gpu_bits import empty, raw, to_device
+
+import bitsparse as bs
+from bitsparse.arrays.inside import store_of
+from bitsparse.ops.plan import CALLS
+from bitsparse.ops.spmm.spmm import spmm_with_bias
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("columns", [1, 7, 32, 41, 128])
+@pytest.mark.parametrize("scaled", [(False, False), (True, True), (True, False)])
+def test_a_bias_behind_sums_and_means(columns: int, scaled: tuple[bool, bool]) -> None:
+    A, rng = graphs()["hubs"], np.random.default_rng(columns)
+    scales = [
+        to_device(rng.random(size).astype(np.float32)) if there else None
+        for there, size in zip(scaled, A.shape, strict=True)
+    ]
+    ours: Any = bs.TCTiledCSR(A, pattern=True).to_device("cuda").with_scales(*scales)
+    x, bias = (to_device(rng.standard_normal(n).astype(np.float32)) for n in ((A.shape[1], columns), columns))
+    for reduce in ("sum", "mean"):
+        want = bs.spmm(ours, x, reduce=reduce) + bias
+        for _ in range(2):
+            out = empty((A.shape[0], columns), np.float32)
+            spmm_with_bias(ours, x, bias, reduce=reduce, precision="fp32", out=out)
+            assert raw(out).tobytes() == raw(want).tobytes()
+    assert any(key[0] == "spmm with a bias" for key in store_of(ours)[CALLS])
