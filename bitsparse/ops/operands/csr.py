@@ -169,9 +169,9 @@ class CSROperand:
             return
         self.ready.wait()
         schedule = self.schedule
-        before = schedule.nbytes
+        before = schedule.prepared
         yield schedule
-        if schedule.nbytes != before:  # cut up further for this kernel
+        if schedule.prepared != before:  # cut up further for this kernel
             self.ready.renew()
 
     def edge_values(self, function: str, name: str, given: Array) -> Array:

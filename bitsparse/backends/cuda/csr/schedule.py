@@ -269,6 +269,11 @@ class Schedule:
         units = {id(units): int(units.table.nbytes) for units in self.units.values()}
         return tables + self.rooms.nbytes + sum(units.values()) + sum(cut.nbytes for cut in self._cuts.values())
 
+    @property
+    def prepared(self) -> int:
+        """How many things were made for the pattern: with one more, other streams have to wait for it."""
+        return len(self._cuts) + len(self.units) + (self._edge_rows is not None)
+
     def along(self, indices: Any) -> Schedule:
         """The same rows, with all that was made for them, whose edges lie in other columns."""
         other = copy(self)
