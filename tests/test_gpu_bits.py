@@ -509,6 +509,18 @@ def test_dequantize(dtype: str) -> None:
             )
 
 
+@pytest.mark.parametrize(("shape", "bits"), [((70, 4, 32), 8), ((3, 2, 5, 16), 8), ((9, 3, 64), 4), ((6, 3, 22), 8)])
+@pytest.mark.parametrize("granularity", ["tensor", "row"])
+def test_short_lines_side_by_side(shape: tuple[int, ...], bits: int, granularity: str) -> None:
+    """Those that nothing lies between may be decoded as one line, where their scale is the same."""
+    rng = np.random.default_rng(shape[0])
+    words = make_words(rng, shape, bits, -1, "rows")
+    vectors, how = grid(rng, shape, granularity, np.float32, 1), {"axis": -1, "layout": "rows", "encoding": "signed"}
+    both("unpack", words, shape, bits, **how, dtype=np.dtype(np.int8))
+    vectors = {"scale": vectors["divisor"], "offset": vectors["offset"]}
+    both("dequantize", words, shape, bits, **how, **vectors, dtype=np.dtype(np.float32))
+
+
 def test_results_at_any_address() -> None:
     """Results that begin in the middle of a vector, and inputs too."""
     from bitsparse.backends.cuda.bits import pack as cuda_bits

@@ -182,7 +182,8 @@ def test_attention_of_codes(heads: int, width: int, dropout: float) -> None:
         family = interop.NUMPY if operand.device == "cpu" else interop.CUPY
         codes = [scaled_codes("test", "x", place(part), family, coding) for part in (x, gradient)]
         state = attention_of_codes(operand, codes[0], *map(place, ends), how)
-        made = attention_of_codes_vjp(operand, codes[0], tuple(map(place, ends)), place(gradient), codes[1], state, how)
+        stand_for, scores = codes[0].dequantize().reshape(x.shape), tuple(map(place, ends))
+        made = attention_of_codes_vjp(operand, stand_for, scores, place(gradient), codes[1], state, how)
         return [part if isinstance(part, np.ndarray) else part.get() for part in (*state, *made)]
 
     names = ("result", "lse", "share", "above", "x", "source", "target")

@@ -108,9 +108,10 @@ def attention_codes_vjp(
 ) -> Any:
     """Gradients by features and scores, of a gradient on the grid of its codes."""
     (words, scale, multiples, source, target, seed), (gradient, *codes), state = parts[:6], parts[6:10], parts[10:]
+    features = _codes(words, scale, multiples, told).dequantize()
     return attention_of_codes_vjp(
         ways.backward,
-        _codes(words, scale, multiples, told),
+        features.reshape(features.shape[0], source.shape[1], -1),
         (source, target),
         gradient,
         _codes(codes[0], codes[1], codes[2], gradient_told),

@@ -113,35 +113,42 @@ def _done(run: Callable[[], Any] | None) -> bool:
 
 def _scored_attention(pattern: Pattern, x: Tensor, first: Tensor, second: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     x = x.contiguous()
-    scores = _head_scores(x, *_widened(x, first, second))
+    scores = head_scores(x, first, second)
     result, *sums = _attention(pattern, x, *scores, *rest)
     return result, *scores, *sums
 
 
 def _scored_attention_vjp(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
     x, first, second, seed, result, source, target, *rest = parts
-    vectors = _widened(x, first, second)
     # On the CPU what is added is not rounded before.
     features = x.to(source.dtype).contiguous() if x.is_cpu else x.contiguous()
     dx, *by_scores = _attention_vjp(pattern, features, source, target, seed, result, *rest)
+    dx, *by_vectors = head_scores_vjp(features, first, second, by_scores, dx)
+    return dx.to(x.dtype), *by_vectors
+
+
+def head_scores(x: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
+    """Dot products of each head's features (N, H, D) without gaps with two vectors (H, D), in what features are summed in."""
+    vectors = _widened(x, first, second)
+    if x.is_cpu:
+        return [torch.einsum("nhd,hd->nh", x.to(part.dtype), part).contiguous() for part in vectors]
+    made = [x.new_empty(x.shape[:-1], dtype=vectors[0].dtype) for _ in range(2)]
+    compute = backends.family("cuda", "edges.head_scores").head_scores
+    on_cupy(lambda x, first, second, *out: compute(x, first, second, out), x, *vectors, *made)
+    return made
+
+
+def head_scores_vjp(x: Tensor, first: Tensor, second: Tensor, by_scores: list[Tensor], dx: Tensor) -> list[Tensor]:
+    """Gradients of :func:`head_scores` by the features, added in place to `dx`, which is of the kind of `x`, and by both vectors."""
+    vectors = _widened(x, first, second)
     if x.is_cpu:
         dx += sum(by_score[..., None] * vector for by_score, vector in zip(by_scores, vectors, strict=True))
-        by_vectors = [torch.einsum("nh,nhd->hd", by_score, features) for by_score in by_scores]
+        by_vectors = [torch.einsum("nh,nhd->hd", by_score, x) for by_score in by_scores]
     else:
-        by_vectors = x.new_empty((2, *first.shape), dtype=source.dtype)
+        by_vectors = x.new_empty((2, *first.shape), dtype=vectors[0].dtype)
         compute = backends.family("cuda", "edges.head_scores").head_scores_vjp
-        on_cupy(compute, features, *vectors, *by_scores, dx, by_vectors)
-    return dx.to(x.dtype), *(made.to(part.dtype) for made, part in zip(by_vectors, (first, second), strict=True))
-
-
-def _head_scores(x: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
-    """Dot products of each head's features with two vectors."""
-    if x.is_cpu:
-        return [torch.einsum("nhd,hd->nh", x.to(part.dtype), part).contiguous() for part in (first, second)]
-    made = [x.new_empty(x.shape[:-1], dtype=first.dtype) for _ in range(2)]
-    compute = backends.family("cuda", "edges.head_scores").head_scores
-    on_cupy(lambda x, first, second, *out: compute(x, first, second, out), x, first, second, *made)
-    return made
+        on_cupy(compute, x, *vectors, *by_scores, dx, by_vectors)
+    return [dx, *(made.to(part.dtype) for made, part in zip(by_vectors, (first, second), strict=True))]
 
 
 def _widened(x: Tensor, *parts: Tensor) -> list[Tensor]:

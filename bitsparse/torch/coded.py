@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ from bitsparse.ops.quantized.product import product_with_codes
 from bitsparse.ops.quantized.scaled import ScaledCodes, scaled_codes
 from bitsparse.ops.quantized.spmm import Own, sum_of_codes
 from bitsparse.ops.quantized.vjp import product_of_codes, product_over_rows
+from bitsparse.torch.attention_operators import head_scores, head_scores_vjp
 from bitsparse.torch.pattern import Pattern, array_over
 from bitsparse.torch.registration import once, torch_memory
 
@@ -171,6 +172,7 @@ class Grid(NamedTuple):
 
 
 Factors = tuple[Tensor | None, Tensor | None]
+Ends = Sequence[Tensor]
 
 
 class _Sum(torch.autograd.Function):
@@ -255,64 +257,90 @@ def spmm(
     return _Sum.apply(x, pattern, factors, grid, values, own, bias)
 
 
+def _attended(ctx: Any, x: Tensor, ends: Ends, others: tuple[Any, ...]) -> tuple[Tensor, list[Tensor]]:
+    """The result of attention by scores of both ends, and which tensors its gradient needs."""
+    ctx.pattern, ctx.how, ctx.grid, kept = others
+    ctx.codes = ctx.grid.codes(x, not ctx.needs_input_grad[0])
+    source, target = (part.detach() for part in ends)
+    with working(x):
+        state = attention_of_codes(array_over(ctx.pattern), ctx.codes, source, target, ctx.how)
+    result, lse, share, above = (tensor_of(part) for part in state)
+    ctx.kept = [] if kept is None else [ctx.grid.source.codes(matrix_of(part), kept) for part in (result, above)]
+    return result, [source, target, lse, share, *([result, above] if kept is None else [])]
+
+
+def _attended_vjp(ctx: Any, gradient: Tensor, features: Tensor, saved: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients by the features, which are what their codes stand for, and by the scores of both ends."""
+    source, target, lse, share, *wide = saved
+    if ctx.kept:
+        with working(gradient):
+            wide = [tensor_of(part.dequantize()).reshape(gradient.shape) for part in ctx.kept]
+    codes = ctx.grid.codes(gradient, False)
+    with working(gradient):
+        turned = array_over(ctx.pattern.turned)
+        state = AttentionState(wide[0], lse, share, wide[1])
+        made = attention_of_codes_vjp(turned, features, (source, target), gradient, codes, state, ctx.how)
+        return [tensor_of(part) for part in made]
+
+
+def _features(ctx: Any, gradient: Tensor) -> Tensor:
+    """What the codes of features (N, H, D) stand for."""
+    with working(gradient):
+        return tensor_of(ctx.codes.dequantize()).reshape(ctx.codes.codes.shape[0], *gradient.shape[1:])
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, source: Tensor, target: Tensor, *others: Any) -> Tensor:
-        ctx.pattern, ctx.how, ctx.grid, kept = others
-        ctx.codes = ctx.grid.codes(x, not ctx.needs_input_grad[0])
-        with working(x):
-            state = attention_of_codes(array_over(ctx.pattern), ctx.codes, source.detach(), target.detach(), ctx.how)
-        result, lse, share, above = (tensor_of(part) for part in state)
-        ctx.kept = [] if kept is None else [ctx.grid.source.codes(matrix_of(part), kept) for part in (result, above)]
-        ctx.save_for_backward(source, target, lse, share, *([result, above] if kept is None else []))
+        result, needed = _attended(ctx, x, (source, target), others)
+        ctx.save_for_backward(*needed)
         return result
 
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        source, target, lse, share, *wide = ctx.saved_tensors
         gradient = gradient.contiguous()
-        if ctx.kept:
-            with working(gradient):
-                wide = [tensor_of(part.dequantize()).reshape(gradient.shape) for part in ctx.kept]
-        codes = ctx.grid.codes(gradient, False)
-        with working(gradient):
-            turned = array_over(ctx.pattern.turned)
-            state = AttentionState(wide[0], lse, share, wide[1])
-            made = attention_of_codes_vjp(turned, ctx.codes, (source, target), gradient, codes, state, ctx.how)
-            return *(tensor_of(part) for part in made), None, None, None, None
+        made = _attended_vjp(ctx, gradient, _features(ctx, gradient), ctx.saved_tensors)
+        return *made, None, None, None, None
 
 
-class _Scores(torch.autograd.Function):
+class _ScoredAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, first: Tensor, second: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-        ctx.codes = grid.codes(x, not ctx.needs_input_grad[0])
-        ctx.save_for_backward(first, second)
-        return (x * first).sum(dim=-1), (x * second).sum(dim=-1)
+    def forward(ctx: Any, x: Tensor, first: Tensor, second: Tensor, *others: Any) -> Tensor:
+        with working(x):
+            ends = head_scores(x.contiguous(), first, second)
+        result, needed = _attended(ctx, x, ends, others)
+        ctx.save_for_backward(first, second, *needed)
+        return result
 
     @staticmethod
     @once("quantize_")
-    def backward(ctx: Any, by_first: Tensor, by_second: Tensor) -> tuple[Tensor | None, ...]:
-        first, second = ctx.saved_tensors
-        dx = by_first[..., None] * first + by_second[..., None] * second
-        with working(by_first):
-            x = tensor_of(ctx.codes.dequantize()).reshape(dx.shape).to(dx.dtype)
-        return dx, *(torch.einsum("nh,nhd->hd", part, x) for part in (by_first, by_second)), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        first, second, *needed = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        features = _features(ctx, gradient)
+        dx, *by_scores = _attended_vjp(ctx, gradient, features, needed)
+        by_scores = [part.to(features.dtype) for part in by_scores]
+        with working(dx):
+            return *head_scores_vjp(features, first, second, by_scores, dx), None, None, None, None
 
 
-def scores(x: Tensor, first: Tensor, second: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Dot products of heads (N, H, D) with two vectors (H, D), in floats; codes are kept for the gradients by these."""
-    return _Scores.apply(x, first, second, grid)
-
-
-def attention(
-    x: Tensor, ends: tuple[Tensor, Tensor], pattern: Pattern, how: Settings, grid: Grid, kept: int | None
-) -> Tensor:
+def attention(x: Tensor, ends: Ends, pattern: Pattern, how: Settings, grid: Grid, kept: int | None) -> Tensor:
     """Attention (N, H, D) that gathers codes of features, and of the gradient; once differentiable.
 
     With `kept` results that the gradient needs are kept as codes of so many bits, whose rounding is right on average.
     """
     return _Attention.apply(x, *ends, pattern, how, grid, kept)
+
+
+def scored_attention(
+    x: Tensor, first: Tensor, second: Tensor, pattern: Pattern, how: Settings, grid: Grid, kept: int | None
+) -> Tensor:
+    """:func:`attention` by scores that are dot products of heads with two vectors (H, D), in floats.
+
+    The gradients by these are made of what the codes of the features stand for.
+    """
+    return _ScoredAttention.apply(x, first, second, pattern, how, grid, kept)
 
 
 class _Rounded(torch.autograd.Function):

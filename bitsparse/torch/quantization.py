@@ -370,21 +370,29 @@ class LayerQuantizer(Floats):
         """Attention to neighbours by scores of both ends."""
         if self._sums_floats:
             return super().attention(graph, x, source, target, slope, dropout)
-        once_each("attention", graph)
-        seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
-        kept = self._state.config.activations if self._state.training else None
-        how = Settings(slope, dropout, seed)
-        return coded.attention(x, (source, target), graph.pattern(), how, self._grid(x), kept).to(x.dtype)
+        how = self._settings(graph, x, slope, dropout)
+        return coded.attention(x, (source, target), graph.pattern(), how, self._grid(x), self._kept).to(x.dtype)
 
     def scored_attention(
         self, graph: Graph, x: Tensor, first: Tensor, second: Tensor, slope: float, dropout: float
     ) -> Tensor:
         """Attention of nodes to each other by dot products of heads with two vectors."""
         if self._sums_floats:
-            source, target = (x * first).sum(dim=-1), (x * second).sum(dim=-1)
-        else:
-            source, target = coded.scores(x, first, second, self._grid(x))
-        return self.attention(graph, x, source, target, slope, dropout)
+            return super().scored_attention(graph, x, first, second, slope, dropout)
+        how = self._settings(graph, x, slope, dropout)
+        vectors = first, second
+        return coded.scored_attention(x, *vectors, graph.pattern(), how, self._grid(x), self._kept).to(x.dtype)
+
+    @property
+    def _kept(self) -> int | None:
+        """Bits of what attention keeps of its results for the gradient, if these are few."""
+        return self._state.config.activations if self._state.training else None
+
+    @staticmethod
+    def _settings(graph: Graph, x: Tensor, slope: float, dropout: float) -> Settings:
+        """The slope and the dropout of a call, with the number that decides whom it meets."""
+        once_each("attention", graph)
+        return Settings(slope, dropout, torch.randint(2**62, (1,), device=x.device) if dropout else None)
 
     def cosine_attention(self, graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
         """Attention by cosines that gathers features, and the gradient of its sums, as their codes stand for them."""

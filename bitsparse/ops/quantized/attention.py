@@ -66,7 +66,7 @@ def attention_of_codes(A: SparseArray, x: ScaledCodes, source: Any, target: Any,
 
 def attention_of_codes_vjp(
     turned: SparseArray,
-    x: ScaledCodes,
+    features: Any,
     ends: tuple[Any, Any],
     gradient: Any,
     codes_of_gradient: ScaledCodes,
@@ -75,12 +75,12 @@ def attention_of_codes_vjp(
 ) -> tuple[Any, ...]:
     """Gradients of :func:`attention_of_codes` by features and both scores, over the transpose, of the gradient on the grid of its codes.
 
-    `gradient` is as it came; on a GPU only what is gathered are codes, so that the products of a node's own rows are those of float32.
+    `features` (N, H, D) of float32 are what the codes of the features stand for. `gradient` is as it came; on a GPU only what is gathered
+    are codes, so that the products of a node's own rows are those of float32.
     """
     function = "attention_vjp"
     with working_with(turned.device, gradient):
         codes, operand = _codes(codes_of_gradient), as_csr(function, turned)
-        features = x.dequantize().reshape(x.codes.shape[0], ends[0].shape[1], -1)
         if codes is None or operand.nnz == 0 or 0 in turned.shape:
             rounded = codes_of_gradient.dequantize().reshape(gradient.shape)
             return attention_vjp_of_transpose(turned, features, *ends, rounded, state, how.slope, how.dropout, how.seed)

@@ -278,12 +278,27 @@ def _decode(words: Any, values: Any, bits: int, scale: Any = None, offset: Any =
             setattr(params, f"{name}_value", found.value)
             _set(params, name, found.strides)
     rows = how["axis"] == -1
+    if (
+        rows
+        and params.fields
+        and params.batches > 1
+        and params.cols * bits == 32 * params.width
+        and _alike(scale, offset)
+    ):
+        # Short lines that nothing lies between are one: a warp takes stretches of a line, which they would fill in part.
+        params.batches, params.rows = 1, params.batches
+        params.cols, params.width = shape[-2] * params.cols, shape[-2] * params.width
     kind = {"BS_KIND": geometry.kind_of(dtype)}
     if _is_large(GROUP * params.batches * params.rows * -(-params.cols // GROUP), words.size):
         kind["BS_LARGE"] = 1
     kernel = jit.kernel("bits/decode.cu", "decode_rows" if rows else "decode_columns", kind)
     blocks = _blocks(rows, params.batches, params.rows, params.cols)
     kernel.launch(blocks, 32 * _WARPS, params, shared=0 if rows else _stage_bytes(bits))()
+
+
+def _alike(*parts: Any) -> bool:
+    """Whether no scale or offset varies."""
+    return all(part is None or np.size(part) == 1 for part in parts)
 
 
 def unpack(
