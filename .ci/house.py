@@ -27,6 +27,7 @@ LATER = {
     "sums and attention of integers": (
         *(f"ops/quantized/{name}.py" for name in ("attention", "product", "scaled", "spmm")),
         "backends/cuda/quantized/steps.py",
+        "backends/cuda/edges/attention_codes.py",
     ),
     "sparse features in few bits": ("nn/lowbit/inputs.py",),
     "dot products of edges on matrix units": ("backends/cuda/edges/sddmm_tiles.py",),

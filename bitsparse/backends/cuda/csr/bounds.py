@@ -178,6 +178,11 @@ ATTENTION = Bounds(
         ({}, 3),
     )
 )
+#: Of attention over codes on the matrix units, blocks of 64 threads.
+ATTENTION_CODES = Bounds(
+    (({"BS_VECTOR": (16,)}, 8), ({}, 10)),
+    (({"BS_LARGE": _YES}, 2), ({"BS_VECTOR": (16,), "sm": _BLACKWELL}, 1), ({}, 0)),
+)
 #: Of sums over the neighbours of signs, edge by edge and by tiles.
 COUNTS = Bounds(
     (

@@ -13,6 +13,7 @@ from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.bounds import ATTENTION
 from bitsparse.backends.cuda.csr.rows import WIDEST, LaidRows, laid_columns, worth_laying
 from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.edges.attention_codes import CodesAttention, tiles
 from bitsparse.backends.cuda.edges.attention_layout import CODES_VECTOR, fits_registers, layout, tuned
 from bitsparse.backends.cuda.edges.attention_rows import head_products, inverse_norms, joining, joins_itself
 from bitsparse.backends.cuda.edges.sddmm import edge_softmax, sddmm
@@ -188,6 +189,10 @@ def _product_once(
         for part in state or ():
             edges.fill(part, 0)
         return result
+    width = columns // how.heads
+    if codes is not None and how.above and how.factor is not None and tiles(how.heads, width) is not None:
+        by_tiles = CodesAttention(schedule, how.heads, width, how.factor, how.dropout, how.turned, **cut)
+        return by_tiles(codes.words, *operands[1:], result, lse, share, above, codes.scale)
     seed = None if how.dropout is None else how.dropout.seed
     if codes is not None:
         product = _kept(schedule, how, dtype=np.dtype(np.int8), columns=columns, **cut)
