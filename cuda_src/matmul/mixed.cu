@@ -293,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) matmul_mixed(const __grid
     const u32 rings = (shared_address(memory) + 127u) & ~127u;
     const int parts = 1 << g.parts_log, part = (int)blockIdx.x & (parts - 1), batch = blockIdx.z, worker = (int)threadIdx.x / kGroup;
     const int row0 = ((int)blockIdx.x >> g.parts_log) * kRows, column0 = (int)blockIdx.y * kColumns;
-    const int2 operand = g.batch_indices ? g.batch_indices[batch] : make_int2(batch, batch);
+    const int2 operand = operands_of(g.batch_indices, batch);
     const Group group(g, rings, row0, column0, operand);
     const Range spans = spans_of(g, part * BS_WK + worker);
 #if __CUDA_ARCH__ >= 900

@@ -49,7 +49,7 @@ BS_INLINE Item item_of(const MmaParams &g, int index)
     const int band = unit / (g.raster * g.n_tiles), first = band * g.raster;
     const int height = min(g.raster, g.m_tiles - first);
     unit -= band * g.raster * g.n_tiles;
-    const int2 operand = g.batch_indices ? g.batch_indices[batch] : make_int2(batch, batch);
+    const int2 operand = operands_of(g.batch_indices, batch);
     return {batch, first + unit % height, unit / height, part, operand};
 }
 

@@ -36,6 +36,12 @@ BS_INLINE int next_block(const u32 *blocks, int kb, int end)
     return kb;
 }
 
+// Which batch of a and of b one of the result takes; without a table the batch itself.
+BS_INLINE int2 operands_of(const int2 *indices, int batch) { return indices ? indices[batch] : make_int2(batch, batch); }
+
+// x / by for magic = 2^31 / by rounded up; what x may be is checked where the launch is prepared, and magic is 0 where it does not do.
+BS_INLINE int quotient(int x, int by, u32 magic) { return magic ? (int)__umulhi(2u * (u32)x, magic) : x / by; }
+
 struct Range {
     int begin, end;
 };

@@ -77,20 +77,17 @@ BS_INLINE Place place_of(const MatmulParams &g, int rank)
 
 BS_INLINE const Pass *passes_of(const MatmulParams &g) { return g.n_passes <= kInlinePasses ? g.inline_passes : g.passes; }
 
-// x / by for magic = 2^31 / by rounded up; what x may be is checked where the launch is prepared, and magic is 0 where it does not do.
-BS_INLINE int quotient(int x, int by, u32 magic) { return magic ? (int)__umulhi(2u * (u32)x, magic) : x / by; }
-
 BS_INLINE Work work_of(const MatmulParams &g, int unit, int member)
 {
     if (g.batches == 1 && g.n_tiles == 1)
-        return {0, unit * g.mc + member, 0, g.batch_indices ? g.batch_indices[0] : make_int2(0, 0)};
+        return {0, unit * g.mc + member, 0, operands_of(g.batch_indices, 0)};
     const int per_batch = g.m_groups * g.n_tiles, batch = g.batches == 1 ? 0 : quotient(unit, per_batch, g.by_batch);
     unit -= batch * per_batch;
     const int in_band = g.raster * g.n_tiles, band = quotient(unit, in_band, g.by_band), first = band * g.raster;
     const bool last = g.m_groups - first < g.raster;
     const int height = last ? g.m_groups - first : g.raster;
     unit -= band * in_band;
-    const int2 operand = g.batch_indices ? g.batch_indices[batch] : make_int2(batch, batch);
+    const int2 operand = operands_of(g.batch_indices, batch);
     const int n_tile = quotient(unit, height, last ? g.by_last : g.by_height);
     return {batch, (first + unit - n_tile * height) * g.mc + member, n_tile, operand};
 }
