@@ -32,7 +32,9 @@ LATER = {
     "sparse features in few bits": ("nn/lowbit/inputs.py",),
     "dot products of edges on matrix units": ("backends/cuda/edges/sddmm_tiles.py",),
     "costs of products on a CPU": ("backends/host/matmul/costs.py",),
-    "small products in one launch": ("backends/cuda/matmul/mixed.py",),
+    "small products in one launch": tuple(
+        f"backends/cuda/matmul/{name}.py" for name in ("mixed", "one_launch", "resident")
+    ),
     "products of bytes as they lie": ("backends/cuda/matmul/bytes.py", "ops/quantized/bytewise.py"),
     "searches": ("*/search/*", "ops/bits/packed_bytes.py"),
     "rows laid out": ("backends/cuda/csr/rows.py",),

@@ -64,11 +64,11 @@ def test_random_products_are_judged_on_shapes_held_out(fit: Any) -> None:
         rows.append(fit.Row(shape.name, products.PEER, products.facts_of(shape, products.PEER), 5.0))
     unseen = {row.cell for row in rows if products.held_out(row)}
     assert 0 < len(unseen) < 24
-    of, _ = products.FITS
+    of, *_ = products.FITS
     start = {name: getattr(wgmma.RATES, name) for name in wanted}
     found = fit.search([row for row in rows if of.takes(row)], of.predict, start)
     assert found == pytest.approx(wanted, rel=1e-2)
-    lines = list(products.verdict(rows, [found, {}]))
+    lines = list(products.verdict(rows, [found, {}, {}]))
     assert lines[1].split(": ")[1] == lines[3].split(": ")[1]
     assert f"{len(unseen)} shapes" in lines[0]
 

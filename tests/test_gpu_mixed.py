@@ -79,6 +79,36 @@ def test_every_tiling(planes: int) -> None:
     assert chip.shared_bytes < 200_000 or fitting == seen
 
 
+@pytest.mark.parametrize("planes", [1, 2, 3, 8])
+def test_every_tiling_that_keeps_columns(planes: int) -> None:
+    """With ragged strips and tiles, rings of one strip and of several, threads that only unpack, and terms of rows and columns."""
+    from bitsparse import jit
+    from bitsparse.backends.cuda.matmul import mixed, resident
+
+    chip = jit.capability()
+    if not chip.has_wgmma:
+        pytest.skip("needs warpgroups")
+    rng, depths, helping = np.random.default_rng(planes), set(), set()
+    for m, n, k, divided in ((330, 130, 140, 1), (70, 65, 700, 1), (1100, 12, 300, 2), (33, 35, 2300, 1)):
+        a, b = operand(rng, (m, k), 4), operand(rng, (n, k), planes)
+        encoding = {1: "bipolar", 2: "signed", 3: "unsigned", 8: "signed"}[planes]
+        kind = kind_of(k, 4, planes, b_encoding=encoding, a_encoding="signed" if planes == 3 else "unsigned")
+        sizes = mixed.MixedSizes(m, n, -(-k // 128), planes, 1, -(-k // 32))
+        for columns, groups, staged in itertools.product(resident.COLUMNS, (1, 2, 4), (0, 1)):
+            tiling = resident.ResidentTiling(columns, groups, divided, staged)
+            depth = tiling.depth(sizes, chip)
+            if not depth:
+                with pytest.raises(
+                    KernelError, match=f"{sizes.blocks} blocks of 128 elements of {columns} columns and of"
+                ):
+                    multiplied(a, b, tiling, kind)
+                continue
+            depths.add(depth)
+            helping.add(tiling.threads(sizes) > 128 * groups)
+            multiplied(a, b, tiling, kind)
+    assert depths >= {1, 2} and helping == {False, True}
+
+
 @pytest.mark.parametrize("batches", [((3,), (3,)), ((2, 3), (3,)), ((), (4,)), ((2, 1), (1, 3)), ((0,), (0,))], ids=str)
 def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     rng = np.random.default_rng(1)

@@ -20,8 +20,8 @@ from benchmarks.cases.random_products import Shape, packed, shapes
 from benchmarks.fit.fitting import Facts, Fit, Row, Values, search
 from benchmarks.gpu_timing import Int8Product, accumulator, encoding_of, ours_graph, replay, torch_graph
 from bitsparse import jit
-from bitsparse.backends.cuda.chips import H200, MixedRates
-from bitsparse.backends.cuda.matmul import choice, mixed, wgmma
+from bitsparse.backends.cuda.chips import H200, MixedRates, ResidentRates
+from bitsparse.backends.cuda.matmul import choice, mixed, one_launch, resident, wgmma
 from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.backends.cuda.matmul.passes import Sizes
 
@@ -56,6 +56,7 @@ FITTED = (
     *("small_rows", "small_bytes", "half_sectors", "result_bytes_per_us"),
 )
 FITTED_MIXED = tuple(name for name in MixedRates._fields if name != "clock_mhz")
+FITTED_RESIDENT = tuple(name for name in ResidentRates._fields if name != "clock_mhz")
 #: Rows that take longer than so many times the quickest of their kernel are no choice, and not fitted.
 NEAR = 2.0
 
@@ -85,13 +86,25 @@ def tiling_of(facts: Facts) -> wgmma.Tiling:
 
 def mixed_sizes_of(facts: Facts) -> mixed.MixedSizes:
     """How much a product of bytes and packed planes multiplies."""
-    return mixed.MixedSizes(facts["m"], facts["n"], facts["blocks"], facts["b_planes"])
+    return mixed.MixedSizes(facts["m"], facts["n"], facts["blocks"], facts["b_planes"], 1, -(-facts["k"] // 32))
+
+
+def mixed_tiling_of(facts: Facts) -> one_launch.AnyMixedTiling:
+    """The tiling of either kind that facts of kernel "mixed" say."""
+    kind: Any = resident.ResidentTiling if is_resident(facts) else mixed.MixedTiling
+    tiling: one_launch.AnyMixedTiling = kind._make(facts["tiling"])
+    return tiling
+
+
+def is_resident(facts: Facts) -> bool:
+    """Whether blocks keep the columns that they unpack."""
+    return facts["kernel"] == "mixed" and len(facts["tiling"]) == len(resident.ResidentTiling._fields)
 
 
 def offered(facts: Facts) -> bool:
     """Whether the library may choose a variant: tilings of older measurements are gone."""
     if facts["kernel"] == "mixed":
-        return mixed.MixedTiling._make(facts["tiling"])._replace(parts=1) in mixed.TILES
+        return is_resident(facts) or mixed_tiling_of(facts)._replace(parts=1) in mixed.TILES
     return facts["kernel"] in choice.CHOICES
 
 
@@ -99,14 +112,16 @@ def predict(values: Values, facts: Facts) -> float:
     """The library's own estimate of a tiling, with other figures."""
     changed: Any = values
     if facts["kernel"] == "mixed":
-        tile = mixed.MixedTiling._make(facts["tiling"])
-        return mixed.estimate_us(tile, mixed_sizes_of(facts), H200.mixed_products._replace(**changed))
-    tiling, sizes = tiling_of(facts), sizes_of(facts)
-    rates = wgmma.rates_of(sizes, facts["step"])
-    if wgmma.is_small(sizes, facts["step"]):  # the others' figures are of fit/dense.py
+        tile, sizes = mixed_tiling_of(facts), mixed_sizes_of(facts)
+        if isinstance(tile, resident.ResidentTiling):
+            return resident.estimate_us(tile, sizes, H200.resident_products._replace(**changed))
+        return mixed.estimate_us(tile, sizes, H200.mixed_products._replace(**changed))
+    tiling, whole = tiling_of(facts), sizes_of(facts)
+    rates = wgmma.rates_of(whole, facts["step"])
+    if wgmma.is_small(whole, facts["step"]):  # the others' figures are of fit/dense.py
         rates = rates._replace(**changed)
-    us = wgmma.estimate_us(tiling, sizes, rates, step=facts["step"])
-    return us + (wgmma.unpacking_us(tiling, sizes, rates) if facts["step"] == 8 else 0.0)
+    us = wgmma.estimate_us(tiling, whole, rates, step=facts["step"])
+    return us + (wgmma.unpacking_us(tiling, whole, rates) if facts["step"] == 8 else 0.0)
 
 
 def held_out(row: Row) -> bool:
@@ -135,6 +150,11 @@ def mixed_fitted(rows: Sequence[Row]) -> Values:
     return _fitted(rows, predict, H200.mixed_products, FITTED_MIXED)
 
 
+def resident_fitted(rows: Sequence[Row]) -> Values:
+    """Of bytes times packed planes on warpgroups, from what the library has."""
+    return _fitted(rows, predict, H200.resident_products, FITTED_RESIDENT)
+
+
 PLACE = "of backends/cuda/chips.py"
 FITS = (
     Fit(
@@ -149,14 +169,21 @@ FITS = (
         f"mixed_products {PLACE}",
         mixed_fitted,
         predict,
-        lambda row: row.facts["kernel"] == "mixed" and offered(row.facts),
+        lambda row: row.facts["kernel"] == "mixed" and not is_resident(row.facts) and offered(row.facts),
+    ),
+    Fit(
+        "products of bytes and packed planes on warpgroups",
+        f"resident_products {PLACE}",
+        resident_fitted,
+        predict,
+        lambda row: is_resident(row.facts),
     ),
 )
 
 
 def verdict(rows: Sequence[Row], found: Sequence[Values]) -> Iterator[str]:
     """What the choice by these constants would do on the shapes that were held out, against the peer."""
-    warpgroups, warps = found
+    warpgroups, warps, kept = found
     cells: dict[str, dict[str, Row]] = {}
     for row in rows:
         cells.setdefault(row.cell, {})[row.variant] = row
@@ -164,7 +191,8 @@ def verdict(rows: Sequence[Row], found: Sequence[Values]) -> Iterator[str]:
     def expected(row: Row) -> float:
         if not offered(row.facts):
             return math.inf
-        return predict(warps if row.facts["kernel"] == "mixed" else warpgroups, row.facts)
+        values = kept if is_resident(row.facts) else warps if row.facts["kernel"] == "mixed" else warpgroups
+        return predict(values, row.facts)
 
     def taken(cell: dict[str, Row]) -> float:
         return min((row for name, row in cell.items() if name != PEER), key=expected).us
@@ -210,6 +238,7 @@ def likely(shape: Shape, kernel: str, *, probe: bool) -> list[Any]:
         sizes, chip = mixed_sizes_of(facts), jit.capability()
         table: list[Any] = mixed.tilings(sizes, clusters=True)
         table = [tiling for tiling in table if tiling.shared_bytes(sizes.planes) <= chip.shared_bytes]
+        table += resident.tilings(sizes, chip)
     else:
         table = wgmma.tilings(shape.n, facts["b_planes"], masked=False, wide=False, a_planes=facts["a_planes"])
     costs = {tiling: predict({}, facts | {"tiling": [int(part) for part in tiling]}) for tiling in table}
@@ -227,7 +256,7 @@ def chosen_tiling(shape: Shape, kernel: str) -> Any:
     """The one that the library takes."""
     facts = facts_of(shape, kernel)
     if kernel == "mixed":
-        return mixed.choose_tiling(mixed_sizes_of(facts), jit.capability())
+        return one_launch.choose_tiling(mixed_sizes_of(facts), jit.capability())
     return wgmma.choose_tiling(sizes_of(facts), False, False, facts["step"])
 
 

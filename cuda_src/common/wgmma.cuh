@@ -1,5 +1,5 @@
-// Warpgroup matrix instructions (sm_90a): D (64 x 64 NB, int32, registers) += A (64 x 32 bytes) B^T (64 NB x 32 bytes), both in shared
-// memory, rows of 128 bytes along the contraction axis with the 128-byte swizzle. One element is one bit (AND, then population count)
+// Warpgroup matrix instructions (sm_90a): D (64 x N, int32, registers) += A (64 x 32 bytes) B^T (N x 32 bytes), both in shared memory,
+// rows of 128 bytes along the contraction axis with the 128-byte swizzle. One element is one bit (AND, then population count)
 // or, with BS_BYTES, one byte, signed where BS_SIGNED has a bit (1 for A, 2 for B); either way 32 bytes of the contraction axis a step.
 #ifndef BITSPARSE_WGMMA_CUH
 #define BITSPARSE_WGMMA_CUH
@@ -47,51 +47,42 @@ BS_INLINE u64 wgmma_descriptor(u32 address)
 
 #define BS_R8(d, i)                                                                                                                        \
     "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]), "+r"(d[i + 6]), "+r"(d[i + 7])
-#define BS_R32(d, i) BS_R8(d, i), BS_R8(d, i + 8), BS_R8(d, i + 16), BS_R8(d, i + 24)
-#define BS_P0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define BS_P32                                                                                                                             \
-    ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define BS_R16(d, i) BS_R8(d, i), BS_R8(d, i + 8)
+#define BS_R32(d, i) BS_R16(d, i), BS_R16(d, i + 16)
+#define BS_P0 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define BS_P8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define BS_P16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define BS_P24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define BS_P32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define BS_P48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define BS_P64                                                                                                                             \
     ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define BS_P96                                                                                                                             \
     ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,"      \
     "%122,%123,%124,%125,%126,%127"
+#define BS_FIRST32 BS_P0 BS_P8 BS_P16 BS_P24
+#define BS_FIRST64 BS_FIRST32 BS_P32 BS_P48
 #define BS_ASM(n, registers, a, b, keep)                                                                                                   \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " keep ", 0;\n" BS_WGMMA(n) "{" registers "}, " a ", " b ", p;\n}"
 
-// keep == 0 overwrites D, anything else accumulates.
-template <int blocks> struct Wgmma;
+// Of so many columns; keep == 0 overwrites D, anything else accumulates.
+template <int columns> struct Wgmma;
 
-template <> struct Wgmma<1> {
-    static __device__ __forceinline__ void run(int (&d)[32], u64 a, u64 b, int keep)
-    {
-        asm volatile(BS_ASM(64, BS_P0, "%32", "%33", "%34") : BS_R32(d, 0) : "l"(a), "l"(b), "r"(keep));
+#define BS_INSTRUCTION(n, registers, a, b, kept, ...)                                                                                      \
+    template <> struct Wgmma<n> {                                                                                                          \
+        static __device__ __forceinline__ void run(int (&d)[n / 2], u64 from_a, u64 from_b, int keep)                                      \
+        {                                                                                                                                  \
+            asm volatile(BS_ASM(n, registers, a, b, kept) : __VA_ARGS__ : "l"(from_a), "l"(from_b), "r"(keep));                            \
+        }                                                                                                                                  \
     }
-};
 
-template <> struct Wgmma<2> {
-    static __device__ __forceinline__ void run(int (&d)[64], u64 a, u64 b, int keep)
-    {
-        asm volatile(BS_ASM(128, BS_P0 BS_P32, "%64", "%65", "%66") : BS_R32(d, 0), BS_R32(d, 32) : "l"(a), "l"(b), "r"(keep));
-    }
-};
-
-template <> struct Wgmma<3> {
-    static __device__ __forceinline__ void run(int (&d)[96], u64 a, u64 b, int keep)
-    {
-        asm volatile(BS_ASM(192, BS_P0 BS_P32 BS_P64, "%96", "%97", "%98")
-                     : BS_R32(d, 0), BS_R32(d, 32), BS_R32(d, 64)
-                     : "l"(a), "l"(b), "r"(keep));
-    }
-};
-
-template <> struct Wgmma<4> {
-    static __device__ __forceinline__ void run(int (&d)[128], u64 a, u64 b, int keep)
-    {
-        asm volatile(BS_ASM(256, BS_P0 BS_P32 BS_P64 BS_P96, "%128", "%129", "%130")
-                     : BS_R32(d, 0), BS_R32(d, 32), BS_R32(d, 64), BS_R32(d, 96)
-                     : "l"(a), "l"(b), "r"(keep));
-    }
-};
+BS_INSTRUCTION(16, BS_P0, "%8", "%9", "%10", BS_R8(d, 0));
+BS_INSTRUCTION(32, BS_P0 BS_P8, "%16", "%17", "%18", BS_R16(d, 0));
+BS_INSTRUCTION(48, BS_P0 BS_P8 BS_P16, "%24", "%25", "%26", BS_R16(d, 0), BS_R8(d, 16));
+BS_INSTRUCTION(64, BS_FIRST32, "%32", "%33", "%34", BS_R32(d, 0));
+BS_INSTRUCTION(96, BS_FIRST32 BS_P32, "%48", "%49", "%50", BS_R32(d, 0), BS_R16(d, 32));
+BS_INSTRUCTION(128, BS_FIRST64, "%64", "%65", "%66", BS_R32(d, 0), BS_R32(d, 32));
+BS_INSTRUCTION(192, BS_FIRST64 BS_P64, "%96", "%97", "%98", BS_R32(d, 0), BS_R32(d, 32), BS_R32(d, 64));
+BS_INSTRUCTION(256, BS_FIRST64 BS_P64 BS_P96, "%128", "%129", "%130", BS_R32(d, 0), BS_R32(d, 32), BS_R32(d, 64), BS_R32(d, 96));
 
 #endif

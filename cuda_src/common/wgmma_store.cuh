@@ -1,8 +1,65 @@
-// From the accumulators of a warpgroup to the result, through the copy engine.
+// From the accumulators of a warpgroup to the result: straight from the registers, or through the copy engine.
 #ifndef BITSPARSE_WGMMA_STORE_CUH
 #define BITSPARSE_WGMMA_STORE_CUH
 
 #include "common/ptx.cuh"
+
+// Straight from the registers: every four lanes write 32 bytes of a row. `out` is where this lane's first sum belongs, register 4 i + e is row
+// e / 2 times 8, column 8 i + e % 2 from there, and so many columns follow; `pairs`: whether two neighbours can be stored together.
+template <int kCount>
+BS_INLINE void store_sums(int *out, int n, const int (&acc)[kCount], bool upper, bool lower, int columns, bool pairs)
+{
+    const long long eight_rows = 8ll * n;
+    if (pairs) {
+#pragma unroll
+        for (int i = 0; i < kCount / 4; i++) {
+            if (upper && 8 * i < columns)
+                *(int2 *)(out + 8 * i) = make_int2(acc[4 * i], acc[4 * i + 1]);
+            if (lower && 8 * i < columns)
+                *(int2 *)(out + eight_rows + 8 * i) = make_int2(acc[4 * i + 2], acc[4 * i + 3]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < kCount / 2; i++) {
+            const int c = 8 * (i >> 1) + (i & 1), at = 4 * (i >> 1) + (i & 1);
+            if (upper && c < columns)
+                out[c] = acc[at];
+            if (lower && c < columns)
+                out[eight_rows + c] = acc[at + 2];
+        }
+    }
+}
+
+// By way of 2 KB of shared memory of each warp, so that eight lanes write 128 bytes of a row; `out` is where the warp's 16 rows begin, of which
+// so many exist. Needs rows of the result that are multiples of 16 bytes and begin at one.
+template <int kCount>
+BS_INLINE void store_sums_staged(u32 slot, int *out, int n, const int (&acc)[kCount], int rows, int columns)
+{
+    const int lane = threadIdx.x & 31, r = lane >> 2, t = lane & 3, row = lane >> 3, quad = lane & 7;
+    const bool odd = r & 1; // odd rows take the columns in another order: 16 lanes touch all banks
+    const u32 to = slot + r * 128 + (t & 1) * 8, chunk = ((t >> 1) ^ r ^ (odd ? 4 : 0)) << 4;
+#pragma unroll
+    for (int j = 0; j < kCount; j += 16) { // 32 columns
+        if (2 * j >= columns)
+            break;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            // Pair i & 1 (the lower half of the rows) of eight columns i / 2, which there are none of behind the last ones.
+            const int at = j + 2 * i, other = j + 2 * (i ^ 4), here = at < kCount ? at : 0, there = other < kCount ? other : 0;
+            store_shared(to + (i & 1) * 1024 + (chunk ^ ((i >> 1) << 5)), odd ? acc[there] : acc[here],
+                         odd ? acc[there + 1] : acc[here + 1]);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            const int down = 4 * step + row, across = 2 * j + 4 * quad;
+            const int4 v = load_shared(slot + down * 128 + ((quad ^ (down & 7)) << 4));
+            if (down < rows && across < columns && across < 2 * kCount)
+                *(int4 *)(out + (long long)down * n + across) = v;
+        }
+    }
+}
 
 // Leaves a warpgroup's 64 rows to the copy engine, 32 columns at a time through two slots of 8 KB with the 128-byte swizzle, so that the
 // result is written while the next tile is being multiplied. Few large copies: the engine takes one every 40 clocks or so. Two warps

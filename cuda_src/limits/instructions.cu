@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) matrix_rate(const LimitsPar
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; step++)
-            Wgmma<BS_NB>::run(acc, a + 2 * step, b + 2 * step, 1);
+            Wgmma<64 * BS_NB>::run(acc, a + 2 * step, b + 2 * step, 1);
         wgmma_commit();
         wgmma_wait<0>();
     }

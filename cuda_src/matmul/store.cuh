@@ -86,32 +86,11 @@ BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Wo
     }
 }
 
-// Straight from the registers: every four lanes write 32 bytes of a row.
 BS_INLINE void store_tile(const MatmulParams &g, const int (&acc)[32 * BS_NB], const Work &w, int row0)
 {
     const int lane = threadIdx.x & 31, row = row0 + (lane >> 2), column0 = w.n_tile * g.nb * 64 + 2 * (lane & 3);
     int *out = g.out + ((long long)w.batch * g.m + row) * g.n + column0;
-    const bool upper = row < g.m, lower = row + 8 < g.m;
-    const long long eight_rows = 8ll * g.n;
-    const int columns = min(g.n - column0, g.nb * 64 - 2 * (lane & 3));
-    if (g.pairs) {
-#pragma unroll
-        for (int i = 0; i < 8 * BS_NB; i++) {
-            if (upper && 8 * i < columns)
-                *(int2 *)(out + 8 * i) = make_int2(acc[4 * i], acc[4 * i + 1]);
-            if (lower && 8 * i < columns)
-                *(int2 *)(out + eight_rows + 8 * i) = make_int2(acc[4 * i + 2], acc[4 * i + 3]);
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < 16 * BS_NB; i++) {
-            const int c = 8 * (i >> 1) + (i & 1), at = 4 * (i >> 1) + (i & 1);
-            if (upper && c < columns)
-                out[c] = acc[at];
-            if (lower && c < columns)
-                out[eight_rows + c] = acc[at + 2];
-        }
-    }
+    store_sums(out, g.n, acc, row < g.m, row + 8 < g.m, min(g.n - column0, g.nb * 64 - 2 * (lane & 3)), g.pairs);
 }
 
 BS_INLINE void store_tile_bulk(const MatmulParams &g, const Shared &s, const int (&acc)[32 * BS_NB], const Work &w, int row0)

@@ -71,7 +71,7 @@ struct Consumer {
         for (int step = 0; step < 4; step++)
 #pragma unroll
             for (int i = 0; i < BS_MB; i++)
-                Wgmma<BS_NB>::run(acc[i], a + 2 * step + i * (kNextBlock / 16), b + 2 * step, step == 0 ? keep : 1);
+                Wgmma<64 * BS_NB>::run(acc[i], a + 2 * step + i * (kNextBlock / 16), b + 2 * step, step == 0 ? keep : 1);
         wgmma_commit();
         keep = 1;
         wgmma_wait<1>();

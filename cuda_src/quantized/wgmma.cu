@@ -50,7 +50,7 @@ struct Consumer {
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; step++)
-            Wgmma<2>::run(acc, a + 2 * step, b + 2 * step, step == 0 && begins ? 0 : 1);
+            Wgmma<128>::run(acc, a + 2 * step, b + 2 * step, step == 0 && begins ? 0 : 1);
         wgmma_commit();
         wgmma_wait<1>();
         release();

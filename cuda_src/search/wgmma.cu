@@ -112,7 +112,7 @@ struct Consumer {
             // As many for the last words, behind which TMA puts zeros: behind a branch the assembler has each one wait for the one before.
 #pragma unroll
             for (int step = 0; step < BS_STEPS; step++)
-                Wgmma<4>::run(acc[0], a + 2 * step, d + 2 * step, kb + step);
+                Wgmma<256>::run(acc[0], a + 2 * step, d + 2 * step, kb + step);
             wgmma_commit();
             if (held >= 0) {
                 wgmma_wait<1>();

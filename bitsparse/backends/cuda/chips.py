@@ -83,6 +83,25 @@ class MixedRates(NamedTuple):
     remote_bytes: float = 32.7  # bytes a clock that one multiprocessor sends to others
 
 
+class ResidentRates(NamedTuple):
+    """Products of bytes and packed planes on warpgroups (``matmul/resident.py``), fitted to 300 random shapes of fewer
+    than 2**31 multiplications on an H100.
+    """
+
+    clock_mhz: float = 1850.0
+    start_clocks: float = 3020.0  # of a launch among others, to the end of the last result
+    warp_clocks: float = 25.0  # on top for each warp of a block
+    unit_clocks: float = 450.0  # of a thread, until it has a word of each plane
+    issue_clocks: float = 0.856  # of a scheduler, an instruction of a warp that unpacks
+    arrive_bytes: float = 145.0  # bytes a clock that one multiprocessor takes in
+    leave_bytes: float = 2960.0  # bytes a clock that leave the L2
+    stage_clocks: float = 249.0  # of 64 rows in a block of the contraction axis, from their arrival to their product
+    store_bytes: float = 26.5  # bytes a clock that one multiprocessor writes, from registers
+    staged_bytes: float = 102.0  # and by way of shared memory, where 32 columns of 64 rows take so many clocks more
+    staged_clocks: float = 57.8
+    result_bytes_per_us: float = 4.0e6  # of all results together, on top
+
+
 class RowRates(NamedTuple):
     """Sums of gathered rows of floats (``spmm/choice.py``): microseconds, and rates per microsecond.
 
@@ -160,6 +179,7 @@ class Chip(NamedTuple):
         By how much kernels' launch bounds are lower than on Hopper, as the compiler takes more registers.
     warpgroups, small_products : WarpgroupRates
     mixed_products : MixedRates
+    resident_products : ResidentRates
     rows : RowRates
     bit_sums : BitRates
     """
@@ -175,6 +195,7 @@ class Chip(NamedTuple):
     warpgroups: WarpgroupRates = WarpgroupRates()
     small_products: WarpgroupRates = _SMALL_PRODUCTS
     mixed_products: MixedRates = MixedRates()
+    resident_products: ResidentRates = ResidentRates()
     rows: RowRates = RowRates()
     bit_sums: BitRates = BitRates()
 

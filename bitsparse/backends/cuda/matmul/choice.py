@@ -7,7 +7,7 @@ import math
 from bitsparse import jit
 from bitsparse._records import replace
 from bitsparse.backends.cuda.chips import chip_here, chip_of
-from bitsparse.backends.cuda.matmul import mixed
+from bitsparse.backends.cuda.matmul import mixed, one_launch
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.passes import Sizes
@@ -52,8 +52,8 @@ def cost(
         card = jit.capability()
         if wide or epilogue or fresh or max(a_bits, b_bits) > mixed.MOST_BITS or not card.has_wgmma:
             return math.inf
-        sizes = mixed.MixedSizes(m, n, -(-k // 128), b_bits)
-        return 1e3 * mixed.estimate_us(mixed.choose_tiling(sizes, card), sizes, chip_here().mixed_products, card)
+        sizes = mixed.MixedSizes(m, n, -(-k // 128), b_bits, 1, -(-k // 32))
+        return 1e3 * one_launch.estimate_us(one_launch.choose_tiling(sizes, card), sizes, card)
     if not in_bytes(kernel):
         if on_warps(kernel) and chip_here().bits == 0:
             return math.inf

@@ -15,8 +15,8 @@ from bitsparse._records import as_dict
 from bitsparse.backends.cuda.bits import words as packed
 from bitsparse.backends.cuda.constants import on_device
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
-from bitsparse.backends.cuda.matmul import mixed
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
+from bitsparse.backends.cuda.matmul import one_launch
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.choice import CHOICES, KERNELS, cost, in_bytes, on_warps
 from bitsparse.backends.cuda.matmul.passes import Multiplication, Operand
@@ -38,7 +38,7 @@ __all__ = [
 _SMALL = 1 << 20
 _NO_OPERAND = OperandParams()
 #: How a product may be cut up.
-AnyTiling = gemm.Tiling | gemm_mma.MmaTiling | mixed.MixedTiling
+AnyTiling = gemm.Tiling | gemm_mma.MmaTiling | one_launch.AnyMixedTiling
 
 
 def _count_of_a_local() -> int:
@@ -111,7 +111,7 @@ class Product:
 
     Attributes
     ----------
-    tiling : Tiling, MmaTiling, MixedTiling or None
+    tiling : Tiling, MmaTiling, MixedTiling, ResidentTiling or None
         How the product is cut up; ``None`` if there is nothing to multiply.
     epilogue : DeviceEpilogue or None
         What becomes of the sums.
@@ -139,7 +139,7 @@ class Product:
         cupy = self._cupy = jit.require_cupy("matmul")
         chip, by_warps = jit.capability(), on_warps(kernel)
         self._mixed = kernel == "mixed"
-        kind = mixed.MixedTiling if self._mixed else gemm_mma.MmaTiling if by_warps else gemm.Tiling
+        kind: Any = one_launch.AnyMixedTiling if self._mixed else gemm_mma.MmaTiling if by_warps else gemm.Tiling
         if tiling is not None and not isinstance(tiling, kind):
             raise KernelError(f"matmul: the tiling {tiling} is not one of kernel {kernel!r} on {chip.name}")
         m = a_words.shape[-3]
@@ -205,12 +205,13 @@ class Product:
         product: Any = gemm_mma.MmaProduct
         what = Multiplication(a, b, batches, indices, tiles, wide, None if self._finish is not None else epilogue)
         if self._mixed:
-            product = partial(mixed.MixedProduct, signed=signed)
-        elif not by_warps:
-            # In front of a product of bytes runs the kernel that unpacks the right operand, and on each stream the first of these
-            # begins after everything else.
-            product = partial(gemm.WgmmaProduct, early=self._digits and not as_bytes, signed=signed)
-        self._product = product(what, tiling)
+            self._product = one_launch.product(what, k, tiling, signed)
+        else:
+            if not by_warps:
+                # In front of a product of bytes runs the kernel that unpacks the right operand, and on each stream the first of these
+                # begins after everything else.
+                product = partial(gemm.WgmmaProduct, early=self._digits and not as_bytes, signed=signed)
+            self._product = product(what, tiling)
         self.tiling = self._product.tiling
         self._made.record()
 

@@ -92,6 +92,24 @@ class MixedSizes(NamedTuple):
     blocks: int  # of 128 elements of the contraction axis
     planes: int  # of the right operand
     batches: int = 1
+    words: int = 0  # of a plane of a column that hold elements; 0: all of its blocks
+
+    @property
+    def used_words(self) -> int:
+        """Words of a plane of a column that hold elements, 32 each."""
+        return self.words or 4 * self.blocks
+
+
+def sizes_of(what: Multiplication, k: int) -> MixedSizes:
+    """How much a product of `k`-long rows multiplies, if its operands are some for this kernel."""
+    a, b, batches, _, _, wide, epilogue = what
+    if wide or epilogue is not None or a.planes > 1 or b.planes > MOST_BITS:
+        raise KernelError(
+            f"matmul: kernel 'mixed' multiplies operands of at most {MOST_BITS} bits into int32 sums, and here the left one has "
+            f"{a.planes} digits, the right one {b.planes} bits, and sums are {'int64' if wide else 'int32'}; leave the choice to "
+            f"the plan"
+        )
+    return MixedSizes(a.outer, b.outer, a.words.shape[-1] // BLOCK_WORDS, b.planes, batches, -(-k // 32))
 
 
 def tilings(sizes: MixedSizes, *, clusters: bool) -> list[MixedTiling]:
@@ -121,7 +139,7 @@ def estimate_us(t: MixedTiling, sizes: MixedSizes, rates: MixedRates, chip: jit.
     Instructions of warps, bytes from the L2 and what the L2 hands out of a small operand go on beside each other and delay each other:
     their clocks are added up as squares. What follows the last product comes on top.
     """
-    m, n, blocks, planes, batches = sizes
+    m, n, blocks, planes, batches, _ = sizes
     sms, warps = chip.multiprocessors, t.threads // 32
     down, across = batches * -(-m // t.rows), -(-n // t.columns)
     count = down * across * t.parts
@@ -164,48 +182,41 @@ def choose_tiling(sizes: MixedSizes, chip: jit.Capability) -> MixedTiling:
 MixedParams = jit.struct("matmul/mixed.cu", "MixedParams")
 
 
-class MixedProduct:
-    """A prepared product; ``run(b, out)`` enqueues it.
+class OneLaunch:
+    """A prepared product that is one launch; ``run(b, out)`` enqueues it.
 
-    ``signed`` are the operands with signed bytes, 1 for `a` and 2 for `b`.
-
-    Attributes
+    Parameters
     ----------
-    tiling : MixedTiling
+    kernel : Kernel
+    grid, threads : tuple, int
+        Of its launches.
+    params : ctypes.Structure
+        What they take, but for the right operand, the result and terms.
+    what : Multiplication
+        What is kept as long as the product.
+    **how
+        Shared memory and blocks of a cluster.
     """
 
-    def __init__(self, what: Multiplication, tiling: MixedTiling | None = None, signed: int = 0) -> None:
-        a, b, batches, indices, _, wide, epilogue = what
-        chip = jit.capability()
-        if wide or epilogue is not None or a.planes > 1 or b.planes > MOST_BITS:
-            raise KernelError(
-                f"matmul: kernel 'mixed' multiplies operands of at most {MOST_BITS} bits into int32 sums, and here the left one has "
-                f"{a.planes} digits, the right one {b.planes} bits, and sums are {'int64' if wide else 'int32'}; leave the choice to "
-                f"the plan"
-            )
-        blocks = a.words.shape[-1] // BLOCK_WORDS
-        sizes = MixedSizes(a.outer, b.outer, blocks, b.planes, batches)
-        t = self.tiling = tiling or choose_tiling(sizes, chip)
-        grid = -(-a.outer // t.rows) * t.parts, -(-b.outer // t.columns), batches
+    def __init__(
+        self, kernel: Any, grid: tuple[int, int, int], threads: int, params: Any, what: Multiplication, **how: int
+    ) -> None:
         if max(grid[1:]) > _MOST_BLOCKS:
             raise KernelError(
-                f"matmul: kernel 'mixed' has at most {_MOST_BLOCKS} batches and tiles of columns, here {batches} and {grid[1]}; "
+                f"matmul: kernel 'mixed' has at most {_MOST_BLOCKS} batches and tiles of columns, here {grid[2]} and {grid[1]}; "
                 f"leave the choice to the plan"
             )
-        extend = bool(signed & 2) and b.negative_top and b.planes < MOST_BITS
-        kernel = jit.kernel(_SOURCE, "matmul_mixed", t.defines(b.planes, signed, extend))
-        p = self.params = MixedParams(a=a.words.data.ptr, m=a.outer, n=b.outer, blocks=blocks)
-        p.weight, p.parts_log = a.weight * b.weight, t.parts.bit_length() - 1
-        if indices is not None:
-            p.batch_indices = indices.data.ptr
-        self._keep = a.words, indices
-        dependent = chip.major >= 9
-        how: dict[str, Any] = {"shared": t.shared_bytes(b.planes), "cluster": t.parts}
+        self.params = params
+        params.weight = what.a.weight * what.b.weight
+        if what.batch_indices is not None:
+            params.batch_indices = what.batch_indices.data.ptr
+        self._keep = what.a.words, what.batch_indices
         # The first call on a stream waits for all that was before, so that later ones can read the left operand early.
-        self._first = kernel.launch(grid, t.threads, p, **how)
-        self._later = kernel.launch(grid, t.threads, p, dependent=True, **how) if dependent else self._first
+        self._first = self._later = kernel.launch(grid, threads, params, **how)
+        if jit.capability().major >= 9:
+            self._later = kernel.launch(grid, threads, params, dependent=True, **how)
         #: ``launch(stream, b address, out address)`` of :class:`bitsparse._ext.launch.Quick` where nothing else changes between calls.
-        self.quick = self._later.quick(MixedParams.out.offset)
+        self.quick = self._later.quick(type(params).out.offset)
 
     def run(
         self,
@@ -228,6 +239,28 @@ class MixedProduct:
         (self._later if settled else self._first)(stream)
         if settled and self.quick is not None:
             self.quick.operand = p.b
+
+
+def bytes_extended(what: Multiplication, signed: int) -> bool:
+    """Whether the sign of the right operand is repeated up to that of a byte."""
+    return bool(signed & 2) and what.b.negative_top and what.b.planes < MOST_BITS
+
+
+class MixedProduct(OneLaunch):
+    """A prepared product by warps; ``signed`` are the operands with signed bytes, 1 for `a` and 2 for `b`.
+
+    Attributes
+    ----------
+    tiling : MixedTiling
+    """
+
+    def __init__(self, what: Multiplication, sizes: MixedSizes, tiling: MixedTiling, signed: int = 0) -> None:
+        t = self.tiling = tiling
+        grid = -(-sizes.m // t.rows) * t.parts, -(-sizes.n // t.columns), sizes.batches
+        kernel = jit.kernel(_SOURCE, "matmul_mixed", t.defines(sizes.planes, signed, bytes_extended(what, signed)))
+        p = MixedParams(a=what.a.words.data.ptr, m=sizes.m, n=sizes.n, blocks=sizes.blocks)
+        p.parts_log = t.parts.bit_length() - 1
+        super().__init__(kernel, grid, t.threads, p, what, shared=t.shared_bytes(sizes.planes), cluster=t.parts)
 
 
 def _variants() -> list[jit.Variant]:

@@ -213,14 +213,16 @@ def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0
     return found | jit.flags(bytes=step == 8, out64=wide, pa=t.pa > 1, epilogue=way, held=held, signed=signed)
 
 
-def operand_map(words: Any, outer: int, planes: int, box_rows: int, box_planes: int = 1) -> Any:
-    """The tensor map of an operand (..., outer, planes, words): words, outer, planes, batches."""
+def operand_map(
+    words: Any, outer: int, planes: int, box_rows: int, box_planes: int = 1, *, used: int | None = None
+) -> Any:
+    """The tensor map of an operand (..., outer, planes, words): words, outer, planes, batches; as if rows had only `used` words."""
     n_words = words.shape[-1]
     batches = words.size // max(1, outer * planes * n_words)
     plane = 4 * n_words
     return jit.tensor_map(
         words.data.ptr,
-        (n_words, outer, planes, batches),
+        (used or n_words, outer, planes, batches),
         (planes * plane, plane, outer * planes * plane),
         (BLOCK_WORDS, box_rows, box_planes, 1),
     )
