@@ -24,7 +24,7 @@ _INT32 = np.dtype(np.int32)
 
 
 def device_sums(
-    graph: Graph, columns: int, bits: int, encoding: str, acc: np.dtype[Any], epilogue: Epilogue, scaled: bool
+    graph: Graph, columns: int, bits: int, encoding: str, acc: np.dtype[Any], epilogue: Epilogue
 ) -> Callable[[BitTensor, Any], Any]:
     """``run(x, out)`` for :meth:`bitsparse.graph.Graph.aggregate`."""
     function, shape = "aggregate", (graph.nodes, columns)
@@ -48,10 +48,9 @@ def device_sums(
                 raise ValueError(f"{function}: the codes have an offset; pass Epilogue(offset_correction=True)")
             own = 1.0 if params.col_scale is None else interop.move(params.col_scale, graph.device)
             none = interop.require_cupy(function).zeros(columns, np.float64)
-            rows = graph.term if scaled else graph.degrees.astype(np.float32)
-            term = rows, ((x.offset.astype(np.float64) * own) + none).astype(np.float32).reshape(-1)
+            term = graph.term, ((x.offset.astype(np.float64) * own) + none).astype(np.float32).reshape(-1)
         col_scale = None if x.scale is None else x.scale.reshape(-1 if x.scale.size > 1 else ())
-        return {"row_scale": graph.row_scale if scaled else None, "col_scale": col_scale, "row_term": term}
+        return {"row_scale": graph.row_scale, "col_scale": col_scale, "row_term": term}
 
     def run(x: BitTensor, out: Any) -> Any:
         nonlocal sums, offset

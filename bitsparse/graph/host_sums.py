@@ -33,10 +33,10 @@ def message_form(form: str, bits: int) -> dict[str, Any]:
 
 
 def host_sums(
-    graph: Graph, columns: int, bits: int, encoding: str, epilogue: Epilogue, scaled: bool
+    graph: Graph, columns: int, bits: int, encoding: str, epilogue: Epilogue
 ) -> Callable[[BitTensor, Any], Any]:
     """``run(x, out)`` for :meth:`bitsparse.graph.Graph.aggregate`: a product with dense bits, or sums over neighbours."""
-    function, scale = "aggregate", graph.row_scale if scaled else None
+    function, scale = "aggregate", graph.row_scale
     if graph.form == "dense":
         left = graph.packed().with_affine(None if scale is None else scale[:, None])
         return MatmulPlan(function, left, RightKind(columns, bits, encoding, ()), epilogue, None, True)

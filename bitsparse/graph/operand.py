@@ -285,7 +285,7 @@ class Graph:
         return message_form(self.form, bits)
 
     def aggregate(
-        self, columns: int, bits: int, *, encoding: str = "unsigned", epilogue: Epilogue, scaled: bool = True
+        self, columns: int, bits: int, *, encoding: str = "unsigned", epilogue: Epilogue
     ) -> Callable[..., Any]:
         """Sums of codes over neighbours, through an epilogue: ``run(x, out=None)``.
 
@@ -296,20 +296,19 @@ class Graph:
         columns, bits, encoding
             Of the codes, a BitTensor (nodes, columns) in :meth:`message_form` (others are converted).
         epilogue : Epilogue
-            Of the sums; with ``offset_correction`` an offset of the codes counts once per edge. On a GPU without `row_scale`.
-        scaled : bool, default True
-            Multiply by `row_scale`, as the scale of the left operand of a product.
+            Of the sums, which the graph's `row_scale` multiplies, as the scale of the left operand of a product; with
+            ``offset_correction`` an offset of the codes counts once per edge. On a GPU without `row_scale` of its own.
         """
         function, shape = "aggregate", (self.nodes, columns)
         bits = _check.bit_count(function, bits)
         code = _check.encoding(function, encoding, bits)
         acc = _check.accumulator(function, self.longest, _check.largest_code(bits, code), 1)
         if self.device == "cpu":
-            sums = host_sums(self, columns, bits, code, epilogue, scaled)
+            sums = host_sums(self, columns, bits, code, epilogue)
         else:
             from bitsparse.graph.gpu_sums import device_sums  # imported where there is a GPU
 
-            sums = device_sums(self, columns, bits, code, acc, epilogue, scaled)
+            sums = device_sums(self, columns, bits, code, acc, epilogue)
 
         def run(x: BitTensor, out: Any = None) -> Any:
             kind, wanted = (x.shape, x.bits, x.encoding), (shape, bits, code)

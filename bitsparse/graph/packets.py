@@ -177,7 +177,7 @@ class Packets:
         self.loops = _check.flag(function, "self_loops", self_loops)
         self.between, self.function = _check.flag(function, "between", between), function
         self.nodes, self.edges = nodes, int(pattern.indices.size)
-        self.order, self.place, self.bounds = numbered_by_part(function, pattern, labels)
+        self.order, self.place, self.bounds = numbered_by_part(function, nodes, labels)
         self.parts = self.bounds.size - 1
         self.batches: NDArray[np.int64] = np.append(self.bounds[:-1:per_batch], nodes)
         self.blocks = self.batches if between else self.bounds

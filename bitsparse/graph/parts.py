@@ -21,7 +21,6 @@ from bitsparse import _check, jit
 from bitsparse._archive import npy
 from bitsparse._files import keep, open_plain
 from bitsparse.arrays.indices import index_array
-from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import FileFormatError, ShapeError
 from bitsparse.graph.adjacency import scipy_pattern, square_pattern
 
@@ -148,7 +147,7 @@ def _answer() -> None:
 
 
 # -- kept on disk -----------------------------------------------------------------------------------------------------
-def graph_hash(graph: Any, function: str = "graph_hash") -> str:
+def graph_hash(graph: Any) -> str:
     """A name for a pattern: equal patterns have equal names, whatever holds them.
 
     Examples
@@ -156,7 +155,7 @@ def graph_hash(graph: Any, function: str = "graph_hash") -> str:
     >>> graph_hash(np.eye(3)) == graph_hash((np.ones(3), (np.arange(3), np.arange(3))))
     True
     """
-    pattern = square_pattern(function, graph)
+    pattern = square_pattern("graph_hash", graph)
     digest = hashlib.blake2b(str(pattern.shape).encode(), digest_size=16)
     wide = np.int64 if max(pattern.shape[0], pattern.indices.size) >= 2**31 else np.int32
     for part in (pattern.indptr, pattern.indices):
@@ -233,16 +232,14 @@ class Numbered(NamedTuple):
     bounds: NDArray[np.int64]
 
 
-def numbered_by_part(function: str, pattern: Pattern, labels: Any) -> Numbered:
+def numbered_by_part(function: str, nodes: int, labels: Any) -> Numbered:
     """Number the nodes of a graph, fewer than 2**31, part after part, within a part as before; empty parts are left out.
 
     Examples
     --------
-    >>> from bitsparse.graph.adjacency import square_pattern
-    >>> numbered_by_part("f", square_pattern("f", np.eye(3)), [7, 2, 7])
+    >>> numbered_by_part("f", 3, [7, 2, 7])
     Numbered(order=array([1, 0, 2], dtype=int32), place=array([1, 0, 2], dtype=int32), bounds=array([0, 1, 3]))
     """
-    nodes = pattern.shape[0]
     part = index_array(function, "labels", labels)
     if part.size != nodes:
         raise ShapeError(f"{function}: there are {part.size} labels for {nodes} nodes; pass one part for each")

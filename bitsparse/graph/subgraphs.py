@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.indices import index_array
-from bitsparse.errors import ShapeError
+from bitsparse.graph.parts import numbered_by_part
 from bitsparse.graph.samplers import BatchSampler, Nodes, SampledBatch
 
 #: What one edge counts in the tables that nodes and edges are drawn from: shares are whole numbers, so that every machine draws the same.
@@ -176,17 +176,13 @@ class ClusterSampler(BatchSampler):
     def __init__(self, graph: Any, labels: Any, parts: int = 1, *, shuffle: bool = True, seed: int = 0) -> None:
         name = "ClusterSampler"
         super().__init__(name, graph, seed)
-        part = np.asarray(interop.move(index_array(name, "labels", labels), "cpu"), np.int64)
-        if part.shape != (self.shape[0],):
-            raise ShapeError(
-                f"{name}: labels have shape {part.shape}, but the graph has {self.shape[0]} nodes; pass one part for each"
-            )
+        labels = interop.move(index_array(name, "labels", labels), "cpu")
         self.parts, self.shuffle = (
             _check.integer(name, "parts", parts, 1, 1 << 40),
             _check.flag(name, "shuffle", shuffle),
         )
-        self._members = np.argsort(part, kind="stable").astype(np.int64)
-        self._bounds = np.concatenate([[0], np.cumsum(np.unique(part, return_counts=True)[1])]).astype(np.int64)
+        members, _, self._bounds = numbered_by_part(name, self.shape[0], labels)
+        self._members = members.astype(np.int64)
 
     def __len__(self) -> int:
         return -(-(self._bounds.size - 1) // self.parts)

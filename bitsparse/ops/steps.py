@@ -12,46 +12,22 @@ from bitsparse import _check, backends
 from bitsparse._records import replace
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled
-from bitsparse.backends.cuda.packets import PacketArrays
+from bitsparse.backends.cuda.packets import PacketArrays as PacketArrays
 from bitsparse.backends.host.bits import pack
-from bitsparse.backends.host.matmul.bytes import (
-    LONGEST,
-    Layer,
-    layer,
-    lines_of,
-    network,
-    panels_of,
-    row_bytes,
-    sparse_product,
-    sums,
-)
+from bitsparse.backends.host.matmul.bytes import LONGEST as LONGEST
+from bitsparse.backends.host.matmul.bytes import Layer as Layer
+from bitsparse.backends.host.matmul.bytes import layer as layer
+from bitsparse.backends.host.matmul.bytes import lines_of as lines_of
+from bitsparse.backends.host.matmul.bytes import network as network
+from bitsparse.backends.host.matmul.bytes import panels_of as panels_of
 from bitsparse.backends.host.matmul.bytes import product as _product
-from bitsparse.backends.params import GROUP_BITS, Array, EpilogueParams, OperandParams, words_shape
+from bitsparse.backends.host.matmul.bytes import row_bytes as row_bytes
+from bitsparse.backends.host.matmul.bytes import sparse_product as sparse_product
+from bitsparse.backends.host.matmul.bytes import sums as sums
+from bitsparse.backends.params import GROUP_BITS as GROUP_BITS
+from bitsparse.backends.params import Array, EpilogueParams, OperandParams
+from bitsparse.backends.params import words_shape as words_shape
 from bitsparse.ops.finish.epilogue import Epilogue
-
-__all__ = [
-    "GROUP_BITS",
-    "LONGEST",
-    "Layer",
-    "PacketArrays",
-    "blank",
-    "finished",
-    "layer",
-    "lines_of",
-    "network",
-    "panels_of",
-    "piece_rows",
-    "product",
-    "product_in_bytes",
-    "repacking",
-    "room_in_bytes",
-    "row_bytes",
-    "row_operands",
-    "sparse_product",
-    "sums",
-    "unpack",
-    "words_shape",
-]
 
 #: Bytes of features that are taken apart at a time, on their way into the first product. Much smaller pieces wait longer for the threads
 #: of a busy CPU than their work takes.

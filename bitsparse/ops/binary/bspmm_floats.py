@@ -54,15 +54,14 @@ def float_sums(
         features=wanted.columns,
         encoding=x.encoding,
         finish=finish,
-        values=None if values is None else values.now(),
-        weights="general" if x.node_scale is not None else "none" if values is None else "edge",
+        values=values.now(),
+        weights="general" if x.node_scale is not None else "none" if values.now() is None else "edge",
         mean=wanted.mean,
     )
 
     def run(x: Features, addend: Addend | None, out: Array | None) -> Array:
         node = None if x.node_scale is None else interop.contiguous(x.node_scale)
-        now = None if values is None else values.now()
-        return sums(x.data, now, node, out, _behind(finishing, schedule, x, addend))
+        return sums(x.data, values.now(), node, out, _behind(finishing, schedule, x, addend))
 
     lanes = f"{sums.tuning.load} features a lane, {sums.tuning.lanes} lanes a row"
     return Made("csr", run, f"kernel csr, weights times signs, {lanes}", finish.nan_seen)
@@ -93,7 +92,7 @@ def _float_product(
     key = ProductKey(wanted.function, columns, reduce, "fp32", "csr" if dtype.itemsize == 2 else forced)
     products = GpuProducts.kept(operand, key)
     if wanted.epilogue is None and added is None and dtype == np.float32:
-        plain = products.product(operand, dtype, np.dtype(np.float32), weights, 1, True)
+        plain = products.product(operand, dtype, np.dtype(np.float32), weights, True)
         return Made(
             plain.explain.split()[1], lambda x, addend, out: plain.run(x.data, None, out), plain.explain, lambda: False
         )
@@ -105,7 +104,7 @@ def _float_product(
     factors = None
     if kernel == "windows" and weights is None and operand.col_scale is not None:
         # a factor to a column, not one to an edge
-        factors, values, row_scale = operand.col_scale, None, operand.row_scale
+        factors, values, row_scale = operand.col_scale, EdgeWeights(operand, None, np.float32), operand.row_scale
     else:
         values, row_scale = weights_of(operand, wanted.mean)
     schedule = operand.schedule
@@ -123,34 +122,29 @@ def _float_product(
     return Made(kernel, whole, explain, finish.nan_seen)
 
 
-def weights_of(operand: CSROperand, mean: bool) -> tuple[EdgeWeights | None, Array | None]:
+def weights_of(operand: CSROperand, mean: bool) -> tuple[EdgeWeights, Array | None]:
     """Float32 weights of the edges with the factors of the columns, and of the rows of sums, in them; factors of rows that remain."""
     row_scale = None if operand.row_scale is None else interop.contiguous(converted(operand.row_scale, np.float32))
-    if operand.values is None and operand.col_scale is None:
-        return None, row_scale
-    within, behind = (None, row_scale) if mean else (row_scale, None)
+    plain = operand.values is None and operand.col_scale is None
+    within, behind = (None, row_scale) if mean or plain else (row_scale, None)
     return EdgeWeights(operand, operand.values, np.float32, operand.col_scale, within), behind
 
 
-def _by_edges(operand: CSROperand, kind: Any, values: EdgeWeights | None, finish: Any) -> _Run:
+def _by_edges(operand: CSROperand, kind: Any, values: EdgeWeights, finish: Any) -> _Run:
     """An edge at a time."""
-    weights = "none" if values is None else "edge"
+    weights = "none" if values.now() is None else "edge"
     sums = edge_sums(operand, kind, np.dtype(np.float32), weights=weights, finish=finish)
-    return lambda x, behind, out: sums(x, None if values is None else values.now(), out, behind)
+    return lambda x, behind, out: sums(x, values.now(), out, behind)
 
 
-def _in_windows(
-    operand: CSROperand, kind: Any, values: EdgeWeights | None, col_scale: Array | None, finish: Any
-) -> _Run:
+def _in_windows(operand: CSROperand, kind: Any, values: EdgeWeights, col_scale: Array | None, finish: Any) -> _Run:
     """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
-    windows = windows_of(operand)
-    factors = None
-    if values is not None or col_scale is not None:
-        factors = windows.weigh(None if values is None else values.now(), col_scale)
+    windows, now = windows_of(operand), values.now()
+    factors = None if now is None and col_scale is None else windows.weigh(now, col_scale)
     counts = counts_of(operand) if kind.reduce == "mean" else None
 
     def run(x: Array, behind: Any, out: Array | None) -> Array:
-        if values is not None:
+        if now is not None:
             windows.weigh(values.now(), col_scale, out=factors)
         how = {"weights": factors, "counts": counts, "finish": finish, "behind": behind}
         return run_windows(windows, x, out, finish.out_shape, finish.out_dtype, how)

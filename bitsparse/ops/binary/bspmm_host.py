@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -39,14 +38,25 @@ class HostCall:
 
     def run(self) -> Array:
         """Numbers, or packed words."""
-        epilogue, extra = self.wanted.epilogue, self._extra
+        extra = self._extra
         if self.exact:
             sums = self._counted(self.csr.indptr, self.indices)
             if extra is None:
                 return sums
             dtype = sum_dtype(extra, self.longest)
             return np.asarray(sums.astype(dtype, copy=False) + extra.astype(dtype))
-        return self._bits(extra) if epilogue is not None and epilogue.gives_bits else self._floats(extra)
+        wanted = self.wanted
+        # Before an addend the scales are part of the sums.
+        own = OperandParams(self.csr.row_scale, self.x.feature_scale) if extra is None else OperandParams()
+        params = (wanted.epilogue or Epilogue()).params(wanted.function, self.shape, own)
+        if params.out == "float":
+            return self._chained(params, np.empty(self.shape, np.float32))
+        words = self._signs(params)
+        if (params.axis, params.layout) == (-1, "planes"):
+            return words
+        repack = backends.family("cpu", "bits.pack").repack
+        turned = {"to_axis": params.axis, "to_layout": params.layout}
+        return np.asarray(repack(words, self.shape, 1, axis=-1, layout="planes", **turned))
 
     def _counted(self, indptr: Array, indices: Array) -> NDArray[np.int32]:
         """Counters of the rows of a pattern."""
@@ -55,42 +65,21 @@ class HostCall:
             indptr, indices, self.x.data, self.shape[1], bipolar=bipolar, kernel=kernel
         )
 
-    def _params(self, own: bool) -> EpilogueParams:
-        """The epilogue's chain, with the adjacency's row scale and the features' scale folded in if `own`."""
-        operands = OperandParams(self.csr.row_scale, self.x.feature_scale) if own else OperandParams()
-        return (self.wanted.epilogue or Epilogue()).params(self.wanted.function, self.shape, operands)
-
-    def _bits(self, extra: Array | None) -> NDArray[np.uint32]:
-        features, wanted = self.shape[1], self.wanted
-        params = self._params(own=extra is None)
-        limits = None
+    def _signs(self, params: EpilogueParams) -> Array:
+        """Words packed along the features."""
+        features, wanted, limits = self.shape[1], self.wanted, None
         # Of the ways to count, one compares its sums with thresholds without storing them.
-        if self.counts and extra is None and wanted.method == METHODS[0]:
+        if self.counts and self._extra is None and wanted.method == METHODS[0]:
             limits = thresholds.of_epilogue(params, self.lengths, features, self.longest, mean=wanted.mean)
-        if limits is not None:
-            sign = backends.family("cpu", "binary.bspmm").sign
-            bipolar = self.x.encoding == "bipolar"
-            words = sign(self.csr.indptr, self.indices, self.x.data, features, limits, bipolar=bipolar)
-        else:
-            along = replace(params, axis=-1, layout="planes")
+        if limits is None:
             words = np.empty(words_shape(self.shape, 1, -1, "planes"), np.uint32)
-            for rows, part in self._chained(along, extra):
-                words[rows] = part
-        if (params.axis, params.layout) != (-1, "planes"):
-            words = backends.family("cpu", "bits.pack").repack(
-                words, self.shape, 1, axis=-1, layout="planes", to_axis=params.axis, to_layout=params.layout
-            )
-        return np.asarray(words)
+            return self._chained(replace(params, axis=-1, layout="planes"), words)
+        sign, bipolar = backends.family("cpu", "binary.bspmm").sign, self.x.encoding == "bipolar"
+        return np.asarray(sign(self.csr.indptr, self.indices, self.x.data, features, limits, bipolar=bipolar))
 
-    def _floats(self, extra: Array | None) -> NDArray[np.float32]:
-        result = np.empty(self.shape, np.float32)
-        for rows, part in self._chained(self._params(own=extra is None), extra):
-            result[rows] = part
-        return result
-
-    def _chained(self, params: EpilogueParams, extra: Array | None) -> Iterator[tuple[slice, Array]]:
-        """Sums of some rows at a time, through the chain: nothing of the size of the result is held besides it."""
-        chain = backends.family("cpu", "matmul.matmul").epilogue
+    def _chained(self, params: EpilogueParams, made: Array) -> Array:
+        """Sums of some rows at a time, through the chain, into `made`: nothing of the size of the result is held besides it."""
+        extra, chain = self._extra, backends.family("cpu", "matmul.matmul").epilogue
         step = max(1, _ROOM // max(4 * self.shape[1], 1))
         for start in range(0, self.shape[0], step):
             rows = slice(start, min(start + step, self.shape[0]))
@@ -99,7 +88,8 @@ class HostCall:
                 # the adjacency's and the features' scales belong to the aggregate alone
                 first = EpilogueParams(row_scale=_part(self.csr.row_scale, rows), col_scale=self.x.feature_scale)
                 sums = chain(sums, first) + extra[rows].astype(np.float32)
-            yield rows, chain(sums, replace(params, row_scale=_part(params.row_scale, rows)))
+            made[rows] = chain(sums, replace(params, row_scale=_part(params.row_scale, rows)))
+        return made
 
     def _sums(self, rows: slice) -> Array:
         """Int32 or float32 sums (or means) of some rows, before any scale."""

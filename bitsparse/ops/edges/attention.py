@@ -13,8 +13,8 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, compute_dtype, native, plain_features
-from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
-from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.places import same_place
+from bitsparse.ops.operands.sparse import sparse_operand
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.plan import KeptCall, edge_call, learn_floats, repeated
 
@@ -133,8 +133,8 @@ def attention(
         return known
     _check.flag(function, "return_lse", return_lse)
     _check.flag(function, "return_state", return_state)
-    with working_with(device_of_sparse(A), x, source, target, out):
-        operand, features = as_csr(function, A), plain_features(function, "x", x)
+    with sparse_operand(function, A, x, source, target, out) as operand:
+        features = plain_features(function, "x", x)
         scores = _scores(function, operand, features, source, target)
         option: dict[str, Any] = {"negative_slope": _check.number(function, "negative_slope", negative_slope)}
         option["dropout"] = checked_dropout(function, dropout, seed, operand.device)
@@ -200,8 +200,8 @@ def cosine_attention(A: SparseLike, x: ArrayLike, *, beta: Any = 1.0, out: Any =
     if known is not None:
         return known
     _check.flag(function, "return_lse", return_lse)
-    with working_with(device_of_sparse(A), x, out, beta):
-        operand, features = as_csr(function, A), plain_features(function, "x", x)
+    with sparse_operand(function, A, x, out, beta) as operand:
+        features = plain_features(function, "x", x)
         attending(function, operand, features)
         option = {"beta": beta_of(function, beta, operand.device, compute_dtype(_dtype_of(features)))}
         result = _weighted(function, operand, features, [], option, out, return_lse)

@@ -10,18 +10,9 @@ from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.backends.params import Dropout
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.attention import AttentionState, attention, checked_dropout
-from bitsparse.ops.operands.both_ways import (
-    as_asked,
-    computed_in,
-    floating,
-    of_shape,
-    one_place,
-    operands_of,
-    taken_in,
-    wanted,
-)
-from bitsparse.ops.operands.dense import Features
-from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.both_ways import Floats, as_asked, computed_in, operands_of, taken_in, wanted
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.operands.sparse import as_csr
 
 _NAMES = ("x", "source", "target")
@@ -98,17 +89,16 @@ def attention_vjp(
             "an AttentionState",
             "take it from attention(..., return_state=True)",
         )
-    with working_with(device_of_sparse(A), x, source, target, gradient):
-        ways, parts = operands_of(function, A, x=x, source=source, target=target, gradient=gradient)
+    with operands_of(function, A, x=x, source=source, target=target, gradient=gradient) as (ways, parts):
         drop = checked_dropout(function, dropout, seed, ways.operand.device)
         if state is None:
-            _fits(function, ways.operand.shape, parts)
-            compute = computed_in(*(part.dtype for part in parts.values()))
+            _fits(parts, ways.operand.shape)
+            compute = parts.compute
             dtypes = (taken_in(compute, parts["x"], parts["gradient"]), compute, compute)
             operands = (converted(parts[name].data, dtype) for name, dtype in zip(_NAMES, dtypes, strict=True))
             how = {"negative_slope": negative_slope, "dropout": dropout, "seed": seed}
             state = attention(ways.forward, *operands, **how, return_state=True)[1]
-        made = _over_transpose(function, ways.backward, parts, state, negative_slope, drop, names)
+        made = _over_transpose(parts, as_csr(function, ways.backward), state, negative_slope, drop, names)
         return as_asked(wrt, {name: interop.from_array(made[name], parts[name].family, function) for name in names})
 
 
@@ -126,40 +116,37 @@ def attention_vjp_of_transpose(
     """All gradients, as :func:`attention_vjp` gives them, for a caller who has the transpose of A."""
     function = "attention_vjp"
     with working_with(turned.device, x, source, target, gradient):
-        given = {"x": x, "source": source, "target": target, "gradient": gradient}
-        parts = {name: floating(function, name, part) for name, part in given.items()}
+        operand = as_csr(function, turned)
+        parts = Floats(function, operand, x=x, source=source, target=target, gradient=gradient)
         drop = checked_dropout(function, dropout, seed, turned.device)
-        made = _over_transpose(function, turned, parts, state, negative_slope, drop)
+        made = _over_transpose(parts, operand, state, negative_slope, drop)
         return tuple(interop.from_array(made[name], parts[name].family, function) for name in _NAMES)
 
 
 def _over_transpose(
-    function: str,
-    turned: SparseArray,
-    parts: dict[str, Features],
+    parts: Floats,
+    operand: CSROperand,
     state: AttentionState,
     negative_slope: float,
     dropout: Dropout | None,
     wrt: tuple[str, ...] = _NAMES,
 ) -> dict[str, Any]:
     """Gradients of :func:`attention` over the transpose of its pattern, as NumPy or CuPy arrays."""
-    operand = as_csr(function, turned)
-    columns, rows = operand.shape
-    _fits(function, (rows, columns), parts)
+    (columns, rows), function = operand.shape, parts.function
+    _fits(parts, (rows, columns))
     inner = parts["x"].shape[1:]
-    kept = {name: floating(function, f"state.{name}", part) for name, part in as_dict(state).items()}
-    one_place(function, operand, **parts, **kept)
-    for name, part in kept.items():
-        of_shape(function, f"state.{name}", part, (rows, *(inner if name in ("result", "above") else inner[:-1])), "it")
+    kept = Floats(function, operand, **{f"state.{name}": part for name, part in as_dict(state).items()})
+    for name in kept.parts:
+        kept.of_shape(name, (rows, *(inner if name in ("state.result", "state.above") else inner[:-1])), "it")
     slope = _check.number(function, "negative_slope", negative_slope)
-    compute = computed_in(*(part.dtype for part in (*parts.values(), *kept.values())))
-    dense = (parts["x"], parts["gradient"], kept["result"], kept["above"])
+    compute = computed_in(parts.compute, kept.compute)
+    dense = (parts["x"], parts["gradient"], kept["state.result"], kept["state.above"])
     dtype = taken_in(compute, *dense)
     heads = inner[0] if len(inner) == 2 else 1
     x, gradient, result, above = (converted(part.data, dtype).reshape(part.shape[0], part.columns) for part in dense)
     source, target, lse, share = (
         converted(part.data.reshape(part.shape[0], heads), compute)
-        for part in (parts["source"], parts["target"], kept["lse"], kept["share"])
+        for part in (parts["source"], parts["target"], kept["state.lse"], kept["state.share"])
     )
     if 0 in x.shape or 0 in result.shape:
         space: Any = interop.namespace(x)
@@ -171,7 +158,7 @@ def _over_transpose(
     return {name: converted(made[name].reshape(parts[name].shape), parts[name].dtype) for name in wrt}
 
 
-def _fits(function: str, shape: tuple[int, int], parts: dict[str, Features]) -> None:
+def _fits(parts: Floats, shape: tuple[int, int]) -> None:
     """Refuse operands that do not fit a pattern of this shape."""
     inner = parts["x"].shape[1:]
     for name, size in (
@@ -179,5 +166,5 @@ def _fits(function: str, shape: tuple[int, int], parts: dict[str, Features]) -> 
         ("source", (shape[1], *inner[:-1])),
         ("target", (shape[0], *inner[:-1])),
     ):
-        of_shape(function, name, parts[name], size, f"attention over A of shape {shape}")
-    of_shape(function, "gradient", parts["gradient"], (shape[0], *inner), "the result")
+        parts.of_shape(name, size, f"attention over A of shape {shape}")
+    parts.of_shape("gradient", (shape[0], *inner), "the result")

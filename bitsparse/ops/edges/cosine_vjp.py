@@ -14,20 +14,8 @@ from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.attention import attending, beta_of, cosine_attention, is_number
 from bitsparse.ops.edges.sddmm import edge_softmax, sddmm
 from bitsparse.ops.edges.vjp import edge_softmax_vjp
-from bitsparse.ops.operands.both_ways import (
-    BothWays,
-    as_asked,
-    computed_in,
-    floating,
-    of_shape,
-    one_place,
-    operands_of,
-    returned,
-    taken_in,
-    wanted,
-)
-from bitsparse.ops.operands.dense import Features
-from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.both_ways import BothWays, Floats, as_asked, operands_of, taken_in, wanted
+from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.spmm.spmm import spmm
 
@@ -91,10 +79,9 @@ def cosine_attention_vjp(
     """
     function = "cosine_attention_vjp"
     names = wanted(function, wrt, ("x", "beta"))
-    with working_with(device_of_sparse(A), x, beta, gradient):
-        ways, parts = operands_of(function, A, x=x, gradient=gradient)
+    with operands_of(function, A, beta, x=x, gradient=gradient) as (ways, parts):
         attending(function, ways.operand, parts["x"])
-        made = _gradients(function, ways, parts, beta, (result, lse), names)
+        made = _gradients(ways, parts, beta, (result, lse), names)
         return as_asked(wrt, made)
 
 
@@ -104,29 +91,28 @@ def cosine_attention_vjp_of_both(
     """Both gradients, as :func:`cosine_attention_vjp` gives them, for a caller who has the pattern and its transpose."""
     function = "cosine_attention_vjp"
     with working_with(forward.device, x, beta, gradient):
-        parts = {"x": floating(function, "x", x), "gradient": floating(function, "gradient", gradient)}
         operand = as_csr(function, forward)
-        one_place(function, operand, **parts)
+        parts = Floats(function, operand, x=x, gradient=gradient)
         ways = BothWays(operand, forward, backward, None)
-        made = _gradients(function, ways, parts, beta, (result, lse), ("x", "beta"))
+        made = _gradients(ways, parts, beta, (result, lse), ("x", "beta"))
         return made["x"], made["beta"]
 
 
 def _gradients(
-    function: str, ways: BothWays, parts: dict[str, Features], beta: Any, known: tuple[Any, Any], names: tuple[str, ...]
+    ways: BothWays, parts: Floats, beta: Any, known: tuple[Any, Any], names: tuple[str, ...]
 ) -> dict[str, Any]:
-    of_shape(function, "gradient", parts["gradient"], parts["x"].shape, "the result")
-    device, compute = ways.operand.device, computed_in(*(part.dtype for part in parts.values()))
+    parts.of_shape("gradient", parts["x"].shape, "the result")
+    function, device, compute = parts.function, ways.operand.device, parts.compute
     factor = beta_of(function, beta, device, compute)
     columns = parts["x"].columns
     if device != "cpu" and backends.family(device, "edges.attention_layout").fits_registers(np.dtype(compute), columns):
-        by_x, by_beta = _in_passes(function, ways, parts, factor, known)
+        by_x, by_beta = _in_passes(ways, parts, factor, known)
     else:
-        features, grad = (converted(part.data, compute) for part in parts.values())
+        features, grad = (converted(part.data, compute) for part in parts.parts.values())
         by_x, by_beta = _step_by_step(ways, features, grad, factor, names)
     made = {}
     if "x" in names:
-        made["x"] = returned(function, by_x, parts["x"])
+        made["x"] = parts.returned("x", by_x)
     if "beta" in names:
         shape, dtype, family = (), compute, parts["x"].family
         if not is_number(beta):
@@ -136,19 +122,16 @@ def _gradients(
     return made
 
 
-def _in_passes(
-    function: str, ways: BothWays, parts: dict[str, Features], factor: Any, known: tuple[Any, Any]
-) -> tuple[Any, Any]:
+def _in_passes(ways: BothWays, parts: Floats, factor: Any, known: tuple[Any, Any]) -> tuple[Any, Any]:
     """On a GPU, one pass over each direction."""
-    compute = computed_in(*(part.dtype for part in parts.values()))
+    function, compute = parts.function, parts.compute
     if known[0] is None or known[1] is None:
         x = converted(parts["x"].data, compute)
         known = cosine_attention(ways.forward, x, beta=factor, return_lse=True)
-    result, lse = (floating(function, name, part) for name, part in zip(("result", "lse"), known, strict=True))
-    one_place(function, ways.operand, result=result, lse=lse)
-    of_shape(function, "result", result, parts["x"].shape, "x")
-    of_shape(function, "lse", lse, parts["x"].shape[:1], "the logarithm of a sum for each node")
-    dense = (parts["x"], parts["gradient"], result)
+    forward = Floats(function, ways.operand, result=known[0], lse=known[1])
+    forward.of_shape("result", parts["x"].shape, "x")
+    forward.of_shape("lse", parts["x"].shape[:1], "the logarithm of a sum for each node")
+    dense, lse = (parts["x"], parts["gradient"], forward["result"]), forward["lse"]
     dtype = taken_in(compute, *dense)
     x, gradient, outcome = (converted(part.data, dtype) for part in dense)
     space: Any = interop.namespace(x)
@@ -156,8 +139,8 @@ def _in_passes(
         return space.zeros(x.shape, dtype), space.zeros(1, compute)
     symmetric = store_of(ways.forward) is store_of(ways.backward)
     turned = None if symmetric else as_csr(function, ways.backward)
-    with ways.operand.walked(function) as forward, (turned or ways.operand).walked(function) as backward:
-        schedules = forward, None if symmetric else backward
+    with ways.operand.walked(function) as pattern, (turned or ways.operand).walked(function) as backward:
+        schedules = pattern, None if symmetric else backward
         gradients = backends.family(ways.operand.device, "edges.cosine_vjp").cosine_attention_vjp
         made: tuple[Any, Any] = gradients(schedules, x, gradient, outcome, converted(lse.data, compute), beta=factor)
     return made

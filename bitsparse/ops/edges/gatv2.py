@@ -10,20 +10,10 @@ from bitsparse import _check, backends, interop
 from bitsparse.backends.params import Array
 from bitsparse.errors import ShapeError
 from bitsparse.interop import ArrayLike, SparseLike, converted
-from bitsparse.ops.operands.both_ways import (
-    as_asked,
-    computed_in,
-    floating,
-    of_shape,
-    one_place,
-    operands_of,
-    returned,
-    wanted,
-)
+from bitsparse.ops.operands.both_ways import Floats, as_asked, operands_of, wanted
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import Features, compute_dtype, promoted
-from bitsparse.ops.operands.places import device_of_sparse, working_with
-from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.dense import compute_dtype, promoted
+from bitsparse.ops.operands.sparse import as_csr, sparse_operand
 
 
 def gatv2_scores(
@@ -75,14 +65,11 @@ def gatv2_scores(
     array([ 21., -17., -11.])
     """
     function = "gatv2_scores"
-    with working_with(device_of_sparse(A), source, target, a):
-        operand = as_csr(function, A)
+    with sparse_operand(function, A, source, target, a) as operand:
         operand.has_edges(function)
-        given = {"source": source, "target": target, "a": a}
-        parts = {name: floating(function, name, part) for name, part in given.items()}
-        one_place(function, operand, **parts)
-        slope = _slope_and_shapes(function, operand.shape, parts, negative_slope)
-        dtype = promoted(function, **{name: part.dtype for name, part in parts.items()})
+        parts = Floats(function, operand, source=source, target=target, a=a)
+        slope = _slope_and_shapes(parts, negative_slope)
+        dtype = promoted(function, **{name: part.dtype for name, part in parts.parts.items()})
         neighbours, own, vectors = _laid_out(parts, compute_dtype(dtype))
         made = _run(function, operand, "gatv2_scores", own, neighbours, vectors, slope)
         result = converted(made.reshape(operand.nnz, *parts["a"].shape[:-1]), dtype)
@@ -139,14 +126,12 @@ def gatv2_scores_vjp(
     """
     function = "gatv2_scores_vjp"
     names = wanted(function, wrt, ("source", "target", "a"))
-    with working_with(device_of_sparse(A), source, target, a, gradient):
-        ways, parts = operands_of(function, A, source=source, target=target, a=a, gradient=gradient)
-        slope = _slope_and_shapes(function, ways.operand.shape, parts, negative_slope)
+    with operands_of(function, A, source=source, target=target, a=a, gradient=gradient) as (ways, parts):
+        slope = _slope_and_shapes(parts, negative_slope)
         shape = (ways.operand.nnz, *parts["a"].shape[:-1])
-        of_shape(function, "gradient", parts["gradient"], shape, "the scores")
-        compute = computed_in(*(part.dtype for part in parts.values()))
-        neighbours, own, vectors = _laid_out(parts, compute)
-        edges = ways.edges(function, "gradient", parts["gradient"], compute).reshape(shape[0], len(vectors))
+        parts.of_shape("gradient", shape, "the scores")
+        neighbours, own, vectors = _laid_out(parts, parts.compute)
+        edges = parts.edges("gradient").reshape(shape[0], len(vectors))
         sums = {}
         if names != ("source",):
             forward = as_csr(function, ways.forward)
@@ -161,22 +146,22 @@ def gatv2_scores_vjp(
                 made[name] = sum(cast(Any, nodes * each).sum(axis=0, dtype=np.float64) for nodes, each in pairs)
             else:
                 made[name] = sums[name] * vectors.reshape(-1)
-        return as_asked(wrt, {name: returned(function, made[name], parts[name]) for name in names})
+        return as_asked(wrt, {name: parts.returned(name, made[name]) for name in names})
 
 
-def _slope_and_shapes(function: str, shape: tuple[int, int], parts: dict[str, Features], slope: Any) -> float:
+def _slope_and_shapes(parts: Floats, slope: Any) -> float:
     """The slope; refuses operands that do not fit."""
-    inner = parts["source"].shape[1:]
+    function, shape, inner = parts.function, parts.operand.shape, parts["source"].shape[1:]
     if len(inner) not in (1, 2):
         raise ShapeError(
             f"{function}: source has shape {parts['source'].shape}, but features are (N, D) or (N, heads, D); reshape them"
         )
     for name, rows in (("source", (shape[1],)), ("target", (shape[0],)), ("a", ())):
-        of_shape(function, name, parts[name], (*rows, *inner), f"{name} over A of shape {shape} and heads {inner}")
+        parts.of_shape(name, (*rows, *inner), f"{name} over A of shape {shape} and heads {inner}")
     return _check.number(function, "negative_slope", slope)
 
 
-def _laid_out(parts: dict[str, Features], dtype: np.dtype[Any]) -> tuple[Array, Array, Array]:
+def _laid_out(parts: Floats, dtype: np.dtype[Any]) -> tuple[Array, Array, Array]:
     """Features of the neighbours and of the nodes that attend, (nodes, heads * width), and vectors (heads, width), in one dtype."""
     heads, width = parts["a"].shape if len(parts["a"].shape) == 2 else (1, *parts["a"].shape)
     source, target, a = (interop.contiguous(converted(parts[name].data, dtype)) for name in ("source", "target", "a"))

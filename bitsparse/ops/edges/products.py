@@ -13,10 +13,10 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of, kind_of, store_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.backends.params import Array
+from bitsparse.interop import ArrayKind
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, largest_magnitude
-from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.operands.target import written
 from bitsparse.ops.plan import KeptCall, edge_call
 from bitsparse.ops.spmm.gpu import shared_columns, tiles_of, windows_of
@@ -168,28 +168,17 @@ def repeated_codes(A: Any, x: Any, y: Any, op: Any, out: Any) -> Any:
     return call([_end(backend, one, one.words) for one in (x, y)], out)
 
 
-def learn_codes(A: Any, x: Any, y: Any, op: str) -> None:
-    """Keep the way of a call that was right with a container on a GPU, if it brought packed integers that are gathered as they are."""
-    y = x if y is None else y
-    if not isinstance(A, SparseArray) or A.device == "cpu":
-        return
-    if x.__class__ is not BitTensor or y.__class__ is not BitTensor:
-        return
-    key, store = _key(x, y, op), store_of(A)
-    operand = as_csr("sddmm", A)
-    heads = x.shape[1] if x.ndim == 3 else 1
-    if CODE_CALLS.get(store, key) is not None or operand.nnz == 0 or 0 in x.shape or not is_kept(A, operand, heads):
-        return
-    pair = code_pair(x, y, op)
-    if pair is None:
-        return
+def learn_codes(A: Any, operand: CSROperand, ends: tuple[Any, Any], pair: CodePair, result: ArrayKind) -> None:
+    """Keep the way of a call with a container on a GPU, if it brought packed integers that are gathered as they are."""
+    x, y = ends[0], ends[0] if ends[1] is None else ends[1]
     for one in (x, y):
         if (one.bits, one.axis, one.layout) != (pair.bits, -1, "rows") or family_of(one).name not in ("numpy", "cupy"):
             return
-    real = pair.x.is_real or pair.y.is_real
-    shape = (operand.nnz, *(x.shape[1:-1] if op == "dot" else x.shape[1:]))
-    dtype = np.dtype(np.float32 if real else np.int32)
-    CODE_CALLS.keep(store, edge_call(operand, pair.product(operand, True), (x.words, y.words), shape, dtype), key)
+
+    def make() -> KeptCall:
+        return edge_call(operand, pair.product(operand, True), (x.words, y.words), *result)
+
+    CODE_CALLS.of(store_of(A), make, _key(x, y, pair.op))
 
 
 def _key(x: BitTensor, y: BitTensor, op: str) -> tuple[Any, ...]:

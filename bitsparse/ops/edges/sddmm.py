@@ -13,8 +13,8 @@ from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.products import code_pair, edge_product, is_kept, learn_codes, repeated_codes
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, compute_dtype, exact_accumulator, native, plain_features, promoted
-from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
-from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.places import same_place
+from bitsparse.ops.operands.sparse import sparse_operand
 from bitsparse.ops.operands.target import target_array, written
 from bitsparse.ops.plan import KeptCall, edge_call, learn_floats, repeated
 from bitsparse.ops.spmm.plan import PRECISIONS
@@ -104,10 +104,9 @@ def sddmm(
         known = repeated_codes(A, x, y, op, out)
     if known is not None:
         return known
-    with working_with(device_of_sparse(A), x, y, out):
-        _check.choice(function, "op", op, OPS)
-        _check.choice(function, "precision", precision, PRECISIONS)
-        operand = as_csr(function, A)
+    _check.choice(function, "op", op, OPS)
+    _check.choice(function, "precision", precision, PRECISIONS)
+    with sparse_operand(function, A, x, y, out) as operand:
         operand.has_edges(function)
         codes = code_pair(x, y, op)
         left = plain_features(function, "x", x) if codes is None else codes.left
@@ -138,7 +137,10 @@ def sddmm(
         if 0 in shape:
             result = interop.namespace(left.data).empty(shape, dtype)
         elif codes is not None:
-            result = codes.into(operand, is_kept(A, operand, heads), shape, dtype, direct)
+            kept = is_kept(A, operand, heads)
+            result = codes.into(operand, kept, shape, dtype, direct)
+            if kept:
+                learn_codes(A, operand, (x, y), codes, (shape, dtype))
         else:
             a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
             if left.columns and is_kept(A, operand, heads):
@@ -152,7 +154,6 @@ def sddmm(
                 result = converted(flat.reshape(shape), dtype)
         result = operand.to_caller(result, None if direct is not None else target)
         learn_floats(A, function, options, given, partial(call_of, A, op, precision))
-        learn_codes(A, x, y, op)
         if out is not None:
             return out
         return interop.from_array(result, interop.common_family((left.family, right.family)), function)
@@ -235,8 +236,7 @@ def edge_softmax(A: SparseLike, scores: ArrayLike, *, out: Any = None) -> Any:
     known = repeated(A, function, (), (scores,), out)
     if known is not None:
         return known
-    with working_with(device_of_sparse(A), scores, out):
-        operand = as_csr(function, A)
+    with sparse_operand(function, A, scores, out) as operand:
         given, family = interop.as_array(scores, function, "scores")
         device = same_place(function, [("A", operand.device), ("scores", interop.device_of(given))])
         _check.numeric(function, "scores", given, "f")

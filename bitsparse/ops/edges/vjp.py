@@ -10,8 +10,7 @@ from bitsparse import _check, interop
 from bitsparse.backends.params import Array
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.sddmm import OPS, Op, sddmm
-from bitsparse.ops.operands.both_ways import BothWays, as_asked, computed_in, of_shape, operands_of, returned, wanted
-from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.both_ways import BothWays, as_asked, operands_of, wanted
 from bitsparse.ops.spmm.spmm import aggregate_edges, spmm
 
 
@@ -67,19 +66,16 @@ def sddmm_vjp(
     function = "sddmm_vjp"
     _check.choice(function, "op", op, OPS)
     names = wanted(function, wrt, ("x", "y"))
-    with working_with(device_of_sparse(A), x, y, gradient):
-        ways, parts = operands_of(function, A, x=x, y=y, gradient=gradient)
+    with operands_of(function, A, x=x, y=y, gradient=gradient) as (ways, parts):
         rows, columns = ways.operand.shape
         inner = parts["x"].shape[1:]
         for name, size in (("x", rows), ("y", columns)):
-            of_shape(function, name, parts[name], (size, *inner), f"the side {name} of A")
+            parts.of_shape(name, (size, *inner), f"the side {name} of A")
         shape = (ways.operand.nnz, *(inner[:-1] if op == "dot" else inner))
-        of_shape(function, "gradient", parts["gradient"], shape, f"sddmm of x of shape {parts['x'].shape}")
-        compute = computed_in(*(part.dtype for part in parts.values()))
-        edges = ways.edges(function, "gradient", parts["gradient"], compute)
-        ends = {name: converted(parts[name].data, compute) for name in ("x", "y")}
-        made = {name: returned(function, _by_end(ways, edges, ends, name, op), parts[name]) for name in names}
-        return as_asked(wrt, made)
+        parts.of_shape("gradient", shape, f"sddmm of x of shape {parts['x'].shape}")
+        edges = parts.edges("gradient")
+        ends = {name: converted(parts[name].data, parts.compute) for name in ("x", "y")}
+        return as_asked(wrt, {name: parts.returned(name, _by_end(ways, edges, ends, name, op)) for name in names})
 
 
 def _by_end(ways: BothWays, edges: Array, ends: dict[str, Array], name: str, op: str) -> Any:
@@ -137,14 +133,12 @@ def edge_softmax_vjp(A: SparseLike, weights: ArrayLike, gradient: ArrayLike) -> 
     array([ 0.25, -0.25,  0.  ])
     """
     function = "edge_softmax_vjp"
-    with working_with(device_of_sparse(A), weights, gradient):
-        ways, parts = operands_of(function, A, weights=weights, gradient=gradient)
-        of_shape(function, "gradient", parts["gradient"], parts["weights"].shape, "weights")
-        compute = computed_in(*(part.dtype for part in parts.values()))
-        w, g = (ways.edges(function, name, part, compute) for name, part in parts.items())
+    with operands_of(function, A, weights=weights, gradient=gradient) as (ways, parts):
+        parts.of_shape("gradient", parts["weights"].shape, "weights")
+        w, g = (parts.edges(name) for name in ("weights", "gradient"))
         product = w * g
         made = product - w * to_edges(ways, aggregate_edges(ways.forward, product))
-        return returned(function, made, parts["weights"], ways)
+        return parts.returned("weights", made, of_edges=True)
 
 
 def to_edges(ways: BothWays, nodes: Array, side: str = "rows") -> Array:

@@ -75,8 +75,7 @@ def grid_from_range(function: str, scheme: str, bits: int, low: Array, high: Arr
 
 def grid_from_scale(scheme: str, bits: int, scale: NDArray[np.float32], offset: NDArray[np.float32] | None) -> Grid:
     """The float32 grid of a given scale and offset, as an Epilogue uses it."""
-    stored = None if scheme == "symmetric" else np.float32(0) if offset is None else offset
-    start = np.zeros((), np.float32) if stored is None else np.asarray(stored, dtype=np.float32)
+    start = np.zeros((), np.float32) if offset is None or scheme == "symmetric" else np.asarray(offset, np.float32)
     if scheme == "symmetric":
         top = (1 << (bits - 1)) - 1
         return Grid(start, scale, 1.0, -top, top, "signed", scale, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import converted
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, compute_dtype, plain_features
-from bitsparse.ops.operands.places import same_place
+from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
 
 
@@ -42,10 +44,6 @@ class BothWays(NamedTuple):
         """Values per edge in the order of `forward` in that of `backward`."""
         return gather(edges, self.order)
 
-    def edges(self, function: str, name: str, part: Features, dtype: np.dtype[Any]) -> Array:
-        """Features of edges, given in the caller's order, in that of `forward` and in a dtype to compute in."""
-        return converted(self.operand.edge_values(function, name, part.data), dtype)
-
     def degrees(self, side: str = "rows") -> Array:
         """Edges of each row or column, at least 1."""
         indptr = (self.forward if side == "rows" else self.backward).csr_arrays()[0]
@@ -62,18 +60,57 @@ def both_ways(function: str, A: Any) -> BothWays:
     return BothWays(operand, *patterns_of(pattern))
 
 
-def operands_of(function: str, A: Any, **given: Any) -> tuple[BothWays, dict[str, Features]]:
-    """What a gradient is made of, checked and on one device: a sparse operand in both directions, and floating arrays by their names."""
-    ways = both_ways(function, A)
-    parts = {name: floating(function, name, part) for name, part in given.items()}
-    one_place(function, ways.operand, **parts)
-    return ways, parts
+class Floats:
+    """The floating operands of one function by their names, each checked, all where its sparse operand is.
+
+    Parameters
+    ----------
+    function : str
+        For messages.
+    operand : CSROperand
+    **given : array
+        By name.
+    """
+
+    def __init__(self, function: str, operand: CSROperand, **given: Any) -> None:
+        self.function, self.operand = function, operand
+        self.parts = {name: floating(function, name, part) for name, part in given.items()}
+        same_place(function, [("A", operand.device), *((name, part.device) for name, part in self.parts.items())])
+
+    def __getitem__(self, name: str) -> Features:
+        return self.parts[name]
+
+    @property
+    def compute(self) -> np.dtype[Any]:
+        """What they are computed in together."""
+        return computed_in(*(part.dtype for part in self.parts.values()))
+
+    def of_shape(self, name: str, shape: tuple[int, ...], what: str) -> None:
+        """Refuse an operand that has not exactly this shape, that of `what`."""
+        found = self.parts[name].shape
+        if found != shape:
+            remedy = f"the gradient of {what}" if name == "gradient" else f"{name} of that shape"
+            raise ShapeError(f"{self.function}: {name} has shape {found}, but {what} has {shape}; pass {remedy}")
+
+    def edges(self, name: str) -> Array:
+        """Features of edges, given in the caller's order, in that of the pattern and in the dtype to compute in."""
+        return converted(self.operand.edge_values(self.function, name, self.parts[name].data), self.compute)
+
+    def returned(self, name: str, made: Array, *, of_edges: bool = False) -> Any:
+        """A gradient in the shape, dtype and family of its operand; of edges in the caller's order."""
+        like = self.parts[name]
+        result = converted(made.reshape(like.shape), like.dtype)
+        return interop.from_array(
+            self.operand.to_caller(result, None) if of_edges else result, like.family, self.function
+        )
 
 
-def returned(function: str, made: Array, like: Features, ways: BothWays | None = None) -> Any:
-    """A gradient in the shape, dtype and family of its operand; of edges in the caller's order, if it says which pattern's."""
-    result = converted(made.reshape(like.shape), like.dtype)
-    return interop.from_array(result if ways is None else ways.operand.to_caller(result, None), like.family, function)
+@contextmanager
+def operands_of(function: str, A: Any, *others: Any, **given: Any) -> Iterator[tuple[BothWays, Floats]]:
+    """What a gradient is made of, and work where it is: a sparse operand in both directions, and floating arrays by their names."""
+    with working_with(device_of_sparse(A), *given.values(), *others):
+        ways = both_ways(function, A)
+        yield ways, Floats(function, ways.operand, **given)
 
 
 def as_asked(wrt: Any, results: dict[str, Any]) -> Any:
@@ -98,14 +135,6 @@ def floating(function: str, name: str, x: Any) -> Features:
     features = plain_features(function, name, x)
     _check.numeric(function, name, features.data, "f")
     return features
-
-
-def of_shape(function: str, name: str, x: Features, shape: tuple[int, ...], what: str) -> Features:
-    """`x`, which must have exactly this shape, that of `what`."""
-    if x.shape != shape:
-        remedy = f"the gradient of {what}" if name == "gradient" else f"{name} of that shape"
-        raise ShapeError(f"{function}: {name} has shape {x.shape}, but {what} has {shape}; pass {remedy}")
-    return x
 
 
 def computed_in(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
@@ -139,8 +168,3 @@ def wanted(function: str, wrt: Any, names: tuple[str, ...]) -> tuple[str, ...]:
             f"{function}: wrt must be a name or several of {names}, got {_check.shown(wrt)}; pass wrt={names!r}"
         )
     return tuple(_check.choice(function, "wrt", name, names) for name in asked)
-
-
-def one_place(function: str, operand: CSROperand, **features: Features) -> str:
-    """The one device of the operands."""
-    return same_place(function, [("A", operand.device), *((name, x.device) for name, x in features.items())])

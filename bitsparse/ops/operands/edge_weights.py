@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -57,24 +57,23 @@ class EdgeWeights:
         self._space: Any = interop.namespace(operand.indptr)
         self._room: Array | None = None
         if values is None:
-            made = self._factors[0]
-            for factor in self._factors[1:]:
-                made = made * factor
-            self._room, self._factors = interop.aligned(made), []
+            for factor in self._factors:
+                self._room = factor if self._room is None else interop.aligned(self._room * factor)
+            self._factors = []
         elif self._factors or interop.aligned(converted(values, self._dtype)) is not values:
             self._room = self._space.empty(values.shape, self._dtype)
             if operand.frozen:
                 self._write(values, self._room)
         self.frozen = operand.frozen or values is None
 
-    def now(self) -> Array:
-        """The weights of a call, on the current stream."""
-        values, room = self._values, cast(Any, self._room)
+    def now(self) -> Any:
+        """The weights of a call, on the current stream; None where every edge counts once."""
+        values, room = self._values, self._room
         if room is None:
-            return cast(Array, values)
+            return values
         if values is not None and not self.frozen:
             self._write(values, room)
-        return cast(Array, room)
+        return room
 
     def _write(self, values: Array, room: Any) -> None:
         factors = self._factors

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop.kept import READY, Slot, Store
 from bitsparse.ops.operands.csr import SCHEDULE, CSROperand
 from bitsparse.ops.operands.dense import native
-from bitsparse.ops.operands.places import device_of_sparse
+from bitsparse.ops.operands.places import device_of_sparse, working_with
 
 #: What is prepared for the incidence matrices of a pattern, by side, and the edges in the order of their columns.
 _INCIDENCES: Slot[Store] = Slot("incidence matrices")
@@ -81,9 +83,12 @@ def as_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
     return _of_matrix(function, A, device)
 
 
-def single_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
-    """:func:`as_csr`, refused if edges have several values each."""
-    return single_values(function, as_csr(function, A, device))
+@contextmanager
+def sparse_operand(function: str, A: Any, *others: Any) -> Iterator[CSROperand]:
+    """:func:`as_csr`, and work on its device, on the stream that it and `others` belong to."""
+    device = device_of_sparse(A)
+    with working_with(device, *others):
+        yield as_csr(function, A, device)
 
 
 def single_values(function: str, operand: CSROperand) -> CSROperand:

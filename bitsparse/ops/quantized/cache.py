@@ -39,9 +39,8 @@ class _Entry:
     """The codes of one array and way of quantising, by packed axis and layout, and who has asked for them."""
 
     version: int | None
-    forms: dict[tuple[int, str], BitTensor] = field(default_factory=dict)
-    #: The version of the contents of each of them.
-    contents: dict[tuple[int, str], int] = field(default_factory=dict)
+    #: Each with the version of its contents.
+    forms: dict[tuple[int, str], tuple[BitTensor, int]] = field(default_factory=dict)
     #: The arrays' memory: owner, view, and whether it is still there.
     holders: dict[tuple[Hashable, Hashable], Callable[[], bool]] = field(default_factory=dict)
     #: Asked for by something that cannot be watched.
@@ -50,14 +49,14 @@ class _Entry:
 
     @property
     def nbytes(self) -> int:
-        return sum(form.nbytes for form in self.forms.values())
+        return sum(codes.nbytes for codes, _ in self.forms.values())
 
     def add(self, form: tuple[int, str], codes: BitTensor) -> None:
-        self.forms[form], self.contents[form] = codes, contents_of_words(codes).version
+        self.forms[form] = codes, contents_of_words(codes).version
 
     def overwritten(self) -> bool:
         """Whether codes that were handed out have served as the `out` of something since."""
-        return any(contents_of_words(self.forms[form]).version != version for form, version in self.contents.items())
+        return any(contents_of_words(codes).version != version for codes, version in self.forms.values())
 
     def alive(self) -> bool:
         return self.lasting or any(alive() for alive in self.holders.values())
@@ -296,13 +295,13 @@ class QuantCache:
                         f"for them before"
                     )
                 axis, layout = wanted.form
-                some: BitTensor = next(iter(entry.forms.values()))
+                some: BitTensor = next(iter(entry.forms.values()))[0]
                 entry.add(wanted.form, some.repack(axis=axis, layout=layout))  # type: ignore[arg-type]
                 self._repacks += 1
                 if wanted.device != "cpu":
                     entry.ready.renew()
         self._hits += 1
-        found = entry.forms[wanted.form]
+        found = entry.forms[wanted.form][0]
         self._hold(wanted, entry)
         self._shrink()
         return found

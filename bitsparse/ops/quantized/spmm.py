@@ -20,8 +20,8 @@ from bitsparse.ops.finish import schemes
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import as_features
-from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
-from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.places import same_place
+from bitsparse.ops.operands.sparse import sparse_operand
 from bitsparse.ops.quantized.operands import checked_dtype
 from bitsparse.ops.quantized.scaled import GRANULARITIES, MOST_STEPS, ScaledCodes, scaled_codes
 from bitsparse.ops.spmm.plan import SpmmPlan
@@ -136,8 +136,7 @@ def quantized_spmm(
     """
     function = "quantized_spmm"
     settings = SumSettings.checked(function, bits, granularity, reduce, rounding, seed, stream)
-    with working_with(device_of_sparse(A), x):
-        operand = as_csr(function, A)
+    with sparse_operand(function, A, x) as operand:
         flat, shape, family = feature_rows(function, "x", x, operand)
         made = summed(function, operand, flat, settings, isinstance(A, SparseArray))
         return interop.from_array(made.reshape(operand.shape[0], *shape[1:]), family, function)

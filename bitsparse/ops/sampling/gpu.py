@@ -36,7 +36,7 @@ def _takes_short(rows: int, columns: int) -> bool:
 #: The kernels of sampled sums over a pattern, by width, strategy and whether they are rescaled; of these one for each dtype or kind of
 #: codes, number of columns and alignment of the arrays, with the weights that it reads.
 DRAWN_SUMS: Slot[tuple[Any, Store]] = Slot("sampled sums", most=8)
-_KERNELS: Slot[tuple[Any, EdgeWeights | None]] = Slot("kernels", most=8)
+_KERNELS: Slot[tuple[Any, EdgeWeights]] = Slot("kernels", most=8)
 
 
 class DrawnSums:
@@ -66,13 +66,13 @@ class DrawnSums:
         kept = _KERNELS.get(self._kernels, key)
         if kept is None:
             operand.ready.wait()
-            weights = None if operand.values is None else EdgeWeights(operand, operand.values, acc)
+            weights = EdgeWeights(operand, operand.values, acc)
             made = backends.family(operand.device, "sampling.sample").SampledSum(
                 self.drawing,
                 operand.indices,
                 columns=columns,
                 x_dtype=kind,
-                values=None if weights is None else weights.now(),
+                values=weights.now(),
                 col_scale=operand.col_scale,
                 row_scale=operand.row_scale,
                 rescale=self._rescale,
@@ -81,8 +81,7 @@ class DrawnSums:
             kept = _KERNELS.keep(self._kernels, (made, weights), key)
             operand.ready.renew()
         made, weights = kept
-        if weights is not None:
-            weights.now()  # written to where the kernel reads them
+        weights.now()  # written to where the kernel reads them
         return made
 
     def __call__(self, x: Array | CodeFeatures, acc: np.dtype[Any], out: Array | None) -> Array:
@@ -132,8 +131,7 @@ class StoredSums:
             weights = self._weights.now()
         self.operand = CSROperand(starts, found, weights, row_scale, csr.col_scale, csr.shape, count=int(edges.size))
         self._function, self._columns, self._asked = function, columns, kernel
-        self._short: Any = None
-        self._short_weights: EdgeWeights | None = None
+        self._short: tuple[Any, EdgeWeights] | None = None
         others = None if forced == "short" else forced
         self._products = GpuProducts(self.operand, ProductKey(function, columns, forced=others))
         self._drawn, self._edges = drawing.total, drawing.nnz
@@ -152,7 +150,7 @@ class StoredSums:
         """Choose and compile the kernel; ``run(x, values, out)`` for features of this dtype."""
         run = self._by_length(dtype, columns)
         if run is None:
-            run = self._products.product(self.operand, dtype, acc, self.operand.values, 1, True).run
+            run = self._products.product(self.operand, dtype, acc, self.operand.values, True).run
         if self._weights is None:
             return run
 
@@ -169,8 +167,9 @@ class StoredSums:
         values, taken = as_bits(self._values), as_bits(self._taken)
         cast(Any, interop.namespace(taken)).take(values, self._drawn_edges, axis=0, out=taken)
         self._weights.now()
-        if self._short_weights is not None:
-            self._short.weigh(self._short_weights.now())
+        if self._short is not None:
+            short, weights = self._short
+            short.weigh(weights.now())
 
     def _by_length(self, dtype: np.dtype[Any], columns: int) -> Run | None:
         """Rows dealt out by their length; None if they cannot be, or had better not be, and nobody insists."""
@@ -185,19 +184,11 @@ class StoredSums:
             raise KernelError(f"{self._function}: kernel 'short' cannot compute this: {why}; pass kernel=None")
         if self._short is None:
             operand.ready.wait()
-            own = None
-            if operand.values is not None or operand.col_scale is not None:
-                own = EdgeWeights(operand, operand.values, np.float32, operand.col_scale)
-            self._short = family.ShortSum(
-                operand.indptr,
-                operand.columns,
-                columns,
-                values=None if own is None else own.now(),
-                row_scale=operand.row_scale,
-            )
-            self._short_weights = own
+            own = EdgeWeights(operand, operand.values, np.float32, operand.col_scale)
+            how = {"values": own.now(), "row_scale": operand.row_scale}
+            self._short = family.ShortSum(operand.indptr, operand.columns, columns, **how), own
             operand.ready.renew()
-        short = self._short
+        short = self._short[0]
         return lambda x, _, out: cast(Array, short(x, out))
 
     def __call__(self, x: Array | CodeFeatures, acc: np.dtype[Any], out: Array | None) -> Array:

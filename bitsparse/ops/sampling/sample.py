@@ -16,8 +16,7 @@ from bitsparse.interop import SparseLike, converted
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.finish import schemes
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.places import device_of_sparse, working_with
-from bitsparse.ops.operands.sparse import as_csr, single_values
+from bitsparse.ops.operands.sparse import single_values, sparse_operand
 
 Strategy = Literal["aes", "afs", "sfs", "uniform"]
 STRATEGIES = ("aes", "afs", "sfs", "uniform")
@@ -193,8 +192,8 @@ def edge_sample(
     """
     function = "edge_sample"
     sampling = sampling_of(function, width, strategy, seed, stream)
-    with working_with(device_of_sparse(A)):
-        return sample_of(function, as_csr(function, A), sampling)
+    with sparse_operand(function, A) as csr:
+        return sample_of(function, csr, sampling)
 
 
 def sample_of(function: str, csr: CSROperand, sampling: Sampling) -> EdgeSample:

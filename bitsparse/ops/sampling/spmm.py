@@ -13,8 +13,8 @@ from bitsparse.errors import DTypeError, KernelError
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, as_features, compute_dtype, matrix, sum_dtypes
-from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
-from bitsparse.ops.operands.sparse import single_csr
+from bitsparse.ops.operands.places import same_place, working_with
+from bitsparse.ops.operands.sparse import single_values, sparse_operand
 from bitsparse.ops.operands.target import target_array, zeros
 from bitsparse.ops.plan import KeptCall
 from bitsparse.ops.sampling.gpu import DrawnSums, StoredSums
@@ -84,11 +84,10 @@ def sampled_spmm(
     """
     function = "sampled_spmm"
     sampling = sampling_of(function, width, strategy, seed, stream)
-    with working_with(device_of_sparse(A), x, out):
-        csr = single_csr(function, A)
-        return _sum(
-            function, csr, _features(function, csr, x), sampling, _check.flag(function, "rescale", rescale), out
-        )
+    with sparse_operand(function, A, x, out) as operand:
+        csr = single_values(function, operand)
+        features, rescaled = _features(function, csr, x), _check.flag(function, "rescale", rescale)
+        return SampledPlan(function, csr, features.shape[1], sampling, rescaled).run(features, out)
 
 
 class SampledPlan:
@@ -114,25 +113,19 @@ class SampledPlan:
     <SampledPlan shape=(2, 8) strategy=afs width=4>
     """
 
-    def __init__(
-        self,
-        function: str,
-        csr: CSROperand,
-        columns: int,
-        sampling: Sampling,
-        rescale: bool,
-        dtype: Any,
-        store: bool | None,
-        kernel: str | None,
-    ) -> None:
+    def __init__(self, function: str, csr: CSROperand, columns: int, sampling: Sampling, rescale: bool) -> None:
         self._function, self._csr, self._sampling, self._rescale = function, csr, sampling, rescale
         self.shape, self.device = (csr.shape[0], columns), csr.device
-        wanted = _check.dtype(function, np.float32 if dtype is None else dtype, "f")
-        self.dtype = _dtypes(function, csr, wanted)[0]
-        self.kernel = "drawn"
+        self.dtype, self.kernel, self.stored = np.dtype(np.float32), "drawn", False
         self._sums: DrawnSums | StoredSums | None = None
         #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
         self._short: KeptCall | None = None
+
+    def prepare(self, dtype: Any, store: bool | None, kernel: str | None) -> None:
+        """Prepare the sums of features of `dtype`: on a GPU the sample, if it is to be stored, and the kernel."""
+        function, csr, columns = self._function, self._csr, self.shape[1]
+        wanted = _check.dtype(function, np.float32 if dtype is None else dtype, "f")
+        self.dtype, acc = _dtypes(function, csr, wanted)
         self.stored = self.device != "cpu" and store is not False
         if self.device == "cpu":
             if store or kernel is not None:
@@ -145,13 +138,12 @@ class SampledPlan:
         elif 0 not in (*self.shape, csr.shape[1]):
             if self.stored:
                 self.kernel = "stored"
-                self._sums = StoredSums(function, csr, columns, sampling, rescale, kernel)
+                self._sums = StoredSums(function, csr, columns, self._sampling, self._rescale, kernel)
             else:
-                self._sums = DrawnSums(csr, sampling, rescale)
-            result_dtype, acc = _dtypes(function, csr, wanted)
-            run = self._sums.prepare(result_dtype, acc, columns)
-            if result_dtype == wanted:
-                self._short = kept_product(self._sums.operand, run, wanted, (columns,), result_dtype)
+                self._sums = DrawnSums(csr, self._sampling, self._rescale)
+            run = self._sums.prepare(self.dtype, acc, columns)
+            if self.dtype == wanted:
+                self._short = kept_product(self._sums.operand, run, wanted, (columns,), self.dtype)
 
     def check(self) -> None:
         """Nothing that a call did not wait to find out can go wrong."""
@@ -180,7 +172,31 @@ class SampledPlan:
         with working_with(self.device, x, out):
             features = _features(function, csr, x)
             _check.planned(function, "x has shape", features.shape, (csr.shape[1], self.shape[1]))
-            return _sum(function, csr, features, self._sampling, self._rescale, out, self._sums)
+            return self.run(features, out)
+
+    def run(self, x: Features, out: Any) -> Any:
+        """The sums of features, by what was prepared on a GPU or by samples that are drawn in this call."""
+        function, csr, sampling, rescale = self._function, self._csr, self._sampling, self._rescale
+        target, acc = None, compute_dtype(x.dtype)
+        if out is not None:
+            read = x.data.words if isinstance(x.data, CodeFeatures) else x.data
+            target = target_array(function, out, self.shape, x.dtype, self.device, (read,))
+        if self.device == "cpu":
+            scales = {
+                name: None if (part := getattr(csr, name)) is None else np.ascontiguousarray(part, acc)
+                for name in ("values", "col_scale", "row_scale")
+            }
+            gather = backends.family("cpu", "sampling.sample").gather
+            with csr.checked(function):
+                result = gather(csr.indptr, csr.columns, x.data, sampling, **scales, rescale=rescale)
+            result = result.astype(x.dtype, copy=False)
+            if target is not None:
+                target[...] = result
+        elif 0 in (*self.shape, x.shape[0]):
+            result = zeros(interop.namespace(csr.indptr), self.shape, x.dtype, target)
+        else:
+            result = (self._sums or DrawnSums(csr, sampling, rescale))(x.data, acc, target)
+        return out if out is not None else interop.from_array(result, x.family, function)
 
 
 def plan_sampled_spmm(
@@ -238,9 +254,10 @@ def plan_sampled_spmm(
     if store is not None:
         _check.flag(function, "store", store)
     sampling, scaled = sampling_of(function, width, strategy, seed, stream), _check.flag(function, "rescale", rescale)
-    with working_with(device_of_sparse(A)):
-        csr = single_csr(function, A)
-        return SampledPlan(function, csr, columns, sampling, scaled, dtype, store, kernel)
+    with sparse_operand(function, A) as operand:
+        plan = SampledPlan(function, single_values(function, operand), columns, sampling, scaled)
+        plan.prepare(dtype, store, kernel)
+        return plan
 
 
 def _dtypes(function: str, csr: CSROperand, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], np.dtype[Any]]:
@@ -272,35 +289,3 @@ def _features(function: str, csr: CSROperand, x: Any) -> Features:
         offset = space.zeros((), np.float32) if offset is None else offset
     codes: Any = CodeFeatures(packed.words, x.shape[1], x.bits, x.encoding, scale, offset)
     return replace(features, data=codes, dtype=np.dtype(np.float32))
-
-
-def _sum(
-    function: str,
-    csr: CSROperand,
-    x: Features,
-    sampling: Sampling,
-    rescale: bool,
-    out: Any,
-    sums: DrawnSums | StoredSums | None = None,
-) -> Any:
-    """The sums of features, by what a plan has prepared on a GPU or by samples that are drawn in this call."""
-    shape, target, acc = (csr.shape[0], x.shape[1]), None, compute_dtype(x.dtype)
-    if out is not None:
-        read = x.data.words if isinstance(x.data, CodeFeatures) else x.data
-        target = target_array(function, out, shape, x.dtype, csr.device, (read,))
-    if csr.device == "cpu":
-        scales = {
-            name: None if (part := getattr(csr, name)) is None else np.ascontiguousarray(part, acc)
-            for name in ("values", "col_scale", "row_scale")
-        }
-        gather = backends.family("cpu", "sampling.sample").gather
-        with csr.checked(function):
-            result = gather(csr.indptr, csr.columns, x.data, sampling, **scales, rescale=rescale)
-        result = result.astype(x.dtype, copy=False)
-        if target is not None:
-            target[...] = result
-    elif 0 in (*shape, x.shape[0]):
-        result = zeros(interop.namespace(csr.indptr), shape, x.dtype, target)
-    else:
-        result = (DrawnSums(csr, sampling, rescale) if sums is None else sums)(x.data, acc, target)
-    return out if out is not None else interop.from_array(result, x.family, function)

@@ -10,13 +10,12 @@ from bitsparse import _check, interop
 from bitsparse.arrays.indices import gather, rows_of
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.backends.params import Array, Sampling
-from bitsparse.errors import ShapeError
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.interop.kept import Slot
-from bitsparse.ops.operands.both_ways import as_asked, computed_in, floating, of_shape, one_place, returned, wanted
+from bitsparse.ops.operands.both_ways import Floats, as_asked, computed_in, wanted
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.places import device_of_sparse, working_with
-from bitsparse.ops.operands.sparse import single_csr
+from bitsparse.ops.operands.dense import matrix
+from bitsparse.ops.operands.sparse import single_values, sparse_operand
 from bitsparse.ops.sampling.sample import DEFAULT, Strategy, distinct_edges, sample_of, sampling_of
 from bitsparse.ops.spmm.vjp import spmm_vjp
 
@@ -102,18 +101,14 @@ def sampled_spmm_vjp(
             f"{function}: seed is None, but strategy='uniform' draws by its seed; pass that of the forward pass"
         )
     sampling, rescaled = sampling_of(function, width, strategy, seed, stream), _check.flag(function, "rescale", rescale)
-    with working_with(device_of_sparse(A), x, gradient):
-        csr = single_csr(function, A)
+    with sparse_operand(function, A, x, gradient) as operand:
+        csr = single_values(function, operand)
         if "values" in names:
             csr.has_edges(function)
-        features, grad = floating(function, "x", x), floating(function, "gradient", gradient)
-        one_place(function, csr, x=features, gradient=grad)
-        if len(features.shape) != 2:
-            raise ShapeError(
-                f"{function}: x has shape {features.shape}, but features are (nodes, features); reshape them"
-            )
-        csr.check_features(function, features.shape)
-        of_shape(function, "gradient", grad, (csr.shape[0], features.columns), "the result")
+        parts = Floats(function, csr, x=x, gradient=gradient)
+        features, grad = parts["x"], parts["gradient"]
+        csr.check_features(function, matrix(function, features))
+        parts.of_shape("gradient", (csr.shape[0], features.columns), "the result")
         drawn = csr.kept(_DRAWN, lambda: _drawn(function, csr, sampling), sampling)
         own = csr.values if csr.values is not None and csr.values.dtype.kind == "f" else None
         kind = features.dtype if own is None else own.dtype
@@ -125,7 +120,7 @@ def sampled_spmm_vjp(
         pattern = drawn.pattern.with_scales(csr.row_scale, csr.col_scale)
         made = dict(zip(names, spmm_vjp(pattern, features.data, grad.data, values=weights, wrt=names), strict=True))
         if "x" in made:
-            made["x"] = returned(function, made["x"], features)
+            made["x"] = parts.returned("x", made["x"])
         if "values" in made:
             every = interop.namespace(factors).zeros(csr.nnz, compute)
             every[drawn.edges] = made["values"] * factors

@@ -10,7 +10,6 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse._records import replace
 from bitsparse.backends.params import Array, PairTest
-from bitsparse.errors import DTypeError
 from bitsparse.ops.search.codes import METRICS, Codes, as_codes, ones_of, same_length
 
 #: Rows of `a` that are compared at a time.
@@ -190,14 +189,7 @@ def test_of(function: str, metric: str, threshold: Any, length: int) -> PairTest
     >>> test_of("pairs", "jaccard", 0.7, 1024), test_of("pairs", "hamming", 3, 64)
     (PairTest(weight=17, share=7, bound=0), PairTest(weight=2, share=1, bound=-3))
     """
-    if isinstance(threshold, (bool, np.bool_)):
-        raise DTypeError(f"{function}: threshold must be a number, got {threshold!r}")
-    try:
-        value = float(threshold)
-    except (TypeError, ValueError):
-        raise DTypeError(f"{function}: threshold must be a number, got {_check.shown(threshold)}") from None
-    if not np.isfinite(value):
-        raise ValueError(f"{function}: threshold must be finite, got {value}")
+    value = _check.number(function, "threshold", threshold)
     if metric == "jaccard":
         if not 0 <= value <= 1:
             raise ValueError(

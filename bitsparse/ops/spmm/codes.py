@@ -8,14 +8,14 @@ from typing import Any, cast
 import numpy as np
 
 from bitsparse import _check, backends
-from bitsparse.backends.params import Array, CodeSumKind, EpilogueParams, packed_words
+from bitsparse.backends.params import Array, CodeSumKind, EpilogueParams, OperandParams, packed_words
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.edge_weights import EdgeWeights
-from bitsparse.ops.spmm.finish import Behind, SumFinish
+from bitsparse.ops.spmm.finish import SumFinish
 from bitsparse.ops.spmm.sums import Sums
 
 #: Bytes of int32 sums beyond which there is no room for them between two kernels: the epilogue is then part of the first.
@@ -94,7 +94,7 @@ class CodeProducts:
         return None
 
     def run(
-        self, sums: Sums, target: Array | None, finish: SumFinish | None = None, behind: Behind | None = None
+        self, sums: Sums, target: Array | None, finish: SumFinish | None = None, behind: OperandParams | None = None
     ) -> Array | None:
         """The product, into `target` if it is given; None where there is no kernel for it, with an epilogue or at all."""
         operand, weights = sums.operand, sums.weights
@@ -114,7 +114,7 @@ class CodeProducts:
             else:
                 plain = weights is None and sums.acc != np.float32
                 values = None if plain else self._values(operand, weights, sums.acc)
-                result = product(words, values, None if behind is None else behind.operand, into)
+                result = product(words, values, behind, into)
             return cast(Array, result if target is None else result.reshape(target.shape))
 
     def prepare(self, sums: Sums, finish: SumFinish | None) -> Any:
@@ -130,15 +130,10 @@ class CodeProducts:
         per_head = weights is not None and weights.ndim == 2
         kind = CodeSumKind(packed.bits, packed.encoding, packed.width, sums.heads, mean, value_kind, per_head)
         key = kind, id(finish)
-        kept = CODE_SUMS.get(operand.prepared, key)
-        if kept is None or kept[1] is not finish:
-            operand.ready.wait()
-            product = _counter(operand, kind) if kind.bits == 1 else _gatherer(sums, kind, finish)
-            kept = CODE_SUMS.keep(operand.prepared, (product, finish), key)
-            operand.ready.renew()
+        product, _ = operand.kept(CODE_SUMS, lambda: (_made(sums, kind, finish), finish), key)
         if key not in self._told:
-            self._tell(kind, kept[0], finish)
-        return kept[0]
+            self._tell(kind, product, finish)
+        return product
 
     def chains(self, operand: CSROperand, finish: SumFinish) -> tuple[Any, ...]:
         """The chains of an epilogue that are part of kernels."""
@@ -169,9 +164,11 @@ class CodeProducts:
         return made().now()
 
 
-def _gatherer(sums: Sums, kind: CodeSumKind, finish: SumFinish | None) -> Any:
-    """Sums of words gathered as they are."""
+def _made(sums: Sums, kind: CodeSumKind, finish: SumFinish | None) -> Any:
+    """Sums of words gathered as they are, or by vertical counters."""
     operand, chain = sums.operand, None
+    if kind.bits == 1:
+        return _counter(operand, kind)
     if finish is not None:
         largest = float(max(1, operand.longest_row) * sums.x.largest())
         chain = finish.device_chain(largest if sums.weights is None else 2.0**31)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse._records import as_dict
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.backends.params import Array, EpilogueParams, OperandParams
+from bitsparse.backends.params import Array, OperandParams
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import ShapeError
 from bitsparse.interop import converted
@@ -23,25 +23,10 @@ from bitsparse.ops.operands.csr import CSROperand
 Scales = tuple[Array | None, Array | None]
 
 
-class Behind(NamedTuple):
-    """What stands behind sums of integers whose factors were taken out of the sum.
-
-    Attributes
-    ----------
-    params : EpilogueParams
-        On the CPU the whole chain, on a GPU the epilogue's own.
-    operand : OperandParams
-        On a GPU what the operands add to it.
-    """
-
-    params: EpilogueParams
-    operand: OperandParams
-
-
 #: Finishes of a pattern, each with the arrays of the operand that it belongs to.
 FINISHES: Slot[tuple[tuple[Any, ...], SumFinish]] = Slot("finishes", most=8)
 #: What the scale and offset of a BitTensor contribute, by their places; both are held beside it, so that no other array has these.
-_TERMS: Slot[tuple[Any, Any, Behind]] = Slot("contributions", most=8)
+_TERMS: Slot[tuple[Any, Any, OperandParams]] = Slot("contributions", most=8)
 
 
 class SumFinish:
@@ -102,25 +87,22 @@ class SumFinish:
             return self._row_scale is None
         return all(part is None or part.ndim == 0 or part.shape[-2] == 1 for part in scales)
 
-    def behind(self, operand: CSROperand, x: BitTensor | None, weights: Array | None) -> Behind:
-        """What stands behind sums of the integers of `x`; kept for one scale and offset."""
+    def behind(self, operand: CSROperand, x: BitTensor | None, weights: Array | None) -> OperandParams:
+        """What the factors taken out of sums of the integers of `x` add to the chain; kept for one scale and offset."""
         scale, offset = (None, None) if x is None else (x.scale, x.offset)
         if x is None or (scale is None and offset is None and self._row_scale is None):
-            return Behind(self.params, OperandParams())
+            return OperandParams()
         # With values what an offset adds depends on them, and they may have changed since the last call.
         fixed = weights is operand.values and (weights is None or offset is None)
         key = (id(scale), id(offset))
         found = _TERMS.get(self._kept, key) if fixed else None
-        if found is not None and found[0] is scale and found[1] is offset:
+        if found is not None:
             return found[2]
         sums = None if offset is None else self._line_sums(operand, weights)
         row_scale = None if self._row_scale is None else self._row_scale[:, None]
         left, epilogue = Factor(operand.shape, row_scale, None, sums), self.epilogue
         terms = operand_terms(self._function, left, x, epilogue.offset_correction, ("A", "x"))
-        if operand.device == "cpu":
-            made = Behind(epilogue.params(self._function, self.shape, terms), OperandParams())
-        else:
-            made = Behind(self.params, epilogue.behind(terms, operand.device))
+        made = epilogue.behind(terms, operand.device)
         if fixed:
             if operand.device != "cpu":
                 operand.ready.renew()
@@ -143,9 +125,9 @@ class SumFinish:
         return sums.astype(np.int64)
 
     # ---- the chain on sums in memory
-    def on_host(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
+    def on_host(self, sums: Array, behind: OperandParams | None, target: Array | None) -> Array:
         """What becomes of sums on the CPU."""
-        params = self.params if behind is None else behind.params
+        params = self.params if behind is None else self.params.joined(behind)
         made: Array = backends.family("cpu", "matmul.matmul").epilogue(_as_sums(sums), params)
         if target is None:
             return made
@@ -156,7 +138,7 @@ class SumFinish:
         """The chain prepared on the current device for sums of up to so much, which nobody else uses at the same time."""
         return backends.family("cuda", "matmul.matmul").DeviceEpilogue(self.params, self.shape, largest)
 
-    def on_gpu(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
+    def on_gpu(self, sums: Array, behind: OperandParams | None, target: Array | None) -> Array:
         """The same on the current device and stream, in a kernel behind that of the sums."""
         sums = _as_sums(sums)
         with self._lock:
@@ -167,7 +149,7 @@ class SumFinish:
                 self._ready.renew()
             self._ready.wait()
             chain, kernel = self._device[kind]
-            chain.with_operand(**as_dict(OperandParams() if behind is None else behind.operand))
+            chain.with_operand(**as_dict(behind or OperandParams()))
             made: Array = chain.empty() if target is None else target
             kernel.run(sums, made)
         return made

@@ -132,7 +132,6 @@ class GpuProducts:
         dtype: np.dtype[Any],
         acc: np.dtype[Any],
         weights: Array | None,
-        heads: int,
         keep: bool,
         biased: bool = False,
     ) -> Product:
@@ -142,7 +141,8 @@ class GpuProducts:
         """
         own = weights is not None and weights is self._values
         values = None if weights is None else weights.dtype
-        key = (dtype.name, acc.name, values, weights is not None and weights.ndim, own, heads, keep, biased)
+        per_head = weights is not None and weights.ndim == 2
+        key = (dtype.name, acc.name, values, weights is not None and weights.shape[1:], own, keep, biased)
         found = self._made.get(key)
         if found is None:
             kind = backends.family(operand.device, "spmm.choice").Kind(
@@ -150,7 +150,7 @@ class GpuProducts:
                 *self._key[1:4],
                 values,
                 own,
-                weights is not None and weights.ndim == 2,
+                per_head,
                 self._col_scale is not None,
                 operand.indices is not None,
                 own and operand.frozen,
@@ -158,7 +158,7 @@ class GpuProducts:
             operand.ready.wait()
             kernel, height, why = self.chosen(operand, kind, keep)
             if kernel == "csr":
-                run, more = self._csr(operand, kind, acc, weights, heads, biased), ""
+                run, more = self._csr(operand, kind, acc, weights, biased), ""
             elif kernel == "windows":
                 run, more = self._windows(operand, kind, weights)
             else:
@@ -196,7 +196,7 @@ class GpuProducts:
         return found[0].kernel, found[0].height, f"lowest estimated cost; {costs}"
 
     def _csr(
-        self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, heads: int, biased: bool
+        self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, biased: bool
     ) -> Callable[..., Array]:
         """An edge at a time."""
         row_scale, col_scale = self._row_scale, self._col_scale
@@ -214,6 +214,7 @@ class GpuProducts:
             else:
                 own = EdgeWeights(operand, weights, brought_in)
         brought = "none" if weights is None else "head" if kind.per_head else "edge"
+        heads = weights.shape[1] if weights is not None and kind.per_head else 1
         how = {"heads": heads, "weights": brought, "value_dtype": narrow, "bias": biased}
         sums = edge_sums(operand, kind, acc, row_scale=row_scale, col_scale=col_scale, **how)
 

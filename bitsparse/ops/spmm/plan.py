@@ -11,7 +11,7 @@ import numpy as np
 from bitsparse import _check, _records, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.backends.params import Array, PackedFeatures
+from bitsparse.backends.params import Array, OperandParams, PackedFeatures
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.interop import converted
@@ -22,7 +22,7 @@ from bitsparse.ops.operands.places import same_place, working_with
 from bitsparse.ops.operands.target import zeros
 from bitsparse.ops.plan import KeptCall
 from bitsparse.ops.spmm.codes import CodeProducts
-from bitsparse.ops.spmm.finish import Behind, Scales, SumFinish
+from bitsparse.ops.spmm.finish import Scales, SumFinish
 from bitsparse.ops.spmm.gpu import GpuProducts, Product, ProductKey, kept_product
 from bitsparse.ops.spmm.sums import Sums, division_on_host, kept_on_host
 
@@ -232,7 +232,7 @@ class SpmmPlan:
         if operand is not self._operand:  # without its factors of rows
             key = _records.replace(self._key, function=f"{self._function} of integers")
             products = GpuProducts.kept(operand, key)
-        product = products.product(operand, dtype, sums.acc, sums.weights, sums.heads, self._keep, biased)
+        product = products.product(operand, dtype, sums.acc, sums.weights, self._keep, biased)
         self.kernel = product.kernel
         if dtype.name not in self._told:
             what = dtype.name
@@ -252,8 +252,7 @@ class SpmmPlan:
             return None
         if self._products is None:
             return kept_on_host(operand, family, x, values, acc, self._reduce)
-        heads = x.shape[1] if values.ndim == 2 else 1
-        run = self._products.product(operand, dtype, acc, values, heads, self._keep).run
+        run = self._products.product(operand, dtype, acc, values, self._keep).run
         return kept_product(operand, run, dtype, self._inner, result_dtype, values)
 
     def _dtypes(
@@ -298,7 +297,7 @@ class SpmmPlan:
         result = self._finished(finish, sums, behind, target)
         return out if out is not None else finish.epilogue.wrap(result, self.shape, x.family, function)
 
-    def _finished(self, finish: SumFinish, sums: Sums, behind: Behind | None, target: Array | None) -> Array:
+    def _finished(self, finish: SumFinish, sums: Sums, behind: OperandParams | None, target: Array | None) -> Array:
         """Sums through an epilogue; in the kernel of the sums where that can be."""
         if self._codes is None:
             if sums.is_counted and not self._is_empty:

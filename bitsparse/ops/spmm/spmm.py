@@ -15,7 +15,7 @@ from bitsparse.interop import ArrayLike, SparseLike
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.dense import as_features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
-from bitsparse.ops.operands.sparse import as_csr, incidence_csr
+from bitsparse.ops.operands.sparse import incidence_csr, sparse_operand
 from bitsparse.ops.plan import KeptCall, learn_floats, repeated
 from bitsparse.ops.spmm.plan import SpmmPlan
 
@@ -133,8 +133,8 @@ def spmm(
         return known
     # What takes long to prepare for a pattern is worth it where the pattern is kept.
     keep = isinstance(A, SparseArray)
-    with working_with(device_of_sparse(A), x, values, out):
-        operand, features = as_csr(function, A), as_features(function, "x", x)
+    with sparse_operand(function, A, x, values, out) as operand:
+        features = as_features(function, "x", x)
         plan = SpmmPlan(function, operand, features.shape[1:], reduce, precision, kernel, keep, epilogue)
         result = plan.run(features, values, out)
         plan.check()
@@ -151,8 +151,7 @@ def _first_call(
     _check.numeric_dtype(function, "x", dtype)
     if A.device == "cpu" or not 1 <= len(shape) <= 3:
         return None
-    with working_with(A.device):
-        operand = as_csr(function, A)
+    with sparse_operand(function, A) as operand:
         operand.check_features(function, shape)
         return SpmmPlan(function, operand, shape[1:], reduce, precision, kernel).prepare(dtype)
 
@@ -171,25 +170,21 @@ def _first_biased(
     """Sums and means of float32 with a bias, prepared."""
     if len(shape) != 2 or dtype != np.float32 or REDUCTIONS[reduce].selects:
         return None
-    with working_with(A.device):
-        operand = as_csr("spmm", A)
+    with sparse_operand("spmm", A) as operand:
         operand.check_features("spmm", shape)
         return SpmmPlan("spmm", operand, shape[1:], reduce, precision).prepare(dtype, biased=True)
 
 
-def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce, kernel: str | None = None) -> KeptCall | None:
+def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce) -> KeptCall | None:
     """A product of a container on a GPU with features like `x` and values like `values`, prepared; None as above.
 
     Of these arrays only shapes and dtypes count.
     """
     if values is None:
-        return _first_call(A, reduce, "fp32", kernel, x.shape, x.dtype)
-    with working_with(A.device):
-        operand = as_csr("spmm", A)
+        return _first_call(A, reduce, "fp32", None, x.shape, x.dtype)
+    with sparse_operand("spmm", A) as operand:
         operand.check_features("spmm", x.shape)
-        if operand.order is not None:
-            return None
-        plan = SpmmPlan("spmm", operand, x.shape[1:], reduce, kernel=kernel)
+        plan = SpmmPlan("spmm", operand, x.shape[1:], reduce)
         return plan.as_they_lie(operand, interop.CUPY, x, values)
 
 
@@ -259,8 +254,7 @@ def plan_spmm(
     inner: tuple[int, ...] = (_check.integer(function, "n", n, 0),)
     if heads is not None:
         inner = (_check.integer(function, "heads", heads, 0), *inner)
-    with working_with(device_of_sparse(A)):
-        operand = as_csr(function, A)
+    with sparse_operand(function, A) as operand:
         if _check.flag(function, "frozen", frozen):
             operand = operand.with_frozen_values()
         plan = SpmmPlan(function, operand, inner, reduce, precision, kernel, epilogue=epilogue)

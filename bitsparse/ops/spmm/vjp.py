@@ -14,10 +14,9 @@ from bitsparse.errors import ShapeError
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.sddmm import sddmm
 from bitsparse.ops.edges.vjp import to_edges
-from bitsparse.ops.operands.both_ways import BothWays, as_asked, computed_in, of_shape, operands_of, returned, wanted
+from bitsparse.ops.operands.both_ways import BothWays, as_asked, computed_in, operands_of, wanted
 from bitsparse.ops.operands.csr import fits_heads
 from bitsparse.ops.operands.dense import Features
-from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.spmm.spmm import Precision, aggregate_edges, spmm
 
 #: Bytes of one array of features of edges, where gradients of maxima and minima need some: columns are taken a few at a time.
@@ -83,13 +82,12 @@ def spmm_vjp(
     function = "spmm_vjp"
     _check.choice(function, "reduce", reduce, tuple(REDUCTIONS))
     names = wanted(function, wrt, ("x", "values"))
-    with working_with(device_of_sparse(A), x, values, gradient):
-        given = {"x": x, "gradient": gradient} | ({} if values is None else {"values": values})
-        ways, parts = operands_of(function, A, **given)
+    given = {"x": x, "gradient": gradient} | ({} if values is None else {"values": values})
+    with operands_of(function, A, **given) as (ways, parts):
         operand, features, grad = ways.operand, parts["x"], parts["gradient"]
         rows, columns = operand.shape
-        of_shape(function, "x", features, (columns, *features.shape[1:]), f"a product with A of shape {operand.shape}")
-        of_shape(function, "gradient", grad, (rows, *features.shape[1:]), "the product")
+        parts.of_shape("x", (columns, *features.shape[1:]), f"a product with A of shape {operand.shape}")
+        parts.of_shape("gradient", (rows, *features.shape[1:]), "the product")
         weights, family = operand.values, features.family
         if values is not None:
             weights, family = operand.edge_values(function, "values", parts["values"].data), parts["values"].family
@@ -109,7 +107,7 @@ def spmm_vjp(
                 made["values"] = _by_values(ways, features, grad, weights, factor)
         results = {}
         if "x" in names:
-            results["x"] = returned(function, made["x"], features)
+            results["x"] = parts.returned("x", made["x"])
         if "values" in names:
             result = operand.to_caller(converted(made["values"], kind), None)
             results["values"] = interop.from_array(result, family, function)
@@ -243,22 +241,19 @@ def aggregate_edges_vjp(
     function = "aggregate_edges_vjp"
     _check.choice(function, "reduce", reduce, tuple(REDUCTIONS))
     _check.choice(function, "side", side, ("rows", "cols"))
-    with working_with(device_of_sparse(A), edges, gradient):
-        ways, parts = operands_of(function, A, edges=edges, gradient=gradient)
+    with operands_of(function, A, edges=edges, gradient=gradient) as (ways, parts):
         features, grad = parts["edges"], parts["gradient"]
         nodes = ways.operand.shape[side == "cols"]
-        of_shape(function, "gradient", grad, (nodes, *features.shape[1:]), "the result")
-        compute = computed_in(features.dtype, grad.dtype)
-        given = ways.operand.edge_values(function, "edges", features.data)
+        parts.of_shape("gradient", (nodes, *features.shape[1:]), "the result")
+        compute, terms = parts.compute, parts.edges("edges")
         shares = converted(grad.data, compute)
         attained = None
         if reduce == "mean":
             shares = shares / ways.degrees(side).astype(compute).reshape(-1, *(1,) * (shares.ndim - 1))
         elif reduce != "sum":
-            terms = converted(given, compute)
             extreme = to_edges(ways, aggregate_edges(ways.forward, terms, reduce=reduce, side=side), side)
             attained = ((terms == extreme) | (terms != terms)).astype(compute)
             count = aggregate_edges(ways.forward, attained, side=side)
             shares = shares / interop.namespace(count).maximum(count, 1)
         made = to_edges(ways, shares, side)
-        return returned(function, made if attained is None else made * attained, features, ways)
+        return parts.returned("edges", made if attained is None else made * attained, of_edges=True)
