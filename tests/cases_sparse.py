@@ -132,7 +132,7 @@ def specs() -> Iterator[Spec]:
             for kind, heads in (("f4", ()), ("i8", ()), ("?", ()), ("u2", (3,)), (None, ())):
                 yield (
                     "sparse.build",
-                    "transpose_entries",
+                    "transpose_both",
                     f"{label}-{kind}",
                     lambda get=get, kind=kind, heads=heads: (with_values(get(), kind, heads), {}),
                 )

@@ -23,10 +23,10 @@ def gpu() -> Any:
     return backends.family("cuda:0", "sparse.build")
 
 
-# A GPU transposes entries by a family of its own.
+# A GPU transposes entries by a family of its own, and tiles are counted for statistics only, on the CPU.
 @pytest.mark.parametrize(
     "spec",
-    [spec for spec in specs() if spec[0] == "sparse.build" and spec[1] != "transpose_entries"],
+    [spec for spec in specs() if spec[0] == "sparse.build" and spec[1] not in ("transpose_both", "tile_starts")],
     ids=lambda spec: f"{spec[1]}-{spec[2]}",
 )
 def test_the_shared_table(spec: Any) -> None:
@@ -61,7 +61,6 @@ def test_windows_fuller_than_shared_memory(wide: bool, most: int | None, monkeyp
     device = tuple(map(up, pattern))
     for window in (1, 5, 16):
         same(gpu().translate(*device, window), host.translate(*pattern, window))
-        same(gpu().tile_starts(*device, window, 8), host.tile_starts(*pattern, window, 8))
     same(gpu().frdc(*device), host.frdc(*pattern))
 
 
@@ -151,7 +150,6 @@ def test_hostile_csr_is_refused(what: str, wide: bool) -> None:
         (backend.translate, (16,)),
         (backend.frdc, ()),
         (backend.csr_to_words, ()),
-        (backend.tile_starts, (16, 8)),
     ):
         with pytest.raises(ValueError, match=r"indptr|index|indices|entries"):
             function(indptr, indices, shape, *more)
@@ -172,8 +170,6 @@ def test_messages_name_the_place() -> None:
         backend.frdc(starts, up(indices.astype(np.int64)), shape)
     with pytest.raises(ValueError, match="window is 257"):
         backend.translate(starts, up(indices), shape, 257)
-    with pytest.raises(ValueError, match="power of two"):
-        backend.tile_starts(starts, up(indices), shape, 16, 12)
 
 
 @pytest.mark.parametrize("what", ["csr", "frdc", "words"])

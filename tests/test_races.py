@@ -44,7 +44,7 @@ calls = {
     "attention": lambda: bs.attention(A, x, x[:, 0].copy(), x[:, 0].copy()),
     "words": lambda: build.csr_to_words(indptr, indices, (n, n)),
     "transpose": lambda: build.transpose_csr(indptr, indices, (n, n)),
-    "transpose entries": lambda: build.transpose_entries(indptr, indices, A.data, (n, n)),
+    "transpose entries": lambda: build.transpose_both(indptr, indices, A.data, (n, n)),
     "merge": lambda: entries.merge((indptr, indices, A.data), (indptr, indices, A.data), n, False),
     "merge of many columns": lambda: entries.merge((indptr, indices, A.data), (indptr, indices, A.data), 2**30, True),
     "product": lambda: entries.product((indptr, indices), (indptr, indices), n),

@@ -107,13 +107,13 @@ def test_transposes_of_many_entries_are_those_of_scipy(shape: tuple[int, int], w
                 assert np.array_equal(got, expected)
             for dtype, heads in (("i1", ()), ("u2", ()), ("f4", ()), ("f8", ()), ("f4", (3,)), ("f4", (0,))):
                 values = rng.integers(0, 99, (indices.size, *heads)).astype(dtype)
-                starts, rows, moved = build.transpose_entries(indptr, indices, values, shape)
+                starts, rows, _, moved = build.transpose_both(indptr, indices, values, shape)
                 assert moved is not None
                 assert moved.dtype == values.dtype
                 assert np.array_equal(moved, values[want.data])
                 assert np.array_equal(starts, want.indptr)
                 assert np.array_equal(rows, want.indices)
-            assert build.transpose_entries(indptr, indices, None, shape)[2] is None
+            assert build.transpose_both(indptr, indices, None, shape)[3] is None
     finally:
         set_num_threads(before)
 

@@ -146,9 +146,7 @@ class BitTensor(PackedArray):
         function = "BitTensor.from_words"
         sizes = _check.shape(function, shape)
         bits = _check.bit_count(function, bits)
-        encoding_name = _check.encoding(function, encoding, bits)
-        layout_name = _check.layout(function, layout, bits)
-        packed = _check.axis(function, axis, len(sizes))
+        encoding_name, layout_name, packed = construct.form_of(function, bits, encoding, layout, axis, len(sizes))
         array, family = interop.as_array(words, function, "words")
         array = construct.checked_words(function, array, sizes, bits, packed, layout_name)
         device = interop.device_of(array)
@@ -235,15 +233,8 @@ class BitTensor(PackedArray):
                 f"toarray: {wanted} cannot hold {self._encoding} values {low}..{high} exactly; pass dtype={self.dtype}"
             )
         with self._working():
-            result = self._backend().unpack(
-                self._words,
-                self._shape,
-                self._bits,
-                axis=self._axis,
-                layout=self._layout,
-                encoding=self._encoding,
-                dtype=wanted,
-            )
+            form = {"axis": self._axis, "layout": self._layout, "encoding": self._encoding}
+            result = self._backend().unpack(self._words, self._shape, self._bits, **form, dtype=wanted)
             return interop.from_array(result, self._family, "toarray")
 
     def decoded(self) -> Any:
@@ -291,16 +282,9 @@ class BitTensor(PackedArray):
         to_layout = self._layout if layout is None else _check.layout("repack", layout, self._bits)
         if (to_axis, to_layout) == (self._axis, self._layout):
             return self
+        forms = {"axis": self._axis, "layout": self._layout, "to_axis": to_axis, "to_layout": to_layout}
         with self._working():
-            words = self._backend().repack(
-                self._words,
-                self._shape,
-                self._bits,
-                axis=self._axis,
-                layout=self._layout,
-                to_axis=to_axis,
-                to_layout=to_layout,
-            )
+            words = self._backend().repack(self._words, self._shape, self._bits, **forms)
         return self._with(words, self._shape, to_axis, to_layout)
 
     def _with(

@@ -67,6 +67,12 @@ def checked_words(
     return words.view(np.uint32)
 
 
+def form_of(function: str, bits: int, encoding: Any, layout: Any, axis: Any, ndim: int) -> tuple[str, str, int]:
+    """The checked encoding, layout and packed axis of values of so many bits and dimensions."""
+    encoding = _check.encoding(function, encoding, bits)
+    return encoding, _check.layout(function, layout, bits), _check.axis(function, axis, ndim)
+
+
 def prefix_mask(ones: int, words: int) -> NDArray[np.uint32]:
     """``words`` words of which the first ``ones`` bits are set.
 
@@ -115,9 +121,7 @@ def pack(function: str, x: Any, bits: Any, *, encoding: Any, axis: Any, layout: 
     with interop.working_on(device, family):
         if array.dtype.kind in "biu" and not fits:
             bits = _check_values(function, array, bits, _check.choice(function, "encoding", encoding, _check.ENCODINGS))
-        encoding = _check.encoding(function, encoding, bits)
-        layout = _check.layout(function, layout, bits)
-        axis = _check.axis(function, axis, array.ndim)
+        encoding, layout, axis = form_of(function, bits, encoding, layout, axis, array.ndim)
         words = backends.family(device, "bits.pack").pack(array, bits, axis=axis, layout=layout, encoding=encoding)
     return Parts(words, array.shape, bits, axis, layout, encoding, family)
 
@@ -146,13 +150,11 @@ def _check_values(function: str, array: NDArray[Any], bits: int | None, encoding
 def _zeros(arg: tuple[Any, ...], bits: Any, encoding: Any, axis: Any, layout: Any) -> Parts:
     sizes = _check.shape(_FUNCTION, arg)
     bits = _check.bit_count(_FUNCTION, 1 if bits is None else bits)
-    encoding = _check.encoding(_FUNCTION, encoding, bits)
+    encoding, layout, axis = form_of(_FUNCTION, bits, encoding, layout, axis, len(sizes))
     if encoding == "bipolar":
         raise ValueError(
             f"{_FUNCTION}: encoding='bipolar' has no zero, so shape {sizes} alone cannot be filled; pass an array of -1 and +1"
         )
-    layout = _check.layout(_FUNCTION, layout, bits)
-    axis = _check.axis(_FUNCTION, axis, len(sizes))
     words = interop.aligned(np.zeros(words_shape(sizes, bits, axis, layout), dtype=np.uint32))
     return Parts(words, sizes, bits, axis, layout, encoding, interop.NUMPY)
 
@@ -172,9 +174,7 @@ def _from_sparse(arg: Any, shape: Any, bits: Any, encoding: Any, axis: Any, layo
         values = ones(made.indices.size, np.bool_) if made.values is None else made.values
         _check.numeric(_FUNCTION, "the sparse array", values, "biu")
         bits = _check_values(_FUNCTION, values, bits, _check.choice(_FUNCTION, "encoding", encoding, _check.ENCODINGS))
-        encoding = _check.encoding(_FUNCTION, encoding, bits)
-        layout = _check.layout(_FUNCTION, layout, bits)
-        axis = _check.axis(_FUNCTION, axis, 2)
+        encoding, layout, axis = form_of(_FUNCTION, bits, encoding, layout, axis, 2)
         rows, cols = (index.astype(np.int64, copy=False) for index in (rows_of(made.indptr), made.indices))
         words = backends.family(device, "sparse.build").pack_coo(
             rows, cols, values, made.shape, bits, axis=axis, layout=layout
@@ -187,9 +187,9 @@ def from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, sh
     if shape is not None and tuple(shape) != x.shape:
         raise ShapeError(f"{_FUNCTION}: shape {tuple(shape)} was asked for, but the BitTensor has shape {x.shape}")
     bits = x.bits if bits is None else _check.bit_count(_FUNCTION, bits)
-    encoding = _check.encoding(_FUNCTION, x.encoding if encoding is None else encoding, bits)
-    axis = x.axis if axis is None else _check.axis(_FUNCTION, axis, x.ndim)
-    layout = _check.layout(_FUNCTION, x.layout if layout is None else layout, bits)
+    pairs = ((encoding, x.encoding), (layout, x.layout), (axis, x.axis))
+    encoding, layout, axis = (own if asked is None else asked for asked, own in pairs)
+    encoding, layout, axis = form_of(_FUNCTION, bits, encoding, layout, axis, x.ndim)
     if (bits, encoding) != (x.bits, x.encoding):
         packed = pack(_FUNCTION, x.toarray(), bits, encoding=encoding, axis=axis, layout=layout)
         return replace(packed, family=family_of(x))

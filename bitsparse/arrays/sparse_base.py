@@ -16,7 +16,7 @@ from bitsparse.arrays.base import operators, read_only
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.exchange import Exchange
 from bitsparse.arrays.indices import gather
-from bitsparse.arrays.inside import assembled, values_and_scales, with_fields
+from bitsparse.arrays.inside import assembled, become, values_and_scales, with_fields
 from bitsparse.arrays.manners.members import Members
 from bitsparse.arrays.manners.products import is_operand, sparse_product
 from bitsparse.arrays.sparse_forms import Wanted
@@ -321,27 +321,25 @@ class SparseArray(Members, Exchange):
         return self._keep(_ORDER, self._find_order)
 
     def _find_order(self) -> NDArray[Any]:
-        turned, order = sparse_convert.transposed(*self._pattern, self._shape)
+        build = backends.family(self._device, "sparse.build")
+        starts, rows, order = build.transpose_csr(*self._pattern, self._shape)
         if _TRANSPOSE.get(self._prepared) is None:
-            _TRANSPOSE.keep(self._prepared, self._transpose_of(turned))
+            _TRANSPOSE.keep(self._prepared, self._transpose_of(Pattern(starts, rows, self._shape[::-1])))
         return order
 
     def _transpose(self, moved: list[Any] | None = None) -> Transpose:
         """The transpose of the pattern, with the values, which go to `moved`; on a GPU with the order, which is kept."""
         values = self._data if moved is not None else None
-        if self._device != "cpu":
-            turned, order = sparse_convert.transposed_on_gpu(*self._pattern, values, self._shape)
+        turned, order = sparse_convert.transposed(*self._pattern, values, self._shape)
+        if order is not None:
             _ORDER.keep(self._prepared, order)
-        else:
-            turned = sparse_convert.transposed_on_host(*self._pattern, values, self._shape)
         if moved is not None and values is not None:
             moved.append(turned.values)
         return self._transpose_of(turned)
 
     def _transpose_of(self, turned: Pattern) -> Transpose:
-        if turned.indices is self._pattern[1]:
-            return Transpose(None)
-        return Transpose(self._of_pattern(replace(turned, values=None, family=self._family)))
+        same = turned.indices is self._pattern[1]
+        return Transpose(None if same else self._of_pattern(replace(turned, values=None, family=self._family)))
 
     def transpose(self, axes: tuple[int, int] | None = None, copy: bool = False) -> Self:
         """:attr:`T`, with `copy` in memory of its own; `axes` can be nothing else than (1, 0)."""
@@ -351,10 +349,7 @@ class SparseArray(Members, Exchange):
 
     def __copy__(self) -> Self:
         made = object.__new__(type(self))
-        for owner in type(self).__mro__:
-            for name in getattr(owner, "__slots__", ()):
-                if name != "__weakref__":
-                    setattr(made, name, getattr(self, name))
+        become(made, self)
         return made
 
     # -- operators --------------------------------------------------------------------------------------------------

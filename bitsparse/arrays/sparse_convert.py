@@ -87,34 +87,13 @@ def to_dense(x: Any, order: str | None = None) -> Any:
     return dense
 
 
-def transposed(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Pattern, Any]:
-    """The transpose of a canonical pattern, and which entry of the pattern each of its entries is.
-
-    Where the pattern is its own transpose, its arrays are those that were given.
-    """
-    build = backends.family(interop.device_of(indices), "sparse.build")
-    starts, rows, order = build.transpose_csr(indptr, indices, shape)
-    return Pattern(starts, rows, (shape[1], shape[0])), order
-
-
-def transposed_on_gpu(indptr: Any, indices: Any, values: Any, shape: tuple[int, int]) -> tuple[Pattern, Any]:
-    """:func:`transposed` on a GPU, and in the pattern the values, or None."""
+def transposed(indptr: Any, indices: Any, values: Any, shape: tuple[int, int]) -> tuple[Pattern, Any]:
+    """The transpose of a canonical pattern with its values, and on a GPU which entry each is; the same arrays if it is its own."""
     build = backends.family(interop.device_of(indices), "sparse.build")
     starts, rows, order, moved = build.transpose_both(indptr, indices, values, shape)
     return Pattern(starts, rows, (shape[1], shape[0]), moved), order
 
 
-def transposed_on_host(indptr: Any, indices: Any, values: Any, shape: tuple[int, int]) -> Pattern:
-    """The transpose of a canonical pattern with values, or None, on the CPU, where that takes less time than to find out their order.
-
-    Where the pattern is its own transpose, its arrays are those that were given.
-    """
-    build = backends.family("cpu", "sparse.build")
-    starts, rows, moved = build.transpose_entries(indptr, indices, values, shape)
-    return Pattern(starts, rows, (shape[1], shape[0]), moved)
-
-
-# -- integers in words ------------------------------------------------------------------------------------------------
 def coordinates_of_words(x: Any) -> tuple[Any, Any, Any]:
     """Values, rows and columns of the non-zero integers of a BitTensor where they lie, a chunk of outer slices at a time."""
     plain = x.with_affine() if x.axis == -1 else x.with_affine().T

@@ -36,7 +36,7 @@ def counts(x: PackedArray, axis: Any, keepdims: Any, function: str = "count_nonz
 
 def all_of(x: PackedArray, axis: Any, keepdims: Any) -> Any:
     """``x.all``."""
-    axes = _axes("all", axis, x.ndim)
+    axes = axes_of("all", axis, x.ndim)
     return counts(x, axis, keepdims, "all") == int(np.prod([x.shape[one] for one in axes], dtype=np.int64))
 
 
@@ -53,7 +53,7 @@ def _marked(x: PackedArray) -> Any:
         return assembled(type(x), interop.contiguous(words), *kind)  # type: ignore[type-var]
 
 
-def _axes(function: str, axis: Any, ndim: int) -> tuple[int, ...]:
+def axes_of(function: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """The axes to reduce, counted from 0."""
     if axis is None:
         return tuple(range(ndim))
@@ -76,7 +76,7 @@ def _axes(function: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 def _reduced(function: str, x: Any, axis: Any, keepdims: Any) -> Any:
     """int64 sums: of the packed axis by population counts, of the others among those."""
-    axes, ndim = _axes(function, axis, x.ndim), x.ndim
+    axes, ndim = axes_of(function, axis, x.ndim), x.ndim
     keep = _check.flag(function, "keepdims", keepdims)
     wanted = tuple(1 if one in axes else size for one, size in enumerate(x.shape) if keep or one not in axes)
     last = [one for one in axes if one >= ndim - 2]

@@ -14,6 +14,7 @@ from bitsparse.arrays.inside import family_of
 from bitsparse.arrays.packed import Encoding
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.packets import CodeSums
+from bitsparse.backends.params import OperandParams
 from bitsparse.ops import Epilogue, matmul, plan_spmm
 from bitsparse.ops.finish.epilogue import target_of
 
@@ -40,7 +41,7 @@ def device_sums(
     sums: Callable[[BitTensor, Any], Any] | None = None
     offset: Any = None
 
-    def behind(x: BitTensor) -> dict[str, Any]:
+    def behind(x: BitTensor) -> OperandParams:
         """What scales and offsets of graph and codes add to the epilogue."""
         term = None
         if x.offset is not None:
@@ -50,7 +51,7 @@ def device_sums(
             none = interop.require_cupy(function).zeros(columns, np.float64)
             term = graph.term, ((x.offset.astype(np.float64) * own) + none).astype(np.float32).reshape(-1)
         col_scale = None if x.scale is None else x.scale.reshape(-1 if x.scale.size > 1 else ())
-        return {"row_scale": graph.row_scale, "col_scale": col_scale, "row_term": term}
+        return OperandParams(graph.row_scale, col_scale, term)
 
     def run(x: BitTensor, out: Any) -> Any:
         nonlocal sums, offset
@@ -65,7 +66,7 @@ def device_sums(
 
 
 def _sums_of(
-    graph: Graph, columns: int, bits: int, encoding: str, params: Any, behind: dict[str, Any]
+    graph: Graph, columns: int, bits: int, encoding: str, params: Any, behind: OperandParams
 ) -> Callable[[BitTensor, Any], Any]:
     if graph.form == "csr" and not graph.fixed:
         layout = graph.message_form(bits)["layout"]
@@ -78,7 +79,7 @@ def _sums_of(
         if graph.form == "dense"
         else plan_spmm(graph.packed(), columns, bits=bits, encoding=cast(Encoding, encoding))
     )
-    chain = DeviceEpilogue(params, shape).with_operand(**behind)
+    chain = DeviceEpilogue(params, shape).with_operand(behind)
     finish = chain.on(_INT32)
 
     def run(codes: BitTensor, out: Any) -> Any:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check
-from bitsparse.arrays.sparse_convert import transposed
+from bitsparse import _check, backends, interop
 from bitsparse.graph.adjacency import pattern_of
 
 
@@ -81,5 +80,6 @@ def incidence(graph: Any, side: str = "rows") -> Incidence:
     pattern = pattern_of("incidence", graph)
     if side == "rows":
         return Incidence(pattern.indptr, np.arange(pattern.indices.size, dtype=pattern.indptr.dtype), side)
-    turned, edges = transposed(pattern.indptr, pattern.indices, pattern.shape)
-    return Incidence(turned.indptr, edges, side)
+    build = backends.family(interop.device_of(pattern.indptr), "sparse.build")
+    starts, _, edges = build.transpose_csr(pattern.indptr, pattern.indices, pattern.shape)
+    return Incidence(starts, edges, side)

@@ -44,10 +44,22 @@ def require_cupy(function: str) -> Any:
         ) from error
 
 
+class _CuPy:
+    """The module cupy to those who compute on a GPU, imported when it is first asked for something."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # which inspection of a module without CuPy asks for
+            raise AttributeError(name)
+        return getattr(require_cupy("bitsparse"), name)
+
+
+cupy: Any = _CuPy()
+
+
 def cupy_arrays() -> Any:
     """What CuPy's arrays are instances of; of nothing where nobody has imported CuPy."""
-    cupy = sys.modules.get("cupy")
-    return () if cupy is None else cupy.ndarray
+    module = sys.modules.get("cupy")
+    return () if module is None else module.ndarray
 
 
 def is_cupy(x: Any) -> bool:

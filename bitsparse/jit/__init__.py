@@ -4,6 +4,7 @@ Every kernel takes one structure by value, given here as a :class:`ctypes.Struct
 kernel is loaded; :func:`compile_all` builds for any list of architectures on a machine without one.
 """
 
+from bitsparse.interop.devices import cupy as cupy
 from bitsparse.interop.devices import require_cupy as require_cupy
 from bitsparse.jit.cubins import ARCHS as ARCHS
 from bitsparse.jit.cubins import Compiled as Compiled

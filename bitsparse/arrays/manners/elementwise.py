@@ -210,22 +210,31 @@ def _numbers(x: SparseArray, name: str) -> Pattern:
 
 
 # -- named functions --------------------------------------------------------------------------------------------------
-def larger(x: SparseArray, other: Any, name: str) -> Any:
-    """``maximum`` and ``minimum``."""
+def maximum(x: SparseArray, other: Any) -> Any:
+    """The larger of two elements."""
+    return _larger(x, other, "maximum")
+
+
+def minimum(x: SparseArray, other: Any) -> Any:
+    """The smaller of two elements."""
+    return _larger(x, other, "minimum")
+
+
+def _larger(x: SparseArray, other: Any, name: str) -> Any:
     if x.device == "cpu":
         return elementwise(x, lambda mine, theirs: getattr(mine, name)(theirs), other, name)
     return elementwise(x, getattr(interop.namespace(x.csr_arrays()[0]), name), other, name)
 
 
 def product(x: SparseArray, other: Any) -> Any:
-    """``multiply``: on the CPU by SciPy's method, which takes more shapes than ``*``."""
+    """Product element by element, ``A * other``; on the CPU by SciPy's method, which takes more shapes than ``*``."""
     if x.device == "cpu":
         return elementwise(x, lambda mine, theirs: mine.multiply(theirs), other, "multiply")
     return elementwise(x, operator.mul, other, "multiply")
 
 
-def power(x: SparseArray, n: Any, dtype: Any) -> Any:
-    """``x ** n``, element by element."""
+def power(x: SparseArray, n: Any, dtype: Any = None) -> Any:
+    """Every element to the power `n`, which is not 0; entries stay where they are."""
     if not isinstance(n, (int, float, np.number)) or isinstance(n, bool):
         raise DTypeError(f"power: the exponent is a number, got {type(n).__name__}; write it of A.toarray()")
     if n == 0:
@@ -243,15 +252,20 @@ def power(x: SparseArray, n: Any, dtype: Any) -> Any:
     return mapped(x, "power", raised)
 
 
-def unary(x: SparseArray, name: str) -> Any:
+def unary(name: str) -> Callable[[SparseArray], Any]:
     """A function of NumPy's that leaves zero as it is, of every value; on a GPU refused for the dtypes for which NumPy refuses it."""
-    try:
-        getattr(np, name)(np.zeros(0, x.dtype))
-    except TypeError:
-        raise DTypeError(
-            f"{name}: NumPy has no such function of {x.dtype}; convert first, as in A.astype(float)"
-        ) from None
-    return mapped(x, name, getattr(interop.namespace(x.csr_arrays()[0]), name))
+
+    def function(x: SparseArray) -> Any:
+        try:
+            getattr(np, name)(np.zeros(0, x.dtype))
+        except TypeError:
+            raise DTypeError(
+                f"{name}: NumPy has no such function of {x.dtype}; convert first, as in A.astype(float)"
+            ) from None
+        return mapped(x, name, getattr(interop.namespace(x.csr_arrays()[0]), name))
+
+    function.__name__, function.__doc__ = name, f"``numpy.{name}`` of every value, which leaves zero as it is."
+    return function
 
 
 # -- bits -------------------------------------------------------------------------------------------------------------
@@ -268,20 +282,24 @@ def _with_ones(made: Pattern) -> Pattern:
     return replace(made, values=interop.namespace(made.indices).ones(made.indices.size, np.bool_))
 
 
-def bitwise(x: SparseArray, other: Any, name: str) -> Any:
-    """``& | ^`` of patterns and booleans."""
-    if not is_sparse(other):
-        if not (hasattr(other, "tocsr") and hasattr(other, "nnz") and other.dtype == np.bool_):
-            return NotImplemented
-        other = x.from_csr_arrays(*_arrays(csr_of(name, other)), pattern=True)
-    _check.same_device(name, (x.device, other.device))
-    if x.shape != other.shape:
-        raise ShapeError(f"{name}: shapes {x.shape} and {other.shape} differ; sparse arrays do not broadcast")
-    if x.device != "cpu":
-        return merged(x, other, name, bits=True)
-    one, two = (matrix(_with_ones(_bits(part, name)), name) for part in (x, other))
-    result = {"&": one.multiply, "|": one.maximum, "^": one.__ne__}[name](two)
-    return back(x, result, name, other)
+def bitwise(name: str) -> Callable[[SparseArray, Any], Any]:
+    """The operator ``&``, ``|`` or ``^`` of patterns and booleans."""
+
+    def function(x: SparseArray, other: Any) -> Any:
+        if not is_sparse(other):
+            if not (hasattr(other, "tocsr") and hasattr(other, "nnz") and other.dtype == np.bool_):
+                return NotImplemented
+            other = x.from_csr_arrays(*_arrays(csr_of(name, other)), pattern=True)
+        _check.same_device(name, (x.device, other.device))
+        if x.shape != other.shape:
+            raise ShapeError(f"{name}: shapes {x.shape} and {other.shape} differ; sparse arrays do not broadcast")
+        if x.device != "cpu":
+            return merged(x, other, name, bits=True)
+        one, two = (matrix(_with_ones(_bits(part, name)), name) for part in (x, other))
+        result = {"&": one.multiply, "|": one.maximum, "^": one.__ne__}[name](two)
+        return back(x, result, name, other)
+
+    return function
 
 
 def _arrays(csr: Any) -> tuple[Any, Any, Any, Any]:

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from bitsparse.arrays.base import operators, restored
+from bitsparse.arrays.base import BitArray, operators, restored
 from bitsparse.arrays.inside import working
-from bitsparse.arrays.manners import elementwise, numpy_functions, picking, products, reshaping
+from bitsparse.arrays.manners import elementwise, numpy_functions, picking, products, reductions, reshaping
 from bitsparse.arrays.manners.plain import mapped, on_cpu
-from bitsparse.arrays.manners.reduction_members import ReductionMembers
 from bitsparse.errors import DTypeError
 
-
-def _unary(name: str) -> Any:
-    def method(self: Any) -> Any:
-        with self._working():
-            return elementwise.unary(self, name)
-
-    method.__name__ = name
-    method.__doc__ = f"``numpy.{name}`` of every value, which leaves zero as it is."
-    return method
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def _bitwise(sign: str) -> Any:
-    def method(self: Any, other: Any) -> Any:
-        with self._working():
-            return elementwise.bitwise(self, other, sign)
+def member(function: Callable[P, R]) -> Callable[P, R]:
+    """The method that computes `function` of an array, with the device and the stream current that work on the array belongs to."""
+
+    @wraps(function)
+    def method(*args: P.args, **kwargs: P.kwargs) -> R:
+        array: Any = args[0]
+        with working(array):
+            return function(*args, **kwargs)
 
     return method
 
@@ -49,7 +46,7 @@ def _in_place(operation: Callable[[Any, Any], Any], sign: str) -> Any:
     return method
 
 
-class Members(ReductionMembers):
+class Members(BitArray):
     """Members of a sparse array that :class:`scipy.sparse.csr_array` has too, with the same results."""
 
     __slots__ = ()
@@ -65,23 +62,17 @@ class Members(ReductionMembers):
 
     @property
     def mT(self: Any) -> Any:
-        """:attr:`T`."""
+        """:attr:`T`, as there are two dimensions and values are real."""
         return self.T
 
-    @property
-    def H(self: Any) -> Any:
-        """:attr:`T`, as values are real."""
-        return self.T
-
-    @property
-    def has_sorted_indices(self) -> bool:
-        """True: columns ascend in every row."""
-        return True
+    H = mT
 
     @property
     def has_canonical_format(self) -> bool:
         """True: columns ascend in every row, and none is there twice."""
         return True
+
+    has_sorted_indices = has_canonical_format
 
     def sort_indices(self) -> None:
         """Nothing, as indices are sorted."""
@@ -96,57 +87,9 @@ class Members(ReductionMembers):
     def prune(self) -> None:
         """Nothing, as no room is kept behind the entries."""
 
-    def eliminate_zeros(self: Any) -> None:
-        """Remove entries that are zero, in place. Arrays that share the pattern keep it.
-
-        Examples
-        --------
-        >>> a = bs.TCTiledCSR(([0, 5], ([0, 1], [0, 1])))
-        >>> a.eliminate_zeros()
-        >>> a.nnz
-        1
-        """
-        with self._working():
-            reshaping.eliminate_zeros(self)
-
-    def setdiag(self: Any, values: Any, k: int = 0) -> None:
-        """Set elements ``(i, i + k)``, in place. Arrays that share the pattern keep it; on the CPU.
-
-        Parameters
-        ----------
-        values : scalar or array_like of one dimension
-            Converted to :attr:`dtype`; an array that is shorter sets the first elements.
-        k : int, default 0
-            Which diagonal.
-
-        Raises
-        ------
-        DTypeError
-            The array has scales, or is on a GPU (DeviceError).
-
-        Examples
-        --------
-        >>> a = bs.FRDC((2, 3))
-        >>> a.setdiag(1)
-        >>> a.toarray()
-        array([[1, 0, 0],
-               [0, 1, 0]], dtype=uint8)
-        """
-        with self._working():
-            reshaping.set_diagonal(self, values, k)
-
-    def resize(self: Any, *shape: Any) -> None:
-        """Another shape in place: elements outside of it are gone, and what it has beyond the old one is empty.
-
-        Examples
-        --------
-        >>> a = bs.FRDC(np.eye(3, dtype=int))
-        >>> a.resize(2, 4)
-        >>> a.shape, a.nnz
-        ((2, 4), 2)
-        """
-        with self._working():
-            reshaping.resize(self, shape)
+    eliminate_zeros = member(reshaping.eliminate_zeros)
+    setdiag = member(reshaping.set_diagonal)
+    resize = member(reshaping.resize)
 
     def check_format(self: Any, full_check: bool = True) -> None:
         """Check the component arrays again, which were checked when they came in.
@@ -174,32 +117,12 @@ class Members(ReductionMembers):
         >>> bs.FRDC(np.eye(2, dtype=int)).reshape(1, -1).toarray()
         array([[1, 0, 0, 1]], dtype=uint8)
         """
-        with self._working():
+        with working(self):
             made = reshaping.reshape(self, shape, order)
         return made.copy() if copy and made is self else made
 
     # -- elements ---------------------------------------------------------------------------------------------------
-    def __getitem__(self: Any, key: Any) -> Any:
-        """Rows, columns and elements, as those of :class:`scipy.sparse.csr_array`.
-
-        ``A[2:5]``, ``A[:, cols]``, ``A[mask]`` and ``A[rows][:, cols]`` are arrays of this type with the scales that belong to them (rows
-        of an FRDC from one block border to another are views); ``A[i, j]`` and ``A[rows, cols]`` are values, of two dimensions for index
-        arrays of two. What has one dimension, ``A[i]`` and ``A[:, j]``, is SciPy's array of one dimension, and is refused on a GPU.
-
-        Raises
-        ------
-        IndexError
-            An index is out of bounds, or of another kind.
-
-        Examples
-        --------
-        >>> a = bs.TCTiledCSR(np.array([[0, 2, 1], [0, 0, 0], [3, 0, 0]]))
-        >>> a[::2, [0, 2]].toarray(), int(a[0, 1]), a[[0, 2], [1, 0]]
-        (array([[0, 1],
-               [3, 0]]), 2, array([2, 3]))
-        """
-        with self._working():
-            return picking.getitem(self, key)
+    __getitem__ = member(picking.getitem)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise DTypeError(
@@ -209,28 +132,13 @@ class Members(ReductionMembers):
 
     # -- arithmetic -------------------------------------------------------------------------------------------------
     def _elementwise(self: Any, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
-        with self._working():
+        with working(self):
             return elementwise.elementwise(self, operation, other, name, swap)
 
-    def multiply(self: Any, other: Any) -> Any:
-        """Product element by element, ``A * other``."""
-        with self._working():
-            return elementwise.product(self, other)
-
-    def maximum(self: Any, other: Any) -> Any:
-        """The larger of two elements."""
-        with self._working():
-            return elementwise.larger(self, other, "maximum")
-
-    def minimum(self: Any, other: Any) -> Any:
-        """The smaller of two elements."""
-        with self._working():
-            return elementwise.larger(self, other, "minimum")
-
-    def power(self: Any, n: Any, dtype: Any = None) -> Any:
-        """Every element to the power `n`, which is not 0; entries stay where they are."""
-        with self._working():
-            return elementwise.power(self, n, dtype)
+    multiply = member(elementwise.product)
+    maximum = member(elementwise.maximum)
+    minimum = member(elementwise.minimum)
+    power = member(elementwise.power)
 
     def __pow__(self: Any, n: Any) -> Any:
         return self.power(n)
@@ -246,24 +154,24 @@ class Members(ReductionMembers):
     def __round__(self: Any, ndigits: int = 0) -> Any:
         return mapped(self, "round", lambda values: values.round(ndigits))
 
-    arcsin = _unary("arcsin")
-    arcsinh = _unary("arcsinh")
-    arctan = _unary("arctan")
-    arctanh = _unary("arctanh")
-    ceil = _unary("ceil")
-    deg2rad = _unary("deg2rad")
-    expm1 = _unary("expm1")
-    floor = _unary("floor")
-    log1p = _unary("log1p")
-    rad2deg = _unary("rad2deg")
-    rint = _unary("rint")
-    sign = _unary("sign")
-    sin = _unary("sin")
-    sinh = _unary("sinh")
-    sqrt = _unary("sqrt")
-    tan = _unary("tan")
-    tanh = _unary("tanh")
-    trunc = _unary("trunc")
+    arcsin = member(elementwise.unary("arcsin"))
+    arcsinh = member(elementwise.unary("arcsinh"))
+    arctan = member(elementwise.unary("arctan"))
+    arctanh = member(elementwise.unary("arctanh"))
+    ceil = member(elementwise.unary("ceil"))
+    deg2rad = member(elementwise.unary("deg2rad"))
+    expm1 = member(elementwise.unary("expm1"))
+    floor = member(elementwise.unary("floor"))
+    log1p = member(elementwise.unary("log1p"))
+    rad2deg = member(elementwise.unary("rad2deg"))
+    rint = member(elementwise.unary("rint"))
+    sign = member(elementwise.unary("sign"))
+    sin = member(elementwise.unary("sin"))
+    sinh = member(elementwise.unary("sinh"))
+    sqrt = member(elementwise.unary("sqrt"))
+    tan = member(elementwise.unary("tan"))
+    tanh = member(elementwise.unary("tanh"))
+    trunc = member(elementwise.unary("trunc"))
 
     def conj(self: Any, copy: bool = True) -> Any:
         """The array, as its values are real."""
@@ -281,13 +189,11 @@ class Members(ReductionMembers):
         """Zeros where there are entries, as values are real."""
         return mapped(self, "imag", lambda values: values ^ values if values.dtype == np.bool_ else values * 0)
 
-    __and__ = __rand__ = _bitwise("&")
-    __or__ = __ror__ = _bitwise("|")
-    __xor__ = __rxor__ = _bitwise("^")
+    __and__ = __rand__ = member(elementwise.bitwise("&"))
+    __or__ = __ror__ = member(elementwise.bitwise("|"))
+    __xor__ = __rxor__ = member(elementwise.bitwise("^"))
 
-    def __invert__(self: Any) -> Any:
-        with self._working():
-            return elementwise.inverted(self)
+    __invert__ = member(elementwise.inverted)
 
     __iadd__ = _in_place(operator.add, "+")
     __isub__ = _in_place(operator.sub, "-")
@@ -298,7 +204,7 @@ class Members(ReductionMembers):
     # -- products ---------------------------------------------------------------------------------------------------
     def __matmul__(self: Any, other: Any) -> Any:
         if products.is_operand(other):
-            with self._working():
+            with working(self):
                 return products.sparse_product(self, other)
         return operators.spmm(self, other)
 
@@ -307,20 +213,29 @@ class Members(ReductionMembers):
         return self * other if isinstance(other, (int, float, np.number)) else self @ other
 
     def matvec(self: Any, x: Any) -> Any:
-        """``A @ x`` of a vector (N,) or (N, 1): what :func:`scipy.sparse.linalg.aslinearoperator` asks for."""
+        """``A @ x`` of a vector (N,) or dense columns (N, K): what :func:`scipy.sparse.linalg.aslinearoperator` asks for."""
         return self @ x
 
     def rmatvec(self: Any, x: Any) -> Any:
-        """``A.T @ x`` of a vector."""
+        """``A.T @ x`` of a vector or dense columns."""
         return self.T @ x
 
-    def matmat(self: Any, x: Any) -> Any:
-        """``A @ x`` of dense columns (N, K)."""
-        return self @ x
+    matmat, rmatmat = matvec, rmatvec
 
-    def rmatmat(self: Any, x: Any) -> Any:
-        """``A.T @ x`` of dense columns."""
-        return self.T @ x
+    # -- sums, extremes, counts and diagonals --------------------------------------------------------------------------
+    sum = member(reductions.total)
+    mean = member(reductions.mean)
+    max = member(reductions.extreme("max", "largest element"))
+    min = member(reductions.extreme("min", "smallest element"))
+    nanmax = member(reductions.extreme("nanmax", "largest element that is not NaN"))
+    nanmin = member(reductions.extreme("nanmin", "smallest element that is not NaN"))
+    argmax = member(reductions.extreme("argmax", "first largest element"))
+    argmin = member(reductions.extreme("argmin", "first smallest element"))
+    count_nonzero = member(reductions.count_nonzero)
+    getnnz = member(reductions.getnnz)
+    nonzero = member(reductions.nonzero)
+    diagonal = member(reductions.diagonal)
+    trace = member(reductions.trace)
 
     # -- NumPy ------------------------------------------------------------------------------------------------------
     def __array_ufunc__(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:  # type: ignore[override]

@@ -37,18 +37,7 @@ _UNARY: dict[Any, Callable[[Any], Any]] = {
     np.invert: operator.invert,
 }
 #: NumPy's functions whose first argument is the array and whose others are those of the member of that name.
-_MEMBERS: dict[Any, str] = {
-    np.sum: "sum",
-    np.mean: "mean",
-    np.max: "max",
-    np.min: "min",
-    np.argmax: "argmax",
-    np.argmin: "argmin",
-    np.count_nonzero: "count_nonzero",
-    np.diagonal: "diagonal",
-    np.trace: "trace",
-    np.nonzero: "nonzero",
-}
+_MEMBERS = {np.sum, np.mean, np.max, np.min, np.argmax, np.argmin, np.count_nonzero, np.diagonal, np.trace, np.nonzero}
 
 
 def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -102,9 +91,8 @@ def _operated(ufunc: Any, meaning: Any, left: Any, right: Any) -> Any:
 
 def of_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``func(A, ...)`` where it is a member, else NotImplemented."""
-    name = _MEMBERS.get(func)
     if (
-        name is None
+        func not in _MEMBERS
         or not args
         or not is_sparse(args[0])
         or any(is_sparse(one) for one in (*args[1:], *kwargs.values()))
@@ -113,4 +101,4 @@ def of_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if func is np.diagonal and "offset" in kwargs:
         kwargs = {**kwargs, "k": kwargs["offset"]}
         del kwargs["offset"]
-    return getattr(args[0], name)(*args[1:], **kwargs)
+    return getattr(args[0], func.__name__)(*args[1:], **kwargs)

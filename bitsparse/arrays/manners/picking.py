@@ -24,7 +24,24 @@ _WHERE = "A[...]"
 
 
 def getitem(x: SparseArray, key: Any) -> Any:
-    """What :meth:`SparseArray.__getitem__` says."""
+    """Rows, columns and elements, as those of :class:`scipy.sparse.csr_array`.
+
+    ``A[2:5]``, ``A[:, cols]``, ``A[mask]`` and ``A[rows][:, cols]`` are arrays of this type with the scales that belong to them (rows
+    of an FRDC from one block border to another are views); ``A[i, j]`` and ``A[rows, cols]`` are values, of two dimensions for index
+    arrays of two. What has one dimension, ``A[i]`` and ``A[:, j]``, is SciPy's array of one dimension, and is refused on a GPU.
+
+    Raises
+    ------
+    IndexError
+        An index is out of bounds, or of another kind.
+
+    Examples
+    --------
+    >>> a = bs.TCTiledCSR(np.array([[0, 2, 1], [0, 0, 0], [3, 0, 0]]))
+    >>> a[::2, [0, 2]].toarray(), int(a[0, 1]), a[[0, 2], [1, 0]]
+    (array([[0, 1],
+           [3, 0]]), 2, array([2, 3]))
+    """
     if (rows := _named_on_gpu(x, key)) is not None:
         return _rows_on_gpu(x, rows)
     row, col = _two_keys(x, key)
@@ -289,9 +306,7 @@ def turned(made: Pattern) -> Pattern:
     (array([0, 1, 3]), array([1, 0, 1]), array([6, 5, 7]))
     """
     starts, columns = entries_of(made)
-    if interop.namespace(columns) is np:
-        return replace(sparse_convert.transposed_on_host(starts, columns, made.values, made.shape), family=made.family)
-    other, _ = sparse_convert.transposed_on_gpu(starts, columns, made.values, made.shape)
+    other, _ = sparse_convert.transposed(starts, columns, made.values, made.shape)
     return replace(other, family=made.family)
 
 

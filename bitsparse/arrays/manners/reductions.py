@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from bitsparse.arrays.manners import extremes
 from bitsparse.arrays.manners.picking import of_dense, one_value_each, turned
 from bitsparse.arrays.manners.plain import back, counted, entries, is_pattern, matrix, on_cpu
 from bitsparse.arrays.sparse_merge import Pattern, bits_only, occupied
+from bitsparse.arrays.word_reductions import axes_of
 from bitsparse.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -22,18 +24,8 @@ if TYPE_CHECKING:
 
 def one_axis(function: str, axis: Any) -> int | None:
     """0, 1, or None for both."""
-    if isinstance(axis, tuple):
-        named = [one_axis(function, one) for one in axis]
-        if len(set(named)) != len(named) or None in named:
-            raise ShapeError(f"{function}: axis={axis} names an axis twice or none")
-        return named[0] if len(named) == 1 else None
-    if axis is None:
-        return None
-    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-        raise DTypeError(f"{function}: axis must be 0, 1 or None, got {axis!r}")
-    if not -2 <= axis < 2:
-        raise ShapeError(f"{function}: axis={axis} is out of bounds for 2 dimensions; use 0, 1 or None")
-    return int(axis) % 2
+    axes = axes_of(function, axis, 2)
+    return axes[0] if len(axes) == 1 else None
 
 
 def delivered(x: SparseArray, result: Any, function: str, axis: int | None, out: Any, keepdims: bool) -> Any:
@@ -58,8 +50,17 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.int64) if dtype.kind in "bi" else dtype
 
 
-def total(x: SparseArray, axis: Any, dtype: Any, out: Any, keepdims: bool) -> Any:
-    """``x.sum``."""
+def total(x: SparseArray, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
+    """Sum of all elements, of columns (axis 0) or of rows (axis 1).
+
+    Booleans, patterns and integers are summed in 64 bits, floats in their dtype (16-bit ones in float32).
+
+    Examples
+    --------
+    >>> a = bs.FRDC(np.array([[0, 1, 1], [0, 0, 0]]))
+    >>> a.sum(axis=1), int(a.sum())
+    (array([2, 0]), 2)
+    """
     axis = one_axis("sum", axis)
     if axis == 1 and dtype is None:
         return delivered(x, _sums_of_rows(x), "sum", axis, out, keepdims)
@@ -81,8 +82,8 @@ def _sums_of_rows(x: SparseArray) -> Any:
     return backends.family(x.device, "sparse.entries").row_sums(made.indptr, made.values)
 
 
-def mean(x: SparseArray, axis: Any, dtype: Any, out: Any, keepdims: bool) -> Any:
-    """``x.mean``."""
+def mean(x: SparseArray, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
+    """Mean of all elements, of columns (axis 0) or of rows (axis 1), elements that are not stored included; float64 of integers."""
     axis, made = one_axis("mean", axis), counted(x, "mean")
     count = x.shape[0] * x.shape[1] if axis is None else x.shape[axis]
     if not count:
@@ -116,7 +117,7 @@ def _line_sums(x: SparseArray, made: Pattern, axis: int | None, dtype: np.dtype[
 
 
 # -- extremes ---------------------------------------------------------------------------------------------------------
-def extreme(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdims: bool) -> Any:
+def _extreme(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdims: bool) -> Any:
     """``x.max`` and its kin: a scalar, or SciPy's array of one dimension; with all dimensions an array like `x`."""
     axis = one_axis(name, axis)
     if out is not None:
@@ -153,7 +154,7 @@ def _largest(made: Pattern, name: str) -> Any:
     return found if values.size == made.shape[0] * made.shape[1] else pick(found, values.dtype.type(0))
 
 
-def place(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdims: bool) -> Any:
+def _place(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdims: bool) -> Any:
     """``x.argmax`` and ``x.argmin``."""
     axis = one_axis(name, axis)
     if x.device != "cpu":
@@ -165,9 +166,38 @@ def place(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdi
     return delivered(x, np.asarray(result)[()] if axis is None else result, name, axis, out, keepdims)
 
 
+def extreme(name: str, what: str) -> Callable[..., Any]:
+    """The function ``max``, ``min``, ``nanmax``, ``nanmin``, ``argmax`` or ``argmin`` of a sparse array: its name, and what it finds."""
+    compute = _place if name.startswith("arg") else _extreme
+
+    def function(
+        x: SparseArray, axis: Any = None, out: Any = None, *, explicit: bool = False, keepdims: bool = False
+    ) -> Any:
+        return compute(x, name, axis, out, explicit, keepdims)
+
+    function.__name__ = name
+    if compute is _place:
+        function.__doc__ = f"Where the {what} is, of all (counted row by row) or along an axis; on the CPU."
+    else:
+        function.__doc__ = (
+            f"The {what}; along an axis SciPy's array of one dimension, with ``keepdims`` an array like this one.\n\n"
+            "With ``explicit`` only stored entries count."
+        )
+    return function
+
+
 # -- counts -----------------------------------------------------------------------------------------------------------
-def counts(x: SparseArray, function: str, axis: Any, stored: bool) -> Any:
-    """Entries, stored or not zero, in all, by column (axis 0) or by row (axis 1)."""
+def count_nonzero(x: SparseArray, axis: Any = None) -> Any:
+    """Number of elements that are not zero, in all, by column (axis 0) or by row (axis 1)."""
+    return _counts(x, "count_nonzero", axis, False)
+
+
+def getnnz(x: SparseArray, axis: Any = None) -> Any:
+    """Number of stored entries, in all, by column (axis 0) or by row (axis 1)."""
+    return _counts(x, "getnnz", axis, True)
+
+
+def _counts(x: SparseArray, function: str, axis: Any, stored: bool) -> Any:
     axis = one_axis(function, axis)
     if x.device != "cpu" and not stored and axis != 0:
         return _counts_on_gpu(x, function, axis)
@@ -198,15 +228,25 @@ def not_zero(x: SparseArray, function: str) -> Pattern:
 
 
 def nonzero(x: SparseArray) -> tuple[Any, Any]:
-    """``x.nonzero``."""
+    """Rows and columns of the elements that are not zero."""
     made = not_zero(x, "nonzero")
     pair = rows_of(made.indptr), made.indices.copy()
     return tuple(interop.from_array(part, family_of(x), "nonzero") for part in pair)
 
 
 # -- diagonals --------------------------------------------------------------------------------------------------------
-def diagonal(x: SparseArray, k: Any, function: str = "diagonal") -> Any:
-    """Elements ``(i, i + k)`` as a NumPy or CuPy array."""
+def diagonal(x: SparseArray, k: int = 0) -> Any:
+    """Elements ``(i, i + k)``.
+
+    Examples
+    --------
+    >>> bs.TCTiledCSR(np.array([[1, 2], [0, 3]])).diagonal()
+    array([1, 3])
+    """
+    return interop.from_array(_on_diagonal(x, k, "diagonal"), family_of(x), "diagonal")
+
+
+def _on_diagonal(x: SparseArray, k: Any, function: str) -> Any:
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
         raise DTypeError(f"{function}: the number of a diagonal is an integer, got {k!r}")
     indptr, indices, values = x.csr_arrays()
@@ -220,7 +260,7 @@ def diagonal(x: SparseArray, k: Any, function: str = "diagonal") -> Any:
     return found
 
 
-def trace(x: SparseArray, offset: Any) -> Any:
-    """``x.trace``; the ones of a pattern are counted as int64."""
-    found = diagonal(x, offset, "trace")
+def trace(x: SparseArray, offset: int = 0) -> Any:
+    """Sum of a diagonal; the ones of a pattern are counted as int64."""
+    found = _on_diagonal(x, offset, "trace")
     return found.sum(dtype=np.int64) if found.dtype == np.uint8 and x.csr_arrays()[2] is None else found.sum()

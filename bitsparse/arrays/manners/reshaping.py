@@ -62,8 +62,29 @@ def _no_scales(x: SparseArray, function: str) -> None:
         )
 
 
-def set_diagonal(x: SparseArray, values: Any, k: Any) -> None:
-    """``x.setdiag``, in place."""
+def set_diagonal(x: SparseArray, values: Any, k: int = 0) -> None:
+    """Set elements ``(i, i + k)``, in place. Arrays that share the pattern keep it; on the CPU.
+
+    Parameters
+    ----------
+    values : scalar or array_like of one dimension
+        Converted to :attr:`dtype`; an array that is shorter sets the first elements.
+    k : int, default 0
+        Which diagonal.
+
+    Raises
+    ------
+    DTypeError
+        The array has scales, or is on a GPU (DeviceError).
+
+    Examples
+    --------
+    >>> a = bs.FRDC((2, 3))
+    >>> a.setdiag(1)
+    >>> a.toarray()
+    array([[1, 0, 0],
+           [0, 1, 0]], dtype=uint8)
+    """
     _no_scales(x, "setdiag")
     k = _check.integer("setdiag", "k", k, min(0, 1 - x.shape[0]), max(0, x.shape[1] - 1))
     there = x.device != "cpu"
@@ -116,7 +137,15 @@ def _with_diagonal(x: SparseArray, given: Any, k: int) -> SparseArray:
 
 
 def eliminate_zeros(x: SparseArray) -> None:
-    """``x.eliminate_zeros``, in place."""
+    """Remove entries that are zero, in place. Arrays that share the pattern keep it.
+
+    Examples
+    --------
+    >>> a = bs.TCTiledCSR(([0, 5], ([0, 1], [0, 1])))
+    >>> a.eliminate_zeros()
+    >>> a.nnz
+    1
+    """
     whole = stored(x)
     if whole.values is None:
         return
@@ -127,8 +156,16 @@ def eliminate_zeros(x: SparseArray) -> None:
     become(x, of_result(x, replace(kept_entries(whole, kept), row_scale=row_scale, col_scale=col_scale)))
 
 
-def resize(x: SparseArray, shape: Any) -> None:
-    """``x.resize``, in place: elements outside of the new shape are gone, and the rest of it is empty."""
+def resize(x: SparseArray, *shape: Any) -> None:
+    """Another shape in place: elements outside of it are gone, and what it has beyond the old one is empty.
+
+    Examples
+    --------
+    >>> a = bs.FRDC(np.eye(3, dtype=int))
+    >>> a.resize(2, 4)
+    >>> a.shape, a.nnz
+    ((2, 4), 2)
+    """
     _no_scales(x, "resize")
     rows, cols = matrix_shape("resize", shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
     cut = x[: min(rows, x.shape[0]), : min(cols, x.shape[1])]

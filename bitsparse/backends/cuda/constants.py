@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop, jit
+from bitsparse import interop
+from bitsparse.jit import cupy
 
 __all__ = ["on_device"]
 
@@ -24,7 +25,7 @@ def on_device(function: str, table: NDArray[Any]) -> Any:
     DeviceError
         It was not there yet, and the current stream is capturing.
     """
-    gpu = jit.require_cupy(function).cuda.runtime.getDevice()
+    gpu = cupy.cuda.runtime.getDevice()
     key = function, gpu, table.shape, table.dtype.str, table.tobytes()
     found = _RECORDED.get(key)
     if found is None:
@@ -37,5 +38,5 @@ def on_device(function: str, table: NDArray[Any]) -> Any:
 @lru_cache(maxsize=512)
 def _uploaded(function: str, gpu: int, shape: tuple[int, ...], dtype: str, content: bytes) -> Any:
     table = interop.uploaded(np.frombuffer(content, dtype).reshape(shape), function)
-    jit.require_cupy(function).cuda.get_current_stream().synchronize()  # other streams may read it next
+    cupy.cuda.get_current_stream().synchronize()  # other streams may read it next
     return table

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import interop, jit
+from bitsparse import interop
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.jit import cupy
 
 #: Elements of a chunk, one quad for each lane of a warp.
 GROUP = 128
@@ -75,7 +76,7 @@ def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any, alignmen
         `out` has another shape or dtype, or gaps.
     """
     if out is None:
-        return jit.require_cupy(function).empty(shape, dtype)
+        return cupy.empty(shape, dtype)
     if tuple(out.shape) != tuple(shape):
         raise ShapeError(f"{function}: out has shape {out.shape}, but the result has {shape}")
     if out.dtype != np.dtype(dtype):
@@ -177,7 +178,6 @@ def operand(vector: Any, shape: tuple[int, ...], dtype: Any) -> Operand:
     rows, cols = ((1, 1) + tuple(array.shape))[-2:]
     batch = 0
     if math.prod(array.shape[:-2]) != 1:
-        cupy = jit.require_cupy("cuda backend")
         array = cupy.ascontiguousarray(cupy.broadcast_to(array, (*shape[:-2], rows, cols)))
         batch = rows * cols
     return Operand(array, array.data.ptr, 0.0, (batch, cols if rows != 1 else 0, 1 if cols != 1 else 0))

@@ -6,13 +6,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from bitsparse import jit
-
-
-def is_capturing() -> bool:
-    """Whether the current stream records a graph of the caller's."""
-    cupy = jit.require_cupy("is_capturing")
-    return bool(cupy.cuda.runtime.streamIsCapturing(cupy.cuda.get_current_stream().ptr))
+from bitsparse.jit import cupy
 
 
 class Recorded:
@@ -23,7 +17,6 @@ class Recorded:
     """
 
     def __init__(self, function: Callable[[], object]) -> None:
-        self._cupy = cupy = jit.require_cupy("graphs")
         current = cupy.cuda.get_current_stream()
         self._pool = cupy.cuda.MemoryPool()
         # Kept: workspaces are known by the address of their stream, which another stream could take over.
@@ -47,12 +40,11 @@ class Recorded:
 
     def __call__(self) -> None:
         """Replay the recorded launches on the current stream, without waiting for them."""
-        self._graph.launch(self._cupy.cuda.get_current_stream())
+        self._graph.launch(cupy.cuda.get_current_stream())
 
 
 def milliseconds(function: Callable[[], object], samples: int, sample_ms: float) -> float:
     """Median time per call, between events around as many calls in a row as last `sample_ms`."""
-    cupy = jit.require_cupy("milliseconds")
     stream = cupy.cuda.get_current_stream()
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
 

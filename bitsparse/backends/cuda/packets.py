@@ -11,7 +11,8 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.sparse.checks import THREADS, streaming
-from bitsparse.backends.params import EpilogueParams, packed_words
+from bitsparse.backends.params import EpilogueParams, OperandParams, packed_words
+from bitsparse.jit import cupy
 
 PacketParams = jit.struct("packets/open.cu", "PacketParams")
 CodeSumParams = jit.struct("packets/sums.cu", "CodeSumParams")
@@ -54,7 +55,6 @@ class PacketArrays:
         used: int,
         stride: int,
     ) -> None:
-        cupy = jit.require_cupy("packets")
         self.nodes = nodes
         self._table = None if table is None else cupy.asarray(table)
         self.indptr = cupy.zeros(nodes + 1, np.int32)
@@ -108,7 +108,7 @@ class CodeSums:
         Of the codes, packed along the rows: ``"rows"`` at 2, 4, 8 and 16 bits, else ``"planes"``.
     epilogue : EpilogueParams
         Vectors on the host.
-    behind : dict
+    behind : OperandParams
         What the operands add to it, see :meth:`DeviceEpilogue.with_operand`.
     """
 
@@ -121,9 +121,8 @@ class CodeSums:
         encoding: str,
         layout: str,
         epilogue: EpilogueParams,
-        behind: dict[str, Any],
+        behind: OperandParams,
     ) -> None:
-        cupy = jit.require_cupy("packets")
         rows = indptr.size - 1
         self._pattern = indptr, indices
         self._sums = cupy.empty((rows, columns), np.int32)
@@ -144,7 +143,7 @@ class CodeSums:
             jit.kernel("packets/sums.cu", "packet_sums").launch(blocks, THREADS, self.params) if blocks else None
         )
         self._chain = DeviceEpilogue(epilogue, (rows, columns))
-        self._finish = self._chain.with_operand(**behind).on(self._sums.dtype)
+        self._finish = self._chain.with_operand(behind).on(self._sums.dtype)
 
     def __call__(self, codes: Any, out: Any = None) -> Any:
         """Enqueue the sums of the codes' words; gives `out`."""

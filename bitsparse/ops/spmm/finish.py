@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bitsparse import _check, backends, interop
-from bitsparse._records import as_dict
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import Array, OperandParams
 from bitsparse.backends.reductions import REDUCTIONS
@@ -149,7 +148,7 @@ class SumFinish:
                 self._ready.renew()
             self._ready.wait()
             chain, kernel = self._device[kind]
-            chain.with_operand(**as_dict(behind or OperandParams()))
+            chain.with_operand(behind or OperandParams())
             made: Array = chain.empty() if target is None else target
             kernel.run(sums, made)
         return made

@@ -16,7 +16,8 @@ from bitsparse.backends.cuda.csr.schedule import Workspaces
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.finish.flag import Flag
 from bitsparse.backends.cuda.geometry import FLOAT, HALF, kind_of
-from bitsparse.backends.params import EpilogueParams, Thresholds
+from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds
+from bitsparse.jit import cupy
 
 _SOURCE = "binary/bmm_rows.cu"
 #: BS_KIND of words.
@@ -178,7 +179,6 @@ class SignProduct:
         scale_rows: bool = False,
         tuning: Tuning | None = None,
     ) -> None:
-        cupy = self._cupy = jit.require_cupy("bmm")
         n, words = w_words.shape[0], w_words.shape[-1]
         self._m, self._k = m, k
         self._packed, self._dtype = dtype is None, np.dtype(np.uint32 if dtype is None else dtype)
@@ -228,7 +228,7 @@ class SignProduct:
         self._launch: Any = None
         self._aimed: tuple[int, ...] | None = None  # what the last launch pointed to
         self._lock = threading.Lock()
-        self._stream = cupy.cuda.get_current_stream
+        self._stream, self._empty = cupy.cuda.get_current_stream, cupy.empty
         self._nothing = 0 in (m, n) or k == 0
         self._zeros = None
         if k == 0 and m * n and self._chain is not None:
@@ -315,14 +315,14 @@ class SignProduct:
         with self._lock:  # what a launch points to is set here
             stream = self._stream().ptr
             if out is None:
-                out = self._cupy.empty(self.out_shape, self.out_dtype)
+                out = self._empty(self.out_shape, self.out_dtype)
             if absmean is None and self._absmean:
                 absmean = self._means.on(stream).partial
             elif stream != self._made_on:
                 self._means.on(stream)
             chain = self._chain
             if chain is not None:
-                chain.with_operand(row_scale=absmean if self._scale_rows and not self._packed else row_scale)
+                chain.with_operand(OperandParams(absmean if self._scale_rows and not self._packed else row_scale))
             if self._nothing:
                 self._of_nothing(out, absmean)
                 return out

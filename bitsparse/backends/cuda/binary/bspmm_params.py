@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import interop, jit
-from bitsparse._records import as_dict, replace
+from bitsparse._records import replace
 from bitsparse.backends.cuda.bits import pack as cuda_bits
 from bitsparse.backends.cuda.chips import H200, BitRates
 from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
@@ -218,7 +218,7 @@ def device_chain(
         raise KernelError("bspmm: the chain must binarise along the features to give bits; binarise, then repack")
     if not words:
         params = replace(params, out="float", binarize=False)
-    return DeviceEpilogue(params, shape, 2.0**31).with_operand(**as_dict(operand or OperandParams()))
+    return DeviceEpilogue(params, shape, 2.0**31).with_operand(operand or OperandParams())
 
 
 def set_thresholds(raw: Any, thresholds: Thresholds, features: int, bipolar: bool) -> Any:

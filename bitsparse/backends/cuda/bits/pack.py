@@ -19,6 +19,7 @@ from bitsparse.backends.cuda.bits.words import code_sums, count_nonzero, pad_is_
 from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF, Source
 from bitsparse.backends.params import ROUNDINGS, Packing, Quantisation, words_shape
 from bitsparse.errors import KernelError
+from bitsparse.jit import cupy
 
 __all__ = [
     "calibrate",
@@ -91,7 +92,7 @@ def _encode(
     **kind: int,
 ) -> bool:
     """Write the words; whether an element cannot be encoded, if the kernel looks for such ones, which is waited for."""
-    flag = jit.require_cupy("pack_bits").zeros((), np.int32) if looks else None
+    flag = cupy.zeros((), np.int32) if looks else None
     params.flag = None if flag is None else flag.data.ptr
     params.words, params.bits = words.data.ptr, bits
     params.batches, params.rows, params.cols = found.batches, found.rows, found.cols

@@ -12,6 +12,7 @@ from bitsparse import interop, jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF
 from bitsparse.backends.params import DTYPES, ends_shape
+from bitsparse.jit import cupy
 
 #: Elements that a block takes at once, rows that a part of a column has at least, blocks and warps that keep a multiprocessor busy.
 _BLOCK_ELEMENTS, _PART_ROWS, _BLOCKS_EACH, _WARPS_EACH = 8192, 64, 16, 32
@@ -75,7 +76,7 @@ def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
         params.low, params.high = low.data.ptr, high.data.ptr
         _launch(name, kind, items, params)
         return
-    room = jit.require_cupy("calibrate").empty((2, params.parts, lines), _value_dtype(kind))
+    room = cupy.empty((2, params.parts, lines), _value_dtype(kind))
     params.low, params.high = room[0].data.ptr, room[1].data.ptr
     _launch(name, kind, items, params)
     params.x, params.low, params.high = room.data.ptr, low.data.ptr, high.data.ptr
@@ -94,13 +95,10 @@ def calibrate(x: Any, granularity: str) -> tuple[Any, Any, bool]:
     finite : bool
         False if any value is NaN or infinite. It is waited for, and brings the range of a tensor along: one copy to the host.
     """
-    cupy = jit.require_cupy("calibrate")
     dtype = np.float64 if x.dtype == np.float64 else np.float32
     shape = ends_shape(x.shape, granularity)
     if granularity == "tensor":
-        low, high, odd = (
-            _answer(cupy, x, granularity, dtype) if x.size else (np.zeros(1, dtype), np.zeros(1, dtype), False)
-        )
+        low, high, odd = _answer(x, granularity, dtype) if x.size else (np.zeros(1, dtype), np.zeros(1, dtype), False)
         return low.reshape(()), high.reshape(()), not odd
     if x.size == 0:
         return cupy.zeros(shape, dtype), cupy.zeros(shape, dtype), True
@@ -110,14 +108,14 @@ def calibrate(x: Any, granularity: str) -> tuple[Any, Any, bool]:
 
 def line_ranges(x: Any, granularity: str) -> tuple[Any, Any, Any]:
     """:func:`calibrate` of the rows or columns of what is not empty, without waiting: the last is an int32 there, 0 if all is finite."""
-    cupy, shape = jit.require_cupy("calibrate"), ends_shape(x.shape, granularity)
+    shape = ends_shape(x.shape, granularity)
     dtype = np.float64 if x.dtype == np.float64 else np.float32
     low, high, flag = cupy.empty(shape, dtype), cupy.empty(shape, dtype), cupy.zeros((), np.int32)
     _ranges(x, granularity, low, high, flag)
     return low, high, flag
 
 
-def _answer(cupy: Any, x: Any, granularity: str, dtype: Any) -> tuple[Any, Any, bool]:
+def _answer(x: Any, granularity: str, dtype: Any) -> tuple[Any, Any, bool]:
     """Smallest and largest value on the host, one element each, and whether a float is not finite; one copy."""
     answer = cupy.zeros(3, np.int64)
     low, high, flag = (answer[i : i + 1] for i in range(3))
@@ -131,11 +129,10 @@ def minmax(values: Any) -> tuple[Any, Any, bool]:
 
     One pass over the array and one small copy to the host. Where a float is not finite the two numbers mean nothing.
     """
-    cupy = jit.require_cupy("minmax")
     if values.size == 0:
         return 0, 0, False
     flat = values.reshape(1, -1) if values.ndim < 2 else values
-    *found, odd = _answer(cupy, flat, "tensor", _value_dtype(geometry.kind_of(values.dtype)))
+    *found, odd = _answer(flat, "tensor", _value_dtype(geometry.kind_of(values.dtype)))
     ends = [end[0].item() for end in found]
     if values.dtype == np.uint64:  # held with the top bit turned over
         ends = [end - _INT64_MIN for end in ends]
@@ -144,9 +141,9 @@ def minmax(values: Any) -> tuple[Any, Any, bool]:
     return ends[0], ends[1], odd
 
 
-def stochastic_round(x: Any, seed: int, stream: int, *, out: Any = None) -> Any:
+def stochastic_round(x: Any, seed: int, stream: int) -> Any:
     """``floor(x)`` or ``floor(x) + 1`` with the probability of the fraction, in the dtype of ``x``, C-contiguous."""
-    result = geometry.output("stochastic_round", out, x.shape, x.dtype, x.dtype.itemsize)
+    result = cupy.empty(x.shape, x.dtype)
     if x.size == 0:
         return result
     x = interop.contiguous(x)
@@ -164,7 +161,6 @@ def relative_error(x: Any, y: Any) -> float:
     The terms are those of the host; they are added in another order, which depends on the size alone, so that the result is the same on
     every device and differs from the host's by at most 1e-13 of it.
     """
-    cupy = jit.require_cupy("quantization_error")
     if x.size == 0:
         return 0.0
     for array in (x, y):
@@ -183,7 +179,6 @@ def relative_error(x: Any, y: Any) -> float:
 
 def content_sum(x: Any) -> int:
     """The host's fingerprint of the bytes of an array in C order, from one pass over them. Waits for the stream."""
-    cupy = jit.require_cupy("content_sum")
     x = interop.contiguous(x)
     if x.nbytes and x.data.ptr % 16:
         x = x.copy()

@@ -11,6 +11,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.params import TILE_ROWS, tile_bitmap_shape, words_shape
+from bitsparse.jit import cupy
 
 _THREADS, _TURN_THREADS = 256, 512
 #: Warps of a block of ``bits/stats.cu``.
@@ -61,7 +62,6 @@ def repack(
     if axis == to_axis:
         _change_layout(words, result, shape, bits, axis, layout, to_layout)
         return result
-    cupy = jit.require_cupy("repack")
     planes, turned = words, result
     if _fields(layout, bits):
         planes = cupy.empty(words_shape(shape, bits, axis, "planes"), np.uint32)
@@ -94,7 +94,6 @@ def _change_layout(words: Any, out: Any, shape: tuple[int, ...], bits: int, axis
 
 def count_nonzero(words: Any, bits: int, layout: str, axis_len: int) -> int:
     """Number of elements whose code is not zero; pad bits are zero by the format. Waits for the stream."""
-    cupy = jit.require_cupy("count_nonzero")
     if words.size == 0:
         return 0
     count = cupy.zeros((), np.int64)
@@ -108,7 +107,6 @@ def count_nonzero(words: Any, bits: int, layout: str, axis_len: int) -> int:
 
 def pad_is_zero(words: Any, bits: int, layout: str, axis_len: int) -> bool:
     """Whether every bit beyond ``axis_len`` elements is zero. Waits for the stream."""
-    cupy = jit.require_cupy("pad_is_zero")
     used, width = axis_len if layout == "planes" else axis_len * bits, words.shape[-1]
     lines = math.prod(words.shape[:-1])
     if lines * (width - used // 32) <= 0:
@@ -124,11 +122,6 @@ def _reduce(name: str, items: int, params: ctypes.Structure, *, dependent: bool 
         jit.kernel("bits/stats.cu", name).launch(items, 32 * _WARPS, params, dependent=dependent)()
 
 
-def _rows(words: Any, outer: int, bits: int) -> int:
-    per_row = bits * words.shape[-1]
-    return int(words.size // per_row) if per_row and outer else 0
-
-
 def code_sums(
     words: Any,
     bits: int,
@@ -142,7 +135,7 @@ def code_sums(
 ) -> Any:
     """``factor`` times the sum of the integers of each outer index of a planes operand, plus ``addend``, modulo the width of `dtype`."""
     if out is None:
-        out = jit.require_cupy("code_sums").empty(words.shape[:-2], dtype)
+        out = cupy.empty(words.shape[:-2], dtype)
     if words.shape[-1] == 0:
         out.fill(addend)
         return out
@@ -157,11 +150,10 @@ def code_sums(
 
 def tile_bitmap(words: Any, k: int) -> Any:
     """One bit per 8 x 128 tile of a planes operand (..., outer, bits, W): whether any plane has a bit set in it."""
-    cupy = jit.require_cupy("tile_bitmap")
     *batch, outer, bits, n_words = words.shape
     out = cupy.empty((*batch, *tile_bitmap_shape(outer, k)), "uint32")
     if out.size:
-        params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=_rows(words, outer, bits), bits=bits)
+        params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=words.size // (bits * n_words), bits=bits)
         params.n_words, params.k, params.outer, params.out_words = n_words, k, outer, out.shape[-1]
         _reduce("tile_bitmap", -(-out.size // _WARPS), params)
     return out
@@ -169,7 +161,6 @@ def tile_bitmap(words: Any, k: int) -> Any:
 
 def coarse_bitmap(bitmap: Any, outer: int, blocks: int, tile_rows: int) -> Any:
     """A tile bitmap (..., outer / 8, words) with one bit per ``tile_rows`` rows and block of 1024 elements."""
-    cupy = jit.require_cupy("coarse_bitmap")
     batches = bitmap.size // max(1, bitmap.shape[-1] * -(-outer // TILE_ROWS))
     out = cupy.empty((batches, -(-outer // tile_rows), -(-blocks // 32)), "uint32")
     params = StatsParams(words=bitmap.data.ptr, out=out.data.ptr, rows=batches * outer, n_words=bitmap.shape[-1])
@@ -196,7 +187,7 @@ def digits_of(
     """
     n_words, digits = words.shape[-1], -(-bits // 8)
     if out is None:
-        out = jit.require_cupy("matmul").empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
+        out = cupy.empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
     params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=words.size // (bits * n_words), bits=bits)
     params.n_words, params.k, params.flip, params.digits, params.extend = n_words, k, int(flip), digits, int(extend)
     blocks = -(-(out.size // 8) // (32 * _WARPS))

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from bitsparse import jit
-from bitsparse.backends.cuda.chips import RELEASED, Chip
+from bitsparse.backends.cuda.chips import RELEASED, Chip, chip_here
 
 Conditions = Mapping[str, Container[int]]
 _NO, _YES, _ANY = (0,), (1,), range(1, 1 << 11)
@@ -55,6 +55,10 @@ class Bounds(NamedTuple):
         fewer = next((less for conditions, less in self.fewer if _meets(known, conditions)), chip.fewer_blocks)
         fitting = next(n for conditions, n in self.fitting if _meets(known, conditions)) - fewer
         return {"BS_BLOCKS": fitting if wish is None else min(wish, fitting)}
+
+    def kernel(self, source: str, function: str, constants: Mapping[str, int]) -> jit.Kernel:
+        """A kernel with its constants and the blocks that fit the current device's chip."""
+        return jit.kernel(source, function, {**constants, **self.blocks(constants, chip_here())})
 
     def variants(self, source: str, function: str, each: Iterable[Mapping[str, int]]) -> list[jit.Variant]:
         """Variants of these constants with the blocks of every chip that a release is compiled for."""

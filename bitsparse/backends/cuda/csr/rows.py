@@ -7,6 +7,7 @@ from typing import Any
 from bitsparse import interop, jit
 from bitsparse.backends.cuda.chips import Chip
 from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.jit import cupy
 
 #: Bytes that kernels fetch at a time at most, and threads of a block.
 WIDEST, _THREADS = 16, 256
@@ -85,7 +86,7 @@ class LaidRows:
         """The copy of C-contiguous `x`, as bytes."""
         lent = interop.is_lent()
         out = (
-            jit.require_cupy("spmm").empty(self._shape, "uint8")
+            cupy.empty(self._shape, "uint8")
             if lent
             else self._rooms.on_stream("laid rows", self._shape, "uint8").partial
         )

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from bitsparse import interop, jit
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, constants, launch
+from bitsparse.jit import cupy
 
 #: Warps of a multiprocessor, unless a kernel says otherwise, and rounds of streams for all of them: a stream lasts for an eighth of the
 #: whole at most, as the last ones run alone.
@@ -130,7 +131,6 @@ class Workspaces:
     """
 
     def __init__(self, shape: int | tuple[int, ...], dtype: DTypeLike, counters: int | tuple[int, ...] = 0) -> None:
-        self._cupy = cupy = jit.require_cupy("workspaces")
         self._shape, self._dtype, self._counters = shape, dtype, counters
         self._spaces: dict[int, Workspace] = {}
         #: Streams whose counters only replays of a captured graph have set to zero so far.
@@ -154,7 +154,7 @@ class Workspaces:
         found = self._spaces.get(stream) or self._first(stream)
         if self._unset and stream in self._unset:
             found.arrived.fill(0)
-            if not self._cupy.cuda.runtime.streamIsCapturing(stream):
+            if not cupy.cuda.runtime.streamIsCapturing(stream):
                 self._unset.discard(stream)
         return found
 
@@ -163,7 +163,7 @@ class Workspaces:
         return stream not in self._unset
 
     def _first(self, stream: int) -> Workspace:
-        cupy, spaces = self._cupy, self._spaces
+        spaces = self._spaces
         if cupy.cuda.runtime.streamIsCapturing(stream):
             # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
             if spaces:
@@ -199,10 +199,7 @@ class Rooms:
 
     def on_stream(self, name: str, shape: tuple[int, ...], dtype: Any, counters: int = 0) -> Workspace:
         """The room of calls on the current stream, with so many counters."""
-        stream, key = (
-            jit.require_cupy("schedule").cuda.get_current_stream().ptr,
-            (name, shape, np.dtype(dtype), counters),
-        )
+        stream, key = cupy.cuda.get_current_stream().ptr, (name, shape, np.dtype(dtype), counters)
         with self._lock:
             spaces = self._spaces.get(key)
             if spaces is None:
@@ -212,7 +209,6 @@ class Rooms:
 
 def _summed(counts: Any, dtype: Any) -> Any:
     """Sums of the counts in front of each and of all of them."""
-    cupy = jit.require_cupy("schedule")
     before = cupy.zeros(int(counts.size) + 1, dtype)
     before[1:] = cupy.cumsum(counts)
     return before
@@ -284,7 +280,7 @@ class Schedule:
         """The same with a column for each edge, also where an edge is its own column."""
         if self.indices is not None:
             return self
-        return self.along(jit.require_cupy("schedule").arange(self.nnz, dtype=self.indptr.dtype))
+        return self.along(cupy.arange(self.nnz, dtype=self.indptr.dtype))
 
     def cut(self, lanes: int, *, warps: int = _WARPS, span: int | None = None, longest: int | None = None) -> Cut:
         """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
@@ -322,7 +318,6 @@ class Schedule:
         """
         with self.lock:
             if self._edge_rows is None:
-                cupy = jit.require_cupy("schedule")
                 edges = cupy.arange(-(-self.nnz // 32) + 1, dtype=self.indptr.dtype) * 32
                 found = cupy.searchsorted(self.indptr, cupy.minimum(edges, self.nnz - 1), side="right") - 1
                 rows, behind = found.astype(self.indptr.dtype), cupy.empty(self.nnz, "uint8")
@@ -335,7 +330,6 @@ class Schedule:
         return self.rooms.on_stream(name, shape, dtype).partial
 
     def _make(self, span: int, longest: int) -> Cut:
-        cupy = jit.require_cupy("schedule")
         lengths = self.indptr[1:] - self.indptr[:-1]
         long_rows = cupy.flatnonzero(lengths > longest).astype(self.indptr.dtype)
         each = (lengths[long_rows] + (longest - 1)) // longest
@@ -347,7 +341,6 @@ class Schedule:
 
     def pieces_of(self, long_rows: Any, each: Any, longest: int) -> tuple[Any, Any]:
         """Rows and first edges of the pieces of long rows, of which they have `each`."""
-        cupy = jit.require_cupy("schedule")
         dtype, count = self.indptr.dtype, int(long_rows.size)
         if not count:
             return cupy.empty(0, dtype), cupy.empty(0, dtype)
@@ -360,7 +353,6 @@ class Schedule:
 
     def stream_starts(self, span: int, away: Any, edges: Any) -> Any:
         """First rows of streams of about `span` edges and rows; each of the rows `away`, of so many `edges`, is one of its own."""
-        cupy = jit.require_cupy("schedule")
         rows, dtype, gone = self.shape[0], self.indptr.dtype, int(away.size)
         before = _summed(edges, dtype)
         count = -(-(self.nnz - (int(before[-1].get()) if gone else 0) + rows) // span)

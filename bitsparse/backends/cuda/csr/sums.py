@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from bitsparse import jit
 from bitsparse.backends.cuda.csr.schedule import Schedule, Workspaces
 from bitsparse.backends.cuda.csr.units import Units, units_of
+from bitsparse.jit import cupy
 
 
 class Tuning(NamedTuple):
@@ -72,10 +73,9 @@ class StreamedSum:
     tuning: Tuning
     cut: Units
 
-    def __init__(self, function: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._cupy = cupy = jit.require_cupy(function)
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.shape, self.dtype = shape, dtype
-        self._lock, self._stream = threading.Lock(), cupy.cuda.get_current_stream
+        self._lock, self._stream, self._empty = threading.Lock(), cupy.cuda.get_current_stream, cupy.empty
         #: Where nothing is to be summed there is no kernel.
         self._kernel: Any = None
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from bitsparse import jit
 from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.jit import cupy
 
 #: Warps that a multiprocessor runs at the same time.
 WARPS = 28
@@ -142,7 +143,6 @@ def units_of(
 
 
 def _tabulated(schedule: Schedule, lanes: int, span: int | None, limit: int, longest: int) -> Units:
-    cupy = jit.require_cupy("spmm")
     indptr, rows = schedule.indptr, schedule.shape[0]
     lengths = indptr[1:] - indptr[:-1]
     if span is None:

@@ -9,6 +9,7 @@ from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.sddmm import combine_defines, walked
 from bitsparse.backends.cuda.sparse.checks import THREADS
+from bitsparse.jit import cupy
 
 #: Edges of a stretch of rows that a lane gathers at a time.
 _STEPS = 4
@@ -41,7 +42,6 @@ def gatv2_scores(
     weights : cupy.ndarray (heads, width)
         All three float32, or float64.
     """
-    cupy = jit.require_cupy("gatv2_scores")
     (heads, width), nnz = weights.shape, schedule.nnz
     if 0 in (heads, width, nnz):
         return cupy.zeros((nnz, heads), x.dtype)
@@ -49,9 +49,9 @@ def gatv2_scores(
     x, y, weights = (interop.contiguous(part) for part in (x, y, weights))
     params = Gatv2ScoresParams(slope=negative_slope, heads=heads)
     schedule = walked(params.ends, schedule, 1)
-    jit.filled(params.ends, x=x, y=y, out=result)
     vector = edges.vector_bytes(width * x.dtype.itemsize, x.dtype.itemsize, (x, y))
     params.ends.vectors = width * x.dtype.itemsize // vector
+    jit.filled(params.ends, x=x, y=y, out=result)
     jit.filled(params, weights=weights)
     defines = combine_defines(x.dtype, vector, params.ends.vectors) | schedule.defines
     blocks = -(-params.ends.warps // (THREADS // 32))
@@ -59,16 +59,7 @@ def gatv2_scores(
     return result
 
 
-def steep_sums(
-    schedule: Schedule,
-    x: Any,
-    y: Any,
-    weights: Any,
-    *,
-    negative_slope: float,
-    span: int | None = None,
-    longest: int | None = None,
-) -> Any:
+def steep_sums(schedule: Schedule, x: Any, y: Any, weights: Any, *, negative_slope: float) -> Any:
     """Sums over each row of the edges' `weights`, times `negative_slope` where ``x[row] + y[column]`` is not positive.
 
     Parameters
@@ -76,15 +67,12 @@ def steep_sums(
     x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
     weights : cupy.ndarray (nnz, heads)
         All three float32, or float64.
-    span, longest : int, optional
-        How the rows are cut up, see :meth:`Schedule.cut`.
 
     Returns
     -------
     cupy.ndarray (rows, heads * width)
         Edges of a row are added in order; those of long rows in pieces, which are added in order.
     """
-    cupy = jit.require_cupy("gatv2_scores_vjp")
     (nnz, heads), columns = weights.shape, x.shape[1]
     if 0 in (nnz, *x.shape):
         return cupy.zeros(x.shape, x.dtype)
@@ -95,7 +83,7 @@ def steep_sums(
     vectors = columns * itemsize // vector
     defines = steep_defines(x.dtype, vector, vectors) | schedule.defines
     lanes = defines["BS_LANES"]
-    plan = schedule.cut(lanes, span=span, longest=longest)
+    plan = schedule.cut(lanes)
     partial = cupy.empty((plan.pieces, columns), x.dtype)
     params = SteepParams(schedule.params(plan, lanes), slope=negative_slope)
     sizes = {"heads": heads, "vectors": vectors, "head_vectors": vectors // heads}

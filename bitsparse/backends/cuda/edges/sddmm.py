@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from bitsparse import interop, jit
-from bitsparse.backends.cuda.chips import H200, chip_here
+from bitsparse.backends.cuda.chips import H200
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.bounds import PAIRED
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.sparse.checks import THREADS, launch, streaming
 from bitsparse.backends.cuda.spmm.windows import ROWS, Windows
+from bitsparse.jit import cupy
 
 #: Numbers of operations in ``edges/ends.cuh``.
 OPS = {"dot": 0, "add": 1, "mul": 2, "sub": 3, "div": 4}
@@ -178,8 +179,7 @@ class EdgeProduct(EdgeCalls):
             kernel, threads = jit.kernel("edges/sddmm_dot.cu", "sddmm_edges", defines), _DOT_THREADS
         else:
             threads, defines = THREADS, combine_defines(dtype, vector, params.vectors) | schedule.defines
-            defines |= PAIRED.blocks(defines, chip_here())
-            kernel = jit.kernel("edges/sddmm_combine.cu", "sddmm_combine", defines)
+            kernel = PAIRED.kernel("edges/sddmm_combine.cu", "sddmm_combine", defines)
         super().__init__(kernel.launch(-(-params.warps // (threads // 32)), threads, params), schedule)
 
 
@@ -200,7 +200,7 @@ class DotWindows(EdgeCalls):
 
     def __init__(self, windows: Windows, indptr: Any, columns: int) -> None:
         units, vectors = windows.units, columns // 4
-        count, places = len(units), jit.require_cupy("sddmm").empty((len(units), ROWS), np.uint32)
+        count, places = len(units), cupy.empty((len(units), ROWS), np.uint32)
         shared_fields = {"units": units, "entries": windows.entries, "rows": windows.shape[0], "count": count}
         params = jit.filled(PlacesParams(), **shared_fields, indptr=indptr, places=places)
         launch("spmm/windows_fill.cu", "place_units", indptr.dtype, streaming(32 * count), params)
@@ -236,7 +236,6 @@ def sddmm(
     variant : optional
         Of dot products, see :func:`dot_defines`.
     """
-    cupy = jit.require_cupy("sddmm")
     nnz, columns = schedule.nnz, heads if op == "dot" else x.shape[1]
     result = cupy.empty((nnz, columns), x.dtype) if out is None else out
     if 0 in result.shape:
@@ -335,7 +334,6 @@ def edge_softmax(schedule: Schedule, scores: Any, *, out: Any = None, room: int 
     float32, float16, bfloat16 (computed in float32) or float64. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is
     at most ``(|s - max| + ceil(n / 4) + 16) * u`` in a row of n edges, or of pieces of at most n edges where rows are cut up.
     """
-    cupy = jit.require_cupy("edge_softmax")
     scores = interop.contiguous(scores)
     result = cupy.empty(scores.shape, scores.dtype) if out is None else out
     if scores.size == 0:

@@ -6,7 +6,6 @@ import ctypes
 from typing import Any, NamedTuple
 
 from bitsparse import jit
-from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.bounds import PAIRED_CODES
 from bitsparse.backends.cuda.csr.schedule import Schedule
@@ -152,9 +151,8 @@ class CodesProduct(EdgeCalls):
         defines = codes_defines(kind, large=schedule.large)
         dot = kind.op == "dot"
         name, threads = ("sddmm_edges", _DOT_THREADS) if dot else ("sddmm_codes", _THREADS)
-        defines |= PAIRED_CODES.blocks(defines, chip_here())  # dot products have theirs
         params.vectors = (params.row_bytes if dot else 4 * kind.columns) // defines["BS_VECTOR"]
-        kernel = jit.kernel("edges/sddmm_dot.cu" if dot else "edges/sddmm_codes.cu", name, defines)
+        kernel = PAIRED_CODES.kernel("edges/sddmm_dot.cu" if dot else "edges/sddmm_codes.cu", name, defines)
         super().__init__(kernel.launch(-(-params.warps // (threads // 32)), threads, params), schedule)
 
     def __call__(self, x: CodeEnds, y: CodeEnds, out: Any) -> Any:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop, jit
 from bitsparse.backends.cuda.finish.flag import Flag
-from bitsparse.backends.params import ACTIVATIONS, ROUNDINGS, EpilogueParams, packed_words
+from bitsparse.backends.params import ACTIVATIONS, ROUNDINGS, EpilogueParams, OperandParams, packed_words
+from bitsparse.jit import cupy
 
 # The bits of enum EpilogueStep.
 _TERMS, _NORM, _BITS, _DOWN, _WHOLE, _BINARIZE, _QUICK, _PLAIN, _BOUNDED, _ALIGNED, _JOINS = (1 << i for i in range(11))
@@ -87,7 +88,6 @@ class DeviceEpilogue:
     """
 
     def __init__(self, params: EpilogueParams, shape: tuple[int, ...], largest: float = 2.0**31) -> None:
-        self._cupy = jit.require_cupy("matmul")
         self._batch, m, n = shape[:-2], shape[-2], shape[-1]
         self._m, self._n = m, n
         self.shape, self.params, self.largest = shape, params, largest
@@ -206,20 +206,13 @@ class DeviceEpilogue:
         raw.grid_col = 1 if shape[-1] > 1 else 0
         upload.add(raw, "grid", grid)
 
-    def with_operand(
-        self,
-        *,
-        row_scale: Any = None,
-        col_scale: Any = None,
-        row_term: Any = None,
-        col_term: Any = None,
-        bias: Any = None,
-    ) -> DeviceEpilogue:
+    def with_operand(self, operand: OperandParams) -> DeviceEpilogue:
         """Take float32 arrays of the device into the following launches, which must not outlive them; gives the epilogue itself.
 
         Scales multiply the chain's own first, ``v *= fl(own * operand's)``; terms, pairs of a row and a column vector, and the bias take
         the place of the chain's own. Shapes are those of :class:`~bitsparse.backends.params.EpilogueParams`. ``None`` takes a vector back.
         """
+        row_scale, col_scale, row_term, col_term, bias = operand
         if not self._operand and row_scale is col_scale is row_term is col_term is bias is None:
             return self
         raw, self._operand = self.struct, []
@@ -248,10 +241,10 @@ class DeviceEpilogue:
             return
         vector.padded, vector.batch_step, vector.step = 0, 0, 4 if values.ndim else 0
         if values.dtype != np.float32 or not values.flags.c_contiguous:
-            values = self._cupy.ascontiguousarray(values, np.float32)
+            values = cupy.ascontiguousarray(values, np.float32)
         if values.ndim > 1 and values.size != length:
             if values.shape[:-1] != self._batch:  # some batch dimensions of 1
-                values = self._cupy.ascontiguousarray(self._cupy.broadcast_to(values, (*self._batch, length)))
+                values = cupy.ascontiguousarray(cupy.broadcast_to(values, (*self._batch, length)))
             vector.batch_step = length
         self._operand.append(values)
         vector.at = values.data.ptr
@@ -276,7 +269,7 @@ class DeviceEpilogue:
 
     def empty(self) -> Any:
         """An array for the result."""
-        return self._cupy.empty(self.out_shape, self.out_dtype)
+        return cupy.empty(self.out_shape, self.out_dtype)
 
     def on(self, dtype: Any) -> SumsEpilogue:
         """The kernel of its own for sums of ``dtype``, prepared."""
@@ -367,7 +360,6 @@ def epilogue(acc: Any, params: EpilogueParams) -> Any:
     ValueError
         If NaN reaches requantisation; finding out waits for the device where NaN cannot be ruled out.
     """
-    cupy = jit.require_cupy("matmul")
     largest = math.inf if acc.dtype.kind == "f" else 2.0 ** (8 * acc.dtype.itemsize - 1)
     chain = DeviceEpilogue(params, acc.shape, largest)
     out = chain.empty()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse.jit import cupy
 
 
 class Flag:
@@ -20,7 +20,7 @@ class Flag:
     nbytes = 4
 
     def __init__(self) -> None:
-        self._array = jit.require_cupy("flag").zeros(1, np.int32)
+        self._array = cupy.zeros(1, np.int32)
         self.address: int = self._array.data.ptr
 
     def seen(self) -> bool:

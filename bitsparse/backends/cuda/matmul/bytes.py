@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import interop, jit
+from bitsparse.jit import cupy
 
 #: Rows and columns of a tile that a block turns.
 _TILE, _THREADS = 128, 256
@@ -36,7 +37,6 @@ def turned(words: Any, columns: int, piece: int) -> Any:
 
     A piece has `piece` rows, a multiple of 16; behind the last row there are zeros.
     """
-    cupy = jit.require_cupy("matmul")
     words = interop.aligned(words)
     rows, width = words.shape
     pieces = -(-rows // piece)
@@ -52,7 +52,6 @@ def product_over_rows(a: Any, b: Any, m: int, n: int, most: int) -> Any:
 
     Columns behind the first n are of no matter.
     """
-    cupy = jit.require_cupy("matmul")
     a, b = interop.aligned(a), interop.aligned(b)
     rows, down, across = a.shape[0], min(_MOST_DOWN, -(-m // _WARP)), -(-n // _WARP)
     across = -(-across // -(-across // _MOST_ACROSS))
@@ -84,7 +83,6 @@ def over_rows_constants(down: int, across: int) -> dict[str, int]:
 
 def scaled_sums(sums: Any, columns: int, first: Any, second: Any) -> Any:
     """``fl(fl(fl(sum) * first) * second)`` of the first `columns` of int32 sums (pieces, m, n) added up; by two float32 arrays of one."""
-    cupy = jit.require_cupy("matmul")
     pieces, rows, pitch = sums.shape
     out = cupy.empty((rows, columns), np.float32)
     params = PiecesParams(

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from bitsparse import jit
-from bitsparse._records import as_dict
 from bitsparse.backends.cuda.bits import words as packed
 from bitsparse.backends.cuda.constants import on_device
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
@@ -264,7 +263,7 @@ class Product:
             stream = self._stream().ptr
             work = self._workspaces.get(stream) or self._on_stream(stream)
             if chain is not None:
-                chain.with_operand(**as_dict(_NO_OPERAND if operand is None else operand)).joins = joins
+                chain.with_operand(_NO_OPERAND if operand is None else operand).joins = joins
                 if out is None:
                     out = chain.empty()
             elif out is None:

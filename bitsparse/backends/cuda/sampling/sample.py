@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import interop, jit
-from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import SAMPLED
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.sums import StreamedSum, Tuning
@@ -18,6 +17,7 @@ from bitsparse.backends.cuda.geometry import HALF, KINDS_APART
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch
 from bitsparse.backends.params import STRATEGIES, CodeFeatures, packed_words
 from bitsparse.errors import KernelError
+from bitsparse.jit import cupy
 
 #: AES-SpMM, Table 1: R = edges / W up to 2, 36, 54 and beyond, and how many parts W is cut into.
 _LIMITS, _PARTS = (2, 36, 54), (4, 8, 16, 32)
@@ -67,7 +67,6 @@ class Drawing:
     """
 
     def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int, *, width: int, strategy: str) -> None:
-        cupy = self._cupy = jit.require_cupy("sample_edges")
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
         self.width, self.strategy = width, strategy
         rows = self.shape[0]
@@ -91,8 +90,8 @@ class Drawing:
         name = np.dtype(dtype).name
         if name not in self._factors:
             samples, edges = (part[1:] - part[:-1] for part in (self.starts, self.indptr))
-            quotient = edges.astype(dtype) / self._cupy.maximum(samples, 1).astype(dtype)
-            self._factors[name] = self._cupy.where(samples > 0, quotient, np.dtype(dtype).type(1))
+            quotient = edges.astype(dtype) / cupy.maximum(samples, 1).astype(dtype)
+            self._factors[name] = cupy.where(samples > 0, quotient, np.dtype(dtype).type(1))
         return self._factors[name]
 
     def sampler(self, seed: int, stream: int) -> ctypes.Structure:
@@ -101,7 +100,6 @@ class Drawing:
 
     def edges(self, seed: int = 0, stream: int = 0, indices: Any = None, columns: bool = True) -> tuple[Any, Any]:
         """The sample: numbers of its edges (int64), and with `columns` their columns (without `indices` an edge lies in its own)."""
-        cupy = self._cupy
         edges = cupy.empty(self.total, np.int64)
         found = cupy.empty(self.total, self.indptr.dtype) if columns else None
         if self.total:
@@ -210,12 +208,8 @@ class SampledSum(StreamedSum):
         dtype = np.dtype(x_dtype if codes is None else np.float32)
         if KINDS_APART.get(dtype.name, 0) < HALF:
             raise KernelError(f"sampled_spmm: there is no kernel for {dtype} on the GPU")
-        super().__init__("sampled_spmm", (drawing.shape[0], columns), dtype)
-        acc, schedule, self._drawing = (
-            np.dtype(np.float64 if dtype == np.float64 else np.float32),
-            drawing.schedule,
-            drawing,
-        )
+        super().__init__((drawing.shape[0], columns), dtype)
+        acc, schedule = np.dtype(np.float64 if dtype == np.float64 else np.float32), drawing.schedule
         if 0 in self.shape:
             return
         tuning = tuning or tuning_of(columns, dtype.itemsize, alignment, None if codes is None else codes.bits)
@@ -231,15 +225,8 @@ class SampledSum(StreamedSum):
         vectors = -(-columns // each)
         slices = -(-vectors // tuning.lanes)
         params = self._walk(SumParams, schedule, tuning)
-        jit.filled(
-            params,
-            **arrays,
-            sampler=drawing.sampler(0, 0),
-            indptr=drawing.indptr,
-            vectors=vectors,
-            slices=slices,
-            features=columns,
-        )
+        jit.filled(params, **arrays, sampler=drawing.sampler(0, 0), indptr=drawing.indptr)
+        params.vectors, params.slices, params.features = vectors, slices, columns
         params.row_bytes = params.out_bytes = columns * dtype.itemsize
         slot, kind = each * acc.itemsize, dtype.name if codes is None else codes.bits
         if codes is not None:
@@ -250,14 +237,13 @@ class SampledSum(StreamedSum):
             slot += 16 if weights else 0
         self._whole = columns % each == 0
         defines = schedule.defines | constants(tuning, kind, weights, drawing.strategy == "uniform")
-        defines |= SAMPLED.blocks(defines, chip_here())
-        kernel, lanes = jit.kernel("sampling/spmm.cu", "sample_spmm", defines), slices * tuning.lanes
+        kernel, lanes = SAMPLED.kernel("sampling/spmm.cu", "sample_spmm", defines), slices * tuning.lanes
         self._prepare(kernel, params, slices, (lanes * slot, np.uint8), lanes)
 
     def __call__(self, x: Any, out: Any = None, *, seed: int = 0, stream: int = 0) -> Any:
         """Sums of the rows of `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for, or of its codes."""
         if out is None:
-            out = self._cupy.empty(self.shape, self.dtype)
+            out = self._empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
         data = interop.contiguous(x.words if self._codes is not None else x)

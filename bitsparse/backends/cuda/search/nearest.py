@@ -8,6 +8,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda.search.scan import KERNELS as KERNELS
 from bitsparse.backends.cuda.search.scan import TILE_QUERIES, Scan, chosen, terms_of
 from bitsparse.backends.params import FARTHEST, PairTest
+from bitsparse.jit import cupy
 
 #: Rows of one search, whose numbers are 32 bits of a candidate.
 MOST_ROWS = 1 << 30
@@ -24,7 +25,7 @@ OnesParams = jit.struct("search/merge.cu", "OnesParams")
 
 def ones_of(words: Any, out: Any = None) -> Any:
     """How many bits are set in each row of ``words`` (N, W), int32."""
-    out = jit.require_cupy("nearest").empty(words.shape[0], "int32") if out is None else out
+    out = cupy.empty(words.shape[0], "int32") if out is None else out
     if words.size:
         params = OnesParams(words.data.ptr, out.data.ptr, words.shape[0], words.shape[1] // 4)
         kernel = jit.kernel("search/merge.cu", "row_ones")
@@ -36,7 +37,6 @@ def ones_of(words: Any, out: Any = None) -> Any:
 
 def distances(keys: Any, rows: Any, metric: str, length: int, out: Any = None) -> Any:
     """What keys and rows (Q, k) mean in a metric: int32, or float32 for "jaccard"; of no row the largest there is."""
-    cupy = jit.require_cupy("nearest")
     whole = out is not None and out.flags.c_contiguous
     found = out if whole else cupy.empty(keys.shape, "float32" if metric == "jaccard" else "int32")
     if keys.size:
@@ -65,7 +65,6 @@ class Search:
     """
 
     def __init__(self, database: Any, ones: Any, queries: int, k: int, jaccard: bool, forced: str | None) -> None:
-        cupy = jit.require_cupy("nearest")
         kind = chosen(forced)
         self.kernel, self._k = kind.name, k
         self._queries, self.nbytes = queries, 0
@@ -100,7 +99,6 @@ class Search:
 
     def run(self, queries: Any, rows: Any = None) -> tuple[Any, Any]:
         """Keys and rows (Q, k) of the nearest rows to ``queries`` (Q, W), ascending; the keys are overwritten by the next call."""
-        cupy = jit.require_cupy("nearest")
         whole = rows is not None and rows.flags.c_contiguous
         found = rows if whole else cupy.empty((self._queries, self._k), "int64")
         if self._empty:
@@ -167,7 +165,6 @@ def pairs(
 
     ``b_ones`` ascends. With ``triangle`` only pairs whose row of b comes after that of a. None if there are more than ``most``.
     """
-    cupy = jit.require_cupy("pairs")
     kind = chosen(None)
     if not a.shape[0] or not b.shape[0]:
         nothing = cupy.empty(0, "int64")
@@ -203,7 +200,6 @@ def pairs(
 
 def windows_of(a_ones: Any, b_ones: Any, test: PairTest, columns: int, triangle: bool) -> Any:
     """First and last tile of b that each tile of a can have pairs in, int32 (tiles, 2); see ``_ext/drivers/pairs.c``."""
-    cupy = jit.require_cupy("pairs")
     tiles = -(-a_ones.size // TILE_QUERIES)
     padded = cupy.full(tiles * TILE_QUERIES, a_ones[-1], "int64")
     padded[: a_ones.size] = a_ones

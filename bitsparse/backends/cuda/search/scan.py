@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from bitsparse import jit
 from bitsparse._records import replace
 from bitsparse.backends.cuda.chips import chip_here
+from bitsparse.jit import cupy
 
 ScanParams = jit.struct("search/mma.cu", "ScanParams")
 WgmmaParams = jit.struct("search/wgmma.cu", "WgmmaParams")
@@ -111,7 +112,6 @@ def _map(address: int, words: int, rows: int, box_rows: int) -> Any:
 
 def terms_of(ones: Any, jaccard: bool) -> Any:
     """What counts of each row are compared with besides, up to whole tiles: its ones, or minus half of them."""
-    cupy = jit.require_cupy("nearest")
     padded = cupy.full(-(-max(1, ones.size) // 256) * 256, EXCLUDED, "int32")
     padded[: ones.size] = cupy.where(ones < 0, EXCLUDED, ones)
     return padded if jaccard else -(padded >> 1)

@@ -27,6 +27,7 @@ from bitsparse.backends.cuda.sparse.order import canonical_csr, sort_coordinates
 from bitsparse.backends.cuda.sparse.transpose import transpose_both, transpose_csr
 from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.params import packed_words
+from bitsparse.jit import cupy
 
 __all__ = [
     "canonical_csr",
@@ -37,7 +38,6 @@ __all__ = [
     "rows_of",
     "sort_coordinates",
     "sum_runs",
-    "tile_starts",
     "translate",
     "transpose_both",
     "transpose_csr",
@@ -63,13 +63,12 @@ def _warps(items: int) -> int:
 def _of(array: Any, dtype: Any, name: str) -> Any:
     if array.dtype != dtype:
         raise ValueError(f"{name} has dtype {array.dtype}, but {np.dtype(dtype)} is needed; convert it with astype")
-    return jit.require_cupy("build").ascontiguousarray(array)
+    return cupy.ascontiguousarray(array)
 
 
 # -- coordinates ------------------------------------------------------------------------------------------------------
 def pack_coo(rows: Any, cols: Any, values: Any, shape: tuple[int, int], bits: int, *, axis: int, layout: str) -> Any:
     """Words of a two-dimensional array given by coordinates; repeated coordinates are or-ed. See the host backend."""
-    cupy = jit.require_cupy("pack_coo")
     outer, inner = (rows, cols) if axis == -1 else (cols, rows)
     outer_length, inner_length = shape[-3 - axis], shape[axis]
     width = packed_words(inner_length, bits, layout)
@@ -87,7 +86,7 @@ def csr_to_words(indptr: Any, indices: Any, shape: tuple[int, int]) -> Any:
     """Words ``(m, 1, W)`` of a 1-bit BitTensor in planes, packed along the columns, from a canonical CSR pattern."""
     indptr, indices = checked("csr_to_words", indptr, indices, shape)
     width = packed_words(shape[1], 1, "planes")
-    words = jit.require_cupy("csr_to_words").zeros((shape[0], 1, width), np.uint32)
+    words = cupy.zeros((shape[0], 1, width), np.uint32)
     params = BitParams(indptr.data.ptr, indices.data.ptr, words=words.data.ptr)
     params.rows, params.cols, params.nnz, params.width = *shape, indices.size, width
     launch("sparse/words.cu", "set_entries", indptr.dtype, -(-indices.size // CHUNK), params)
@@ -96,7 +95,7 @@ def csr_to_words(indptr: Any, indices: Any, shape: tuple[int, int]) -> Any:
 
 def words_to_csr(words: Any, shape: tuple[int, int], dtype: Any) -> tuple[Any, Any]:
     """The canonical CSR pattern of the set bits of 1-bit words that are packed along the columns; see the host backend."""
-    cupy, dtype = jit.require_cupy("words_to_csr"), np.dtype(dtype)
+    dtype = np.dtype(dtype)
     words = _of(words, np.uint32, "words")
     width = packed_words(shape[1], 1, "planes")
     check_length("words", words, shape[0] * width)
@@ -123,14 +122,6 @@ def words_to_csr(words: Any, shape: tuple[int, int], dtype: Any) -> tuple[Any, A
 
 
 # -- windows ----------------------------------------------------------------------------------------------------------
-def tile_starts(indptr: Any, indices: Any, shape: tuple[int, int], window: int, width: int) -> Any:
-    """Where the non-empty tiles of each window start, if they are numbered one window after the other; see the host backend."""
-    shift = width.bit_length() - 1
-    if width < 1 or width != 1 << shift:
-        raise ValueError(f"tile_starts: width is {width}, but a power of two is needed")
-    return cells_of("tile_starts", indptr, indices, shape, window, shift, count_only=True).starts
-
-
 def translate(
     indptr: Any, indices: Any, shape: tuple[int, int], window: int, *, checked: bool = False
 ) -> tuple[Any, ...]:
@@ -143,20 +134,19 @@ def translate(
     cols_indptr, cols, edge_col : cupy.ndarray
         As :class:`bitsparse.TCTiledCSR` defines them.
     """
-    found = cells_of("translate", indptr, indices, shape, window, 0, positions=True, believed=checked)
+    found = cells_of("translate", indptr, indices, shape, window, 0, "positions", believed=checked)
     return found.starts, found.cells, found.edge_col
 
 
 # -- 4 x 4 blocks -----------------------------------------------------------------------------------------------------
 def frdc(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
     """4 x 4 bit blocks (BitGNN section 3.2) of a canonical CSR pattern: ``(indptr, indices, tiles)``."""
-    made = cells_of("frdc", indptr, indices, shape, 4, 2, tiles=True)
+    made = cells_of("frdc", indptr, indices, shape, 4, 2, "tiles")
     return made.starts, made.cells, made.tiles
 
 
 def frdc_to_csr(indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
     """The canonical CSR pattern ``(indptr, indices)`` of the set bits; ValueError if :func:`frdc` makes no such arrays."""
-    cupy = jit.require_cupy("frdc_to_csr")
     tiles = _of(tiles, np.uint16, "tiles")
     blocks = (-(-shape[0] // 4), -(-shape[1] // 4))
     check_length("tiles", tiles, indices.size)

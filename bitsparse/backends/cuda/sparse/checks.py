@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.params import check_indices
+from bitsparse.jit import cupy
 
 #: Threads of a block, and the entries that it takes where they are dealt out evenly.
 THREADS, CHUNK = 256, 2048
@@ -44,7 +45,6 @@ def streaming(items: int) -> int:
 def contiguous_indices(*arrays: Any) -> list[Any]:
     """Index arrays without gaps; ValueError unless they share one dtype."""
     check_indices(*arrays)
-    cupy = jit.require_cupy("build")
     return [cupy.ascontiguousarray(array) for array in arrays]
 
 
@@ -67,7 +67,7 @@ def start_check(indptr: Any, indices: Any, shape: tuple[int, int], found: Any) -
 
 def _counts(indptr: Any, indices: Any, shape: tuple[int, int]) -> Any:
     """What ``check_csr`` counts; waits for it."""
-    found = jit.require_cupy("validate_csr").zeros(4, np.uint64)
+    found = cupy.zeros(4, np.uint64)
     start_check(indptr, indices, shape, found)
     return found.get()
 
@@ -119,7 +119,6 @@ def refuse(what: str, counts: Any, indptr: Any, indices: Any, shape: tuple[int, 
 
 def rows_of(indptr: Any, nnz: int) -> Any:
     """The row of every entry of an `indptr` that is right."""
-    cupy = jit.require_cupy("rows_of")
     rows = cupy.empty(nnz, indptr.dtype)
     params = CheckParams(indptr.data.ptr, None, None, rows.data.ptr, indptr.size - 1, 0, nnz)
     launch("sparse/check.cu", "rows_of", indptr.dtype, -(-nnz // CHUNK), params)

@@ -14,6 +14,7 @@ import numpy as np
 from bitsparse import interop, jit
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch, streaming
 from bitsparse.backends.cuda.sparse.starts import room_for_counts, start_rows
+from bitsparse.jit import cupy
 
 _SOURCE, _SUMS = "sparse/entries.cu", "sparse/row_sums.cu"
 #: Numbers by which ``sparse/row_sums.cu`` knows dtypes, and rows of its blocks.
@@ -61,7 +62,7 @@ def _moved(params: Any, values: Any, count: int) -> Arrays:
     """``(values, bits, room)``: room for `count` items like `values`, of which each is some words."""
     if values is None:
         return None, None, None
-    bits, cupy = interop.as_bits(values), jit.require_cupy("entries")
+    bits = interop.as_bits(values)
     if not bits.flags.c_contiguous:
         bits = cupy.ascontiguousarray(bits)
     dtype, address = bits.dtype, bits.data.ptr
@@ -82,7 +83,7 @@ def _of_kind(values: Any, room: Any) -> Any:
 def gather(values: Any, order: Any) -> Any:
     """``values[order]``, along the first axis. One kernel."""
     if order.dtype.char not in "ilq" or not order.flags.c_contiguous:
-        order = jit.require_cupy("gather").ascontiguousarray(order, dtype=np.int64)
+        order = cupy.ascontiguousarray(order, dtype=np.int64)
     params = EntryParams(order=order.data.ptr, count=order.size)
     values, _bits, room = _moved(params, values, order.size)
     params.lanes = lanes_for(params.words, 1)
@@ -92,7 +93,6 @@ def gather(values: Any, order: Any) -> Any:
 
 def find(indptr: Any, indices: Any, rows: Any, cols: Any) -> Any:
     """Where the entries at int64 `rows` and `cols` are, as int64; -1 where there is none. One kernel."""
-    cupy = jit.require_cupy("find")
     rows, cols = (cupy.ascontiguousarray(part, dtype=np.int64) for part in (rows, cols))
     places = cupy.empty(rows.size, np.int64)
     params = _params(indptr, indices, rows=rows.data.ptr, cols=cols.data.ptr, places=places.data.ptr, count=rows.size)
@@ -102,7 +102,6 @@ def find(indptr: Any, indices: Any, rows: Any, cols: Any) -> Any:
 
 def elements(indptr: Any, indices: Any, values: Any, rows: Any, cols: Any) -> Any:
     """The elements at int64 `rows` and `cols`; of a pattern 0 and 1 as uint8. One kernel."""
-    cupy = jit.require_cupy("elements")
     rows, cols = (cupy.ascontiguousarray(part, dtype=np.int64) for part in (rows, cols))
     return _elements(indptr, indices, values, rows.size, rows=rows.data.ptr, cols=cols.data.ptr)
 
@@ -118,10 +117,10 @@ def _elements(indptr: Any, indices: Any, values: Any, count: int, **where: int) 
     params = _params(indptr, indices, count=count, **where)
     values, bits, room = _moved(params, values, count)
     if values is None:
-        room = jit.require_cupy("elements").empty(count, np.uint8)
+        room = cupy.empty(count, np.uint8)
         params.out = room.data.ptr
     elif not bits.size:  # an empty array has no address
-        return jit.require_cupy("elements").zeros(count, bits.dtype).view(values.dtype)
+        return cupy.zeros(count, bits.dtype).view(values.dtype)
     launch(_SOURCE, "find_entries", indptr.dtype, streaming(count), params)
     return _of_kind(values, room)
 
@@ -136,7 +135,6 @@ def take_rows(indptr: Any, indices: Any, values: Any, rows: Any) -> Arrays:
 
 def pick_rows(indptr: Any, indices: Any, values: Any, rows: Any) -> Arrays | None:
     """:func:`take_rows`, where negative numbers count from the end; None if a row is not there, which is found out with their sizes."""
-    cupy = jit.require_cupy("pick_rows")
     rows = cupy.ascontiguousarray(rows, dtype=np.int64)
     found = cupy.zeros(2, np.int64)
     params = _params(indptr, indices, rows=rows.data.ptr, absent=found.data.ptr + 8, count=rows.size, high=-1)
@@ -158,7 +156,7 @@ def take_columns(indptr: Any, indices: Any, values: Any, start: int, stop: int) 
 def _counted(params: Any, indptr: Any, found: Any = None) -> tuple[Any, ...]:
     """Where the rows start that the parameters name, where they are read, to be kept until then, and what :func:`start_rows` gives."""
     index, count = indptr.dtype, params.count
-    firsts, starts = jit.require_cupy("entries").empty(count, index), room_for_counts(count, index)
+    firsts, starts = cupy.empty(count, index), room_for_counts(count, index)
     params.firsts, params.starts, params.height = firsts.data.ptr, starts.data.ptr, indptr.size - 1
     launch(_SOURCE, "count_rows", index, streaming(count), params)
     return starts, firsts, *start_rows(starts, found)
@@ -171,7 +169,7 @@ def _largest(index: Any) -> int:
 
 def _filled(name: str, params: Any, starts: Any, total: int, values: Any) -> Arrays:
     """The arrays of a result whose rows start there, by a kernel with a group of lanes a row."""
-    columns = jit.require_cupy("entries").empty(total, starts.dtype)
+    columns = cupy.empty(total, starts.dtype)
     values, _bits, room = _moved(params, values, total)
     params.lanes, params.columns = lanes_for(total, params.count), columns.data.ptr
     launch(_SOURCE, name, starts.dtype, grouped(params.count, params.lanes), params)
@@ -180,7 +178,6 @@ def _filled(name: str, params: Any, starts: Any, total: int, values: Any) -> Arr
 
 def row_range(indptr: Any, start: int, stop: int) -> tuple[Any, int, int]:
     """``indptr`` of the rows from `start` up to `stop`, and between which entries they are, which is waited for. One kernel."""
-    cupy = jit.require_cupy("row_range")
     starts, ends = cupy.empty(stop - start + 1, indptr.dtype), cupy.empty(2, np.int64)
     params = _params(indptr, starts=starts.data.ptr, places=ends.data.ptr, first=start, count=starts.size)
     launch(_SOURCE, "shift_starts", indptr.dtype, streaming(starts.size), params)
@@ -190,7 +187,7 @@ def row_range(indptr: Any, start: int, stop: int) -> tuple[Any, int, int]:
 
 def keep(indptr: Any, indices: Any, values: Any, mask: Any) -> Arrays:
     """The entries that a mask keeps: ``(indptr, indices, values)``."""
-    cupy, rows = jit.require_cupy("keep"), indptr.size - 1
+    rows = indptr.size - 1
     mask, starts = cupy.ascontiguousarray(mask), room_for_counts(rows, indptr.dtype)
     params = _params(indptr, indices, mask=mask.data.ptr, starts=starts.data.ptr, count=rows)
     params.lanes = lanes_for(indices.size, rows)
@@ -203,7 +200,6 @@ def keep(indptr: Any, indices: Any, values: Any, mask: Any) -> Arrays:
 def row_sums(indptr: Any, values: Any) -> Any:
     """Sums of rows: float32 and float64 in their dtype, the host's bits; booleans and integers in int64 or uint64. One kernel."""
     dtype = _SUMMED_IN.get(values.dtype.kind, values.dtype)
-    cupy = jit.require_cupy("row_sums")
     values, out = cupy.ascontiguousarray(values), cupy.empty(indptr.size - 1, dtype)
     kind = _KINDS[values.dtype.name]
     params = RowSumParams(indptr.data.ptr, values.data.ptr, out.data.ptr, out.size, kind)

@@ -11,6 +11,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS
 from bitsparse.backends.cuda.sparse.entries import grouped
 from bitsparse.backends.cuda.sparse.starts import room_for_counts, start_rows
+from bitsparse.jit import cupy
 
 _SOURCE = "sparse/merge.cu"
 #: The kernels know operations by their places here, of which those from ``less`` on give booleans; and dtypes.
@@ -42,7 +43,7 @@ def merge(left: Matrix, right: Matrix, name: str, dtype: Any) -> Matrix:
     tuple
         ``(indptr, indices, values)``; values are booleans of comparisons, else of `dtype`.
     """
-    cupy, dtype, index = jit.require_cupy(name), np.dtype(dtype), left[0].dtype
+    dtype, index = np.dtype(dtype), left[0].dtype
     if dtype.kind == "b":
         name = _OF_BOOLEANS.get(name, name)
     rows, entries = left[0].size - 1, left[1].size + right[1].size

@@ -8,6 +8,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse.checks import contiguous_indices, launch, rows_of, streaming, validate_csr
+from bitsparse.jit import cupy
 
 _LARGEST_KEY = 1 << 63
 #: Numbers by which ``sparse/runs.cu`` knows the dtypes that it adds.
@@ -19,7 +20,6 @@ RunParams = jit.struct("sparse/runs.cu", "RunParams")
 
 def _order_of(major: Any, minor: Any, sizes: tuple[int, int]) -> Any:
     """The stable order by two indices below `sizes`, the first one leading, as int64."""
-    cupy = jit.require_cupy("order")
     if sizes[0] * sizes[1] >= _LARGEST_KEY:
         return cupy.lexsort(cupy.stack([minor.astype(np.int64), major.astype(np.int64)]))
     keys = major.astype(np.int64)
@@ -57,7 +57,6 @@ def canonical_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[An
 
 def _starts_of(keys: Any, count: int) -> Any:
     """Where the runs of each of `count` keys start in a sorted array, in its dtype."""
-    cupy = jit.require_cupy("order")
     return cupy.searchsorted(keys, cupy.arange(count + 1, dtype=keys.dtype)).astype(keys.dtype)
 
 
@@ -73,7 +72,6 @@ def sum_runs(values: Any, starts: Any) -> Any:
     Integers wrap. Floats are added one after another, 16-bit ones in float32: the first entry and the sum of the others, as NumPy does
     (which adds in pairs from nine entries on). Booleans are counted, as int64.
     """
-    cupy = jit.require_cupy("sum_runs")
     if values.dtype.kind in "biu":
         total = cupy.zeros((values.shape[0] + 1, *values.shape[1:]), np.int64)
         total[1:] = cupy.cumsum(values.astype(np.int64), axis=0)

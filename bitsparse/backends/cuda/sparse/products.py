@@ -9,6 +9,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, constants, contiguous_indices
 from bitsparse.backends.cuda.sparse.starts import room_for_counts, start_rows
+from bitsparse.jit import cupy
 
 #: Bytes of shared memory that a block uses, so that several blocks run on a multiprocessor.
 _SHARED = 48 << 10
@@ -40,7 +41,6 @@ def multiply(left: Matrix, right: Matrix, cols: int) -> Matrix | None:
     MemoryError
         The result does not fit into the memory of the GPU.
     """
-    cupy = jit.require_cupy("multiply")
     starts, columns, right_starts, right_columns = contiguous_indices(left[0], left[1], right[0], right[1])
     rows, bits = starts.size - 1, left[2] is None or left[2].dtype == np.bool_
     params = ProductParams(starts.data.ptr, columns.data.ptr, right_starts.data.ptr, right_columns.data.ptr)
@@ -63,7 +63,7 @@ def multiply(left: Matrix, right: Matrix, cols: int) -> Matrix | None:
     if total > np.iinfo(starts.dtype).max:
         wide = [(*(part.astype(np.int64) for part in matrix[:2]), matrix[2]) for matrix in (left, right)]
         return multiply(wide[0], wide[1], cols)
-    _fits(cupy, total, starts.dtype.itemsize + (0 if left[2] is None else left[2].dtype.itemsize))
+    _fits(total, starts.dtype.itemsize + (0 if left[2] is None else left[2].dtype.itemsize))
     found_columns, sums = cupy.empty(total, starts.dtype), None
     params.columns = found_columns.data.ptr
     if not bits:
@@ -90,7 +90,7 @@ def _launch(name: str, dtype: Any, params: Any, shared: int) -> None:
         jit.kernel("sparse/products.cu", name, constants(dtype)).run(blocks, THREADS, params, shared)
 
 
-def _fits(cupy: Any, entries: int, item: int) -> None:
+def _fits(entries: int, item: int) -> None:
     free = cupy.get_default_memory_pool().free_bytes()
     if entries * item <= free:
         return

@@ -8,6 +8,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, constants
+from bitsparse.jit import cupy
 
 _SOURCE = "sparse/starts.cu"
 #: Threads of a block, and the rows that it takes.
@@ -18,7 +19,6 @@ StartParams = jit.struct(_SOURCE, "StartParams")
 
 def room_for_counts(rows: int, index: Any) -> Any:
     """Where kernels write the counts of rows, one place on, for :func:`start_rows`."""
-    cupy = jit.require_cupy("start_rows")
     return cupy.empty(rows + 1, index) if rows else cupy.zeros(1, index)
 
 
@@ -37,7 +37,7 @@ def start_rows(starts: Any, found: Any = None) -> list[int]:
     list of int
         The numbers of `found`. If the first exceeds what the dtype of `starts` holds, `starts` are worth nothing.
     """
-    cupy, rows = jit.require_cupy("start_rows"), starts.size - 1
+    rows = starts.size - 1
     if not rows:
         return [0] * (1 if found is None else found.size)
     found = cupy.empty(1, np.int64) if found is None else found

@@ -16,6 +16,7 @@ from bitsparse.backends.cuda.sparse.checks import (
     streaming,
 )
 from bitsparse.backends.cuda.sparse.entries import gather
+from bitsparse.jit import cupy
 
 _SOURCE = "sparse/transpose.cu"
 #: Keys of a block, and bits that are sorted at a time.
@@ -45,7 +46,6 @@ def transpose_both(indptr: Any, indices: Any, values: Any, shape: tuple[int, int
 
 def _mirrors(starts: Any, columns: Any, values: Any, size: int) -> tuple[Any, Any]:
     """Where the mirror image of every entry is, None if one has none; and the values there, if an entry has one."""
-    cupy = jit.require_cupy("transpose_csr")
     order, unlike = cupy.empty(columns.size, starts.dtype), cupy.zeros(2, np.int64)
     params = TransposeParams(starts.data.ptr, columns.data.ptr, order.data.ptr, unlike=unlike.data.ptr)
     params.rows, params.nnz, moved = size, columns.size, None
@@ -60,7 +60,7 @@ def _mirrors(starts: Any, columns: Any, values: Any, size: int) -> tuple[Any, An
 
 def _sorted_columns(starts: Any, columns: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
     """Entries in the stable order of their columns; nothing is waited for."""
-    cupy, index, nnz = jit.require_cupy("transpose_csr"), starts.dtype, columns.size
+    index, nnz = starts.dtype, columns.size
     blocks = -(-nnz // _TILE)
     params = jit.filled(TransposeParams(), rows=shape[0], cols=shape[1], nnz=nnz, blocks=blocks)
     keys, ids = columns, None

@@ -20,6 +20,7 @@ from bitsparse.backends.cuda.sparse.checks import (
     streaming,
 )
 from bitsparse.backends.params import position_dtype
+from bitsparse.jit import cupy
 
 #: Rows of a window at most, as a row in its window is a byte.
 TALLEST = 256
@@ -90,11 +91,8 @@ def cells_of(
     shape: tuple[int, int],
     window: int,
     shift: int,
+    want: str,
     *,
-    entries: bool = False,
-    positions: bool = False,
-    tiles: bool = False,
-    count_only: bool = False,
     believed: bool = False,
 ) -> Cells:
     """The cells of every window of rows: groups of ``2**shift`` columns in which it has an entry.
@@ -106,20 +104,15 @@ def cells_of(
     indptr, indices, shape
         A canonical pattern, which is checked unless it is believed.
     window, shift : int
-    entries : bool
-        Also say of each entry where it stands.
-    positions : bool
-        Also give the cell of each entry in the order of the CSR array.
-    tiles : bool
-        Also give the bits of blocks (windows of 4 rows, shift 2).
-    count_only : bool
-        Give nothing but the starts.
+    want : {"starts", "entries", "positions", "tiles"}
+        Nothing but where cells start; or the cells, and of each entry where it stands, or its cell in the order of the CSR array, or the
+        bits of blocks (windows of 4 rows, shift 2).
     believed : bool
         Somebody has checked the pattern. This saves a pass over it and a wait for the stream.
     """
-    cupy = jit.require_cupy(what)
     if not 1 <= window <= TALLEST:
         raise ValueError(f"{what}: window is {window} but must lie between 1 and {TALLEST}")
+    count_only, entries, positions, tiles = (want == each for each in ("starts", "entries", "positions", "tiles"))
     indptr, indices = contiguous_indices(indptr, indices)
     nnz, windows, dtype = indices.size, -(-shape[0] // window), indptr.dtype
     found = cupy.zeros(_LISTED + len(_CLASSES) + 1 + _PARTS, np.uint64)

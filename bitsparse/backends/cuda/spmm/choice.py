@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import jit
 from bitsparse.backends.cuda.chips import H200, RowRates
 from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.reductions import REDUCTIONS
+from bitsparse.jit import cupy
 
 #: Names that ``kernel`` may have: an edge at a time or windows of 8 rows on the CUDA cores, windows of 16 or 32 rows on the matrix units.
 KERNELS = ("csr", "windows", "tiles")
@@ -110,8 +110,7 @@ def group_of(dtype: Any) -> int:
 
 def shared_columns(indptr: Any, indices: Any, shape: tuple[int, int], height: int) -> Shared:
     """What windows of `height` rows share; one pass over the pattern, which waits for the stream."""
-    cupy = jit.require_cupy("spmm")
-    starts = cells_of("spmm", indptr, indices, shape, height, 0, count_only=True).starts
+    starts = cells_of("spmm", indptr, indices, shape, height, 0, "starts").starts
     each = (starts[1:] - starts[:-1]).astype(np.int64)
     entries, by8, by16 = (
         int(n) for n in cupy.stack([each.sum(), ((each + 7) // 8).sum(), ((each + 15) // 16).sum()]).get()

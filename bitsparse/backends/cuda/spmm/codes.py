@@ -154,7 +154,7 @@ class CodeSum(StreamedSum):
             )
         shape: tuple[int, ...] = (schedule.shape[0], heads * width)
         dtype = np.dtype(np.float32 if mean or floats or scaled else np.int32)
-        super().__init__("spmm", *((shape, dtype) if chain is None else (chain.out_shape, chain.out_dtype)))
+        super().__init__(*((shape, dtype) if chain is None else (chain.out_shape, chain.out_dtype)))
         self.chain = chain
         if 0 in shape:
             return
@@ -183,7 +183,7 @@ class CodeSum(StreamedSum):
         forms["scaled"] = scaled
         forms["per_head"] = per_head and heads > 1
         defines = schedule.defines | constants(tuning, bits, weights, **forms)
-        kernel = jit.kernel("spmm/codes.cu", "spmm_codes", defines | CODES.blocks(defines, chip_here()))
+        kernel = CODES.kernel("spmm/codes.cu", "spmm_codes", defines)
         slot = each if weighted else each * (32 if bits == 16 else 16) // 32
         self._prepare(kernel, params, slices, (slices * tuning.lanes * slot, np.uint32), slices)
 
@@ -200,7 +200,7 @@ class CodeSum(StreamedSum):
         `operand` are float32 arrays of the device that join the chain of this call, `scales` what a scaled kind is given by each call.
         """
         if out is None:
-            out = self._cupy.empty(self.shape, self.dtype)
+            out = self._empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
         words = interop.aligned(words)
@@ -213,7 +213,7 @@ class CodeSum(StreamedSum):
                 jit.filled(params, **as_dict(scales))
                 params.aligned &= int(scales.own is None or scales.own.data.ptr % 16 == 0)
             if self.chain is not None:
-                self.chain.with_operand(**as_dict(_NO_OPERAND if operand is None else operand))
+                self.chain.with_operand(_NO_OPERAND if operand is None else operand)
                 params.epilogue = self.chain.aim(out)
             self._enqueue(words, out)
         return out
@@ -275,7 +275,7 @@ class PackedSum(StreamedSum):
         mean: bool = False,
         tuning: Tuning | None = None,
     ) -> None:
-        super().__init__("bspmm", finish.out_shape, finish.out_dtype)
+        super().__init__(finish.out_shape, finish.out_dtype)
         self.finish = finish
         self._features, self._values = features, values
         self.tuning = tuning = packed_tuning(features, weights == "general") if tuning is None else tuning
@@ -290,7 +290,7 @@ class PackedSum(StreamedSum):
         defines |= finish.defines | finish.pads(tuning.lanes, slices, tuning.load)
         if mean and finish.mode != 2:  # the sign of a mean is that of the sum
             defines["BS_MEAN"] = 1
-        kernel = jit.kernel("spmm/packed.cu", "spmm_packed", defines | PACKED.blocks(defines, chip_here()))
+        kernel = PACKED.kernel("spmm/packed.cu", "spmm_packed", defines)
         self._prepare(kernel, params, slices, (slices * tuning.lanes * tuning.load, np.float32), slices)
 
     def __call__(
@@ -298,7 +298,7 @@ class PackedSum(StreamedSum):
     ) -> Any:
         """The sums of the features in `words`, (columns, W) or (columns, 1, W), C-contiguous."""
         if out is None:
-            out = self._cupy.empty(self.shape, self.dtype)
+            out = self._empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
         words = interop.contiguous(words)

@@ -10,6 +10,7 @@ import numpy as np
 from bitsparse import interop, jit
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.sparse.checks import rows_of
+from bitsparse.jit import cupy
 
 #: The most columns of features, and edges of a row, that the kernel takes.
 MOST_COLUMNS, MOST_EDGES = 64, 1024
@@ -71,7 +72,6 @@ class ShortSum:
         values: Any = None,
         row_scale: Any = None,
     ) -> None:
-        cupy = self._cupy = jit.require_cupy("sampled_spmm")
         self.shape, self._lock = (int(indptr.size) - 1, columns), threading.Lock()
         self._launch: Any = None
         if self.shape[0] == 0:
@@ -88,7 +88,6 @@ class ShortSum:
 
     def _pad(self, indptr: Any, indices: Any, values: Any) -> Any:
         """Copy the edges so that each row begins at a multiple of four, and give where the rows begin."""
-        cupy = self._cupy
         lengths = (indptr[1:] - indptr[:-1]).astype(np.int64)
         ends = cupy.cumsum((lengths + 3) // 4 * 4)
         starts = ends - (lengths + 3) // 4 * 4
@@ -111,7 +110,7 @@ class ShortSum:
         """The sums of the rows of `x`, float32 and C-contiguous as `out`, both copied where they are not aligned to 16 bytes."""
         target = out
         if target is None or target.data.ptr % 16:
-            target = self._cupy.empty(self.shape, np.float32)
+            target = cupy.empty(self.shape, np.float32)
         if self._launch is not None:
             x = interop.aligned(x)
             with self._lock:
@@ -126,7 +125,6 @@ class ShortSum:
 
 def _dealt(lengths: Any, starts: Any, groups: int) -> Any:
     """What each group of each warp does, (warps * groups, 4) int32: large teams first, of them those with long rows."""
-    cupy = jit.require_cupy("sampled_spmm")
     lengths = lengths.astype(np.int64)
     team = cupy.ones(lengths.shape, np.int64)
     sizes = [1 << i for i in range(groups.bit_length())]

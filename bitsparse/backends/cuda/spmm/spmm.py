@@ -21,6 +21,7 @@ from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.backends.cuda.spmm.choice import SIXTEEN, alignment_of
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
+from bitsparse.jit import cupy
 
 _SOURCE = "spmm/csr.cu"
 _ACCS = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
@@ -33,7 +34,6 @@ FinishedParams = jit.struct("spmm/csr.cuh", "SpmmParams", optional=True)
 
 def longest_row(indptr: Any, nnz: int) -> int:
     """Most edges in a row; ValueError if `indptr` is not one of `nnz` edges. Waits for the stream."""
-    cupy = jit.require_cupy("spmm")
     lengths = indptr[1:] - indptr[:-1]
     ends = [indptr[0], indptr[-1], *((lengths.max(), lengths.min()) if lengths.size else (indptr[0], indptr[0]))]
     first, last, longest, shortest = (int(n) for n in cupy.stack(ends).get())
@@ -97,31 +97,19 @@ def is_sliced(schedule: Schedule, row_bytes: int, part: int) -> bool:
     return bool(schedule.nnz >= chip_here().rows.sliced_edges * rows)
 
 
-def is_laid(
-    schedule: Schedule,
-    columns: int,
-    x_dtype: Any,
-    acc: Any,
-    alignment: int,
-    head_width: int | None,
-    scalable: bool,
-    wanted: bool | None,
+def laying_pays(
+    schedule: Schedule, columns: int, itemsize: int, acc_itemsize: int, alignment: int, scalable: bool
 ) -> bool:
-    """Whether features are copied to whole vectors first, where that pays or is `wanted` (True, False; see :class:`Spmm`).
+    """Whether it pays to copy features to whole vectors first.
 
     Where factors of the columns are `scalable`, the copy takes the place of a factor for each edge as well.
     """
-    itemsize, (_, rows), chip = x_dtype.itemsize, schedule.shape, chip_here()
-    if not rows or (head_width is not None and head_width * itemsize % WIDEST):
-        return False
-    if wanted is not None:
-        return wanted
-    fetched = tuning_of(columns, itemsize, alignment, acc.itemsize).load
-    whole = tuning_of(laid_columns(columns, itemsize), itemsize, WIDEST, acc.itemsize).load
-    row_bytes = columns * itemsize
+    chip, rows, row_bytes = chip_here(), schedule.shape[1], columns * itemsize
+    fetched = tuning_of(columns, itemsize, alignment, acc_itemsize).load
+    whole = tuning_of(laid_columns(columns, itemsize), itemsize, WIDEST, acc_itemsize).load
     if worth_laying(chip, schedule.nnz, rows, row_bytes, fetched, whole):
         return True
-    return scalable and copy_us(chip, rows, row_bytes) < schedule.nnz * acc.itemsize / chip.memory_bytes_per_us
+    return scalable and copy_us(chip, rows, row_bytes) < schedule.nnz * acc_itemsize / chip.memory_bytes_per_us
 
 
 def value_dtype_of(values: Any, features: Any, dimensions: int = 1) -> Any:
@@ -231,7 +219,7 @@ class Spmm(StreamedSum):
         if acc.name not in _ACCS or x_dtype.name not in KINDS_APART:
             raise KernelError(f"spmm: there is no kernel for {x_dtype} summed in {acc} on the GPU")
         shape: tuple[int, ...] = (schedule.shape[0], columns)
-        super().__init__("spmm", *((shape, dtype) if finish is None else (finish.out_shape, finish.out_dtype)))
+        super().__init__(*((shape, dtype) if finish is None else (finish.out_shape, finish.out_dtype)))
         self._finish = finish
         self._value_dtype = acc if value_dtype is None else np.dtype(value_dtype)
         if 0 in shape:
@@ -243,16 +231,12 @@ class Spmm(StreamedSum):
         kind = {"none": NONE, "edge": EDGES, "head": GENERAL}[weights]
         head_width = columns // heads if weights == "head" else None
         scalable = kind == NONE and col_scale is not None and fold and x_dtype == acc
-        lay = (finish is None or finish.mode == 1) and is_laid(
-            schedule,
-            columns,
-            x_dtype,
-            acc,
-            alignment,
-            head_width,
-            scalable,
-            False if lay is None and tuning is not None else lay,
-        )
+        whole_heads = head_width is None or head_width * x_dtype.itemsize % WIDEST == 0
+        if not (schedule.shape[1] and whole_heads and (finish is None or finish.mode == 1)):
+            lay = False
+        elif lay is None:
+            sizes = columns, x_dtype.itemsize, acc.itemsize
+            lay = tuning is None and laying_pays(schedule, *sizes, alignment, scalable)
         taken = None
         if lay and scalable:
             taken, col_scale = col_scale, None
@@ -294,7 +278,7 @@ class Spmm(StreamedSum):
         if finish is not None:
             params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
             defines |= finish.defines | finish.pads(tuning.lanes, slices * tuning.vectors, each)
-        kernel = jit.kernel(_SOURCE, "spmm_csr", defines | CSR.blocks(defines, chip_here()))
+        kernel = CSR.kernel(_SOURCE, "spmm_csr", defines)
         self._prepare(kernel, params, slices, (slices * slice_vectors * each, acc), slices * tuning.lanes)
 
     @property
@@ -307,7 +291,7 @@ class Spmm(StreamedSum):
     ) -> Any:
         """The product with `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for."""
         if out is None:
-            out = self._cupy.empty(self.shape, self.dtype)
+            out = self._empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
         if not x.flags.c_contiguous:

@@ -12,6 +12,7 @@ from bitsparse.backends.cuda.csr.schedule import Workspaces
 from bitsparse.backends.cuda.csr.vectors import element_type, vector_bytes
 from bitsparse.backends.cuda.spmm.tiles_build import Arranged, Windows
 from bitsparse.backends.params import Translation
+from bitsparse.jit import cupy
 
 _SOURCE = "spmm/tiles.cu"
 _ONES, _SCALES, _TILED, _CSR = range(4)
@@ -130,8 +131,8 @@ class Tiles(Windows):
         super().__init__(indptr, indices, shape, nnz, height=height, k=k, translation=translation)
         self._warps = warps
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
-        self._stream = self._cupy.cuda.get_current_stream
-        self._made = self._cupy.cuda.Event(disable_timing=True)  # everything that is there
+        self._stream = cupy.cuda.get_current_stream
+        self._made = cupy.cuda.Event(disable_timing=True)  # everything that is there
         self._made.record()
 
     def run(
@@ -196,7 +197,7 @@ class Tiles(Windows):
         precision: str,
         scaled: bool,
     ) -> _Prepared:
-        if not self._cupy.cuda.runtime.streamIsCapturing(self._stream().ptr):
+        if not cupy.cuda.runtime.streamIsCapturing(self._stream().ptr):
             self._stream().wait_event(self._made)
         head_width = columns // heads
         defines = constants(kind, self.height, head_width, vector, weights, precision, scaled, self._warps)
@@ -218,7 +219,7 @@ class Tiles(Windows):
             add = jit.kernel(_SOURCE, "add_slots", defines)
             launches.append(add.launch(self.splits.shape[0] * self.height, 128, later))
         prepared = _Prepared(tuple(launches), Workspaces(self.slots * self.height * columns, np.float32))
-        if not self._cupy.cuda.runtime.streamIsCapturing(self._stream().ptr):
+        if not cupy.cuda.runtime.streamIsCapturing(self._stream().ptr):
             self._made.record()
         return prepared
 

@@ -11,6 +11,7 @@ import numpy as np
 from bitsparse import interop, jit
 from bitsparse.backends.cuda.sparse import build
 from bitsparse.backends.params import Translation
+from bitsparse.jit import cupy
 
 #: Warps of a multiprocessor among which tiles are shared out, tiles of a piece.
 _WARPS, _SHORTEST, _LONGEST = 16, 32, 1024
@@ -66,7 +67,6 @@ class Windows:
         k: int,
         translation: Translation | None = None,
     ) -> None:
-        cupy = self._cupy = jit.require_cupy("tiles")
         self.shape, self.nnz = (int(shape[0]), int(shape[1])), int(nnz)
         self.height, self.k = height, k
         self._defines = constants(k, height)
@@ -116,7 +116,6 @@ class Windows:
 
     def _make_pieces(self, tiles: Any, pieces: Any, ends: Any, split: Any, slots: Any) -> Any:
         """Cut the tiles of each window evenly; which pieces are the first of several."""
-        cupy = self._cupy
         self.pieces = cupy.empty((self.count, 4), np.int64)
         if not self.count:
             self._first = cupy.zeros(0, np.int64)
@@ -154,16 +153,16 @@ class Windows:
     def counts(self) -> Any:
         """Edges of each row as float32, at least 1: what a mean divides by."""
         lengths = self.indptr[1:] - self.indptr[:-1]
-        return self._once("counts", lambda: self._cupy.maximum(lengths, 1).astype(np.float32))
+        return self._once("counts", lambda: cupy.maximum(lengths, 1).astype(np.float32))
 
     def _make_offsets(self) -> Any:
-        offsets = self._cupy.empty_like(self.bits)
+        offsets = cupy.empty_like(self.bits)
         if self.cols.size:
             self._launch("offsets_of_words", -(-self.windows // (_THREADS // 32)), offsets=offsets)
         return offsets
 
     def _make_row_offsets(self) -> Any:
-        cupy, shape = self._cupy, (self.count, self.height)
+        shape = (self.count, self.height)
         padded = cupy.full(self.windows * self.height + 1, self.nnz, np.int64)
         padded[: self.indptr.size] = self.indptr
         starts = padded[:-1].reshape(-1, self.height)

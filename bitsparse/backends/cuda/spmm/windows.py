@@ -12,6 +12,7 @@ from bitsparse.backends.cuda.csr.schedule import Workspace, Workspaces
 from bitsparse.backends.cuda.finish.floats import BIAS, RELU, Behind, Finish, finish_constants
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch, streaming
 from bitsparse.backends.cuda.sparse.windows import cells_of
+from bitsparse.jit import cupy
 
 #: Rows of a window, entries that the kernel takes at once.
 ROWS, BATCH = 8, 4
@@ -43,8 +44,7 @@ class Windows:
     """
 
     def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], *, part: int | None = None) -> None:
-        cupy = jit.require_cupy("spmm")
-        found = cells_of("spmm", indptr, indices, shape, ROWS, 0, entries=True)
+        found = cells_of("spmm", indptr, indices, shape, ROWS, 0, "entries")
         windows, self.shape, self.nnz = int(found.starts.size) - 1, shape, int(indices.size)
         padded = (found.starts[1:] - found.starts[:-1] + (BATCH - 1)).astype(np.int64) // BATCH * BATCH
         if part is None:
@@ -66,7 +66,7 @@ class Windows:
         blocks = min(1 << 16, -(-windows // (THREADS // 32)))
         launch("spmm/windows_fill.cu", "fill_windows", indptr.dtype, blocks, params)
         #: ``WindowUnit`` of ``spmm/windows.cuh``, one a row: whole windows, or parts of those with many columns.
-        self.units = _units(cupy, first, parts, padded, each, units, part)
+        self.units = _units(first, parts, padded, each, units, part)
         self._workspaces: dict[int, Workspaces] = {}
         self._lock = threading.Lock()
 
@@ -117,8 +117,7 @@ class Windows:
         slices = -(-vectors // lanes)
         pointers = (x.data.ptr, out.data.ptr, self.units.data.ptr, self.entries.data.ptr)
         params = WindowsParams(*pointers) if finish is None else FinishedParams(*pointers)
-        for name, array in (("weights", weights), ("row_scale", row_scale), ("counts", counts)):
-            setattr(params, name, None if array is None else array.data.ptr)
+        jit.filled(params, weights=weights, row_scale=row_scale, counts=counts)
         params.rows, params.row_bytes, params.vectors = self.shape[0], 16 * vectors, vectors
         params.count, params.shift, params.slices = self._count, lanes.bit_length() - 1, slices
         if self._slots:
@@ -138,10 +137,10 @@ class Windows:
             if vectors not in self._workspaces:
                 counters = (self._slots, vectors)
                 self._workspaces[vectors] = Workspaces((self._slots, ROWS, vectors, 4), np.float32, counters)
-            return self._workspaces[vectors].on(jit.require_cupy("spmm").cuda.get_current_stream().ptr)
+            return self._workspaces[vectors].on(cupy.cuda.get_current_stream().ptr)
 
 
-def _units(cupy: Any, first: Any, parts: Any, padded: Any, each: Any, units: int, part: int) -> Any:
+def _units(first: Any, parts: Any, padded: Any, each: Any, units: int, part: int) -> Any:
     """``WindowUnit`` of ``spmm/windows.cuh``, one a row."""
     number = cupy.arange(units, dtype=np.int64)
     window = cupy.searchsorted(parts[1:], number, side="right")

@@ -114,17 +114,17 @@ def transpose_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> tupl
     return (indptr, indices, order) if same else (starts, rows, order)
 
 
-def transpose_entries(
+def transpose_both(
     indptr: Index, indices: Index, values: Array | None, shape: tuple[int, int]
-) -> tuple[Index, Index, Array | None]:
-    """The transpose ``(indptr_T, indices_T, values_T)`` of a canonical pattern and of the values of its entries, along their first axis.
+) -> tuple[Index, Index, None, Array | None]:
+    """The transpose ``(indptr_T, indices_T, None, values_T)`` of a canonical pattern and of its entries' values, along their first axis.
 
-    Where the pattern is its own transpose, the first two are the arrays that were given.
+    Where the pattern is its own transpose, the first two are the arrays that were given. Which entry each is, a GPU tells as well.
 
     Examples
     --------
-    >>> transpose_entries(np.array([0, 2, 2]), np.array([0, 2]), np.array([5, 6]), (2, 3))
-    (array([0, 1, 1, 2]), array([0, 0]), array([5, 6]))
+    >>> transpose_both(np.array([0, 2, 2]), np.array([0, 2]), np.array([5, 6]), (2, 3))
+    (array([0, 1, 1, 2]), array([0, 0]), None, array([5, 6]))
     """
     data, item = items_of(values)
     starts, rows, order, moved, same = _ext.transpose(*_pattern(indptr, indices), *shape, get_num_threads(), data, item)
@@ -133,7 +133,7 @@ def transpose_entries(
         turned = gather(values, order)
     elif values is not None and moved is not None:
         turned = moved.view(values.dtype).reshape(values.shape)
-    return (indptr, indices, turned) if same else (starts, rows, turned)
+    return (*((indptr, indices) if same else (starts, rows)), None, turned)
 
 
 def tile_starts(indptr: Index, indices: Index, shape: tuple[int, int], window: int, width: int) -> Index:

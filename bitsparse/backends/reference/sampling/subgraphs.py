@@ -59,12 +59,8 @@ def hop(
             made.append(number)
             edges.append(edge)
         starts.append(len(made))
-    return _in_order(numbers), np.array(starts, np.int64), np.array(made, np.int32), np.array(edges, np.int64)
-
-
-def _in_order(numbers: dict[int, int]) -> Nodes:
-    """The keys, in the order of their numbers."""
-    return np.array(sorted(numbers, key=lambda node: numbers[node]), np.int64)
+    nodes, begins, kept = (np.array([*part], np.int64) for part in (numbers, starts, edges))
+    return nodes, begins, np.array(made, np.int32), kept
 
 
 def induced(

@@ -10,86 +10,75 @@ from numpy.typing import NDArray
 
 from bitsparse.backends.params import Array
 
+Entries = tuple[Array, Array, Array | None]
+
 
 def _picked(
-    places: list[list[int]], columns: list[int], indptr: Array, values: Array | None
-) -> tuple[Array, Array, Array | None]:
-    """The entries at the places of each row, with their columns."""
+    places: list[NDArray[np.int64]], indptr: Array, indices: Array, values: Array | None, first: int = 0
+) -> Entries:
+    """The entries at the places of each row, their columns counted from `first`."""
     starts = np.cumsum([0, *map(len, places)]).astype(indptr.dtype)
-    flat = np.array([place for row in places for place in row], np.int64)
-    return starts, np.array(columns, indptr.dtype), None if values is None else values[flat]
+    flat = np.concatenate([*places, np.zeros(0, np.int64)])
+    return starts, indices[flat] - indices.dtype.type(first), None if values is None else values[flat]
+
+
+def _places(indptr: Array) -> list[NDArray[np.int64]]:
+    return [np.arange(start, stop) for start, stop in pairwise(indptr.tolist())]
 
 
 def gather(values: Array, order: Array) -> Array:
     """Item by item."""
-    out = np.empty((order.size, *values.shape[1:]), values.dtype)
-    for to, place in enumerate(order.tolist()):
-        out[to] = values[place]
-    return out
+    return values[order]
 
 
-def keep(
-    indptr: Array, indices: Array, values: Array | None, mask: NDArray[np.bool_]
-) -> tuple[Array, Array, Array | None]:
+def keep(indptr: Array, indices: Array, values: Array | None, mask: NDArray[np.bool_]) -> Entries:
     """Row by row."""
-    kept = mask.tolist()
-    places = [[place for place in range(start, stop) if kept[place]] for start, stop in pairwise(indptr.tolist())]
-    return _picked(places, [int(indices[place]) for row in places for place in row], indptr, values)
+    return _picked([row[mask[row]] for row in _places(indptr)], indptr, indices, values)
 
 
-def take_rows(
-    indptr: Array, indices: Array, values: Array | None, rows: NDArray[np.int64]
-) -> tuple[Array, Array, Array | None]:
+def take_rows(indptr: Array, indices: Array, values: Array | None, rows: NDArray[np.int64]) -> Entries:
     """Row by row."""
-    places = [list(range(int(indptr[row]), int(indptr[row + 1]))) for row in rows.tolist()]
-    return _picked(places, [int(indices[place]) for row in places for place in row], indptr, values)
+    places = _places(indptr)
+    return _picked([places[row] for row in rows], indptr, indices, values)
 
 
-def take_columns(
-    indptr: Array, indices: Array, values: Array | None, start: int, stop: int
-) -> tuple[Array, Array, Array | None]:
+def take_columns(indptr: Array, indices: Array, values: Array | None, start: int, stop: int) -> Entries:
     """Row by row."""
-    columns = indices.tolist()
-    places = [
-        [place for place in range(first, last) if start <= columns[place] < stop]
-        for first, last in pairwise(indptr.tolist())
-    ]
-    return _picked(places, [columns[place] - start for row in places for place in row], indptr, values)
+    inside = (indices >= start) & (indices < stop)
+    return _picked([row[inside[row]] for row in _places(indptr)], indptr, indices, values, start)
 
 
 def find(indptr: Array, indices: Array, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> NDArray[np.int64]:
     """By a dictionary of every entry."""
-    where = {}
-    for row, (first, last) in enumerate(pairwise(indptr.tolist())):
-        for place in range(first, last):
-            where[row, int(indices[place])] = place
+    where = {(row, int(indices[place])): place for row, places in enumerate(_places(indptr)) for place in places}
     return np.array([where.get(pair, -1) for pair in zip(rows.tolist(), cols.tolist(), strict=True)], np.int64)
 
 
 def diagonal(indptr: Array, indices: Array, values: Array | None, shape: tuple[int, int], k: int) -> Array:
-    """One row after another."""
-    row, column = max(0, -k), max(0, k)
-    out = np.zeros(max(0, min(shape[0] - row, shape[1] - column)), np.uint8 if values is None else values.dtype)
-    for i in range(out.size):
-        for place in range(int(indptr[row + i]), int(indptr[row + i + 1])):
-            if int(indices[place]) == column + i:
-                out[i] = 1 if values is None else values[place]
+    """The elements that are found; see the host backend."""
+    rows = np.arange(max(0, -k), max(0, -k, min(shape[0], shape[1] - k)))
+    places = find(indptr, indices, rows, rows + k)
+    out = np.zeros(rows.size, np.uint8 if values is None else values.dtype)
+    out[places >= 0] = 1 if values is None else values[places[places >= 0]]
     return out
 
 
-def merge(
-    left: tuple[Array, ...], right: tuple[Array, ...], cols: int, subtract: bool
-) -> tuple[Array, Array, Array, int]:
+def merge(left: Entries, right: Entries, cols: int, subtract: bool) -> tuple[Array, Array, Array, int]:
     """By a dictionary of the columns of every row."""
+    assert left[2] is not None and right[2] is not None
     starts, columns, values, dtype = [0], [], [], left[2].dtype
-    for row in range(left[0].size - 1):
-        elements: dict[int, Any] = {}
-        for (indptr, indices, numbers), minus in ((left, False), (right, subtract)):
-            for place in range(int(indptr[row]), int(indptr[row + 1])):
-                column, zero = int(indices[place]), dtype.type(0)
-                before, number = elements.get(column, zero), numbers[place]
-                with np.errstate(over="ignore"):
-                    elements[column] = before - number if minus else before + number if column in elements else number
+    for one, two in zip(_places(left[0]), _places(right[0]), strict=True):
+        elements: dict[int, Any] = dict(zip(left[1][one].tolist(), left[2][one], strict=True))
+        for column, number in zip(right[1][two].tolist(), right[2][two], strict=True):
+            with np.errstate(over="ignore"):
+                before = elements.get(column)
+                elements[column] = (
+                    (dtype.type(0) if before is None else before) - number
+                    if subtract
+                    else number
+                    if before is None
+                    else before + number
+                )
         columns += sorted(elements)
         values += [elements[column] for column in sorted(elements)]
         starts.append(len(columns))
@@ -99,20 +88,14 @@ def merge(
 
 
 def product(
-    left: tuple[Array, Array],
-    right: tuple[Array, Array],
-    cols: int,
-    work: int | None = None,
+    left: tuple[Array, Array], right: tuple[Array, Array], cols: int, work: int | None = None
 ) -> tuple[Array, Array]:
     """By the sets of columns of the rows."""
-    others = [set(right[1][start:stop].tolist()) for start, stop in pairwise(right[0].tolist())]
-    rows: list[list[int]] = []
-    for start, stop in pairwise(left[0].tolist()):
-        found = set().union(*(others[other] for other in left[1][start:stop].tolist()))
-        assert all(column < cols for column in found)
-        rows.append(sorted(found))
-    starts = np.cumsum([0, *map(len, rows)]).astype(left[0].dtype)
-    return starts, np.array([column for row in rows for column in row], left[1].dtype)
+    others = [right[1][row] for row in _places(right[0])]
+    rows = [np.unique(np.concatenate([right[1][:0], *(others[o] for o in left[1][row])])) for row in _places(left[0])]
+    starts, columns = np.cumsum([0, *map(len, rows)]).astype(left[0].dtype), np.concatenate([right[1][:0], *rows])
+    assert (columns < cols).all()
+    return starts, columns.astype(left[1].dtype)
 
 
 def row_sums(indptr: Array, values: Array) -> Array:
