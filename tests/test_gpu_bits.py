@@ -120,7 +120,7 @@ def both(function: str, *args: Any, poisoned: bool = True, **kwargs: Any) -> Any
     if function == "calibrate" and not want[2]:
         got, want = got[2], want[2]
     same(got, want)
-    if poisoned and isinstance(want, np.ndarray) and function not in ("tile_bitmap", "code_sums"):
+    if poisoned and isinstance(want, np.ndarray) and function not in ("tile_bitmap", "code_sums", "stochastic_round"):
         out = empty(want.shape, want.dtype)
         assert call(*device, **named, out=out) is out
         same(out, want)

@@ -103,7 +103,8 @@ struct CodeSum {
 #pragma unroll
         for (int j = 0; j < kCodes && !BS_FLOATS; j++)
             v[j] -= excess;
-        finish_row(p, row, edges, slice * lanes + lane, lane, there, v);
+        if (there)
+            finish_row(p, row, edges, slice * lanes + lane, v);
     }
 
     __device__ __forceinline__ void flush(Index row, Index begin, Index end)

@@ -2,7 +2,6 @@
 #ifndef BITSPARSE_SPMM_CODES_FINISH_CUH
 #define BITSPARSE_SPMM_CODES_FINISH_CUH
 
-#include "csr/groups.cuh"
 #include "spmm/codes.cuh"
 #if BS_OUT == BS_CHAIN
 #include "finish/octet.cuh"
@@ -56,54 +55,12 @@ BS_INLINE void add_bias(const float *bias, int left, unsigned (&of)[4])
 BS_INLINE float scaled_sum(float sum, const RowScales &s) { return bs_mulf(bs_mulf(sum, s.row), s.scale); }
 #endif
 
-// Whether there are registers for rows of any address to be stored as vectors too.
-constexpr bool kShifts = kCodes <= 8;
-
-// Numbers of a row from this lane on, `left` of them, to where it lies, whatever its address: each lane takes a few from the next one of its
-// group, so that what is stored lies at multiples of 16 bytes but for the ends. All lanes of the group come.
-template <int count> BS_INLINE void store_shifted(unsigned *to, const unsigned (&of)[count], int left, int lane, int lanes)
-{
-    const int shift = (int)(-((bs_u64)to >> 2) & 3); // the same in all lanes, as `count` is a multiple of four
-    unsigned next[3];
-#pragma unroll
-    for (int j = 0; j < 3; j++) {
-        next[j] = __shfl_down_sync(group_mask(lanes), of[j], 1, lanes);
-        if (lane == 0 && j < shift && j < left)
-            to[j] = of[j];
-    }
-    const int have = min(left, lane + 1 < lanes ? count + 3 : count) - shift;
-    to += shift;
-#pragma unroll
-    for (int c = 0; c < count; c += 4) {
-        unsigned w[7];
-#pragma unroll
-        for (int j = 0; j < 7; j++)
-            w[j] = c + j < count ? of[min(c + j, count - 1)] : next[max(c + j - count, 0)];
-#pragma unroll
-        for (int j = 0; j < 6; j++)
-            w[j] = shift & 1 ? w[j + 1] : w[j];
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            w[j] = shift & 2 ? w[j + 2] : w[j];
-        if (have >= c + 4) {
-            *(uint4 *)(to + c) = make_uint4(w[0], w[1], w[2], w[3]);
-        } else {
-#pragma unroll
-            for (int j = 0; j < 3; j++)
-                if (c + j < have)
-                    to[c + j] = w[j];
-        }
-    }
-}
-
-// The integers of a lane's vector; all lanes of a group come, `there` are those that have some.
-BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vector, int lane, bool there, Total (&v)[kCodes])
+// The integers of a lane's vector.
+BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vector, Total (&v)[kCodes])
 {
 #if BS_DIVIDES
     const float many = (float)max(edges, (Index)1), inverse = bs_divf(1.0f, many);
 #endif
-    if ((BS_OUT == BS_CHAIN || !kShifts) && !there)
-        return;
 #if BS_OUT == BS_CHAIN
 #pragma unroll 1
     for (int c = 0; c < kCodes; c += 8) { // going round: the chain stands in the code once
@@ -122,13 +79,12 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
     }
 #else
     const int first = vector * kCodes, head = p.heads > 1 ? first / p.padded : 0, column = first - head * p.padded;
-    const int left = there ? p.width - column : 0;
+    const int left = p.width - column;
     const bs_u64 at = (bs_u64)row * (unsigned)p.columns + (unsigned)(head * p.width + column);
     unsigned *const to = (unsigned *)p.out + at;
 #if BS_SCALED
     const RowScales scales = scales_of(p, row);
 #endif
-    unsigned all[kShifts ? kCodes : 4];
 #pragma unroll
     for (int c = 0; c < kCodes; c += 4) {
         unsigned of[4];
@@ -151,19 +107,13 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
 #endif
         if (p.aligned && left >= c + 4) {
             *(uint4 *)(to + c) = make_uint4(of[0], of[1], of[2], of[3]);
-        } else if (!kShifts || p.aligned || p.heads > 1) {
+        } else {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 if (c + j < left)
                     to[c + j] = of[j];
         }
-#pragma unroll
-        for (int j = 0; j < 4 && kShifts; j++)
-            all[c + j] = of[j];
     }
-    if constexpr (kShifts)
-        if (!p.aligned && p.heads == 1)
-            store_shifted(to, all, left, lane, 1 << p.streams.shift);
 #endif
 }
 

@@ -14,7 +14,7 @@ from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import METHODS, words_shape
 from bitsparse.errors import DTypeError, KernelError
 from bitsparse.interop import ArrayLike, SparseLike
-from bitsparse.interop.kept import Slot
+from bitsparse.interop.kept import READY, Slot
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.bspmm_gpu import TILES, GpuAggregates
 from bitsparse.ops.binary.bspmm_host import HostCall
@@ -27,10 +27,10 @@ from bitsparse.ops.binary.bspmm_operands import (
     signs_or_floats,
 )
 from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits
-from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.csr import CSROperand, same_arrays
 from bitsparse.ops.operands.dense import Features
-from bitsparse.ops.operands.places import working_with
-from bitsparse.ops.operands.sparse import single_values, sparse_operand
+from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.sparse import single_csr
 from bitsparse.ops.operands.target import target_of
 
 #: What gives bits, for messages.
@@ -266,8 +266,9 @@ def bspmm(
            [ 1,  1]], dtype=int8)
     """
     function = "bspmm"
-    with sparse_operand(function, A, x, add, out) as operand:
-        csr = single_values(function, operand)
+    device = device_of_sparse(A)
+    with working_with(device, x, add, out):
+        csr = single_csr(function, A, device)
         found = letters.activation_letter(function, "x", x) + ("B" if csr.values is None else "F")
         chosen = letters.checked(function, variant, found, epilogue)
         if chosen[0] != found[0]:
@@ -334,8 +335,8 @@ def plan_bspmm(
     """
     function = "plan_bspmm"
     columns = _check.integer(function, "n", n, 0)
-    with sparse_operand(function, A) as operand:
-        csr = single_values(function, operand)
+    with working_with(device_of_sparse(A)):
+        csr = single_csr(function, A)
         found = ("B" if dtype is None else "F") + ("B" if csr.values is None else "F")
         chosen = letters.checked(function, variant, found, epilogue)
         x_dtype = _check.dtype(function, np.float32 if dtype is None else dtype)
@@ -358,10 +359,13 @@ _AGGREGATES: Slot[tuple[tuple[Any, ...], GpuAggregates]] = Slot("aggregates", mo
 
 def _aggregates(csr: CSROperand, wanted: Aggregation) -> GpuAggregates:
     """What a container keeps for aggregations of this kind, or new ones."""
-    key = replace(wanted, function="")
-    kept = csr.kept_with_factors(_AGGREGATES, lambda: GpuAggregates(csr.shape[0], wanted, csr.ready), key)
-    kept.wanted = wanted
-    return kept
+    key, arrays = replace(wanted, function=""), (csr.indptr, csr.values, csr.row_scale, csr.col_scale)
+    held = _AGGREGATES.get(csr.prepared, key)
+    if held is None or not same_arrays(held[0], arrays):
+        ready = READY.of(csr.prepared, interop.Ready)
+        held = _AGGREGATES.keep(csr.prepared, (arrays, GpuAggregates(csr.shape[0], wanted, ready)), key)
+    held[1].wanted = wanted
+    return held[1]
 
 
 #: The epilogue that only binarises, whose thresholds are prepared once.

@@ -175,16 +175,18 @@ def _first_biased(
         return SpmmPlan("spmm", operand, shape[1:], reduce, precision).prepare(dtype, biased=True)
 
 
-def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce) -> KeptCall | None:
+def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce, kernel: str | None = None) -> KeptCall | None:
     """A product of a container on a GPU with features like `x` and values like `values`, prepared; None as above.
 
     Of these arrays only shapes and dtypes count.
     """
     if values is None:
-        return _first_call(A, reduce, "fp32", None, x.shape, x.dtype)
+        return _first_call(A, reduce, "fp32", kernel, x.shape, x.dtype)
     with sparse_operand("spmm", A) as operand:
         operand.check_features("spmm", x.shape)
-        plan = SpmmPlan("spmm", operand, x.shape[1:], reduce)
+        if operand.order is not None:
+            return None
+        plan = SpmmPlan("spmm", operand, x.shape[1:], reduce, kernel=kernel)
         return plan.as_they_lie(operand, interop.CUPY, x, values)
 
 
