@@ -111,7 +111,7 @@ class ShardPlan:
         Returns
         -------
         callable
-            Without arguments. It has to go before the process group does.
+            Without arguments. It has to go before the process group does, whose end waits for it.
 
         Raises
         ------
