@@ -47,7 +47,8 @@ class Counters:
             self._kept.append(self._rest)
             cupy.cuda.get_current_stream().synchronize()  # whatever stream they are used on, they are zeros
         if self._rest.size < count:
-            return cupy.zeros(count, "int32")  # which the captured graph does at every replay
+            self._kept.append(cupy.zeros(count, "int32"))  # which the captured graph does at every replay
+            return self._kept[-1]
         found, self._rest = self._rest[:count], self._rest[count:]
         return found
 
