@@ -5,27 +5,48 @@ kernel is loaded; :func:`compile_all` builds for any list of architectures on a 
 """
 
 from bitsparse.interop.devices import cupy as cupy
-from bitsparse.interop.devices import require_cupy as require_cupy
-from bitsparse.jit.cubins import ARCHS as ARCHS
-from bitsparse.jit.cubins import Compiled as Compiled
-from bitsparse.jit.cubins import Variant as Variant
-from bitsparse.jit.cubins import cache_dir as cache_dir
-from bitsparse.jit.cubins import compile_all as compile_all
-from bitsparse.jit.cubins import flags as flags
-from bitsparse.jit.cubins import nvrtc_version as nvrtc_version
-from bitsparse.jit.cubins import source_dir as source_dir
-from bitsparse.jit.cubins import variants_of as variants_of
-from bitsparse.jit.kernel import Capability as Capability
-from bitsparse.jit.kernel import Kernel as Kernel
-from bitsparse.jit.kernel import Launch as Launch
-from bitsparse.jit.kernel import capability as capability
-from bitsparse.jit.kernel import driver_entries as driver_entries
-from bitsparse.jit.kernel import kernel as kernel
-from bitsparse.jit.kernel import tensor_map as tensor_map
-from bitsparse.jit.recording import Node as Node
-from bitsparse.jit.recording import Recorded as Recorded
-from bitsparse.jit.recording import record as record
-from bitsparse.jit.recording import recorder as recorder
-from bitsparse.jit.recording import scratch as scratch
-from bitsparse.jit.structs import filled as filled
-from bitsparse.jit.structs import struct as struct
+from bitsparse.interop.devices import require_cupy
+from bitsparse.jit.cubins import (
+    ARCHS,
+    Compiled,
+    Variant,
+    cache_dir,
+    compile_all,
+    compile_kernel,
+    flags,
+    nvrtc_version,
+    source_dir,
+    variants_of,
+)
+from bitsparse.jit.kernel import Capability, Kernel, Launch, capability, driver_entries, kernel, tensor_map
+from bitsparse.jit.recording import Node, Recorded, record, recorder, scratch
+from bitsparse.jit.structs import TensorMap, filled, struct
+
+__all__ = [
+    "ARCHS",
+    "Capability",
+    "Compiled",
+    "Kernel",
+    "Launch",
+    "Node",
+    "Recorded",
+    "TensorMap",
+    "Variant",
+    "cache_dir",
+    "capability",
+    "compile_all",
+    "compile_kernel",
+    "driver_entries",
+    "filled",
+    "flags",
+    "kernel",
+    "nvrtc_version",
+    "record",
+    "recorder",
+    "require_cupy",
+    "scratch",
+    "source_dir",
+    "struct",
+    "tensor_map",
+    "variants_of",
+]
