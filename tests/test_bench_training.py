@@ -55,6 +55,7 @@ def test_the_suite_has_its_cases() -> None:
         for own in ("", "-own")
     }
     want |= {f"minibatch-{device}-sage-{graph}" for device in ("cpu", "cuda") for graph in ("pubmed", "artist")}
+    want |= {f"minibatch-cuda-sage-{graph}" for graph in graphs[3:]}
     want |= {"training-cpu-accelerate-cora", "training-accelerate-cora"}
     want |= {f"jax{place}-{kind}" for place in ("-cpu", "") for kind in ("host-layer", "gat-artist-segment")}
     want |= {
