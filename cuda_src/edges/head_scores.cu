@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256) head_scores(const HeadScoresPa
 
 #ifdef BS_SETS
 #define AHEAD (BS_SETS == 1 ? 4 : BS_TYPE == 3 ? 1 : 2)
-#define AT_ONCE (BS_SETS == 1 ? 4 : 1)
+#define AT_ONCE (BS_SETS == 1 ? 4 : BS_VECTOR == 4 ? 2 : 1)
 
 // BS_WIDE: sums are made in float64.
 #ifdef BS_WIDE
