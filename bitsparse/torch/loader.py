@@ -170,8 +170,9 @@ class BatchLoader:
             there = (
                 "" if self.sampler.device == "cpu" else f" or on {self.sampler.device}, where the sampler's graph is"
             )
+            remedy = "x.to_device('cpu')" if name == "x" and self._packed is not None else f"{name}.cpu()"
             raise DeviceError(
-                f"{_NAME}: {name} is on {made.device}, but its rows are fetched in host memory{there}; pass {name}.cpu()"
+                f"{_NAME}: {name} is on {made.device}, but its rows are fetched in host memory{there}; pass {remedy}"
             )
         return _Rows(made, pinned=self.device.type == "cuda")
 

@@ -15,7 +15,13 @@ from bitsparse.backends.cuda.csr.rows import WIDEST, LaidRows, laid_columns, wor
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.attention_codes import CodesAttention, tiles
 from bitsparse.backends.cuda.edges.attention_layout import CODES_VECTOR, fits_registers, layout, tuned
-from bitsparse.backends.cuda.edges.attention_rows import head_products, inverse_norms, joining, joins_itself
+from bitsparse.backends.cuda.edges.attention_rows import (
+    head_products,
+    inverse_norms,
+    join_behind,
+    joining,
+    joins_itself,
+)
 from bitsparse.backends.cuda.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.cuda.spmm.spmm import spmm
 from bitsparse.backends.params import Dropout
@@ -353,11 +359,7 @@ class AttentionProduct:
             if self._calls_bring_beta:
                 params.beta = beta.data.ptr
             self._launch()
-            if self._join is not None:
-                rows = self._join.params
-                rows.out, rows.lse, rows.partial = params.out, params.lse, params.partial
-                rows.share, rows.above = params.share, params.above
-                self._join()
+            join_behind(self._join, params)
         return out
 
 

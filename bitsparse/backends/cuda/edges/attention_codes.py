@@ -11,7 +11,7 @@ from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.bounds import ATTENTION_CODES
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.edges.attention_rows import joining
+from bitsparse.backends.cuda.edges.attention_rows import join_behind, joining
 from bitsparse.backends.params import Dropout
 
 #: Vectors of a node, bytes that one can have, and heads at most: a lane has the scores of all of them.
@@ -114,11 +114,7 @@ class CodesAttention:
             params.share, params.above = share.data.ptr, above.data.ptr
             params.partial = None if partial is None else partial.data.ptr
             self._launch()
-            if self._join is not None:
-                rows = self._join.params
-                rows.out, rows.lse, rows.partial = params.out, params.lse, params.partial
-                rows.share, rows.above = params.share, params.above
-                self._join()
+            join_behind(self._join, params)
         return out
 
 

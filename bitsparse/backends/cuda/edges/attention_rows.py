@@ -71,6 +71,15 @@ def joining(
     return kernel.launch(streams.pieces, threads, params)
 
 
+def join_behind(join: jit.Launch | None, params: Any) -> None:
+    """Join the pieces of long rows that a launch with these parameters left; None where there are none."""
+    if join is not None:
+        rows = join.params
+        rows.out, rows.lse, rows.partial = params.out, params.lse, params.partial
+        rows.share, rows.above = params.share, params.above
+        join()
+
+
 def head_products(x: Any, y: Any, above: Any, heads: int, turned: bool, fields: dict[str, Any]) -> None:
     """Dot products of the heads of rows, see ``head_products`` in ``edges/attention_rows.cu``."""
     items, itemsize = x.shape[0] * heads, x.dtype.itemsize

@@ -64,7 +64,7 @@ def hop(
         if own:
             _launch("forget_places", dtype, count, params)
         raise KernelError(
-            f"sample: a batch of {count} nodes has {total} edges, but a GPU takes {_MOST_PLACES - count} at most; make batches smaller"
+            f"NeighborSampler: {count} nodes of a batch have {total} edges, but a GPU takes {_MOST_PLACES - count}; make batches smaller"
         )
     picked, edges, made = cupy.empty(total, np.int64), cupy.empty(total, np.int64), cupy.empty(total, np.int32)
     fresh = room_for_counts(total, np.int64)
