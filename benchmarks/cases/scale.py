@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import math
 import os
 import tempfile
@@ -21,6 +22,7 @@ from bitsparse._communicator import together
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.bench import Case, Prepared, Protocol
 from bitsparse.datasets import synthetic_csr
+from bitsparse.ops.recorded import Recorded
 
 #: Repetitions, and those of a first impression: the same on every rank.
 REPETITIONS, QUICK = 9, 3
@@ -44,8 +46,13 @@ def communicator() -> Any:
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         # While Python still runs: a thread of the group that meets a Python already ending aborts the process.
-        atexit.register(torch.distributed.destroy_process_group)
+        atexit.register(_end)
     return distributed.from_torch(torch.distributed.group.WORLD)
+
+
+def _end() -> None:
+    gc.collect()  # the end of NCCL waits for the graphs in which its exchanges are recorded
+    torch_module().distributed.destroy_process_group()
 
 
 @cache
@@ -158,6 +165,34 @@ def link(kind: str, size: int) -> Prepared:
     return prepared(call, None, None, each * (comm.size - 1))
 
 
+# -- calls as CUDA graphs, where the engine lets them be recorded ------------------------------------------------------
+def _repeated(plan: Any, x: Any, out: Any) -> Callable[[], object]:
+    """``plan(x, out=out)`` as a user repeats it."""
+    return partial(plan, x, out=out) if communicator().engine != "nccl" else plan.recorded(x, out)
+
+
+def _repeated_alone(plan: Any, x: Any, out: Any) -> Callable[[], object]:
+    """The same on one device."""
+    call = partial(plan, x, out=out)
+    return call if device() == "cpu" else Recorded(call)
+
+
+def _repeated_torch(call: Callable[[], object]) -> Callable[[], object]:
+    """A function of PyTorch's as its own CUDA graph."""
+    if communicator().engine != "nccl":
+        return call
+    torch = torch_module()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+        call()
+    return graph.replay
+
+
 # -- sums -------------------------------------------------------------------------------------------------------------
 def _facts(plan: Any) -> dict[str, Any]:
     """What a plan chose, and what it receives."""
@@ -186,8 +221,7 @@ def binary(size: str, scaling: Any) -> Prepared:
         indptr, indices = synthetic_csr(wanted, "power_law", device=device())
         whole = TCTiledCSR.from_arrays(indptr, indices, (indptr.size - 1,) * 2)
         alone, features = plan_bspmm(whole, WIDTH, "BBB"), _bits(indptr.size - 1, 0)
-        target = alone(features)
-        return partial(alone, features, out=target)
+        return _repeated_alone(alone, features, alone(features))
 
     if scaling == "strong":  # the words of one device
         mine = a.own_rows() if a.nodes <= 1 << 20 else None
@@ -195,9 +229,8 @@ def binary(size: str, scaling: Any) -> Prepared:
             wanted_words = bspmm(mine, a.part.gather(x), "BBB").words
             assert bool((wanted_words == out.words).all())
     facts = _facts(plan) | {"scaling": scaling}
-    return prepared(
-        partial(plan, x, out=out), partial(alone_ms, one), "one device, one graph", plan.received_bytes, **facts
-    )
+    ours = _repeated(plan, x, out)
+    return prepared(ours, partial(alone_ms, one), "one device, one graph", plan.received_bytes, **facts)
 
 
 def eight_bits(size: str) -> Prepared:
@@ -217,12 +250,10 @@ def eight_bits(size: str) -> Prepared:
         indptr, indices = synthetic_csr(wanted, "power_law", device=device())
         whole = TCTiledCSR.from_arrays(indptr, indices, (indptr.size - 1,) * 2)
         alone, features = plan_spmm(whole, WIDTH, bits=8), codes(indptr.size - 1, 0)
-        target = alone(features)
-        return partial(alone, features, out=target)
+        return _repeated_alone(alone, features, alone(features))
 
-    return prepared(
-        partial(plan, x, out=out), partial(alone_ms, one), "one device", plan.received_bytes, **_facts(plan)
-    )
+    ours = _repeated(plan, x, out)
+    return prepared(ours, partial(alone_ms, one), "one device", plan.received_bytes, **_facts(plan))
 
 
 def overlapped(size: str, bits: int | None) -> Prepared:
@@ -234,7 +265,7 @@ def overlapped(size: str, bits: int | None) -> Prepared:
 
     def plan(overlap: bool | None) -> tuple[Any, Callable[[], object]]:
         made = distributed.plan_spmm(a, WIDTH, bits=bits, exchange="halo", overlap=overlap)
-        return made, partial(made, mine, out=made(mine))
+        return made, _repeated(made, mine, made(mine))
 
     made, ours = plan(None)
     _, peer = plan(not made.overlap)
@@ -287,23 +318,30 @@ def inference(size: str, bits: int) -> Prepared:
     if bits == 1:
         signs = pack_bits(mine, encoding="bipolar")
         plan = distributed.plan_bspmm(graph.shard.with_scales(), WIDTH, "BBB", exchange="allgather")
-        out = plan(signs)
-        ours = partial(plan, signs, out=out)
+        ours = _repeated(plan, signs, plan(signs))
     else:
         codes = quantize(mine, bits, layout="rows").with_affine()
         plan = distributed.plan_spmm(graph.shard.with_scales(), WIDTH, bits=bits, exchange="allgather")
-        target = plan(codes)
-        ours = partial(plan, codes, out=target)
+        ours = _repeated(plan, codes, plan(codes))
     matrix = graph.shard.with_scales().matrix("allgather")
     parts = [torch.as_tensor(interop.move(part, "cpu")).to(device()) for part in (matrix.indptr, matrix.indices)]
     sparse = torch.sparse_csr_tensor(*parts, torch.ones(matrix.nnz, device=device()), size=matrix.shape)
-    exchange = graph.shard.exchange("allgather")
+    block = torch.zeros((matrix.shape[1] // comm.size, WIDTH), device=device())
+    block[: mine.shape[0]] = torch.as_tensor(mine)
+    gathered = torch.empty((matrix.shape[1], WIDTH), device=device())
 
     def peer() -> object:
-        return sparse @ torch.as_tensor(exchange(mine))
+        if comm.size == 1:
+            return sparse @ block
+        torch.distributed.all_gather_into_tensor(gathered, block)
+        return sparse @ gathered
 
+    peer()
+    brought = torch.as_tensor(graph.shard.exchange("allgather")(mine))
+    assert comm.size == 1 or bool((gathered == brought).all())
     name = "PyTorch: all-gather of float32, CSR product"
-    return prepared(ours, partial(together_ms, peer), name, plan.received_bytes, bits=bits, **_facts(plan))
+    theirs = partial(together_ms, _repeated_torch(peer))
+    return prepared(ours, theirs, name, plan.received_bytes, bits=bits, **_facts(plan))
 
 
 def exchange(size: str) -> Prepared:

@@ -27,6 +27,9 @@ some of the cases: none of ``-weak``, ``scale-cluster-...``, ``scale-training-..
   (cuSPARSE on a GPU) over the same shards.
 - ``scale-memory-map-...``: quantising a file of ``SCALE_MAP_GB`` gigabytes from a memory map, against reading it; on both sides the cache
   of the system is as warm as the repetitions before have left it, so that a file has to exceed memory for the disk to count.
+
+Under NCCL sums and layers, and those of PyTorch and of one device, are replayed as CUDA graphs; an epoch's exchanges, epochs and
+``ClusterRunner`` are called, on both sides.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ def quantize_streamed(
         words = space.empty(words_shape(shape, bits, -1, layout), np.uint32)
         affine: list[Any] = [None, None]
         encoding, place = "bipolar" if bits == 1 else "unsigned", 0
-        for piece in _pieces(source, mine, columns, piece_bytes):
+        pieces = (_read_ahead if target == "cpu" else _in_place)(source, mine, columns, piece_bytes)
+        for piece in pieces:
             part = _packed(interop.move(piece, target), bits, range, granularity, scheme or "affine", layout)
             stop = place + part.shape[0]
             words[place:stop] = part.words
@@ -147,7 +148,7 @@ def streamed_range(
     axis = 0 if _check.choice(function, "granularity", granularity, ("tensor", "col")) == "col" else None
     ends = np.full((2, *((columns,) if axis == 0 else ())), -np.inf)
     finite = True
-    for piece in _pieces(source, mine, columns, piece_bytes):
+    for piece in _read_ahead(source, mine, columns, piece_bytes):
         finite &= bool(np.isfinite(piece).all())
         if piece.size:
             ends = np.maximum(ends, np.stack([-piece.min(axis=axis), piece.max(axis=axis)]).astype(np.float64))
@@ -169,18 +170,35 @@ def _checked(function: str, source: Any, rows: slice | None) -> tuple[slice, int
     return slice(start, max(start, stop)), int(source.shape[1])
 
 
-def _pieces(source: Any, rows: slice, columns: int, piece_bytes: int) -> Iterator[Any]:
-    """Pieces of rows in memory of their own; a thread reads the next one while the caller works on one."""
+def _in_place(source: Any, rows: slice, columns: int, piece_bytes: int) -> Iterator[Any]:
+    """Pieces of rows where they lie: a copy to a GPU reads them with several threads, into page-locked memory."""
     _check.integer("quantize_streamed", "piece_bytes", piece_bytes, 1)
     count = max(1, piece_bytes // max(columns * source.dtype.itemsize, 1))
-    starts = range(rows.start, rows.stop, count)
+    for start in range(rows.start, rows.stop, count):
+        yield np.asarray(source[start : min(start + count, rows.stop)])
 
-    def read(start: int) -> Any:
-        return np.array(source[start : min(start + count, rows.stop)])
+
+def _read_ahead(source: Any, rows: slice, columns: int, piece_bytes: int) -> Iterator[Any]:
+    """Pieces of rows in memory that is used again; a thread reads the next one while the caller works on one.
+
+    Memory that is new for each piece would have to be cleared by the system first, which takes as long as reading.
+    """
+    pieces = _in_place(source, rows, columns, piece_bytes)
+    memory: list[Any] = []
+
+    def read(turn: int) -> Any:
+        piece = next(pieces, None)
+        if piece is None:
+            return None
+        if len(memory) < 2:
+            memory.append(np.empty_like(piece, order="C"))
+        copy = memory[turn % 2][: piece.shape[0]]
+        np.copyto(copy, piece)
+        return copy
 
     with ThreadPoolExecutor(1) as reader:
-        following = reader.submit(read, starts[0]) if starts else None
-        for start in starts:
-            piece = following.result() if following is not None else read(start)
-            following = reader.submit(read, start + count) if start + count < rows.stop else None
+        turn, piece = 1, read(0)
+        while piece is not None:
+            following = reader.submit(read, turn)
             yield piece
+            turn, piece = turn + 1, following.result()
