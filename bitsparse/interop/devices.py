@@ -35,8 +35,11 @@ NUMPY, CUPY, TORCH, JAX = map(Family, ("numpy", "cupy", "torch", "jax"))
 
 def require_cupy(function: str) -> Any:
     """The module cupy; a :class:`~bitsparse.errors.DeviceError` that names the package to install if it is missing."""
+    module = sys.modules.get("cupy")
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        return module
     try:
-        return sys.modules.get("cupy") or importlib.import_module("cupy")
+        return importlib.import_module("cupy")  # which waits for a thread that is importing it
     except ImportError as error:
         raise DeviceError(
             f"{function}: data on a GPU needs CuPy, which cannot be imported ({error}); "
@@ -57,9 +60,8 @@ cupy: Any = _CuPy()
 
 
 def cupy_arrays() -> Any:
-    """What CuPy's arrays are instances of; of nothing where nobody has imported CuPy."""
-    module = sys.modules.get("cupy")
-    return () if module is None else module.ndarray
+    """What CuPy's arrays are instances of; of nothing where nobody has imported CuPy, or another thread is still at it."""
+    return getattr(sys.modules.get("cupy"), "ndarray", ())
 
 
 def is_cupy(x: Any) -> bool:

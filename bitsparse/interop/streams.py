@@ -109,7 +109,7 @@ def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
     """A context in which CuPy's current device and stream are those that work on data of ``family`` on ``device`` belongs to."""
     if device == "cpu":
         return _NOTHING
-    cupy = sys.modules.get("cupy") or require_cupy("bitsparse")  # another library's array may be the first on a GPU
+    cupy = require_cupy("bitsparse")  # another library's array may be the first on a GPU
     index = int(device[5:])
     switch = None if cupy.cuda.runtime.getDevice() == index else cupy.cuda.Device(index)
     pointer = None

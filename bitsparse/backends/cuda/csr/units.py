@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from bitsparse import jit
 from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch
 from bitsparse.jit import cupy
 
 #: Warps that a multiprocessor runs at the same time.
@@ -25,7 +26,12 @@ _LITTLE, _PLENTY = 64, 2000
 #: Columns of the grid along y; the slices beyond them go along z.
 _GRID_Y = 65535
 
+_SOURCE = "csr/units.cu"
+#: Chunks of rows that are counted by themselves, at most; and rows of one at least.
+_CHUNKS, _LEAST_CHUNK = 1024, 1024
+
 UnitsParams = jit.struct("csr/units.cuh", "Units")
+CutParams = jit.struct(_SOURCE, "CutParams")
 
 
 def group_lanes(vectors: int) -> int:
@@ -144,24 +150,21 @@ def units_of(
 
 def _tabulated(schedule: Schedule, lanes: int, span: int | None, limit: int, longest: int) -> Units:
     indptr, rows = schedule.indptr, schedule.shape[0]
-    lengths = indptr[1:] - indptr[:-1]
+    chunk = -(-max(rows, _LEAST_CHUNK * _CHUNKS) // (THREADS * _CHUNKS)) * THREADS
+    chunks = -(-rows // chunk)
+    found = cupy.zeros((1 + chunks, 4), "int64")
+    params = jit.filled(CutParams(), indptr=indptr, totals=found, counts=found[1:], rows=rows, chunk=chunk)
+    jit.filled(params, limit=limit, longest=longest)
+    launch(_SOURCE, "count_rows", indptr.dtype, chunks, params)
+    short, whole, pieces, _ = (int(count) for count in found[0].get())
     if span is None:
-        short = int(cupy.where(lengths <= limit, lengths + 1, 0).sum(dtype="int64"))
         span = span_of(short, lanes, jit.capability().multiprocessors * WARPS, edges_of_a_warp(schedule.nnz))
-    away = cupy.flatnonzero(lengths > limit).astype(indptr.dtype)
-    edges = lengths[away]
-    starts = schedule.stream_starts(span, away, edges)
-    first, last = cupy.minimum(starts[:-1], rows - 1), starts[1:]
-    chosen = cupy.flatnonzero((last > starts[:-1]) & ((last > first + 1) | (lengths[first] <= limit)))
-    streams, behind = first[chosen], last[chosen]
-    whole, long_rows = away[edges <= longest], away[edges > longest]
-    each = (lengths[long_rows] + (longest - 1)) // longest
-    piece_row, piece_first = schedule.pieces_of(long_rows, each, longest)
-    of = cupy.searchsorted(long_rows, piece_row)
-    parts = (
-        (piece_row, each[of], piece_first, cupy.minimum(piece_first + longest, indptr[piece_row + 1])),
-        (whole, cupy.ones_like(whole), indptr[whole], indptr[whole + 1]),
-        (streams, behind, indptr[streams], indptr[behind]),
-    )
-    table = cupy.concatenate([cupy.stack(columns, axis=1) for columns in parts]).astype(indptr.dtype, copy=False)
-    return Units(table, int(piece_row.size), int(whole.size), int(streams.size), span, limit, longest)
+    jit.filled(params, span=span, whole=whole, pieces=pieces)
+    launch(_SOURCE, "count_streams", indptr.dtype, chunks, params)
+    streams = int(found[0, 3].get())
+    table = cupy.empty((pieces + whole + streams, 4), indptr.dtype)
+    launch(_SOURCE, "write_units", indptr.dtype, chunks, jit.filled(params, table=table))
+    return Units(table, pieces, whole, streams, span, limit, longest)
+
+
+VARIANTS = jit.variants_of(_SOURCE, "write_units", BOTH_INDICES)
