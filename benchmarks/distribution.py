@@ -20,7 +20,19 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "distributions.md"
 #: Suites of the library, as opposed to figures and tables of a paper, which have pages of their own.
-SUITES = ("gemm", "spmm", "binary", "sampled", "cluster", "training", "host", "manners", "nearest", "scale")
+SUITES = (
+    "gemm",
+    "spmm",
+    "binary",
+    "sampled",
+    "cluster",
+    "training",
+    "minibatch",
+    "host",
+    "manners",
+    "nearest",
+    "scale",
+)
 #: Machines whose records are runs with ``--quick``: fewer repetitions.
 QUICK = ("h100", "h100-x2", "h100-x4")
 _HEAD = """# All cells of every suite

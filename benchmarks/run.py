@@ -38,6 +38,7 @@ SUITES = (
     "sampled",
     "cluster",
     "training",
+    "minibatch",
     "frameworks",
     "manners",
     "nearest",

@@ -90,7 +90,8 @@ def test_a_suite_that_is_not_there() -> None:
     assert result.returncode == 2
     assert "--suite nonsense does not exist" in result.stderr
     assert result.stderr.rstrip().endswith(
-        "the suites that exist: host, gemm, spmm, binary, sampled, cluster, training, frameworks, manners, nearest, scale"
+        "the suites that exist: host, gemm, spmm, binary, sampled, cluster, training, minibatch, frameworks, "
+        "manners, nearest, scale"
     )
 
 

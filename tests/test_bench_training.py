@@ -38,7 +38,7 @@ def small(symmetric: bool = True, columns: int = 40) -> Any:
 
 
 def test_the_suite_has_its_cases() -> None:
-    from benchmarks.suites import frameworks
+    from benchmarks.suites import frameworks, minibatch
     from benchmarks.suites import training as suite
 
     names = [case.name for case in suite.cases(2)]
@@ -54,8 +54,6 @@ def test_the_suite_has_its_cases() -> None:
         for graph in graphs[3:]
         for own in ("", "-own")
     }
-    want |= {f"minibatch-{device}-sage-{graph}" for device in ("cpu", "cuda") for graph in ("pubmed", "artist")}
-    want |= {f"minibatch-cuda-sage-{graph}" for graph in graphs[3:]}
     want |= {"training-cpu-accelerate-cora", "training-accelerate-cora"}
     want |= {f"jax{place}-{kind}" for place in ("-cpu", "") for kind in ("host-layer", "gat-artist-segment")}
     want |= {
@@ -67,6 +65,9 @@ def test_the_suite_has_its_cases() -> None:
     want |= {f"jax-gcn-{name}-bcsr" for name in ("artist", "COLLAB")}
     assert len(names) == len(want)
     assert set(names) == want
+    batches = {case.name for case in minibatch.cases(2)}
+    both = {f"minibatch-{device}-sage-{graph}" for device in ("cpu", "cuda") for graph in ("pubmed", "artist")}
+    assert batches == both | {f"minibatch-cuda-sage-{graph}" for graph in graphs[3:]}
     both = {case.name for case in frameworks.cases(2)}
     assert both == {"jax-cpu-gcn-artist-torch", *(f"jax-gcn-{graph}-torch" for graph in graphs[5:])}
 

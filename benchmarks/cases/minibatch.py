@@ -1,4 +1,4 @@
-"""Epochs of GraphSAGE on batches of sampled neighbours: part of suite ``training``, against PyTorch Geometric's loader and layers."""
+"""Epochs of GraphSAGE on batches of sampled neighbours: cases of suite ``minibatch``, against PyTorch Geometric's loader and layers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Network(nn.Module):
         return x
 
 
-def epoch(case: str, name: str, threads: int, device: str = "cpu") -> Prepared:
+def epoch(name: str, threads: int, device: str = "cpu") -> Prepared:
     """An epoch of ours, with features of 8 bits in host memory, and the peer's with float32, if its sampler is installed."""
     torch.set_num_threads(threads)
     made, source, batches = problem_at_hand(name)
@@ -61,6 +61,7 @@ def epoch(case: str, name: str, threads: int, device: str = "cpu") -> Prepared:
     params |= {"fanouts": list(FANOUTS), "widths": list(widths), "batch": BATCH, "feature_bytes": codes.nbytes}
     ours, epoch_of = _ours(made, codes, targets, widths, threads, device)
     params["gathered_nodes"] = sum(batch.nodes.numel() for batch in epoch_of())
+    params["loader_ms"] = min(_alone_ms(epoch_of, device) for _ in range(3))
     peer, version = None, None
     params["peer_missing"] = (
         "" if _sampler() else "neither pyg-lib nor torch-sparse is installed, which its loader samples with"
@@ -69,6 +70,16 @@ def epoch(case: str, name: str, threads: int, device: str = "cpu") -> Prepared:
         peer, params["peer_workers"] = _quickest(made, targets, widths, device, threads)
         version = f"{pyg.version()}, {_sampler()}"
     return Prepared(ours, peer, version, params, 0)
+
+
+def _alone_ms(epoch_of: Callable[[], Iterator[bst.Batch]], device: str) -> float:
+    """Milliseconds of an epoch's batches that nobody computes with."""
+    start = time.perf_counter()
+    for _ in epoch_of():
+        pass
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start)
 
 
 def problem_at_hand(name: str) -> tuple[Problem, str, int]:

@@ -30,11 +30,6 @@ Where this suite differs from the protocol of ``run.py``:
   suite ``host``. Peers: ``pyg``, PyTorch Geometric's layers, which keep their normalised weights; ``torch``, the peer above with products
   of MKL. ``training-cpu-accelerate-cora`` is an epoch of PyTorch Geometric's layers after ``accelerate`` against the same as they are.
   These have no bounds.
-- ``minibatch-{cpu|cuda}-sage-{graph}`` is an epoch of GraphSAGE, three layers with 256 columns between them, over 4 batches
-  (32 on large synthetic graphs) of 1024 targets with at most 15, 10 and 5 neighbours; ours samples in threads of its own and keeps features
-  at 8 bits in host memory. The peer is PyTorch Geometric with ``NeighborLoader`` and float32, with no process beside, half as many as
-  threads or all but one, whichever is the quickest, where pyg-lib or torch-sparse is installed; else there is none, which
-  ``params.peer_missing`` says. The two draw different neighbours, so that losses are not compared.
 - ``jax-{network}-{graph}-{peer}`` is the loss and its gradients by all weights in JAX, without an optimiser, ours by ``bitsparse.jax``
   against JAX alone, both jitted with their graphs as arguments: gcn as above, gat with 4 heads of 32 columns and a linear map. Peers are
   products with a ``bcoo`` or ``bcsr`` matrix, or gathers and sums of ``segment``s; of BCSR JAX makes a dense matrix on a CPU, so that is
@@ -103,12 +98,7 @@ def cases(threads: int) -> list[Case]:
     ]
     for place, device in (("-cpu", "cpu"), ("", "cuda")):
         on_cpu.append(Case(f"training{place}-accelerate-cora", partial(accelerated, "cora", threads, device)))
-    batches = [
-        Case(f"minibatch-{device}-sage-{name}", partial(minibatch, name, threads, device))
-        for device in ("cpu", "cuda")
-        for name in (*ON_CPU, *(SYNTHETIC if device == "cuda" else ()))
-    ]
-    return [*on_cpu, *batches, *on_gpu, *in_jax()]
+    return [*on_cpu, *on_gpu, *in_jax()]
 
 
 def in_jax() -> list[Case]:
@@ -150,16 +140,6 @@ def epoch_on_cpu(name: str, peer: str, threads: int) -> Prepared:
     gpu_timing.torch_module()
     training: Any = importlib.import_module("benchmarks.cases.training_cpu")
     made: Prepared = training.epoch(f"training-cpu-gcn-{name}-{peer}", name, peer, threads)
-    return made
-
-
-def minibatch(name: str, threads: int, device: str) -> Prepared:
-    """An epoch on batches of sampled neighbours."""
-    gpu_timing.torch_module()
-    if device != "cpu":
-        jit.require_cupy("suite training")
-    training: Any = importlib.import_module("benchmarks.cases.minibatch")
-    made: Prepared = training.epoch(f"minibatch-{device}-sage-{name}", name, threads, device)
     return made
 
 

@@ -262,7 +262,7 @@ def ahead(
     epoch: int = 0,
     *,
     threads: int = 1,
-    depth: int = 4,
+    depth: int | None = None,
     finish: Callable[[SampledBatch], _T] | None = None,
 ) -> Iterator[Any]:
     """The batches of an epoch in order, made by threads while earlier ones are worked on; the same for any number of threads.
@@ -273,8 +273,8 @@ def ahead(
     epoch : int
     threads : int
         0 makes each when it is asked for, as a sampler on a GPU always does.
-    depth : int
-        How many are made ahead, at most.
+    depth : int, optional
+        How many are made ahead, at most; by default one for each thread and four at least.
     finish : callable, optional
         What a thread does with a batch, as fetching the features of its nodes.
 
@@ -290,7 +290,7 @@ def ahead(
     [[0, 1], [2, 3]]
     """
     _check.integer("ahead", "threads", threads, 0, 1024)
-    _check.integer("ahead", "depth", depth, 1, 1 << 20)
+    depth = _check.integer("ahead", "depth", max(4, threads) if depth is None else depth, 1, 1 << 20)
 
     def make(number: int) -> Any:
         made = sampler.batch(epoch, number)

@@ -68,9 +68,10 @@ class BatchLoader:
         In host memory, or where the sampler's graph is.
     device : str or torch.device
         By default that of the sampler's graph.
-    threads, depth : int
-        How many threads make batches of a graph in host memory, and how many batches ahead; 0 threads make each when it is asked for.
-        Batches are the same.
+    threads : int
+        How many make batches of a graph in host memory; with 0 each is made when it is asked for. Batches are the same.
+    depth : int, optional
+        How many batches they are ahead, as for :func:`bitsparse.graph.ahead`.
 
     Attributes
     ----------
@@ -108,12 +109,12 @@ class BatchLoader:
         *,
         device: Any = None,
         threads: int = 1,
-        depth: int = 4,
+        depth: int | None = None,
     ) -> None:
         _check.instance(_NAME, "sampler", sampler, BatchSampler, "a sampler", "see bitsparse.graph.NeighborSampler")
         self.sampler, self.device, self.epoch = sampler, torch.device(sampler.device if device is None else device), 0
         self.threads = _check.integer(_NAME, "threads", threads, 0, 1024)
-        self.depth = _check.integer(_NAME, "depth", depth, 1, 1 << 20)
+        self.depth = None if depth is None else _check.integer(_NAME, "depth", depth, 1, 1 << 20)
         self._packed = x if isinstance(x, BitTensor) else None
         self._labels = None if labels is None else self._rows("labels", labels)
         #: What is fetched of features, and what all rows share.

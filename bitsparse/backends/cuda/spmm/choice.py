@@ -67,7 +67,7 @@ class Shared(NamedTuple):
     entries : int
         Columns of all windows together.
     groups : dict
-        Groups of 8 and of 16 columns that they fill.
+        Groups of 8 and of 16 columns that they fill, of windows that tiles have.
     """
 
     entries: int
@@ -111,6 +111,8 @@ def group_of(dtype: Any) -> int:
 def shared_columns(indptr: Any, indices: Any, shape: tuple[int, int], height: int) -> Shared:
     """What windows of `height` rows share; one pass over the pattern, which waits for the stream."""
     starts = cells_of("spmm", indptr, indices, shape, height, 0, "starts").starts
+    if height not in _HEIGHTS:  # no tiles, whose groups would be counted
+        return Shared(int(starts[-1].get()), {})
     each = (starts[1:] - starts[:-1]).astype(np.int64)
     entries, by8, by16 = (
         int(n) for n in cupy.stack([each.sum(), ((each + 7) // 8).sum(), ((each + 15) // 16).sum()]).get()
