@@ -407,3 +407,25 @@ def test_graphs_without_edges_have_batches_and_gradients(sizes: tuple[int, int])
     pattern, target = g.pattern(values=True), torch.ones(sizes[1], 2)
     one_each = torch.vmap(lambda y: operators.sddmm(pattern, None, None, target, y))(torch.ones(4, sizes[0], 2))
     assert one_each.shape == (4, 0)
+
+
+@pytest.mark.parametrize("heads", [(), (2,)])
+def test_sums_keep_what_their_gradients_read(heads: tuple[int, ...]) -> None:
+    from bitsparse.torch.kept import kept_bytes
+
+    g, x, y = graph(), random(SOURCES, *heads, 3), random(TARGETS, *heads, 3)
+    weights = random(g.num_edges, *heads)
+    assert kept_bytes(bst.spmm(g, x)) == 0
+    assert kept_bytes(bst.spmm(g, x, weights.detach())) == weights.nbytes
+    assert kept_bytes(bst.spmm(g, x.detach(), weights)) == x.nbytes
+    assert kept_bytes(bst.spmm(g, x, weights)) == x.nbytes + weights.nbytes
+    pattern = g.pattern(values=True)
+    assert kept_bytes(operators.sddmm(pattern, None, None, y, x.detach())) == x.nbytes
+    assert kept_bytes(operators.sddmm(pattern, None, None, y.detach(), x)) == y.nbytes
+    # The same gradients, whatever else is asked for.
+    both = torch.autograd.grad(bst.spmm(g, x, weights).square().sum(), (x, weights))
+    alone = (
+        torch.autograd.grad(bst.spmm(g, x, weights.detach()).square().sum(), x)[0],
+        torch.autograd.grad(bst.spmm(g, x.detach(), weights).square().sum(), weights)[0],
+    )
+    assert all(torch.equal(one, other) for one, other in zip(both, alone, strict=True))

@@ -313,7 +313,7 @@ def test_what_activations_keep(kind: str) -> None:
         y.sum().backward()
         assert all(p.grad is not None for p in low.parameters())
     assert found[8] > found[4] > found[2]
-    assert found[8] < (0.2 if kind == "gcn" else 0.35)
+    assert found[8] < (0.22 if kind == "gcn" else 0.3)  # of what little sums of floats keep
     low = bst.quantize_(copy.deepcopy(net), bst.Tango(bits=8, exact=("first", "second"), activations=4))
     weights = torch.randn(NODES, CLASSES)
     (net(x, graph, 0.0) * weights).sum().backward()

@@ -206,11 +206,13 @@ _OF_SPMM = differentiable(
     operator("spmm", f"Tensor? values, {_SCALES}, Tensor x) -> Tensor", _spmm, _fake_spmm),
     _spmm_gradient,
     _spmm_of_batches,
+    read_by={0: 3, 3: 0},  # values and features
 )
 _OF_SDDMM = differentiable(
     operator("sddmm", f"{_SCALES}, Tensor x, Tensor y) -> Tensor", _sddmm, _fake_sddmm),
     _sddmm_gradient,
     _sddmm_of_batches,
+    read_by={2: 3, 3: 2},  # both ends
 )
 operator(
     "spmm_extreme_vjp",

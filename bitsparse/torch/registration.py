@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -167,8 +168,12 @@ def differentiable(
     gradient: Callable[..., Any],
     vmap: Callable[..., Any] | None = None,
     keeps_result: bool = False,
+    read_by: Mapping[int, int] = MappingProxyType({}),
 ) -> Callable[..., Any]:
     """Give an operator its gradient, ``gradient(recorded, by_result)`` for the arguments behind the pattern; what to call in its place.
+
+    An argument that the gradient by one other alone reads (`read_by`) is kept if that one is asked for; of others an empty tensor, for
+    their dtype and axes.
 
     While a transform of torch.func is active a function is called, as these look for functions and not for operators; what they ask of
     it costs several times what a call costs otherwise, which goes straight to what computes. Only the first result has a gradient.
@@ -180,8 +185,12 @@ def differentiable(
         with _AutoDispatchBelowAutograd():
             return packet.default(*pattern, *arguments)
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, needs: tuple[bool, ...] | None = None) -> None:
         tensors = [part for part in inputs if part is None or isinstance(part, Tensor)]
+        for place, reader in read_by.items():
+            part = tensors[place]
+            if part is not None and needs is not None and not needs[reader]:
+                tensors[place] = part.new_empty((0,) * part.ndim)
         results = (output,) if isinstance(output, Tensor) else output
         ctx.save_for_backward(*tensors, *(results if keeps_result else ()))
         ctx.mark_non_differentiable(*results[1:])
@@ -190,7 +199,7 @@ def differentiable(
 
     def forward(ctx: Any, run: Callable[..., Any], pattern: Pattern, *arguments: Any) -> Any:
         made = run(pattern, *arguments)
-        keep(ctx, arguments, made)
+        keep(ctx, arguments, made, ctx.needs_input_grad[2:])
         ctx.pattern = pattern
         return made
 
