@@ -390,7 +390,7 @@ def scale_vector(function: str, name: str, value: Any, length: int, device: str 
     space = interop.namespace(array)
     if array.dtype.name == "bfloat16":
         array = converted(array, np.dtype(np.float32))
-    _check.finite(function, name, bool(space.isfinite(array.astype(np.float64)).all()))
+    _check.finite(function, name, bool(space.isfinite(array).all()))
     if array.dtype == np.float64 and array.size and float(abs(array).max()) > float(np.finfo(np.float32).max):
         raise DTypeError(f"{function}: {name} reaches {float(abs(array).max()):.3g}, beyond float32; scale it down")
     # A copy, so that nobody can change what kernels have folded into other arrays.
