@@ -419,6 +419,43 @@ def test_products_of_gin_are_summed_unless_somebody_watches_them(monkeypatch: py
     assert len(seen) == 1
 
 
+class Twice(torch.nn.Linear):  # type: ignore[misc, name-defined]
+    """A linear layer with a forward of its own."""
+
+    def forward(self, x: Any) -> Any:
+        return 2 * super().forward(x).relu()
+
+
+@pytest.mark.parametrize("put", ["subclass", "sequence", "hook", "bias"])
+@pytest.mark.parametrize("outputs", [3, 8])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("GCNConv", "lin"), ("SAGEConv", "lin_l"), ("SAGEConv", "lin_r"), ("GATConv", "lin")]
+)
+def test_a_layer_put_in_the_place_of_a_linear_one_is_called(kind: str, name: str, outputs: int, put: str) -> None:
+    """Adapters and the like: its own forward counts, and is given what PyTorch Geometric's layers give it."""
+    layer, given = getattr(bst, kind)(6, outputs), []
+    linear = {
+        "subclass": Twice(6, outputs),
+        "sequence": torch.nn.Sequential(torch.nn.Linear(6, outputs), torch.nn.ReLU()),
+        "hook": torch.nn.Linear(6, outputs),
+        "bias": torch.nn.Linear(6, outputs),
+    }[put]
+    if put == "hook":
+        linear.register_forward_hook(lambda module, x, result: given.append(x) or result.relu())
+    setattr(layer, name, linear)
+    x, g = random(NODES, 6, dtype="float32"), bst.Graph(edge_list(NODES, NODES, 100).unique(dim=1), NODES)
+    got = layer(x, g)
+    if kind == "GCNConv":
+        want = bst.spmm(g.normalized(), linear(x)) + layer.bias
+    elif kind == "SAGEConv":
+        want = layer.lin_l(bst.spmm(g, x, reduce="mean")) + layer.lin_r(x)
+    else:
+        h = linear(x)
+        ends = (h @ part.flatten() for part in (layer.att_src, layer.att_dst))
+        want = bst.attention(g.with_self_loops(), h, *ends) + layer.bias
+    torch.testing.assert_close(got, want)
+
+
 @pytest.mark.pyg
 def test_bipartite_blocks() -> None:
     gnn: Any = pytest.importorskip("torch_geometric.nn")

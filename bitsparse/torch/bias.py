@@ -56,15 +56,15 @@ def has_hooks(module: Any) -> bool:
 
 
 def is_watched(module: Any) -> bool:
-    """Whether somebody has put hooks on a module, or given it another way forward: it has to be called then."""
-    return "forward" in module.__dict__ or has_hooks(module)
+    """Whether a module is more than a linear layer: of a class with a `forward` of its own, given another one, or with hooks."""
+    return "forward" in module.__dict__ or type(module).forward is not torch.nn.Linear.forward or has_hooks(module)
 
 
 def with_bias(x: Tensor, layer: Any, bias: Tensor | None) -> Tensor:
-    """``x W^T + b`` with the weights of a linear layer and a bias, in one pass over the result."""
+    """``x W^T + b`` with the weights of a linear layer that has no bias and one that stands behind it, in one pass over the result."""
     if is_watched(layer):
         made: Tensor = layer(x)
-        return made if bias is None or bias is layer.bias else biased(made, bias)
+        return made if bias is None else biased(made, bias)
     return linear(x, layer.weight, bias)
 
 
@@ -76,8 +76,9 @@ def added(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def through(x: Tensor, layer: Any) -> Tensor:
-    """What a linear layer makes of features."""
-    return with_bias(x, layer, layer.bias)
+    """What a layer makes of features."""
+    made: Tensor = layer(x) if is_watched(layer) else linear(x, layer.weight, layer.bias)
+    return made
 
 
 def biased(x: Tensor, bias: Tensor, *, owned: bool = False) -> Tensor:

@@ -83,7 +83,7 @@ class GCNConv(nn.Module):
             # Where edges have no weights, PyTorch Geometric gives loops none either.
             heavier = self.improved and graph.weight is not None
             graph = graph.normalized(self.add_self_loops, 2.0 if heavier else 1.0)
-        if self.out_channels > self.in_channels:
+        if self.out_channels > self.in_channels and is_bypassable(self.lin) and self.lin.bias is None:
             return with_bias(quantizer_of(self).spmm(graph, x, "sum"), self.lin, self.bias)
         return quantizer_of(self).spmm(graph, through(x, self.lin), "sum", self.bias)
 
@@ -151,11 +151,11 @@ class SAGEConv(nn.Module):
             sources = through(sources, self.lin).relu()
         reduce = "sum" if self.aggr == "add" else self.aggr
         quantizer, adds = quantizer_of(self), reduce in ("sum", "mean")  # then the product may come first
-        if adds and self.out_channels < sources.shape[1]:
+        if adds and self.out_channels < sources.shape[1] and is_bypassable(self.lin_l):
             products = quantizer_of(self.lin_l).linear(sources, self.lin_l.weight)
             out = quantizer.spmm(graph, products, reduce, self.lin_l.bias)
         else:
-            out = with_bias(quantizer.spmm(graph, sources, reduce), self.lin_l, self.lin_l.bias)
+            out = through(quantizer.spmm(graph, sources, reduce), self.lin_l)
         if self.root_weight and targets is not None:
             out = added(out, targets, self.lin_r)
         return nn.functional.normalize(out, dim=-1) if self.normalize else out

@@ -83,12 +83,12 @@ def linear_forward(module: Any, x: Tensor) -> Tensor:
 
 def added(out: Tensor, x: Tensor, layer: Any) -> Tensor:
     """``out`` plus what a linear layer makes of features; `out` is nobody else's, and its memory may be taken."""
-    if layer.bias is not None or not is_bypassable(layer):
+    if not is_bypassable(layer) or layer.bias is not None:
         return out + bias.through(x, layer)
     return quantizer_of(layer).added(out, x, layer.weight)
 
 
 def is_bypassable(module: nn.Module) -> bool:
-    """Whether a linear module does nothing but multiply, as its class or its quantizer does: no hooks, no `forward` of somebody else."""
-    forward = vars(module).get("forward")
-    return not bias.has_hooks(module) and (forward is None or getattr(forward, "func", None) is linear_forward)
+    """Whether a module does nothing but multiply, as a linear layer or its quantizer does: no hooks, no `forward` of somebody else."""
+    quantized = getattr(vars(module).get("forward"), "func", None) is linear_forward
+    return not bias.has_hooks(module) if quantized else not bias.is_watched(module)
