@@ -456,6 +456,20 @@ def test_a_layer_put_in_the_place_of_a_linear_one_is_called(kind: str, name: str
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+@pytest.mark.parametrize("kind", ["GCNConv", "SAGEConv", "GATConv", "GATv2Conv"])
+def test_layers_take_an_adjacency(kind: str, layout: str) -> None:
+    dense = random(NODES, NODES, dtype="float32").relu()
+    given, x, layer = (
+        getattr(dense, f"to_sparse_{layout}")(),
+        random(NODES, 6, dtype="float32"),
+        getattr(bst, kind)(6, 3),
+    )
+    torch.testing.assert_close(layer(x, given), layer(x, bst.Graph(given)))
+    (given._values() if layout == "coo" else given.values()).mul_(torch.arange(1.0, given._nnz() + 1))
+    torch.testing.assert_close(layer(x, given), layer(x, bst.Graph(given)))
+
+
 @pytest.mark.pyg
 def test_bipartite_blocks() -> None:
     gnn: Any = pytest.importorskip("torch_geometric.nn")

@@ -335,10 +335,11 @@ def checked(function: str, graph: Any) -> Graph:
 
 
 def as_graph(edges: Any, num_nodes: int | tuple[int, int]) -> Graph:
-    """A graph as it is, or that of an edge list, which is made once for a tensor that is not written to."""
+    """A graph as it is, or that of an edge list, made once for a tensor that is not written to, or of an adjacency, made at every call."""
     if isinstance(edges, Graph):
         return edges
-    if not isinstance(edges, Tensor) or edges.is_inference():  # whether that was written to, nobody counts
+    # Nobody counts whether a tensor of inference mode was written to, nor the parts of a sparse one.
+    if not isinstance(edges, Tensor) or edges.is_inference() or edges.layout != torch.strided:
         return Graph(edges, num_nodes)
     key = (num_nodes, state_of(edges))
     kept = _GRAPHS.setdefault(edges, {})
