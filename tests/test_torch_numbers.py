@@ -135,9 +135,13 @@ def test_weights_that_learn_are_refused_and_go_with_spmm() -> None:
     torch.testing.assert_close(y, torch.from_numpy(DENSE) @ features())
     y.sum().backward()
     torch.testing.assert_close(learns.grad, features().sum(1)[EDGES[0]])
-    for others in (EDGES[:, 1:], EDGES[:, [0, *range(len(WEIGHTS) - 1)]], EDGES.flip(1).clone().fill_(0)):
+    outside = EDGES + torch.tensor([[SOURCES], [-1]])  # as far along the rows of the adjacency as the edges
+    for others in (EDGES[:, 1:], EDGES[:, [0, *range(len(WEIGHTS) - 1)]], EDGES.flip(1).clone().fill_(0), outside):
         with pytest.raises(ValueError, match=rf"edge_values: the graph has {len(WEIGHTS)} edges"):
             g.edge_values(others, learns[: others.shape[1]])
+    for values in (learns[1:], torch.cat([learns, learns])):
+        with pytest.raises(bs.ShapeError, match=rf"edge_values: values have shape .* has {len(WEIGHTS)} edges"):
+            g.edge_values(EDGES, values)
 
 
 # ---- repeated edges, loops

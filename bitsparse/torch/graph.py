@@ -291,8 +291,8 @@ class Graph(Precise):
 
         Raises
         ------
-        ValueError
-            The edges are not those of the graph.
+        ShapeError, ValueError
+            The edges are not those of the graph, or there is not one value for each.
 
         Examples
         --------
@@ -305,11 +305,17 @@ class Graph(Precise):
         >>> y.flatten().tolist(), weights.grad.tolist()
         ([30.0, 5.0], [10.0, 1.0])
         """
-        keys = edge_index[1].long() * self.num_sources + edge_index[0]
-        order, own = keys.argsort(), self.rows() * self.num_sources + self.indices
-        if len(keys) != len(own) or not torch.equal(keys[order], own):
+        if values.shape[:1] != edge_index.shape[1:]:
+            raise ShapeError(
+                f"edge_values: values have shape {tuple(values.shape)}, but edge_index has {edge_index.shape[1]} edges; pass one for each"
+            )
+        sources, targets = edge_index.long()
+        order = (targets * self.num_sources + sources).argsort()
+        if len(order) != self.num_edges or not (
+            torch.equal(targets[order], self.rows()) and torch.equal(sources[order], self.indices.long())
+        ):
             raise ValueError(
-                f"edge_values: the graph has {self.num_edges} edges, and the {len(keys)} of edge_index are others or repeated; pass those "
+                f"edge_values: the graph has {self.num_edges} edges, and the {len(order)} of edge_index are others or repeated; pass those "
                 f"that it was made of, each once"
             )
         return values[order]
