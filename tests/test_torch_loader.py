@@ -147,8 +147,16 @@ def test_sampled_graphs_go_through_layers_as_whole_ones_do() -> None:
         one, same = (layer(x, bst.SampledGraph(full, 2, seed=5, step=7)) for _ in range(2))
         assert torch.equal(one, same)
         assert not torch.equal(one, layer(x, bst.SampledGraph(full, 2, seed=5, step=8)))
-    with pytest.raises(ValueError, match="attention weighs edges"):
-        bst.GATConv(INPUTS, 4)(x, bst.SampledGraph(full, 2))
+    some = bst.SampledGraph(full, 2)
+    for kind in (bst.GATConv, bst.GATv2Conv, lambda *_, **loops: bst.AGNNConv(**loops)):
+        for loops in (True, False):
+            with pytest.raises(ValueError, match="attention weighs edges"):
+                kind(INPUTS, 4, add_self_loops=loops)(x, some)
+    for reduce in ("max", "min"):
+        with pytest.raises(ValueError, match="maxima and minima look at every edge"):
+            bst.SAGEConv(INPUTS, 4, aggr=reduce)(x, some)
+    with pytest.raises(bs.DTypeError, match="SampledGraph: graph is a csr_array; pass a Graph"):
+        bst.SampledGraph(adjacency(), 2)
 
 
 def test_the_gradients_variance_is_reported_beside_the_exact_one() -> None:

