@@ -118,6 +118,11 @@ def test_refusals() -> None:
         bst.BatchLoader(sampler, bs.quantize(features(), 8))
     with pytest.raises(bs.DTypeError, match="a sampler"):
         bst.BatchLoader([1, 2])
+    learns = features().requires_grad_()
+    with pytest.raises(ValueError, match=r"x requires a gradient.*x\.detach\(\)"):
+        bst.BatchLoader(sampler, learns)
+    with torch.no_grad():
+        assert not next(iter(bst.BatchLoader(sampler, learns))).x.requires_grad
 
 
 # ---- sampled edges

@@ -81,7 +81,7 @@ class BatchLoader:
     Raises
     ------
     ShapeError, DeviceError, ValueError
-        Features or labels do not fit the graph or lie elsewhere, or codes are not in rows.
+        Features or labels do not fit the graph, lie elsewhere or require a gradient, or codes are not in rows.
 
     Examples
     --------
@@ -166,7 +166,13 @@ class BatchLoader:
 
     def _rows(self, name: str, part: Any) -> _Rows:
         """Something whose rows are fetched: in host memory, or beside the graph."""
-        made = torch.as_tensor(part).detach()
+        made = torch.as_tensor(part)
+        if made.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{_NAME}: {name} requires a gradient, which would be lost; pass {name}.detach(), or leave it out and fetch its rows in "
+                f"every step by the numbers in the batch"
+            )
+        made = made.detach()
         if str(made.device) not in ("cpu", self.sampler.device):
             there = (
                 "" if self.sampler.device == "cpu" else f" or on {self.sampler.device}, where the sampler's graph is"
