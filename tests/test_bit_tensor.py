@@ -78,6 +78,9 @@ def test_from_dense(shape: tuple, layout: str, bits: int) -> None:
         ([[-129]], "signed", 9),
         ([[128]], "signed", 9),
         ([[-(2**31), 2**31 - 1]], "signed", 32),
+        ([[-4, -4]], "signed", 3),
+        ([[-1]], "signed", 1),
+        ([[-(2**31)]], "signed", 32),
         ([[-1, 1]], "bipolar", 1),
     ],
 )

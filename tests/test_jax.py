@@ -591,6 +591,8 @@ def test_wrong_arguments_fail_while_tracing() -> None:
         (lambda x: bsj.attention(g, x, x[:, 0], x[:, 0], dropout=0.5), ValueError, "needs a key"),
         (lambda x: bsj.attention(twice, x[:2], x[:2, 0], x[:2, 0]), ValueError, "repeated edges"),
         (lambda x: bsj.graph(x), bs.DTypeError, "graph: the edges are traced"),
+        (lambda x: bsj.sampled_spmm(adjacency(), x, 4), bs.DTypeError, "graph is a csr_array"),
+        (lambda x: bsj.sampled_spmm(g, x, 4, rescale="no"), bs.DTypeError, "rescale must be True or False"),
     ]
     for function, error, text in cases:
         with pytest.raises(error, match=text):
@@ -704,20 +706,41 @@ def test_sums_of_bits() -> None:
 def test_wrong_bits_fail_while_tracing() -> None:
     g, x = bsj.graph(adjacency()), jnp.ones((NODES, 2))
     q = bsj.quantize(x, 8)
+
+    def batch(size: int) -> bsj.BitTensor:
+        return bsj.pack_bits(jnp.ones((size, 4, 4), int))
+
     cases: list[tuple[Any, Any, str]] = [
         (lambda x: bsj.quantize(x, 99), ValueError, "bits"),
         (lambda x: bsj.quantize(x[0], 2), bs.ShapeError, "x"),
         (lambda x: bsj.quantize(x, 4, rounding="stochastic"), ValueError, "pass seed="),
+        (lambda x: bsj.quantize(x, 4, seed=1), ValueError, "seed=1 has no meaning with rounding='nearest'"),
+        (lambda x: bsj.quantize(x, 4, rounding="stochastic", seed=x[0, 0]), bs.DTypeError, "seed must be an integer"),
+        (lambda x: bsj.pack_bits(x, 2), bs.DTypeError, "floats are packed only at bits=1"),
+        (lambda x: bsj.pack_bits(x * 1j), bs.DTypeError, "x has dtype complex128"),
+        (lambda x: bsj.BitTensor.of(x), bs.DTypeError, "array must be a BitTensor"),
         (lambda x: bsj.matmul(q, q), bs.ShapeError, "matmul"),
+        (lambda x: bsj.matmul(batch(2), batch(3)), bs.ShapeError, "batch dimensions \\(2,\\) and \\(3,\\)"),
         (lambda x: bsj.matmul(x, q), bs.DTypeError, "a is a"),
         (lambda x: bsj.quantized_matmul(x.astype("float32"), x.astype("float32")), bs.ShapeError, "pass \\(m, k\\)"),
         (lambda x: bsj.bspmm(g, q), bs.ShapeError, "one bit for each"),
+        (lambda x: bsj.bspmm(adjacency(), q), bs.DTypeError, "graph is a csr_array"),
+        (lambda x: bsj.bspmm(g, x, binarise="no"), bs.DTypeError, "binarise must be True or False"),
     ]
     for function, error, text in cases:
         with pytest.raises(error, match=text):
             jax.jit(function).lower(x)
     with pytest.raises(jax.errors.JaxRuntimeError, match="quantize"):
         jax.block_until_ready(jax.jit(lambda x: bsj.quantize(x * jnp.nan, 4).words)(x))
+
+
+def test_options_may_be_integers_of_numpy() -> None:
+    g, x, number = bsj.graph(adjacency()), normal(NODES, 3), np.int64
+    drawn = bsj.quantize(x, number(8), rounding="stochastic", seed=number(5), axis=number(-2), stream=np.uint8(1))
+    assert np.array_equal(drawn.words, bsj.quantize(x, 8, rounding="stochastic", seed=5, axis=-2, stream=1).words)
+    assert np.array_equal(bsj.quantized_spmm(g, x.astype("f4"), number(8)), bsj.quantized_spmm(g, x.astype("f4"), 8))
+    sampled = [bsj.sampled_spmm(g, x, kind(4), "uniform", seed=kind(3)) for kind in (number, int)]
+    assert np.array_equal(*sampled)
 
 
 def flags_of(address: int) -> list[str]:

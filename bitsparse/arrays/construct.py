@@ -73,6 +73,15 @@ def form_of(function: str, bits: int, encoding: Any, layout: Any, axis: Any, ndi
     return encoding, _check.layout(function, layout, bits), _check.axis(function, axis, ndim)
 
 
+def check_dtype(function: str, dtype: np.dtype[Any], bits: int | None) -> None:
+    """Refuse to pack what is neither whole numbers nor, at one bit, floats."""
+    _check.numeric_dtype(function, "x", dtype)
+    if dtype.kind not in "biu" and bits != 1:
+        raise DTypeError(
+            f"{function}: x has dtype {dtype}, and floats are packed only at bits=1 (by sign), got bits={bits}; quantize it"
+        )
+
+
 def prefix_mask(ones: int, words: int) -> NDArray[np.uint32]:
     """``words`` words of which the first ``ones`` bits are set.
 
@@ -107,16 +116,12 @@ def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any
 def pack(function: str, x: Any, bits: Any, *, encoding: Any, axis: Any, layout: Any, fits: bool = False) -> Parts:
     """Pack an ordinary array, after checking that its values fit; where whole numbers are known to, nobody waits for a GPU."""
     array, family = interop.as_array(x, function)
-    _check.numeric(function, "x", array)
     _check.at_least_2d(function, "x", array.shape)
     if bits is not None:
         bits = _check.bit_count(function, bits)
-    if array.dtype.kind not in "biu":
-        bits = 1 if bits is None else bits
-        if bits != 1:
-            raise DTypeError(
-                f"{function}: x has dtype {array.dtype}, and floats are packed only at bits=1 (by sign), got bits={bits}; quantize it"
-            )
+    elif array.dtype.kind not in "biu":
+        bits = 1
+    check_dtype(function, array.dtype, bits)
     device = interop.device_of(array)
     with interop.working_on(device, family):
         if array.dtype.kind in "biu" and not fits:
@@ -141,7 +146,7 @@ def _check_values(function: str, array: NDArray[Any], bits: int | None, encoding
         if encoding == "unsigned":
             bits = max(1, high.bit_length())
         else:
-            bits = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0) + 1
+            bits = max(high, -low - 1).bit_length() + 1
         bits = min(bits, _check.MAX_BITS)
     _check.values_fit(function, low, high, bits, encoding)
     return bits

@@ -10,6 +10,7 @@ import numpy as np
 
 from bitsparse import _check, arrays, interop
 from bitsparse._records import as_dict
+from bitsparse.arrays import construct
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.jax import batches
 from bitsparse.jax.calls import Kind, call
@@ -68,7 +69,8 @@ class BitTensor:
     @classmethod
     def of(cls, array: arrays.BitTensor) -> BitTensor:
         """A BitTensor of this library, copied from the host or sharing its memory on a GPU."""
-        parts = array.components()
+        remedy = "take one of bitsparse, or make one here with quantize(...) or pack_bits(...)"
+        parts = _check.instance("BitTensor.of", "array", array, arrays.BitTensor, "a BitTensor", remedy).components()
         words, scale, offset = (_of_jax(parts[name]) for name in ("words", "scale", "offset"))
         return cls(words, scale, offset, Settings(**array.settings()))
 
@@ -157,6 +159,7 @@ def quantize(
     packed, placed = _check.axis(function, axis, x.ndim), _check.layout(function, layout, bits)
     if rounded == "stochastic" and seed is None:
         raise ValueError(f"{function}: rounding='stochastic' draws by a seed, which is not traced; pass seed=")
+    schemes.checked_seed(function, rounded, seed, stream)
     signed = "signed" if name == "symmetric" else "unsigned"
     settings = Settings(x.shape, bits, packed, placed, signed)
     factor = {"tensor": (), "row": (*x.shape[:-1], 1), "col": (*x.shape[:-2], 1, x.shape[-1])}[granularity]
@@ -204,6 +207,7 @@ def pack_bits(
     x = jnp.asarray(x)
     _check.at_least_2d(function, "x", x.shape)
     bits = _check.bit_count(function, bits)
+    construct.check_dtype(function, x.dtype, bits)
     kind = _check.encoding(function, encoding, bits)
     settings = Settings(x.shape, bits, _check.axis(function, axis, x.ndim), _check.layout(function, layout, bits), kind)
     how = {"bits": bits, "encoding": encoding, "axis": axis, "layout": layout}
@@ -262,7 +266,8 @@ def matmul(a: BitTensor, b: BitTensor) -> Any:
             f"{function}: sums of {one.shape[-1]} products of {one.bits} and {other.bits} bits need int64, which JAX would cut to 32 bits; "
             f"call jax.config.update('jax_enable_x64', True) first"
         )
-    shape = (*np.broadcast_shapes(one.shape[:-2], other.shape[:-2]), one.shape[-2], other.shape[-1])
+    batch = _check.batches(function, one.shape[:-2], other.shape[:-2])
+    shape = (*batch, one.shape[-2], other.shape[-1])
     how = {"left": as_dict(one.settings), "right": as_dict(other.settings)}
     return _called("matmul", None, (one.words, other.words), [Kind(shape, dtype)], **how)[0]
 
@@ -299,6 +304,8 @@ def bspmm(graph: Graph, x: Any, *, binarise: bool = False) -> Any:
     [[0, -2], [1, -1], [0, 0]]
     """
     function = "bspmm"
+    once_each(function, graph)
+    _check.flag(function, "binarise", binarise)
     if isinstance(x, BitTensor):
         if x.bits != 1 or len(x.shape) != 2 or x.shape[0] != graph.num_sources:
             raise ShapeError(
@@ -312,7 +319,6 @@ def bspmm(graph: Graph, x: Any, *, binarise: bool = False) -> Any:
                 f"{function}: x is {x.dtype} of shape {x.shape}; pass float32 of (sources, D), or pack_bits(x)"
             )
         parts, told, letter, dtype = (x, None, None), None, "F", jnp.float32
-    once_each(function, graph)
     shape = (graph.num_targets, x.shape[1])
     settings = Settings(shape, 1, -1, "planes", "bipolar")
     if parts[1] is not None or parts[2] is not None:

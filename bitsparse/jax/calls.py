@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import operator
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -94,7 +95,7 @@ def call(function: str, ways: Ways | None, arrays: Sequence[Any], results: Seque
 
 
 def _text(told: dict[str, Any], known: Name | None) -> Text:
-    text = Text(json.dumps(told))
+    text = Text(json.dumps(told, default=operator.index))  # an option may be an integer of NumPy's
     text.known = known
     return text
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bitsparse import _check
 from bitsparse.errors import ShapeError
 from bitsparse.jax import operators
-from bitsparse.jax.graphs import Graph
+from bitsparse.jax.graphs import Graph, checked
 from bitsparse.jax.operators import Options
 from bitsparse.jax.sums import edge_values, features, floating
 from bitsparse.ops.sampling.sample import DEFAULT, sampling_of
@@ -191,12 +191,13 @@ def sampled_spmm(
             f"{function}: strategy='uniform' draws by a seed, which its gradient must know as well; pass seed="
         )
     sampling_of(function, width, strategy, seed, stream)
+    rescale = _check.flag(function, "rescale", rescale)
     if values is not None:
         values = edge_values(function, graph, values, x.shape)
         dtype = jnp.promote_types(x.dtype, values.dtype)
         x, values = x.astype(dtype), values.astype(dtype)
     ways = graph.ways((x, values), weights="" if values is not None else "weight")
-    how = Options(width=width, strategy=strategy, rescale=bool(rescale), seed=seed, stream=stream)
+    how = Options(width=width, strategy=strategy, rescale=rescale, seed=seed, stream=stream)
     return operators.sampled_spmm(ways, how, values, x)
 
 
@@ -211,7 +212,8 @@ def _of_edges(function: str, graph: Graph, name: str, x: Any, most: int) -> Any:
 
 
 def once_each(function: str, graph: Graph) -> None:
-    """Refuse repeated edges."""
+    """Refuse what is no graph, and repeated edges."""
+    checked(function, graph)
     if graph.counts is not None:
         raise ValueError(
             f"{function}: the graph has repeated edges, which count one by one here; make it of each edge once"
