@@ -136,7 +136,7 @@ def encoding(function: str, value: Any, bits: int) -> str:
 
 def at_least_2d(function: str, name: str, shape: tuple[int, ...]) -> None:
     if len(shape) < 2:
-        remedy = f"{name}[None, :]" if len(shape) == 1 else f"{name}.reshape(1, 1)"
+        remedy = f"{name}[None, :] or {name}[:, None]" if len(shape) == 1 else f"{name}.reshape(1, 1)"
         raise ShapeError(
             f"{function}: {name} has shape {shape}, but bit arrays have at least 2 dimensions; pass {remedy}"
         )

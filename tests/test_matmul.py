@@ -575,3 +575,24 @@ def test_tanh_is_accurate_odd_and_saturates(host) -> None:
     for level in host.simd_levels():
         host.set_simd(level)
         same(epilogue(x), want)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"rounding": "stochastic"}, ValueError, "rounding would describe bits"),
+        ({"axis": -2, "layout": "rows"}, ValueError, "axis and layout would describe bits"),
+        ({"out_scale": np.ones((2, 1))}, ValueError, "out_scale would describe bits"),
+        ({"binarize": True, "scheme": "symmetric"}, ValueError, "no grid; drop scheme"),
+        ({"binarize": "no"}, bs.DTypeError, "binarize must be True or False"),
+        ({"offset_correction": "no"}, bs.DTypeError, "offset_correction must be True or False"),
+    ],
+)
+def test_an_epilogue_leaves_no_option_unread(options: dict, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        bs.Epilogue(**options)
+
+
+def test_a_vector_is_named_as_the_operand_that_it_is() -> None:
+    with pytest.raises(bs.ShapeError, match=r"matmul: b has shape \(3,\).* or b\[:, None\]"):
+        bs.matmul(np.ones((2, 3), int), np.ones(3, int))

@@ -143,10 +143,7 @@ def _check_values(function: str, array: NDArray[Any], bits: int | None, encoding
         _check.bipolar_values(function, array.size == 0 or (low >= -1 and high <= 1 and bool((array != 0).all())))
         return 1 if bits is None else bits
     if bits is None:
-        if encoding == "unsigned":
-            bits = max(1, high.bit_length())
-        else:
-            bits = max(high, -low - 1).bit_length() + 1
+        bits = max(1, high.bit_length()) if encoding == "unsigned" else max(high, -low - 1).bit_length() + 1
         bits = min(bits, _check.MAX_BITS)
     _check.values_fit(function, low, high, bits, encoding)
     return bits

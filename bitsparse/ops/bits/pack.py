@@ -113,8 +113,8 @@ def quantize(
         affine and symmetric: nearest (default, ties to even) or stochastic; affine also takes floor, as AES-SpMM prints it, which is half a
         step too low on average. affine-pow2: floor, QGTC's own equation.
     range : optional
-        ``(low, high)``, or the absmax for ``symmetric``: numbers, or arrays of the granularity's shape. Values outside are clipped. By
-        default calibrated from `x`.
+        ``(low, high)``, or the absmax for ``symmetric``: numbers, or arrays of the granularity's shape. Values outside are clipped; a range
+        of equal ends has steps of 1 from there on. By default calibrated from `x`.
     granularity : {"tensor", "row", "col"}
         One scale altogether, per row ``(..., M, 1)`` or per column ``(..., 1, N)``.
     axis, layout

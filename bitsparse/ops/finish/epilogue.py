@@ -21,6 +21,9 @@ from bitsparse.ops.finish import schemes
 from bitsparse.ops.operands import target
 
 _ACTIVATIONS = ("relu", "leaky_relu", "tanh")
+#: Options that only a requantisation reads, and those that only bits which come out have.
+_OF_GRID = ("out_scale", "out_offset", "scheme", "rounding")
+_OF_BITS = (*_OF_GRID, "seed", "stream", "encoding", "axis", "layout")
 
 
 class BatchNorm(NamedTuple):
@@ -119,6 +122,8 @@ class Epilogue:
         name = "Epilogue"
         if self.activation is not None:
             _check.choice(name, "activation", self.activation, _ACTIVATIONS)
+        for option in ("binarize", "offset_correction"):
+            _check.flag(name, option, getattr(self, option))
         slope = _floats("negative_slope", self.negative_slope)
         if slope.ndim:
             raise ShapeError(f"{name}: negative_slope must be a number, got shape {slope.shape}")
@@ -134,9 +139,9 @@ class Epilogue:
             raise ValueError(f"{name}: bits={self.bits} and binarize=True exclude each other; binarize gives one bit")
         if self.bits is not None or self.binarize:
             fixed, grid = self._with_bits_out(fixed)
-        elif any(option is not None for option in (self.out_scale, self.out_offset, self.encoding, self.seed)):
+        elif unused := [option for option in _OF_BITS if not _is_default(option, getattr(self, option))]:
             raise ValueError(
-                f"{name}: out_scale, out_offset, encoding and seed describe bits that come out; pass bits= or binarize=True too"
+                f"{name}: {' and '.join(unused)} would describe bits that come out; pass bits= or binarize=True too"
             )
         object.__setattr__(self, "_fixed", fixed)
         object.__setattr__(self, "_grid", grid)
@@ -146,8 +151,8 @@ class Epilogue:
         name = "Epilogue"
         axis = _check.axis(name, self.axis, 2)
         if self.binarize:
-            if self.out_scale is not None or self.out_offset is not None:
-                raise ValueError(f"{name}: binarize=True has no grid; drop out_scale and out_offset")
+            if unused := [option for option in _OF_GRID if not _is_default(option, getattr(self, option))]:
+                raise ValueError(f"{name}: binarize=True has no grid; drop {' and '.join(unused)}")
             schemes.checked_seed(name, "nearest", self.seed, self.stream)
             layout = _check.layout(name, self.layout, 1)
             _check.choice(name, "encoding", self.encoding or "bipolar", ("bipolar", "unsigned"))
@@ -268,6 +273,12 @@ class Epilogue:
         return assembled(
             BitTensor, result, shape, fixed.bits, fixed.axis, fixed.layout, encoding, family, scale, offset
         )
+
+
+def _is_default(option: str, value: Any) -> bool:
+    """Whether an option of an Epilogue was left alone; of the class its attributes are the defaults."""
+    default = getattr(Epilogue, option)
+    return value is default or (default is not None and value == default)
 
 
 def target_of(

@@ -258,6 +258,7 @@ def as_bits(function: str, name: str, x: Any, axis: int) -> BitTensor:
     if isinstance(x, BitTensor):
         return x
     array, family = interop.as_array(x, function, name)
+    _check.at_least_2d(function, name, array.shape)
     if array.dtype.kind not in "biu":
         raise DTypeError(
             f"{function}: {name} has dtype {array.dtype}, but products of bits are exact integers; quantize {name}, or multiply with "

@@ -203,7 +203,7 @@ def nearest(
     ----------
     queries : BitTensor (Q, length) of one bit, bool (Q, length), or uint8 or int8 (Q, length / 8)
         Bytes are those of :func:`from_packbits`; among bytes the order of the bits in them does not matter, beside a BitTensor or
-        booleans it is that of :func:`numpy.packbits`.
+        booleans it is that of :func:`numpy.packbits`. Bits at the end of bytes that the other side does not have must be zero, as there.
     database : as `queries`, (N, length)
         On the device of the queries, or in host memory while these are on a GPU: then it is taken there in pieces. Any N; at most
         65 536 bits.
