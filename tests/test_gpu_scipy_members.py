@@ -374,13 +374,14 @@ def test_random_expressions(dtype: str, shape: tuple[int, int], steps: list[str]
         alike(got, want)
 
 
-@pytest.mark.parametrize("kind", [np.int64, np.int16, np.uint8])
+@pytest.mark.parametrize("kind", [np.int64, np.int16, np.uint8, np.uint64])
 def test_rows_by_an_array_on_the_gpu(kind: Any) -> None:
     """Numbers from the end, scales, both types, wide indices; what is not there is refused, after which the array works as before."""
     import cupy
 
     a = sample("float32")
-    rows = np.array([2, 0, 0, a.shape[0] - 1, *([] if kind == np.uint8 else [-1, -a.shape[0]])], kind)
+    signed = np.issubdtype(kind, np.signedinteger)
+    rows = np.array([2, 0, 0, a.shape[0] - 1, *([-1, -a.shape[0]] if signed else [])], kind)
     scales = {"row_scale": np.arange(a.shape[0]) + 1.0, "col_scale": np.arange(a.shape[1]) + 1.0}
     for here in (
         bs.TCTiledCSR(a), bs.TCTiledCSR(a, **scales), bs.TCTiledCSR(a, pattern=True, index_dtype=np.int64), bs.FRDC(a != 0, **scales),
@@ -390,8 +391,7 @@ def test_rows_by_an_array_on_the_gpu(kind: Any) -> None:
         assert type(got) is type(want)
         assert (got.shape, got.dtype, got.index_dtype) == (want.shape, want.dtype, want.index_dtype)
         np.testing.assert_array_equal(got.toarray().get(), want.toarray())
-        for wrong in (a.shape[0], -a.shape[0] - 1):
-            if kind != np.uint8 or wrong > 0:
-                with pytest.raises(IndexError, match=f"{wrong}.*size {a.shape[0]}"):
-                    there[cupy.asarray(np.array([0, wrong], kind))]
+        for wrong in (a.shape[0], -a.shape[0] - 1 if signed else np.iinfo(kind).max):
+            with pytest.raises(IndexError, match=f"{wrong}.*size {a.shape[0]}"):
+                there[cupy.asarray(np.array([0, wrong], kind))]
         assert there[cupy.asarray(rows[:0])].shape == (0, a.shape[1])

@@ -456,6 +456,25 @@ def test_a_slice_has_values_of_its_own() -> None:
     assert np.array_equal(a.toarray(), before)
 
 
+def test_a_line_has_memory_of_its_own() -> None:
+    a = bs.TCTiledCSR(sample("float32"))
+    b = bs.FRDC(a, pattern=True)
+    before = a.toarray()
+    for line in (a[1], a[:, 2], b[1], b[:, 2]):
+        line.data[:] = 9
+        line.coords[0][:] = 0
+    assert np.array_equal(a.toarray(), before) and np.array_equal(b.toarray(), before != 0)
+
+
+def test_ranges_are_index_arrays() -> None:
+    a = sample("int32")
+    x = bs.TCTiledCSR(a)
+    assert np.array_equal(x[range(5, 1, -2)].toarray(), a[range(5, 1, -2)].toarray())
+    assert np.array_equal(x[:, range(3)].toarray(), a[:, range(3)].toarray())
+    assert np.array_equal(x[range(3), range(3)], a.toarray()[range(3), range(3)])
+    assert x[range(0)].shape == (0, 9)
+
+
 def test_what_is_done_in_place_is_done_to_one_array() -> None:
     a = bs.TCTiledCSR(sample("float32"))
     shared, before = a.with_values(a.data), a.toarray()
@@ -488,6 +507,7 @@ A = bs.TCTiledCSR(sample("int64"))
     [
         (lambda: A[9], IndexError, r"index 9 is out of bounds for axis 0 with size 7"),
         (lambda: A[:, [0, 9]], IndexError, r"indices reach 0\.\.9, but axis 1 has size 9"),
+        (lambda: A[np.array([0, 2**64 - 1], np.uint64)], IndexError, r"indices reach 0\.\.18446744073709551615"),
         (lambda: A[np.ones(3, bool)], IndexError, r"a mask of shape \(3,\) does not fit axis 0 with size 7"),
         (lambda: A[np.ones((3, 3), bool)], IndexError, r"a mask of shape \(3, 3\)"),
         (lambda: A[[0, 1], [0, 1, 2]], IndexError, r"do not broadcast"),

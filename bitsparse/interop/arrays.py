@@ -26,7 +26,7 @@ _ADOPTING = ("from_dlpack", "utils.dlpack.from_dlpack", "experimental.dlpack.fro
 #: Lists in lists that are read as one array.
 _DEEPEST = 16
 #: What is no array yet.
-_SEQUENCES = (np.generic, bool, int, float, complex, list, tuple)
+_SEQUENCES = (np.generic, bool, int, float, complex, list, tuple, range)
 
 
 def _is_of(x: Any, library: str, kind: str) -> Any:
@@ -70,7 +70,7 @@ def as_array(x: Any, function: str, name: str = "x", *, gpu: bool = True) -> tup
 
     Memory on a GPU is shared with CuPy arrays, PyTorch CUDA tensors, JAX arrays and every other producer of DLPack or of the CUDA array
     interface. Work that its owner has enqueued is waited for in stream order, as DLPack asks for, not by the host. A copy is made only
-    for lists, scalars and arrays in the other byte order.
+    for lists, ranges, scalars and arrays in the other byte order.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ def _line(x: SparseArray, axis: int) -> Any:
     from scipy import sparse
 
     made = sparse_convert.scaled(x, _WHERE)
-    places = made.indices if axis == 0 else rows_of(made.indptr)
+    places = made.indices.copy() if axis == 0 else rows_of(made.indptr)  # those of a row may be a view
     return sparse.coo_array((made.values, (places,)), shape=(x.shape[1 - axis],))
 
 
@@ -117,10 +117,10 @@ def _one_key(x: SparseArray, key: Any, axis: int) -> Any:
         if found.shape != (size,):
             raise IndexError(f"{_WHERE}: a mask of shape {found.shape} does not fit axis {axis} with size {size}")
         return interop.namespace(found).flatnonzero(found)
-    found = found.astype(np.int64)
     low, high = _extent(found) if found.size else (0, 0)
     if found.size and not (-size <= low and high < size):
         raise _beyond(found, axis, size)
+    found = found.astype(np.int64)  # which numbers of uint64 may be beyond
     return found if low >= 0 else found + (found < 0) * size
 
 
@@ -143,7 +143,8 @@ def _named_on_gpu(x: SparseArray, key: Any) -> Any:
     if x.device == "cpu" or getattr(key, "ndim", 0) != 1 or hasattr(key, "nnz"):
         return None
     found, _ = interop.as_array(key, _WHERE, "the index")
-    return interop.move(found, x.device).astype(np.int64, copy=False) if found.dtype.kind in "iu" else None
+    fits = found.dtype.kind in "iu" and found.dtype != np.uint64
+    return interop.move(found, x.device).astype(np.int64, copy=False) if fits else None
 
 
 def _rows_on_gpu(x: SparseArray, rows: Any) -> SparseArray:
