@@ -321,7 +321,7 @@ def accumulator(function: str, k: int, a_max: int, b_max: int) -> np.dtype[Any]:
 
 
 def out_like(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse an output of another shape or dtype, and one that cannot be written to, as CuPy's always can."""
+    """Refuse an output of another shape or dtype, and one that cannot be written to."""
     if out.shape != wanted_shape:
         raise ShapeError(
             f"{function}: out has shape {out.shape}, but the result has shape {wanted_shape}; pass out=None or a fitting array"
@@ -330,6 +330,11 @@ def out_like(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dt
         raise DTypeError(
             f"{function}: out has dtype {out.dtype}, but the result is {dtype}; pass out=None or an array of that dtype"
         )
+    writable(function, out)
+
+
+def writable(function: str, out: NDArray[Any]) -> None:
+    """Refuse an output that cannot be written to, as CuPy's always can."""
     if not getattr(out.flags, "writeable", True):
         raise ValueError(f"{function}: out is read-only, but results are written in place; pass a writable array")
 

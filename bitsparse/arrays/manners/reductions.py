@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitsparse import backends, interop
+from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_convert
 from bitsparse.arrays.indices import gather, rows_of
 from bitsparse.arrays.inside import family_of, patterns_of, scales_of
@@ -37,6 +37,7 @@ def delivered(x: SparseArray, result: Any, function: str, axis: int | None, out:
         target = interop.writable_array(out, function)
         if target.shape != result.shape:
             raise ShapeError(f"{function}: out has shape {target.shape}, but the result has {result.shape}")
+        _check.writable(function, target)
         target[...] = result
         return out
     return interop.from_array(result, family_of(x), function) if result.ndim else result
@@ -175,7 +176,7 @@ def extreme(name: str, what: str) -> Callable[..., Any]:
     ) -> Any:
         return compute(x, name, axis, out, explicit, keepdims)
 
-    function.__name__ = name
+    function.__name__ = function.__qualname__ = name
     if compute is _place:
         function.__doc__ = f"Where the {what} is, of all (counted row by row) or along an axis; on the CPU."
     else:
