@@ -42,7 +42,9 @@ def _starts_of_kept(starts: NDArray[Any], kept: NDArray[Any]) -> NDArray[Any]:
 def merge_duplicates(
     starts: NDArray[Any], columns: NDArray[Any], values: NDArray[Any] | None, binary: bool
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, bool]:
-    """Repeated entries of sorted rows summed as SciPy does, one after another in the order they have; booleans and bits or-ed.
+    """Repeated entries of sorted rows summed; booleans and bits or-ed.
+
+    As in SciPy integers wrap. Floats are added as NumPy adds: 16-bit ones in float32, in pairs from nine entries of one place on.
 
     Returns
     -------
