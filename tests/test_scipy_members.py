@@ -528,6 +528,7 @@ A = bs.TCTiledCSR(sample("int64"))
         (lambda: A + A.T, bs.ShapeError, r"add: inconsistent shapes"),
         (lambda: -(A > 0), bs.DTypeError, r"negative: .*~A"),
         (lambda: A.sum(axis=2), bs.ShapeError, r"sum: axis=2 is out of bounds"),
+        (lambda: A.sum(axis=()), bs.ShapeError, r"sum: axis=\(\) names no axis; pass 0, 1, or None"),
         (lambda: A.sum(axis="x"), bs.DTypeError, r"sum: axis must be"),
         (lambda: A.max(out=np.zeros(3)), bs.DTypeError, r"max: out= is not taken"),
         (lambda: A.sum(axis=0, out=np.zeros(3)), bs.ShapeError, r"sum: out has shape \(3,\), but the result has \(9,\)"),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 def one_axis(function: str, axis: Any) -> int | None:
     """0, 1, or None for both."""
     axes = axes_of(function, axis, 2)
+    if not axes:  # NumPy reduces nothing then, and SciPy has no such result
+        raise ShapeError(f"{function}: axis=() names no axis; pass 0, 1, or None for both")
     return axes[0] if len(axes) == 1 else None
 
 
