@@ -223,3 +223,31 @@ def test_features_of_other_dtypes_are_those_numbers_in_float32(dtype: torch.dtyp
     net = bst.LowBitModule(low_bits(4))
     narrowed = x.to(dtype)
     assert torch.equal(net(narrowed, graph), net(narrowed.float(), graph))
+
+
+def test_arrays_that_are_written_to_are_read_anew() -> None:
+    graph, x, _ = data()
+    net, array = bst.LowBitModule(low_bits(4)), x.numpy().copy()
+    net(array, graph)
+    array *= -1
+    assert torch.equal(net(array, graph), net(-x, graph))
+
+
+def test_an_evaluation_leaves_nothing_that_cannot_train() -> None:
+    graph, x, labels = data()
+    net = bst.LowBitModule(low_bits(4))
+    with torch.inference_mode():
+        found = net(x, graph)
+    made = net(x, graph)
+    assert torch.equal(made, found)
+    torch.nn.functional.cross_entropy(made, labels).backward()
+
+
+def test_logits_are_exact_under_autocast() -> None:
+    graph, x, labels = data()
+    net = bst.LowBitModule(low_bits(8))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = net(x, graph)
+        torch.nn.functional.cross_entropy(made, labels).backward()
+    assert torch.equal(made, net(x, graph))
+    assert all(part.grad is not None for part in net.parameters())

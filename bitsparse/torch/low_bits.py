@@ -205,13 +205,15 @@ class LowBitModule(nn.Module):
         """Scales of the rows or None, and the codes of the features; kept while these stay the same."""
         if isinstance(x, Tensor):
             key: Any = x.data_ptr(), writes_of(x), tuple(x.shape), x.stride(), x.dtype
+            counted = not x.is_inference()
         else:
-            key = id(x)
-        # PyTorch counts no writes to a tensor made in inference mode, so its codes may be out of date at every call.
-        if self._codes[0] != key or (isinstance(x, Tensor) and x.is_inference()):
+            key, counted = id(x), isinstance(x, networks.Features)  # which do not change
+        # Nobody counts writes to arrays, nor to tensors made in inference mode: their codes may be out of date at every call.
+        if self._codes[0] != key or not counted:
             codes = self.network.quantize(_numbers(x) if isinstance(x, Tensor) else x)
             check_codes("LowBitModule", self.network, len(codes), codes)
-            self._codes = key, codes.scale, torch.from_numpy(codes.toarray().astype(np.float32)), x
+            with torch.inference_mode(False):  # what an evaluation keeps serves training as well
+                self._codes = key, codes.scale, torch.from_numpy(codes.toarray().astype(np.float32)), x
         return self._codes[1], self._codes[2]
 
     def get_extra_state(self) -> str:
@@ -264,7 +266,8 @@ def exact_product(left: Tensor, right: Tensor) -> Tensor:
             if left.numel() and right.numel()
             else 0
         )
-    return left @ right if most <= _EXACT else left.double() @ right.double()
+    with torch.autocast(left.device.type, enabled=False):  # which would round them
+        return left @ right if most <= _EXACT else left.double() @ right.double()
 
 
 def _levels(step: Any, bits: int) -> tuple[Any, Any, int]:
