@@ -536,3 +536,75 @@ def test_largest_magnitudes_that_are_known() -> None:
         assert source.largest(x) is None or change is None
         assert float(source.codes(x, 8).codes.scale) == np.float32(step)
         state.begin()
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_weights_that_are_written_unseen(train: bool) -> None:
+    """PyTorch counts no writes through `data`, by which averages of weights and plain steps are written: codes follow all the same."""
+    graph, x, _ = data()
+    net = net_of("gcn", bst.Tango(rounding="nearest")).train(train)
+    before = net(x, graph)
+    for part in net.parameters():
+        part.data.mul_(2)
+    after = net(x, graph)
+    assert torch.equal(after, copy.deepcopy(net)(x, graph))
+    assert not torch.equal(before, after)
+
+
+def test_what_chooses_bits_goes_with_them() -> None:
+    net = net_of("gcn", bst.Tango("auto"))
+    assert net.first._forward_hooks
+    bst.unquantize_(net)
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in net.modules())
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("bits", [8, 4, "auto"])
+def test_graphs_without_nodes(kind: str, bits: Any) -> None:
+    """There is nothing to sum, and no bits are chosen by it."""
+    graph, x = bst.Graph(torch.zeros(2, 0, dtype=torch.long), 0), torch.zeros(0, INPUTS, requires_grad=True)
+    net = net_of(kind, bst.Tango(bits=bits, last="quantized", activations=8))
+    y = net(x, graph)
+    y.sum().backward()
+    assert y.shape == (0, CLASSES)
+    assert x.grad.shape == x.shape
+    assert net.quantization.bits == (None if bits == "auto" else bits)
+
+
+def test_no_rows_of_a_linear_layer() -> None:
+    net = bst.quantize_(torch.nn.Sequential(torch.nn.Linear(4, 3)), bst.Tango(last="quantized"))
+    assert net(torch.zeros(0, 5, 4)).shape == (0, 5, 3)
+
+
+def test_a_layer_in_floats_keeps_codes_under_autocast() -> None:
+    graph, x, _ = data()
+    net = net_of("gcn", bst.Tango(activations=8))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = net(x, graph)
+    y.float().sum().backward()
+    want = net_of("gcn")
+    want(x, graph).sum().backward()
+    for one, other in zip(net.parameters(), want.parameters(), strict=True):
+        assert (one.grad - other.grad).norm() <= 0.1 * other.grad.norm()
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("sizes", [(INPUTS, 4), (4, INPUTS)])
+def test_who_watches_the_products_of_sums_sees_them(sizes: tuple[int, int], quantised: bool) -> None:
+    """Hooks on GraphSAGE's first linear map are called, also where its product comes first, and what they keep stays as it was."""
+    from torch.nn.utils import prune
+
+    graph, x = data()[0], torch.randn(NODES, sizes[0])
+    conv, seen = bst.SAGEConv(*sizes), []
+    net = torch.nn.ModuleList([conv])
+    if quantised:
+        bst.quantize_(net, bst.Tango(rounding="nearest", last="quantized"))
+    plain = conv(x, graph)
+    hook = conv.lin_l.register_forward_hook(lambda module, given, made: seen.append((made, made.detach().clone())))
+    assert (conv(x, graph) - plain).abs().max() <= 0.1 * plain.abs().max()
+    ((made, then),) = seen
+    assert torch.equal(made, then)
+    hook.remove()
+    prune.random_unstructured(conv.lin_l, "weight", 0.5)  # whose hook makes the weights in every pass
+    for _ in range(2):
+        conv(x, graph).sum().backward()

@@ -149,7 +149,7 @@ def linear(
 
 def matrix_of(x: Tensor) -> Tensor:
     """Features with one axis behind the nodes."""
-    return x if x.ndim == 2 else x.reshape(x.shape[0], -1)
+    return x.flatten(1)
 
 
 class Grid(NamedTuple):

@@ -83,7 +83,7 @@ class _ExactLinear(torch.autograd.Function):
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = ctx.saved_tensors
-        dx = gradient @ weight if ctx.needs_input_grad[0] else None
+        dx = gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[0] else None
         dw = None
         if ctx.needs_input_grad[1]:
             with working(gradient):

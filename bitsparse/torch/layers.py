@@ -151,13 +151,14 @@ class SAGEConv(nn.Module):
             sources = through(sources, self.lin).relu()
         reduce = "sum" if self.aggr == "add" else self.aggr
         quantizer, adds = quantizer_of(self), reduce in ("sum", "mean")  # then the product may come first
-        if adds and self.out_channels < sources.shape[1] and is_bypassable(self.lin_l):
+        alone = is_bypassable(self.lin_l)  # else who watches it has to see its result, and may keep that
+        if adds and alone and self.out_channels < sources.shape[1]:
             products = quantizer_of(self.lin_l).linear(sources, self.lin_l.weight)
             out = quantizer.spmm(graph, products, reduce, self.lin_l.bias)
         else:
             out = through(quantizer.spmm(graph, sources, reduce), self.lin_l)
         if self.root_weight and targets is not None:
-            out = added(out, targets, self.lin_r)
+            out = added(out, targets, self.lin_r) if alone else out + through(targets, self.lin_r)
         return nn.functional.normalize(out, dim=-1) if self.normalize else out
 
     def extra_repr(self) -> str:

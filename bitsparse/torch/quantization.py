@@ -130,14 +130,18 @@ class Quantization(nn.Module):
     def begin(self) -> None:
         """Forget codes that were drawn: the next forward pass draws anew, also for tensors that did not change.
 
+        Codes of parameters are forgotten too: PyTorch counts no writes through their `data`, as averages of weights are written.
+
         A captured step makes all codes itself: replays work on what its tensors hold then, and nothing is there before the first. From then
-        on no codes outlive a pass: a replay writes weights without a trace in PyTorch's counter of writes.
+        on no codes outlive a pass: a replay writes to its tensors without a trace in PyTorch's counter of writes.
         """
         self._recorded |= torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         if self._recorded:
             self._known[True] = WeakTensorKeyDictionary()
             self._edges = WeakTensorKeyDictionary()
         self._known[False] = WeakTensorKeyDictionary()
+        for part in [part for part in self._known[True] if isinstance(part, nn.Parameter)]:
+            del self._known[True][part]
 
     @property
     def draws(self) -> int:
@@ -329,7 +333,7 @@ class LayerQuantizer(Floats):
             return exact_linear(x, weight, bits, self._source(x))
         flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
         made = coded.linear(flat, weight, _PRODUCT_BITS, self._source(x), behind).to(x.dtype)
-        return made if x.ndim == 2 else made.reshape(*x.shape[:-1], -1)
+        return made if x.ndim == 2 else made.reshape(*x.shape[:-1], weight.shape[0])
 
     def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """``out + x @ weight.T``, of integers in the memory of `out`."""

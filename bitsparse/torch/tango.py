@@ -143,9 +143,12 @@ def unquantize_(net: nn.Module) -> nn.Module:
         delattr(net, _STATE)
     if getattr(vars(net).get("forward"), "func", None) is _forward:
         del net.forward
-    hooks = net._forward_pre_hooks
-    for number in [number for number, hook in hooks.items() if hook is _begin]:
-        del hooks[number]
+    for part in net.modules():
+        for hooks in (part._forward_pre_hooks, part._forward_hooks):
+            for number in [
+                number for number, hook in hooks.items() if getattr(hook, "func", hook) in (_begin, _choose)
+            ]:
+                del hooks[number]
     return net
 
 
@@ -198,7 +201,7 @@ def _begin(net: Any, given: Any) -> None:
 
 def _choose(state: Quantization, layer: nn.Module, given: Any, made: Tensor) -> None:
     """Choose the bits by the first output of the first layer."""
-    if state.bits is not None or not state.training or not isinstance(made, Tensor):
+    if state.bits is not None or not state.training or not isinstance(made, Tensor) or not made.numel():
         return
     values = made.detach().float().reshape(made.shape[0], -1)
     try:

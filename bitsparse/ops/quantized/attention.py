@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,8 @@ def attention_of_codes(A: SparseArray, x: ScaledCodes, source: Any, target: Any,
     with working_with(A.device, source):
         codes, operand = _codes(x), as_csr(function, A)
         if codes is None or operand.nnz == 0 or 0 in A.shape:
-            features = x.dequantize().reshape(x.codes.shape[0], source.shape[1], -1)
+            nodes, *inner = x.codes.shape
+            features = x.dequantize().reshape(nodes, source.shape[1], math.prod(inner) // source.shape[1])
             options: Any = {"negative_slope": how.slope, "dropout": how.dropout, "seed": how.seed}
             made = attention(A, features, source, target, **options, return_state=True)
             return made[1]
