@@ -182,7 +182,7 @@ def gathered_text(comm: Communicator, text: str) -> list[str]:
 
 
 def agree(comm: Communicator, function: str, **facts: Any) -> None:
-    """Raise on every rank, with both values, if the ranks do not say the same; facts are what JSON can hold.
+    """Raise on every rank, with both values, if the ranks do not say the same; facts are what JSON can hold, and NumPy's scalars.
 
     Raises
     ------
@@ -197,12 +197,13 @@ def agree(comm: Communicator, function: str, **facts: Any) -> None:
         ...
     bitsparse.errors.CommunicationError: example: columns is 0 on rank 0 but 1 on rank 1; pass the same on every rank
     """
-    texts = gathered_text(comm, json.dumps(facts))
+    texts = gathered_text(comm, json.dumps(facts, default=np.generic.item))
     if all(text == texts[0] for text in texts):
         return
     said = [json.loads(text) for text in texts]
     rank = next(r for r, text in enumerate(texts) if text != texts[0])
-    differing = [key for key in said[0] | said[rank] if said[0].get(key) != said[rank].get(key)]
+    # By their text, as 1 == 1.0 == True.
+    differing = [key for key in said[0] | said[rank] if repr(said[0].get(key)) != repr(said[rank].get(key))]
     name = differing[0]
     raise CommunicationError(
         f"{function}: {name} is {shown(said[0].get(name))} on rank 0 but {shown(said[rank].get(name))} on rank {rank}; pass the same on "

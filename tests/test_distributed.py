@@ -399,9 +399,19 @@ def test_different_graphs_and_arguments_are_named_on_every_rank():
             "dtype of x is 'float32' on rank 0",
         ),
         (lambda a, p: D.plan_spmm(a, 4, exchange=["halo", "auto"][p.comm.rank]), "exchange is 'halo' on rank 0"),
+        (lambda a, p: D.partition(some, p.comm, seed=[1, 1.0][p.comm.rank]), "seed is 1 on rank 0 but 1.0 on rank 1"),
     ):
         with pytest.raises(CommunicationError, match=text):
             on_ranks(2, "blocks", call, some)
+
+
+def test_numbers_of_numpy_are_agreed_on_as_pythons_are():
+    def work(comm):
+        part = D.partition(graph(), comm, seed=[np.int64, int][comm.rank](3))
+        plan = D.plan_bspmm(D.shard(graph(), part), np.int32(4), "BBF", add=np.bool_(False))
+        return D.quantize(np.ones((plan.shape[0], 2)), np.uint8(4), part, seed=np.int64(7), rounding="stochastic").bits
+
+    assert D.local(2, timeout=20).run(work) == [4, 4]
 
 
 def test_an_error_on_one_rank_alone_is_raised_there_and_named_on_the_others():

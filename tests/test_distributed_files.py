@@ -190,11 +190,10 @@ def test_pieces_give_the_bits_of_the_whole(bits, dtype, tmp_path) -> None:
         for piece in (1, 800, 1 << 20):
             mine = x if rows is None else x[rows]
             made = D.quantize_streamed(source, bits, rows=rows, piece_bytes=piece)
-            if mine.size:
-                whole = bs.quantize(mine, bits, granularity="row", layout=layout)
-                assert all(
-                    np.array_equal(getattr(made, part), getattr(whole, part)) for part in ("words", "scale", "offset")
-                )
+            whole = bs.quantize(mine, bits, granularity="row", layout=layout)
+            assert all(
+                np.array_equal(getattr(made, part), getattr(whole, part)) for part in ("words", "scale", "offset")
+            )
             assert made.shape == mine.shape
     for granularity in ("tensor", "col"):
         ends = D.streamed_range(source, granularity=granularity, piece_bytes=500)
@@ -223,6 +222,42 @@ def test_signs_and_magnitudes_and_ranges_of_all_ranks() -> None:
     assert all(np.array_equal(each.words, wanted.words) for each in D.local(3).run(work))
 
 
+@pytest.mark.parametrize(
+    ("bits", "scheme", "granularity"), [(4, "symmetric", "tensor"), (4, "affine", "row"), (1, None, "row")]
+)
+def test_streams_of_ranks_of_one_row_and_of_none_are_of_the_kind_of_the_others(bits, scheme, granularity) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
+    ends = np.abs(x).max() if granularity == "tensor" else None
+    a = sp.csr_array(np.ones((2, 2), np.float32))
+
+    def work(comm):
+        part = D.partition(a, comm)
+        mine = D.quantize_streamed(x, bits, rows=part.rows(), range=ends, granularity=granularity, scheme=scheme)
+        return part.gather(D.spmm(D.shard(a, part), mine))
+
+    whole = D.quantize_streamed(x, bits, range=ends, granularity=granularity, scheme=scheme)
+    assert all(np.array_equal(made, bs.spmm(a, whole)) for made in D.local(3, timeout=20).run(work))
+
+
+def test_ranges_of_other_columns_and_failures_are_named_on_every_rank() -> None:
+    x = np.ones((6, 4), np.float32)
+    for call, texts in (
+        (lambda rank: (x[:, rank:], "col"), ["features is 4 on rank 0 but 3 on rank 1"] * 2),
+        (lambda rank: (x, ("tensor", "col")[rank]), ["granularity is 'tensor' on rank 0 but 'col' on rank 1"] * 2),
+        (lambda rank: (x[rank] if rank else x, "col"), ["failed on rank 1", "reshape it"]),
+    ):
+        said = {}
+
+        def work(comm, call=call, said=said):
+            source, granularity = call(comm.rank)
+            with pytest.raises((CommunicationError, ShapeError)) as caught:
+                D.streamed_range(source, granularity=granularity, comm=comm)
+            said[comm.rank] = str(caught.value)
+
+        D.local(2, timeout=20).run(work)
+        assert all(text in said[rank] for rank, text in enumerate(texts))
+
+
 def test_arguments_of_streams_are_checked() -> None:
     x = np.ones((4, 3), np.float32)
     for call, error, text in (
@@ -236,7 +271,10 @@ def test_arguments_of_streams_are_checked() -> None:
         (lambda: D.quantize_streamed(x * np.nan, 4), ValueError, "NaN"),
         (lambda: D.quantize_streamed(x * np.nan, 1), ValueError, "NaN"),
         (lambda: D.streamed_range(x * np.nan), ValueError, "NaN"),
-        (lambda: D.quantize_streamed(x, 4, piece_bytes=0), ValueError, "piece_bytes"),
+        (lambda: D.quantize_streamed(x, 4, piece_bytes=0), ValueError, "quantize_streamed: piece_bytes"),
+        (lambda: D.streamed_range(x, piece_bytes=0), ValueError, "streamed_range: piece_bytes"),
+        (lambda: D.quantize_streamed(x, 4, rows=0), DTypeError, "rows must be a slice"),
+        (lambda: D.streamed_range(x, comm="all"), DTypeError, "comm must be a communicator"),
     ):
         with pytest.raises(error, match=text):
             call()

@@ -21,7 +21,10 @@ from bitsparse.ops.operands.target import target_of
 def kind_of(x: Any, function: str) -> dict[str, Any]:
     """What the features of all ranks have in common, for :func:`agree`: dtype or bits, columns, kinds of scales."""
     if isinstance(x, BitTensor):
-        scales = [None if part is None else "rows" if of_rows(part) else part.tolist() for part in (x.scale, x.offset)]
+        rows = x.shape[0]
+        scales = [
+            None if part is None else "rows" if of_rows(part, rows) else part.tolist() for part in (x.scale, x.offset)
+        ]
         return {
             "bits": x.bits,
             "encoding": x.encoding,
@@ -33,9 +36,15 @@ def kind_of(x: Any, function: str) -> dict[str, Any]:
     return {"dtype": str(array.dtype), "columns": list(array.shape[1:])}
 
 
-def of_rows(affine: Any) -> bool:
-    """Whether a scale or an offset has one number for each row."""
-    return affine.ndim >= 2 and affine.shape[-1] == 1 and (affine.shape[0] != 1 or affine.size != 1)
+def of_rows(affine: Any, rows: int) -> bool:
+    """Whether a scale or an offset has one number for each of `rows` rows, also of a rank that has one row.
+
+    Examples
+    --------
+    >>> of_rows(np.ones((1, 1)), 1), of_rows(np.ones((1, 1)), 3), of_rows(np.ones(()), 1)
+    (True, False, False)
+    """
+    return tuple(affine.shape) == (rows, 1)
 
 
 def row_bytes(columns: int, *, bits: int | None = None, dtype: Any = None) -> int:
@@ -122,7 +131,7 @@ class Gathering:
     def _bits(self, name: str, packed: BitTensor) -> BitTensor:
         """Packed words as they are gathered, with the scales and offsets of rows; those of all rows stay."""
         affine = [
-            None if part is None else self.rows(f"{name} {what}", part.reshape(-1, 1)) if of_rows(part) else part
+            None if part is None else self.rows(f"{name} {what}", part) if of_rows(part, packed.shape[0]) else part
             for what, part in (("scale", packed.scale), ("offset", packed.offset))
         ]
         words = self.rows(name, packed.words)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import numpy as np
 
 from bitsparse import _check, interop, ops
-from bitsparse._communicator import Communicator
+from bitsparse._communicator import Communicator, agree, is_communicator, together
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import words_shape
@@ -72,7 +73,7 @@ def quantize_streamed(
     """
     function = "quantize_streamed"
     bits = _check.bit_count(function, bits, 1, 16)
-    mine, columns = _checked(function, source, rows)
+    mine, columns = _checked(function, source, rows, piece_bytes)
     _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
     if bits == 1 and (range is not None or scheme is not None or granularity != "row"):
         raise ValueError(
@@ -136,6 +137,11 @@ def streamed_range(
         Of everything, or of each feature, ``(1, features)``.
     comm : Communicator, optional
 
+    Raises
+    ------
+    CommunicationError
+        It failed on another rank, or the ranks have different features or granularities.
+
     Examples
     --------
     >>> from bitsparse import distributed
@@ -144,18 +150,23 @@ def streamed_range(
     (-1.0, 3.0)
     """
     function = "streamed_range"
-    mine, columns = _checked(function, source, rows)
-    axis = 0 if _check.choice(function, "granularity", granularity, ("tensor", "col")) == "col" else None
-    ends = np.full((2, *((columns,) if axis == 0 else ())), -np.inf)
-    finite = True
-    for piece in _read_ahead(source, mine, columns, piece_bytes):
-        finite &= bool(np.isfinite(piece).all())
-        if piece.size:
-            ends = np.maximum(ends, np.stack([-piece.min(axis=axis), piece.max(axis=axis)]).astype(np.float64))
+    if comm is not None:
+        is_communicator(function, comm)
+    with nullcontext() if comm is None else together(comm, function):
+        mine, columns = _checked(function, source, rows, piece_bytes)
+        axis = 0 if _check.choice(function, "granularity", granularity, ("tensor", "col")) == "col" else None
+        ends = np.full((2, *((columns,) if axis == 0 else ())), -np.inf)
+        finite = True
+        for piece in _read_ahead(source, mine, columns, piece_bytes):
+            finite &= bool(np.isfinite(piece).all())
+            if piece.size:
+                ends = np.maximum(ends, np.stack([-piece.min(axis=axis), piece.max(axis=axis)]).astype(np.float64))
+    if comm is not None:
+        agree(comm, function, granularity=granularity, features=columns)
     return range_of_all(function, "source", ends, finite, comm)
 
 
-def _checked(function: str, source: Any, rows: slice | None) -> tuple[slice, int]:
+def _checked(function: str, source: Any, rows: slice | None, piece_bytes: int) -> tuple[slice, int]:
     """The rows to read, and their features."""
     if not isinstance(source, np.ndarray):
         raise DTypeError(
@@ -164,17 +175,23 @@ def _checked(function: str, source: Any, rows: slice | None) -> tuple[slice, int
     _check.numeric(function, "source", source, "f")
     if source.ndim != 2:
         raise ShapeError(f"{function}: source has shape {source.shape}, but takes (nodes, features); reshape it")
-    start, stop, step = (rows or slice(None)).indices(source.shape[0])
+    _check.integer(function, "piece_bytes", piece_bytes, 1)
+    wanted = (
+        slice(None) if rows is None else _check.instance(function, "rows", rows, slice, "a slice", "as part.rows()")
+    )
+    start, stop, step = wanted.indices(source.shape[0])
     if step != 1:
         raise ValueError(f"{function}: rows have step {step}, but are read one after another; pass a slice of step 1")
     return slice(start, max(start, stop)), int(source.shape[1])
 
 
 def _in_place(source: Any, rows: slice, columns: int, piece_bytes: int) -> Iterator[Any]:
-    """Pieces of rows where they lie: a copy to a GPU reads them with several threads, into page-locked memory."""
-    _check.integer("quantize_streamed", "piece_bytes", piece_bytes, 1)
+    """Pieces of rows where they lie: a copy to a GPU reads them with several threads, into page-locked memory.
+
+    Of no rows comes one piece, so that the result has its encoding and its scales, as it has on ranks with rows.
+    """
     count = max(1, piece_bytes // max(columns * source.dtype.itemsize, 1))
-    for start in range(rows.start, rows.stop, count):
+    for start in range(rows.start, max(rows.stop, rows.start + 1), count):
         yield np.asarray(source[start : min(start + count, rows.stop)])
 
 
