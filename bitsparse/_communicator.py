@@ -197,7 +197,7 @@ def agree(comm: Communicator, function: str, **facts: Any) -> None:
         ...
     bitsparse.errors.CommunicationError: example: columns is 0 on rank 0 but 1 on rank 1; pass the same on every rank
     """
-    texts = gathered_text(comm, json.dumps(facts, default=np.generic.item))
+    texts = gathered_text(comm, json.dumps(facts, default=_plain))
     if all(text == texts[0] for text in texts):
         return
     said = [json.loads(text) for text in texts]
@@ -209,6 +209,11 @@ def agree(comm: Communicator, function: str, **facts: Any) -> None:
         f"{function}: {name} is {shown(said[0].get(name))} on rank 0 but {shown(said[rank].get(name))} on rank {rank}; pass the same on "
         f"every rank"
     )
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars as Python's; of anything else the name of its type, which the function that takes it refuses by itself."""
+    return value.item() if isinstance(value, np.generic) else type(value).__name__
 
 
 @contextmanager

@@ -399,6 +399,15 @@ def test_different_graphs_and_arguments_are_named_on_every_rank():
             "dtype of x is 'float32' on rank 0",
         ),
         (lambda a, p: D.plan_spmm(a, 4, exchange=["halo", "auto"][p.comm.rank]), "exchange is 'halo' on rank 0"),
+        (
+            lambda a, p: D.spmm(a, p.take(x), exchange=["halo", "allgather"][p.comm.rank]),
+            "exchange is 'halo' on rank 0",
+        ),
+        (lambda a, p: D.spmm(a, p.take(x), reduce=["sum", "max"][p.comm.rank]), "reduce is 'sum' on rank 0 but 'max'"),
+        (lambda a, p: D.bspmm(a, p.take(x), ["FBF", "FBB"][p.comm.rank]), "variant is 'FBF' on rank 0 but 'FBB'"),
+        (lambda a, p: D.sampled_spmm(a, p.take(x), 2, rescale=p.comm.rank == 1), "rescale is False on rank 0 but True"),
+        (lambda a, p: D.sddmm(a, p.take(x), op=["dot", "add"][p.comm.rank]), "op is 'dot' on rank 0 but 'add'"),
+        (lambda a, p: p.gather(p.take(x)[:, p.comm.rank :]), "columns is \\[4\\] on rank 0 but \\[3\\] on rank 1"),
         (lambda a, p: D.partition(some, p.comm, seed=[1, 1.0][p.comm.rank]), "seed is 1 on rank 0 but 1.0 on rank 1"),
     ):
         with pytest.raises(CommunicationError, match=text):
@@ -414,18 +423,56 @@ def test_numbers_of_numpy_are_agreed_on_as_pythons_are():
     assert D.local(2, timeout=20).run(work) == [4, 4]
 
 
-def test_an_error_on_one_rank_alone_is_raised_there_and_named_on_the_others():
+@pytest.mark.parametrize("wrong", ["values", "x", "text", "source", "gather"])
+def test_an_error_on_one_rank_alone_is_raised_there_and_named_on_the_others(wrong):
     texts = {}
 
+    def call(a, more, bad):
+        rows, ones = a.shape[0], np.ones((a.shape[0], 2, 2), np.float32)
+        longer = np.ones((rows + more, 2), np.float32)
+        if wrong == "values":
+            D.spmm(a, ones[:, 0], values=np.ones(a.nnz + more, np.float32))
+        elif wrong == "source":
+            D.attention(a, ones, longer, ones[:, 0])
+        elif wrong == "gather":
+            a.part.gather(longer)
+        else:
+            D.spmm(a, "x" if bad and wrong == "text" else longer)
+
     def work(comm):
-        part = D.partition(graph(), comm)
-        a = D.shard(graph(), part)
-        with pytest.raises((CommunicationError, ShapeError)) as caught:
-            D.spmm(a, np.ones((a.shape[0], 2), np.float32), values=np.ones(a.nnz + (comm.rank == 1), np.float32))
+        a = D.shard(graph(), D.partition(graph(), comm))
+        with pytest.raises((CommunicationError, ShapeError, DTypeError)) as caught:
+            call(a, int(comm.rank == 1), comm.rank == 1)
         texts[comm.rank] = str(caught.value)
 
-    D.local(3).run(work)
-    assert "values" in texts[1] and all("failed on rank 1" in texts[rank] for rank in (0, 2))
+    D.local(3, timeout=20).run(work)
+    assert "failed" not in texts[1] and all("failed on rank 1" in texts[rank] for rank in (0, 2))
+
+
+def test_factors_are_float32_whatever_is_given(tmp_path):
+    matrix = graph()
+
+    def work(comm):
+        a = D.shard(matrix, D.partition(matrix, comm))
+        a = a.with_scales(np.arange(a.shape[0], dtype=np.float64), [2] * 41)
+        D.save_shard(tmp_path, a)
+        return a.row_scale.dtype, D.load_shard(tmp_path, comm).col_scale.dtype
+
+    assert D.local(2, timeout=20).run(work) == [(np.float32, np.float32)] * 2
+
+
+@pytest.mark.parametrize("method", ["blocks", "metis"])
+def test_unsigned_arrays_of_a_pattern(method):
+    a = graph()
+    unsigned = a.indptr.astype(np.uint64), a.indices.astype(np.uint64)
+    x = np.ones((41, 2), np.float32)
+    pattern = sp.csr_array((np.ones(a.nnz, np.float32), a.indices, a.indptr), a.shape)
+
+    def work(comm):
+        part = D.partition(unsigned, comm, method=method)
+        return part.gather(D.spmm(D.shard(unsigned, part), part.take(x)))
+
+    assert all(np.array_equal(made, pattern @ x) for made in D.local(2, timeout=20).run(work))
 
 
 def test_arguments_are_checked():
@@ -443,7 +490,9 @@ def test_arguments_are_checked():
         (lambda a, p: p.take(x[:-1]), ShapeError, "40 rows"),
         (lambda a, p: p.gather(x), ShapeError, "own rows"),
         (lambda a, p: a.with_values(x), ShapeError, "one for each"),
-        (lambda a, p: a.with_scales(np.ones(3)), ShapeError, "one for each"),
+        (lambda a, p: a.with_values(np.ones((a.nnz, 1, 1))), ShapeError, "one for each"),
+        (lambda a, p: a.with_values(np.ones(a.nnz, complex)), DTypeError, "complex128"),
+        (lambda a, p: a.with_scales(np.ones(3)), ShapeError, "one scale for each"),
         (lambda a, p: D.quantize(x, 4, p), ShapeError, "pass \\(rows, features\\)"),
         (lambda a, p: D.shard(graph(40), p), ShapeError, "the graph that was cut"),
         (lambda a, p: D.partition(matrix, "comm"), DTypeError, "comm must be a communicator"),

@@ -122,7 +122,7 @@ def synthetic_csr(
     highest = max(1, min(nodes // 8, _HIGHEST_DEGREE))
     if entries > nodes * highest // 2:
         raise ValueError(
-            f"synthetic: {entries} entries over {nodes} nodes of at most {highest} neighbours are too many; {nodes * highest // 2} fit"
+            f"synthetic: {entries} entries over {nodes} nodes of at most {highest} neighbours are too many; {nodes * highest // 4 * 2} fit"
         )
     where = interop.parse_device(device, "synthetic")
     xp = np if where == "cpu" else interop.require_cupy("synthetic")

@@ -43,7 +43,7 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", exchange: Way = "aut
     """
     function = "sddmm"
     far = x if y is None else y
-    shard, matrix, gather = gathering(function, A, exchange, y=far)
+    shard, matrix, gather = gathering(function, A, exchange, {"op": op}, y=far)
     gathered = gather("y", far)
     with together(shard.comm, function):
         return ops.sddmm(matrix, x, gathered, op=op, out=out)
@@ -75,7 +75,8 @@ def attention(
         raise DTypeError(
             f"{function}: dropout draws by the numbers of an edge's ends, which shards renumber; leave dropout out"
         )
-    shard, matrix, gather = gathering(function, A, exchange, x=x, source=source)
+    slope = {"negative_slope": options.get("negative_slope")}
+    shard, matrix, gather = gathering(function, A, exchange, slope, x=x, source=source)
     sent, scores = gather("x", x), gather("source", source)
     with together(shard.comm, function):
         return ops.attention(matrix, sent, scores, target, out=out, **options)

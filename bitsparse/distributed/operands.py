@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import _check, interop
-from bitsparse._communicator import agree, who
+from bitsparse._communicator import agree, together, who
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import family_of, with_words, working
 from bitsparse.backends.params import words_shape
@@ -108,13 +108,7 @@ class Gathering:
     def ready(self, name: str, x: Any) -> Ready:
         """Features of this rank's rows as they are sent, checked, and the context of work on them."""
         function, shard = self._function, self._shard
-        rows = shard.shape[0]
-        shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
-        if not shape or shape[0] != rows:
-            raise ShapeError(
-                f"{function}: {name} has shape {shape}, but {who(shard.comm)} has {rows} rows; pass the features of "
-                f"its own rows, as part.take gives them"
-            )
+        _of_own_rows(function, shard, name, x)
         if isinstance(x, BitTensor):
             _check.same_device(function, (shard.device, x.device))
             if x.ndim != 2:
@@ -157,13 +151,24 @@ def widened(result: Any, dtype: np.dtype[Any], out: Any, function: str) -> Any:
     return out
 
 
-def checked_kind(function: str, shard: Shard, **operands: Any) -> None:
-    """Refuse features that differ between ranks in what has to be alike, and those that are none."""
-    facts: dict[str, Any] = {}
-    for name, x in operands.items():
-        if x is not None:
+def checked_kind(function: str, shard: Shard, options: dict[str, Any], **operands: Any) -> None:
+    """Refuse on every rank options and features that differ in what has to be alike, and features that are none or of other rows."""
+    facts = dict(options)
+    with together(shard.comm, function):
+        for name, x in operands.items():
             facts |= {f"{what} of {name}": value for what, value in kind_of(x, function).items()}
+            _of_own_rows(function, shard, name, x)
     agree(shard.comm, function, **facts)
+
+
+def _of_own_rows(function: str, shard: Shard, name: str, x: Any) -> None:
+    """Refuse features that have not one row for each of this rank's rows."""
+    shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+    if shape[:1] != shard.shape[:1]:
+        raise ShapeError(
+            f"{function}: {name} has shape {shape}, but {who(shard.comm)} has {shard.shape[0]} rows; pass the features of its own rows, as "
+            f"part.take gives them"
+        )
 
 
 def is_shard(function: str, A: Any) -> Shard:

@@ -103,11 +103,13 @@ class Partition:
         array, family = (mine.words, None) if packed else interop.as_array(mine, function, "mine")
         sizes = np.diff(self.bounds)
         rows, most = int(sizes[self.comm.rank]), int(sizes.max(initial=0))
-        if array.shape[0] != rows or (packed and mine.axis != -1):
-            raise ShapeError(
-                f"{function}: mine has shape {mine.shape}, but {who(self.comm)} has {rows} rows, packed along the features if at all; pass "
-                f"its own rows"
-            )
+        with together(self.comm, function):
+            if array.shape[:1] != (rows,) or (packed and mine.axis != -1):
+                raise ShapeError(
+                    f"{function}: mine has shape {mine.shape}, but {who(self.comm)} has {rows} rows, packed along the features if at all; "
+                    f"pass its own rows"
+                )
+        agree(self.comm, function, dtype=str(array.dtype), columns=list(mine.shape[1:]))
         space: Any = interop.namespace(array)
         blocks = space.empty((self.comm.size, most, *array.shape[1:]), array.dtype)
         blocks[self.comm.rank, :rows] = array

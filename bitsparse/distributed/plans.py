@@ -243,24 +243,31 @@ def overlaps(
     return overlapped, f"{'overlapped' if overlapped else 'not overlapped'}{asked}: {found.told()}"
 
 
-def gathering(function: str, A: Any, exchange: str, **operands: Any) -> tuple[Shard, Any, Gathering]:
-    """The shard, its matrix over the slots of an exchange for these operands, and what gathers them; agreed on by all ranks."""
+def gathering(
+    function: str, A: Any, exchange: str, options: dict[str, Any], **operands: Any
+) -> tuple[Shard, Any, Gathering]:
+    """The shard, its matrix over the slots of an exchange, and what gathers these operands; all ranks agree on them and on `options`."""
     shard = is_shard(function, A)
-    checked_kind(function, shard, **operands)
+    checked_kind(function, shard, {"exchange": exchange, **options}, **operands)
     size = 0
     for x in operands.values():
         if isinstance(x, BitTensor):
             size += row_bytes(int(x.shape[-1]), bits=x.bits)
-        elif x is not None:
+        else:
             array = interop.as_array(x, function, "x")[0]
             size += row_bytes(int(np.prod(array.shape[1:])), dtype=array.dtype)
     method, _ = shard.choose(function, exchange, size)
     return shard, shard.matrix(method), Gathering(function, shard, shard.exchange(method))
 
 
-def summed(function: str, A: Any, x: Any, exchange: str, multiply: Callable[[Any, Any], Any], out: Any) -> Any:
-    """``multiply(matrix, rows)`` of the rows that an exchange brings, in the dtype of all ranks, into `out` if it is given."""
-    shard, matrix, gather = gathering(function, A, exchange, x=x)
+def summed(
+    function: str, A: Any, x: Any, exchange: str, multiply: Callable[[Any, Any], Any], out: Any, **options: Any
+) -> Any:
+    """``multiply(matrix, rows)`` of the rows that an exchange brings, in the dtype of all ranks, into `out` if it is given.
+
+    All ranks agree on `options`.
+    """
+    shard, matrix, gather = gathering(function, A, exchange, options, x=x)
     gathered = gather("x", x)
     with together(shard.comm, function):
         result = multiply(matrix, gathered)

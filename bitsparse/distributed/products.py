@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bitsparse import _check, ops
-from bitsparse._communicator import agree
 from bitsparse.arrays.packed import Encoding
 from bitsparse.backends.reductions import Reduce
 from bitsparse.distributed.operands import is_shard, row_bytes
@@ -132,7 +131,11 @@ def spmm(A: Shard, x: Any, *, values: Any = None, exchange: Way = "auto", out: A
     """
     function = "spmm"
     _no_stochastic(function, options.get("epilogue"))
-    return summed(function, A, x, exchange, lambda matrix, rows: ops.spmm(matrix, rows, values=values, **options), out)
+
+    def multiply(matrix: Any, rows: Any) -> Any:
+        return ops.spmm(matrix, rows, values=values, **options)
+
+    return summed(function, A, x, exchange, multiply, out, reduce=options.get("reduce", "sum"))
 
 
 def plan_bspmm(
@@ -218,9 +221,11 @@ def bspmm(
         ``reduce``, ``epilogue``, ``kernel``.
     """
     function = "bspmm"
-    return summed(
-        function, A, x, exchange, lambda matrix, rows: ops.bspmm(matrix, rows, variant, add=add, **options), out
-    )
+
+    def multiply(matrix: Any, rows: Any) -> Any:
+        return ops.bspmm(matrix, rows, variant, add=add, **options)
+
+    return summed(function, A, x, exchange, multiply, out, variant=variant, reduce=options.get("reduce", "sum"))
 
 
 def sampled_spmm(
@@ -251,10 +256,12 @@ def sampled_spmm(
         raise ValueError(
             f"{function}: strategy 'uniform' draws by the number of the row, which a shard does not begin with; take 'afs', 'sfs' or 'aes'"
         )
-    agree(is_shard(function, A).comm, function, width=width, strategy=strategy)
-    return summed(
-        function, A, x, exchange, lambda matrix, rows: ops.sampled_spmm(matrix, rows, width, strategy, **options), out
-    )
+
+    def multiply(matrix: Any, rows: Any) -> Any:
+        return ops.sampled_spmm(matrix, rows, width, strategy, **options)
+
+    facts = {"width": width, "strategy": strategy, "rescale": options.get("rescale", False)}
+    return summed(function, A, x, exchange, multiply, out, **facts)
 
 
 def _no_stochastic(function: str, epilogue: Any) -> None:

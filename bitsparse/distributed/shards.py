@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse._communicator import agree, gathered_values, together
 from bitsparse.arrays import TCTiledCSR
+from bitsparse.arrays.sparse_forms import scale_vector
 from bitsparse.distributed.exchange import METHODS, AllGather, Exchange, Halo, ids_asked
 from bitsparse.distributed.parts import Partition, csr_of
 from bitsparse.distributed.rates import exchange_seconds
@@ -99,21 +100,21 @@ class Shard:
         """The same pattern with other values, or with none; what was prepared for exchanges is shared."""
         if values is not None:
             values = interop.as_array(values, "Shard.with_values", "values")[0]
-            if values.shape[:1] != (self.nnz,) or interop.device_of(values) != self.device:
+            _check.numeric("Shard.with_values", "values", values)
+            if values.shape[:1] != (self.nnz,) or values.ndim > 2 or interop.device_of(values) != self.device:
                 raise ShapeError(
                     f"Shard.with_values: values have shape {values.shape} on {interop.device_of(values)}, but there are {self.nnz} entries "
-                    f"on {self.device}; pass one for each"
+                    f"on {self.device}; pass one for each, or one for each and head"
                 )
         return self._with(values, self.row_scale, self.col_scale)
 
     def with_scales(self, row_scale: Any = None, col_scale: Any = None) -> Shard:
         """The same entries with other factors: of own rows, and of the rows of all ranks."""
-        for name, scale, size in (("row_scale", row_scale, self.shape[0]), ("col_scale", col_scale, self.nodes)):
-            if scale is not None and scale.shape != (size,):
-                raise ShapeError(
-                    f"Shard.with_scales: {name} has shape {scale.shape}, but takes {(size,)}; pass one for each"
-                )
-        return self._with(self.values, row_scale, col_scale)
+        function = "Shard.with_scales"
+        with interop.working_on(self.device, interop.CUPY):
+            rows = scale_vector(function, "row_scale", row_scale, self.shape[0], self.device)
+            columns = scale_vector(function, "col_scale", col_scale, self.nodes, self.device)
+        return self._with(self.values, rows, columns)
 
     def _with(self, values: Any, row_scale: Any, col_scale: Any) -> Shard:
         kept = {key: thing for key, thing in self._kept.items() if key[0] != "matrix"}
@@ -284,9 +285,10 @@ def _rows_of(function: str, graph: Any, part: Partition) -> Shard:
         entries: Any = slice(int(starts[0]), int(starts[-1]))
         starts, columns = starts - starts[0], np.array(indices[entries])
     else:
+        indptr = np.asarray(indptr, np.int64)
         lengths = np.diff(indptr)[nodes]
         starts = np.concatenate([[0], np.cumsum(lengths)])
-        entries = np.arange(starts[-1]) + np.repeat(np.asarray(indptr)[nodes] - starts[:-1], lengths)
+        entries = np.arange(starts[-1]) + np.repeat(indptr[nodes] - starts[:-1], lengths)
         place = np.empty(part.nodes, np.int64)
         place[part.order] = np.arange(part.nodes)
         columns = place[indices[entries]]
