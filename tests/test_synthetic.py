@@ -124,6 +124,7 @@ def test_memory_stays_within_a_few_times_the_output():
         ((-1, 0), "power_law", 0, ValueError, "nodes lie in"),
         ((1 << 31, 0), "power_law", 0, ValueError, "nodes lie in"),
         ((100, 5000), "power_law", 0, ValueError, "are too many"),
+        ((10, 90), "power_law", 0, ValueError, "too many; 4 fit"),
         ((10, 2.0), "power_law", 0, DTypeError, "tuple"),
         (7, "power_law", 0, DTypeError, "tuple"),
         ((100, 200), "ring", 0, ValueError, "kind must be one of"),
