@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
@@ -149,7 +150,7 @@ def linear(
 
 def matrix_of(x: Tensor) -> Tensor:
     """Features with one axis behind the nodes."""
-    return x.flatten(1)
+    return x if x.ndim == 2 else x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 class Grid(NamedTuple):
