@@ -617,3 +617,9 @@ def test_buffers_of_blocks_have_no_padding_that_was_never_written():
             assert set(np.unique(buffer)) <= {0.0, 1.0} and buffer.sum() == 41 * 3
 
     D.local(4).run(work)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, 1e12])
+def test_ranks_wait_for_a_time(timeout: float) -> None:
+    with pytest.raises(ValueError, match="local: timeout="):
+        D.local(2, timeout=timeout)

@@ -331,8 +331,12 @@ def test_what_activations_keep(kind: str) -> None:
     low.eval()
     assert torch.equal(low(x, graph), low(x, graph))
     assert "forward" not in vars(bst.unquantize_(low))
-    with pytest.raises(ValueError, match="activations must be 8, 4, 2 or None"):
-        bst.Tango(activations=3)
+    for bits in (3, 8.0, "8"):
+        with pytest.raises(ValueError, match="activations must be 8, 4, 2 or None"):
+            bst.Tango(activations=bits)
+        with pytest.raises(ValueError, match="bits must be 8, 4, 2 or 'auto'"):
+            bst.Tango(bits=bits)
+    assert bst.Tango(bits=np.int64(4)).bits == 4
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

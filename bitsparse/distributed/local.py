@@ -205,4 +205,8 @@ def local(size: int, *, timeout: float = 60.0) -> LocalGroup:
     [6, 6, 6]
     """
     size = _check.integer("local", "size", size, 1)
-    return LocalGroup(size, _check.number("local", "timeout", timeout))
+    if not 0 < _check.number("local", "timeout", timeout) <= threading.TIMEOUT_MAX:
+        raise ValueError(
+            f"local: timeout={timeout}, but ranks wait for each other; pass seconds above 0 and up to {threading.TIMEOUT_MAX:g}"
+        )
+    return LocalGroup(size, float(timeout))

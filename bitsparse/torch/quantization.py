@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -74,13 +74,17 @@ class Tango:
     activations: int | None = None
 
     def __post_init__(self) -> None:
-        if self.bits not in (8, 4, 2, "auto"):
+        if self.bits != "auto" and not _is_width(self.bits):
             raise ValueError(f"Tango: bits must be 8, 4, 2 or 'auto', got {_check.shown(self.bits)}")
         _check.choice("Tango", "rounding", self.rounding, ("stochastic", "nearest"))
         _check.choice("Tango", "last", self.last, ("float32", "sums", "quantized"))
-        if self.activations not in (None, 8, 4, 2):
+        if self.activations is not None and not _is_width(self.activations):
             raise ValueError(f"Tango: activations must be 8, 4, 2 or None, got {_check.shown(self.activations)}")
         _check.integer("Tango", "seed", self.seed, 0, (1 << 63) - 1)
+
+
+def _is_width(bits: object) -> bool:
+    return isinstance(bits, SupportsIndex) and bits in (8, 4, 2)
 
 
 class _Counter(NamedTuple):
