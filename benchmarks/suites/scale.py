@@ -35,7 +35,7 @@ Under NCCL sums and layers, and those of PyTorch and of one device, are replayed
 from __future__ import annotations
 
 from benchmarks import gpu_timing
-from benchmarks.cases import scale
+from benchmarks.cases import ranks, scale
 from bitsparse.bench import Case, Machine
 
 __all__ = ["cases", "machine"]
@@ -43,7 +43,7 @@ __all__ = ["cases", "machine"]
 
 def machine(threads: int, commit: str | None) -> Machine:
     """Describe this rank's machine for the records."""
-    return Machine.of_cpu(threads, commit) if scale.device() == "cpu" else gpu_timing.machine(threads, commit)
+    return Machine.of_cpu(threads, commit) if ranks.device() == "cpu" else gpu_timing.machine(threads, commit)
 
 
 def cases(threads: int) -> list[Case]:
