@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-cupy = pytest.importorskip("cupy")
-units = pytest.importorskip("bitsparse.backends.cuda.csr.units")
-schedule = pytest.importorskip("bitsparse.backends.cuda.csr.schedule")
+from bitsparse.backends.cuda.csr import schedule, units
+from bitsparse.jit import cupy
 
 pytestmark = pytest.mark.gpu
 
