@@ -54,6 +54,12 @@ def test_the_suite_has_its_cases() -> None:
         for graph in graphs[3:]
         for own in ("", "-own")
     }
+    want |= {
+        f"training-{kind}-int8-kept{bits}-{graph}-own"
+        for kind in ("gcn", "gat")
+        for bits in (8, 4)
+        for graph in graphs[5:]
+    }
     want |= {"training-cpu-accelerate-cora", "training-accelerate-cora"}
     want |= {f"jax{place}-{kind}" for place in ("-cpu", "") for kind in ("host-layer", "gat-artist-segment")}
     want |= {
@@ -85,6 +91,18 @@ def test_quantised_epochs_have_the_gradients_of_the_peer(kind: str, precision: s
     facts = training.compare("case", precision, ours, peer)
     assert 1e-4 < facts["gradient_difference"] < training.TOLERANCE[precision][0]
     assert ours.network.quantization.bits == training.BITS[precision]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("kind", "bits"), [("gcn", 8), ("gcn", 4), ("gat", 4)])
+def test_epochs_that_keep_few_bits(kind: str, bits: int) -> None:
+    from benchmarks.cases import training
+
+    made = small()
+    ours, peer = (training.ours_of(kind, made, made.x, *how) for how in (("int8", "float32", None, bits), ("fp32",)))
+    assert ours.network.quantization.config.activations == bits
+    assert 0 < training.kept_by(ours) < training.kept_by(peer)
+    training.compare("case", "int8", ours, peer)
 
 
 @pytest.mark.jax

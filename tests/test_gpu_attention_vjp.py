@@ -13,7 +13,7 @@ from test_gpu_sddmm import scheduled
 
 import bitsparse as bs
 from bitsparse.backends.cuda.edges import attention as cuda
-from bitsparse.backends.params import Dropout, Pattern
+from bitsparse.backends.params import Dropout, Pattern, RowPieces
 from bitsparse.backends.reference.edges import attention as reference
 
 pytestmark = pytest.mark.gpu
@@ -115,6 +115,27 @@ def test_slopes_wide_indices_and_seeds_on_the_device() -> None:
 @pytest.mark.parametrize("wrt", [("x",), ("source",), ("target",), ("target", "x")])
 def test_some_of_the_gradients(wrt: tuple[str, ...]) -> None:
     check(GRAPHS["hubs"], 2, 8, wrt=wrt, longest=512, span=64)
+
+
+@pytest.mark.parametrize("wrt", [NAMES, ("x",), ("target",)])
+def test_sums_that_are_made_in_pieces_of_rows(wrt: tuple[str, ...]) -> None:
+    """The same bits as of arrays."""
+    A, heads, width = GRAPHS["square"], 4, 8
+    x, source, target, gradient = (to_device(part) for part in operands(A, heads, width, "float32"))
+    rows, turned = A.shape[0], scheduled(sp.csr_array(A.T.tocsr()))
+    result, above = empty((rows, heads * width), np.float32), empty((rows, heads * width), np.float32)
+    lse, share = empty((rows, heads), np.float32), empty((rows, heads), np.float32)
+    how: dict[str, Any] = {"negative_slope": 0.2}
+    cuda.attention(scheduled(A), x, source, target, **how, out=result, lse=lse, state=(share, above))
+    pieces = [slice(start, min(start + 16, rows)) for start in range(0, rows, 16)]
+    parts = [RowPieces(part.shape, pieces, lambda i, part=part: part[pieces[i]].copy()) for part in (result, above)]
+    given = turned, x, source, target, gradient
+    whole = cuda.attention_vjp(*given, (result, lse, share, above), **how, wrt=wrt)
+    made = cuda.attention_vjp(*given, (parts[0], lse, share, parts[1]), **how, wrt=wrt)
+    assert len(pieces) > 1
+    assert set(made) == set(whole)
+    for name in wrt:
+        assert np.array_equal(raw(made[name]), raw(whole[name]))
 
 
 def test_public_functions_give_the_same_bits_every_time() -> None:

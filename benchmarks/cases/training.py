@@ -22,6 +22,7 @@ from benchmarks.peers import torch_gnn
 from bitsparse import TCTiledCSR, jit
 from bitsparse.bench import Prepared, Protocol
 from bitsparse.datasets import read_npz
+from bitsparse.torch.kept import kept_bytes
 
 __all__ = ["DTYPES", "Problem", "Side", "compare", "epoch", "ours_of", "peer_of", "problem"]
 
@@ -174,9 +175,15 @@ def size_of(kind: str, made: Problem) -> float:
 
 
 def ours_of(
-    kind: str, made: Problem, x: Tensor, precision: str, last: Any = "float32", hidden: Sequence[int] | None = None
+    kind: str,
+    made: Problem,
+    x: Tensor,
+    precision: str,
+    last: Any = "float32",
+    hidden: Sequence[int] | None = None,
+    activations: int | None = None,
 ) -> Side:
-    """Our side, with seeded weights; in integers of few bits but for the `last` layer."""
+    """Our side, with seeded weights; in integers of few bits but for the `last` layer, with `activations` of so many for the gradient."""
     torch.manual_seed(0)
     network = Network(kind, our_layers(kind, *widths_of(kind, made, precision, hidden), precision in BITS))
     size = size_of(kind, made)
@@ -184,7 +191,7 @@ def ours_of(
         parameter.data *= size
     adjacency = TCTiledCSR.from_arrays(made.indptr, made.indices, (made.nodes, made.nodes))
     if precision in BITS:
-        bst.quantize_(network, bst.Tango(bits=BITS[precision], last=last))
+        bst.quantize_(network, bst.Tango(bits=BITS[precision], last=last, activations=activations))
     return Side(network.to(x.device, x.dtype), bst.Graph(adjacency), made, x, RATE * size)
 
 
@@ -282,15 +289,28 @@ def weighed(make: Callable[[], Side]) -> tuple[Side, int]:
     return side, int(torch.cuda.max_memory_allocated() + pool.total_bytes() - before)
 
 
+def kept_by(side: Side) -> int:
+    """Bytes that a forward pass keeps for the gradients."""
+    return kept_bytes(side.network(side.x, side.operand), side.x)
+
+
 def epoch(
-    case: str, kind: str, name: str, precision: str, *, captured: bool, own: bool = False, last: Any = "float32"
+    case: str,
+    kind: str,
+    name: str,
+    precision: str,
+    *,
+    captured: bool,
+    own: bool = False,
+    last: Any = "float32",
+    activations: int | None = None,
 ) -> Prepared:
     """Epochs of both sides; against our own in float32 if that is asked for."""
     jit.require_cupy("suite training")
     made = problem_of(name)
     x = made.x.to(DTYPES[precision])
     warm(x.dtype)
-    ours, our_peak = weighed(partial(ours_of, kind, made, x, precision, last))
+    ours, our_peak = weighed(partial(ours_of, kind, made, x, precision, last, activations=activations))
     if own:
         peer, peer_peak = weighed(partial(ours_of, kind, made, x, "fp32"))
     else:
@@ -312,11 +332,13 @@ def epoch(
         "peak_bytes": our_peak,
         "peer_bytes": peer_peak,
     }
+    if own:
+        params |= {"activations": activations, "kept_bytes": kept_by(ours), "peer_kept_bytes": kept_by(peer)}
     params |= compare(case, precision, ours, peer)
     widths, heads = widths_of(kind, made, precision)
     item = BITS[precision] / 8 if precision in BITS else x.element_size()
     limits, moved = bounds_of(kind, made, widths, heads, item, matrix.reuse)
-    rest = ours_of(kind, without_edges(made), x, precision, last)
+    rest = ours_of(kind, without_edges(made), x, precision, last, activations=activations)
     launches: list[Callable[[], object]] = [ours.step, peer.step, rest.step]
     if captured:
         names = ("ours", "peer", "without edges")

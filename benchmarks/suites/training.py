@@ -10,6 +10,9 @@ Where this suite differs from the protocol of ``run.py``:
   bits, products of 8, the last layer in float32 or with its sums quantised as well, stochastic rounding; ``-own`` is the same against our
   own epoch in float32. A sample is four epochs, one behind another, on both sides. Gradients of one step differ from the peer's by the
   rounding, which the record tells.
+- ``training-{network}-int8-kept{8|4}-{graph}-own`` is such an epoch that keeps what gradients need in so many bits as well
+  (``bst.Tango(activations=)``); ``params.kept_bytes`` and ``params.peer_kept_bytes`` are what a forward pass keeps, without parameters and
+  the data.
 - Graphs are those of suite ``spmm``, without loops: cora, pubmed and artist, whose epochs are captured as one CUDA graph on both sides, and
   the synthetic ones of the sizes of reddit and ogbn-products, whose epochs are launched as they are. Features and labels are the data
   set's where it has them, else random.
@@ -56,6 +59,8 @@ NETWORKS = ("gcn", "sage", "gin", "gat", "agnn")
 PRECISIONS = ("fp32", "bf16")
 #: Networks and precisions of quantised epochs, and what becomes of their last layers.
 QUANTISED, INTEGERS, LAST = ("gcn", "sage", "gin", "gat"), ("int8", "int4"), ("float32", "sums")
+#: Networks that keep what gradients need in few bits, and how many.
+KEEPING, KEPT = ("gcn", "gat"), (8, 4)
 #: Graphs whose epochs are captured; quantised ones always are.
 CAPTURED = ("cora", "pubmed", "artist")
 #: Graphs of epochs on the CPU, and their peers.
@@ -91,6 +96,16 @@ def cases(threads: int) -> list[Case]:
         for last in LAST
         for own in (False, True)
     ]
+    on_gpu += [
+        Case(
+            f"training-{network}-int8-kept{bits}-{name}-own",
+            partial(epoch, network, "int8", name, True, "float32", bits),
+        )
+        for name in SYNTHETIC
+        if name.startswith("products")
+        for network in KEEPING
+        for bits in KEPT
+    ]
     on_cpu = [
         Case(f"training-cpu-gcn-{name}-{peer}", partial(epoch_on_cpu, name, peer, threads))
         for name in ON_CPU
@@ -123,14 +138,16 @@ def of_jax(function: str, *arguments: Any) -> Prepared:
     return made
 
 
-def epoch(network: str, precision: str, name: str, own: bool = False, last: str = "float32") -> Prepared:
+def epoch(
+    network: str, precision: str, name: str, own: bool = False, last: str = "float32", activations: int | None = None
+) -> Prepared:
     """An epoch of ours against one of PyTorch's, or a quantised one against our own in float32."""
     jit.require_cupy("suite training")
     gpu_timing.torch_module()
     # Only now: names of cases are listed without PyTorch too.
     training: Any = importlib.import_module("benchmarks.cases.training")
     case, quantised = f"training-{network}-{precision}-{name}", precision in INTEGERS
-    how = {"own": own, "last": last} if quantised else {}
+    how = {"own": own, "last": last, "activations": activations} if quantised else {}
     made: Prepared = training.epoch(case, network, name, precision, captured=name in CAPTURED or quantised, **how)
     return made
 

@@ -142,8 +142,10 @@ def head_scores_vjp(x: Tensor, first: Tensor, second: Tensor, by_scores: list[Te
     """Gradients of :func:`head_scores` by the features, added in place to `dx`, which is of the kind of `x`, and by both vectors."""
     vectors = _widened(x, first, second)
     if x.is_cpu:
-        dx += sum(by_score[..., None] * vector for by_score, vector in zip(by_scores, vectors, strict=True))
-        by_vectors = [torch.einsum("nh,nhd->hd", by_score, x) for by_score in by_scores]
+        for by_score, vector in zip(by_scores, vectors, strict=True):
+            dx.addcmul_(by_score[..., None], vector)
+        heads = range(x.shape[1])  # one by one, as all at once are copied before they are multiplied
+        by_vectors = [torch.stack([x[:, h].t() @ by_score[:, h] for h in heads]) for by_score in by_scores]
     else:
         by_vectors = x.new_empty((2, *first.shape), dtype=vectors[0].dtype)
         compute = backends.family("cuda", "edges.head_scores").head_scores_vjp

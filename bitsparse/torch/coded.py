@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from bitsparse import interop
+from bitsparse.backends.params import RowPieces
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.edges.attention import AttentionState
 from bitsparse.ops.operands.sparse import as_csr
-from bitsparse.ops.quantized.attention import Settings, attention_of_codes, attention_of_codes_vjp
+from bitsparse.ops.quantized.attention import Settings, attention_of_codes, attention_of_codes_vjp, attention_of_floats
 from bitsparse.ops.quantized.product import product_with_codes
 from bitsparse.ops.quantized.scaled import ScaledCodes, scaled_codes
 from bitsparse.ops.quantized.spmm import Own, sum_of_codes
@@ -24,6 +25,8 @@ from bitsparse.torch.pattern import Pattern, array_over
 from bitsparse.torch.registration import once, torch_memory
 
 _NAME = "bitsparse.torch"
+#: Under what name a function has codes that outlive the step.
+LASTING = "lasting"
 
 
 class Source(Protocol):
@@ -86,6 +89,23 @@ def tensor_of(array: Any) -> Tensor:
     return array if isinstance(array, Tensor) else interop.from_array(array, interop.TORCH, _NAME)
 
 
+class Kept(Protocol):
+    """A float matrix that a gradient needs, in few bits."""
+
+    def over_rows(self, gradient: Tensor) -> Tensor:
+        """``gradient.T @ x``."""
+
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows, and what they hold, piece by piece."""
+
+    def in_pieces(self, columns: int) -> RowPieces:
+        """As a matrix with so many columns."""
+
+
+#: What keeps a matrix in few bits for a gradient.
+Keep = Callable[[Tensor], Kept]
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -96,9 +116,13 @@ class _Linear(torch.autograd.Function):
         source: Source,
         bias: Tensor | None,
         out: Tensor | None,
+        keep: Keep | None,
     ) -> Tensor:
         w = source.codes(weight, bits).codes.T
         x_codes = source.known(x, bits)
+        # Codes of data, which need no gradient, are there from one step to the next.
+        lasting = x_codes is not None and not ctx.needs_input_grad[0]
+        ctx.kept = None if keep is None or lasting else keep(x)
         with working(x) as array:
             vector, onto = (None if part is None else _array_of(part) for part in (bias, out))
             if x_codes is None:
@@ -113,23 +137,29 @@ class _Linear(torch.autograd.Function):
                 source.keep_largest(result, largest)
         if out is not None:
             ctx.mark_dirty(out)
-        ctx.x, ctx.w, ctx.bits, ctx.source = x_codes.codes, w, bits, source
+        if ctx.kept is None:
+            setattr(ctx, LASTING if lasting else "x", x_codes.codes)
+        ctx.w, ctx.bits, ctx.source = w, bits, source
         ctx.dtypes = x.dtype, weight.dtype
         return result
 
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        by_x, by_weight, *_, by_bias, by_out = ctx.needs_input_grad
+        by_x, by_weight, _, _, by_bias, by_out, _ = ctx.needs_input_grad
         dx = dw = None
         if by_x or by_weight:
             g = ctx.source.codes(gradient, ctx.bits).codes
             with working(gradient):
+                if by_weight and ctx.kept is None:
+                    x = getattr(ctx, LASTING, None)
+                    dw = tensor_of(product_over_rows(_NAME, g, ctx.x if x is None else x)).to(ctx.dtypes[1])
                 if by_x:
                     dx = tensor_of(product_of_codes(_NAME, g, ctx.w.T)).to(ctx.dtypes[0])
-                if by_weight:
-                    dw = tensor_of(product_over_rows(_NAME, g, ctx.x)).to(ctx.dtypes[1])
-        return dx, dw, None, None, _sum_over_nodes(gradient) if by_bias else None, gradient if by_out else None
+            if by_weight and ctx.kept is not None:
+                dw = ctx.kept.over_rows(gradient).to(ctx.dtypes[1])
+        by_bias = _sum_over_nodes(gradient) if by_bias else None
+        return dx, dw, None, None, by_bias, gradient if by_out else None, None
 
 
 def _sum_over_nodes(gradient: Tensor) -> Tensor:
@@ -139,13 +169,20 @@ def _sum_over_nodes(gradient: Tensor) -> Tensor:
 
 
 def linear(
-    x: Tensor, weight: Tensor, bits: int, source: Source, bias: Tensor | None = None, out: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    bits: int,
+    source: Source,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    keep: Keep | None = None,
 ) -> Tensor:
     """``x @ weight.T`` of float matrices as a product of integers; so are both gradients, for which codes are kept in place of `x`.
 
-    Plus a float32 `bias`, if there is one; added to a contiguous float32 `out`, in its memory, if there is such.
+    Plus a float32 `bias`, if there is one; added to a contiguous float32 `out`, in its memory, if there is such. Where `keep` keeps `x` in
+    fewer bits, the gradient by the weight is a product of what these stand for, in floats.
     """
-    return _Linear.apply(x, weight, bits, source, bias, out)
+    return _Linear.apply(x, weight, bits, source, bias, out, keep)
 
 
 def matrix_of(x: Tensor) -> Tensor:
@@ -260,34 +297,42 @@ def spmm(
 
 def _attended(ctx: Any, x: Tensor, ends: Ends, others: tuple[Any, ...]) -> tuple[Tensor, list[Tensor]]:
     """The result of attention by scores of both ends, and which tensors its gradient needs."""
-    ctx.pattern, ctx.how, ctx.grid, kept = others
-    ctx.codes = ctx.grid.codes(x, not ctx.needs_input_grad[0])
+    ctx.pattern, ctx.how, ctx.grid, keep = others
     source, target = (part.detach() for part in ends)
-    with working(x):
-        state = attention_of_codes(array_over(ctx.pattern), ctx.codes, source, target, ctx.how)
+    codes = None if ctx.grid is None else ctx.grid.codes(x, not ctx.needs_input_grad[0])
+    with working(x) as features:
+        array = array_over(ctx.pattern)
+        if codes is None:
+            state = attention_of_floats(array, features, _array_of(source), _array_of(target), ctx.how)
+        else:
+            state = attention_of_codes(array, codes, source, target, ctx.how)
     result, lse, share, above = (tensor_of(part) for part in state)
-    ctx.kept = [] if kept is None else [ctx.grid.source.codes(matrix_of(part), kept) for part in (result, above)]
-    return result, [source, target, lse, share, *([result, above] if kept is None else [])]
+    ctx.codes, ctx.kept = codes if keep is None else keep(x), None
+    needed = [source, target, lse, share]
+    if keep is None:
+        return result, [*needed, result, above]
+    ctx.kept = [keep(part) for part in (result, above)]
+    return result, needed
 
 
-def _attended_vjp(ctx: Any, gradient: Tensor, features: Tensor, saved: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients by the features, which are what their codes stand for, and by the scores of both ends."""
-    source, target, lse, share, *wide = saved
-    if ctx.kept:
-        with working(gradient):
-            wide = [tensor_of(part.dequantize()).reshape(gradient.shape) for part in ctx.kept]
-    codes = ctx.grid.codes(gradient, False)
-    with working(gradient):
-        turned = array_over(ctx.pattern.turned)
-        state = AttentionState(wide[0], lse, share, wide[1])
-        made = attention_of_codes_vjp(turned, features, (source, target), gradient, codes, state, ctx.how)
-        return [tensor_of(part) for part in made]
-
-
-def _features(ctx: Any, gradient: Tensor) -> Tensor:
+def _features(ctx: Any, gradient: Tensor) -> Tensor | RowPieces:
     """What the codes of features (N, H, D) stand for."""
+    if not isinstance(ctx.codes, ScaledCodes):
+        made: RowPieces = ctx.codes.in_pieces(math.prod(gradient.shape[1:]))
+        return made
     with working(gradient):
         return tensor_of(ctx.codes.dequantize()).reshape(ctx.codes.codes.shape[0], *gradient.shape[1:])
+
+
+def _attended_vjp(ctx: Any, gradient: Tensor, features: Tensor | RowPieces, saved: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients by the features, which are what their codes stand for, and by the scores of both ends."""
+    source, target, lse, share, *wide = saved
+    codes = None if ctx.grid is None else ctx.grid.codes(gradient, False)
+    with working(gradient):
+        kept = wide if ctx.kept is None else [part.in_pieces(math.prod(gradient.shape[1:])) for part in ctx.kept]
+        turned, state = array_over(ctx.pattern.turned), AttentionState(kept[0], lse, share, kept[1])
+        made = attention_of_codes_vjp(turned, features, (source, target), gradient, codes, state, ctx.how)
+        return [tensor_of(part) for part in made]
 
 
 class _Attention(torch.autograd.Function):
@@ -321,27 +366,34 @@ class _ScoredAttention(torch.autograd.Function):
         gradient = gradient.contiguous()
         features = _features(ctx, gradient)
         dx, *by_scores = _attended_vjp(ctx, gradient, features, needed)
-        by_scores = [part.to(features.dtype) for part in by_scores]
+        by_scores = [part.to(dx.dtype) for part in by_scores]
+        by_vectors = [torch.zeros_like(part) for part in (first, second)]
         with working(dx):
-            return *head_scores_vjp(features, first, second, by_scores, dx), None, None, None, None
+            for rows, values in [(slice(None), features)] if isinstance(features, Tensor) else ctx.codes:
+                scores = [part[rows] for part in by_scores]
+                for total, part in zip(
+                    by_vectors, head_scores_vjp(values, first, second, scores, dx[rows])[1:], strict=True
+                ):
+                    total += part
+        return dx, *by_vectors, None, None, None, None
 
 
-def attention(x: Tensor, ends: Ends, pattern: Pattern, how: Settings, grid: Grid, kept: int | None) -> Tensor:
-    """Attention (N, H, D) that gathers codes of features, and of the gradient; once differentiable.
+def attention(x: Tensor, ends: Ends, pattern: Pattern, how: Settings, grid: Grid | None, keep: Keep | None) -> Tensor:
+    """Attention (N, H, D) that gathers codes of features, and of the gradient; without a grid what they are. Once differentiable.
 
-    With `kept` results that the gradient needs are kept as codes of so many bits, whose rounding is right on average.
+    What `keep` makes of the features and of results is kept for the gradient in place of these.
     """
-    return _Attention.apply(x, *ends, pattern, how, grid, kept)
+    return _Attention.apply(x, *ends, pattern, how, grid, keep)
 
 
 def scored_attention(
-    x: Tensor, first: Tensor, second: Tensor, pattern: Pattern, how: Settings, grid: Grid, kept: int | None
+    x: Tensor, first: Tensor, second: Tensor, pattern: Pattern, how: Settings, grid: Grid | None, keep: Keep | None
 ) -> Tensor:
     """:func:`attention` by scores that are dot products of heads with two vectors (H, D), in floats.
 
     The gradients by these are made of what the codes of the features stand for.
     """
-    return _ScoredAttention.apply(x, first, second, pattern, how, grid, kept)
+    return _ScoredAttention.apply(x, first, second, pattern, how, grid, keep)
 
 
 class _Rounded(torch.autograd.Function):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,70 +12,52 @@ from torch.overrides import TorchFunctionMode
 
 from bitsparse import interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.ops.bits.pack import pack_bits
 from bitsparse.ops.quantized.scaled import ScaledCodes
-from bitsparse.torch.coded import Source, matrix_of, tensor_of, working
+from bitsparse.torch.coded import LASTING, Keep, Source
+from bitsparse.torch.kept_codes import KeptCodes, KeptElu, KeptRelu, PackedRows, packed_mask
 from bitsparse.torch.registration import once
 
 _NAME = "bitsparse.torch"
 
 
-def _bits(mask: Tensor) -> BitTensor:
-    """A mask of a matrix, a bit each."""
-    with working(mask) as array:
-        return pack_bits(array, 1)
-
-
-def _mask(bits: BitTensor, like: Tensor) -> Tensor:
-    with working(like):
-        return tensor_of(bits.toarray()).to(like.dtype).reshape(like.shape)
-
-
-class _Relu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.bits = _bits(matrix_of(x) > 0)
-        return x.relu()
+class _Activation(torch.autograd.Function):
+    """An activation, and what it keeps, made of what it was given and of what it gave."""
 
     @staticmethod
-    @once("quantize_")
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * _mask(ctx.bits, gradient)
-
-
-class _Elu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bits: int, source: Source) -> Tensor:
-        y = nn.functional.elu(x)
-        # The slope is 1, or 1 + y below 0: linear in what is rounded, so that it is right on average.
-        ctx.codes = source.codes(matrix_of(y).clamp(max=0), bits)
+    def forward(ctx: Any, x: Tensor, activation: Any, keep: Callable[[Tensor, Tensor], KeptRelu | KeptElu]) -> Tensor:
+        y: Tensor = activation(x)
+        ctx.kept = keep(x, y)
         return y
 
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        with working(gradient):
-            below = tensor_of(ctx.codes.dequantize()).reshape(gradient.shape)
-        return gradient * (1 + below), None, None
+        return ctx.kept.times(gradient), None, None
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
-        kept = torch.rand_like(matrix_of(x)) >= rate
-        ctx.bits, ctx.scale = _bits(kept), 0.0 if rate >= 1 else 1 / (1 - rate)
-        return x * (kept.to(x.dtype) * ctx.scale).reshape(x.shape)
+        ctx.scale, made = 0.0 if rate >= 1 else 1 / (1 - rate), torch.empty_like(x)
+
+        def mask(rows: slice) -> Tensor:
+            kept = torch.rand_like(x[rows]) >= rate
+            torch.mul(x[rows], kept.to(x.dtype).mul_(ctx.scale), out=made[rows])
+            return kept
+
+        ctx.kept = packed_mask(x.shape, mask)
+        return made
 
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return gradient * _mask(ctx.bits, gradient) * ctx.scale, None
+        return ctx.kept.times(gradient, lambda bits: bits.mul_(ctx.scale)), None
 
 
 class _ExactLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bits: int, source: Source) -> Tensor:
-        ctx.codes = source.codes(x, bits)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, keep: Keep) -> Tensor:
+        ctx.kept = keep(x)
         ctx.save_for_backward(weight)
         return x @ weight.t()
 
@@ -84,16 +66,32 @@ class _ExactLinear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = ctx.saved_tensors
         dx = gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[0] else None
-        dw = None
-        if ctx.needs_input_grad[1]:
-            with working(gradient):
-                dw = gradient.t() @ tensor_of(ctx.codes.dequantize()).to(gradient.dtype)
-        return dx, dw, None, None
+        return dx, ctx.kept.over_rows(gradient) if ctx.needs_input_grad[1] else None, None
 
 
-def exact_linear(x: Tensor, weight: Tensor, bits: int, source: Source) -> Tensor:
+def exact_linear(x: Tensor, weight: Tensor, keep: Keep) -> Tensor:
     """``x @ weight.T`` of float matrices in floats, which keeps codes of `x` for the gradient by the weight."""
-    return _ExactLinear.apply(x, weight, bits, source)
+    return _ExactLinear.apply(x, weight, keep)
+
+
+class Keeping(Source, Protocol):
+    """A source of codes that remembers what is kept of a tensor, whoever keeps it first."""
+
+    def kept(self, x: Tensor) -> Any:
+        """What is kept of a tensor already, which gives its `codes`; else None."""
+
+    def keep_kept(self, x: Tensor, made: Any) -> None:
+        """Remember what is kept of a tensor."""
+
+
+def kept_codes(x: Tensor, bits: int, source: Keeping) -> KeptCodes:
+    """Codes of a matrix for a gradient, the same for all who need them; of what relu and elu gave those that tell their slopes too."""
+    found = source.kept(x)
+    if found is None:
+        found = KeptCodes(x, bits, source)
+        source.keep_kept(x, found)
+    made: KeptCodes = found.codes(x, bits, source)
+    return made
 
 
 class KeptInFewBits(TorchFunctionMode):
@@ -102,7 +100,7 @@ class KeptInFewBits(TorchFunctionMode):
     So is what somebody else keeps, or computes again, by hooks on saved tensors: a checkpoint counts those, and codes and bits are none.
     """
 
-    def __init__(self, bits: int, source: Callable[[Tensor], Source]) -> None:
+    def __init__(self, bits: int, source: Callable[[Tensor], Keeping]) -> None:
         super().__init__()
         self._bits, self._source = bits, source
 
@@ -111,30 +109,39 @@ class KeptInFewBits(TorchFunctionMode):
         x = args[0] if args else given.get("input")
         if not (isinstance(x, Tensor) and x.ndim >= 2 and x.requires_grad and x.dtype == torch.float32):
             return function(*args, **given)
-        if _top_saved_tensors_default_hooks(False) is not None:
+        if not torch.is_grad_enabled() or _top_saved_tensors_default_hooks(False) is not None:
             return function(*args, **given)
         if function in (torch.relu, Tensor.relu) or (
             function is nn.functional.relu and not _option(args, given, 1, "inplace", False)
         ):
-            return _Relu.apply(x)
+            return self._activated(x, torch.relu, lambda x, y: KeptRelu(x))
         if (
             function is nn.functional.elu
             and _option(args, given, 1, "alpha", 1.0) == 1
             and not _option(args, given, 2, "inplace", False)
         ):
-            return _Elu.apply(x, self._bits, self._source(x))
+            return self._activated(x, nn.functional.elu, lambda x, y: KeptElu(y, self._bits, self._source(x)))
         if function is nn.functional.dropout and not _option(args, given, 3, "inplace", False):
             rate = _option(args, given, 1, "p", 0.5)
             return _Dropout.apply(x, rate) if _option(args, given, 2, "training", True) and rate else x
         return function(*args, **given)
+
+    def _activated(self, x: Tensor, activation: Any, keep: Callable[[Tensor, Tensor], KeptRelu | KeptElu]) -> Tensor:
+        made: Tensor = _Activation.apply(x, activation, keep)
+        kept: Any = made.grad_fn
+        self._source(x).keep_kept(made, kept.kept)
+        return made
 
 
 def _option(args: tuple[Any, ...], given: dict[str, Any], place: int, name: str, default: Any) -> Any:
     return args[place] if len(args) > place else given.get(name, default)
 
 
-def kept_bytes(net_output: Tensor) -> int:
-    """Bytes that the functions behind a result keep for its gradient, parameters apart: tensors, codes and bits, each memory once."""
+def kept_bytes(net_output: Tensor, *apart: Tensor) -> int:
+    """Bytes that the functions behind a result keep for its gradient: tensors, codes and bits, each memory once.
+
+    Without parameters, tensors that are named `apart`, as the data are, and codes that outlive the step anyway, as those of the data do.
+    """
     found: dict[int, int] = {}
     seen: set[Any] = set()
     todo = [net_output.grad_fn]
@@ -145,15 +152,23 @@ def kept_bytes(net_output: Tensor) -> int:
         seen.add(node)
         parts: list[Any] = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
         parts += list(getattr(node, "saved_tensors", ()) or ())
-        parts += list(getattr(node, "__dict__", {}).values())
-        parts = [inner for part in parts for inner in (part if isinstance(part, list) else [part])]
+        parts += [part for name, part in getattr(node, "__dict__", {}).items() if name != LASTING]
         for part in parts:
-            if isinstance(part, ScaledCodes):
-                part = part.codes
-            if isinstance(part, BitTensor):
-                array = interop.as_array(part.words, _NAME)[0]
-                found[array.ctypes.data if hasattr(array, "ctypes") else array.data.ptr] = part.nbytes
-            elif isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
-                found[part.data_ptr()] = part.nbytes
+            found.update(_memory(part))
         todo += [other for other, _ in node.next_functions]
+    for data in apart:
+        found.pop(data.data_ptr(), None)
     return sum(found.values())
+
+
+def _memory(part: Any) -> dict[int, int]:
+    """The memory of what a function keeps: addresses and bytes."""
+    if isinstance(part, list):
+        return {place: size for inner in part for place, size in _memory(inner).items()}
+    if isinstance(part, Tensor):
+        return {} if isinstance(part, nn.Parameter) else {part.data_ptr(): part.nbytes}
+    if isinstance(part, (KeptCodes, KeptRelu, KeptElu)):
+        part = part.packed
+    bits = part.bit_tensors if isinstance(part, PackedRows) else [part.codes if isinstance(part, ScaledCodes) else part]
+    arrays = [(interop.as_array(q.words, _NAME)[0], q.nbytes) for q in bits if isinstance(q, BitTensor)]
+    return {array.ctypes.data if hasattr(array, "ctypes") else array.data.ptr: size for array, size in arrays}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
@@ -19,15 +20,15 @@ from bitsparse.torch.attention_kinds import once_each
 from bitsparse.torch.bias import biased
 from bitsparse.torch.buffers import writes_of
 from bitsparse.torch.graph import Graph
-from bitsparse.torch.kept import exact_linear
+from bitsparse.torch.kept import exact_linear, kept_codes
 from bitsparse.torch.quantizer import Floats
 
 #: Bits of products and of values of edges.
 _PRODUCT_BITS = 8
 #: Streams of draws that a seed has.
 _STREAMS = 1 << 32
-#: Under what largest magnitudes are kept until the next pass, as codes that were drawn are.
-_LARGEST = ("largest", False)
+#: Under what largest magnitudes, and what gradients need of a tensor, are kept until the next pass, as codes that were drawn are.
+_LARGEST, _KEPT = ("largest", False), ("kept", False)
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ class Tango:
     threshold : float
         Of ``bits="auto"``.
     activations : {8, 4, 2}, optional
-        Bits in which what else gradients need is kept while training: of the input of linear layers in float32, and of elu; of relu and
-        dropout a bit. Unbiased. What PyTorch keeps by default. The functions are those called in the network's own `forward`.
+        Bits in which what gradients need is kept while training: what linear layers read, what attention and elu gave; of relu and dropout
+        a bit. Unbiased. By default products keep their codes, and PyTorch's functions what they always keep. Activations are those called
+        in the network's own `forward`.
 
     Examples
     --------
@@ -226,9 +228,9 @@ class Quantization(nn.Module):
         if not x.is_inference():
             self._known[key[-1]].setdefault(x, {})[key] = writes_of(x), made
 
-    def largest(self, x: Tensor) -> Any:
-        """The largest magnitude of a tensor, unless it was written to since; None where nobody kept it."""
-        written, found = self._known[False].get(x, {}).get(_LARGEST, (None, None))
+    def of_pass(self, x: Tensor, key: tuple[str, bool]) -> Any:
+        """What was kept of a tensor in this pass, unless it was written to since; None where nobody kept it."""
+        written, found = self._known[False].get(x, {}).get(key, (None, None))
         return found if written == writes_of(x) else None
 
     def edge_values(self, graph: Graph, values: Tensor) -> tuple[Any, Any, Any]:
@@ -267,11 +269,19 @@ class CodeSource:
 
     def largest(self, x: Tensor) -> Any:
         """The largest magnitude that a tensor is known to have."""
-        return self._state.largest(x)
+        return self._state.of_pass(x, _LARGEST)
 
     def keep_largest(self, x: Tensor, found: Any) -> None:
         """Remember the largest magnitude of a tensor."""
         self._state.keep(x, _LARGEST, found)
+
+    def kept(self, x: Tensor) -> Any:
+        """What is kept of a tensor for gradients."""
+        return self._state.of_pass(x, _KEPT)
+
+    def keep_kept(self, x: Tensor, made: Any) -> None:
+        """Remember what is kept of a tensor for gradients."""
+        self._state.keep(x, _KEPT, made)
 
     def codes(
         self,
@@ -288,7 +298,7 @@ class CodeSource:
             return coded.coded(x, state.coding(x.device, bits, fixed), granularity, factors)
         found = state.known(x, key)
         if found is None:
-            found = coded.coded(x, state.coding(x.device, bits, fixed), granularity, largest=state.largest(x))
+            found = coded.coded(x, state.coding(x.device, bits, fixed), granularity, largest=state.of_pass(x, _LARGEST))
             state.keep(x, key, found)
         return found
 
@@ -329,14 +339,11 @@ class LayerQuantizer(Floats):
         if behind is not None and not (products and x.ndim == 2 and _joins(behind, x, weight)):
             return biased(self.linear(x, weight), behind)
         if not products:
-            bits = self._state.config.activations
-            if bits is None or not (
-                self._state.training and torch.is_grad_enabled() and x.ndim == 2 and x.requires_grad
-            ):
-                return nn.functional.linear(x, weight)
-            return exact_linear(x, weight, bits, self._source(x))
+            keep = self._keep(x) if x.ndim == 2 and x.requires_grad else None
+            return nn.functional.linear(x, weight) if keep is None else exact_linear(x, weight, keep)
         flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-        made = coded.linear(flat, weight, _PRODUCT_BITS, self._source(x), behind).to(x.dtype)
+        keep = self._keep(flat, _PRODUCT_BITS)
+        made = coded.linear(flat, weight, _PRODUCT_BITS, self._source(x), behind, keep=keep).to(x.dtype)
         return made if x.ndim == 2 else made.reshape(*x.shape[:-1], weight.shape[0])
 
     def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -347,7 +354,8 @@ class LayerQuantizer(Floats):
         alike = x.ndim == 2 and out.shape == (len(x), len(weight)) and out.device == x.device
         if not (alike and out.dtype == x.dtype == torch.float32 and out.is_contiguous()):
             return out + self.linear(x, weight)
-        return coded.linear(x, weight, _PRODUCT_BITS, self._source(x), None, out)
+        keep = self._keep(x, _PRODUCT_BITS)
+        return coded.linear(x, weight, _PRODUCT_BITS, self._source(x), None, out, keep)
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
         """Sums or means over neighbours, and a bias."""
@@ -376,25 +384,34 @@ class LayerQuantizer(Floats):
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float
     ) -> Tensor:
         """Attention to neighbours by scores of both ends."""
-        if self._sums_floats:
+        grid, keep = None if self._sums_floats else self._grid(x), self._keep(x)
+        if grid is None and keep is None:
             return super().attention(graph, x, source, target, slope, dropout)
         how = self._settings(graph, x, slope, dropout)
-        return coded.attention(x, (source, target), graph.pattern(), how, self._grid(x), self._kept).to(x.dtype)
+        return coded.attention(x, (source, target), graph.pattern(), how, grid, keep).to(x.dtype)
 
     def scored_attention(
         self, graph: Graph, x: Tensor, first: Tensor, second: Tensor, slope: float, dropout: float
     ) -> Tensor:
         """Attention of nodes to each other by dot products of heads with two vectors."""
-        if self._sums_floats:
+        grid, keep = None if self._sums_floats else self._grid(x), self._keep(x)
+        if grid is None and keep is None:
             return super().scored_attention(graph, x, first, second, slope, dropout)
         how = self._settings(graph, x, slope, dropout)
-        vectors = first, second
-        return coded.scored_attention(x, *vectors, graph.pattern(), how, self._grid(x), self._kept).to(x.dtype)
+        return coded.scored_attention(x, first, second, graph.pattern(), how, grid, keep).to(x.dtype)
 
-    @property
-    def _kept(self) -> int | None:
-        """Bits of what attention keeps of its results for the gradient, if these are few."""
-        return self._state.config.activations if self._state.training else None
+    def _keep(self, x: Tensor, at_hand: int | None = None) -> coded.Keep | None:
+        """What keeps float32 matrices in few bits for the gradients of a layer that is given `x`; in fewer than codes `at_hand` have.
+
+        None where these matrices are kept as they are, or as these codes.
+        """
+        bits = self._state.config.activations
+        if bits is None or (at_hand is not None and bits >= at_hand):
+            return None
+        if not (self._state.training and torch.is_grad_enabled() and x.dtype == torch.float32):
+            return None
+        source = CodeSource(self._state, False)
+        return functools.partial(kept_codes, bits=bits, source=source)
 
     @staticmethod
     def _settings(graph: Graph, x: Tensor, slope: float, dropout: float) -> Settings:

@@ -7,7 +7,7 @@ from typing import Any
 from bitsparse import _check, backends, interop
 from bitsparse._records import as_dict
 from bitsparse.arrays.sparse_base import SparseArray
-from bitsparse.backends.params import Dropout
+from bitsparse.backends.params import Dropout, RowPieces
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.attention import AttentionState, attention, checked_dropout
 from bitsparse.ops.operands.both_ways import Floats, as_asked, computed_in, operands_of, taken_in, wanted
@@ -115,12 +115,15 @@ def attention_vjp_of_transpose(
 ) -> tuple[Any, ...]:
     """All gradients, as :func:`attention_vjp` gives them, for a caller who has the transpose of A."""
     function = "attention_vjp"
-    with working_with(turned.device, x, source, target, gradient):
+    in_pieces = isinstance(x, RowPieces)
+    features = {} if in_pieces else {"x": x}
+    with working_with(turned.device, *features.values(), source, target, gradient):
         operand = as_csr(function, turned)
-        parts = Floats(function, operand, x=x, source=source, target=target, gradient=gradient)
+        parts = Floats(function, operand, **features, source=source, target=target, gradient=gradient)
         drop = checked_dropout(function, dropout, seed, turned.device)
-        made = _over_transpose(parts, operand, state, negative_slope, drop)
-        return tuple(interop.from_array(made[name], parts[name].family, function) for name in _NAMES)
+        made = _over_transpose(parts, operand, state, negative_slope, drop, x=x if in_pieces else None)
+        family = parts["gradient"].family
+        return tuple(interop.from_array(made[name], family, function) for name in _NAMES)
 
 
 def _over_transpose(
@@ -130,41 +133,55 @@ def _over_transpose(
     negative_slope: float,
     dropout: Dropout | None,
     wrt: tuple[str, ...] = _NAMES,
+    x: RowPieces | None = None,
 ) -> dict[str, Any]:
-    """Gradients of :func:`attention` over the transpose of its pattern, as NumPy or CuPy arrays."""
+    """Gradients of :func:`attention` over the transpose of its pattern, as NumPy or CuPy arrays; `x` where it is none of the parts."""
     (columns, rows), function = operand.shape, parts.function
     _fits(parts, (rows, columns))
-    inner = parts["x"].shape[1:]
-    kept = Floats(function, operand, **{f"state.{name}": part for name, part in as_dict(state).items()})
+    inner = parts["gradient" if x else "x"].shape[1:]
+    in_pieces: dict[str, Any] = {"x": x} if x else {}
+    in_pieces |= {name: part for name, part in as_dict(state).items() if isinstance(part, RowPieces)}
+    kept = Floats(
+        function,
+        operand,
+        **{f"state.{name}": part for name, part in as_dict(state).items() if name not in in_pieces},
+    )
     for name in kept.parts:
         kept.of_shape(name, (rows, *(inner if name in ("state.result", "state.above") else inner[:-1])), "it")
     slope = _check.number(function, "negative_slope", negative_slope)
     compute = computed_in(parts.compute, kept.compute)
-    dense = (parts["x"], parts["gradient"], kept["state.result"], kept["state.above"])
-    dtype = taken_in(compute, *dense)
+    dense = {name: parts[name] for name in ("x", "gradient") if name not in in_pieces}
+    dense |= {name: kept[f"state.{name}"] for name in ("result", "above") if name not in in_pieces}
+    dtype = taken_in(compute, *dense.values())
     heads = inner[0] if len(inner) == 2 else 1
-    x, gradient, result, above = (converted(part.data, dtype).reshape(part.shape[0], part.columns) for part in dense)
+    wide: dict[str, Any] = in_pieces | {
+        name: converted(part.data, dtype).reshape(part.shape[0], part.columns) for name, part in dense.items()
+    }
+    features, gradient, result, above = (wide[name] for name in ("x", "gradient", "result", "above"))
     source, target, lse, share = (
         converted(part.data.reshape(part.shape[0], heads), compute)
         for part in (parts["source"], parts["target"], kept["state.lse"], kept["state.share"])
     )
-    if 0 in x.shape or 0 in result.shape:
-        space: Any = interop.namespace(x)
-        return {name: space.zeros(parts[name].shape, parts[name].dtype) for name in wrt}
-    given = x, source, target, gradient, (result, lse, share, above)
+    like = {name: (parts[name].shape, parts[name].dtype) for name in wrt if name in parts.parts}
+    like.setdefault("x", ((columns, *inner), features.dtype))
+    if 0 in features.shape or 0 in result.shape:
+        space: Any = interop.namespace(gradient)
+        return {name: space.zeros(*like[name]) for name in wrt}
+    given = features, source, target, gradient, (result, lse, share, above)
     with operand.walked(function) as pattern:
         gradients = backends.family(operand.device, "edges.attention").attention_vjp
         made = gradients(pattern, *given, negative_slope=slope, dropout=dropout, wrt=wrt)
-    return {name: converted(made[name].reshape(parts[name].shape), parts[name].dtype) for name in wrt}
+    return {name: converted(made[name].reshape(like[name][0]), like[name][1]) for name in wrt}
 
 
 def _fits(parts: Floats, shape: tuple[int, int]) -> None:
     """Refuse operands that do not fit a pattern of this shape."""
-    inner = parts["x"].shape[1:]
+    inner = parts["x" if "x" in parts.parts else "gradient"].shape[1:]
     for name, size in (
         ("x", (shape[1], *inner)),
         ("source", (shape[1], *inner[:-1])),
         ("target", (shape[0], *inner[:-1])),
     ):
-        parts.of_shape(name, size, f"attention over A of shape {shape}")
+        if name in parts.parts:
+            parts.of_shape(name, size, f"attention over A of shape {shape}")
     parts.of_shape("gradient", (shape[0], *inner), "the result")

@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.backends.params import RowPieces
 from bitsparse.ops.edges.attention import AttentionState, attention, checked_dropout
 from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.operands.places import working_with
@@ -46,9 +47,7 @@ def attention_of_codes(A: SparseArray, x: ScaledCodes, source: Any, target: Any,
         if codes is None or operand.nnz == 0 or 0 in A.shape:
             nodes, *inner = x.codes.shape
             features = x.dequantize().reshape(nodes, source.shape[1], math.prod(inner) // source.shape[1])
-            options: Any = {"negative_slope": how.slope, "dropout": how.dropout, "seed": how.seed}
-            made = attention(A, features, source, target, **options, return_state=True)
-            return made[1]
+            return attention_of_floats(A, features, source, target, how)
         scores, family = (
             [interop.as_array(part, function)[0] for part in (source, target)],
             interop.as_array(source, function)[1],
@@ -66,31 +65,45 @@ def attention_of_codes(A: SparseArray, x: ScaledCodes, source: Any, target: Any,
         return AttentionState(*(interop.from_array(part, family, function) for part in parts))
 
 
+def attention_of_floats(A: SparseArray, x: Any, source: Any, target: Any, how: Settings) -> AttentionState:
+    """What :func:`bitsparse.attention` keeps, with its result, for features (N, H, D) as they are."""
+    made: tuple[Any, AttentionState] = attention(
+        A, x, source, target, negative_slope=how.slope, dropout=how.dropout, seed=how.seed, return_state=True
+    )
+    return made[1]
+
+
 def attention_of_codes_vjp(
     turned: SparseArray,
     features: Any,
     ends: tuple[Any, Any],
     gradient: Any,
-    codes_of_gradient: ScaledCodes,
+    codes_of_gradient: ScaledCodes | None,
     state: AttentionState,
     how: Settings,
 ) -> tuple[Any, ...]:
     """Gradients of :func:`attention_of_codes` by features and both scores, over the transpose, of the gradient on the grid of its codes.
 
     `features` (N, H, D) of float32 are what the codes of the features stand for. `gradient` is as it came; on a GPU only what is gathered
-    are codes, so that the products of a node's own rows are those of float32.
+    are codes, so that the products of a node's own rows are those of float32. Without codes the gradient is gathered as it is.
+    The features, and of the state the result and the second sums, may be :class:`~bitsparse.backends.params.RowPieces`.
     """
     function = "attention_vjp"
     with working_with(turned.device, gradient):
-        codes, operand = _codes(codes_of_gradient), as_csr(function, turned)
+        codes, operand = codes_of_gradient and _codes(codes_of_gradient), as_csr(function, turned)
         if codes is None or operand.nnz == 0 or 0 in turned.shape:
-            rounded = codes_of_gradient.dequantize().reshape(gradient.shape)
+            rounded = gradient
+            if codes_of_gradient is not None:
+                rounded = codes_of_gradient.dequantize().reshape(gradient.shape)
             return attention_vjp_of_transpose(turned, features, *ends, rounded, state, how.slope, how.dropout, how.seed)
         given = (features, *ends, gradient, *state)
-        arrays = [interop.as_array(part, function)[0] for part in given]
-        family, shape = interop.as_array(gradient, function)[1], tuple(arrays[0].shape)
+        arrays = [part if isinstance(part, RowPieces) else interop.as_array(part, function)[0] for part in given]
+        family, shape = interop.as_array(gradient, function)[1], (arrays[0].shape[0], *gradient.shape[1:])
         flat, source, target, grad, result, lse, share, above = arrays
-        flat, grad, result, above = (part.reshape(part.shape[0], codes.columns) for part in (flat, grad, result, above))
+        flat, grad, result, above = (
+            part if isinstance(part, RowPieces) else part.reshape(part.shape[0], codes.columns)
+            for part in (flat, grad, result, above)
+        )
         drop = checked_dropout(function, how.dropout, how.seed, turned.device)
         options = {"negative_slope": how.slope, "dropout": drop, "codes": codes}
         with operand.walked(function) as pattern:

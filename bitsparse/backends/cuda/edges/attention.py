@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from bitsparse.backends.cuda.edges.attention_rows import (
 )
 from bitsparse.backends.cuda.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.cuda.spmm.spmm import spmm
-from bitsparse.backends.params import Dropout
+from bitsparse.backends.params import Dropout, RowPieces
 
 #: Products that a schedule keeps.
 _MOST_KEPT = 32
@@ -124,21 +124,16 @@ def attention_vjp(
     def target_of(name: str, like: Any, dtype: Any) -> Any:
         return into[name] if name in into else empty(like.shape, dtype)
 
-    operands = map(interop.contiguous, (x, source, target, gradient, *state))
-    x, source, target, gradient, result, lse, share, above = operands
+    result, lse, share, above = state
+    x = x if isinstance(x, RowPieces) else interop.contiguous(x)
+    source, target, gradient, lse, share = map(interop.contiguous, (source, target, gradient, lse, share))
     sums, heads = source.dtype, source.shape[1]
     gradients = {"target": target_of("target", target, sums)} if "target" in wrt else {}
     ends = None if wrt == ("target",) else jit.scratch((*target.shape, 4), sums, target)
     slanted = above if "target" in wrt else None
-    rows = {
-        "share": share,
-        "lse": lse,
-        "target": target,
-        "ends": ends,
-        "out": gradients.get("target"),
-        "slope": negative_slope,
-    }
-    head_products(gradient, result, slanted, heads, False, rows)
+    of_rows = {"share": share, "lse": lse, "target": target, "ends": ends, "out": gradients.get("target")}
+    for (by_result, y, second), fields in _pieces((gradient, result, slanted), of_rows):
+        head_products(by_result, y, second, heads, False, {**fields, "slope": negative_slope})
     if ends is None:
         return gradients
     second = None
@@ -149,8 +144,22 @@ def attention_vjp(
     by_x = target_of("x", x, x.dtype)
     gradients["x"] = _product_once(schedule, how, (gradient, ends, source), by_x, None, second, codes, **cut)
     if second is not None:
-        head_products(x, x, second[1], heads, True, {"share": second[0], "out": gradients["source"]})
+        for (of_x, slanted, _), fields in _pieces(
+            (x, second[1], None), {"share": second[0], "out": gradients["source"]}
+        ):
+            head_products(of_x, of_x, slanted, heads, True, fields)
     return gradients
+
+
+def _pieces(wide: tuple[Any, Any, Any], of_rows: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Arrays with a row for each node, at once or in the pieces in which some of them are made."""
+    given = next((part for part in wide if isinstance(part, RowPieces)), None)
+    if given is None:
+        yield [None if part is None else interop.contiguous(part) for part in wide], of_rows
+        return
+    for i, rows in enumerate(given.pieces):
+        parts = [part.make(i) if isinstance(part, RowPieces) else None if part is None else part[rows] for part in wide]
+        yield parts, {name: None if part is None else part[rows] for name, part in of_rows.items()}
 
 
 def cosine_attention(

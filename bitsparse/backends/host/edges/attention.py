@@ -11,7 +11,7 @@ from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.host.spmm.spmm import features_of, spmm
-from bitsparse.backends.params import Array, Dropout, Pattern
+from bitsparse.backends.params import Array, Dropout, Pattern, RowPieces
 
 
 def attention(
@@ -62,11 +62,11 @@ def attention(
 
 def attention_vjp(
     pattern: Pattern,
-    x: Array,
+    x: Array | RowPieces,
     source: Array,
     target: Array,
     gradient: Array,
-    state: tuple[Array, Array, Array, Array],
+    state: tuple[Array | RowPieces, Array, Array, Array | RowPieces],
     *,
     negative_slope: float,
     dropout: Dropout | None = None,
@@ -81,7 +81,7 @@ def attention_vjp(
     gradient : ndarray (cols, heads * width)
         By the result; of the dtype of `x`.
     state : tuple of ndarray
-        The result, `lse` and the other two of :func:`attention`.
+        The result, `lse` and the other two of :func:`attention`; of the result and of the last one :class:`RowPieces` as well, as of `x`.
     wrt : tuple of str
         Whose gradients to compute. That of `target` asks for no pass over the edges.
 
@@ -108,7 +108,7 @@ def attention_vjp(
         sums = (made["x"], None, total, slanted)
         _attend(pattern, gradient, ends, source, negative_slope, dropout, sums)
         if slanted is not None:
-            made["source"] = _dots(x, slanted, heads, compute) - total
+            made["source"] = _dots(slanted, x, heads, compute) - total
     return made
 
 
@@ -129,8 +129,11 @@ def _attend(
     _ext.attention(run_on(), *arrays_of(pattern), load, data, layout, *how, cast(Any, out), lse, share, above, 0)
 
 
-def _dots(x: Array, y: Array, heads: int, dtype: np.dtype[Any]) -> Array:
+def _dots(x: Array, y: Array | RowPieces, heads: int, dtype: np.dtype[Any]) -> Array:
     """Dot products of the heads of rows, (rows, heads)."""
+    if isinstance(y, RowPieces):
+        pieces = [_dots(x[rows], y.make(i), heads, dtype) for i, rows in enumerate(y.pieces)]
+        return np.concatenate(pieces) if pieces else np.zeros((len(x), heads), dtype)
     wide = (part.astype(dtype, copy=False).reshape(len(part), heads, part.shape[1] // heads) for part in (x, y))
     return np.einsum("nhd,nhd->nh", *wide)
 
