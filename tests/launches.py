@@ -18,9 +18,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(self.name)
         prepared(self, *given)
 
-    def run(self: jit.Kernel, *given: Any) -> None:
+    def run(self: jit.Kernel, *given: Any, **how: Any) -> None:
         before = len(names)
-        once(self, *given)
+        once(self, *given, **how)
         if len(names) == before:  # else it was prepared after all, as for a driver in Python
             names.append(self.name)
 

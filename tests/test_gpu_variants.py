@@ -41,7 +41,7 @@ class NothingHappens:
     def __call__(self, *_: Any) -> None:
         pass
 
-    def run(self, *_: Any) -> None:
+    def run(self, *_: Any, **__: Any) -> None:
         pass
 
     def quick(self, *_: Any) -> None:

@@ -240,14 +240,14 @@ class Kernel:
             self.raw.max_dynamic_shared_size_bytes = shared
             self._shared = shared
 
-    def run(self, blocks: int, threads: int, params: ctypes.Structure, shared: int = 0) -> None:
-        """Enqueue one launch on CuPy's current stream: what preparing a :class:`Launch` costs is more than a small kernel takes."""
-        if not self._entry or recorder() is not None:
-            self.launch(blocks, threads, params, shared=shared)()
+    def run(self, grid: Any, threads: int, params: ctypes.Structure, shared: int = 0, dependent: bool = False) -> None:
+        """Enqueue one launch on CuPy's current stream, as :meth:`launch` would: preparing that costs more than a small kernel takes."""
+        if not isinstance(grid, int) or dependent or not self._entry or recorder() is not None:
+            self.launch(grid, threads, params, shared=shared, dependent=dependent)()
             return
         self._allow(shared)
         at = ctypes.addressof(params)
-        status = _launch.once(self._entry, self.function, blocks, threads, shared, self._stream().ptr, at)
+        status = _launch.once(self._entry, self.function, grid, threads, shared, self._stream().ptr, at)
         if status:
             _check(status, f"launching {self.name}")
 

@@ -120,7 +120,7 @@ def _encode(
         else:
             kernel = jit.kernel("bits/encode.cu", f"encode_{way}", kind)
         blocks = _blocks(rows, *counts)
-        kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
+        kernel.run(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))
     return flag is not None and bool(flag.get())
 
 
@@ -294,7 +294,7 @@ def _decode(words: Any, values: Any, bits: int, scale: Any = None, offset: Any =
         kind["BS_LARGE"] = 1
     kernel = jit.kernel("bits/decode.cu", "decode_rows" if rows else "decode_columns", kind)
     blocks = _blocks(rows, params.batches, params.rows, params.cols)
-    kernel.launch(blocks, 32 * _WARPS, params, shared=0 if rows else _stage_bytes(bits))()
+    kernel.run(blocks, 32 * _WARPS, params, shared=0 if rows else _stage_bytes(bits))
 
 
 def _alike(*parts: Any) -> bool:

@@ -35,7 +35,7 @@ def _value_dtype(kind: int) -> Any:
 
 def _launch(name: str, kind: int, items: int, params: ctypes.Structure, source: str = "bits/range.cu") -> None:
     blocks = min(geometry.MAX_BLOCKS, items)
-    jit.kernel(source, name, {"BS_KIND": kind}).launch(blocks, _THREADS, params)()
+    jit.kernel(source, name, {"BS_KIND": kind}).run(blocks, _THREADS, params)
 
 
 def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
@@ -170,10 +170,8 @@ def relative_error(x: Any, y: Any) -> float:
     parts, total = cupy.empty(blocks, np.float64), cupy.empty((), np.float64)
     params = ErrorParams(x.data.ptr, y.data.ptr, parts.data.ptr, x.size)
     params.x_type, params.y_type = DTYPES.index(x.dtype.name), DTYPES.index(y.dtype.name)
-    jit.kernel("bits/error.cu", "relative_error").launch(blocks, 256, params)()
-    jit.kernel("bits/error.cu", "add_blocks").launch(
-        1, 256, ErrorParams(parts.data.ptr, None, total.data.ptr, blocks)
-    )()
+    jit.kernel("bits/error.cu", "relative_error").run(blocks, 256, params)
+    jit.kernel("bits/error.cu", "add_blocks").run(1, 256, ErrorParams(parts.data.ptr, None, total.data.ptr, blocks))
     return float(total.get()) / int(x.size)
 
 
@@ -186,7 +184,7 @@ def content_sum(x: Any) -> int:
     if x.nbytes:
         blocks = min(_CONTENT_BLOCKS * jit.capability().multiprocessors, -(-x.nbytes // _CONTENT_BYTES))
         params = ContentParams(x.data.ptr, out.data.ptr, x.nbytes)
-        jit.kernel("bits/content.cu", "content_sum").launch(blocks, 256, params)()
+        jit.kernel("bits/content.cu", "content_sum").run(blocks, 256, params)
     return int(out.get())
 
 

@@ -25,7 +25,7 @@ StatsParams = jit.struct("bits/stats.cu", "StatsParams")
 def _launch(name: str, items: int, params: ctypes.Structure) -> None:
     blocks = min(geometry.MAX_BLOCKS, -(-items // _THREADS))
     if blocks:
-        jit.kernel("bits/words.cu", name).launch(blocks, _THREADS, params)()
+        jit.kernel("bits/words.cu", name).run(blocks, _THREADS, params)
 
 
 def _turn(planes: Any, turned: Any, shape: tuple[int, ...], bits: int, axis: int) -> None:
@@ -38,7 +38,7 @@ def _turn(planes: Any, turned: Any, shape: tuple[int, ...], bits: int, axis: int
     params.across, params.down = -(-params.width // lanes), -(-params.lines // (32 * groups))
     units, shared = params.batches * bits * params.down * params.across, 4 * 32 * groups * params.pitch
     kernel = jit.kernel("bits/words.cu", "turn_planes")
-    kernel.launch(min(geometry.MAX_BLOCKS, units), _TURN_THREADS, params, shared=shared)()
+    kernel.run(min(geometry.MAX_BLOCKS, units), _TURN_THREADS, params, shared=shared)
 
 
 def repack(
@@ -119,7 +119,7 @@ def pad_is_zero(words: Any, bits: int, layout: str, axis_len: int) -> bool:
 
 def _reduce(name: str, items: int, params: ctypes.Structure, *, dependent: bool = False) -> None:
     if items:
-        jit.kernel("bits/stats.cu", name).launch(items, 32 * _WARPS, params, dependent=dependent)()
+        jit.kernel("bits/stats.cu", name).run(items, 32 * _WARPS, params, dependent=dependent)
 
 
 def code_sums(

@@ -55,7 +55,7 @@ def gatv2_scores(
     jit.filled(params, weights=weights)
     defines = combine_defines(x.dtype, vector, params.ends.vectors) | schedule.defines
     blocks = -(-params.ends.warps // (THREADS // 32))
-    jit.kernel("edges/gatv2.cu", "gatv2_scores", defines).launch(blocks, THREADS, params)()
+    jit.kernel("edges/gatv2.cu", "gatv2_scores", defines).run(blocks, THREADS, params)
     return result
 
 
@@ -89,9 +89,9 @@ def steep_sums(schedule: Schedule, x: Any, y: Any, weights: Any, *, negative_slo
     sizes = {"heads": heads, "vectors": vectors, "head_vectors": vectors // heads}
     jit.filled(params, x=x, y=y, weights=weights, out=result, partial=partial, **sizes)
     grid = (-(-plan.units * lanes // THREADS), -(-vectors // lanes), 1)
-    jit.kernel("edges/gatv2.cu", "steep_sums", defines).launch(grid, THREADS, params)()
+    jit.kernel("edges/gatv2.cu", "steep_sums", defines).run(grid, THREADS, params)
     if plan.pieces:
-        jit.kernel("edges/gatv2.cu", "join_sums", defines).launch(plan.pieces, THREADS, params)()
+        jit.kernel("edges/gatv2.cu", "join_sums", defines).run(plan.pieces, THREADS, params)
     return result
 
 

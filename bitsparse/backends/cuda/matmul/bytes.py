@@ -43,7 +43,7 @@ def turned(words: Any, columns: int, piece: int) -> Any:
     out = cupy.empty((pieces, columns, 1, piece // 4), np.uint32)
     across, down = -(-columns // _TILE), -(-piece // _TILE)
     params = TurnParams(words.data.ptr, out.data.ptr, rows, 4 * width, columns, piece, across, down)
-    jit.kernel("matmul/bytes.cu", "turn_bytes").launch(pieces * down * across, _THREADS, params)()
+    jit.kernel("matmul/bytes.cu", "turn_bytes").run(pieces * down * across, _THREADS, params)
     return out
 
 
@@ -68,7 +68,7 @@ def product_over_rows(a: Any, b: Any, m: int, n: int, most: int) -> Any:
     params.down, params.across = tiles
     shared = _STAGES * _STAGE_ROWS * (_WARP * (down + across) + 2 * _PAD)
     kernel = jit.kernel("matmul/bytes_over_rows.cu", "bytes_over_rows", how)
-    kernel.launch(pieces * tiles[0] * tiles[1], 32 * down * across, params, shared=shared)()
+    kernel.run(pieces * tiles[0] * tiles[1], 32 * down * across, params, shared=shared)
     return sums
 
 
@@ -89,7 +89,7 @@ def scaled_sums(sums: Any, columns: int, first: Any, second: Any) -> Any:
         sums.data.ptr, out.data.ptr, first.data.ptr, second.data.ptr, pieces, out.size, columns, pitch
     )
     params.step = rows * pitch
-    jit.kernel("matmul/bytes.cu", "scale_sums").launch(-(-out.size // _SUMS), _THREADS, params)()
+    jit.kernel("matmul/bytes.cu", "scale_sums").run(-(-out.size // _SUMS), _THREADS, params)
     return out
 
 

@@ -29,7 +29,7 @@ def ones_of(words: Any, out: Any = None) -> Any:
     if words.size:
         params = OnesParams(words.data.ptr, out.data.ptr, words.shape[0], words.shape[1] // 4)
         kernel = jit.kernel("search/merge.cu", "row_ones")
-        kernel.launch(-(-words.shape[0] * 8 // _THREADS), _THREADS, params)()
+        kernel.run(-(-words.shape[0] * 8 // _THREADS), _THREADS, params)
     else:
         out.fill(0)
     return out
@@ -42,7 +42,7 @@ def distances(keys: Any, rows: Any, metric: str, length: int, out: Any = None) -
     if keys.size:
         number = ("hamming", "jaccard", "dot").index(metric)
         params = DistanceParams(keys.data.ptr, rows.data.ptr, found.data.ptr, keys.size, number, length)
-        jit.kernel("search/merge.cu", "distances").launch(-(-keys.size // _THREADS), _THREADS, params)()
+        jit.kernel("search/merge.cu", "distances").run(-(-keys.size // _THREADS), _THREADS, params)
     if out is None or whole:
         return found
     out[...] = found
@@ -122,7 +122,7 @@ class Search:
         g, k = self._scan.fields, self._k
         keys, rows = self._keys[start : start + count], found[start : start + count]
         params = MergeParams(g.entries, g.counts, g.limits, keys.data.ptr, rows.data.ptr, count, g.parts, k, g.room)
-        self._merge.launch(count, _THREADS, params)()
+        self._merge.run(count, _THREADS, params)
 
     def explain(self) -> tuple[str, ...]:
         """Lines that a plan's explanation adds."""

@@ -101,7 +101,7 @@ class Scan:
     def launch(self) -> None:
         """Enqueue on CuPy's current stream."""
         grid = min(self.fields.q_tiles * self.fields.parts, self.slots)
-        self._kernel.launch(grid, self.kind.threads, self.params, shared=self.shared)()
+        self._kernel.run(grid, self.kind.threads, self.params, shared=self.shared)
 
 
 def _map(address: int, words: int, rows: int, box_rows: int) -> Any:

@@ -80,8 +80,8 @@ def _rank(params: ctypes.Structure, dtype: Any, nnz: int) -> None:
     params.list = params.classes
     blocks = min(nnz // params.capacities[params.classes - 1], _GRID_Y)
     kernel = jit.kernel("sparse/windows.cu", "rank_windows", constants(dtype))
-    kernel.launch((_RANK_BLOCKS, blocks, 1), THREADS, params)()
-    jit.kernel("sparse/windows.cu", "number_cells", constants(dtype)).launch(blocks, 1024, params)()
+    kernel.run((_RANK_BLOCKS, blocks, 1), THREADS, params)
+    jit.kernel("sparse/windows.cu", "number_cells", constants(dtype)).run(blocks, 1024, params)
 
 
 def cells_of(

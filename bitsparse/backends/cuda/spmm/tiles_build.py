@@ -192,7 +192,7 @@ class Windows:
         params = BuildParams(windows=self.windows, piece_count=self.count)
         jit.filled(params, starts=self._starts, cols=self.cols, bits=self.bits, pieces=self.pieces)
         kernel = jit.kernel("spmm/tiles_build.cu", name, self._defines)
-        kernel.launch(blocks, _THREADS, jit.filled(params, **fields))()
+        kernel.run(blocks, _THREADS, jit.filled(params, **fields))
 
 
 def constants(k: int, height: int) -> dict[str, int]:

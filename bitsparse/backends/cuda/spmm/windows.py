@@ -128,7 +128,7 @@ class Windows:
             params.finish, defines = finish.struct, defines | finish.defines
             finish.aim(params.finish, behind)
         kernel = jit.kernel("spmm/windows.cu", "spmm_windows", defines)
-        kernel.launch((-(-self._count // (THREADS // lanes)), slices, 1), THREADS, params)()
+        kernel.run((-(-self._count // (THREADS // lanes)), slices, 1), THREADS, params)
         return out
 
     def _workspace(self, vectors: int) -> Workspace:
