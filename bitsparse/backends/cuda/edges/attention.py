@@ -13,7 +13,7 @@ from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.bounds import ATTENTION
 from bitsparse.backends.cuda.csr.rows import WIDEST, LaidRows, laid_columns, worth_laying
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.edges.attention_codes import CodesAttention, tiles
+from bitsparse.backends.cuda.edges.attention_codes import Codes, CodesAttention, tiles
 from bitsparse.backends.cuda.edges.attention_layout import CODES_VECTOR, fits_registers, layout, tuned
 from bitsparse.backends.cuda.edges.attention_rows import (
     head_products,
@@ -228,24 +228,6 @@ def _kept(schedule: Schedule, how: Attending, **kind: Any) -> AttentionProduct:
             kept.clear()
         found = kept[key] = AttentionProduct(schedule, how, **kind)
     return found
-
-
-class Codes(NamedTuple):
-    """Features as signed integers of 8 bits, heads side by side, each padded with zeros to 16 bytes.
-
-    Attributes
-    ----------
-    words : cupy.ndarray
-        C-contiguous and aligned to 16 bytes.
-    scale : cupy.ndarray () of float32
-        What 1 is worth.
-    columns : int
-        Of all heads together, without pads.
-    """
-
-    words: Any
-    scale: Any
-    columns: int
 
 
 class AttentionProduct:

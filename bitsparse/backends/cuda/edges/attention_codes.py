@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,24 @@ _SOURCE = "edges/attention_codes.cu"
 
 AttentionCodesParams = jit.struct(_SOURCE, "AttentionCodesParams")
 LayCodesParams = jit.struct(_SOURCE, "LayCodesParams")
+
+
+class Codes(NamedTuple):
+    """Features as signed integers of 8 bits, heads side by side, each padded with zeros to 16 bytes.
+
+    Attributes
+    ----------
+    words : cupy.ndarray
+        C-contiguous and aligned to 16 bytes.
+    scale : cupy.ndarray () of float32
+        What 1 is worth.
+    columns : int
+        Of all heads together, without pads.
+    """
+
+    words: Any
+    scale: Any
+    columns: int
 
 
 def tiles(heads: int, width: int) -> int | None:

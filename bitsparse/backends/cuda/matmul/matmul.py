@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from functools import lru_cache, partial
+from functools import partial
 from sys import getrefcount
 from typing import Any, NamedTuple, Unpack
 
@@ -18,7 +18,7 @@ from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import one_launch
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.choice import CHOICES, KERNELS, cost, in_bytes, on_warps
-from bitsparse.backends.cuda.matmul.passes import Multiplication, Operand
+from bitsparse.backends.cuda.matmul.passes import Multiplication, Operand, batch_indices, left_out, signed_bytes
 from bitsparse.backends.params import EpilogueParams, Factors, OperandParams
 from bitsparse.errors import KernelError
 
@@ -47,45 +47,6 @@ def _count_of_a_local() -> int:
 
 
 _ALONE = _count_of_a_local()
-
-
-@lru_cache(maxsize=64)
-def _batch_indices(a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
-    """The broadcast batch shape, and which batch of each operand every batch of the result takes; ``None`` if the same."""
-    shape = np.broadcast_shapes(a_batch, b_batch)
-    a_count, b_count = int(np.prod(a_batch, dtype=np.int64)), int(np.prod(b_batch, dtype=np.int64))
-    count = int(np.prod(shape, dtype=np.int64))
-    if a_count == b_count == count:
-        return shape, None
-    each = [
-        np.broadcast_to(np.arange(size, dtype=np.int32).reshape(batch), shape).ravel()
-        for size, batch in ((a_count, a_batch), (b_count, b_batch))
-    ]
-    return shape, np.stack(each, axis=-1)
-
-
-def _constant(bits: int, encoding: str, digits: bool) -> int:
-    """What the kernels leave out of every integer: they count planes with weights, or bytes without sign."""
-    if encoding == "bipolar":
-        return -1
-    return -(1 << (bits - 1)) if digits and encoding == "signed" else 0
-
-
-def _signed_bytes(a: tuple[int, str], b: tuple[int, str]) -> int:
-    """Which operands, 1 for the left and 2 for the right, are multiplied as signed bytes: signed integers of up to eight bits, and beside
-    them unsigned ones that fit as well, so that there are fewer kinds of kernels.
-
-    Examples
-    --------
-    >>> [_signed_bytes((8, "signed"), b) for b in ((7, "unsigned"), (8, "unsigned"), (8, "signed"))]
-    [3, 1, 3]
-    >>> _signed_bytes((7, "unsigned"), (7, "unsigned")), _signed_bytes((12, "signed"), (3, "signed"))
-    (0, 2)
-    """
-    kinds = (a, b)
-    signed = [bits <= 8 and encoding == "signed" for bits, encoding in kinds]
-    fits = [one or bits <= 7 for one, (bits, _) in zip(signed, kinds, strict=True)]
-    return (3 if all(fits) else signed[0] + 2 * signed[1]) if any(signed) else 0
 
 
 class _Workspace(NamedTuple):
@@ -145,21 +106,21 @@ class Product:
         self._dtype = np.dtype(factors.get("acc_dtype", np.int32))
         k = self._k = factors["k"]
         self._digits = in_bytes(kernel)
-        batch, table = _batch_indices(tuple(a_words.shape[:-3]), tuple(b_batch))
+        batch, table = batch_indices(tuple(a_words.shape[:-3]), tuple(b_batch))
         indices = None if table is None else on_device("matmul", table)
         self.shape = (*batch, m, n)
         batches = int(np.prod(batch, dtype=np.int64))
         kinds = (factors["a_bits"], factors["a_encoding"]), (factors["b_bits"], factors["b_encoding"])
         self._a, self._b = kinds
-        signed = _signed_bytes(*kinds) if self._mixed or (self._digits and not by_warps) else 0
+        signed = signed_bytes(*kinds) if self._mixed or (self._digits and not by_warps) else 0
         self._a_signed, self._b_signed = bool(signed & 1), bool(signed & 2)
         self._as_bytes = as_bytes
         if as_bytes and not (signed == 3 and kinds[0][0] == kinds[1][0] == 8):
             raise KernelError(
                 f"matmul: operands of {kinds} are no bytes for kernel {kernel!r} on {chip.name}; repack them to planes"
             )
-        self._a_constant = _constant(*kinds[0], self._digits and not self._a_signed)
-        self._b_constant = _constant(*kinds[1], self._digits and not self._b_signed)
+        self._a_constant = left_out(*kinds[0], self._digits and not self._a_signed)
+        self._b_constant = left_out(*kinds[1], self._digits and not self._b_signed)
         self._row_term: Any = None
         self._product: Any = None
         self._unpacked: Any = None

@@ -79,6 +79,45 @@ class Multiplication(NamedTuple):
         return self.a.negative_top, self.b.negative_top, self.a.weight * self.b.weight
 
 
+@lru_cache(maxsize=64)
+def batch_indices(a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
+    """The broadcast batch shape, and which batch of each operand every batch of the result takes; ``None`` if the same."""
+    shape = np.broadcast_shapes(a_batch, b_batch)
+    a_count, b_count = int(np.prod(a_batch, dtype=np.int64)), int(np.prod(b_batch, dtype=np.int64))
+    count = int(np.prod(shape, dtype=np.int64))
+    if a_count == b_count == count:
+        return shape, None
+    each = [
+        np.broadcast_to(np.arange(size, dtype=np.int32).reshape(batch), shape).ravel()
+        for size, batch in ((a_count, a_batch), (b_count, b_batch))
+    ]
+    return shape, np.stack(each, axis=-1)
+
+
+def left_out(bits: int, encoding: str, digits: bool) -> int:
+    """What the kernels leave out of every integer: they count planes with weights, or bytes without sign."""
+    if encoding == "bipolar":
+        return -1
+    return -(1 << (bits - 1)) if digits and encoding == "signed" else 0
+
+
+def signed_bytes(a: tuple[int, str], b: tuple[int, str]) -> int:
+    """Which operands, 1 for the left and 2 for the right, are multiplied as signed bytes: signed integers of up to eight bits, and beside
+    them unsigned ones that fit as well, so that there are fewer kinds of kernels.
+
+    Examples
+    --------
+    >>> [signed_bytes((8, "signed"), b) for b in ((7, "unsigned"), (8, "unsigned"), (8, "signed"))]
+    [3, 1, 3]
+    >>> signed_bytes((7, "unsigned"), (7, "unsigned")), signed_bytes((12, "signed"), (3, "signed"))
+    (0, 2)
+    """
+    kinds = (a, b)
+    signed = [bits <= 8 and encoding == "signed" for bits, encoding in kinds]
+    fits = [one or bits <= 7 for one, (bits, _) in zip(signed, kinds, strict=True)]
+    return (3 if all(fits) else signed[0] + 2 * signed[1]) if any(signed) else 0
+
+
 @lru_cache(maxsize=512)
 def passes_of(a_planes: int, b_planes: int, qb: int, blocks: int, step: int, signs: Signs, wide: bool) -> Any:
     """The table of passes, heaviest first (see ``struct Pass``), as an int32 array of 16 columns.
