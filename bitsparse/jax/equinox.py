@@ -53,8 +53,7 @@ class GCNConv(eqx.Module):
         key: Any,
     ) -> None:
         self.norm = layers.norm_of("GCNConv", normalize, add_self_loops)
-        self.kernel = layers.glorot(key, (in_features, out_features), in_features + out_features)
-        self.bias = jnp.zeros(out_features) if use_bias else None
+        self.kernel, self.bias = layers.gcn_weights(key, in_features, out_features, use_bias)
 
     def __call__(self, x: Any, graph: Graph) -> Any:
         """Features (nodes, out_features) from (nodes, in_features)."""
@@ -100,12 +99,9 @@ class SAGEConv(eqx.Module):
         use_bias: bool = True,
         key: Any,
     ) -> None:
-        sources, targets = (in_features, in_features) if isinstance(in_features, int) else in_features
-        first, second = jax.random.split(key)
         self.aggregation = aggregation
-        self.kernel = layers.lecun(first, (sources, out_features), sources)
-        self.bias = jnp.zeros(out_features) if use_bias else None
-        self.root = layers.lecun(second, (targets, out_features), targets) if root_weight else None
+        weights = layers.sage_weights(jax.random.split(key), in_features, out_features, root_weight, use_bias)
+        self.kernel, self.bias, self.root = weights
 
     def __call__(self, x: Any, graph: Graph) -> Any:
         """Features of the targets from those of all nodes, or of (sources, targets)."""
@@ -194,12 +190,8 @@ class GATConv(eqx.Module):
         use_bias: bool = True,
         key: Any,
     ) -> None:
-        kernel_key, source_key, target_key = jax.random.split(key, 3)
-        shape = (heads, out_features)
-        self.kernel = layers.glorot(kernel_key, (in_features, *shape), in_features + heads * out_features)
-        self.source = layers.glorot(source_key, shape, heads + out_features)
-        self.target = layers.glorot(target_key, shape, heads + out_features)
-        self.bias = jnp.zeros(out_features * (heads if concat else 1)) if use_bias else None
+        weights = layers.gat_weights(jax.random.split(key, 3), in_features, heads, out_features, concat, use_bias)
+        self.kernel, self.source, self.target, self.bias = weights
         self.settings = layers.Heads(concat, negative_slope, dropout, add_self_loops)
 
     def __call__(self, x: Any, graph: Graph, *, key: Any = None) -> Any:

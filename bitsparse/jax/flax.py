@@ -15,6 +15,14 @@ from bitsparse.jax.quantizer import Reduce
 __all__ = ["GATConv", "GCNConv", "GINConv", "SAGEConv"]
 
 
+def _param(weights: Any) -> Any:
+    return None if weights is None else nnx.Param(weights)
+
+
+def _value(param: Any) -> Any:
+    return None if param is None else param[...]
+
+
 class GCNConv(nnx.Module):
     """Graph convolution, ``D^-1/2 (A + I) D^-1/2 x W + b`` (Kipf and Welling, ICLR 2017).
 
@@ -48,12 +56,11 @@ class GCNConv(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         self.norm = layers.norm_of("GCNConv", normalize, add_self_loops)
-        self.kernel = nnx.Param(layers.glorot(rngs.params(), (in_features, out_features), in_features + out_features))
-        self.bias = nnx.Param(jnp.zeros(out_features)) if use_bias else None
+        self.kernel, self.bias = map(_param, layers.gcn_weights(rngs.params(), in_features, out_features, use_bias))
 
     def __call__(self, x: Any, graph: Graph) -> Any:
         """Features (nodes, out_features) from (nodes, in_features)."""
-        return layers.gcn(graph, x, self.kernel[...], None if self.bias is None else self.bias[...], self.norm)
+        return layers.gcn(graph, x, self.kernel[...], _value(self.bias), self.norm)
 
 
 class SAGEConv(nnx.Module):
@@ -90,16 +97,14 @@ class SAGEConv(nnx.Module):
         use_bias: bool = True,
         rngs: nnx.Rngs,
     ) -> None:
-        sources, targets = (in_features, in_features) if isinstance(in_features, int) else in_features
-        first, second = rngs.params(), rngs.params()
         self.aggregation = aggregation
-        self.kernel = nnx.Param(layers.lecun(first, (sources, out_features), sources))
-        self.bias = nnx.Param(jnp.zeros(out_features)) if use_bias else None
-        self.root = nnx.Param(layers.lecun(second, (targets, out_features), targets)) if root_weight else None
+        keys = [rngs.params() for _ in range(2)]
+        weights = layers.sage_weights(keys, in_features, out_features, root_weight, use_bias)
+        self.kernel, self.bias, self.root = map(_param, weights)
 
     def __call__(self, x: Any, graph: Graph) -> Any:
         """Features of the targets from those of all nodes, or of (sources, targets)."""
-        bias, root = None if self.bias is None else self.bias[...], None if self.root is None else self.root[...]
+        bias, root = _value(self.bias), _value(self.root)
         return layers.sage(graph, x, self.kernel[...], bias, root, self.aggregation)
 
 
@@ -126,7 +131,7 @@ class GINConv(nnx.Module):
 
     def __init__(self, network: Callable[[Any], Any], eps: float = 0.0, train_eps: bool = False) -> None:
         self.network = network
-        self.eps = nnx.Param(jnp.asarray(float(eps))) if train_eps else float(eps)
+        self.eps = _param(jnp.asarray(float(eps))) if train_eps else float(eps)
 
     def __call__(self, x: Any, graph: Graph) -> Any:
         """Features of the targets from those of all nodes, or of (sources, targets)."""
@@ -175,15 +180,12 @@ class GATConv(nnx.Module):
         use_bias: bool = True,
         rngs: nnx.Rngs,
     ) -> None:
-        kernel_key, source_key, target_key = (rngs.params() for _ in range(3))
-        shape = (heads, out_features)
-        self.kernel = nnx.Param(layers.glorot(kernel_key, (in_features, *shape), in_features + heads * out_features))
-        self.source = nnx.Param(layers.glorot(source_key, shape, heads + out_features))
-        self.target = nnx.Param(layers.glorot(target_key, shape, heads + out_features))
-        self.bias = nnx.Param(jnp.zeros(out_features * (heads if concat else 1))) if use_bias else None
+        keys = [rngs.params() for _ in range(3)]
+        weights = layers.gat_weights(keys, in_features, heads, out_features, concat, use_bias)
+        self.kernel, self.source, self.target, self.bias = map(_param, weights)
         self.settings = layers.Heads(concat, negative_slope, dropout, add_self_loops)
 
     def __call__(self, x: Any, graph: Graph, *, key: Any = None) -> Any:
         """Features of the nodes; a key of jax.random decides what dropout leaves out, without one it leaves out nothing."""
-        weights = (self.kernel[...], self.source[...], self.target[...], None if self.bias is None else self.bias[...])
+        weights = tuple(map(_value, (self.kernel, self.source, self.target, self.bias)))
         return layers.gat(graph, x, weights, self.settings, key)

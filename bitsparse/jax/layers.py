@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -41,16 +41,36 @@ class Heads(NamedTuple):
     add_self_loops: bool = True
 
 
-def glorot(key: Any, shape: tuple[int, ...], fans: int, dtype: Any = jnp.float32) -> Any:
+def _uniform(key: Any, shape: tuple[int, ...], limit: float) -> Any:
+    return jax.random.uniform(key, shape, jnp.float32, -limit, limit)
+
+
+def glorot(key: Any, shape: tuple[int, ...], fans: int) -> Any:
     """Weights, uniform as Glorot and Bengio have them for a sum of fans."""
-    limit = (6 / fans) ** 0.5
-    return jax.random.uniform(key, shape, dtype, -limit, limit)
+    return _uniform(key, shape, (6 / fans) ** 0.5)
 
 
-def lecun(key: Any, shape: tuple[int, ...], inputs: int, dtype: Any = jnp.float32) -> Any:
-    """Weights, uniform up to the inverse root of the inputs."""
-    limit = max(inputs, 1) ** -0.5
-    return jax.random.uniform(key, shape, dtype, -limit, limit)
+def gcn_weights(key: Any, inputs: int, outputs: int, use_bias: bool) -> tuple[Any, Any]:
+    """Kernel and bias of a graph convolution to begin with; None for no bias."""
+    return glorot(key, (inputs, outputs), inputs + outputs), jnp.zeros(outputs) if use_bias else None
+
+
+def sage_weights(
+    keys: Sequence[Any], inputs: int | tuple[int, int], outputs: int, root_weight: bool, use_bias: bool
+) -> tuple[Any, Any, Any]:
+    """Kernel, bias and root weights of GraphSAGE to begin with, uniform up to the inverse roots of what they read."""
+    each = (inputs, inputs) if isinstance(inputs, int) else inputs
+    kernel, root = (_uniform(key, (n, outputs), max(n, 1) ** -0.5) for key, n in zip(keys, each, strict=True))
+    return kernel, jnp.zeros(outputs) if use_bias else None, root if root_weight else None
+
+
+def gat_weights(
+    keys: Sequence[Any], inputs: int, heads: int, outputs: int, concat: bool, use_bias: bool
+) -> tuple[Any, Any, Any, Any]:
+    """Kernel, scores of both ends and bias of graph attention to begin with."""
+    kernel = glorot(keys[0], (inputs, heads, outputs), inputs + heads * outputs)
+    source, target = (glorot(key, (heads, outputs), heads + outputs) for key in keys[1:])
+    return kernel, source, target, jnp.zeros(outputs * (heads if concat else 1)) if use_bias else None
 
 
 def norm_of(layer: str, normalize: bool, add_self_loops: bool | None) -> Norm:

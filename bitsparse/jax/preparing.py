@@ -65,23 +65,9 @@ def attention(
 
 
 @prepares
-def attention_vjp(
-    ways: Directions,
-    x: Any,
-    source: Any,
-    target: Any,
-    seed: Any,
-    result: Any,
-    lse: Any,
-    share: Any,
-    above: Any,
-    gradient: Any,
-    *outs: Any,
-    slope: float,
-    dropout: float,
-) -> Run | None:
+def attention_vjp(ways: Directions, *given: Any, slope: float, dropout: float) -> Run | None:
     """Its gradients by the features and scores of nodes."""
-    arrays, state = (x, source, target, gradient), (result, lse, share, above)
+    (*nodes, seed), state, gradient, outs = given[:4], given[4:8], given[8], given[9:]
     with working_with(ways.backward.device):
-        ends = outs[0], outs[1], outs[2]
-        return attention_vjp_run(ways.backward, arrays, state, ends, slope, _dropout(dropout, seed))
+        drop = _dropout(dropout, seed)
+        return attention_vjp_run(ways.backward, (*nodes, gradient), state, outs, slope, drop)
