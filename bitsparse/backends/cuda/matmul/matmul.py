@@ -12,13 +12,13 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda.bits import words as packed
-from bitsparse.backends.cuda.constants import on_device
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import one_launch
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.choice import CHOICES, KERNELS, cost, in_bytes, on_warps
 from bitsparse.backends.cuda.matmul.passes import Multiplication, Operand, batch_indices, left_out, signed_bytes
+from bitsparse.backends.cuda.tables import on_device
 from bitsparse.backends.params import EpilogueParams, Factors, OperandParams
 from bitsparse.errors import KernelError
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse.backends.cuda.bits.words import coarse_bitmap
-from bitsparse.backends.cuda.constants import on_device
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.tables import on_device
 
 #: Contraction bytes, and so words, of one stage: one block of the contraction axis.
 BLOCK_BYTES, BLOCK_WORDS = 128, 32
