@@ -1,4 +1,4 @@
-"""Builders on the GPU: packed arrays from coordinates, the sparse formats from CSR and back. The host's arrays, bit for bit.
+"""Builders on the GPU: packed arrays from coordinates, sparse formats from CSR and back, orders, transposes. The host's arrays, bit for bit.
 
 Every function checks what it is given, as on the host, and waits for the answer (one or two synchronisations a call).
 """
@@ -9,50 +9,42 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import interop, jit
 from bitsparse.backends.cuda.sparse.checks import (
     BOTH_INDICES,
     CHUNK,
     DAMAGED,
     FROM_END,
     THREADS,
+    check_count,
     check_length,
     checked,
+    contiguous_indices,
     launch,
-    rows_of,
     streaming,
-    validate_csr,
 )
-from bitsparse.backends.cuda.sparse.order import canonical_csr, sort_coordinates, sum_runs
-from bitsparse.backends.cuda.sparse.transpose import transpose_both, transpose_csr
+from bitsparse.backends.cuda.sparse.checks import rows_of as rows_of
+from bitsparse.backends.cuda.sparse.checks import validate_csr as validate_csr
+from bitsparse.backends.cuda.sparse.entries import gather
 from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.params import packed_words
 from bitsparse.jit import cupy
-
-__all__ = [
-    "canonical_csr",
-    "csr_to_words",
-    "frdc",
-    "frdc_to_csr",
-    "pack_coo",
-    "rows_of",
-    "sort_coordinates",
-    "sum_runs",
-    "translate",
-    "transpose_both",
-    "transpose_csr",
-    "validate_csr",
-    "words_to_csr",
-]
 
 #: Words of a row that a warp reads.
 _SEGMENT = 1024
 _WARPS = THREADS // 32
 _MOST_BLOCKS = 1 << 20
-
+#: Keys of a block of a transpose, and bits that are sorted at a time.
+_TILE, _DIGIT_BITS = 4096, 8
+_LARGEST_KEY = 1 << 63
+#: Numbers by which ``sparse/runs.cu`` knows the dtypes that it adds.
+_KINDS = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
+_TRANSPOSE = "sparse/transpose.cu"
 
 InverseParams = jit.struct("sparse/inverse.cu", "InverseParams")
 BitParams = jit.struct("sparse/words.cu", "BitParams")
+TransposeParams = jit.struct(_TRANSPOSE, "TransposeParams")
+RunParams = jit.struct("sparse/runs.cu", "RunParams")
 
 
 def _warps(items: int) -> int:
@@ -111,14 +103,140 @@ def words_to_csr(words: Any, shape: tuple[int, int], dtype: Any) -> tuple[Any, A
         raise ValueError(
             f"words_to_csr: row {FROM_END - bad} holds a column index that is negative or beyond the last column; {DAMAGED}"
         )
-    if total > np.iinfo(dtype).max:
-        raise ValueError(f"the number of set bits is {total} but must lie between 0 and {np.iinfo(dtype).max}")
+    check_count("set bits", total, dtype)
     starts, columns = counts.astype(dtype, copy=False), cupy.empty(total, dtype)
     params.counts, params.columns = starts.data.ptr, columns.data.ptr
     launch("sparse/words.cu", "list_bits", dtype, _warps(spread), params)
     if segments == 0:
         return cupy.zeros(shape[0] + 1, dtype), columns
     return cupy.ascontiguousarray(starts[::segments]), columns
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+def _order_of(major: Any, minor: Any, sizes: tuple[int, int]) -> Any:
+    """The stable order by two indices below `sizes`, the first one leading, as int64."""
+    if sizes[0] * sizes[1] >= _LARGEST_KEY:
+        return cupy.lexsort(cupy.stack([minor.astype(np.int64), major.astype(np.int64)]))
+    keys = major.astype(np.int64)
+    keys *= sizes[1]
+    keys += minor
+    return cupy.argsort(keys, kind="stable")
+
+
+def canonical_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, bool]:
+    """Column indices that ascend in every row.
+
+    Returns
+    -------
+    indices : cupy.ndarray
+        Sorted in each row; those given where they are sorted already.
+    order : cupy.ndarray of int64, or None
+        Where each came from (repeated columns keep their order); None if nothing was moved.
+    has_duplicates : bool
+        Whether a row holds a column more than once.
+
+    Raises
+    ------
+    ValueError
+        As :func:`validate_csr`.
+    """
+    indptr, indices = contiguous_indices(indptr, indices)
+    state = validate_csr(indptr, indices, shape)
+    if state != "unsorted":
+        return indices, None, state == "duplicates"
+    rows = rows_of(indptr, indices.size)
+    order = _order_of(rows, indices, shape)
+    moved = indices[order]
+    return moved, order, validate_csr(indptr, moved, shape) == "duplicates"
+
+
+def _starts_of(keys: Any, count: int) -> Any:
+    """Where the runs of each of `count` keys start in a sorted array, in its dtype."""
+    return cupy.searchsorted(keys, cupy.arange(count + 1, dtype=keys.dtype)).astype(keys.dtype)
+
+
+def sort_coordinates(rows: Any, cols: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
+    """The stable order of coordinates by row and column (int64), and where the rows then start."""
+    order = _order_of(rows, cols, shape)
+    return order, _starts_of(rows[order], shape[0])
+
+
+def sum_runs(values: Any, starts: Any) -> Any:
+    """Sums of the runs of rows that start at `starts` (int64, ascending, the first 0), in the dtype of the values.
+
+    Integers wrap. Floats are added one after another, 16-bit ones in float32: the first entry and the sum of the others, as NumPy does
+    (which adds in pairs from nine entries on). Booleans are counted, as int64.
+    """
+    if values.dtype.kind in "biu":
+        total = cupy.zeros((values.shape[0] + 1, *values.shape[1:]), np.int64)
+        total[1:] = cupy.cumsum(values.astype(np.int64), axis=0)
+        ends = cupy.concatenate([starts[1:], cupy.full(1, values.shape[0], starts.dtype)])
+        sums = total[ends] - total[starts]
+        return sums if values.dtype.kind == "b" else sums.astype(values.dtype)
+    bits = values.view(np.uint16) if values.dtype.itemsize == 2 else values
+    bits = cupy.ascontiguousarray(bits)
+    out = cupy.empty((starts.size, *values.shape[1:]), bits.dtype)
+    params = RunParams(bits.data.ptr, out.data.ptr, starts.data.ptr, starts.size, values.shape[0])
+    params.width, params.kind = values[:1].size, _KINDS[values.dtype.name]
+    launch("sparse/runs.cu", "sum_runs", np.dtype(np.int32), streaming(out.size), params)
+    return out.view(values.dtype)
+
+
+# -- transposes -------------------------------------------------------------------------------------------------------
+def transpose_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
+    """The transposed pattern ``(indptr_T, indices_T, order)`` of a canonical CSR pattern; entry k of it is entry ``order[k]``.
+
+    Where the pattern is its own transpose, the first two are the arrays that were given; whether a square one is, is waited for.
+    """
+    return transpose_both(indptr, indices, None, shape)[:3]
+
+
+def transpose_both(indptr: Any, indices: Any, values: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
+    """:func:`transpose_csr`, and the values of the entries in the order of the transpose, or None if they are None."""
+    starts, columns = contiguous_indices(indptr, indices)
+    if shape[0] == shape[1]:
+        order, moved = _mirrors(starts, columns, values, shape[0])
+        if order is not None:
+            return indptr, indices, order, gather(values, order) if moved is None and values is not None else moved
+    made, rows, order = _sorted_columns(starts, columns, shape)
+    return made, rows, order, None if values is None else gather(values, order)
+
+
+def _mirrors(starts: Any, columns: Any, values: Any, size: int) -> tuple[Any, Any]:
+    """Where the mirror image of every entry is, None if one has none; and the values there, if an entry has one."""
+    order, unlike = cupy.empty(columns.size, starts.dtype), cupy.zeros(2, np.int64)
+    params = TransposeParams(starts.data.ptr, columns.data.ptr, order.data.ptr, unlike=unlike.data.ptr)
+    params.rows, params.nnz, moved = size, columns.size, None
+    if values is not None and values.ndim == 1:
+        bits = interop.as_bits(interop.contiguous(values))  # lives until the kernel is enqueued
+        room = cupy.empty(bits.shape, bits.dtype)
+        params.values, params.out, params.unit = bits.data.ptr, room.data.ptr, bits.dtype.itemsize
+        moved = room if room.dtype == values.dtype else room.view(values.dtype)
+    launch(_TRANSPOSE, "find_mirrors", starts.dtype, -(-columns.size // CHUNK), params)
+    return (None, None) if columns.size and any(unlike.get().tolist()) else (order, moved)
+
+
+def _sorted_columns(starts: Any, columns: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
+    """Entries in the stable order of their columns; nothing is waited for."""
+    index, nnz = starts.dtype, columns.size
+    blocks = -(-nnz // _TILE)
+    params = jit.filled(TransposeParams(), rows=shape[0], cols=shape[1], nnz=nnz, blocks=blocks)
+    keys, ids = columns, None
+    for shift in range(0, max(1, (shape[1] - 1).bit_length()) if nnz else 0, _DIGIT_BITS):
+        counts = cupy.empty((blocks << _DIGIT_BITS) + 1, index)
+        params.shift = shift
+        jit.filled(params, keys=keys, ids=ids, counts=counts)
+        launch(_TRANSPOSE, "count_digits", index, blocks, params)
+        before = cupy.cumsum(counts, dtype=index)
+        moved, named = cupy.empty(nnz, index), cupy.empty(nnz, index)
+        jit.filled(params, before=before, keys_out=moved, ids_out=named)
+        launch(_TRANSPOSE, "move_digits", index, blocks, params)
+        keys, ids = moved, named
+    made = cupy.empty(shape[1] + 1, index)
+    jit.filled(params, keys=keys, starts=made)
+    launch(_TRANSPOSE, "start_columns", index, streaming(made.size), params)
+    order = cupy.empty(0, index) if ids is None else ids
+    return made, gather(rows_of(starts, nnz), order), order
 
 
 # -- windows ----------------------------------------------------------------------------------------------------------
@@ -161,8 +279,7 @@ def frdc_to_csr(indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -
     bad = int(found[0])
     if bad:
         raise ValueError(f"FRDC: block row {FROM_END - bad} holds an empty tile or bits beyond the shape; {DAMAGED}")
-    if total > np.iinfo(dtype).max:
-        raise ValueError(f"the number of set bits is {total} but must lie between 0 and {np.iinfo(dtype).max}")
+    check_count("set bits", total, dtype)
     starts, made = cupy.cumsum(rows, dtype=dtype), cupy.empty(total, dtype)
     params.indptr, params.indices = starts.data.ptr, made.data.ptr
     launch("sparse/inverse.cu", "fill_tiles", dtype, _warps(params.windows), params)
@@ -170,6 +287,8 @@ def frdc_to_csr(indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -
 
 
 VARIANTS = [
+    *jit.variants_of(_TRANSPOSE, "move_digits", BOTH_INDICES),
+    *jit.variants_of("sparse/runs.cu", "sum_runs"),
     *jit.variants_of("sparse/inverse.cu", "count_tiles", BOTH_INDICES),
     *jit.variants_of("sparse/words.cu", "list_bits", BOTH_INDICES),
 ]

@@ -56,11 +56,16 @@ def check_length(what: str, array: Any, wanted: int) -> None:
         )
 
 
+def check_count(what: str, count: int, index: Any) -> None:
+    """ValueError if there are more than indices of a dtype count."""
+    if count > np.iinfo(index).max:
+        raise ValueError(f"the number of {what} is {count} but must lie between 0 and {np.iinfo(index).max}")
+
+
 def start_check(indptr: Any, indices: Any, shape: tuple[int, int], found: Any) -> None:
     """Enqueue ``check_csr``, which leaves four counts in front of zeroed uint64."""
     check_length("indptr", indptr, shape[0] + 1)
-    if indptr.dtype == np.int32 and indices.size > np.iinfo(np.int32).max:
-        raise ValueError(f"the number of indices is {indices.size} but must lie between 0 and {np.iinfo(np.int32).max}")
+    check_count("indices", indices.size, indptr.dtype)
     params = CheckParams(indptr.data.ptr, indices.data.ptr, found.data.ptr, None, *shape, indices.size)
     launch("sparse/check.cu", "check_csr", indptr.dtype, streaming(max(indices.size, shape[0] + 1)), params)
 
