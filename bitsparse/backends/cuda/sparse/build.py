@@ -1,4 +1,4 @@
-"""Builders on the GPU: packed arrays from coordinates, sparse formats from CSR and back, orders, transposes. The host's arrays, bit for bit.
+"""Builders on the GPU: packed arrays from coordinates, sparse formats from CSR and back, sorting, transposes. The host's, bit for bit.
 
 Every function checks what it is given, as on the host, and waits for the answer (one or two synchronisations a call).
 """
