@@ -12,8 +12,8 @@ from scipy import sparse
 
 import bitsparse as bs
 from bitsparse import _check, interop, nn
+from bitsparse.backends.cuda import packets
 from bitsparse.backends.cuda.packets import CodeSums
-from bitsparse.graph import gpu_sums
 from bitsparse.graph.packets import Packets
 
 pytestmark = pytest.mark.gpu
@@ -162,7 +162,7 @@ def test_sums_of_a_packet_at_the_lanes_ends(bits: int, encoding: Any, edges: int
     there.fixed = False
     launched: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu_sums, "CodeSums", lambda *given: launched.append(CodeSums(*given)) or launched[0])
+        patch.setattr(packets, "CodeSums", lambda *given: launched.append(CodeSums(*given)) or launched[0])
         run = there.aggregate(columns, bits, encoding=encoding, epilogue=epilogue)
         found = run(x.to_device("cuda")).get()
     assert len(launched) == 1 and launched[0]._launch is not None

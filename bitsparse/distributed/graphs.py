@@ -16,8 +16,8 @@ from bitsparse.distributed.plans import ShardPlan, Way
 from bitsparse.distributed.products import plan_bspmm, plan_spmm
 from bitsparse.distributed.shards import WAYS, Shard
 from bitsparse.errors import ShapeError
-from bitsparse.graph.host_sums import message_form
 from bitsparse.graph.operand import NORMALISATIONS, Normalisation, factors
+from bitsparse.graph.sums import message_form
 from bitsparse.nn import Neighbours
 
 Array = NDArray[Any]

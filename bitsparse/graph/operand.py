@@ -14,7 +14,7 @@ from bitsparse._records import replace
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, sparse_forms
 from bitsparse.errors import ShapeError
 from bitsparse.graph.adjacency import pattern_of, scipy_pattern, square_sparse, tiles_of
-from bitsparse.graph.host_sums import host_sums, message_form
+from bitsparse.graph.sums import device_sums, host_sums, message_form
 from bitsparse.ops import Epilogue
 
 Form = Literal["csr", "dense", "frdc", "tiled"]
@@ -306,8 +306,6 @@ class Graph:
         if self.device == "cpu":
             sums = host_sums(self, columns, bits, code, epilogue)
         else:
-            from bitsparse.graph.gpu_sums import device_sums  # imported where there is a GPU
-
             sums = device_sums(self, columns, bits, code, acc, epilogue)
 
         def run(x: BitTensor, out: Any = None) -> Any:

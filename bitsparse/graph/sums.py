@@ -1,4 +1,4 @@
-"""Sums of codes over the neighbours in a graph on a GPU, whose arrays have fixed addresses and may be written over between calls."""
+"""Sums of codes over the neighbours in a graph, on a CPU and on a GPU, whose arrays have fixed addresses and may change between calls."""
 
 from __future__ import annotations
 
@@ -8,20 +8,51 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from bitsparse import _check, interop
+from bitsparse import _check, backends, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import family_of
 from bitsparse.arrays.packed import Encoding
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
-from bitsparse.backends.cuda.packets import CodeSums
 from bitsparse.backends.params import OperandParams
 from bitsparse.ops import Epilogue, matmul, plan_spmm
 from bitsparse.ops.finish.epilogue import target_of
+from bitsparse.ops.matmul.plan import MatmulPlan, RightKind
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import as_features
+from bitsparse.ops.spmm.plan import SpmmPlan
 
 if TYPE_CHECKING:
     from bitsparse.graph.operand import Graph
 
 _INT32 = np.dtype(np.int32)
+#: Bits of codes that lie side by side; others lie in planes.
+CODE_ROW_BITS = (2, 4, 8, 16)
+
+
+def message_form(form: str, bits: int) -> dict[str, Any]:
+    """Packed axis and layout of codes that sums over a pattern in this form read without converting them.
+
+    Examples
+    --------
+    >>> message_form("dense", 4), message_form("csr", 4)
+    ({'axis': -2, 'layout': 'planes'}, {'axis': -1, 'layout': 'rows'})
+    """
+    if form == "dense":
+        return {"axis": -2, "layout": "planes"}
+    return {"axis": -1, "layout": "rows" if bits in CODE_ROW_BITS else "planes"}
+
+
+def host_sums(
+    graph: Graph, columns: int, bits: int, encoding: str, epilogue: Epilogue
+) -> Callable[[BitTensor, Any], Any]:
+    """``run(x, out)`` for :meth:`bitsparse.graph.Graph.aggregate`: a product with dense bits, or sums over neighbours."""
+    function, scale = "aggregate", graph.row_scale
+    if graph.form == "dense":
+        left = graph.packed().with_affine(None if scale is None else scale[:, None])
+        return MatmulPlan(function, left, RightKind(columns, bits, encoding, ()), epilogue, None, True)
+    shape = (graph.nodes, graph.nodes)
+    operand = CSROperand(graph.indptr, graph.indices, None, scale, None, shape)
+    plan = SpmmPlan(function, operand, (columns,), "sum", epilogue=epilogue)
+    return lambda x, out: plan.run(as_features(function, "x", x), None, out)
 
 
 def device_sums(
@@ -70,7 +101,8 @@ def _sums_of(
 ) -> Callable[[BitTensor, Any], Any]:
     if graph.form == "csr" and not graph.fixed:
         layout = graph.message_form(bits)["layout"]
-        in_place = CodeSums(graph.indptr, graph.indices, columns, bits, encoding, layout, params, behind)
+        sums_of = backends.family(graph.device, "packets").CodeSums
+        in_place = sums_of(graph.indptr, graph.indices, columns, bits, encoding, layout, params, behind)
         return lambda codes, out: in_place(codes.words, out)
     shape = (graph.nodes, columns)
     integers = interop.require_cupy("aggregate").empty(shape, _INT32)
@@ -79,7 +111,7 @@ def _sums_of(
         if graph.form == "dense"
         else plan_spmm(graph.packed(), columns, bits=bits, encoding=cast(Encoding, encoding))
     )
-    chain = DeviceEpilogue(params, shape).with_operand(behind)
+    chain = backends.family(graph.device, "finish.epilogue").DeviceEpilogue(params, shape).with_operand(behind)
     finish = chain.on(_INT32)
 
     def run(codes: BitTensor, out: Any) -> Any:
