@@ -12,7 +12,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.frdc import FRDC
-from bitsparse.arrays.indices import converted, index_dtype, matrix_shape, rows_of
+from bitsparse.arrays.indices import index_dtype, matrix_shape, rows_of
 from bitsparse.arrays.inside import working
 from bitsparse.arrays.manners.plain import entries
 from bitsparse.arrays.manners.products import is_operand
@@ -21,7 +21,7 @@ from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.interop import as_bits
+from bitsparse.interop import as_bits, converted
 
 
 def issparse(x: Any) -> bool:
@@ -134,7 +134,10 @@ def _alike(function: str, arrays: list[SparseArray]) -> list[Pattern]:
         raise DTypeError(f"{function}: no dtype holds {' and '.join(map(str, dtypes))}; convert with astype") from None
     return [
         replace(
-            part, values=space.ones(part.indices.size, dtype) if part.values is None else converted(part.values, dtype)
+            part,
+            values=space.ones(part.indices.size, dtype)
+            if part.values is None
+            else converted(part.values, dtype, copy=True),
         )
         for part in parts
     ]

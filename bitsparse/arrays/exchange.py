@@ -12,7 +12,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays import sparse_convert, sparse_forms
 from bitsparse.arrays.base import BitArray
-from bitsparse.arrays.indices import converted, rows_of
+from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.inside import family_of, values_and_scales, working
 from bitsparse.errors import DTypeError
 
@@ -174,14 +174,14 @@ class Exchange(BitArray):
             _check.choice("toarray", "order", order, ("C", "F"))
         with working(self):
             if out is None:
-                dense = converted(sparse_convert.to_dense(self, order), wanted, copy=False)
+                dense = interop.converted(sparse_convert.to_dense(self, order), wanted)
                 return interop.from_array(dense, family_of(self), "toarray")
             if order is not None:
                 raise ValueError(f"toarray: order={order!r} says how a new array lies, but out is there; leave one out")
             target = interop.writable_array(out, "toarray")
             _check.same_device("toarray", (self.device, interop.device_of(target)))
             _check.out_like("toarray", target, self.shape, wanted)
-            target[...] = converted(sparse_convert.to_dense(self), wanted, copy=False)
+            target[...] = interop.converted(sparse_convert.to_dense(self), wanted)
             return out
 
     def decoded(self: Any) -> Any:

@@ -91,11 +91,6 @@ def row_range(indptr: NDArray[Any], start: int, stop: int) -> tuple[NDArray[Any]
     return starts - first, first, last
 
 
-def converted(values: Any, dtype: np.dtype[Any], *, copy: bool = True) -> Any:
-    """:func:`bitsparse.interop.converted`, a copy unless it is not asked for."""
-    return interop.converted(values, dtype, copy=copy)
-
-
 def devices_of(*arrays: Any) -> list[str]:
     """Where arrays lie, leaving out None."""
     return [interop.device_of(array) for array in arrays if array is not None]

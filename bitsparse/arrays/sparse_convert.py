@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import backends, interop
-from bitsparse.arrays.indices import converted, rows_of
+from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.inside import family_of, scales_of
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import ShapeError
@@ -34,7 +34,7 @@ def scaled(x: Any, function: str) -> Pattern:
     if values is None:
         values = space.ones(indices.size, np.uint8)
     elif values.dtype.itemsize == 2 and values.dtype.kind not in "iu":
-        values = converted(values, np.dtype(np.float32))
+        values = interop.converted(values, np.dtype(np.float32))
     dtype = x.scaled_dtype(values.dtype)
     values = values.astype(dtype, copy=False)
     row_scale, col_scale = scales_of(x)

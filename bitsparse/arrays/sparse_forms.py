@@ -19,7 +19,6 @@ from bitsparse.arrays import sparse_convert
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.indices import (
     canonical_order,
-    converted,
     csr_of,
     devices_of,
     gather,
@@ -42,7 +41,7 @@ from bitsparse.arrays.sparse_merge import (
     zeros_and_ones,
 )
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.interop import as_bits
+from bitsparse.interop import as_bits, converted
 
 #: Elements of a dense array that are looked at together, in host memory and on a GPU.
 _CHUNK, _GPU_CHUNK = 1 << 22, 1 << 26

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.base import read_only
-from bitsparse.arrays.indices import converted, devices_of
+from bitsparse.arrays.indices import devices_of
 from bitsparse.arrays.sparse_base import TRANSLATIONS, SparseArray
 from bitsparse.arrays.sparse_forms import Wanted
 from bitsparse.arrays.sparse_merge import Pattern
@@ -238,7 +238,7 @@ class TCTiledCSR(SparseArray):
         with self._working():
             ones = interop.namespace(self._indices).ones
             data = ones(self.nnz, np.float32) if self._data is None else self._data
-            return self._with(data=converted(data, wanted))
+            return self._with(data=interop.converted(data, wanted, copy=True))
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     _pattern = property(attrgetter("_indptr", "_indices"))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
-from bitsparse.arrays.indices import converted, matrix_shape, rows_of
+from bitsparse.arrays.indices import matrix_shape, rows_of
 from bitsparse.arrays.inside import scales_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
@@ -169,7 +169,7 @@ def precise(function: str, weight: Array) -> Array:
         raise DTypeError(f"{function}: weights are {weight.dtype}; pass real ones")
     if weight.dtype.kind not in "biu":
         kind = np.dtype(np.float64 if weight.dtype == np.float64 else np.float32)
-        return converted(weight, kind)
+        return interop.converted(weight, kind, copy=True)
     narrow = weight.astype(np.float32)
     return narrow if bool((narrow.astype(np.float64) == weight).all()) else weight.astype(np.float64)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.base import BitArray
-from bitsparse.arrays.indices import converted, csr_of, rows_of
+from bitsparse.arrays.indices import csr_of, rows_of
 from bitsparse.arrays.inside import family_of, of_result, with_fields
 from bitsparse.arrays.manners.plain import (
     back,
@@ -119,7 +119,7 @@ def _operand(x: SparseArray, other: Any, name: str) -> tuple[Any, tuple[Any, ...
     theirs, family = interop.as_numpy(other, name, "the other operand")
     _check.numeric(name, "the other operand", theirs)
     # SciPy has no sums with bfloat16.
-    return converted(theirs, np.dtype(np.float32)) if theirs.dtype.name == "bfloat16" else theirs, (), family
+    return interop.converted(theirs, np.dtype(np.float32)) if theirs.dtype.name == "bfloat16" else theirs, (), family
 
 
 def is_sparse(x: Any) -> bool:

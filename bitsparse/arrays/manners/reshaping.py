@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bitsparse import _check, interop
-from bitsparse.arrays.indices import converted, matrix_shape, rows_of
+from bitsparse.arrays.indices import matrix_shape, rows_of
 from bitsparse.arrays.inside import become, of_result, scales_of, with_fields
 from bitsparse.arrays.manners.plain import back, counted, entries, fitted, matrix, two_sizes
 from bitsparse.arrays.sparse_convert import stored
 from bitsparse.arrays.sparse_merge import kept_entries, occupied
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.interop import as_bits
+from bitsparse.interop import as_bits, converted
 
 if TYPE_CHECKING:
     from bitsparse.arrays.sparse_base import SparseArray
@@ -110,7 +110,7 @@ def set_diagonal(x: SparseArray, values: Any, k: int = 0) -> None:
         csr = csr.astype(np.bool_)
     made = back(x, csr, "setdiag")
     values = made.csr_arrays()[2]
-    become(x, made if values is None else with_fields(made, data=converted(values, dtype)))
+    become(x, made if values is None else with_fields(made, data=converted(values, dtype, copy=True)))
 
 
 def _with_diagonal(x: SparseArray, given: Any, k: int) -> SparseArray:
