@@ -14,7 +14,7 @@ from bitsparse.arrays.inside import family_of
 from bitsparse.arrays.packed import Encoding
 from bitsparse.backends.params import OperandParams
 from bitsparse.ops import Epilogue, matmul, plan_spmm
-from bitsparse.ops.finish.epilogue import target_of
+from bitsparse.ops.finish.epilogue import target_behind
 from bitsparse.ops.matmul.plan import MatmulPlan, RightKind
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import as_features
@@ -86,7 +86,7 @@ def device_sums(
 
     def run(x: BitTensor, out: Any) -> Any:
         nonlocal sums, offset
-        target = None if out is None else target_of(function, epilogue, out, shape, acc, graph.device, (x.words,))
+        target = None if out is None else target_behind(function, epilogue, out, shape, acc, graph.device, (x.words,))
         codes = x.repack(**form)
         if sums is None or offset is not x.offset:
             sums, offset = _sums_of(graph, columns, bits, encoding, params, behind(x)), x.offset

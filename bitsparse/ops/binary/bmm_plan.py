@@ -17,7 +17,7 @@ from bitsparse.interop.identity import Seen
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.signs import Norm, as_signs, bipolar, check_array, norm_of
 from bitsparse.ops.finish import thresholds
-from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits, target_of
+from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits, target_behind
 from bitsparse.ops.finish.terms import Factor, operand_terms
 from bitsparse.ops.matmul.plan import multiply
 from bitsparse.ops.operands.places import same_place, working_with
@@ -286,7 +286,7 @@ class BmmPlan:
             if absmean is not None:
                 means = target_array(function, absmean, self.shape[:1], np.dtype(np.float32), self.device, read)
             if out is not None:
-                target = target_of(function, epilogue, out, self.shape, np.dtype(np.int32), self.device, read)
+                target = target_behind(function, epilogue, out, self.shape, np.dtype(np.int32), self.device, read)
                 if means is not None:
                     _check.no_overlap(function, means, target)
             if scale is not None and epilogue is not None:

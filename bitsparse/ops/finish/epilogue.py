@@ -281,7 +281,7 @@ def _is_default(option: str, value: Any) -> bool:
     return value is default or (default is not None and value == default)
 
 
-def target_of(
+def target_behind(
     function: str,
     epilogue: Epilogue | None,
     out: Any,

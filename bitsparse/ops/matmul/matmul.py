@@ -10,7 +10,7 @@ from bitsparse.arrays.inside import derived_of, family_of, has_derived, kind_of
 from bitsparse.arrays.packed import Encoding
 from bitsparse.interop import ArrayLike
 from bitsparse.interop.kept import Slot
-from bitsparse.ops.finish.epilogue import Epilogue, target_of
+from bitsparse.ops.finish.epilogue import Epilogue, target_behind
 from bitsparse.ops.matmul.plan import MatmulPlan, RightKind, as_bits, multiply
 
 #: Prepared products that a left operand keeps, by the kind of right operands.
@@ -111,7 +111,7 @@ def _run_prepared(product: Any, family: interop.Family, b: BitTensor, out: Any) 
         words = (b if b.axis == -2 and b.layout == "planes" else b.repack(axis=-2, layout="planes")).words
         if out is not None:
             shares = product.left_words, words
-            target = target_of("matmul", None, out, product.shape, product.dtype, b.device, shares)
+            target = target_behind("matmul", None, out, product.shape, product.dtype, b.device, shares)
             run = product.run_plain if product.is_plain and target.flags.carray else product
             run(words, target)
             return out

@@ -14,7 +14,7 @@ from bitsparse.arrays.inside import assembled, contents_of_words, family_of, kin
 from bitsparse.backends.params import OperandParams, words_shape
 from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.interop.identity import Seen
-from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits, target_of
+from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits, target_behind
 from bitsparse.ops.finish.terms import operand_terms
 
 
@@ -185,7 +185,7 @@ class MatmulPlan:
             target = None
             if out is not None:
                 operands = (self._left.words, right.words)
-                target = target_of(function, epilogue, out, self.shape, self.acc_dtype, self.device, operands)
+                target = target_behind(function, epilogue, out, self.shape, self.acc_dtype, self.device, operands)
             behind = None if epilogue is None else self._of_operands(epilogue, right)
             if bias is not None:
                 assert behind is not None
@@ -196,7 +196,7 @@ class MatmulPlan:
             return as_array_or_bits(function, epilogue, result, self.shape, family)
 
     def _fits(self, out: Any, right: Any) -> bool:
-        """Whether a CuPy array can take the result without a further question; all others are looked at by :func:`target_of`."""
+        """Whether a CuPy array can take the result without a further question; all others are looked at by :func:`target_behind`."""
         if out.__class__ is not right.__class__ or out.shape != self.shape or out.dtype != self.acc_dtype:
             return False
         start, right_start = out.data.ptr, right.data.ptr

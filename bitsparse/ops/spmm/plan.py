@@ -15,7 +15,7 @@ from bitsparse.backends.params import Array, OperandParams, PackedFeatures
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.interop import converted
-from bitsparse.ops.finish.epilogue import Epilogue, target_of
+from bitsparse.ops.finish.epilogue import Epilogue, target_behind
 from bitsparse.ops.operands.csr import CSROperand, fits_heads
 from bitsparse.ops.operands.dense import Features, as_features, gathered, native, sum_dtypes, unpacked
 from bitsparse.ops.operands.places import same_place, working_with
@@ -290,7 +290,7 @@ class SpmmPlan:
         read = (x.data,) if weights is None else (x.data, weights)
         if out is not None:
             epilogue = None if finish is None else finish.epilogue
-            target = target_of(function, epilogue, out, self.shape, sums.result_dtype, self.device, read)
+            target = target_behind(function, epilogue, out, self.shape, sums.result_dtype, self.device, read)
         if finish is None:
             result = self._call(sums, target)
             return out if out is not None else interop.from_array(result, x.family, function)
