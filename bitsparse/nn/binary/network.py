@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from bitsparse._check import shown
+from bitsparse._archive import Archive
+from bitsparse._check import brief, shown
 from bitsparse._files import replacing
+from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.binary import layers as steps
 from bitsparse.nn.binary import variants as variants_of
@@ -22,7 +24,7 @@ from bitsparse.nn.binary.variants import Setting
 from bitsparse.ops.finish.epilogue import folded
 
 #: Of a file's layout, should it ever change.
-FILE_VERSION = 1
+_VERSION = 1
 
 
 class Kind(NamedTuple):
@@ -221,7 +223,7 @@ class BinaryModel:
     def save(self, path: str | Path) -> None:
         """Write weights, biases, norm and settings to an ``.npz`` file, packed; :func:`load_binary` reads it."""
         with replacing(path) as file:
-            np.savez_compressed(file, **arrays_of(self))
+            np.savez_compressed(file, **described(self))
 
     @property
     def _name(self) -> str:
@@ -262,7 +264,8 @@ class BinaryModel:
         return InputNorm(np.ascontiguousarray(scale), np.ascontiguousarray(shift))
 
 
-def arrays_of(model: BinaryModel) -> dict[str, Any]:
+# -- files -------------------------------------------------------------------------------------------------------------
+def described(model: BinaryModel) -> dict[str, Any]:
     """Every array of a model by name, on the CPU, and what else it is made from as JSON."""
     linears = dict(enumerate(model.parts))
     arrays: dict[str, Any] = {}
@@ -282,7 +285,7 @@ def arrays_of(model: BinaryModel) -> dict[str, Any]:
     if isinstance(model.input_norm, InputNorm):
         arrays["norm_scale"], arrays["norm_shift"] = model.input_norm
     about = {
-        "version": FILE_VERSION,
+        "version": _VERSION,
         "model": type(model).__name__,
         "settings": [list(each) for each in model.settings],
         "shapes": shapes,
@@ -290,3 +293,68 @@ def arrays_of(model: BinaryModel) -> dict[str, Any]:
         "rows": model.input_norm == "rows",
     }
     return {"about": np.array(json.dumps(about)), **arrays}
+
+
+def restored(archive: Archive, models: Mapping[str, type[BinaryModel]]) -> Any:
+    """The network whose file this is, one of `models` by their names.
+
+    Raises
+    ------
+    ValueError
+        A part is missing, or parts contradict each other.
+    """
+    about = _about(archive, models)
+    linears = [_linear(archive, i, *shape) for i, shape in enumerate(about["shapes"])]
+    settings = [Setting(*each) for each in about["settings"]]
+    norm: Norm = None
+    if about["rows"]:
+        norm = "rows"
+    elif "norm_scale" in archive:
+        norm = InputNorm(
+            *(archive.read(f"norm_{part}", np.float32, (linears[0].shape[0],)) for part in ("scale", "shift"))
+        )
+    model: Any = models[about["model"]]
+    size = model.kind.weights
+    layers: list[Any] = linears[: size * about["layers"]]
+    if size > 1:
+        layers = list(zip(layers[::2], layers[1::2], strict=True))
+    head: Any = ()
+    if about["model"] == "BinarySAINT":
+        head = (linears[-1] if len(linears) % 2 else (archive["head_weights"], archive["head_bias"]),)
+    return model(layers, *head, settings, input_norm=norm)
+
+
+#: What `about` holds, and of which type; models of before rows could be normalised say nothing of them.
+_ABOUT = {"version": int, "model": str, "settings": list, "shapes": list, "layers": int, "rows": bool}
+
+
+def _about(archive: Archive, models: Mapping[str, type[BinaryModel]]) -> dict[str, Any]:
+    """What a model is made from besides arrays, each part of it checked."""
+    try:
+        about = json.loads(archive.text("about"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"about is not JSON ({brief(error)})") from None
+    if isinstance(about, dict):
+        about.setdefault("rows", False)
+    if not isinstance(about, dict) or any(type(about.get(name)) is not kind for name, kind in _ABOUT.items()):
+        raise ValueError(f"about must hold {', '.join(_ABOUT)}, got {shown(about)}")
+    if about["version"] != _VERSION or about["model"] not in models:
+        raise ValueError(f"version {shown(about['version'])}, model {shown(about['model'])}")
+    for each in about["settings"]:
+        if not (isinstance(each, list) and [type(part) for part in each] == [str, bool]):
+            raise ValueError(f"a setting is {shown(each)}")
+    for each in about["shapes"]:
+        if not (isinstance(each, list) and len(each) == 2 and all(type(size) is int and size > 0 for size in each)):
+            raise ValueError(f"a linear layer has the shape {shown(each)}")
+    count = len(about["shapes"])
+    heads = count - models[about["model"]].kind.weights * about["layers"]
+    if about["layers"] < 1 or heads not in ((0, 1) if about["model"] == "BinarySAINT" else (0,)):
+        raise ValueError(f"{shown(about['layers'])} layers of {count} linear ones")
+    return about
+
+
+def _linear(archive: Archive, i: int, inputs: int, outputs: int) -> BinaryLinear:
+    packed = archive.read(f"signs_{i}", np.uint8, (-(-inputs * outputs // 8),))
+    ones = np.unpackbits(packed, count=inputs * outputs).reshape(inputs, outputs)
+    signs = BitTensor(ones.astype(np.int8) * 2 - 1, 1, encoding="bipolar", axis=-2)
+    return BinaryLinear(signs, archive.find(f"scale_{i}"), archive.find(f"bias_{i}"))
