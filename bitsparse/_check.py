@@ -286,7 +286,7 @@ def matmul_shapes(function: str, a: tuple[int, ...], b: tuple[int, ...]) -> None
 
 def batches(function: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(a, b)
+        return a if a == b else np.broadcast_shapes(a, b)
     except ValueError:
         raise ShapeError(f"{function}: batch dimensions {a} and {b} do not broadcast; make them equal or 1") from None
 

@@ -189,9 +189,6 @@ def test_wrong_buffers_are_refused() -> None:
     with pytest.raises(ValueError, match="up to 8 bits"):
         steps.product(x, panels, 5, 2, wide, np.zeros((3, 16), np.uint8))
     words, one, chain = np.zeros(16, np.uint8), np.zeros(1, np.int64), host_matmul.chain_of(wide, (1, 1, 1))
-    with pytest.raises(
-        ValueError, match="a product gives integers, floats or packed words"
-    ):  # bytes are what steps give
-        matmul_ext.matmul(
-            run_on(1), False, words, words, None, one, one, (1, 1, 1), (1, 1, 1), (1, 1), (0, 0), False, 4, chain, words
-        )
+    product = matmul_ext.Product(matmul_ext.PLANES, words, None, one, one, (1, 1, 1), (1, 1, 1), (1, 1), (0, 0), False)
+    with pytest.raises(ValueError, match="an epilogue gives floats or packed words"):  # bytes are what steps give
+        product.through(run_on(1), words, 4, chain, words)

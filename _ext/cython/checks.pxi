@@ -73,8 +73,9 @@ cdef bs_operand _operand(str what, const unsigned char[::1] data, tuple strides,
     cdef bs_operand o
     last = 0
     for stride, n in zip(strides, shape, strict=True):
-        _between(f"a stride of {what}", stride, 0, 2**62)
-        last += stride * max(n - 1, 0)
+        if stride:
+            _between("a stride of " + what, stride, 0, 2**62)
+            last += stride * max(n - 1, 0)
     if 0 not in shape and data.shape[0] < (last + 1) * item_size:
         raise ValueError(f"{what} holds {data.shape[0]} bytes but its strides reach byte {(last + 1) * item_size}")
     o.data = _at(data)

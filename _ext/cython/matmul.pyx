@@ -100,37 +100,17 @@ cdef object _right_bytes(const bs_product *p):
     return <object>p.b_batch * p.n * p.b_bits * p.width * 4
 
 
-def matmul(tuple on, int kernel, const unsigned char[::1] a, const unsigned char[::1] b, const unsigned char[::1] bitmap,
-           const int64_t[::1] a_index, const int64_t[::1] b_index, tuple batches, tuple dims, tuple bits, tuple encodings, bint narrow,
-           int result, object chain, unsigned char[::1] out):
-    """Product into `out`; returns whether NaN reached requantisation.
+cdef class Product:
+    """Products of one left operand: ``product(on, b, out)`` gives integers, :meth:`through` what an epilogue makes of them.
 
     `kernel` is PLANES, DIGITS or BYTES, which takes at most 8 bits. `batches` is (of a, of b, of the result), `dims` is (m, n, k), `bits`
-    and `encodings` are (of a, of b); `bitmap` may be None.
+    and `encodings` are (of a, of b); `bitmap` may be None. All that is checked here, once.
     """
-    cdef bs_run_on run = _on(on)
-    cdef bs_product p
-    cdef bs_epilogue e
-    _set_product(&p, kernel, a, bitmap, a_index, b_index, batches, dims, bits, encodings, narrow)
-    if result not in (BS_RESULT_INT32, BS_RESULT_INT64, BS_RESULT_FLOAT, BS_RESULT_BITS):
-        raise ValueError("a product gives integers, floats or packed words")
-    _size_is("b", b.shape[0], _right_bytes(&p))
-    m, n, _ = dims
-    _set_epilogue(&e, result, (batches[2], m, n), chain, out)
-    p.b = <const uint32_t *>_at(b)
-    if batches[2] * m * n == 0:
-        return False
-    _multiply(run, kernel, &p, &e)
-    return bool(e.found_nan)
-
-
-cdef class PlainProduct:
-    """Products of one left operand into integers: ``product(on, b, out)`` is :func:`matmul` with the other arguments fixed and checked."""
 
     cdef bs_product p
-    cdef bs_epilogue e
     cdef int kernel
     cdef Py_ssize_t right, result
+    cdef tuple shape
     cdef object held
 
     def __init__(self, int kernel, const unsigned char[::1] a, const unsigned char[::1] bitmap, const int64_t[::1] a_index,
@@ -138,27 +118,42 @@ cdef class PlainProduct:
         _set_product(&self.p, kernel, a, bitmap, a_index, b_index, batches, dims, bits, encodings, narrow)
         self.held = a, bitmap, a_index, b_index
         self.kernel = kernel
-        self.e.result = BS_RESULT_INT32 if narrow else BS_RESULT_INT64
-        self.e.batch, self.e.rows, self.e.cols, self.e.found_nan = batches[2], dims[0], dims[1], 0
+        self.shape = batches[2], dims[0], dims[1]
         self.right = _right_bytes(&self.p)
         self.result = batches[2] * dims[0] * dims[1] * (4 if narrow else 8)
 
-    def __call__(self, tuple on, object b, object out):
-        """Each is a contiguous buffer of any items."""
-        # Copies: several threads may be in one product.
+    cdef int _run(self, tuple on, object b, object out, bs_epilogue *e) except -1:
+        # A copy: several threads may be in one product.
         cdef bs_product p = self.p
-        cdef bs_epilogue e = self.e
         cdef Py_buffer held[2]
         cdef int count = 0
         try:
             p.b = <const uint32_t *>_place("b", b, self.right, 4, False, held, &count)
-            e.out = _place("out", out, self.result, 4, True, held, &count)
+            if out is not None:
+                e.out = _place("out", out, self.result, 4, True, held, &count)
             if self.result:
-                _multiply(_on(on), self.kernel, &p, &e)
+                _multiply(_on(on), self.kernel, &p, e)
         finally:
             while count:
                 count -= 1
                 PyBuffer_Release(&held[count])
+        return 0
+
+    def __call__(self, tuple on, object b, object out):
+        """Each is a contiguous buffer of any items."""
+        cdef bs_epilogue e
+        e.result = BS_RESULT_INT32 if self.p.narrow else BS_RESULT_INT64
+        e.batch, e.rows, e.cols, e.found_nan = self.p.batch, self.p.m, self.p.n, 0
+        self._run(on, b, out, &e)
+
+    def through(self, tuple on, object b, int result, tuple chain, unsigned char[::1] out):
+        """Into `out` through an epilogue; returns whether NaN reached requantisation."""
+        cdef bs_epilogue e
+        if result not in (BS_RESULT_FLOAT, BS_RESULT_BITS):
+            raise ValueError("an epilogue gives floats or packed words")
+        _set_epilogue(&e, result, self.shape, chain, out)
+        self._run(on, b, None, &e)
+        return bool(e.found_nan)
 
 
 def epilogue(tuple on, const unsigned char[::1] acc, int dtype, tuple shape, int result, tuple chain, unsigned char[::1] out):

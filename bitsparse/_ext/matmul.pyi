@@ -16,25 +16,7 @@ PLANES: int
 DIGITS: int
 BYTES: int
 
-def matmul(
-    on: RunOn,
-    kernel: int,
-    a: Bytes,
-    b: Bytes,
-    bitmap: Bytes | None,
-    a_index: Int64s,
-    b_index: Int64s,
-    batches: tuple[int, int, int],
-    dims: tuple[int, int, int],
-    bits: tuple[int, int],
-    encodings: tuple[int, int],
-    narrow: bool,
-    result: int,
-    chain: Chain | None,
-    out: Bytes,
-) -> bool: ...
-
-class PlainProduct:
+class Product:
     def __init__(
         self,
         kernel: int,
@@ -49,6 +31,7 @@ class PlainProduct:
         narrow: bool,
     ) -> None: ...
     def __call__(self, on: RunOn, b: NDArray[Any], out: NDArray[Any]) -> None: ...
+    def through(self, on: RunOn, b: NDArray[Any], result: int, chain: Chain, out: Bytes) -> bool: ...
 
 def epilogue(
     on: RunOn, acc: Bytes, dtype: int, shape: tuple[int, ...], result: int, chain: Chain | None, out: Bytes

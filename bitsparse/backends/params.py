@@ -240,10 +240,11 @@ class EpilogueParams(NamedTuple):
 
     def joined(self, operand: OperandParams) -> EpilogueParams:
         """The chain with what the operands of one product add to it."""
-        scales = {"row_scale": times(self.row_scale, operand.row_scale)}
-        scales["col_scale"] = times(self.col_scale, operand.col_scale)
+        row_scale = times(self.row_scale, operand.row_scale)
+        col_scale = times(self.col_scale, operand.col_scale)
         bias = self.bias if operand.bias is None else operand.bias
-        return replace(self, **scales, row_term=operand.row_term, col_term=operand.col_term, bias=bias)
+        terms = {"row_term": operand.row_term, "col_term": operand.col_term}
+        return replace(self, row_scale=row_scale, col_scale=col_scale, bias=bias, **terms)
 
 
 class OperandParams(NamedTuple):

@@ -15,7 +15,8 @@ from bitsparse.arrays.packed import Encoding
 from bitsparse.backends.params import OperandParams
 from bitsparse.ops import Epilogue, matmul, plan_spmm
 from bitsparse.ops.finish.epilogue import target_behind
-from bitsparse.ops.matmul.plan import MatmulPlan, RightKind
+from bitsparse.ops.matmul.plan import MatmulPlan
+from bitsparse.ops.matmul.products import RightKind
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import as_features
 from bitsparse.ops.spmm.plan import SpmmPlan

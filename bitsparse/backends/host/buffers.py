@@ -48,6 +48,18 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype_code(dtype) >= _CODES["float16"]
 
 
+def in_order(array: Array) -> Array:
+    """The array itself if it is C-contiguous and aligned, else a copy that is.
+
+    Examples
+    --------
+    >>> in_order(np.ones((2, 3)).T).flags.c_contiguous
+    True
+    """
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=("C", "A"))
+
+
 def as_bytes(array: Array) -> NDArray[np.uint8]:
     """The array's bytes in C order: a view if it is C-contiguous and aligned, else of a copy.
 
@@ -56,10 +68,7 @@ def as_bytes(array: Array) -> NDArray[np.uint8]:
     >>> as_bytes(np.ones((2, 3), np.int16)).shape
     (12,)
     """
-    flags = array.flags
-    if not (flags.c_contiguous and flags.aligned):
-        array = np.require(array, requirements=("C", "A"))
-    return array.reshape(-1).view(np.uint8)
+    return in_order(array).reshape(-1).view(np.uint8)
 
 
 def items_of(values: Array | None) -> tuple[NDArray[np.uint8] | None, int]:

@@ -19,7 +19,7 @@ from bitsparse.ops.binary.signs import Norm, as_signs, bipolar, check_array, nor
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits, target_behind
 from bitsparse.ops.finish.terms import Factor, operand_terms
-from bitsparse.ops.matmul.plan import multiply
+from bitsparse.ops.matmul.products import multiply
 from bitsparse.ops.operands.places import same_place, working_with
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.plan import KeptCall

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bitsparse import _check, backends, interop
-from bitsparse._records import as_dict
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, working
@@ -206,14 +205,16 @@ def on_grid(
     array: Any, family: interop.Family, grid: schemes.Grid, coding: Coding, *, check: bool = False, factors: Any = None
 ) -> BitTensor:
     """The codes on a grid, as :func:`coded` gives them for that of a range; on a GPU of rows times `factors` as well."""
-    device, how = interop.device_of(array), as_dict(coding)
-    bits, axis, layout = how.pop("bits"), coding.axis, coding.layout
-    steps = {name: getattr(grid, name) for name in ("offset", "divisor", "multiplier", "qmin", "qmax")}
+    device = interop.device_of(array)
+    offset, divisor, multiplier, qmin, qmax, encoding, scale, stored_offset = grid
+    bits, rounding, seed, stream, axis, layout, first = coding
+    steps = {"offset": offset, "divisor": divisor, "multiplier": multiplier, "qmin": qmin, "qmax": qmax}
+    draws = {"rounding": rounding, "seed": seed, "stream": stream, "first_index": first}
     further = {} if factors is None else {"factors": factors}
-    words = backends.family(device, "bits.pack").quantize(array, bits, **steps, **how, check=check, **further)
-    scale = interop.move(grid.scale, device)
-    offset = None if grid.stored_offset is None else interop.move(grid.stored_offset, device)
-    return assembled(BitTensor, words, array.shape, bits, axis, layout, grid.encoding, family, scale, offset)
+    quantize = backends.family(device, "bits.pack").quantize
+    words = quantize(array, bits, check=check, axis=axis, layout=layout, **steps, **draws, **further)
+    scale, stored_offset = interop.move(scale, device), interop.move(stored_offset, device)
+    return assembled(BitTensor, words, array.shape, bits, axis, layout, encoding, family, scale, stored_offset)
 
 
 def ends_of(function: str, array: Array, scheme: str, granularity: str, given: Any) -> tuple[Array, Array]:

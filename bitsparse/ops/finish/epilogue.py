@@ -42,9 +42,6 @@ class BatchNorm(NamedTuple):
     eps: float = 1e-5
 
 
-_NO_OPERANDS = OperandParams()
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)  # arrays among the fields: compared and hashed by identity
 class Epilogue:
     """Steps fused behind a product, in this order, each one IEEE float32 operation (equal on every device, bit for bit).
@@ -209,7 +206,7 @@ class Epilogue:
             result = backends.family(device, "matmul.matmul").epilogue(contiguous, params)
             return self.wrap(result, array.shape, family, function)
 
-    def params(self, function: str, shape: tuple[int, ...], operands: OperandParams = _NO_OPERANDS) -> EpilogueParams:
+    def params(self, function: str, shape: tuple[int, ...], operands: OperandParams | None = None) -> EpilogueParams:
         """The chain for a product of ``shape``, operands' scales and offsets folded in; shapes are checked here."""
         batch, m, n = shape[:-2], shape[-2], shape[-1]
         fixed = self._fixed
@@ -223,16 +220,15 @@ class Epilogue:
             fixed = replace(
                 fixed, divisor=_full_ndim(fixed.divisor, len(shape)), offset=_full_ndim(fixed.offset, len(shape))
             )
-        return replace(fixed, function=function).joined(self.behind(operands, "cpu"))
+        named = replace(fixed, function=function)
+        return named if operands is None else named.joined(self.behind(operands, "cpu"))
 
     def behind(self, operands: OperandParams, device: str) -> OperandParams:
         """What the operands of a product on a device contribute to the chain, beside :meth:`params` without them."""
-        scales = (self._fixed.row_scale, self._fixed.col_scale)
-        placed = self._fixed
-        if operands.row_term is not None or operands.col_term is not None:
-            row, col = (None if scale is None else interop.move(scale, device) for scale in scales)
-            placed = replace(placed, row_scale=row, col_scale=col)
-        terms = (_scaled_term(term, placed) for term in (operands.row_term, operands.col_term))
+        if operands.row_term is None and operands.col_term is None:
+            return operands
+        scales = [interop.move(scale, device) for scale in (self._fixed.row_scale, self._fixed.col_scale)]
+        terms = (_scaled_term(term, scales) for term in (operands.row_term, operands.col_term))
         return OperandParams(operands.row_scale, operands.col_scale, *terms)
 
     def _stored_grid(self, device: str, ndim: int) -> tuple[Any, Any]:
@@ -311,13 +307,13 @@ def as_array_or_bits(
     return epilogue.wrap(result, shape, family, function)
 
 
-def _scaled_term(term: tuple[Array, Array] | None, fixed: EpilogueParams) -> tuple[Any, Any] | None:
+def _scaled_term(term: tuple[Array, Array] | None, scales: Sequence[Any]) -> tuple[Any, Any] | None:
     """A correction term takes the Epilogue's own scales, which multiply the whole product; rounded to float32 once."""
     if term is None:
         return None
     row, col = (
         (part if scale is None else part * scale.astype(np.float64)).astype(np.float32)
-        for part, scale in zip(term, (fixed.row_scale, fixed.col_scale), strict=True)
+        for part, scale in zip(term, scales, strict=True)
     )
     return row, col
 
@@ -367,3 +363,7 @@ def folded(
         scale = scale.astype(np.float32)
     _check.finite(function, what, bool(np.isfinite(scale).all() and np.isfinite(shift).all()))
     return scale, shift
+
+
+#: The chain of products of codes: nothing but what the operands bring along.
+PLAIN = Epilogue()

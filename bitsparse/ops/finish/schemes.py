@@ -35,13 +35,18 @@ def scheme_bits(function: str, scheme: Any, bits: Any) -> tuple[str, int]:
     return name, _check.bit_count(function, bits, low=2 if name == "symmetric" else 1)
 
 
+def drawn_seed(chosen: str, by_chance: str = "stochastic") -> int:
+    """Fresh entropy where the option `chosen` leaves something to chance, else 0."""
+    return secrets.randbits(64) if chosen == by_chance else 0
+
+
 def checked_seed(
     function: str, chosen: str, seed: Any, stream: Any, option: str = "rounding", by_chance: str = "stochastic"
 ) -> tuple[int, int]:
     """The seed (fresh entropy for None) and stream of an option that leaves something to chance; a seed without it is refused."""
     stream = _check.integer(function, "stream", stream, 0, (1 << 32) - 1)
     if seed is None:
-        return (secrets.randbits(64) if chosen == by_chance else 0), stream
+        return drawn_seed(chosen, by_chance), stream
     number = _check.integer(function, "seed", seed, 0, (1 << 64) - 1)
     if chosen != by_chance:
         raise ValueError(
@@ -52,12 +57,13 @@ def checked_seed(
 
 def grid_from_range(function: str, scheme: str, bits: int, low: Array, high: Array, dtype: Any) -> Grid:
     """The grid that covers ``low..high`` (``symmetric``: ``-absmax..absmax``), in steps of ``dtype``."""
-    low, high = low.astype(dtype), high.astype(dtype)
+    low, high = low.astype(dtype, copy=False), high.astype(dtype, copy=False)
     if scheme == "symmetric":
         top = (1 << (bits - 1)) - 1
         scale = _usable(np.maximum(np.abs(low), np.abs(high)) / dtype(top))
         _finite_in_float32(function, scale)
-        return Grid(np.zeros_like(scale), scale.astype(dtype), 1.0, -top, top, "signed", scale.astype(np.float32), None)
+        stored = scale.astype(np.float32, copy=False)
+        return Grid(np.zeros((), dtype), scale, 1.0, -top, top, "signed", stored, None)
     levels = (1 << bits) - (0 if scheme == "affine-pow2" else 1)
     with np.errstate(over="ignore"):
         stored_offset = low.astype(np.float32)
@@ -89,11 +95,12 @@ def grid_from_scale(scheme: str, bits: int, scale: NDArray[np.float32], offset: 
 
 def _usable(scale: Array) -> Array:
     """A constant range or a scale that is subnormal in float32 becomes 1."""
-    return np.where(scale >= _SMALLEST_NORMAL, scale, np.ones_like(scale))
+    return np.where(scale >= _SMALLEST_NORMAL, scale, scale.dtype.type(1))
 
 
 def _finite_in_float32(function: str, extent: Array) -> None:
-    with np.errstate(over="ignore"):
-        extent = extent.astype(np.float32)
+    if extent.dtype != np.float32:
+        with np.errstate(over="ignore"):
+            extent = extent.astype(np.float32)
     if not np.isfinite(extent).all():
         raise ValueError(f"{function}: the range of x is wider than float32 holds; clip x or pass range=(low, high)")

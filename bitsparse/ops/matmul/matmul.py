@@ -11,7 +11,8 @@ from bitsparse.arrays.packed import Encoding
 from bitsparse.interop import ArrayLike
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.finish.epilogue import Epilogue, target_behind
-from bitsparse.ops.matmul.plan import MatmulPlan, RightKind, as_bits, multiply
+from bitsparse.ops.matmul.plan import MatmulPlan
+from bitsparse.ops.matmul.products import RightKind, as_bits, multiply
 
 #: Prepared products that a left operand keeps, by the kind of right operands.
 _PRODUCTS: Slot[Any] = Slot("products", most=8)

@@ -11,7 +11,7 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import derived_of, family_of
 from bitsparse.backends.params import Array
 from bitsparse.interop.kept import Slot
-from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.finish.epilogue import PLAIN
 from bitsparse.ops.finish.terms import operand_terms
 
 #: Bytes along the rows of codes, by the length of a piece; codes of the data serve several gradients.
@@ -19,7 +19,6 @@ TURNED: Slot[Array] = Slot("bytes along the rows", most=4)
 #: Bytes to which pieces are filled up, as rows are.
 _RUN = 16
 _KIND: dict[str, Any] = {"a_bits": 8, "b_bits": 8, "a_encoding": "signed", "b_encoding": "signed"}
-_PLAIN = Epilogue()
 
 
 def fits(a: BitTensor, b: BitTensor, length: int) -> bool:
@@ -54,13 +53,13 @@ def product(function: str, a: BitTensor, b: BitTensor, bias: Any = None, out: An
             n=shape[1],
             b_batch=(),
             kernel="digits",
-            epilogue=_PLAIN.params(function, shape),
+            epilogue=PLAIN.params(function, shape),
             as_bytes=True,
             k=a.shape[1],
             acc_dtype=np.dtype(np.int32),
             **_KIND,
         )
-        behind = _PLAIN.behind(operand_terms(function, a, b, False), a.device)
+        behind = PLAIN.behind(operand_terms(function, a, b, False), a.device)
         result = made(right, out, _records.replace(behind, bias=bias), joins=out is not None)
         return interop.from_array(result, family_of(b), function)
 

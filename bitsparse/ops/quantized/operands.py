@@ -42,6 +42,10 @@ class Settings(NamedTuple):
             number, name, seed, int(stream), _check.choice(function, "w_granularity", granularity, ("tensor", "col"))
         )
 
+    def drawn(self) -> int:
+        """The seed of a plan or of a call that brings none: the user's, or a fresh one where something is left to chance."""
+        return schemes.drawn_seed(self.rounding) if self.seed is None else self.seed
+
     def options(self, seed: int | None, further: int = 0) -> dict[str, Any]:
         """What a cache knows codes by, as keywords of :func:`quantize`; weights draw from the stream behind (`further`)."""
         found: dict[str, Any] = {"scheme": "symmetric", "rounding": self.rounding}
@@ -65,13 +69,18 @@ def check_matrix(function: str, name: str, x: Any, wanted: str) -> None:
 
 
 def weight_of(function: str, w: Any, settings: Settings, seed: int) -> BitTensor:
-    """The weight's codes, packed along the contraction axis; of a BitTensor those that it has, without what it keeps."""
+    """The weight's codes, packed along the contraction axis; of a BitTensor those that it has, without what it keeps.
+
+    Those that are made here lie as products read them: in planes on a CPU, as bytes on a GPU.
+    """
     if not isinstance(w, BitTensor):
         array, family = interop.as_array(w, function, "w")
         _check.numeric(function, "w", array)
         check_matrix(function, "w", array, "(k, n)")
-        coding = Coding(settings.bits, settings.rounding, seed, settings.stream + 1, -2, "rows")
-        with interop.working_on(interop.device_of(array), family):
+        device = interop.device_of(array)
+        layout = "planes" if device == "cpu" else "rows"
+        coding = Coding(settings.bits, settings.rounding, seed, settings.stream + 1, -2, layout)
+        with interop.working_on(device, family):
             return codes_of(function, "w", real(array), family, coding, settings.granularity)
     check_matrix(function, "w", w, "(k, n)")
     if w.offset is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +13,8 @@ from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.interop.identity import Seen
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.finish import schemes
-from bitsparse.ops.finish.epilogue import Epilogue
-from bitsparse.ops.matmul.plan import multiply
+from bitsparse.ops.finish.epilogue import PLAIN, Epilogue
+from bitsparse.ops.matmul.products import LeftKind, Products, RightKind
 from bitsparse.ops.operands.places import same_place, working_with
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.quantized.operands import Settings, bytes_of, checked_dtype, codes_of, weight_of
@@ -80,12 +79,11 @@ class QuantizedMatmulPlan:
     ) -> None:
         self._function, self.settings = function, settings
         self.x_dtype = checked_dtype(function, _check.dtype(function, np.float32 if x_dtype is None else x_dtype))
-        self._seed, _ = schemes.checked_seed(function, settings.rounding, settings.seed, settings.stream)
+        self._seed, self._given = settings.drawn(), isinstance(w, BitTensor)
         self.w = weight_of(function, w, settings, self._seed)
         self._k, n = self.w.shape
         self.shape, self.device = (m, n), self.w.device
-        self._epilogue = Epilogue(bias=bias)
-        checked_bias = self._epilogue.params(function, self.shape).bias
+        epilogue = PLAIN if bias is None else Epilogue(bias=bias)
         self.kernel = self._chosen(kernel)
         self._product: Any = None
         self._right: BitTensor | None = None  # the weight as products of BitTensors want it
@@ -94,6 +92,8 @@ class QuantizedMatmulPlan:
         self._seen = Seen(contents_of_words(self.w))
         self._ready = interop.Ready()
         if self.kernel == "composed":
+            left = LeftKind((m, self._k), settings.bits, "signed")
+            self._products = Products(function, self.device, left, RightKind.of(self.w), epilogue)
             return
         with working(self.w):
             self._bytes = bytes_of(self.w)
@@ -105,7 +105,7 @@ class QuantizedMatmulPlan:
                 bits=settings.bits,
                 rounding=settings.rounding,
                 w_scale=scale.reshape(-1) if scale.size > 1 else scale.reshape(()),
-                bias=checked_bias,
+                bias=epilogue.params(function, self.shape).bias,
                 kernel=self.kernel,
             )
 
@@ -225,7 +225,9 @@ class QuantizedMatmulPlan:
                     target = interop.require_cupy(function).empty(self.shape, np.float32)
                 codes = self._multiply(array, family, target, step, largest, (number, stream), top, wanted)
                 result = interop.from_array(target, family, function) if out is None else out
-        return result if codes is None else QuantizedProduct(result, codes, self.w)
+        if codes is None:
+            return result
+        return QuantizedProduct(result, codes, self.w if self._given else self.w.repack(layout="rows"))
 
     def _check_activations(self, x: Any) -> None:
         function, wanted = self._function, (self.shape[0], self._k)
@@ -239,10 +241,10 @@ class QuantizedMatmulPlan:
             self._seen.keep_up(self._renew)
             self._ready.wait()
             if self._right is None:
-                self._right = copy(self.w.repack(axis=-2, layout="planes"))
+                self._right = self.w.repack(axis=-2, layout="planes")
                 if self.device != "cpu":
                     self._ready.renew()
-        result = multiply(self._function, q, self._right, epilogue=self._epilogue, out=out)
+        result = self._products.once(q, self._right, out)
         if absmax is not None:
             y = interop.as_array(result, self._function)[0]
             with working_with(self.device, result):
@@ -290,6 +292,8 @@ class QuantizedMatmulPlan:
         `numbers` are what else the kernel reads.
         """
         function, target, top = self._function, None, None
+        if out is None and absmax is None:
+            return None, None
         read = [x, self.w.words, *(one for one in numbers if one is not None and interop.device_of(one) != "cpu")]
         if out is not None:
             target = target_array(function, out, self.shape, self.dtype, self.device, read)

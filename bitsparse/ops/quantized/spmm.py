@@ -17,7 +17,7 @@ from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.finish import schemes
-from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.finish.epilogue import PLAIN
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import as_features
 from bitsparse.ops.operands.places import same_place
@@ -28,8 +28,6 @@ from bitsparse.ops.spmm.plan import SpmmPlan
 
 Granularity = Literal["tensor", "node"]
 BITS = (2, 4, 8)
-#: What follows the integers: their scale and the factors of the rows.
-_PLAIN = Epilogue()
 #: Bits of the values of edges, and what tells their stream of draws from that of the features.
 _VALUE_BITS, _VALUE_STREAM = 8, 1 << 31
 
@@ -217,7 +215,7 @@ def sum_of_codes(
     if by_nodes:
         factors = x.multiples[operand.columns]
         values = factors if values is None else values.astype(np.int16) * factors
-    plan = SpmmPlan(function, bare, shape[1:], reduce, keep=keep, epilogue=_PLAIN)
+    plan = SpmmPlan(function, bare, shape[1:], reduce, keep=keep, epilogue=PLAIN)
     made: Array = interop.as_array(plan.run(as_features(function, "x", codes), values, None), function)[0]
     made = made if own is None else made + own.factor * own.x
     return made if bias is None else made + bias

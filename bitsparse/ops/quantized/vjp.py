@@ -16,8 +16,8 @@ from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.finish import schemes
-from bitsparse.ops.finish.epilogue import Epilogue
-from bitsparse.ops.matmul.plan import multiply
+from bitsparse.ops.finish.epilogue import PLAIN
+from bitsparse.ops.matmul.products import multiply
 from bitsparse.ops.operands.both_ways import as_asked, both_ways, wanted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr
@@ -26,7 +26,6 @@ from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dty
 from bitsparse.ops.quantized.scaled import scaled_codes
 from bitsparse.ops.quantized.spmm import Granularity, SumSettings, feature_rows, summed
 
-_PLAIN = Epilogue()
 #: Codes of rows in pieces, packed along these; features of the data serve every step.
 PIECES: Slot[list[BitTensor]] = Slot("pieces of rows", most=4)
 #: Rows of a piece of a product over many rows on a GPU, whose sums fit int32 and which keep it busy side by side.
@@ -198,7 +197,7 @@ def product_of_codes(function: str, a: BitTensor, b: BitTensor, bias: Any = None
     if bytewise.fits(a, b, a.shape[-1]):
         return bytewise.product(function, a, b, bias, out)
     left, right = a.repack(axis=-1, layout="planes"), b.repack(axis=-2, layout="planes")
-    made = multiply(function, left, right, epilogue=_PLAIN, bias=bias)
+    made = multiply(function, left, right, epilogue=PLAIN, bias=bias)
     if out is None:
         return made
     with working(a):

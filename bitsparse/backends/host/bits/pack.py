@@ -136,7 +136,7 @@ def calibrate(x: Array, granularity: str) -> tuple[Array, Array, bool]:
     source = as_bytes(x), dtype_code(x.dtype), fold_shape(x.shape)
     finite = _ext.calibrate(run_on(x.size), *source, _GRANULARITIES[granularity], as_bytes(lo), as_bytes(hi))
     if granularity == "tensor":
-        lo, hi = lo[:1].reshape(()).copy(), hi[:1].reshape(()).copy()
+        lo, hi = np.array(lo[0]), np.array(hi[0])  # copies, so that the room is free again
     return lo, hi, bool(finite)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 from bitsparse.backends.host.settings import simd_level
 
@@ -85,8 +86,12 @@ def cost(
     """
     if kernel == "bytes" and max(a_bits, b_bits) > BYTE:
         return math.inf
-    rates = RATES[simd_level() if level is None else level, kernel]
-    amounts = terms(kernel, m, n, k, a_bits, b_bits, share_nonzero)
+    return _estimate(simd_level() if level is None else level, kernel, m, n, k, a_bits, b_bits, share_nonzero)
+
+
+@functools.lru_cache(maxsize=1024)  # of operands like earlier ones
+def _estimate(level: str, kernel: str, *sizes: Any) -> float:
+    rates, amounts = RATES[level, kernel], terms(kernel, *sizes)
     return sum(rates[name] * amount for name, amount in amounts.items())
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from bitsparse import _check
 from bitsparse._ext import matmul as _ext
-from bitsparse.backends.host.buffers import as_bytes, dtype_code, fold_shape, strided
+from bitsparse.backends.host.buffers import as_bytes, dtype_code, fold_shape, in_order, strided
 from bitsparse.backends.host.matmul.costs import BYTE, cost
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import (
@@ -34,7 +34,8 @@ KERNELS = ("planes", "digits", "bytes")
 CHOICES = KERNELS
 
 
-_INT32, _INT64, _FLOAT, _BITS = range(4)
+#: What an epilogue gives, as compiled code knows it.
+_KINDS = {"float": 2, "bits": 3}
 _NUMBERS = {"planes": _ext.PLANES, "digits": _ext.DIGITS, "bytes": _ext.BYTES}
 
 
@@ -61,24 +62,11 @@ def chain_of(params: EpilogueParams, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return operands, *activation, p.binarize, quantiser, *draws, *form
 
 
-def _result(
-    shape: tuple[int, ...], acc_dtype: DTypeLike, params: EpilogueParams | None, out: Array | None
-) -> tuple[int, Array]:
-    """Kind of the result and the array it is written to."""
-    want: tuple[int, ...] = shape
-    if params is None:
-        dtype = np.dtype(acc_dtype)
-        kind = _INT32 if dtype == np.int32 else _INT64
-    elif params.out == "float":
-        dtype, kind = np.dtype(np.float32), _FLOAT
-    else:
-        dtype, kind = np.dtype(np.uint32), _BITS
-        want = words_shape(shape, params.bits, params.axis, params.layout)
-    if out is None:
-        return kind, np.empty(want, dtype)
-    if not out.flags.carray:
-        raise ValueError("matmul: out must be C-contiguous, aligned and writeable; pass such an array or leave it away")
-    return kind, out
+def _result(shape: tuple[int, ...], params: EpilogueParams) -> Array:
+    """Room for what an epilogue gives."""
+    if params.out == "float":
+        return np.empty(shape, np.float32)
+    return np.empty(words_shape(shape, params.bits, params.axis, params.layout), np.uint32)
 
 
 #: The index of the one matrix of an operand without batches.
@@ -139,39 +127,8 @@ def matmul(
     >>> matmul(a, a, k=3, a_bits=2, b_bits=2, a_encoding="unsigned", b_encoding="unsigned", acc_dtype=np.int32)
     array([[14]], dtype=int32)
     """
-    a_lead, b_lead = a_words.shape[:-3], b_words.shape[:-3]
-    fixed, work = _fixed(a_words, b_lead, b_words.shape[-3], bitmap, kernel, factors)
-    shape = (*np.broadcast_shapes(a_lead, b_lead), a_words.shape[-3], b_words.shape[-3])
-    kind, result = _result(shape, factors["acc_dtype"], epilogue, out)
-    number, a, *others = fixed
-    chain = None if epilogue is None else chain_of(epilogue, shape)
-    arguments: tuple[Any, ...] = (run_on(work), number, a, as_bytes(b_words), *others, kind, chain, as_bytes(result))
-    found_nan = _ext.matmul(*arguments)
-    if epilogue is not None:
-        _check.no_nan_in_epilogue(epilogue.function, bool(found_nan))
-    return result
-
-
-def _fixed(
-    a_words: NDArray[np.uint32],
-    b_lead: tuple[int, ...],
-    n: int,
-    bitmap: NDArray[np.uint32] | None,
-    kernel: str,
-    factors: Factors,
-) -> tuple[tuple[Any, ...], int]:
-    """What the compiled part takes besides a right operand and a result, and the work of the product."""
-    a_lead, m = a_words.shape[:-3], a_words.shape[-3]
-    batch = np.broadcast_shapes(a_lead, b_lead)
-    bits = factors["a_bits"], factors["b_bits"]
-    # A step of the product takes 8 words of one plane pair about as long as an element takes elsewhere.
-    work = math.prod(batch) * m * n * max(1, a_words.shape[-1] * math.prod(bits) // 8)
-    counts = math.prod(a_lead), math.prod(b_lead), math.prod(batch)
-    batches = _operand_index(a_lead, batch), _operand_index(b_lead, batch), counts
-    encodings = ENCODINGS[factors["a_encoding"]], ENCODINGS[factors["b_encoding"]]
-    operands = as_bytes(a_words), None if bitmap is None else as_bytes(bitmap)
-    narrow = np.dtype(factors["acc_dtype"]) == np.int32
-    return (_NUMBERS[kernel], *operands, *batches, (m, n, factors["k"]), bits, encodings, narrow), work
+    right = b_words.shape[:-3], b_words.shape[-3]
+    return Prepared(a_words, right, epilogue, bitmap, kernel, factors)(b_words, out)
 
 
 class Prepared:
@@ -185,35 +142,52 @@ class Prepared:
         a_words: NDArray[np.uint32],
         right: tuple[tuple[int, ...], int],
         epilogue: EpilogueParams | None,
-        arguments: dict[str, Any],
+        bitmap: NDArray[np.uint32] | None,
+        kernel: str,
+        factors: Factors,
     ) -> None:
-        self.left_words, self._epilogue, self._arguments = a_words, epilogue, arguments
+        self.left_words, self._epilogue = a_words, epilogue
+        (*lead, m, _, width), (b_batch, n) = a_words.shape, right
+        a_batch = tuple(lead)
+        batch = a_batch if a_batch == b_batch else np.broadcast_shapes(a_batch, b_batch)
         #: Of the integers; `left_words` are those of the left operand.
-        self.dtype = np.dtype(arguments["acc_dtype"])
-        self.shape = (*np.broadcast_shapes(a_words.shape[:-3], right[0]), a_words.shape[-3], right[1])
-        #: Whether there is a shorter way, `run_plain`: for integers, of which there are some.
-        self.is_plain = epilogue is None and bool(a_words.size) and 0 not in (*self.shape, *right[0])
-        if self.is_plain:
-            factors = cast(Factors, {name: arguments[name] for name in Factors.__annotations__})
-            fixed, self._work = _fixed(a_words, *right, arguments["bitmap"], arguments["kernel"], factors)
-            self._product = _ext.PlainProduct(*fixed)
+        self.dtype = np.dtype(factors["acc_dtype"])
+        self.shape = (*batch, m, n)
+        #: Whether there is a shorter way, `run_plain`: for integers.
+        self.is_plain = epilogue is None
+        bits = factors["a_bits"], factors["b_bits"]
+        # A step of the product takes 8 words of one plane pair about as long as an element takes elsewhere.
+        self._work = math.prod(batch) * m * n * max(1, width * math.prod(bits) // 8)
+        counts = math.prod(a_batch), math.prod(b_batch), math.prod(batch)
+        indices = _operand_index(a_batch, batch), _operand_index(b_batch, batch)
+        encodings = ENCODINGS[factors["a_encoding"]], ENCODINGS[factors["b_encoding"]]
+        operands = as_bytes(a_words), None if bitmap is None else as_bytes(bitmap)
+        dims, narrow = (m, n, factors["k"]), self.dtype == np.int32
+        self._product = _ext.Product(_NUMBERS[kernel], *operands, *indices, counts, dims, bits, encodings, narrow)
 
     def run_plain(self, b_words: NDArray[np.uint32], out: Array | None = None) -> Array:
         """The product with ``b_words``, into `out` if there is one: a C-contiguous array of the result's shape and dtype."""
         result = np.empty(self.shape, self.dtype) if out is None else out
-        if not b_words.flags.c_contiguous:
-            b_words = np.ascontiguousarray(b_words)
-        self._product(run_on(self._work), b_words, result)
+        self._product(run_on(self._work), in_order(b_words), result)
         return result
 
     def __call__(
         self, b_words: NDArray[np.uint32], out: Array | None = None, operand: OperandParams | None = None
     ) -> Array:
         """The product with ``b_words``, through the epilogue if there is one, with what operands contribute to that."""
+        if out is not None and not out.flags.carray:
+            raise ValueError(
+                "matmul: out must be C-contiguous, aligned and writeable; pass such an array or leave it away"
+            )
         chain = self._epilogue
-        if chain is not None and operand is not None:
+        if chain is None:
+            return self.run_plain(b_words, out)
+        if operand is not None:
             chain = chain.joined(operand)
-        return matmul(self.left_words, b_words, epilogue=chain, out=out, **self._arguments)
+        result = _result(self.shape, chain) if out is None else out
+        form = _KINDS[chain.out], chain_of(chain, self.shape), as_bytes(result)
+        _check.no_nan_in_epilogue(chain.function, self._product.through(run_on(self._work), in_order(b_words), *form))
+        return result
 
     def explain(self) -> tuple[str, ...]:
         """Lines that a plan's explanation adds."""
@@ -230,7 +204,9 @@ def prepare(
     n: int,
     b_batch: tuple[int, ...],
     epilogue: EpilogueParams | None = None,
-    **arguments: Any,
+    bitmap: NDArray[np.uint32] | None = None,
+    kernel: str = "planes",
+    **factors: Unpack[Factors],
 ) -> Prepared:
     """Products of one left operand with right operands of ``n`` columns and batch dimensions ``b_batch``; see :func:`matmul`.
 
@@ -239,12 +215,12 @@ def prepare(
     KernelError
         Kernel "bytes" does not take so many bits.
     """
-    bits = arguments["a_bits"], arguments["b_bits"]
-    if arguments["kernel"] == "bytes" and max(bits) > BYTE:
+    bits = factors["a_bits"], factors["b_bits"]
+    if kernel == "bytes" and max(bits) > BYTE:
         raise KernelError(
             f"matmul: kernel 'bytes' takes operands of up to {BYTE} bits, got {bits[0]} and {bits[1]}; choose another kernel or None"
         )
-    return Prepared(a_words, (b_batch, n), epilogue, {"bitmap": None} | arguments)
+    return Prepared(a_words, (b_batch, n), epilogue, bitmap, kernel, factors)
 
 
 def epilogue(acc: Array, params: EpilogueParams) -> Array:
@@ -260,8 +236,8 @@ def epilogue(acc: Array, params: EpilogueParams) -> Array:
     >>> epilogue(np.array([[-3, 5]], np.int32), EpilogueParams(activation="relu", bias=np.float32(1)))
     array([[0., 6.]], dtype=float32)
     """
-    kind, result = _result(acc.shape, np.float32, params, None)
+    result = _result(acc.shape, params)
     sums = as_bytes(acc), dtype_code(acc.dtype), fold_shape(acc.shape)
-    found_nan = _ext.epilogue(run_on(acc.size), *sums, kind, chain_of(params, acc.shape), as_bytes(result))
-    _check.no_nan_in_epilogue(params.function, bool(found_nan))
+    form = _KINDS[params.out], chain_of(params, acc.shape), as_bytes(result)
+    _check.no_nan_in_epilogue(params.function, _ext.epilogue(run_on(acc.size), *sums, *form))
     return result
