@@ -120,7 +120,7 @@ class BitArray(ABC):
     @property
     def size(self) -> int:
         """Number of elements, zeros included."""
-        return int(np.prod(self.shape, dtype=object)) if self.shape else 1
+        return math.prod(self.shape)
 
     @property
     def density(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any, Final, Literal, Self
 
@@ -112,7 +113,7 @@ class PackedArray(BitArray):
     def tile_density(self) -> float:
         """Share of the 8 x 128 tiles that hold a set bit; a product skips the others."""
         rows, cols = self._shape[-2:]
-        tiles = -(-rows // 8) * -(-cols // 128) * int(np.prod(self._shape[:-2], dtype=np.int64))
+        tiles = -(-rows // 8) * -(-cols // 128) * math.prod(self._shape[:-2])
         if not tiles:
             return 0.0
         bitmap = self.tile_bitmap

@@ -66,7 +66,8 @@ def cupy_arrays() -> Any:
 
 def is_cupy(x: Any) -> bool:
     """Whether ``x`` is a CuPy array, or stands for one; never imports CuPy."""
-    return isinstance(x, cupy_arrays()) or x.__class__ is StandIn
+    kind = x.__class__
+    return kind is not np.ndarray and (isinstance(x, cupy_arrays()) or kind is StandIn)
 
 
 def namespace(x: Any) -> Any:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bitsparse.backends.params import DTYPES, Array, Pattern
 from bitsparse.errors import DTypeError
 
+_BYTE = np.dtype(np.uint8)
 _CODES = {name: code for code, name in enumerate(DTYPES)}
 
 
@@ -68,7 +69,7 @@ def as_bytes(array: Array) -> NDArray[np.uint8]:
     >>> as_bytes(np.ones((2, 3), np.int16)).shape
     (12,)
     """
-    return in_order(array).reshape(-1).view(np.uint8)
+    return in_order(array).reshape(-1).view(_BYTE)
 
 
 def items_of(values: Array | None) -> tuple[NDArray[np.uint8] | None, int]:

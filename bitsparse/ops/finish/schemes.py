@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ def grid_from_range(function: str, scheme: str, bits: int, low: Array, high: Arr
     low, high = low.astype(dtype, copy=False), high.astype(dtype, copy=False)
     if scheme == "symmetric":
         top = (1 << (bits - 1)) - 1
-        scale = _usable(np.maximum(np.abs(low), np.abs(high)) / dtype(top))
+        scale = _usable(np.maximum(-low, high) / dtype(top))
         _finite_in_float32(function, scale)
         stored = scale.astype(np.float32, copy=False)
         return Grid(np.zeros((), dtype), scale, 1.0, -top, top, "signed", stored, None)
@@ -75,7 +76,7 @@ def grid_from_range(function: str, scheme: str, bits: int, low: Array, high: Arr
     if scheme == "affine-pow2":
         divisor, multiplier = scale.astype(dtype), 1.0
     else:
-        divisor, multiplier = np.where(scale == exact, extent, scale * dtype(levels)).astype(dtype), float(levels)
+        divisor, multiplier = _where(scale == exact, extent, scale * dtype(levels)), float(levels)
     return Grid(offset, divisor, multiplier, 0, (1 << bits) - 1, "unsigned", scale.astype(np.float32), stored_offset)
 
 
@@ -95,12 +96,19 @@ def grid_from_scale(scheme: str, bits: int, scale: NDArray[np.float32], offset: 
 
 def _usable(scale: Array) -> Array:
     """A constant range or a scale that is subnormal in float32 becomes 1."""
-    return np.where(scale >= _SMALLEST_NORMAL, scale, scale.dtype.type(1))
+    return _where(scale >= _SMALLEST_NORMAL, scale, scale.dtype.type(1))
+
+
+def _where(condition: Any, one: Any, other: Any) -> Array:
+    """``numpy.where``, which takes longer to choose one of two numbers than to make codes of a row."""
+    if one.ndim:
+        return np.where(condition, one, other)
+    return np.asarray(one if condition else other)
 
 
 def _finite_in_float32(function: str, extent: Array) -> None:
     if extent.dtype != np.float32:
         with np.errstate(over="ignore"):
             extent = extent.astype(np.float32)
-    if not np.isfinite(extent).all():
+    if not (np.isfinite(extent).all() if extent.ndim else math.isfinite(extent)):
         raise ValueError(f"{function}: the range of x is wider than float32 holds; clip x or pass range=(low, high)")

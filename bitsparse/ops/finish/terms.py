@@ -36,16 +36,15 @@ def operand_terms(
 
     ``sum_k (sa qa + oa)(sb qb + ob) = sa sb (qa @ qb) + (sa rowsum(qa)) ob + oa (sb colsum(qb) + k ob)``
     """
-    row_scale, a_offset, col_scale, b_offset = (
-        _outer(function, which, name, getattr(factor, name), packed)
-        for factor, which, packed in ((a, names[0], -1), (b, names[1], -2))
-        for name in ("scale", "offset")
-    )
-    a_offset, b_offset = (part if part is not None and part.any() else None for part in (a_offset, b_offset))
+    left, right = names
+    row_scale = _outer(function, left, "scale", a.scale, -1)
+    a_offset = _not_zero(_outer(function, left, "offset", a.offset, -1))
+    col_scale = _outer(function, right, "scale", b.scale, -2)
+    b_offset = _not_zero(_outer(function, right, "offset", b.offset, -2))
     if a_offset is None and b_offset is None:
         return OperandParams(row_scale, col_scale)
     if not correct:
-        which = names[0] if a_offset is not None else names[1]
+        which = left if a_offset is not None else right
         raise ValueError(
             f"{function}: {which} has an offset, which the product of integers leaves out; pass Epilogue(offset_correction=True), or "
             f"quantize with scheme='symmetric'"
@@ -63,6 +62,11 @@ def _scaled(sums: Array, scale: NDArray[np.float32] | None) -> Array:
     """Sums of lines in float64, times what a code is worth."""
     wide: Array = sums.astype(np.float64)
     return wide if scale is None else wide * scale.astype(np.float64)
+
+
+def _not_zero(offset: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+    """An offset, unless it adds nothing."""
+    return offset if offset is not None and offset.any() else None
 
 
 def _outer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, working
 from bitsparse.backends.params import OperandParams
 from bitsparse.errors import DTypeError
-from bitsparse.ops.finish.epilogue import Epilogue, as_array_or_bits, target_behind
+from bitsparse.ops.finish.epilogue import PLAIN, Epilogue, as_array_or_bits, target_behind
 from bitsparse.ops.finish.terms import operand_terms
 
 
@@ -155,7 +156,10 @@ class Products:
                 _check.no_nan_in_epilogue(self.function, product.nan_seen())
 
     def once(self, a: BitTensor, b: BitTensor, out: Any = None, bias: Any = None, skip_zero_tiles: bool = False) -> Any:
-        """The product of two operands; see :func:`multiply`."""
+        """The product of two operands.
+
+        A `bias`, a float32 array (n,) of that device, takes the place of the epilogue's own, which comes from the host.
+        """
         prepared = self.prepare(a, skip_zero_tiles)
         family = interop.common_family((family_of(a), family_of(b)))
         with interop.working_on(self.device, family):
@@ -169,6 +173,12 @@ class Products:
         return result
 
 
+@functools.lru_cache(maxsize=256)
+def products_of_codes(function: str, device: str, left: LeftKind, right: RightKind) -> Products:
+    """Products of codes, which become real numbers by their scales alone; for kinds like earlier ones the same object."""
+    return Products(function, device, left, right, PLAIN)
+
+
 def multiply(
     function: str,
     a: BitTensor,
@@ -178,14 +188,10 @@ def multiply(
     out: Any = None,
     kernel: str | None = None,
     skip_zero_tiles: bool = False,
-    bias: Any = None,
 ) -> Any:
-    """One product of operands of fitting shapes on one device, for `function`, which messages name.
-
-    A `bias`, a float32 array (n,) of that device, takes the place of the epilogue's own, which comes from the host.
-    """
+    """One product of operands of fitting shapes on one device, for `function`, which messages name."""
     products = Products(function, a.device, LeftKind.of(a), RightKind.of(b), epilogue, kernel)
-    return products.once(a, b, out, bias, skip_zero_tiles)
+    return products.once(a, b, out, skip_zero_tiles=skip_zero_tiles)
 
 
 def as_bits(function: str, name: str, x: Any, axis: int) -> BitTensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -71,7 +72,7 @@ class Features:
     @property
     def columns(self) -> int:
         """Values per row, all heads together."""
-        return int(np.prod(self.shape[1:], dtype=np.int64))
+        return math.prod(self.shape[1:])
 
     def largest(self, by_data: bool = False) -> int:
         """Bound of the absolute values of integers, by dtype or bits, or by the data."""

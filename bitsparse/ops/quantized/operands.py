@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -52,9 +53,14 @@ class Settings(NamedTuple):
         return found | ({"seed": seed, "stream": self.stream + further} if self.rounding == "stochastic" else {})
 
 
+@functools.cache  # NumPy makes a dtype's name anew every time
+def _is_taken(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in _DTYPES
+
+
 def checked_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of activations."""
-    if dtype.name not in _DTYPES:
+    if not _is_taken(dtype):
         raise DTypeError(
             f"{function}: x has dtype {dtype}, but activations are {', '.join(_DTYPES)}; use astype, or quantize and matmul"
         )

@@ -13,8 +13,8 @@ from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.interop.identity import Seen
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.finish import schemes
-from bitsparse.ops.finish.epilogue import PLAIN, Epilogue
-from bitsparse.ops.matmul.products import LeftKind, Products, RightKind
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.matmul.products import LeftKind, Products, RightKind, products_of_codes
 from bitsparse.ops.operands.places import same_place, working_with
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.quantized.operands import Settings, bytes_of, checked_dtype, codes_of, weight_of
@@ -83,18 +83,22 @@ class QuantizedMatmulPlan:
         self.w = weight_of(function, w, settings, self._seed)
         self._k, n = self.w.shape
         self.shape, self.device = (m, n), self.w.device
-        epilogue = PLAIN if bias is None else Epilogue(bias=bias)
+        epilogue = None if bias is None else Epilogue(bias=bias)
         self.kernel = self._chosen(kernel)
         self._product: Any = None
         self._right: BitTensor | None = None  # the weight as products of BitTensors want it
         self._bytes: Any = None
-        #: What is packed otherwise here belongs to the contents that `w` had.
-        self._seen = Seen(contents_of_words(self.w))
+        #: Of `w`, since the plan has it packed otherwise as well.
+        self._seen: Seen | None = None
         self._ready = interop.Ready()
+        kinds = LeftKind((m, self._k), settings.bits, "signed"), RightKind.of(self.w)
+        if epilogue is None:
+            self._products = products_of_codes(function, self.device, *kinds)
+        else:
+            self._products = Products(function, self.device, *kinds, epilogue)
         if self.kernel == "composed":
-            left = LeftKind((m, self._k), settings.bits, "signed")
-            self._products = Products(function, self.device, left, RightKind.of(self.w), epilogue)
             return
+        self._seen = Seen(contents_of_words(self.w))
         with working(self.w):
             self._bytes = bytes_of(self.w)
             scale = np.ones((), np.float32) if self.w.scale is None else self.w.scale
@@ -105,9 +109,23 @@ class QuantizedMatmulPlan:
                 bits=settings.bits,
                 rounding=settings.rounding,
                 w_scale=scale.reshape(-1) if scale.size > 1 else scale.reshape(()),
-                bias=epilogue.params(function, self.shape).bias,
+                bias=None if epilogue is None else epilogue.params(function, self.shape).bias,
                 kernel=self.kernel,
             )
+
+    def _repacked(self) -> BitTensor:
+        """The weight as products of BitTensors want it: itself if it lies so, else packed again, and kept."""
+        if (self.w.axis, self.w.layout) != (-2, "planes") and self._seen is None:
+            self._seen = Seen(contents_of_words(self.w))
+        self._right = self.w.repack(axis=-2, layout="planes")
+        if self.device != "cpu":
+            self._ready.renew()
+        return self._right
+
+    def _keep_up(self) -> None:
+        """Before a call reads what was packed otherwise."""
+        if self._seen is not None:
+            self._seen.keep_up(self._renew)
 
     def _renew(self) -> None:
         """Pack the weight again, to which somebody has written, into the memory from which calls read it."""
@@ -199,7 +217,7 @@ class QuantizedMatmulPlan:
         """A call; with `copies` also of activations whose rows have gaps within, with `stream` of draws from another one (see Coding)."""
         function = self._function
         with working_with(self.device, x, out):
-            self._seen.keep_up(self._renew)
+            self._keep_up()
             array, family = interop.as_array(x, function)
             self._check_activations(array)
             if self._product is not None and array.shape[1] > 1 and array.strides[1] != array.itemsize:
@@ -238,13 +256,10 @@ class QuantizedMatmulPlan:
     def of_codes(self, q: BitTensor, out: Any = None, absmax: Any = None) -> Any:
         """The product with activations that are quantised already."""
         with working_with(self.device, q, out):
-            self._seen.keep_up(self._renew)
+            self._keep_up()
             self._ready.wait()
-            if self._right is None:
-                self._right = self.w.repack(axis=-2, layout="planes")
-                if self.device != "cpu":
-                    self._ready.renew()
-        result = self._products.once(q, self._right, out)
+            right = self._repacked() if self._right is None else self._right
+        result = self._products.once(q, right, out)
         if absmax is not None:
             y = interop.as_array(result, self._function)[0]
             with working_with(self.device, result):

@@ -16,8 +16,7 @@ from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.finish import schemes
-from bitsparse.ops.finish.epilogue import PLAIN
-from bitsparse.ops.matmul.products import multiply
+from bitsparse.ops.matmul.products import LeftKind, RightKind, multiply, products_of_codes
 from bitsparse.ops.operands.both_ways import as_asked, both_ways, wanted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr
@@ -197,7 +196,7 @@ def product_of_codes(function: str, a: BitTensor, b: BitTensor, bias: Any = None
     if bytewise.fits(a, b, a.shape[-1]):
         return bytewise.product(function, a, b, bias, out)
     left, right = a.repack(axis=-1, layout="planes"), b.repack(axis=-2, layout="planes")
-    made = multiply(function, left, right, epilogue=PLAIN, bias=bias)
+    made = products_of_codes(function, left.device, LeftKind.of(left), RightKind.of(right)).once(left, right, bias=bias)
     if out is None:
         return made
     with working(a):

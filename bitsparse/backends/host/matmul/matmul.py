@@ -42,20 +42,23 @@ _NUMBERS = {"planes": _ext.PLANES, "digits": _ext.DIGITS, "bytes": _ext.BYTES}
 def chain_of(params: EpilogueParams, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """The epilogue as the compiled part takes it; the tuple owns the buffers."""
 
+    def row(vector: Any) -> Any:
+        return None if vector is None else strided(np.asarray(vector)[..., None], shape, np.float32)
+
+    def col(vector: Any) -> Any:
+        if vector is None:
+            return None
+        array = np.asarray(vector)
+        return strided(array[..., None, :] if array.ndim else array, shape, np.float32)
+
     def full(operand: Any) -> Any:
         return None if operand is None else strided(operand, shape, np.float32)
 
-    def row(vector: Any) -> Any:
-        return None if vector is None else full(np.asarray(vector)[..., None])
-
-    def col(vector: Any) -> Any:
-        return full(np.asarray(vector)[..., None, :] if vector is not None and np.ndim(vector) else vector)
-
     p, nothing = params, (None, None)
-    pairs = (p.row_term or nothing, p.col_term or nothing)
-    terms = [side(end) for pair in pairs for side, end in zip((row, col), pair, strict=True)]
-    columns = (col(p.bias), col(p.bn_scale), col(p.bn_shift))
-    operands = (row(p.row_scale), col(p.col_scale), *terms, *columns, full(p.offset), full(p.divisor))
+    (row_sums, of_rows), (of_columns, column_sums) = p.row_term or nothing, p.col_term or nothing
+    terms = row(row_sums), col(of_rows), row(of_columns), col(column_sums)
+    columns = col(p.bias), col(p.bn_scale), col(p.bn_shift)
+    operands = row(p.row_scale), col(p.col_scale), *terms, *columns, full(p.offset), full(p.divisor)
     activation = ACTIVATIONS[p.activation], p.negative_slope
     quantiser = (p.multiplier, p.qmin, p.qmax, ROUNDINGS[p.rounding])
     draws, form = (p.seed & 0xFFFFFFFFFFFFFFFF, p.stream & 0xFFFFFFFF), (p.bits, p.axis, LAYOUTS[p.layout])
