@@ -262,3 +262,35 @@ def test_a_weight_that_is_no_matrix_is_refused(w: Any) -> None:
 def test_a_weight_may_be_a_nested_list() -> None:
     x = np.array([[1.0, 2.0]], np.float32)
     assert np.array_equal(bs.quantized_matmul(x, [[1.0], [0.5]]), bs.quantized_matmul(x, np.array([[1.0], [0.5]])))
+
+
+@pytest.mark.parametrize("given", ["array", "planes", "rows", "other axis"])
+def test_a_plan_follows_what_is_written_to_its_weight(given: str) -> None:
+    x, w = matrices(5, 7, 4)
+    if given != "array":
+        axis, layout = (-1 if given == "other axis" else -2), "rows" if given == "rows" else "planes"
+        w = bs.quantize(w, 8, scheme="symmetric", axis=axis, layout=layout)
+    plan = bs.plan_quantized_matmul(w, 5)
+    before, codes, weight = plan(x), np.arange(-14, 14).reshape(7, 4), plan.w if given == "array" else w
+    step = {"out_scale": weight.scale, "scheme": "symmetric"}
+    into = bs.Epilogue(bits=8, axis=weight.axis, layout=weight.layout, **step)
+    eye = bs.pack_bits(np.eye(7, dtype=int))
+    signed = bs.pack_bits(codes, 8, encoding="signed", axis=-2).with_affine(weight.scale)
+    bs.matmul(eye, signed, epilogue=into, out=weight)
+    assert np.array_equal(weight.toarray(), codes)
+    (qx, sx), after = plain(x, 8), plan(x)
+    assert np.array_equal(after, wanted(qx, sx, codes, weight.scale))
+    assert not np.array_equal(after, before)
+
+
+def test_a_product_made_once_makes_no_plan_of_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = matrices(5, 7, 4)
+    want = bs.quantized_matmul(x, w)
+
+    def refused(*_: Any) -> None:
+        raise AssertionError("a plan that is thrown away")
+
+    monkeypatch.setattr(bs.ops.MatmulPlan, "__init__", refused)
+    assert np.array_equal(bs.quantized_matmul(x, w), want)
+    bits = bs.pack_bits([[1, 0, 1]])
+    assert bs.matmul(bits, bits.T, epilogue=bs.Epilogue()).item() == 2.0
