@@ -40,6 +40,35 @@ WRONG = {
 }
 
 
+#: Options that would have no effect beside the others, in part because of their values, and what is said of them.
+IDLE = {
+    "bench --graph x.npz --nodes 5": "--nodes is of the synthetic graph, not of --graph; leave one of them out",
+    "bench --graph x.npz --entries 100": "--entries is of the synthetic graph",
+    "bench --suite matmul --columns 5": "--columns goes with suite spmm or bspmm or sddmm or sampled; add one",
+    "bench --suite matmul --graph x.npz": "--graph goes with suite spmm",
+    "bench --suite bspmm sddmm --bits 5": "--bits goes with suite spmm or matmul",
+    "bench --suite spmm sampled --size 2048": "--size goes with suite matmul",
+    "bench --suite spmm matmul --width 16": "--width goes with suite sampled",
+    "demo --only large --seeds 1": "--seeds belongs to the part accuracy, which --only large leaves out; drop one",
+    "demo --only large --generate": "--generate belongs to the part accuracy",
+    "demo --only accuracy --large 400000,10000000": "--large belongs to the part large, which --only accuracy leaves",
+    "demo --only accuracy --adjacency csr": "--adjacency belongs to the part large",
+    "accuracy --table aes --graphs x.npz --precisions int8": "--precisions has no effect on --table aes; leave it out",
+    "accuracy --table bitgnn --graphs x.npz --networks gcn": "--networks has no effect on --table bitgnn",
+    "accuracy --table bitgnn --graphs x.npz --dropout 0": "--dropout has no effect on --table bitgnn",
+    "accuracy --table qgtc --graphs x.npz --device cuda": "--table qgtc trains on the CPU; leave --device cuda out",
+    "accuracy --table tango --graphs x.npz --dropout nan": "--dropout must be at least 0 and below 1, got nan",
+    "run --no-cache": "--no-cache goes with --parts, which asks for batches; add --parts 1500, for example",
+}
+
+
+@pytest.mark.parametrize("arguments", IDLE)
+def test_an_option_without_an_effect_is_refused(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments.split()) == 2
+    written = capsys.readouterr()
+    assert written.out == "" and IDLE[arguments] in written.err and written.err.count("\n") == 1
+
+
 #: Sizes that somebody can mean, but not here: what the memory would have to hold.
 TOO_LARGE = {
     "bench --suite spmm --entries 2000000000": "--nodes 100000 --entries 2000000000 --columns 128 takes at least 16.1 GB",

@@ -16,7 +16,8 @@ from bitsparse import _progress
 from bitsparse.bench import Protocol
 from bitsparse.cli import bench, common, main
 
-SMALL = ["--nodes", "300", "--entries", "2400", "--columns", "5", "--bits", "4", "1", "--size", "70", "--width", "3"]
+GRAPH = ["--nodes", "300", "--entries", "2400", "--columns", "5"]
+SMALL = [*GRAPH, "--bits", "4", "1", "--size", "70", "--width", "3"]
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def test_whoever_watches_a_terminal_is_told_how_far_it_is(
     monkeypatch.setattr(_progress, "PATIENCE", 0.0)
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    assert main(["bench", *SMALL, "--suite", "bspmm", "--json"]) == 0
+    assert main(["bench", *GRAPH, "--suite", "bspmm", "--json"]) == 0
     out, err = capsys.readouterr()
     assert len(json.loads(out)["results"]) == 1
     told = ["bitsparse bench: making the graph", "bitsparse bench: making the operands", "", "1 of 1 cases", "\x1b[K"]
@@ -91,7 +92,7 @@ def test_results_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch, caps
         return bs.spmm(*operands) + 1
 
     monkeypatch.setattr(bench, "spmm", wrong)
-    assert main(["bench", *SMALL, "--suite", "spmm"]) == 2
+    assert main(["bench", *GRAPH, "--suite", "spmm"]) == 2
     assert "ours and SciPy are" in capsys.readouterr().err
 
 

@@ -145,6 +145,7 @@ def test_convert_refuses_in_one_line(graph_file, tmp_path, capsys):
         ([tmp_path / "none.npz", tmp_path / "x.npz"], "there is no file"),
         ([tmp_path / "wide.npz", tmp_path / "x.npz"], "as many rows as columns"),
         ([graph_file, tmp_path / "x.npz", "--base", 1], "belong to edge lists"),
+        ([tmp_path / "wide.npz", tmp_path / "x.mtx", "--symmetric"], "belong to edge lists"),
     ):
         code, out, err = run(capsys, "convert", *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)

@@ -110,10 +110,22 @@ def test_a_graph_that_does_not_fit_runs_in_batches(
 
 
 def test_options_of_batches_want_batches(graph_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["--between"], ["--batch", 3], ["--resume", "--out", "y.npy"]):
+    for options in (["--between"], ["--batch", 3], ["--resume", "--out", "y.npy"], ["--no-cache"]):
         code, out, err = run(capsys, "--graph", graph_file, *options)
         assert (code, out) == (2, "")
         assert f"{options[0]} goes with --parts" in err
+
+
+def test_sizes_of_random_weights_want_random_weights(
+    graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nn.random_network("gin", [24, 4, 3]).save(tmp_path / "gin.npz")
+    said = {"gcn": "a gcn is trained on the labels of made", tmp_path / "gin.npz": "gin.npz has its own"}
+    for model, reason in said.items():
+        for options in (["--layers", 3], ["--hidden", 16]):
+            code, out, err = run(capsys, "--graph", graph_file, "--model", model, *options)
+            assert (code, out) == (2, "")
+            assert f"{options[0]} goes with random weights, but " in err and reason in err
 
 
 def test_a_graph_without_labels_has_no_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,10 @@ DESCRIPTION = (
 _TABLES = ("tango", "qgtc", "bitgnn", "aes", "links")
 #: Edges of a node, of AES-SpMM's Figures 5 and 6.
 _WIDTHS = (16, 32, 64, 128)
+#: Options that a table does not read.
+_NOT_OF = {"aes": ("precisions",), "bitgnn": ("networks", "precisions", "dropout")}
+_ON_CPU = ("qgtc", "aes")
+_DROPOUT = 0.5
 #: Networks that train with their roundings.
 _AWARE = ("4-bit", "2-bit")
 #: What the paper of Bi-GCN reports, full aggregation, and BitGNN with binary aggregation.
@@ -80,8 +84,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         epochs=(None, common.MOST, "default: 200; 1000 for bitgnn"),
     )
     parser.add_argument("--first-seed", type=common.seed, default=0, metavar="K", help="seeds K..K+N-1 (default: 0)")
-    parser.add_argument("--dropout", type=float, default=0.5, help="of the features (default: 0.5; tango)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where networks train (default: cpu)")
+    parser.add_argument("--dropout", type=float, help="of the features (default: 0.5; not of bitgnn)")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where networks of tango, links and bitgnn train (default: cpu)",
+    )
     parser.add_argument(
         "--records", type=common.new_file, metavar="FILE", help="write runs there, and go on from those that it holds"
     )
@@ -90,6 +99,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Serve the command."""
+    _refuse(args)
     training: Any = importlib.import_module("bitsparse.torch.accuracy")
     epochs = args.epochs or (1000 if args.table == "bitgnn" else 200)
     asked = {"table": args.table, "epochs": epochs, "dropout": args.dropout}
@@ -101,6 +111,17 @@ def run(args: argparse.Namespace) -> None:
         asked | {"runs": runs},
         lambda: {"bitgnn": _bitgnn_table, "aes": _aes_table}.get(args.table, _tango_table)(runs, training),
     )
+
+
+def _refuse(args: argparse.Namespace) -> None:
+    """Refuse options that would have no effect and values that have no meaning, then fill in the defaults."""
+    common.refuse(args, _NOT_OF.get(args.table, ()), f"has no effect on --table {args.table}; leave it out")
+    if args.dropout is not None and not 0 <= args.dropout < 1:
+        raise ValueError(f"--dropout must be at least 0 and below 1, got {args.dropout}")
+    args.dropout = _DROPOUT if args.dropout is None else args.dropout
+    if args.device == "cuda" and args.table in _ON_CPU:
+        raise ValueError(f"--table {args.table} trains on the CPU; leave --device cuda out")
+    common.need_gpu(args.device)
 
 
 class _Records:

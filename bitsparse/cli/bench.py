@@ -38,6 +38,15 @@ DESCRIPTION = (
 )
 SUITES = ("spmm", "bspmm", "sddmm", "sampled", "matmul")
 _NODES, _ENTRIES = 100_000, 2_000_000
+_COLUMNS, _BITS = (16, 128), (8, 4, 1)
+_SIZE, _WIDTH = 2048, 16
+#: The suites that an option belongs to, where it does not belong to all.
+_SUITES_OF = {
+    **dict.fromkeys(("graph", "nodes", "entries", "columns"), ("spmm", "bspmm", "sddmm", "sampled")),
+    "bits": ("spmm", "matmul"),
+    "size": ("matmul",),
+    "width": ("sampled",),
+}
 _PROTOCOL = Protocol(warmup=1, repetitions=9, seconds=2.0)
 _Call = Callable[[], Any]
 
@@ -62,15 +71,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"in any form that `bitsparse inspect` reads (default: synthetic, {_NODES} nodes and {_ENTRIES} entries)",
     )
     numbers: dict[str, Any] = {"type": common.positive, "nargs": "+", "metavar": "N"}
-    parser.add_argument("--columns", **numbers, default=[16, 128], help="of the features (default: 16 128)")
+    parser.add_argument("--columns", **numbers, help=f"of the features (default: {_said(_COLUMNS)})")
     bits: dict[str, Any] = {"type": common.bit_count, "nargs": "+", "metavar": "B"}
-    parser.add_argument("--bits", **bits, default=[8, 4, 1], help="of integers (default: 8 4 1)")
+    parser.add_argument("--bits", **bits, help=f"of integers (default: {_said(_BITS)})")
     common.add_counts(
         parser,
-        nodes=(_NODES, common.MOST_ENTRIES, f"of the synthetic graph (default: {_NODES})"),
-        entries=(_ENTRIES, common.MOST_ENTRIES, f"of the synthetic graph, an even number (default: {_ENTRIES})"),
-        size=(2048, 1 << 16, "rows and columns of the matrices of suite matmul (default: 2048)"),
-        width=(16, common.MOST, "edges a row of suite sampled (default: 16)"),
+        nodes=(None, common.MOST_ENTRIES, f"of the synthetic graph (default: {_NODES})"),
+        entries=(None, common.MOST_ENTRIES, f"of the synthetic graph, an even number (default: {_ENTRIES})"),
+        size=(None, 1 << 16, f"rows and columns of the matrices of suite matmul (default: {_SIZE})"),
+        width=(None, common.MOST, f"edges a row of suite sampled (default: {_WIDTH})"),
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     common.add_json(parser, " instead of a table")
@@ -78,6 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Serve the command."""
+    _refuse(args)
     common.need_gpu(args.device)
     _need_memory(args)
     watch = common.Announced(args)
@@ -98,6 +108,30 @@ def run(args: argparse.Namespace) -> None:
     facts = {"device": args.device, "machine": machine.device, "threads": machine.threads, "versions": machine.versions}
     facts |= {"graph": graph.name, "nodes": graph.num_nodes, "entries": graph.num_edges, "results": results}
     common.emit(args, facts, lambda: _table(facts, results))
+
+
+def _said(numbers: tuple[int, ...]) -> str:
+    return " ".join(map(str, numbers))
+
+
+def _refuse(args: argparse.Namespace) -> None:
+    """Refuse options that would have no effect, then fill in the defaults of those that were left out."""
+    if args.graph:
+        common.refuse(args, ("nodes", "entries"), "is of the synthetic graph, not of --graph; leave one of them out")
+    for option, suites in _SUITES_OF.items():
+        if not set(suites) & set(args.suite):
+            common.refuse(args, (option,), f"goes with suite {' or '.join(suites)}; add one of them to --suite")
+    defaults = {
+        "nodes": _NODES,
+        "entries": _ENTRIES,
+        "columns": _COLUMNS,
+        "bits": _BITS,
+        "size": _SIZE,
+        "width": _WIDTH,
+    }
+    for option, default in defaults.items():
+        if getattr(args, option) is None:
+            setattr(args, option, default)
 
 
 def _need_memory(args: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,14 @@ def need_device_and_plot(args: argparse.Namespace) -> None:
     need_gpu(args.device)
     if args.plot is not None:
         need("matplotlib", "a picture", "viz")
+
+
+def refuse(args: argparse.Namespace, names: Iterable[str], because: str) -> None:
+    """Refuse options that were given but would have no effect, and say why; their defaults are None or False."""
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and value is not False:
+            raise ValueError(f"--{name.replace('_', '-')} {because}")
 
 
 def load_graph(args: argparse.Namespace) -> datasets.GraphData:

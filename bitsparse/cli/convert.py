@@ -108,6 +108,10 @@ class Loaded:
 def load(path: str, *, weights: bool = False, base: int = 0, symmetric: bool = False) -> Loaded:
     """Any file that :func:`bitsparse.datasets.read` or :func:`bitsparse.load_npz` reads."""
     if _is_container(path):
+        if base or symmetric:
+            raise ValueError(
+                f"--base and --symmetric belong to edge lists, but {path} holds an array that bitsparse saved"
+            )
         matrix = load_npz(path)
         if len(matrix.shape) != 2:
             raise ValueError(f"{path} holds an array of shape {matrix.shape}, but a graph has two dimensions")

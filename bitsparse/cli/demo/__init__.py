@@ -32,6 +32,8 @@ from bitsparse.cli import common
 from bitsparse.cli.demo import large, report, small
 
 _PARTS = ("accuracy", "large")
+#: Options that only one of them reads.
+_OPTIONS = {"accuracy": ("graph", "generate", "seeds"), "large": ("large", "adjacency")}
 _SIZE = (400_000, 10_000_000)
 
 DESCRIPTION = (
@@ -44,14 +46,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     common.add_task_options(parser, "networks run")
     common.add_counts(
-        parser, seeds=(1, 10_000, "train N times, with seeds 0..N-1, and report mean and deviation of the accuracy")
+        parser,
+        seeds=(None, 10_000, "train N times, with seeds 0..N-1; mean and deviation of the accuracy (default: 1)"),
     )
     bits: dict[str, Any] = {"type": common.bit_count, "nargs": "+", "metavar": "B"}
     parser.add_argument("--bits", **bits, help="settings beside float32 (default: 8 4 2 1, over the large graph 8 4 1)")
     parser.add_argument(
         "--large",
         type=size,
-        default=_SIZE,
         metavar="N,E",
         help="nodes and edges, in both directions, of the large graph (default: {},{})".format(*_SIZE),
     )
@@ -82,6 +84,12 @@ def size(text: str) -> tuple[int, int]:
 def run(args: argparse.Namespace) -> None:
     """Serve the command."""
     facts: dict[str, Any] = {"device": args.device, "threads": host.get_num_threads()}
+    if args.only is not None:
+        other = "accuracy" if args.only == "large" else "large"
+        common.refuse(
+            args, _OPTIONS[other], f"belongs to the part {other}, which --only {args.only} leaves out; drop one"
+        )
+    args.seeds, args.large = args.seeds or 1, args.large or _SIZE
     common.need_device_and_plot(args)
     for part in _PARTS if args.only is None else (args.only,):
         found = _found(args, part)

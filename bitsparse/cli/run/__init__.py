@@ -36,6 +36,9 @@ from bitsparse.graph.parts import cached_partition, partition_apart
 
 _KINDS = ("gcn", "sage", "gin")
 _HIDDEN = {"gcn": 16, "sage": 64, "gin": 64}
+_LAYERS = 3
+#: Options of networks with random weights.
+_RANDOM = ("layers", "hidden")
 _PARTS, _BATCH = 1500, 20
 
 
@@ -58,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     common.add_counts(
         parser,
-        layers=(3, 1000, "layers of random weights (default: 3)"),
+        layers=(None, 1000, f"layers of random weights (default: {_LAYERS})"),
         hidden=(None, 1 << 16, "hidden units of them (default: 16 for gcn, else 64)"),
         parts=(
             None,
@@ -83,7 +86,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="with --parts and --out: go on where an interrupted run ended"
     )
-    parser.add_argument("--no-cache", action="store_true", help="do not keep the parts on disk")
+    parser.add_argument("--no-cache", action="store_true", help="with --parts: do not keep the parts on disk")
     common.add_json(parser, " instead of text")
     parser.add_argument("--report", type=common.new_file, metavar="FILE", help="also write the report as .html or .png")
 
@@ -111,9 +114,9 @@ def _refuse(args: argparse.Namespace) -> None:
         common.need("matplotlib", "--report", "viz")
     if args.resume and not args.out:
         raise ValueError("--resume goes with --out; name the file of the logits")
-    for option in ("resume", "between", "batch"):
-        if getattr(args, option) and args.parts is None:
-            raise ValueError(f"--{option} goes with --parts, which asks for batches; add --parts {_PARTS}, for example")
+    if args.parts is None:
+        batches = f"goes with --parts, which asks for batches; add --parts {_PARTS}, for example"
+        common.refuse(args, ("resume", "between", "batch", "no_cache"), batches)
     common.need_gpu(args.device)
 
 
@@ -223,16 +226,22 @@ def _network(args: argparse.Namespace, data: GraphData, x: Any, watch: common.An
     if args.model not in _KINDS:
         if not Path(args.model).is_file():
             raise ValueError(f"--model {args.model!r} is neither {', '.join(_KINDS)} nor a file; pass one of them")
+        common.refuse(args, _RANDOM, f"goes with random weights, but --model {args.model} has its own; leave it out")
         return nn.load_network(args.model)
     classes = max(data.num_classes, 2) if data.labels is not None else 2
     if args.model == "gcn" and data.train_mask is not None:
+        trained = (
+            f"goes with random weights, but a gcn is trained on the labels of {data.name}; pass --model sage or gin"
+        )
+        common.refuse(args, _RANDOM, trained)
         watch.begin("training")
         return nn.train(nn.Graph(data.adjacency), nn.Features(data.x), data.targets, data.train_mask, seed=args.seed)
     common.say(args, f"the weights of the {args.model} are random (seed {args.seed})")
     hidden = args.hidden or _HIDDEN[args.model]
-    widths = [x.shape[1], *[hidden] * (args.layers - 1), classes]
+    layers = args.layers or _LAYERS
+    widths = [x.shape[1], *[hidden] * (layers - 1), classes]
     weights = sum(before * after for before, after in pairwise(widths))
-    need_memory(f"--layers {args.layers} --hidden {hidden}", 4 * weights)
+    need_memory(f"--layers {layers} --hidden {hidden}", 4 * weights)
     return nn.random_network(args.model, widths, seed=args.seed)
 
 
