@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import decimal
 import io
 import itertools
 import pickle
 import re
 import sys
+import unittest.mock
 
 import numpy as np
 import pytest
@@ -547,6 +549,39 @@ def test_a_copy_shares_nothing() -> None:
     other.scale[...] = 7
     assert q.nnz == 120
     assert (q.scale == 1).all()
+
+
+ARRAYS = {
+    "BitTensor": lambda: bs.BitTensor([[1, 0, 1]], 1),
+    "TCTiledCSR": lambda: bs.TCTiledCSR([[1, 0, 1]]),
+    "FRDC": lambda: bs.FRDC([[1, 0, 1]]),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_what_is_no_array_is_not_equal(kind: str) -> None:
+    """As for scipy.sparse, where text and NumPy's scalars stand apart: those of text are compared with numbers there and fail."""
+    a, csr = ARRAYS[kind](), sp.csr_array([[1, 0, 1]])
+    for other in ({}, {1}, object(), len, bs.BitTensor, np.ndarray, sp.csr_array, ..., slice(1), iter([1]), None):
+        assert (csr == other) is (a == other) is (other == a) is False
+        assert (csr != other) is (a != other) is (other != a) is True
+    for text in ("x", b"x"):
+        assert (a == text) is (text == a) is False
+        assert (a != text) is (text != a) is True
+    assert a == unittest.mock.ANY
+    with pytest.raises(bs.DTypeError, match=r"^less: the other operand must be an array .*, got dict$"):
+        _ = a < {}
+    with pytest.raises(bs.DTypeError, match="got Decimal"):  # a number, which is equal to what this is not
+        _ = a == decimal.Decimal(1)
+    for array in ([1, 0, 1], range(3), np.array([1, 0, 1]), memoryview(bytes([1, 0, 1]))):
+        assert np.array_equal(a == array, np.array([[1, 0, 1]]) == np.asarray(array))
+
+
+def test_operands_that_do_not_broadcast_are_named() -> None:
+    with pytest.raises(
+        bs.ShapeError, match=r"^add: shapes \(1, 3\) and \(2, 2\) do not broadcast; sizes must be equal"
+    ):
+        _ = bs.BitTensor([[1, 0, 1]], 1) + np.ones((2, 2), int)
 
 
 def test_with_affine() -> None:

@@ -7,6 +7,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from numbers import Number
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays import display, exact
-from bitsparse.errors import DTypeError
+from bitsparse.errors import DTypeError, ShapeError
 
 
 class Operators:
@@ -49,11 +50,16 @@ _OF_NUMPY: dict[Any, tuple[int, Callable[..., Any]]] = {
 _REDUCTIONS: dict[Any, str] = {np.sum: "sum", np.any: "any", np.all: "all", np.count_nonzero: "count_nonzero"}
 
 
+def _is_operand(other: Any) -> bool:
+    """Whether the other side of an operator is an array, sparse ones of other libraries too."""
+    return interop.is_array_like(other) or (hasattr(other, "tocsr") and not isinstance(other, type))
+
+
 def _operator(operation: Callable[[Any, Any], Any], name: str, *, swap: bool = False, arrays_only: bool = False) -> Any:
-    """The method of an operator; with `arrays_only` Python compares identities where the other side is None or text."""
+    """The method of an operator; with `arrays_only` Python compares identities where the other side is no array and no number."""
 
     def method(self: BitArray, other: Any) -> Any:
-        if arrays_only and (other is None or isinstance(other, str)):
+        if arrays_only and not (isinstance(other, Number) or _is_operand(other)):
             return NotImplemented
         return self._elementwise(operation, other, name, swap)
 
@@ -285,6 +291,12 @@ class BitArray(ABC):
             )
             if theirs.ndim or self.device == "cpu":
                 _check.same_device(name, (self.device, interop.device_of(theirs)))
+            try:
+                np.broadcast_shapes(mine.shape, theirs.shape)
+            except ValueError:
+                raise ShapeError(
+                    f"{name}: shapes {mine.shape} and {theirs.shape} do not broadcast; sizes must be equal, or 1 in one of them"
+                ) from None
             family = interop.common_family([family, their_family])
         with interop.working_on(self.device, family):
             if name in _EXACT and exact.is_integral(mine) and exact.is_integral(theirs):

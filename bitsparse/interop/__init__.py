@@ -8,7 +8,7 @@ in ``sys.modules`` when one of their arrays arrives.
 
 from bitsparse.interop.addresses import ArraysAt, on_stream
 from bitsparse.interop.alike import ArrayKind, Arrays, Bounds, arrays_on, span
-from bitsparse.interop.arrays import as_array, as_host, as_numpy, gpu_of, over_tensor, writable_array
+from bitsparse.interop.arrays import as_array, as_host, as_numpy, gpu_of, is_array_like, over_tensor, writable_array
 from bitsparse.interop.devices import (
     CUPY,
     JAX,
@@ -74,6 +74,7 @@ __all__ = [
     "edges_of",
     "from_array",
     "gpu_of",
+    "is_array_like",
     "is_capturing",
     "is_lent",
     "lent_memory",

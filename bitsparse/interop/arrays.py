@@ -28,6 +28,12 @@ _DEEPEST = 16
 #: What is no array yet.
 _SEQUENCES = (np.generic, bool, int, float, complex, list, tuple, range)
 
+#: How arrays, and tensors of every library, show their memory.
+_PROTOCOLS = (
+    *("__array__", "__array_interface__", "__array_struct__", "__cuda_array_interface__"),
+    *("__dlpack__", "__buffer__"),
+)
+
 
 def _is_of(x: Any, library: str, kind: str) -> Any:
     """The module of `library` if `x` is one of its arrays, else None."""
@@ -63,6 +69,25 @@ def gpu_of(x: Any) -> tuple[str, Family] | None:
         return f"cuda:{x.device.index}", TORCH
     array, family = as_array(x, "as_array")
     return device_of(array), family
+
+
+def is_array_like(x: Any) -> bool:
+    """Whether `x` is an array of some library, or what NumPy makes one of; text and classes are none.
+
+    Examples
+    --------
+    >>> is_array_like([1, 2]), is_array_like({1, 2}), is_array_like("12")
+    (True, False, False)
+    """
+    if isinstance(x, (type, str, bytes)):
+        return False
+    if isinstance(x, _SEQUENCES) or any(hasattr(x, protocol) for protocol in _PROTOCOLS):
+        return True
+    try:
+        memoryview(x)
+    except TypeError:
+        return False
+    return True
 
 
 def as_array(x: Any, function: str, name: str = "x", *, gpu: bool = True) -> tuple[Any, Family]:
@@ -271,15 +296,10 @@ def _from_protocol(x: Any, function: str, name: str) -> NDArray[Any]:
                 raise DTypeError(
                     f"{function}: {name} ({type(x).__name__}) cannot be read through DLPack ({error})"
                 ) from None
-    if not any(
-        hasattr(x, protocol) for protocol in ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
-    ):
-        try:
-            memoryview(x)
-        except TypeError:
-            raise DTypeError(
-                f"{function}: {name} must be an array (NumPy, PyTorch, JAX or any DLPack producer), got {type(x).__name__}"
-            ) from None
+    if not is_array_like(x):
+        raise DTypeError(
+            f"{function}: {name} must be an array (NumPy, PyTorch, JAX or any DLPack producer), got {type(x).__name__}"
+        )
     return np.asarray(x)
 
 
