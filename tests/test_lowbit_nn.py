@@ -240,6 +240,32 @@ def test_constant_and_empty_features_are_harmless():
     assert np.linalg.norm(got - exact) < 0.05 * np.linalg.norm(exact - exact.mean(axis=0))
 
 
+@pytest.mark.parametrize(("graph", "x"), [("few edges", 1.0), ("few edges", 1e-5), ("no edges", None)])
+def test_columns_that_are_all_constant_leave_the_others_their_share_of_the_weights_grid(graph, x):
+    """A GraphSAGE's neighbours and its own features stand side by side: all of either may be constant, steps of 1 drowned the other."""
+    rng = np.random.default_rng(5)
+    edges = np.zeros((24, 24), np.int8)
+    if graph == "few edges":  # the means of constant features are not constant where nodes have no neighbours
+        edges[[0, 1, 2, 3], [1, 0, 3, 2]] = 1
+    features = rng.normal(size=(24, 4)) if x is None else np.full((24, 4), x)
+    for seed in range(4):
+        full = nn.random_network("sage", [4, 8, 3], seed=seed)
+        exact = full(sparse.csr_array(edges), features)
+        got = nn.quantize_network(full, sparse.csr_array(edges), features, 16)(sparse.csr_array(edges), features)
+        assert np.abs(got - exact).max() < 1e-4 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+@pytest.mark.parametrize(("nodes", "columns"), [(0, 5), (0, 0), (9, 0)])
+def test_a_calibration_on_nothing_warns_of_nothing(nodes, columns, bits):
+    empty = sparse.csr_array((nodes, nodes), dtype=np.int8)
+    for kind in KINDS:
+        full = nn.random_network(kind, [columns, 3, 2])
+        x = np.zeros((nodes, columns), np.float32)
+        model = nn.quantize_network(full, empty, x, bits)
+        assert np.allclose(model(empty, x), full(empty, x))
+
+
 def test_a_sample_of_a_larger_graph_is_enough():
     rng = np.random.default_rng(14)
     graph = sparse.random_array((4000, 4000), density=0.001, rng=rng, format="csr")

@@ -101,7 +101,7 @@ def grid_through(
     threshold does not. Above 4 bits there is nothing to choose.
     """
     step, low = uniform_grid(values, bits, from_zero=from_zero)
-    if bits > 4:
+    if bits > 4 or not len(values):
         return step, low
     least, best_step, best_low = np.full(step.size, np.inf), step, low
     wanted = then(reference)
@@ -170,7 +170,7 @@ def refit(inputs: Array, targets: Array, prior: Array, ridge: float = 1e-3) -> A
     >>> refit(np.array([[0.0], [1.0], [2.0]]), np.array([[1.0], [3.0], [5.0]]), np.array([[2.0]])).round(6)
     array([[2.]])
     """
-    if not len(inputs):
+    if not inputs.size:
         return prior
     x = inputs - inputs.mean(axis=0)
     gram = x.T @ x

@@ -75,7 +75,7 @@ class Walk:
             self.grid, self.codes = Grid(np.ones(columns, np.float32), np.zeros(columns, np.float32)), rounded
             return
         step, low = _input_grid(features, self.bits[0])
-        step = _like_others(step, features)
+        step = _like_others(step, features, _end_to_end(features, self.bits[0]))
         self.grid = self.input_grid = Grid(step.astype(np.float32), low.astype(np.float32))
         self.codes = nearest_codes(features, *_wide(self.grid), self.bits[0])
 
@@ -141,7 +141,7 @@ class Walk:
         slope, shift = column_match(near, received)
         received = slope * received + shift
         size, start = uniform_grid(received, bits)
-        size = _like_others(size, received)
+        size = _like_others(size, received, _end_to_end(received, bits) if own is None else step.max(initial=0.0))
         chain = _chain(slope * step / size, (shift - start) / size, None, bits)
         offset = (low / step).astype(np.float32) if low.any() else None
         self.steps.append(Aggregate(step.size, bits, chain, offset, own is not None))
@@ -202,7 +202,7 @@ class Walk:
             size, start = grid_through(values, bits, self.weighted, self.weighted(self.full), from_zero=rises)
         else:
             size, start = uniform_grid(values, bits, from_zero=rises)
-        size = _like_others(size, values)
+        size = _like_others(size, values, _end_to_end(values, bits))
         self.grid = Grid(size.astype(np.float32), start.astype(np.float32))
         self.codes = nearest_codes(values, size, start, bits)
         if dense.activation == "tanh":
@@ -233,12 +233,18 @@ def _input_grid(features: _Array, bits: int) -> tuple[_Array, _Array]:
     return np.where(step > 1e-30, step, 1.0), low
 
 
-def _like_others(step: _Array, values: _Array) -> _Array:
-    """Steps with those of constant columns replaced by the largest other one: they scale weights, which share a grid."""
+def _like_others(step: _Array, values: _Array, alone: float) -> _Array:
+    """Steps with those of constant columns replaced by the largest other one, by `alone` if all are: they scale weights of one grid."""
     if not len(values):
         return step
     varies = values.max(axis=0) > values.min(axis=0)
-    return np.where(varies, step, step[varies].max(initial=1e-30) if varies.any() else 1.0)
+    return np.where(varies, step, step[varies].max(initial=1e-30) if varies.any() else alone)
+
+
+def _end_to_end(values: _Array, bits: int) -> float:
+    """The step from zero to the largest value: about that of sums over neighbours, which some nodes have none of."""
+    step = float(np.abs(values).max(initial=0.0)) / (2**bits - 1)
+    return step if step > 1e-30 else 1.0
 
 
 def _signs(codes: _Array, step: _Array, inputs: _Array, targets: _Array) -> tuple[_Array, _Array]:
