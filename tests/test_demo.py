@@ -210,6 +210,17 @@ def test_training_refuses_what_does_not_fit(trained):
             nn.train(*arguments)
     with pytest.raises(ValueError, match="dropout"):
         nn.train(graph, features, labels, mask, dropout=1.0)
+    for recipe, said in (
+        ({"dropout": "0.5"}, "dropout must be a finite number"),
+        ({"hidden": 0}, "hidden must be at least 1, got 0"),
+        ({"epochs": -1}, "epochs must be at least 0, got -1"),
+        ({"epochs": 2.5}, "epochs must be an integer, got 2.5"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"learning_rate": np.nan}, "learning_rate must be a finite number"),
+        ({"weight_decay": None}, "weight_decay must be a finite number"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=f"^train: {said}"):
+            nn.train(graph, features, labels, mask, **recipe)
 
 
 # ---- calibration and the quantised model

@@ -245,7 +245,8 @@ def sampled_spmm(
     A : Shard
     x : array (rows, D) or BitTensor (rows, D)
     width, strategy
-        As there, without "uniform", which draws by the number of the row on one device.
+        As there, without "uniform", which draws by the number of the row on one device. Entries are taken by their places in a row:
+        where METIS numbered the nodes anew these are other ones, as of ``A[order][:, order]`` with the partition's ``order``.
     exchange
         As in :func:`plan_spmm`.
     **options

@@ -124,7 +124,8 @@ def train(
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        Sizes disagree, dtypes are not int and bool, or `train_mask` selects no node or one without a label.
+        Sizes disagree, dtypes are not int and bool, `train_mask` selects no node or one without a label, or a number of the recipe has no
+        meaning.
 
     Examples
     --------
@@ -144,6 +145,10 @@ def train(
         raise ValueError(
             f"{function}: the graph has normalisation {graph.normalisation!r}, but 'gcn' trains a GCN and 'mean' a GraphSAGE"
         )
+    for name, value, least in (("hidden", hidden, 1), ("epochs", epochs, 0), ("seed", seed, 0)):
+        _check.integer(function, name, value, least)
+    for name, number in (("learning_rate", learning_rate), ("weight_decay", weight_decay), ("dropout", dropout)):
+        _check.number(function, name, number)
     classes_of, nodes = _checked(function, graph.nodes, features.shape[0], labels, train_mask, dropout)
     sage = graph.normalisation == "mean"
     biased = sage if bias is None else _check.flag(function, "bias", bias)
