@@ -59,7 +59,7 @@ def reading(function: str, what: Any = None, remedy: str = "") -> Iterator[None]
 
 def path_or_file(function: str, file: Any, member: str) -> None:
     """Refuse what is neither a path nor a file, which has that member: not as wrong content of a file, so that it is no DTypeError."""
-    if not isinstance(file, (str, os.PathLike)) and not hasattr(file, member):
+    if not isinstance(file, (str, os.PathLike)) and (not hasattr(file, member) or isinstance(file, io.TextIOBase)):
         raise TypeError(
             f"{function}: file must be a path or a binary file, got {shown(file)}; wrap bytes in io.BytesIO"
         )

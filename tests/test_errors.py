@@ -781,6 +781,13 @@ def test_missing_and_unwritable_files(tmp_path) -> None:
     assert not (tmp_path / "x.npz").exists()
 
 
+def test_text_files_are_told_from_binary_ones(tmp_path) -> None:
+    with refuses(TypeError, "save_npz", "binary file", "StringIO"):
+        bs.save_npz(io.StringIO(), bs.BitTensor((2, 3), 1))
+    with (tmp_path / "x.txt").open("w+") as file, refuses(TypeError, "load_npz", "binary file", "TextIOWrapper"):
+        bs.load_npz(file)
+
+
 def test_a_tampered_pickle_goes_through_the_checks() -> None:
     """Rebuilding validates: words whose padding was set after pickling are refused."""
     q = bs.BitTensor(np.zeros((3, 40), int), 1)
