@@ -22,6 +22,8 @@ WRONG = {
     "run --bits 17": "argument --bits: must lie in 1..16, got '17'",
     "run --out=": "argument --out: must name a file, got ''",
     "run --out no/folder.npy": "argument --out: must lie in a folder that exists, got 'no/folder.npy'",
+    "run --out .": "argument --out: must name a file, but '.' is a folder",
+    "convert x.txt ..": "argument OUT: must name a file, but '..' is a folder",
     "run --report=": "argument --report: must name a file, got ''",
     "run --report no/folder.html": "argument --report: must lie in a folder that exists, got 'no/folder.html'",
     "demo --plot no/folder.png": "argument --plot/--save: must lie in a folder that exists, got 'no/folder.png'",

@@ -124,6 +124,8 @@ def new_file(text: str) -> str:
     """An argument that names a file to write, refused before the work begins if it cannot be there."""
     if not Path(any_file(text)).parent.is_dir():
         raise argparse.ArgumentTypeError(f"must lie in a folder that exists, got {text!r}")
+    if Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"must name a file, but {text!r} is a folder")
     return text
 
 
