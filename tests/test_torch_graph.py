@@ -522,7 +522,8 @@ class Agnn(torch.nn.Module):
 def test_models_of_pytorch_geometric_are_accelerated_in_place(name: str) -> None:
     theirs = models()[name]().eval()
     ours = bst.accelerate(copy.deepcopy(theirs))
-    assert [(layer.accelerated, layer.reason) for layer in bst.report(ours)] == [(True, "")] * 2
+    left = "calls with return_attention_weights=True are PyTorch Geometric's" if name.startswith("GAT") else ""
+    assert [(layer.accelerated, layer.reason) for layer in bst.report(ours)] == [(True, left)] * 2
     assert not any(layer.accelerated for layer in bst.report(theirs))
     assert ours.state_dict().keys() == theirs.state_dict().keys()
     edges = edge_list(NODES, NODES, 300).unique(dim=1)
@@ -561,6 +562,68 @@ def test_layers_that_are_not_known_are_named() -> None:
     )
     with pytest.raises(ValueError, match="edge_weight beside a Graph"):
         model[4](random(NODES, 6, dtype="float32"), bst.Graph(edge_list(NODES, NODES, 9), NODES), torch.ones(9))
+
+
+@pytest.mark.pyg
+@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv"])
+def test_weights_of_attention_are_returned_as_by_pytorch_geometric(kind: str, loops: bool) -> None:
+    gnn: Any = pytest.importorskip("torch_geometric.nn")
+    layer = getattr(gnn, kind)(6, 4, heads=2, add_self_loops=loops)
+    edges, x = edge_list(NODES, NODES, 300).unique(dim=1), random(NODES, 6, dtype="float32")
+    want, (its_edges, its_weights) = layer(x, edges, return_attention_weights=True)
+    g, order = bst.Graph(edges, NODES), (its_edges[0] * NODES + its_edges[1]).argsort()
+    by_place = (None,) * (2 if kind == "GATConv" else 1)
+    for model in (bst.accelerate(bst.accelerate(layer)), copy.deepcopy(layer)):
+        assert len(model._forward_pre_hooks) == 1
+        for made in (model(x, g, return_attention_weights=True), model(x, g, *by_place, True)):
+            got, (our_edges, our_weights) = made
+            torch.testing.assert_close(got, want)
+            same = (our_edges[0] * NODES + our_edges[1]).argsort()
+            assert torch.equal(our_edges[:, same], its_edges[:, order])
+            torch.testing.assert_close(our_weights[same], its_weights[order])
+        assert isinstance(model(x, g, *by_place, None), torch.Tensor)
+    with pytest.raises(ValueError, match="repeated edges"):
+        layer(x, bst.Graph(torch.cat([edges, edges], 1), NODES), return_attention_weights=True)
+
+
+@pytest.mark.pyg
+def test_weights_of_attention_to_targets_without_features() -> None:
+    gnn: Any = pytest.importorskip("torch_geometric.nn")
+    layer = bst.accelerate(gnn.GATConv((6, 3), 4, add_self_loops=False))
+    g, x = bst.Graph(edge_list(20, 9, 40).unique(dim=1), (20, 9)), (random(20, 6, dtype="float32"), None)
+    got, (_, weights) = layer(x, g, return_attention_weights=True)
+    torch.testing.assert_close(got, layer(x, g))
+    assert len(weights) == g.num_edges
+    with pytest.raises(bs.ShapeError, match=r"size=\(20, 20\), but the Graph has \(20, 9\)"):
+        layer(x, g, size=(20, 20))
+
+
+@pytest.mark.pyg
+@pytest.mark.parametrize("shape", [(3, NODES), (NODES, NODES), (2, 3, NODES)])
+def test_batches_of_features_over_one_graph(shape: tuple[int, ...]) -> None:
+    gnn: Any = pytest.importorskip("torch_geometric.nn")
+    edges = edge_list(NODES, NODES, 300).unique(dim=1)
+    x, g = random(*shape, 6, dtype="float32"), bst.Graph(edges, NODES)
+    for layer in (gnn.GCNConv(6, 4), gnn.SAGEConv(6, 4, aggr="max"), gnn.GINConv(torch.nn.Linear(6, 4))):
+        want = layer(x, edges)
+        torch.testing.assert_close(bst.accelerate(layer)(x, g), want)
+
+
+@pytest.mark.pyg
+def test_who_watches_messages_is_told_that_there_are_none() -> None:
+    gnn: Any = pytest.importorskip("torch_geometric.nn")
+    edges, x = edge_list(NODES, NODES, 300), random(NODES, 6, dtype="float32")
+    layer, g = bst.accelerate(gnn.GCNConv(6, 4)), bst.Graph(edges, NODES)
+    hook = layer.register_message_forward_hook(lambda *given: None)
+    with pytest.raises(ValueError, match=r"message_forward_hooks.*pass edge_index"):
+        layer(x, g)
+    hook.remove()
+    layer(x, g)
+    layer.explain = True  # puts another propagate in place
+    assert "explain" in bst.report(layer)[0].reason
+    with pytest.raises(ValueError, match=r"explain=True.*pass edge_index"):
+        bst.accelerate(layer)(x, g)
 
 
 def test_layers_without_weights_leave_those_of_a_graph_out() -> None:
