@@ -256,6 +256,23 @@ def test_refusals() -> None:
         bst.quantize_(net.double(), bst.Tango(last="quantized"))(x.double(), graph)
 
 
+@pytest.mark.parametrize("own", [torch.nn.Linear(3, 3), None, 8])
+def test_what_a_network_calls_quantization_itself_is_left_alone(own: Any) -> None:
+    net = net_of("gcn")
+    net.quantization = own
+    before = dict(vars(net.first.lin))
+    with pytest.raises(
+        ValueError, match=f"a {type(own).__name__} of its own under the name 'quantization'.*another name"
+    ):
+        bst.quantize_(net)
+    assert net.quantization is own
+    assert vars(net.first.lin) == before
+    assert not net._forward_pre_hooks
+    bst.quantize_(net.first)  # a layer alone has nothing of that name
+    bst.quantize_(net.first, bst.Tango(bits=4))
+    assert net.first.quantization.bits == 4
+
+
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat"])
 def test_layers_of_pytorch_geometric(kind: str) -> None:
     """Accelerated layers compute what ours do, to the bit, from equal weights."""

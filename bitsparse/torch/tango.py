@@ -49,7 +49,7 @@ def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
     DTypeError
         `config` is no Tango.
     ValueError
-        A name in ``config.exact`` is none of the network's, or there is nothing to quantise.
+        A name in ``config.exact`` is none of the network's, there is nothing to quantise, or the network has a ``quantization`` of its own.
 
     Notes
     -----
@@ -79,6 +79,11 @@ def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
     config = Tango() if config is None else config
     if not isinstance(config, Tango):
         raise DTypeError(f"quantize_: config is a {type(config).__name__}; pass bst.Tango(...)")
+    if hasattr(net, _STATE) and not isinstance(getattr(net, _STATE), Quantization):
+        raise ValueError(
+            f"quantize_: the network has a {type(getattr(net, _STATE)).__name__} of its own under the name {_STATE!r}, under which it gets "
+            f"what quantises it; give its own another name"
+        )
     names = dict(net.named_modules())
     unknown = [name for name in config.exact if name not in names]
     if unknown:
