@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 from scipy import stats
 
+import bitsparse as bs
 from bitsparse import errors, graph
 from bitsparse.backends.host.sampling import subgraphs as host
 from bitsparse.backends.reference.sampling import subgraphs as reference
@@ -243,6 +246,26 @@ def test_any_number_of_threads_gives_the_same_batches(kind: Any) -> None:
     assert any(a.nodes.tolist() != b.nodes.tolist() for a, b in zip(other, want, strict=True))
 
 
+@pytest.mark.parametrize("copied", [lambda made: pickle.loads(pickle.dumps(made)), copy.copy, copy.deepcopy])
+def test_copies_make_the_same_batches(copied: Any) -> None:
+    adjacency = ring_and_hub(60)
+    for made in (
+        graph.NeighborSampler(adjacency, [3, 2], batch_size=8, seed=5),
+        graph.ClusterSampler(adjacency, np.arange(60) % 9, 2, seed=5),
+        *(graph.SaintSampler(adjacency, kind, 9, seed=5) for kind in ("node", "edge", "walk")),
+    ):
+        want = [made.batch(1, number) for number in range(2)]  # after which there is something of this thread
+        twin = copied(made)
+        for number, batch in enumerate(want):
+            found = twin.batch(1, number)
+            np.testing.assert_array_equal(found.nodes, batch.nodes)
+            same(*([block.indices for block in one.blocks] for one in (found, batch)))
+            assert (found.weight is None) == (batch.weight is None)
+            if batch.weight is not None:
+                np.testing.assert_array_equal(found.weight, batch.weight)
+        assert twin._place is not made._place
+
+
 def test_threads_are_no_further_ahead_than_asked() -> None:
     taken: list[int] = []
 
@@ -299,6 +322,20 @@ def test_refusals() -> None:
         graph.ClusterSampler(np.eye(3), [0, 1])
     with pytest.raises(ValueError, match="number"):
         graph.NeighborSampler(np.eye(3), [1]).batch(0, 1)
+
+
+@pytest.mark.parametrize("edges", [[[0, 1, 2, 3], [1, 2, 3, 0]], [[0, 1], [1, 2]]])
+def test_edge_lists_are_no_adjacencies(edges: list[list[int]]) -> None:
+    for wrong in (edges, np.array(edges), np.array(edges, np.uint8)):
+        with pytest.raises(ValueError, match=r"as edge lists are; pass TCTiledCSR\.from_edge_index"):
+            graph.NeighborSampler(wrong, [2])
+    if len(edges[0]) > 2:
+        with pytest.raises(errors.ShapeError, match=r"pass TCTiledCSR\.from_edge_index"):
+            graph.NeighborSampler(np.array(edges), [2, 2])
+    for right in (np.array(edges, np.float32), sp.csr_array(np.array(edges)), bs.TCTiledCSR(edges)):
+        assert graph.NeighborSampler(right, [2]).shape == (2, len(edges[0]))
+    made = bs.TCTiledCSR.from_edge_index(np.array(edges), 4)
+    assert graph.NeighborSampler(made, [2]).shape == (4, 4)
 
 
 def test_bad_buffers_are_refused() -> None:

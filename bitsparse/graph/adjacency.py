@@ -15,6 +15,9 @@ from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.backends.params import TILE_COLS, TILE_ROWS
 from bitsparse.errors import DTypeError, ShapeError
 
+#: What makes an adjacency of an edge list.
+_FROM_EDGES = "TCTiledCSR.from_edge_index(edge_index, num_nodes)"
+
 
 def pattern_of(function: str, graph: Any, *, anywhere: bool = False) -> Pattern:
     """The stored entries of a sparse array of any kind, of a dense one, or of an object with `indptr` and `indices` (square).
@@ -34,7 +37,31 @@ def pattern_of(function: str, graph: Any, *, anywhere: bool = False) -> Pattern:
 def check_square(function: str, shape: tuple[int, ...], name: str = "the graph") -> None:
     """Refuse what is no graph by its shape."""
     if len(shape) != 2 or shape[0] != shape[1]:
-        raise ShapeError(f"{function}: {name} has shape {shape}, but a graph has as many rows as columns; pad it")
+        remedy = f"pad it, or, if it is an edge list, pass {_FROM_EDGES}" if len(shape) == 2 == shape[0] else "pad it"
+        raise ShapeError(f"{function}: {name} has shape {shape}, but a graph has as many rows as columns; {remedy}")
+
+
+def refuse_edge_list(function: str, graph: Any) -> None:
+    """Refuse a dense array of integers (2, E) with one above 1, which are numbers of nodes and no entries of an adjacency.
+
+    Examples
+    --------
+    >>> refuse_edge_list("f", np.array([[0, 1, 1], [1, 0, 1]]))
+    >>> refuse_edge_list("f", np.array([[0, 1, 2], [1, 2, 0]]))
+    Traceback (most recent call last):
+        ...
+    ValueError: f: the graph is an array of integers (2, 3) up to 2, as edge lists are; pass TCTiledCSR.from_edge_index(edge_index, \
+num_nodes), or a dense adjacency of two targets as a csr_array
+    """
+    is_array = hasattr(graph, "__dlpack__") and not isinstance(graph, SparseArray | BitTensor)
+    if not isinstance(graph, list) and (not is_array or interop.read_graph(graph, function) is not None):
+        return
+    array = interop.as_array(graph, function, "the graph")[0]
+    if array.dtype.kind in "iu" and array.shape[:1] == (2,) and array.size and (largest := int(array.max())) > 1:
+        raise ValueError(
+            f"{function}: the graph is an array of integers {array.shape} up to {largest}, as edge lists are; pass {_FROM_EDGES}, or a "
+            f"dense adjacency of two targets as a csr_array"
+        )
 
 
 def square_pattern(function: str, graph: Any, *, anywhere: bool = False) -> Pattern:

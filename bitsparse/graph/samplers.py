@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.indices import index_array
 from bitsparse.errors import ShapeError
-from bitsparse.graph.adjacency import pattern_of, square_pattern
+from bitsparse.graph.adjacency import pattern_of, refuse_edge_list, square_pattern
 
 Nodes = NDArray[np.int64]
 _T = TypeVar("_T")
@@ -93,6 +93,8 @@ class BatchSampler(ABC):
     """What the samplers share: a graph, a seed, and batches that follow from the seed, the epoch and their number alone."""
 
     def __init__(self, function: str, graph: Any, seed: int, *, square: bool = True) -> None:
+        if not square:
+            refuse_edge_list(function, graph)
         pattern = (square_pattern if square else pattern_of)(function, graph, anywhere=True)
         self._function, self.shape = function, pattern.shape
         #: Where the graph is, and its batches.
@@ -103,6 +105,13 @@ class BatchSampler(ABC):
             raise ValueError(f"{function}: an index lies outside 0..{self.shape[1] - 1}; check the graph")
         self._own = threading.local()
         self._orders: dict[int, Nodes] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what each thread has of its own and what is found again, for pickles and copies."""
+        return {**self.__dict__, "_own": None, "_orders": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _own=threading.local())
 
     @abstractmethod
     def __len__(self) -> int:
@@ -194,7 +203,7 @@ class NeighborSampler(BatchSampler):
     Raises
     ------
     ShapeError, ValueError, DTypeError
-        The graph is no graph, or is bipartite and has more than one layer, or nodes are repeated or are none of its.
+        The graph is no graph but an edge list, or is bipartite and has more than one layer, or nodes are repeated or are none of its.
 
     Examples
     --------

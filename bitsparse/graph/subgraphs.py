@@ -82,6 +82,12 @@ class SaintSampler(BatchSampler):
         self._coverage: tuple[Any, Any] | None = None
         self._lock = threading.Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_lock": threading.Lock()})
+
     def __len__(self) -> int:
         return self._batches if self.shape[0] else 0
 
