@@ -206,6 +206,21 @@ def test_samples() -> None:
         near(got, other)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_samples_of_a_weighted_graph_follow_the_features(dtype: str) -> None:
+    A, x = adjacency(), normal(NODES, 3, dtype=dtype)
+    A.data = np.random.default_rng(2).random(A.nnz)  # weights of float64
+    g, how = bsj.graph(A), {"width": NODES, "strategy": "sfs"}
+    y, back = jax.vjp(lambda x: bsj.sampled_spmm(g, x, **how), x)
+    wide = jnp.asarray(x, jnp.float64)
+    near = partial(
+        np.testing.assert_allclose, rtol=1e-5 if dtype != "float16" else 1e-2, atol=1e-5 if dtype != "float16" else 1e-2
+    )
+    assert y.dtype == dtype
+    near(y, A @ wide)
+    near(back(x)[0], A.T @ wide)
+
+
 def test_dropout_is_that_of_its_key() -> None:
     A = adjacency()
     g, x, s = bsj.graph(A), normal(NODES, 3), normal(NODES)
@@ -591,6 +606,16 @@ def test_wrong_arguments_fail_while_tracing() -> None:
         (lambda x: bsj.attention(g, x, x[:, 0], x[:, 0], dropout=0.5), ValueError, "needs a key"),
         (lambda x: bsj.attention(twice, x[:2], x[:2, 0], x[:2, 0]), ValueError, "repeated edges"),
         (lambda x: bsj.graph(x), bs.DTypeError, "graph: the edges are traced"),
+        (
+            lambda x: bsj.graph(np.zeros((2, 3), int), 5),
+            bs.ShapeError,
+            r"these have shapes \(2, 3\) and \(\);.*num_nodes=",
+        ),
+        (
+            lambda x: bsj.quantized_spmm(g, x.astype("f4"), rounding="stochastic", seed=jax.random.key(0)),
+            bs.DTypeError,
+            "seed is key.*pass one integer",
+        ),
         (lambda x: bsj.sampled_spmm(adjacency(), x, 4), bs.DTypeError, "graph is a csr_array"),
         (lambda x: bsj.sampled_spmm(g, x, 4, rescale="no"), bs.DTypeError, "rescale must be True or False"),
     ]
@@ -638,6 +663,26 @@ def test_codes_are_those_of_the_library(scheme: str, granularity: str, layout: s
         assert np.array_equal(jax.jit(bsj.dequantize)(got), wanted.dequantize())
         assert np.array_equal(got.array.toarray(), wanted.toarray())
         assert np.array_equal(bsj.BitTensor.of(wanted).words, wanted.words)
+
+
+@pytest.mark.parametrize("layout", ["planes", "rows"])
+def test_packed_integers_are_mapped_scanned_and_sliced(layout: str) -> None:
+    a, b = (np.random.default_rng(3).integers(0, 4, shape) for shape in ((3, 5, 200), (200, 7)))
+    one, other = bsj.pack_bits(a, 2, layout=layout), bsj.pack_bits(b, 2, axis=-2)
+    product = partial(bsj.matmul, b=other)
+    mapped = jax.vmap(lambda x: bsj.pack_bits(x, 2, layout=layout))(a)
+    assert mapped.shape == mapped.array.shape == a.shape
+    for made in (
+        jax.vmap(product)(one),
+        jax.vmap(product)(mapped),
+        product(mapped),
+        jax.lax.scan(lambda carried, x: (carried, product(x)), 0, one)[1],
+        jnp.stack([product(jax.tree.map(lambda part, at=at: part[at], one)) for at in range(3)]),
+    ):
+        np.testing.assert_array_equal(made, a @ b)
+    both = jax.tree.map(lambda *parts: jnp.stack(parts), one, one)
+    assert both.shape == (2, 3, 5, 200)
+    np.testing.assert_array_equal(both.array.toarray(), np.stack([a, a]))
 
 
 def test_products_of_codes() -> None:

@@ -33,7 +33,7 @@ class Settings(NamedTuple):
 
 @jax.tree_util.register_pytree_node_class
 class BitTensor:
-    """Integers of a few bits in words of JAX: a pytree, whose settings are not traced.
+    """Integers of a few bits in words of JAX: a pytree, whose settings are not traced; axes before the last two are its words'.
 
     :func:`quantize` and :func:`pack_bits` make one, :meth:`of` takes an array of this library.
 
@@ -57,14 +57,17 @@ class BitTensor:
         self.words, self.scale, self.offset, self.settings = words, scale, offset, settings
 
     def tree_flatten(self) -> tuple[Any, Any]:
-        """Arrays, and what describes them."""
-        return (self.words, self.scale, self.offset), self.settings
+        """Arrays, and what describes them: of the shape the last two sizes, as transforms take axes in front of them away and add some."""
+        settings = self.settings._replace(shape=self.settings.shape[-2:])
+        return (self.words, self.scale, self.offset), settings
 
     @classmethod
     def tree_unflatten(cls, settings: Any, children: Any) -> BitTensor:
         """The same settings over other arrays."""
         words, scale, offset = children
-        return cls(words, scale, offset, settings)
+        inner = 3 if settings.layout == "planes" else 2
+        batch = getattr(words, "shape", ())[:-inner]  # JAX also builds trees of what is no array
+        return cls(words, scale, offset, settings._replace(shape=(*batch, *settings.shape)))
 
     @classmethod
     def of(cls, array: arrays.BitTensor) -> BitTensor:

@@ -134,13 +134,14 @@ def aggregate_edges_vjp(ways: Directions, outs: Outs, edges: Any, gradient: Any,
 @computes
 def sampled_spmm(ways: Directions, outs: Outs, values: Any, x: Any, **options: Any) -> Any:
     """Sums over sampled edges."""
-    return ops.sampled_spmm(_weighted(ways, values), x, out=outs[0], **options)
+    return ops.sampled_spmm(_weighted(ways, weights_of(ways, values, x.dtype)), x, out=outs[0], **options)
 
 
 @computes
 def sampled_spmm_vjp(ways: Directions, outs: Outs, values: Any, x: Any, gradient: Any, **options: Any) -> Any:
     """Gradients by the features and, if the call has values, by these."""
-    return ops.sampled_spmm_vjp(_weighted(ways, values), x, gradient, wrt=_BY[: len(outs)], **options)
+    weighted = _weighted(ways, weights_of(ways, values, x.dtype))
+    return ops.sampled_spmm_vjp(weighted, x, gradient, wrt=_BY[: len(outs)], **options)
 
 
 def _weighted(ways: Directions, values: Any) -> Any:

@@ -13,7 +13,7 @@ from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.inside import patterns_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
-from bitsparse.errors import DTypeError
+from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.edge_lists import Edges, asked_for, degrees, of_adjacency, of_list, of_sparse, with_loops
 from bitsparse.jax.memory import watch
 from bitsparse.jax.ways import Name, Side, Ways, name_of
@@ -331,6 +331,11 @@ def _read(function: str, edges: Any, indices: Any, num_nodes: Any, weight: Any) 
     asked = asked_for(function, edges, num_nodes, weight)
     edges, shape, weight = asked
     if indices is not None:
+        if np.ndim(edges) != 1 or np.ndim(indices) != 1:
+            raise ShapeError(
+                f"{function}: indices go with the row starts of a CSR array, but these have shapes {np.shape(edges)} and "
+                f"{np.shape(indices)}; pass graph(indptr, indices), or the number of an edge list's nodes by name, num_nodes="
+            )
         rows = len(edges) - 1
         given = TCTiledCSR.from_csr_arrays(edges, indices, (rows, rows) if shape is None else shape, weight)
         return of_adjacency(function, given)

@@ -145,7 +145,7 @@ def _seed(function: str, rounding: str, seed: Any) -> Any:
     if seed is None:
         return None
     number = jnp.asarray(seed)
-    if number.size != 1 or number.dtype.kind not in "iu":
+    if number.size != 1 or not jnp.issubdtype(number.dtype, jnp.integer):  # also a key, which is of no kind
         raise DTypeError(f"{function}: seed is {number.dtype} of shape {number.shape}; pass one integer")
     return number.reshape(1)
 
