@@ -321,7 +321,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(bs.DTypeError, match="spmm: x is a ndarray; pass a tensor"):
         bst.spmm(g, np.ones((2, 1)))
     for number in (2.5, "two"):
-        with pytest.raises(bs.DTypeError, match="Graph: shape must be"):
+        with pytest.raises(bs.DTypeError, match="Graph: num_nodes must be"):
             bst.Graph(torch.tensor([[0, 1], [1, 0]]), number)
     with pytest.raises(bs.DTypeError, match="spmm: x is torch"):
         bst.spmm(g, torch.ones(2, 1, dtype=torch.int64))

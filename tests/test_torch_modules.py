@@ -110,6 +110,77 @@ def test_a_state_of_another_graph_is_refused_by_name() -> None:
     assert torch.equal(small(features()), net()(features()))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_network_on_meta_gets_its_edges_with_a_state(weighted: bool) -> None:
+    made, x = net(weighted=weighted), features()
+    want, state = made(x), made.state_dict()
+    empty = copy.deepcopy(made).to("meta")
+    assert empty(x.to("meta")).shape == want.shape  # of graphs that were made before
+    with (
+        pytest.warns(UserWarning, match="no-op"),
+        pytest.raises(RuntimeError, match=r"graph: its edges would be on meta.*assign=True"),
+    ):
+        empty.load_state_dict(state)
+    empty.load_state_dict(state, assign=True)
+    torch.testing.assert_close(empty(x), want)
+    assert empty.graph.indptr.device.type == "cpu"
+
+
+def test_graphs_and_features_on_meta_go_together() -> None:
+    graph, x = net().graph, features()
+    with pytest.raises(bs.DeviceError, match="x is on meta, but the graph is on cpu"):
+        bst.spmm(graph, x.to("meta"))
+    y = bst.spmm(graph.to("meta"), x.to("meta").requires_grad_(), reduce="max")
+    assert y.is_meta and y.shape == x.shape
+    with pytest.raises(bs.DeviceError, match="call the layer once before"):
+        bst.GCNConv(4, 3).to("meta")(x.to("meta"), graph)
+
+
+def test_features_and_values_are_dense_tensors() -> None:
+    graph, x = bst.Graph(edge_list(seed=0).unique(dim=1), NODES), features()
+    scores = x[:, 0].contiguous()
+    for call, name in (
+        (lambda wrong: bst.spmm(graph, wrong), "spmm: x"),
+        (lambda wrong: bst.spmm(graph, x, wrong), "spmm: values"),
+        (lambda wrong: bst.attention(graph, wrong, scores, scores), "attention: x"),
+        (lambda wrong: bst.cosine_attention(graph, x, wrong), "cosine_attention: beta"),
+        (lambda wrong: bst.gatv2_attention(graph, x, wrong, x[0]), "gatv2_attention: target"),
+    ):
+        for wrong, said in (
+            (x.numpy(), "a ndarray; pass a tensor"),
+            (x.to_sparse(), r"a torch\.sparse_coo tensor.*to_dense"),
+        ):
+            with pytest.raises(bs.DTypeError, match=f"{name} is {said}"):
+                call(wrong)
+
+
+@pytest.mark.parametrize(
+    "nodes", [np.int64(NODES), np.array(NODES), torch.tensor(NODES), [NODES, NODES], (torch.tensor(NODES),) * 2]
+)
+def test_numbers_of_nodes_are_integers_of_every_library(nodes: Any) -> None:
+    assert (
+        bst.Graph(edge_list(), nodes).num_sources
+        == bst.Graph(edge_list(), torch.tensor([NODES, 15])).num_sources
+        == NODES
+    )
+    for wrong, error in (("12", bs.DTypeError), (12.0, bs.DTypeError), (True, bs.DTypeError), (-1, ValueError)):
+        with pytest.raises(error, match=r"Graph: num_nodes must be"):
+            bst.Graph(edge_list(), wrong)
+    with pytest.raises(bs.ShapeError, match=r"num_nodes is \(12,\)"):
+        bst.Graph(edge_list(), (12,))
+
+
+@pytest.mark.pyg
+def test_one_kind_of_edges_of_several_kinds_of_nodes() -> None:
+    data: Any = pytest.importorskip("torch_geometric.data")
+    several = data.HeteroData()
+    several["user"].num_nodes, several["item"].num_nodes = NODES + 3, NODES + 1
+    several["user", "buys", "item"].edge_index = edge_list()
+    edges = several["user", "buys", "item"]
+    graph = bst.Graph(edges)
+    assert (graph.num_targets, graph.num_sources) == bs.TCTiledCSR(edges).shape == (NODES + 1, NODES + 3)
+
+
 def test_a_graph_without_its_weights_shares_memory_where_it_is_moved() -> None:
     g = bst.Graph(edge_list(), NODES, edge_weight=torch.rand(40))
     plain = g.unweighted()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop
+from bitsparse import _check, interop
 from bitsparse.arrays.indices import matrix_shape, rows_of
 from bitsparse.arrays.inside import scales_of
 from bitsparse.arrays.sparse_base import SparseArray
@@ -62,12 +62,18 @@ def asked_for(function: str, edges: Any, num_nodes: Any, weight: Any) -> Asked:
     """
     if hasattr(edges, "edge_index"):
         weight = getattr(edges, "edge_weight", None) if weight is None else weight
-        edges, num_nodes = edges.edge_index, edges.num_nodes if num_nodes is None else num_nodes
+        num_nodes = interop.nodes_of_data(edges) if num_nodes is None else num_nodes
+        edges = edges.edge_index
     if num_nodes is None:
         return Asked(edges, None, weight)
-    alike = isinstance(num_nodes, (int, np.integer))
-    sources, targets = matrix_shape(function, (num_nodes, num_nodes) if alike else num_nodes)
-    return Asked(edges, (targets, sources), weight)
+    several = isinstance(num_nodes, (tuple, list)) or getattr(num_nodes, "ndim", 0) != 0
+    pair = tuple(num_nodes) if several else (num_nodes, num_nodes)
+    if len(pair) != 2:
+        raise ShapeError(
+            f"{function}: num_nodes is {_check.shown(num_nodes)}; pass a number, or those of sources and of targets"
+        )
+    sources, targets = (_check.integer(function, "num_nodes", one, 0) for one in pair)
+    return Asked(edges, matrix_shape(function, (targets, sources)), weight)
 
 
 def of_list(function: str, edges: Any, shape: tuple[int, int] | None, weight: Any, name: str = "weight") -> Edges:

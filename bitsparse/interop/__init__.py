@@ -21,7 +21,7 @@ from bitsparse.interop.devices import (
     parse_device,
     require_cupy,
 )
-from bitsparse.interop.graphs import Compressed, Coordinates, device_of_graph, edges_of, read_graph
+from bitsparse.interop.graphs import Compressed, Coordinates, device_of_graph, edges_of, nodes_of_data, read_graph
 from bitsparse.interop.memory import is_lent, lent_memory
 from bitsparse.interop.protocols import ArrayLike, SparseLike
 from bitsparse.interop.results import aligned, as_bits, common_family, contiguous, converted, from_array, move
@@ -81,6 +81,7 @@ __all__ = [
     "move",
     "moving",
     "namespace",
+    "nodes_of_data",
     "offsets_of",
     "on_stream",
     "over_tensor",

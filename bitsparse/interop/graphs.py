@@ -153,8 +153,16 @@ def _of_data(x: Any, function: str) -> Compressed | Coordinates | None:
         if turned is None:
             raise DTypeError(f"{function}: the {type(x).__name__} has neither edge_index nor adj_t")
         return read_graph(turned, function)
+    sizes = nodes_of_data(x) or (None, None)
+    return _of_edge_index(edge_index, sizes, function, getattr(x, "edge_weight", None))
+
+
+def nodes_of_data(x: Any) -> tuple[int | None, int | None] | None:
+    """How many sources and targets data of PyTorch Geometric has, also one kind of edges of a HeteroData; None where it does not tell."""
     nodes = getattr(x, "num_nodes", None)
-    return _of_edge_index(edge_index, (nodes, nodes), function, getattr(x, "edge_weight", None))
+    if nodes is not None:
+        return nodes, nodes
+    return x.size() if callable(getattr(x, "size", None)) else None
 
 
 def _of_dgl(x: Any, function: str) -> Coordinates:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bitsparse.torch import attention_operators, operators
-from bitsparse.torch.graph import Graph, checked
+from bitsparse.torch.graph import Graph, check_dense, checked
 
 
 def attention(
@@ -45,6 +45,7 @@ def attention(
     [0.0, 3.0, 0.0]
     """
     once_each("attention", graph)
+    check_dense("attention", x=x, source=source, target=target)
     seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
     return attention_operators.attention(graph.pattern(), x, source, target, negative_slope, dropout, seed)
 
@@ -89,6 +90,7 @@ def cosine_attention(graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
             [0.0000, 1.0000]])
     """
     once_each("cosine_attention", graph)
+    check_dense("cosine_attention", x=x, beta=beta)
     return attention_operators.cosine_attention(graph.pattern(), x, beta)
 
 
@@ -130,6 +132,7 @@ def gatv2_attention(
     [0.0, 3.0, 0.0]
     """
     once_each("gatv2_attention", graph)
+    check_dense("gatv2_attention", source=source, target=target, a=a)
     scores = attention_operators.gatv2_scores(graph.pattern(), source, target, a, negative_slope)
     weights = nn.functional.dropout(attention_operators.edge_softmax(graph.pattern(), scores), dropout)
     return operators.spmm(graph.pattern(values=True), weights, None, None, source).to(source.dtype)

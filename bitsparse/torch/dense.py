@@ -31,10 +31,15 @@ def _onednn() -> Callable[..., Tensor] | None:
     return getattr(packet, "default", None)
 
 
+def is_autocast(x: Tensor) -> bool:
+    """Whether autocast converts tensors that are where `x` is, which it never does without memory."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
+
+
 def is_alone(x: Tensor) -> bool:
     """Whether it is a matrix, and neither a compiler nor a transform of torch.func nor autocast looks on."""
     looked_at = torch.compiler.is_compiling() or _are_functorch_transforms_active()
-    return x.ndim == 2 and not looked_at and not torch.is_autocast_enabled(x.device.type)
+    return x.ndim == 2 and not looked_at and not is_autocast(x)
 
 
 def _is_ordinary(*parts: Tensor | None) -> bool:

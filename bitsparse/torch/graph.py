@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from bitsparse.arrays.inside import patterns_of
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.torch import operators
 from bitsparse.torch.buffers import Precise, state_of
 from bitsparse.torch.edges import Edges, on_stream_of, read, tensor
@@ -141,13 +141,21 @@ class Graph(Precise):
         if self.derived:
             return
         names = [name for name in self._buffers if name not in self._non_persistent_buffers_set]
-        device = self.indptr.device
-        parts = {n: state_dict[prefix + n].to(device) if prefix + n in state_dict else None for n in names}
+        # With assign=True a module takes the tensors of the state where they are.
+        assigned, device = local_metadata.get("assign_to_params_buffers", False), self.indptr.device
+        parts = {n: state_dict.get(prefix + n) for n in names}
+        if not assigned:
+            parts = {name: None if part is None else part.to(device) for name, part in parts.items()}
         needed = ("sizes", "indptr", "indices")
         missing_keys += [prefix + name for name in needed if parts[name] is None]
         unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key[len(prefix) :] not in names]
         lists, _, indices = (parts[name] for name in needed)
         if lists is None or indices is None or parts["indptr"] is None:
+            return
+        if lists.is_meta:
+            error_msgs.append(
+                f"{prefix[:-1] or 'Graph'}: its edges would be on meta, where nobody knows them; pass assign=True, and a state in memory"
+            )
             return
         sizes, edges = tuple(lists.tolist()), len(indices)
         lengths = {len(part) for name in ("weight", "multiplicity") if (part := parts[name]) is not None}
@@ -158,7 +166,9 @@ class Graph(Precise):
             )
             return
         kept = ((self._buffers[name], part) for name, part in parts.items())
-        if all(torch.equal(one, other) if one is not None is not other else one is other for one, other in kept):
+        if device == lists.device and all(
+            torch.equal(one, other) if one is not None is not other else one is other for one, other in kept
+        ):
             return
         parts = {name: None if part is None else part.clone() for name, part in parts.items()}
         try:
@@ -344,6 +354,19 @@ def checked(function: str, graph: Any) -> Graph:
     return graph
 
 
+def check_dense(function: str, **parts: Any) -> None:
+    """Refuse what is no dense tensor: arrays of other libraries, sparse tensors; None stands for what was not given."""
+    for name, part in parts.items():
+        if part is not None and not isinstance(part, Tensor):
+            raise DTypeError(
+                f"{function}: {name} is a {type(part).__name__}; pass a tensor, or call bitsparse.{function} for other arrays"
+            )
+        if part is not None and part.layout != torch.strided:
+            raise DTypeError(
+                f"{function}: {name} is a {part.layout} tensor, but a dense one is needed; pass {name}.to_dense()"
+            )
+
+
 def as_graph(edges: Any, num_nodes: int | tuple[int, int]) -> Graph:
     """A graph as it is, or that of an edge list, made once for a tensor that is not written to, or of an adjacency, made at every call."""
     if isinstance(edges, Graph):
@@ -374,6 +397,11 @@ def _normalized(graph: Graph, self_loops: bool, loop_weight: float) -> Graph:
 
 def _edges(graph: Graph) -> tuple[Tensor, Tensor | None]:
     """The edge list of a graph, with weights or how often an edge occurs, and factors if it has any."""
+    if graph.indptr.is_meta:
+        raise DeviceError(
+            "Graph: it is on meta, where its edges are not known, and a layer wants another graph of them; call the layer once before "
+            "graph.to('meta')"
+        )
     weight, edges = (
         graph.multiplicity if graph.weight is None else graph.weight,
         torch.stack([graph.indices.long(), graph.rows()]),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.torch import operators
-from bitsparse.torch.dense import is_alone
-from bitsparse.torch.graph import Graph, checked
+from bitsparse.torch.dense import is_alone, is_autocast
+from bitsparse.torch.graph import Graph, check_dense, checked
 from bitsparse.torch.registration import is_plain
 
 
@@ -52,8 +52,9 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
     [5.0, 0.0, 2.0]
     """
     checked("spmm", graph)
-    if not isinstance(x, Tensor):
-        raise DTypeError(f"spmm: x is a {type(x).__name__}; pass a tensor, or call bitsparse.spmm for other arrays")
+    check_dense("spmm", x=x, values=values)
+    if x.is_meta and not graph.indptr.is_meta:
+        raise DeviceError(f"spmm: x is on meta, but the graph is on {graph.indptr.device}; move both, graph.to('meta')")
     if x.shape[:1] != (graph.num_sources,) or x.ndim > 3:
         raise ShapeError(
             f"spmm: the graph has {graph.num_sources} sources but x has shape {tuple(x.shape)}; pass (sources, D) or (sources, H, D)"
@@ -62,7 +63,7 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
         raise DTypeError(f"spmm: x is {x.dtype}; pass floats, or call bitsparse.spmm for integers")
     if reduce not in ("sum", "mean", "max", "min"):
         raise ValueError(f"spmm: reduce must be 'sum', 'mean', 'max' or 'min', got {reduce!r}")
-    if torch.is_autocast_enabled(x.device.type):
+    if is_autocast(x):
         narrow = torch.get_autocast_dtype(x.device.type)
         x, values = (part if part is None or part.dtype == torch.float64 else part.to(narrow) for part in (x, values))
     extreme = reduce in ("max", "min")
