@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,27 @@ def test_refusals() -> None:
 
 
 # ---- sampled edges
+def test_rows_of_lazy_negatives_and_conjugates() -> None:
+    x = torch.arange(24.0).reshape(8, 3)
+    sampler = bs.graph.NeighborSampler(np.eye(8), [1], batch_size=8, shuffle=False)
+    for lazy in (torch._neg_view(x), torch.complex(x, x).conj()):
+        (batch,) = pickle.loads(pickle.dumps(bst.BatchLoader(sampler, lazy)))
+        assert torch.equal(batch.x, lazy)
+    with pytest.raises(bs.DTypeError, match=r"BatchLoader: x is a torch\.sparse_coo tensor"):
+        bst.BatchLoader(sampler, x.to_sparse())
+
+
+def test_samples_are_numbered_by_integers_of_every_library() -> None:
+    whole = bst.Graph(torch.randint(8, (2, 40), generator=torch.Generator().manual_seed(0)), 8)
+    want = bst.SampledGraph(whole, 2, seed=3, step=5)
+    for kind in (np.int64, np.uint8, torch.tensor):
+        found = bst.SampledGraph(whole, kind(2), seed=kind(3), step=kind(5))
+        assert torch.equal(found.indices, want.indices) and torch.equal(found.weight, want.weight)
+    for name in ("seed", "step"):
+        with pytest.raises(ValueError, match=f"SampledGraph: {name} must be in"):
+            bst.SampledGraph(whole, 2, **{name: -1})
+
+
 @pytest.mark.parametrize("form", ["plain", "weighted", "gcn"])
 def test_sampled_sums_are_right_on_average(form: str) -> None:
     csr = adjacency().astype(np.float32)

@@ -251,6 +251,11 @@ def test_refusals() -> None:
         bst.quantize_(torch.nn.ReLU())
     with pytest.raises(ValueError, match="bits must be 8, 4, 2 or 'auto'"):
         bst.Tango(bits=3)
+    with pytest.raises(bs.errors.DTypeError, match=r"exact is the word 'first'.*exact=\('first',\)"):
+        bst.Tango(exact="first")
+    for wrong, error in (("x", bs.errors.DTypeError), (float("nan"), ValueError)):
+        with pytest.raises(error, match="threshold must be a finite number"):
+            bst.Tango(threshold=wrong)
     graph, x, _ = data()
     with pytest.raises(bs.errors.DTypeError, match="float64"):
         bst.quantize_(net.double(), bst.Tango(last="quantized"))(x.double(), graph)

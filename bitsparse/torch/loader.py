@@ -17,7 +17,7 @@ from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DeviceError, ShapeError
 from bitsparse.graph.samplers import BatchSampler, Block, SampledBatch, ahead
 from bitsparse.torch.coded import tensor_of, working
-from bitsparse.torch.graph import Graph
+from bitsparse.torch.graph import Graph, check_dense
 from bitsparse.torch.registration import torch_memory
 
 _NAME = "BatchLoader"
@@ -167,6 +167,7 @@ class BatchLoader:
     def _rows(self, name: str, part: Any) -> _Rows:
         """Something whose rows are fetched: in host memory, or beside the graph."""
         made = torch.as_tensor(part)
+        check_dense(_NAME, **{name: made})
         if made.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{_NAME}: {name} requires a gradient, which would be lost; pass {name}.detach(), or leave it out and fetch its rows in "
@@ -213,7 +214,7 @@ class _Rows:
     """Rows that are fetched by their numbers; from host memory into page-locked memory, if copies to a GPU follow."""
 
     def __init__(self, part: Tensor, pinned: bool) -> None:
-        self.part, self._pinned = part.contiguous(), pinned
+        self.part, self._pinned = part.resolve_conj().resolve_neg().contiguous(), pinned  # bytes tell of no sign
         #: NumPy's view of bytes: taking rows of them lets other threads run and starts none, as PyTorch's indexing would in each thread.
         self._bytes = self._flat(self.part) if part.device.type == "cpu" and part.numel() else None
 

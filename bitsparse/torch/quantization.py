@@ -12,6 +12,7 @@ from torch._C import _current_graph_task_id
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from bitsparse import _check, interop
+from bitsparse.errors import DTypeError
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.quantized.attention import Settings
 from bitsparse.ops.quantized.scaled import ScaledCodes
@@ -83,6 +84,10 @@ class Tango:
         if self.activations is not None and not _is_width(self.activations):
             raise ValueError(f"Tango: activations must be 8, 4, 2 or None, got {_check.shown(self.activations)}")
         _check.integer("Tango", "seed", self.seed, 0, (1 << 63) - 1)
+        _check.number("Tango", "threshold", self.threshold)
+        exact: Any = self.exact
+        if isinstance(exact, str):
+            raise DTypeError(f"Tango: exact is the word {exact!r}; pass the names of modules, exact=({exact!r},)")
 
 
 def _is_width(bits: object) -> bool:

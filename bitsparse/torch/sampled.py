@@ -56,7 +56,10 @@ class SampledGraph(Graph):
 
     def __init__(self, graph: Graph, width: int, *, seed: int = 0, step: int = 0) -> None:
         torch.nn.Module.__init__(self)
-        _check.integer(_NAME, "step", step, 0, (1 << 63) - 1)
+        width = _check.integer(_NAME, "width", width, 1)
+        seed, step = (
+            _check.integer(_NAME, name, given, 0, (1 << 63) - 1) for name, given in (("seed", seed), ("step", step))
+        )
         self.derived = False
         # The whole graph is no part of this module: it lives longer and is saved by whoever made it.
         self.__dict__["_whole"], self.width, self.seed, self.step = graph, width, seed, step
