@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from bitsparse.torch import attention_operators, operators
-from bitsparse.torch.graph import Graph, check_dense, checked
+from bitsparse.torch.dense import check_dense
+from bitsparse.torch.graph import Graph, checked
 
 
 def attention(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import platform
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _is_torch_function_mode_enabled
 
+from bitsparse.errors import DTypeError
 from bitsparse.interop.tensors import dual_level, nothing_recorded
 
 #: Products with fewer steps take no time, and those with fewer columns are no quicker.
@@ -29,6 +31,19 @@ def _onednn() -> Callable[..., Tensor] | None:
         return None
     packet = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     return getattr(packet, "default", None)
+
+
+def check_dense(function: str, **parts: Any) -> None:
+    """Refuse what is no dense tensor: arrays of other libraries, sparse tensors; None stands for what was not given."""
+    for name, part in parts.items():
+        if part is not None and not isinstance(part, Tensor):
+            raise DTypeError(
+                f"{function}: {name} is a {type(part).__name__}; pass a tensor, or call bitsparse.{function} for other arrays"
+            )
+        if part is not None and part.layout != torch.strided:
+            raise DTypeError(
+                f"{function}: {name} is a {part.layout} tensor, but a dense one is needed; pass {name}.to_dense()"
+            )
 
 
 def is_autocast(x: Tensor) -> bool:

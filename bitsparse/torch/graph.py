@@ -354,19 +354,6 @@ def checked(function: str, graph: Any) -> Graph:
     return graph
 
 
-def check_dense(function: str, **parts: Any) -> None:
-    """Refuse what is no dense tensor: arrays of other libraries, sparse tensors; None stands for what was not given."""
-    for name, part in parts.items():
-        if part is not None and not isinstance(part, Tensor):
-            raise DTypeError(
-                f"{function}: {name} is a {type(part).__name__}; pass a tensor, or call bitsparse.{function} for other arrays"
-            )
-        if part is not None and part.layout != torch.strided:
-            raise DTypeError(
-                f"{function}: {name} is a {part.layout} tensor, but a dense one is needed; pass {name}.to_dense()"
-            )
-
-
 def as_graph(edges: Any, num_nodes: int | tuple[int, int]) -> Graph:
     """A graph as it is, or that of an edge list, made once for a tensor that is not written to, or of an adjacency, made at every call."""
     if isinstance(edges, Graph):

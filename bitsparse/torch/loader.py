@@ -17,7 +17,8 @@ from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DeviceError, ShapeError
 from bitsparse.graph.samplers import BatchSampler, Block, SampledBatch, ahead
 from bitsparse.torch.coded import tensor_of, working
-from bitsparse.torch.graph import Graph, check_dense
+from bitsparse.torch.dense import check_dense
+from bitsparse.torch.graph import Graph
 from bitsparse.torch.registration import torch_memory
 
 _NAME = "BatchLoader"

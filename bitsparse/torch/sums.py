@@ -7,8 +7,8 @@ from torch import Tensor
 
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.torch import operators
-from bitsparse.torch.dense import is_alone, is_autocast
-from bitsparse.torch.graph import Graph, check_dense, checked
+from bitsparse.torch.dense import check_dense, is_alone, is_autocast
+from bitsparse.torch.graph import Graph, checked
 from bitsparse.torch.registration import is_plain
 
 
