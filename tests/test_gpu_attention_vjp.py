@@ -13,8 +13,9 @@ from test_gpu_sddmm import scheduled
 
 import bitsparse as bs
 from bitsparse.backends.cuda.edges import attention as cuda
-from bitsparse.backends.params import Dropout, Pattern, RowPieces
+from bitsparse.backends.params import Dropout, Pattern
 from bitsparse.backends.reference.edges import attention as reference
+from bitsparse.backends.row_pieces import RowPieces
 
 pytestmark = pytest.mark.gpu
 

@@ -15,7 +15,8 @@ import bitsparse as bs  # noqa: E402
 import bitsparse.torch as bst  # noqa: E402
 from bitsparse.torch.coded import Grid  # noqa: E402
 from bitsparse.torch.coded import spmm as spmm_of_codes  # noqa: E402
-from bitsparse.torch.quantization import CodeSource, LayerQuantizer, Quantization  # noqa: E402
+from bitsparse.torch.layer_quantizer import LayerQuantizer  # noqa: E402
+from bitsparse.torch.quantization import CodeSource, Quantization  # noqa: E402
 
 NODES, INPUTS, CLASSES = 40, 12, 3
 LAYERS: dict[str, Any] = {

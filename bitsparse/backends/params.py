@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
@@ -37,28 +36,6 @@ FARTHEST = 0xFFFFFFFF
 
 #: Distances of answers that are not there, by metric.
 NOWHERE: dict[str, float] = {"hamming": 2**31 - 1, "jaccard": float("inf"), "dot": -(2**31)}
-
-
-class RowPieces(NamedTuple):
-    """A float32 matrix whose rows are made a piece at a time, by who keeps them in few bits; read once, in order.
-
-    Attributes
-    ----------
-    shape : (rows, columns)
-    pieces : list of slice
-        The rows of each piece, together all of them.
-    make : callable
-        The C-contiguous array of a piece, by its number.
-    """
-
-    shape: tuple[int, int]
-    pieces: list[slice]
-    make: Callable[[int], Array]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of what is made."""
-        return np.dtype(np.float32)
 
 
 class PairTest(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bitsparse import interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.backends.params import RowPieces
+from bitsparse.backends.row_pieces import RowPieces
 from bitsparse.ops.bits.pack import pack_bits
 from bitsparse.ops.quantized.scaled import on_steps
 from bitsparse.torch.coded import Source, tensor_of, working

@@ -7,7 +7,8 @@ from typing import Any
 from bitsparse import _check, backends, interop
 from bitsparse._records import as_dict
 from bitsparse.arrays.sparse_base import SparseArray
-from bitsparse.backends.params import Dropout, RowPieces
+from bitsparse.backends.params import Dropout
+from bitsparse.backends.row_pieces import RowPieces
 from bitsparse.interop import ArrayLike, SparseLike, converted
 from bitsparse.ops.edges.attention import AttentionState, attention, checked_dropout
 from bitsparse.ops.operands.both_ways import Floats, as_asked, computed_in, operands_of, taken_in, wanted

@@ -9,7 +9,7 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse.arrays.sparse_base import SparseArray
-from bitsparse.backends.params import RowPieces
+from bitsparse.backends.row_pieces import RowPieces
 from bitsparse.ops.edges.attention import AttentionState, attention, checked_dropout
 from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.operands.places import working_with
@@ -86,7 +86,7 @@ def attention_of_codes_vjp(
 
     `features` (N, H, D) of float32 are what the codes of the features stand for. `gradient` is as it came; on a GPU only what is gathered
     are codes, so that the products of a node's own rows are those of float32. Without codes the gradient is gathered as it is.
-    The features, and of the state the result and the second sums, may be :class:`~bitsparse.backends.params.RowPieces`.
+    The features, and of the state the result and the second sums, may be :class:`~bitsparse.backends.row_pieces.RowPieces`.
     """
     function = "attention_vjp"
     with working_with(turned.device, gradient):

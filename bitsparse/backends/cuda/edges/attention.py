@@ -24,7 +24,8 @@ from bitsparse.backends.cuda.edges.attention_rows import (
 )
 from bitsparse.backends.cuda.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.cuda.spmm.spmm import spmm
-from bitsparse.backends.params import Dropout, RowPieces
+from bitsparse.backends.params import Dropout
+from bitsparse.backends.row_pieces import RowPieces
 
 #: Products that a schedule keeps.
 _MOST_KEPT = 32

@@ -11,7 +11,8 @@ from bitsparse.backends.host.buffers import arrays_of, as_bytes
 from bitsparse.backends.host.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.host.spmm.spmm import features_of, spmm
-from bitsparse.backends.params import Array, Dropout, Pattern, RowPieces
+from bitsparse.backends.params import Array, Dropout, Pattern
+from bitsparse.backends.row_pieces import RowPieces
 
 
 def attention(

@@ -1,0 +1,122 @@
+"""Attention of features in few bits as functions of PyTorch: codes are gathered, there and back, and what gradients need is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bitsparse.backends.row_pieces import RowPieces
+from bitsparse.ops.edges.attention import AttentionState
+from bitsparse.ops.quantized.attention import Settings, attention_of_codes, attention_of_codes_vjp, attention_of_floats
+from bitsparse.ops.quantized.scaled import ScaledCodes
+from bitsparse.torch.attention_operators import head_scores, head_scores_vjp
+from bitsparse.torch.coded import Grid, Keep, array_of, tensor_of, working
+from bitsparse.torch.pattern import Pattern, array_over
+from bitsparse.torch.registration import once
+
+Ends = Sequence[Tensor]
+
+
+def _attended(ctx: Any, x: Tensor, ends: Ends, others: tuple[Any, ...]) -> tuple[Tensor, list[Tensor]]:
+    """The result of attention by scores of both ends, and which tensors its gradient needs."""
+    ctx.pattern, ctx.how, ctx.grid, keep = others
+    source, target = (part.detach() for part in ends)
+    codes = None if ctx.grid is None else ctx.grid.codes(x, not ctx.needs_input_grad[0])
+    with working(x) as features:
+        array = array_over(ctx.pattern)
+        if codes is None:
+            state = attention_of_floats(array, features, array_of(source), array_of(target), ctx.how)
+        else:
+            state = attention_of_codes(array, codes, source, target, ctx.how)
+    result, lse, share, above = (tensor_of(part) for part in state)
+    ctx.codes, ctx.kept = codes if keep is None else keep(x), None
+    needed = [source, target, lse, share]
+    if keep is None:
+        return result, [*needed, result, above]
+    ctx.kept = [keep(part) for part in (result, above)]
+    return result, needed
+
+
+def _features(ctx: Any, gradient: Tensor) -> Tensor | RowPieces:
+    """What the codes of features (N, H, D) stand for."""
+    if not isinstance(ctx.codes, ScaledCodes):
+        made: RowPieces = ctx.codes.in_pieces(math.prod(gradient.shape[1:]))
+        return made
+    with working(gradient):
+        return tensor_of(ctx.codes.dequantize()).reshape(ctx.codes.codes.shape[0], *gradient.shape[1:])
+
+
+def _attended_vjp(ctx: Any, gradient: Tensor, features: Tensor | RowPieces, saved: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients by the features, which are what their codes stand for, and by the scores of both ends."""
+    source, target, lse, share, *wide = saved
+    codes = None if ctx.grid is None else ctx.grid.codes(gradient, False)
+    with working(gradient):
+        kept = wide if ctx.kept is None else [part.in_pieces(math.prod(gradient.shape[1:])) for part in ctx.kept]
+        turned, state = array_over(ctx.pattern.turned), AttentionState(kept[0], lse, share, kept[1])
+        made = attention_of_codes_vjp(turned, features, (source, target), gradient, codes, state, ctx.how)
+        return [tensor_of(part) for part in made]
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, source: Tensor, target: Tensor, *others: Any) -> Tensor:
+        result, needed = _attended(ctx, x, (source, target), others)
+        ctx.save_for_backward(*needed)
+        return result
+
+    @staticmethod
+    @once("quantize_")
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        gradient = gradient.contiguous()
+        made = _attended_vjp(ctx, gradient, _features(ctx, gradient), ctx.saved_tensors)
+        return *made, None, None, None, None
+
+
+class _ScoredAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, first: Tensor, second: Tensor, *others: Any) -> Tensor:
+        with working(x):
+            ends = head_scores(x.contiguous(), first, second)
+        result, needed = _attended(ctx, x, ends, others)
+        ctx.save_for_backward(first, second, *needed)
+        return result
+
+    @staticmethod
+    @once("quantize_")
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        first, second, *needed = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        features = _features(ctx, gradient)
+        dx, *by_scores = _attended_vjp(ctx, gradient, features, needed)
+        by_scores = [part.to(dx.dtype) for part in by_scores]
+        by_vectors = [torch.zeros_like(part) for part in (first, second)]
+        with working(dx):
+            for rows, values in [(slice(None), features)] if isinstance(features, Tensor) else ctx.codes:
+                scores = [part[rows] for part in by_scores]
+                for total, part in zip(
+                    by_vectors, head_scores_vjp(values, first, second, scores, dx[rows])[1:], strict=True
+                ):
+                    total += part
+        return dx, *by_vectors, None, None, None, None
+
+
+def attention(x: Tensor, ends: Ends, pattern: Pattern, how: Settings, grid: Grid | None, keep: Keep | None) -> Tensor:
+    """Attention (N, H, D) that gathers codes of features, and of the gradient; without a grid what they are. Once differentiable.
+
+    What `keep` makes of the features and of results is kept for the gradient in place of these.
+    """
+    return _Attention.apply(x, *ends, pattern, how, grid, keep)
+
+
+def scored_attention(
+    x: Tensor, first: Tensor, second: Tensor, pattern: Pattern, how: Settings, grid: Grid | None, keep: Keep | None
+) -> Tensor:
+    """:func:`attention` by scores that are dot products of heads with two vectors (H, D), in floats.
+
+    The gradients by these are made of what the codes of the features stand for.
+    """
+    return _ScoredAttention.apply(x, first, second, pattern, how, grid, keep)

@@ -1,0 +1,142 @@
+"""The products, sums and attention of one layer that trains in integers of a few bits."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor, nn
+from torch._C import _current_graph_task_id
+
+from bitsparse.ops.quantized.attention import Settings
+from bitsparse.torch import coded, coded_attention
+from bitsparse.torch.attention_kinds import once_each
+from bitsparse.torch.bias import biased
+from bitsparse.torch.graph import Graph
+from bitsparse.torch.kept import exact_linear, kept_codes
+from bitsparse.torch.quantization import PRODUCT_BITS, CodeSource, Quantization
+from bitsparse.torch.quantizer import Floats
+
+
+def _joins(bias: Tensor, x: Tensor, weight: Tensor) -> bool:
+    """Whether a bias is one float32 to a column, beside float32 features, so that the kernel of their product may read it."""
+    alike = bias.shape == weight.shape[:1] and bias.device == x.device
+    return alike and bias.dtype == x.dtype == torch.float32
+
+
+class LayerQuantizer(Floats):
+    """Products and sums of one layer in integers; either may be left to floats."""
+
+    def __init__(self, state: Quantization, products: bool, sums: bool) -> None:
+        self._state, self._products, self._sums = state, products, sums
+
+    def _source(self, x: Tensor) -> CodeSource:
+        state = self._state
+        if state.training and state.config.rounding == "stochastic" and _current_graph_task_id() >= 0:
+            raise RuntimeError(
+                "quantize_: a layer is computed again on the way back, as torch.utils.checkpoint does, but stochastic rounding would not "
+                "draw the same again; pass Tango(rounding='nearest'), or leave the layer, which keeps codes alone, out of the checkpoint"
+            )
+        return CodeSource(state, not x.requires_grad)
+
+    def _grid(self, x: Tensor) -> coded.Grid:
+        """How what is gathered is rounded."""
+        bits = self._state.bits or 8
+        return coded.Grid(bits, "tensor" if bits == 8 else "node", self._source(x))
+
+    @property
+    def _sums_floats(self) -> bool:
+        return not self._sums or self._state.bits is None
+
+    def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None) -> Tensor:
+        """``x @ weight.T``, and a bias."""
+        products = self._products and self._state.bits is not None
+        if behind is not None and not (products and x.ndim == 2 and _joins(behind, x, weight)):
+            return biased(self.linear(x, weight), behind)
+        if not products:
+            keep = self._keep(x) if x.ndim == 2 and x.requires_grad else None
+            return nn.functional.linear(x, weight) if keep is None else exact_linear(x, weight, keep)
+        flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+        keep = self._keep(flat, PRODUCT_BITS)
+        made = coded.linear(flat, weight, PRODUCT_BITS, self._source(x), behind, keep=keep).to(x.dtype)
+        return made if x.ndim == 2 else made.reshape(*x.shape[:-1], weight.shape[0])
+
+    def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """``out + x @ weight.T``, of integers in the memory of `out`."""
+        if not self._products or self._state.bits is None:
+            exact = self._state.config.activations is None
+            return super().added(out, x, weight) if exact else out + self.linear(x, weight)
+        alike = x.ndim == 2 and out.shape == (len(x), len(weight)) and out.device == x.device
+        if not (alike and out.dtype == x.dtype == torch.float32 and out.is_contiguous()):
+            return out + self.linear(x, weight)
+        keep = self._keep(x, PRODUCT_BITS)
+        return coded.linear(x, weight, PRODUCT_BITS, self._source(x), None, out, keep)
+
+    def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
+        """Sums or means over neighbours, and a bias."""
+        if self._sums_floats or reduce in ("max", "min"):
+            return super().spmm(graph, x, reduce, behind)
+        return self._summed(graph, x, reduce, None, behind)
+
+    def spmm_and_own(
+        self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None
+    ) -> Tensor:
+        """Sums over neighbours, plus `factor` times what the targets have themselves, in one pass where that is the same tensor."""
+        alone = own is x and x.ndim == 2 and x.dtype == factor.dtype == torch.float32
+        if self._sums_floats or not alone or factor.requires_grad:
+            return super().spmm_and_own(graph, x, own, factor, behind)
+        return self._summed(graph, x, "sum", factor, behind)
+
+    def _summed(self, graph: Graph, x: Tensor, reduce: str, own: Tensor | None, behind: Tensor | None = None) -> Tensor:
+        if behind is not None and not (x.ndim == 2 and x.dtype == behind.dtype == torch.float32):
+            return biased(self._summed(graph, x, reduce, own), behind)
+        weight = graph.multiplicity if graph.weight is None else graph.weight
+        values = None if weight is None else self._state.edge_values(graph, weight)
+        factors = graph.factors(reduce == "mean", torch.float32)
+        return coded.spmm(x, graph.pattern(), factors, self._grid(x), values, own, behind).to(x.dtype)
+
+    def attention(
+        self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float
+    ) -> Tensor:
+        """Attention to neighbours by scores of both ends."""
+        grid, keep = None if self._sums_floats else self._grid(x), self._keep(x)
+        if grid is None and keep is None:
+            return super().attention(graph, x, source, target, slope, dropout)
+        how = self._settings(graph, x, slope, dropout)
+        return coded_attention.attention(x, (source, target), graph.pattern(), how, grid, keep).to(x.dtype)
+
+    def scored_attention(
+        self, graph: Graph, x: Tensor, first: Tensor, second: Tensor, slope: float, dropout: float
+    ) -> Tensor:
+        """Attention of nodes to each other by dot products of heads with two vectors."""
+        grid, keep = None if self._sums_floats else self._grid(x), self._keep(x)
+        if grid is None and keep is None:
+            return super().scored_attention(graph, x, first, second, slope, dropout)
+        how = self._settings(graph, x, slope, dropout)
+        return coded_attention.scored_attention(x, first, second, graph.pattern(), how, grid, keep).to(x.dtype)
+
+    def _keep(self, x: Tensor, at_hand: int | None = None) -> coded.Keep | None:
+        """What keeps float32 matrices in few bits for the gradients of a layer that is given `x`; in fewer than codes `at_hand` have.
+
+        None where these matrices are kept as they are, or as these codes.
+        """
+        bits = self._state.config.activations
+        if bits is None or (at_hand is not None and bits >= at_hand):
+            return None
+        if not (self._state.training and torch.is_grad_enabled() and x.dtype == torch.float32):
+            return None
+        source = CodeSource(self._state, False)
+        return functools.partial(kept_codes, bits=bits, source=source)
+
+    @staticmethod
+    def _settings(graph: Graph, x: Tensor, slope: float, dropout: float) -> Settings:
+        """The slope and the dropout of a call, with the number that decides whom it meets."""
+        once_each("attention", graph)
+        return Settings(slope, dropout, torch.randint(2**62, (1,), device=x.device) if dropout else None)
+
+    def cosine_attention(self, graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
+        """Attention by cosines that gathers features, and the gradient of its sums, as their codes stand for them."""
+        if self._sums_floats:
+            return super().cosine_attention(graph, x, beta)
+        y = super().cosine_attention(graph, coded.on_grid(x, self._grid(x)), beta)
+        return coded.gradient_on_grid(y, self._grid(y))
