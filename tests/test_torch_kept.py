@@ -25,7 +25,7 @@ MAPS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_codes, "PIECE_BYTES", 1 << 14)
+    monkeypatch.setattr(kept_codes, "PIECE_BYTES", (1 << 14, 1 << 14))
 
 
 def source(rounding: Any = "stochastic") -> Any:
@@ -69,6 +69,15 @@ def test_codes_take_their_bits_and_nothing_else() -> None:
             kept = KeptCodes(numbers(*shape), bits, source())
             total = sum(part.nbytes for part in kept.packed.bit_tensors)
             assert total <= shape[0] * shape[1] * bits / 8 + 32 * len(kept.packed.bit_tensors)
+
+
+def test_pieces_are_small_beside_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_codes, "PIECE_BYTES", (1 << 16, 1 << 20))
+    for shape, count in (((3000, 4), 1), ((100_000, 4), 17), ((1 << 18, 20), 22)):
+        pieces = list(kept_codes.PackedRows(torch.Size(shape)).rows)
+        assert abs(len(pieces) - count) <= 1
+        assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces[:-1])]
+        assert pieces[-1].stop == shape[0]
 
 
 def test_no_rows_no_columns_zeros_and_what_is_not_finite() -> None:

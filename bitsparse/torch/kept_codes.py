@@ -16,8 +16,8 @@ from bitsparse.ops.bits.pack import pack_bits
 from bitsparse.ops.quantized.scaled import on_steps
 from bitsparse.torch.coded import Source, tensor_of, working
 
-#: Bytes of floats that are made of codes at a time: small beside a layer's features, large beside what a launch costs.
-PIECE_BYTES = 1 << 27
+#: Bytes of floats that are made of codes at a time, at least and at most; between them a part of the matrix that is small beside it.
+PIECE_BYTES, _PIECES = (1 << 22, 1 << 27), 16
 #: Numbers of a row of codes, so that no row has pads, and rows of a piece are whole multiples of it.
 _WIDTH = 1024
 
@@ -90,7 +90,9 @@ class PackedRows:
         """The rows of each piece, in order."""
         count, columns = self.shape[0], math.prod(self.shape[1:])
         if columns:
-            step = max(PIECE_BYTES // (4 * columns * _WIDTH), 1) * _WIDTH
+            least, most = PIECE_BYTES
+            piece = min(max(4 * columns * count // _PIECES, least), most)
+            step = max(piece // (4 * columns * _WIDTH), 1) * _WIDTH
             yield from (slice(start, min(start + step, count)) for start in range(0, count, step))
 
     def append(self, numbers: Tensor, pack: Callable[[Any, int], BitTensor]) -> None:
