@@ -15,6 +15,8 @@ from bitsparse.backends.host.edges import attention as compiled
 from bitsparse.backends.params import Dropout, Pattern
 from bitsparse.backends.reference.edges import attention as reference
 from bitsparse.backends.reference.scalar import edges_kept
+from bitsparse.backends.row_pieces import RowPieces
+from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 
 GRAPHS = graphs()
 SEED = 2**63 + 5
@@ -222,3 +224,23 @@ def test_what_does_not_fit_is_refused() -> None:
             function(A, *given, dropout=0.5, seed=np.array([1, 2]))
         with pytest.raises(bs.DTypeError, match=f"{name}: seed"):
             function(A, *given, dropout=0.5, seed=np.array([1.0]))
+
+
+def test_features_and_sums_that_are_made_in_pieces_of_rows() -> None:
+    """The same bits as of arrays, rectangular patterns and heads included."""
+    A = next(A for A in GRAPHS.values() if A.shape[0] != A.shape[1] and A.nnz)
+    turned = bs.TCTiledCSR(sp.csr_array(A.T.tocsr()))
+    x, source, target, gradient = operands(A, 2, 4, np.float32)
+    state = bs.attention(A, x, source, target, return_state=True)[1]
+    whole = attention_vjp_of_transpose(turned, x, source, target, gradient, state, 0.2, 0.0, None)
+
+    def in_pieces(part: np.ndarray) -> RowPieces:
+        flat = part.reshape(len(part), -1)
+        pieces = [slice(start, min(start + 7, len(flat))) for start in range(0, len(flat), 7)]
+        return RowPieces(flat.shape, pieces, lambda i: flat[pieces[i]].copy())  # type: ignore[arg-type]
+
+    kept = state._replace(result=in_pieces(state.result), above=in_pieces(state.above))
+    made = attention_vjp_of_transpose(turned, in_pieces(x), source, target, gradient, kept, 0.2, 0.0, None)
+    for one, other in zip(whole, made, strict=True):
+        assert one.shape == other.shape
+        assert np.array_equal(one, other)

@@ -129,10 +129,11 @@ def test_sums_that_are_made_in_pieces_of_rows(wrt: tuple[str, ...]) -> None:
     how: dict[str, Any] = {"negative_slope": 0.2}
     cuda.attention(scheduled(A), x, source, target, **how, out=result, lse=lse, state=(share, above))
     pieces = [slice(start, min(start + 16, rows)) for start in range(0, rows, 16)]
-    parts = [RowPieces(part.shape, pieces, lambda i, part=part: part[pieces[i]].copy()) for part in (result, above)]
-    given = turned, x, source, target, gradient
-    whole = cuda.attention_vjp(*given, (result, lse, share, above), **how, wrt=wrt)
-    made = cuda.attention_vjp(*given, (parts[0], lse, share, parts[1]), **how, wrt=wrt)
+    parts = [RowPieces(part.shape, pieces, lambda i, part=part: part[pieces[i]].copy()) for part in (x, result, above)]
+    whole = cuda.attention_vjp(turned, x, source, target, gradient, (result, lse, share, above), **how, wrt=wrt)
+    state = parts[1], lse, share, parts[2]
+    made = cuda.attention_vjp(turned, parts[0], source, target, gradient, state, **how, wrt=wrt)
+    assert A.shape[0] == A.shape[1]
     assert len(pieces) > 1
     assert set(made) == set(whole)
     for name in wrt:

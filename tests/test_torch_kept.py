@@ -36,6 +36,11 @@ def numbers(rows: int = 2500, columns: int = 5, seed: int = 0) -> Any:
     return torch.randn((rows, columns), generator=torch.Generator().manual_seed(seed))
 
 
+def matrix(kept: KeptCodes) -> Any:
+    """All that codes stand for."""
+    return torch.cat([torch.empty((0, *kept.packed.shape[1:])), *(values for _, values in kept)])
+
+
 @pytest.mark.parametrize("bits", [8, 4, 2])
 @pytest.mark.parametrize("kind", MAPS)
 def test_codes_are_near_and_right_on_average(kind: str, bits: int) -> None:
@@ -48,7 +53,7 @@ def test_codes_are_near_and_right_on_average(kind: str, bits: int) -> None:
     for _ in range(200):
         kept = KeptCodes(y, bits, source_, map_of)
         assert len(list(kept)) == 3
-        draws.append(kept.matrix(y))
+        draws.append(matrix(kept))
         if kind == "relu":
             assert torch.equal(kept.packed.times(torch.ones_like(y), kept.passed), (x > 0).float())
         if kind == "elu":
@@ -85,7 +90,7 @@ def test_no_rows_no_columns_zeros_and_what_is_not_finite() -> None:
         x = torch.zeros(shape)
         for map_of in (signed_map, relu_map, elu_map):
             kept = KeptCodes(x, 4, source(), map_of)
-            assert torch.equal(kept.matrix(x), x)
+            assert torch.equal(matrix(kept), x if x.numel() else x[:0])
             assert torch.equal(kept.over_rows(torch.ones(shape[0], 2)), torch.zeros(2, shape[1]))
     for value in (float("nan"), float("inf")):
         x = numbers(10)
@@ -98,18 +103,18 @@ def test_no_rows_no_columns_zeros_and_what_is_not_finite() -> None:
 
 def test_seeds_views_and_nearest_rounding() -> None:
     x = numbers(1500, 8)
-    first, second = (KeptCodes(x, 4, source()).matrix(x) for _ in range(2))
+    first, second = (matrix(KeptCodes(x, 4, source())) for _ in range(2))
     assert torch.equal(first, second)
     wide = torch.cat([x, x], 1)[:, :8]
-    assert torch.equal(KeptCodes(wide, 4, source()).matrix(x), first)
+    assert torch.equal(matrix(KeptCodes(wide, 4, source())), first)
     kept = KeptCodes(x, 8, source("nearest"))
-    assert float((kept.matrix(x) - x).abs().max()) <= float(x.abs().max()) / 127 / 2 * (1 + 1e-5)
+    assert float((matrix(kept) - x).abs().max()) <= float(x.abs().max()) / 127 / 2 * (1 + 1e-5)
     heads = KeptCodes(x.view(1500, 2, 4), 4, source())
-    assert torch.equal(heads.matrix(x).view(1500, 8), first)
+    assert torch.equal(matrix(heads).view(1500, 8), first)
     pieces = heads.in_pieces(8)
     assert torch.equal(torch.cat([torch.as_tensor(pieces.make(i)) for i in range(len(pieces.pieces))]), first)
     gradient = numbers(1500, 3, 1)
-    torch.testing.assert_close(kept.over_rows(gradient), gradient.t() @ kept.matrix(x), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(kept.over_rows(gradient), gradient.t() @ matrix(kept), rtol=1e-4, atol=1e-3)
 
 
 def test_bits_of_relu_give_way_to_codes_of_its_result() -> None:

@@ -169,14 +169,6 @@ class KeptCodes:
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         return ((rows, self.values(numbers)) for rows, numbers in self.packed)
 
-    def matrix(self, like: Tensor) -> Tensor:
-        """All that the codes stand for, where a tensor is."""
-        made = torch.empty(self.packed.shape, dtype=torch.float32, device=like.device)
-        with working(like[:0]):
-            for rows, values in self:
-                made[rows] = values
-        return made
-
     def in_pieces(self, columns: int) -> RowPieces:
         """What the codes stand for as a matrix with so many columns that a backend reads piece by piece."""
         pieces = list(self.packed.rows)
