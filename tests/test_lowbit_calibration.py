@@ -114,6 +114,33 @@ def test_grids_of_logits_are_chosen_for_class_probabilities() -> None:
     assert grid_for_classes(values[:, :1], bits, np.copy, one)[0].shape == (1,)
 
 
+def test_logits_of_classes_told_apart_without_an_error_stay_in_their_range() -> None:
+    """The more these logits grow, the less the probabilities diverge: nothing but the limit ends it."""
+    grown = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        exact = 100 * rng.normal(size=(40, 2))
+        received = exact + 10 * rng.normal(size=exact.shape)
+        start = column_match(exact, received)
+        slope, shift = match_classes(exact, received, *start)
+        logits = slope * received + shift
+        assert divergence(logits, exact) <= divergence(start[0] * received + start[1], exact)
+        grown.append(np.abs(logits).max() / np.abs(exact).max())
+    assert max(grown) < 4.5
+
+
+def test_columns_that_vary_by_rounding_alone_are_constant() -> None:
+    rng = np.random.default_rng(0)
+    reference = rng.normal(size=(50, 200))
+    measured = 1000 + 1e-13 * rng.normal(size=reference.shape)
+    assert (measured.std(axis=0) > 0).all()
+    slope, shift = column_match(reference, measured)
+    assert (slope == 1).all()
+    np.testing.assert_allclose(shift, reference.mean(axis=0) - 1000)
+    far = column_match(reference, -1e6 * reference)  # the least squared error is that of a slope of no use
+    np.testing.assert_allclose(far[0], 1e-6)
+
+
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_grids_are_chosen_for_what_an_activation_lets_pass(bits: int) -> None:
     values = np.random.default_rng(0).normal(size=(300, 5)) - 0.5

@@ -17,6 +17,8 @@ _ITERATIONS = 20
 _SHARES = np.linspace(1.0, 0.25, 26)
 #: Below this a step is as good as none (and no normal float32).
 _TINY = 1e-30
+#: A column whose values differ by less than this share of the largest is constant: the differences come from the rounding of sums.
+_ROUNDING = 2.0**-40
 
 
 def nearest_codes(values: Array, step: Array, low: Array, bits: int) -> Array:
@@ -139,15 +141,21 @@ def column_match(reference: Array, measured: Array) -> Grid:
     """Slope and shift per column with the least squared error of ``slope * measured + shift`` against ``reference``.
 
     This removes the bias that quantisation leaves (Nagel et al. 2019, section 4.2) and shrinks what is mostly noise. A slope that is not
-    positive is replaced by 1.
+    positive is replaced by the ratio of the spreads of both, which at least keeps a column within its range; the slope of a constant
+    column is 1.
 
-    >>> slope, shift = column_match(np.array([[1.0], [3.0]]), np.array([[0.0], [4.0]]))
-    >>> slope, shift
+    >>> column_match(np.array([[1.0], [3.0]]), np.array([[0.0], [4.0]]))
+    (array([0.5]), array([1.]))
+    >>> column_match(np.array([[3.0], [1.0]]), np.array([[0.0], [4.0]]))
     (array([0.5]), array([1.]))
     """
     if not len(reference):
         return np.ones(reference.shape[1]), np.zeros(reference.shape[1])
-    return _line(measured, reference, np.ones(reference.shape[1]), False)
+    spread = measured.std(axis=0)
+    varies = spread > _ROUNDING * np.abs(measured).max(axis=0)
+    slope, _ = _line(measured, reference, reference.std(axis=0) / np.where(varies, spread, 1.0), False)
+    slope = np.where(varies, slope, 1.0)
+    return slope, reference.mean(axis=0) - slope * measured.mean(axis=0)
 
 
 def _line(x: Array, y: Array, fallback: Array, from_zero: bool) -> Grid:

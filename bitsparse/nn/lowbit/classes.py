@@ -16,6 +16,8 @@ from bitsparse.nn.lowbit.calibration import Array, Grid, column_match, grid_thro
 
 #: Steps of Newton's method at most, halvings of one, and the gain below which the search ends.
 _STEPS, _HALVINGS, _GAIN = 10, 6, 1e-7
+#: Times by which the largest logit may grow. Without a limit, logits of classes that are told apart without an error grow for ever.
+_GROWTH = 4
 #: Rounds through the columns.
 _ROUNDS = 2
 
@@ -27,7 +29,8 @@ log_softmax = partial(activated, activation="log_softmax")
 def match_classes(reference: Array, measured: Array, slope: Array, shift: Array) -> Grid:
     """Slope and shift per column for which the probabilities of ``slope * measured + shift`` diverge least from those of `reference`.
 
-    Newton's method from a slope and a shift: the problem is convex. A single column, which is no choice of a class, is left as it starts.
+    Newton's method from a slope and a shift: the problem is convex. Logits stay within four times the largest of `reference` and of those
+    it starts from. A single column, which is no choice of a class, is left as it starts.
 
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
     >>> slope, shift = match_classes(2 * x, x + np.array([0.0, 3.0]), np.ones(2), np.zeros(2))
@@ -38,9 +41,11 @@ def match_classes(reference: Array, measured: Array, slope: Array, shift: Array)
     if not count or columns < 2:
         return slope, shift
     wanted = np.exp(log_softmax(reference))
+    largest = _GROWTH * max(np.abs(reference).max(), np.abs(slope * measured + shift).max())
 
     def cross_entropy(slope: Array, shift: Array) -> float:
-        return -float((wanted * log_softmax(slope * measured + shift)).sum()) / count
+        logits = slope * measured + shift
+        return np.inf if np.abs(logits).max() > largest else -float((wanted * log_softmax(logits)).sum()) / count
 
     at, least = np.arange(columns), cross_entropy(slope, shift)
     for _ in range(_STEPS):
