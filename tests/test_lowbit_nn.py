@@ -240,6 +240,22 @@ def test_constant_and_empty_features_are_harmless():
     assert np.linalg.norm(got - exact) < 0.05 * np.linalg.norm(exact - exact.mean(axis=0))
 
 
+@pytest.mark.parametrize("kind", ["gcn", "sage"])  # what a GIN sums differs by the numbers of neighbours
+def test_values_far_from_zero_behind_a_relu_use_their_whole_grid(kind):
+    rng = np.random.default_rng(0)
+    graph, x = random_graph(100, rng), rng.normal(size=(100, 6)).astype(np.float32)
+    dense = [
+        nn.Dense(rng.normal(size=(6, 9)) / 100, bias=np.full(9, 10.0), activation="relu"),
+        nn.Dense(rng.normal(size=(9, 3))),
+    ]
+    own = [rng.normal(size=part.weight.shape) / 100 if kind == "sage" else None for part in dense]
+    full = nn.Network(kind, [nn.Layer([part], own=mine) for part, mine in zip(dense, own, strict=True)])
+    model = nn.quantize_network(full, graph, x, 8)
+    exact = full(graph, x)
+    error = np.abs(model(operand(graph, model), model.quantize(x)) - exact)
+    assert error.max() < 0.1 * exact.std(axis=0).max()
+
+
 @pytest.mark.parametrize(("graph", "x"), [("few edges", 1.0), ("few edges", 1e-5), ("no edges", None)])
 def test_columns_that_are_all_constant_leave_the_others_their_share_of_the_weights_grid(graph, x):
     """A GraphSAGE's neighbours and its own features stand side by side: all of either may be constant, steps of 1 drowned the other."""

@@ -181,6 +181,14 @@ class Walk:
             codes, scale = refine_codes(inputs, weight, codes, scale, np.zeros_like(scale), bits, lowest=lowest)
         return codes, scale
 
+    def grid_of_result(self, values: _Array, full: _Array, reader: _Reader, from_zero: bool) -> tuple[_Array, _Array]:
+        """The grid of what a product hands on, for the sums over neighbours that read it, or for itself."""
+        bits = reader.bits
+        assert bits is not None
+        if reader.sums:
+            return grid_through(values, bits, self.weighted, self.weighted(full), from_zero=from_zero)
+        return uniform_grid(values, bits, from_zero=from_zero)
+
     def finish(
         self, dense: Dense, measured: _Array, full: _Array, factor: _Array, base: _Array, reader: _Reader
     ) -> Chain:
@@ -198,10 +206,10 @@ class Walk:
         if bits is None:
             return _chain(col, addend, dense.activation, None)
         rises = dense.activation == "relu"
-        if reader.sums:
-            size, start = grid_through(values, bits, self.weighted, self.weighted(self.full), from_zero=rises)
-        else:
-            size, start = uniform_grid(values, bits, from_zero=rises)
+        size, start = self.grid_of_result(values, self.full, reader, rises)
+        far = values.min(axis=0, initial=np.inf) > values.max(axis=0, initial=0.0) / 2
+        if rises and far.any():  # steps from zero would be wasted; below their grid there is nothing for a relu to do
+            size[far], start[far] = self.grid_of_result(values[:, far], self.full[:, far], reader, False)
         size = _like_others(size, values, _end_to_end(values, bits))
         self.grid = Grid(size.astype(np.float32), start.astype(np.float32))
         self.codes = nearest_codes(values, size, start, bits)
@@ -209,7 +217,7 @@ class Walk:
             return _chain(col, addend, "tanh", bits, self.grid)
         if dense.activation == "leaky_relu":
             return _chain(col / size, addend / size, "leaky_relu", bits, (np.ones_like(size), start / size))
-        # relu lets positive factors pass, and without an activation the lower end goes into the addend.
+        # relu lets positive factors pass, and the lower end, which is not below a relu's zero, goes into the addend.
         return _chain(col / size, (addend - start) / size, dense.activation, bits)
 
 
