@@ -161,6 +161,32 @@ def test_codes_are_those_of_all_rows_on_one_device() -> None:
 
 
 @pytest.mark.parametrize("way", ["allgather", "halo"])
+def test_own_rows_are_rounded_where_those_of_the_others_come(way, monkeypatch) -> None:
+    """No rank's codes are written elsewhere first; 23 columns are two groups of 16 bytes, of which the last bytes are zero."""
+    import bitsparse as bs
+    import bitsparse.torch as bst
+    from bitsparse.torch import distributed as module
+
+    matrix, _, _ = problem()
+    x = np.random.default_rng(1).standard_normal((43, 23)).astype(np.float32)
+    wanted = bs.quantize(x, 8, scheme="symmetric", rounding="stochastic", seed=3, stream=7, layout="rows")
+    drawn, given = module.drawn_codes, []
+    monkeypatch.setattr(module, "drawn_codes", lambda *a, out: (given.append(out), drawn(*a, out=out))[1])
+
+    def send(comm):
+        part = D.partition(matrix, comm)
+        sums = bst.ShardedSum(D.GraphShard(D.shard(matrix, part), "sum"), seed=3)
+        exchange = sums.graph.shard.exchange(way)
+        made = sums.send(exchange, part.take(x), 7)
+        asked = np.union1d(sums.graph.shard.columns, np.arange(43)[part.rows()])
+        return made.words, made.words[exchange.slots_of(asked)], wanted.words[asked], float(made.scale)
+
+    for words, came, right, scale in D.local(3).run(send):
+        assert np.array_equal(came, right) and scale == float(wanted.scale)
+        assert sum(np.shares_memory(words, out) for out in given) == 1
+
+
+@pytest.mark.parametrize("way", ["allgather", "halo"])
 @pytest.mark.parametrize("normalisation", ["sum", "mean", "gcn"])
 def test_sums_and_gradients_are_those_of_the_codes_alone(way, normalisation) -> None:
     """Integers are summed exactly and scaled once: bits that no sum of dequantised values has, on any number of ranks."""

@@ -48,9 +48,9 @@ class Exchange(ABC):
         #: Which returned rows belong to which own row, (rows, returned rows), by the device.
         self._sums: dict[str, TCTiledCSR] = {}
 
-    def buffer(self, like: Any) -> Any:
-        """Memory for rows like these; every exchange writes all of it."""
-        return interop.namespace(like).empty((self.slots, *like.shape[1:]), like.dtype)
+    def buffer(self, space: Any, inner: tuple[int, ...], dtype: Any) -> Any:
+        """Memory for rows of this shape, of NumPy (`space`) or CuPy; every exchange writes all of it."""
+        return space.empty((self.slots, *inner), dtype)
 
     @abstractmethod
     def slots_of(self, columns: Array) -> Array:
@@ -74,13 +74,14 @@ class Exchange(ABC):
             raise ShapeError(
                 f"{self.method}: x has {rows.shape[0]} rows but {who(self.comm)} has {self.rows}; pass its own rows"
             )
-        out = self.buffer(rows) if out is None else out
-        self.bring(rows, out)
+        out = self.buffer(interop.namespace(rows), rows.shape[1:], rows.dtype) if out is None else out
+        out[self.own] = rows
+        self.bring(out)
         return out
 
     @abstractmethod
-    def bring(self, rows: Any, buffer: Any) -> None:
-        """Own rows and those of the others into a buffer."""
+    def bring(self, buffer: Any) -> None:
+        """The rows of the others into a buffer in which own rows lie already; who makes these there saves copying them."""
 
     def add_back(self, buffer: Any) -> Any:
         """The reverse, for gradients: each rank's sum of what all ranks have in their slots for its rows.
@@ -145,15 +146,14 @@ class AllGather(Exchange):
             spread[rank, :size] = whole[int(self._bounds[rank]) : int(self._bounds[rank + 1])]
         return spread.reshape(self.slots, *whole.shape[1:])
 
-    def buffer(self, like: Any) -> Any:
+    def buffer(self, space: Any, inner: tuple[int, ...], dtype: Any) -> Any:
         """See :class:`Exchange`. The padding of the own block, which nobody writes, is zero."""
-        buffer = super().buffer(like)
+        buffer = super().buffer(space, inner, dtype)
         buffer[self.own.stop : self.own.start + self._most] = 0
         return buffer
 
-    def bring(self, rows: Any, buffer: Any) -> None:
+    def bring(self, buffer: Any) -> None:
         """See :class:`Exchange`."""
-        buffer[self.own] = rows
         blocks = buffer.reshape(self.comm.size, self._most, *buffer.shape[1:])
         self.comm.all_gather(blocks[self.comm.rank], blocks)
 
@@ -204,10 +204,9 @@ class Halo(Exchange):
         """See :class:`Exchange`."""
         return whole[self._ids]
 
-    def bring(self, rows: Any, buffer: Any) -> None:
+    def bring(self, buffer: Any) -> None:
         """See :class:`Exchange`."""
-        buffer[self.own] = rows
-        self.comm.all_to_all_v(gather(rows, self._send), self._to_others, buffer, self._in)
+        self.comm.all_to_all_v(gather(buffer[self.own], self._send), self._to_others, buffer, self._in)
 
     def back(self, buffer: Any) -> Any:
         """See :class:`Exchange`."""

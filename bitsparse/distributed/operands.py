@@ -94,7 +94,7 @@ class Gathering:
         array = interop.contiguous(array)
         key = name, array.shape[1:], array.dtype
         if key not in self._buffers:
-            self._buffers[key] = self._exchange.buffer(array)
+            self._buffers[key] = self._exchange.buffer(interop.namespace(array), *key[1:])
         return self._exchange(array, self._buffers[key])
 
     def __call__(self, name: str, x: Any) -> Any:

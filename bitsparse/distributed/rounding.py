@@ -126,11 +126,14 @@ def range_of_all(function: str, name: str, ends: Any, finite: bool, comm: Commun
     return (low[None, :], high[None, :]) if ends.ndim == 2 else (low, high)
 
 
-def drawn_codes(x: Any, bits: int, largest: Any, first_index: int, seed: int, stream: int = 0) -> BitTensor:
+def drawn_codes(
+    x: Any, bits: int, largest: Any, first_index: int, seed: int, stream: int = 0, out: Any = None
+) -> BitTensor:
     """Rows of floats as they travel: symmetric codes of 2 to 8 bits (TANGO section 3.1) in fields of 2, 4 or 8, over a range of all ranks.
 
     That range's end, `largest`, is float32 () where the rows lie, so that nobody waits for it; if it is not finite the codes mean nothing.
-    The random bits of an element are those of its C-order index, of which these rows begin with `first_index`.
+    The random bits of an element are those of its C-order index, of which these rows begin with `first_index`. The words are `out`, if it
+    is given.
 
     Examples
     --------
@@ -143,7 +146,7 @@ def drawn_codes(x: Any, bits: int, largest: Any, first_index: int, seed: int, st
     array, family = interop.as_array(x, "drawn_codes")
     step = step_up_to(largest, bits)
     coding = Coding(field_bits(bits), "stochastic", seed, stream, -1, "rows", first_index)
-    return on_steps(array, family, step, step, coding, (1 << (bits - 1)) - 1)
+    return on_steps(array, family, step, step, coding, (1 << (bits - 1)) - 1, out=out)
 
 
 def field_bits(bits: int) -> int:

@@ -125,10 +125,14 @@ class ShardedSum(nn.Module):
         self.exchanged_bytes += exchange.received * self._row_bytes(x.shape[1])
         if self.bits is None:
             return exchange(x)
-        first = self.graph.shard.part.rows().start * x.shape[1]
+        columns = x.shape[1]
+        first = self.graph.shard.part.rows().start * columns
+        words = exchange.buffer(interop.namespace(x), (self._row_bytes(columns) // 4,), np.uint32)
         with self._range(x) as largest:
-            codes = drawn_codes(x, self.bits, largest, first, self.seed, call % _BACKWARD)
-            return with_words(codes, exchange(codes.words), (exchange.slots, x.shape[1]), -1, codes.layout)
+            own = words[exchange.own]
+            codes = drawn_codes(x, self.bits, largest, first, self.seed, call % _BACKWARD, out=own)
+            exchange.bring(words)
+            return with_words(codes, words, (exchange.slots, columns), -1, codes.layout)
 
     def send_back(self, exchange: Exchange, gradient: Any, call: int) -> Any:
         """The sums of all ranks' gradients of this rank's rows, from those of the slots."""

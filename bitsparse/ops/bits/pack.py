@@ -202,9 +202,19 @@ def coded(
 
 
 def on_grid(
-    array: Any, family: interop.Family, grid: schemes.Grid, coding: Coding, *, check: bool = False, factors: Any = None
+    array: Any,
+    family: interop.Family,
+    grid: schemes.Grid,
+    coding: Coding,
+    *,
+    check: bool = False,
+    factors: Any = None,
+    out: Any = None,
 ) -> BitTensor:
-    """The codes on a grid, as :func:`coded` gives them for that of a range; on a GPU of rows times `factors` as well."""
+    """The codes on a grid, as :func:`coded` gives them for that of a range; on a GPU of rows times `factors` as well.
+
+    Their words are `out`, if it is given: memory without gaps where the numbers lie.
+    """
     device = interop.device_of(array)
     offset, divisor, multiplier, qmin, qmax, encoding, scale, stored_offset = grid
     bits, rounding, seed, stream, axis, layout, first = coding
@@ -212,7 +222,7 @@ def on_grid(
     draws = {"rounding": rounding, "seed": seed, "stream": stream, "first_index": first}
     further = {} if factors is None else {"factors": factors}
     quantize = backends.family(device, "bits.pack").quantize
-    words = quantize(array, bits, check=check, axis=axis, layout=layout, **steps, **draws, **further)
+    words = quantize(array, bits, out=out, check=check, axis=axis, layout=layout, **steps, **draws, **further)
     scale, stored_offset = interop.move(scale, device), interop.move(stored_offset, device)
     return assembled(BitTensor, words, array.shape, bits, axis, layout, encoding, family, scale, stored_offset)
 

@@ -146,8 +146,18 @@ def _usable(space: Any, step: Any) -> Any:
 
 
 def on_steps(
-    x: Any, family: interop.Family, divisor: Any, step: Any, coding: Coding, top: int, factors: Any = None
+    x: Any,
+    family: interop.Family,
+    divisor: Any,
+    step: Any,
+    coding: Coding,
+    top: int,
+    factors: Any = None,
+    out: Any = None,
 ) -> BitTensor:
-    """The codes of quotients by `divisor`, at most `top` from zero, with `step` as their scale; on a GPU of rows times `factors`."""
+    """The codes of quotients by `divisor`, at most `top` from zero, with `step` as their scale; on a GPU of rows times `factors`.
+
+    Their words are `out`, if it is given.
+    """
     grid = schemes.Grid(np.zeros((), np.float32), divisor, 1.0, -top, top, "signed", step, None)
-    return on_grid(x, family, grid, coding, factors=factors)
+    return on_grid(x, family, grid, coding, factors=factors, out=out)

@@ -140,10 +140,13 @@ def calibrate(x: Array, granularity: str) -> tuple[Array, Array, bool]:
     return lo, hi, bool(finite)
 
 
-def quantize(x: Array, bits: int, *, check: bool = False, **how: Unpack[Quantisation]) -> Words:
+def quantize(
+    x: Array, bits: int, *, out: Words | None = None, check: bool = False, **how: Unpack[Quantisation]
+) -> Words:
     """The packed codes of real numbers, see :class:`~bitsparse.backends.params.Quantisation`.
 
-    ``x`` is widened to the dtype of the steps. NaN gives ``qmin``; with ``check`` it is an error, as infinity is.
+    ``x`` is widened to the dtype of the steps. NaN gives ``qmin``; with ``check`` it is an error, as infinity is. ``out`` is written in
+    place.
 
     Examples
     --------
@@ -158,7 +161,7 @@ def quantize(x: Array, bits: int, *, check: bool = False, **how: Unpack[Quantisa
     dtype, axis, layout = np.asarray(how["offset"]).dtype, how["axis"], how["layout"]
     if not is_float(x.dtype) or (x.dtype == np.float64 and dtype == np.float32):
         x = x.astype(dtype)
-    words = _empty_words(x.shape, bits, axis, layout)
+    words = _empty_words(x.shape, bits, axis, layout) if out is None else out
     source = as_bytes(x), dtype_code(x.dtype), dtype == np.float64, fold_shape(x.shape)
     grid = *strided(how["offset"], x.shape, dtype), *strided(how["divisor"], x.shape, dtype)
     codes = how["multiplier"], how["qmin"], how["qmax"], ROUNDINGS[how["rounding"]]
