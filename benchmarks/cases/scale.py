@@ -37,7 +37,7 @@ def size_of(name: str) -> Any:
 def link(kind: str, size: int) -> Prepared:
     """An exchange in which each rank receives so many bytes; the rate is ``bytes / ours_ms``."""
     comm = communicator()
-    # Whole groups of 16 bytes, as rows are: NCCL copies bytes that begin elsewhere in small pieces.
+    # Whole groups of 16 bytes, as rows are: what begins elsewhere cannot be loaded as vectors.
     each = max(size // max(comm.size - 1, 1) // 16 * 16, 16)
     send, receive = space().ones((comm.size, each), np.uint8), space().empty((comm.size, each), np.uint8)
     if kind == "allgather":

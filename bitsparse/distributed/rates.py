@@ -31,9 +31,9 @@ class Link(NamedTuple):
 
 
 #: "nccl": four H100 of one host linked all to all (NVLink 4, 18 links, without multicast), as suite ``scale`` measured them, from idle to
-#: idle devices; four H200 carried 129, 258 and 314 GB/s in all-gathers of these sizes. Rows that are picked out are read with their numbers
-#: and written, a round figure. The other engines have round figures that nobody measured: what counts there is that their two ways have one
-#: rate, so that fewer bytes win.
+#: idle devices, with blocks of odd numbers of bytes; four H200 carried 129, 258 and 314 GB/s in all-gathers of these sizes. Rows that are
+#: picked out are read with their numbers and written, a round figure. The other engines have round figures that nobody measured: what
+#: counts there is that their two ways have one rate, so that fewer bytes win.
 LINKS = {
     "nccl": Link(
         65e-6,
