@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import binary_networks
@@ -331,6 +332,55 @@ def test_a_rank_that_does_not_come_is_named():
         D.local(3, timeout=0.3).run(work)
 
 
+def test_runs_of_one_group_at_once_do_not_meet():
+    group, sums = D.local(3, timeout=20), {}
+
+    def work(comm, number):
+        found = set()
+        for _ in range(20):
+            total = np.array([100 * number + comm.rank])
+            comm.all_reduce(total)
+            found.add(int(total[0]))
+        return found
+
+    def run(number):
+        sums[number] = group.run(work, number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sums == {number: [{300 * number + 3}] * 3 for number in range(4)}
+
+
+def test_ranks_that_an_interruption_leaves_behind_end_and_meet_nobody_of_the_next_run(monkeypatch):
+    group, threads = D.local(2, timeout=20), []
+
+    def endless(comm):
+        threads.append(threading.current_thread())
+        while True:
+            comm.all_reduce(np.array([1000]))
+
+    def interrupted(thread):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            group.run(endless)
+
+    def total(comm):
+        values = np.array([1])
+        comm.all_reduce(values)
+        return int(values[0])
+
+    assert group.run(total) == [2, 2]
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
 def test_an_error_on_one_rank_ends_all():
     met = []
 
@@ -487,8 +537,14 @@ def test_arguments_are_checked():
         (lambda a, p: D.spmm(a, p.take(x), epilogue=stochastic), ValueError, "rounds stochastically"),
         (lambda a, p: D.sampled_spmm(a, p.take(x), 4, "uniform"), ValueError, "draws by the number"),
         (lambda a, p: D.attention(a, p.take(x), x[:, 0], x[:, 0], dropout=0.5), DTypeError, "dropout"),
-        (lambda a, p: p.take(x[:-1]), ShapeError, "40 rows"),
+        (lambda a, p: p.take(x[:-1]), ShapeError, r"\(40, 4\)"),
+        (lambda a, p: p.take([1.0, 2.0]), ShapeError, r"\(2,\)"),
         (lambda a, p: p.gather(x), ShapeError, "own rows"),
+        (lambda a, p: p.gather([1.0, 2.0]), ShapeError, r"\(2,\).*own rows"),
+        (lambda a, p: p.rows(-1), ValueError, "rank must be in 0..1, got -1"),
+        (lambda a, p: p.nodes_of(2), ValueError, "rank must be in 0..1, got 2"),
+        (lambda a, p: D.GraphShard(matrix), DTypeError, "A must be a Shard"),
+        (lambda a, p: D.partition(matrix, p.comm, seed="one"), DTypeError, "partition: seed must be an integer"),
         (lambda a, p: a.with_values(x), ShapeError, "one for each"),
         (lambda a, p: a.with_values(np.ones((a.nnz, 1, 1))), ShapeError, "one for each"),
         (lambda a, p: a.with_values(np.ones(a.nnz, complex)), DTypeError, "complex128"),
@@ -497,6 +553,7 @@ def test_arguments_are_checked():
         (lambda a, p: D.shard(graph(40), p), ShapeError, "the graph that was cut"),
         (lambda a, p: D.partition(matrix, "comm"), DTypeError, "comm must be a communicator"),
         (lambda a, p: D.partition((np.array([0, 2]), np.array([0])), p.comm), ShapeError, "arrays of one CSR matrix"),
+        (lambda a, p: D.partition((np.array([0, 5, 2]), np.array([0, 1])), p.comm), ValueError, "decreases"),
     ):
         with pytest.raises(error, match=text):
             on_ranks(2, "blocks", call, matrix)
@@ -623,3 +680,76 @@ def test_buffers_of_blocks_have_no_padding_that_was_never_written():
 def test_ranks_wait_for_a_time(timeout: float) -> None:
     with pytest.raises(ValueError, match="local: timeout="):
         D.local(2, timeout=timeout)
+
+
+@pytest.mark.parametrize("method", D.parts.METHODS)
+@pytest.mark.parametrize(
+    ("wrong", "said"), [(-1, "holds the column -1"), (41, "holds the column 41"), (None, "decreases")]
+)
+def test_damaged_arrays_of_a_pattern_are_refused_by_every_way_of_dealing_rows(method, wrong, said):
+    matrix = graph()
+    indptr, indices = matrix.indptr.copy(), matrix.indices.copy()
+    if wrong is None:
+        indptr[[1, -2]] = indptr[[-2, 1]]
+    else:
+        indices[[0, -1]] = wrong
+
+    def rank(comm):
+        part = D.partition(matrix, comm, method=method)
+        with pytest.raises(ValueError, match=said):
+            D.shard((indptr, indices), part)
+
+    D.local(1, timeout=20).run(rank)
+
+
+def test_packed_rows_of_ranks_are_gathered_where_they_mean_the_same():
+    matrix, x = sp.eye_array(8, format="csr"), np.arange(32.0, dtype=np.float32).reshape(8, 4)
+
+    def rank(comm, make):
+        part = D.partition(matrix, comm)
+        return part.gather(make(part.take(x), comm.rank, part))
+
+    run = D.local(2, timeout=20).run
+    for make, differs in (
+        (lambda rows, rank, part: bs.quantize(rows * (1 + rank), 4), "scale"),
+        (lambda rows, rank, part: bs.quantize(rows, 4), "offset"),
+        (lambda rows, rank, part: bs.pack_bits(rows - 9, encoding=("bipolar", "unsigned")[rank]), "encoding"),
+        (lambda rows, rank, part: bs.pack_bits((rows > 9).astype(int), bits=1 + rank), "bits"),
+        (lambda rows, rank, part: bs.pack_bits((rows > 9).astype(int), layout=("rows", "planes")[rank]), "layout"),
+    ):
+        with pytest.raises(CommunicationError, match=f"Partition.gather: {differs} is"):
+            run(rank, make)
+    with pytest.raises(ShapeError, match=r"scale for each of its rows.*x\.dequantize\(\)"):
+        run(rank, lambda rows, rank, part: bs.quantize(rows, 4, granularity="row"))
+    for granularity in ("tensor", "col"):
+        whole = bs.quantize(x, 4, granularity=granularity)
+        for made in run(rank, lambda rows, rank, part: D.quantize(rows, 4, part, granularity=granularity)):  # noqa: B023
+            assert np.array_equal(made.dequantize(), whole.dequantize())
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "row", "col"])
+def test_no_features_are_quantised_as_on_one_device(granularity):
+    matrix, x = sp.eye_array(8, format="csr"), np.empty((8, 0), np.float32)
+
+    def rank(comm):
+        return D.quantize(np.empty((4, 0), np.float32), 4, D.partition(matrix, comm), granularity=granularity)
+
+    wanted = bs.quantize(x, 4, granularity=granularity)
+    for made in D.local(2, timeout=20).run(rank):
+        assert made.shape == (4, 0) and np.array_equal(
+            made.scale, wanted.scale[:4] if granularity == "row" else wanted.scale
+        )
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("planned", ["spmm", "bspmm"])
+def test_an_addend_that_was_not_planned_is_refused(planned, overlap):
+    def work(a, part):
+        addend = np.ones((a.shape[0], 4), np.float32)
+        if planned == "spmm":
+            return D.plan_spmm(a, 4, overlap=overlap)(part.take(np.ones((41, 4), np.float32)), addend)
+        x = bs.pack_bits(part.take(np.ones((41, 4))), encoding="bipolar")
+        return D.plan_bspmm(a.with_values(None), 4, "BBF", overlap=overlap)(x, addend)
+
+    with pytest.raises(ValueError, match=f"plan_{planned}: .* calls without add.*this one comes with it"):
+        on_ranks(2, "blocks", work, graph())

@@ -12,6 +12,7 @@ from bitsparse import _check, interop
 from bitsparse._communicator import agree
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.packed import Encoding
+from bitsparse.distributed.operands import is_shard
 from bitsparse.distributed.plans import ShardPlan, Way
 from bitsparse.distributed.products import plan_bspmm, plan_spmm
 from bitsparse.distributed.shards import WAYS, Shard
@@ -75,7 +76,8 @@ class GraphShard:
         self_loops: bool | None = None,
         exchange: Way = "auto",
     ) -> None:
-        function, comm = "GraphShard", shard.comm
+        function = "GraphShard"
+        comm = is_shard(function, shard).comm
         self.normalisation = _check.choice(function, "normalisation", normalisation, NORMALISATIONS)
         self.self_loops = (
             normalisation == "gcn" if self_loops is None else _check.flag(function, "self_loops", self_loops)

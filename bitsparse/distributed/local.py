@@ -29,9 +29,6 @@ class LocalGroup:
     def __init__(self, size: int, timeout: float) -> None:
         self.size, self.timeout = size, timeout
         self._changed = threading.Condition()
-        self._begin()
-
-    def _begin(self) -> None:
         #: Meetings that all ranks have come to, who is there for the next one, and the first rank that failed.
         self._met, self._present = 0, set[int]()
         self._failed: int | None = None
@@ -51,8 +48,9 @@ class LocalGroup:
         """``function(comm, *arguments)`` on every rank, each in a thread; the results in the order of the ranks.
 
         If it raises on one rank the others stop waiting for it, and the error of the first rank that failed by itself is raised here.
+        Every call is for itself, also of several threads at once; ranks that an interruption leaves behind end where they next meet.
         """
-        self._begin()
+        here = LocalGroup(self.size, self.timeout)
         results: list[Any] = [None] * self.size
         errors: list[BaseException | None] = [None] * self.size
 
@@ -61,17 +59,21 @@ class LocalGroup:
                 results[comm.rank] = function(comm, *arguments)
             except BaseException as error:
                 errors[comm.rank] = error
-                self.abort(comm.rank)
+                here.abort(comm.rank)
 
-        threads = [threading.Thread(target=work, args=(comm,), name=f"rank {comm.rank}") for comm in self]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        threads = [threading.Thread(target=work, args=(comm,), name=f"rank {comm.rank}") for comm in here]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            here.abort(0)
+            raise
         for error in errors:
             if error is not None and not isinstance(error, CommunicationError):
                 raise error
-        first = None if self._failed is None else errors[self._failed]
+        first = None if here._failed is None else errors[here._failed]
         if first is not None:
             raise first
         return results

@@ -54,7 +54,7 @@ class Partition:
 
     def rows(self, rank: int | None = None) -> slice:
         """The numbers of a rank's rows, by default of this one's."""
-        rank = self.comm.rank if rank is None else rank
+        rank = self.comm.rank if rank is None else _check.integer("Partition", "rank", rank, 0, self.comm.size - 1)
         return slice(int(self.bounds[rank]), int(self.bounds[rank + 1]))
 
     def nodes_of(self, rank: int | None = None) -> NDArray[np.int64]:
@@ -73,9 +73,10 @@ class Partition:
         >>> distributed.local(2).run(lambda comm: distributed.partition(ring, comm).take(np.arange(4.0)).tolist())
         [[0.0, 1.0], [2.0, 3.0]]
         """
-        if x.shape[0] != self.nodes:
+        shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+        if shape[:1] != (self.nodes,):
             raise ShapeError(
-                f"Partition.take: x has {x.shape[0]} rows but the graph {self.nodes} nodes; pass one row for each node"
+                f"Partition.take: x has shape {shape} but the graph {self.nodes} nodes; pass one row for each node"
             )
         rows = self.rows()
         if self.order is None:
@@ -106,10 +107,12 @@ class Partition:
         with together(self.comm, function):
             if array.shape[:1] != (rows,) or (packed and mine.axis != -1):
                 raise ShapeError(
-                    f"{function}: mine has shape {mine.shape}, but {who(self.comm)} has {rows} rows, packed along the features if at all; "
+                    f"{function}: mine has shape {array.shape}, but {who(self.comm)} has {rows} rows, packed along the features if at all; "
                     f"pass its own rows"
                 )
-        agree(self.comm, function, dtype=str(array.dtype), columns=list(mine.shape[1:]))
+            facts = _facts_of_bits(function, mine) if packed else {}
+        columns = list((mine if packed else array).shape[1:])
+        agree(self.comm, function, dtype=str(array.dtype), columns=columns, **facts)
         space: Any = interop.namespace(array)
         blocks = space.empty((self.comm.size, most, *array.shape[1:]), array.dtype)
         blocks[self.comm.rank, :rows] = array
@@ -122,6 +125,19 @@ class Partition:
         if family is None:
             return with_words(mine, whole, (self.nodes, mine.shape[1]), mine.axis, mine.layout)
         return interop.from_array(whole, family, function)
+
+
+def _facts_of_bits(function: str, mine: BitTensor) -> dict[str, Any]:
+    """What packed rows of all ranks have in common, so that they mean the same in one array."""
+    affine = {"scale": mine.scale, "offset": mine.offset}
+    for name, part in affine.items():
+        if part is not None and part.ndim == 2 and part.shape[0] != 1:
+            raise ShapeError(
+                f"{function}: mine has a {name} for each of its rows, which one array for all rows does not take over; gather "
+                f"x.dequantize(), or the integers and the {name} apart"
+            )
+    values = {name: None if part is None else part.tolist() for name, part in affine.items()}
+    return {"bits": mine.bits, "encoding": mine.encoding, "layout": mine.layout, **values}
 
 
 def balanced_bounds(indptr: Array, size: int) -> NDArray[np.int64]:
@@ -155,6 +171,24 @@ def csr_of(function: str, graph: Any) -> tuple[Any, Any]:
         return indptr, indices
     pattern = square_pattern(function, getattr(graph, "adjacency", graph))
     return pattern.indptr, pattern.indices
+
+
+def check_ascending(function: str, indptr: Any) -> None:
+    """Refuse starts of rows that decrease.
+
+    Examples
+    --------
+    >>> check_ascending("f", np.array([0, 5, 2]))
+    Traceback (most recent call last):
+        ...
+    ValueError: f: indptr decreases from 5 to 2; rebuild the graph
+    """
+    steps = indptr[1:] < indptr[:-1]
+    if steps.any():
+        row = int(np.argmax(steps))
+        raise ValueError(
+            f"{function}: indptr decreases from {int(indptr[row])} to {int(indptr[row + 1])}; rebuild the graph"
+        )
 
 
 def streamed_hash(indptr: Any, indices: Any) -> str:
@@ -215,9 +249,11 @@ def partition(graph: Any, comm: Communicator, *, method: Method = "blocks", seed
     with together(comm, function):
         indptr, indices = csr_of(function, graph)
         _check.on_cpu(function, "the graph", interop.device_of(indptr))
+        check_ascending(function, indptr)
         name = streamed_hash(indptr, indices)
     facts = {"version of bitsparse": version("bitsparse"), "method": method, "seed": seed}
     agree(comm, function, **facts, **{"hash of the graph": name})
+    _check.integer(function, "seed", seed, 0, 2**31 - 1)
     if method == "blocks":
         return Partition(comm, balanced_bounds(indptr, comm.size), None, name, method)
     labels = np.zeros(indptr.size - 1, np.int32)

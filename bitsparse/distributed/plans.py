@@ -84,6 +84,12 @@ class ShardPlan:
         """
         function = self._function
         self._check_kind(x)
+        if (add is not None) != self._kind["add"]:
+            planned, made = ("with", "without") if self._kind["add"] else ("without", "with")
+            raise ValueError(
+                f"{function}: the plan is for calls {planned} add, but this one comes {made} it; make another plan, of bspmm, with "
+                f"add={add is not None}"
+            )
         if add is not None and not isinstance(add, BitTensor):
             dtype = interop.as_array(add, function, "add")[0].dtype
             if dtype.kind in "iu" and dtype.itemsize > 2:
@@ -204,7 +210,7 @@ def planned(
             function, shard, method, size, overlap, overlap_obstacle(shard, epilogue, facts), fixed
         )
         plan = OverlappedSums(function, shard, method, of_rows) if overlapped else of_rows(shard.matrix(method))
-    kind = {"row_bytes": size.sent, "accepts": accepts}
+    kind = {"row_bytes": size.sent, "accepts": accepts, "add": bool(facts.get("add"))}
     return ShardPlan(function, shard, plan, (method, f"{why}\n{how}"), kind)
 
 

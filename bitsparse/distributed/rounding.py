@@ -95,7 +95,7 @@ def _range(function: str, array: Any, comm: Any, scheme: str, granularity: str) 
     )
     values = array.astype(wide)
     axis = 0 if granularity == "col" else None
-    if array.shape[0]:
+    if array.size:
         ends = space.stack([-values.min(axis=axis), values.max(axis=axis)])
     else:
         ends = space.full((2, *(array.shape[1:] if axis == 0 else ())), -np.inf, wide)

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
-from bitsparse._communicator import agree, gathered_values, together
+from bitsparse._communicator import agree, gathered_values, together, who
 from bitsparse.arrays import TCTiledCSR
+from bitsparse.arrays.indices import outside
 from bitsparse.arrays.sparse_forms import scale_vector
 from bitsparse.distributed.exchange import METHODS, AllGather, Exchange, Halo, ids_asked
-from bitsparse.distributed.parts import Partition, csr_of
+from bitsparse.distributed.parts import Partition, check_ascending, csr_of
 from bitsparse.distributed.rates import exchange_seconds
 from bitsparse.errors import ShapeError
 from bitsparse.ops.operands.sparse import as_csr
@@ -282,32 +283,37 @@ def _rows_of(function: str, graph: Any, part: Partition) -> Shard:
     rows, nodes = part.rows(), part.nodes_of()
     if part.order is None:
         starts = np.asarray(indptr[rows.start : rows.stop + 1])
+        check_ascending(function, starts)
         entries: Any = slice(int(starts[0]), int(starts[-1]))
-        starts, columns = starts - starts[0], np.array(indices[entries])
+        starts = starts - starts[0]
+        columns = _columns_of(part, starts, np.array(indices[entries]))
     else:
         indptr = np.asarray(indptr, np.int64)
+        check_ascending(function, indptr)
         lengths = np.diff(indptr)[nodes]
         starts = np.concatenate([[0], np.cumsum(lengths)])
         entries = np.arange(starts[-1]) + np.repeat(indptr[nodes] - starts[:-1], lengths)
         place = np.empty(part.nodes, np.int64)
         place[part.order] = np.arange(part.nodes)
-        columns = place[indices[entries]]
+        columns = place[_columns_of(part, starts, indices[entries])]
         # Columns ascend again under their new numbers.
         sort = np.lexsort((columns, np.repeat(np.arange(nodes.size), lengths)))
         columns, entries = columns[sort], entries[sort]
         col_scale = None if col_scale is None else col_scale[part.order]
     wide = max(part.nodes, columns.size) >= 1 << 31
     dtype = np.int64 if wide else np.int32
-    columns = columns.astype(dtype, copy=False)
-    if columns.size and not 0 <= int(columns.min()) <= int(columns.max()) < part.nodes:
-        raise ValueError(
-            f"{function}: columns reach {int(columns.max())}, but the graph has {part.nodes} nodes; rebuild it"
-        )
     return Shard(
         part,
         starts.astype(dtype),
-        columns,
+        columns.astype(dtype, copy=False),
         None if values is None else np.array(values[entries]),
         None if row_scale is None else np.array(row_scale[nodes]),
         col_scale,
     )
+
+
+def _columns_of(part: Partition, starts: Array, columns: Array) -> Array:
+    """Columns of this rank's entries as they are, if all are numbers of nodes."""
+    if wrong := outside(starts, columns, part.nodes):
+        raise ValueError(f"shard: of {who(part.comm)} {wrong}; rebuild the graph")
+    return columns
