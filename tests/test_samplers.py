@@ -308,6 +308,31 @@ def test_graphs_without_edges_or_nodes(shape: tuple[int, int]) -> None:
     assert sum(batch.nodes.size for batch in graph.ClusterSampler(empty, np.zeros(shape[0], int), 1)) == shape[0]
 
 
+def test_a_batch_of_no_nodes_is_empty() -> None:
+    nothing = sp.csr_array((0, 0), dtype=np.float32)
+    for sampler in (
+        graph.NeighborSampler(nothing, [2]),
+        *(graph.SaintSampler(nothing, kind, 2) for kind in ("node", "edge", "walk")),  # type: ignore[arg-type]
+        graph.ClusterSampler(nothing, np.empty(0, int)),
+    ):
+        batch = sampler.batch(0, 0)
+        assert len(sampler) == batch.nodes.size == batch.targets.size == 0 and batch.blocks[0].shape == (0, 0)
+    assert [part.size for part in graph.SaintSampler(nothing, "walk", 2).coverage()] == [0, 0]
+
+
+def test_an_order_is_there_for_who_made_it_though_others_ask_for_other_epochs() -> None:
+    class Forgetful(dict[int, Any]):
+        """What others leave of the kept orders in between."""
+
+        def __setitem__(self, key: int, value: Any) -> None:
+            """Kept, and cleared by another thread."""
+
+    sampler = graph.NeighborSampler(np.eye(9), [1], batch_size=9, seed=1)
+    wanted = sampler.batch(2, 0).targets
+    sampler._orders = Forgetful()
+    assert np.array_equal(sampler.batch(2, 0).targets, wanted)
+
+
 def test_refusals() -> None:
     for wrong, said in (([], "fanouts must be"), ([3, 0], "fanouts must be"), ([-2], "fan-out")):
         with pytest.raises(ValueError, match=said):
@@ -322,6 +347,10 @@ def test_refusals() -> None:
         graph.ClusterSampler(np.eye(3), [0, 1])
     with pytest.raises(ValueError, match="number"):
         graph.NeighborSampler(np.eye(3), [1]).batch(0, 1)
+    with pytest.raises(errors.DTypeError, match="fanouts must be numbers of neighbours, got int"):
+        graph.NeighborSampler(np.eye(3), 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batches must be in"):
+        graph.SaintSampler(np.eye(3), "node", 2, batches=0)
 
 
 @pytest.mark.parametrize("edges", [[[0, 1, 2, 3], [1, 2, 3, 0]], [[0, 1], [1, 2]]])

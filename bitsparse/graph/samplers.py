@@ -161,12 +161,13 @@ class BatchSampler(ABC):
 
     def _order(self, epoch: int, count: int) -> Nodes:
         """A permutation for an epoch."""
-        if epoch not in self._orders:
+        order = self._orders.get(epoch)
+        if order is None:
             keys = self._kernels.below(_KEYS, count, seed=self.seed, stream=epoch % (1 << _STREAMS))
             if len(self._orders) > 2:
                 self._orders.clear()
-            self._orders[epoch] = self._space.argsort(keys, kind="stable").astype(np.int64)
-        return self._orders[epoch]
+            self._orders[epoch] = order = self._space.argsort(keys, kind="stable").astype(np.int64)
+        return order
 
     def _induced(self, nodes: Nodes, weight: Callable[[Nodes, Nodes], Any] | None = None) -> Block:
         """The edges among ascending nodes; weights are made of the rows and of the edges in the whole graph."""
@@ -225,6 +226,7 @@ class NeighborSampler(BatchSampler):
         seed: int = 0,
     ) -> None:
         name = "NeighborSampler"
+        _check.instance(name, "fanouts", fanouts, Iterable, "numbers of neighbours", "pass for example [10, 5]")
         self.fanouts = [_check.integer(name, "a fan-out", one, -1, 1 << 28) for one in fanouts]
         super().__init__(name, graph, seed, square=len(self.fanouts) != 1)
         if not self.fanouts or 0 in self.fanouts:

@@ -70,7 +70,8 @@ class SaintSampler(BatchSampler):
         self.size = _check.integer(name, "size", size, 1, 1 << 40)
         self.length = _check.integer(name, "length", length, 0, 1 << 20)
         nodes = self.shape[0]
-        self._batches = _check.integer(name, "batches", batches or max(-(-nodes // self.size), 1), 1, 1 << 40)
+        whole = max(-(-nodes // self.size), 1)
+        self._batches = _check.integer(name, "batches", whole if batches is None else batches, 1, 1 << 40)
         self._counted = _check.integer(name, "counted", counted, 1, 1 << 20)
         #: Of what is drawn by shares, in host memory, and the same beside the graph; walks need neither.
         self._rows, self._table = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -104,11 +105,11 @@ class SaintSampler(BatchSampler):
     def _drawn(self, epoch: int, number: int) -> Nodes:
         """The nodes of a batch, ascending."""
         draws, kernels, space = self._draws(epoch, number), self._kernels, self._space
+        if not self.shape[0] or (self.kind == "edge" and not self._table.size):  # nothing to draw
+            return space.empty(0, np.int64)
         if self.kind == "walk":
             roots = kernels.below(self.shape[0], self.size, **draws)
             return space.unique(kernels.walks(*self._graph, roots, self.length, **draws))
-        if not self._table.size:  # no edge to draw
-            return space.empty(0, np.int64)
         rows, table = self._drawn_from
         chosen = space.searchsorted(table, kernels.below(int(self._table[-1]), self.size, **draws), side="right")
         if self.kind == "node":
@@ -124,9 +125,9 @@ class SaintSampler(BatchSampler):
         return self._coverage
 
     def _counts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        nodes, edges = np.zeros(self.shape[0]), np.zeros(self._indices.size)
+        nodes, edges, each = np.zeros(self.shape[0]), np.zeros(self._indices.size), max(len(self), 1)
         for i in range(self._counted):
-            drawn = self._drawn(_COUNTED + i // len(self), i % len(self))
+            drawn = self._drawn(_COUNTED + i // each, i % each)
             nodes[interop.move(drawn, "cpu")] += 1
             edges[interop.move(self._induced(drawn).edges, "cpu")] += 1
         return np.maximum(nodes, 1) / self._counted, np.maximum(edges, 1) / self._counted
@@ -199,5 +200,5 @@ class ClusterSampler(BatchSampler):
         order = interop.move(self._order(epoch, count), "cpu") if self.shuffle else np.arange(count)
         some = order[number * self.parts : (number + 1) * self.parts]
         members = [self._members[self._bounds[one] : self._bounds[one + 1]] for one in some]
-        nodes = self._there(np.sort(np.concatenate(members)))
+        nodes = self._there(np.sort(np.concatenate([np.empty(0, np.int64), *members])))
         return SampledBatch(nodes, (self._induced(nodes),), nodes)
