@@ -191,6 +191,32 @@ def test_a_graph_that_was_saved_is_read_again(tmp_path):
         assert np.array_equal(x, y) and sp.issparse(graph.x) == sp.issparse(again.x)
 
 
+@pytest.mark.parametrize("form", ["csr", "coo", "lil", "dok", "dia", "bsr"])
+def test_features_of_every_sparse_form_are_checked_and_saved(form, tmp_path):
+    parts = {"indptr": np.array([0, 1, 2]), "indices": np.array([1, 0])}
+    GraphData(**parts, x=sp.csr_array(np.diag([1.5, 2.0])).asformat(form)).save(tmp_path / "made.npz")
+    assert read(tmp_path / "made.npz").x.toarray().tolist() == [[1.5, 0.0], [0.0, 2.0]]
+    with pytest.raises(ValueError, match="x holds NaN or infinity"):
+        GraphData(**parts, x=sp.csr_array(np.diag([1.5, np.nan])).asformat(form))
+
+
+def test_features_and_seeds_that_are_none_are_named():
+    class Foreign:
+        """Of another library, whose dtypes have no kind."""
+
+        shape, dtype = (2, 1), "float32"
+
+    parts = {"indptr": np.array([0, 1, 2]), "indices": np.array([1, 0]), "labels": np.array([0, 1])}
+    for x in (Foreign(), bs.quantize(np.ones((2, 1)), 4)):
+        with pytest.raises(DTypeError, match=f"x must be an array of NumPy or a sparse one, got {type(x).__name__}"):
+            GraphData(**parts, x=x)
+    graph = GraphData(**parts)
+    with pytest.raises(ValueError, match="with_split: seed must be at least 0, got -1"):
+        graph.with_split(seed=-1)
+    with pytest.raises(DTypeError, match="with_generated: seed must be an integer"):
+        graph.with_generated(labels=parts["labels"], seed=0.5)
+
+
 def test_arrays_of_the_library_are_graphs(tmp_path):
     dense = (np.random.default_rng(1).random((30, 30)) < 0.2).astype(np.float32)
     half = np.full(30, 0.5, np.float32)

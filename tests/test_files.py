@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import zipfile
 
+import numpy as np
 import pytest
 
-from bitsparse import _files
+import bitsparse as bs
+from bitsparse import _files, nn
+from bitsparse.datasets import GraphData
 
 
 def test_a_block_that_raises_leaves_the_target_and_nothing_else(tmp_path):
@@ -93,3 +97,40 @@ def test_an_open_plain_file_can_be_changed_and_published(tmp_path):
     _files.publish(stream, name, target)
     assert target.read_bytes() == b"aXc"
     assert os.listdir(tmp_path) == ["target"]
+
+
+@pytest.mark.parametrize("what", ["array", "graph", "network", "low-bit network", "binary network"])
+def test_an_interruption_while_something_is_saved_keeps_the_file_that_was_there(tmp_path, monkeypatch, what):
+    graph, x = np.eye(4), np.arange(12.0).reshape(4, 3)
+    network = nn.random_network("gcn", [3, 2])
+    save = {
+        "array": lambda path: bs.save_npz(path, bs.TCTiledCSR(graph)),
+        "graph": GraphData(indptr=np.arange(5), indices=np.arange(4), x=x).save,
+        "network": network.save,
+        "low-bit network": nn.quantize_network(network, bs.FRDC(graph), x, 4).save,
+        "binary network": nn.BinaryGCN([nn.BinaryLinear.from_weights(np.ones((2, 3)))]).save,
+    }[what]
+    path = tmp_path / "kept.npz"
+    save(path)
+    before, opened, written = path.read_bytes(), zipfile.ZipFile.open, []
+
+    def interrupted(self, name, mode="r", **options):
+        written.append(name)
+        if len(written) > 1:
+            raise KeyboardInterrupt
+        return opened(self, name, mode, **options)
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["kept.npz"]
+
+
+@pytest.mark.parametrize("name", ["made", "made.npz", "made.other"])
+def test_arrays_are_saved_under_numpy_s_names(tmp_path, name):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    bs.save_npz(ours / name, bs.TCTiledCSR(np.eye(2)))
+    np.savez(theirs / name, x=np.ones(1))
+    assert os.listdir(ours) == os.listdir(theirs)

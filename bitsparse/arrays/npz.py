@@ -11,6 +11,7 @@ import numpy as np
 from bitsparse import _check
 from bitsparse._archive import Archive, opened, path_or_file, reading
 from bitsparse._check import brief, shown
+from bitsparse._files import replacing
 from bitsparse.arrays.base import restored
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.frdc import FRDC
@@ -33,7 +34,7 @@ def save_npz(file: str | os.PathLike[str] | IO[bytes], x: Saved, *, compressed: 
     Parameters
     ----------
     file : path or binary file
-        As in :func:`numpy.savez`: ``.npz`` is appended to a path without it.
+        As in :func:`numpy.savez`: ``.npz`` is appended to a path without it. A file of that name stays until the new one is whole.
     x : BitTensor, TCTiledCSR or FRDC
         The array.
     compressed : bool, default True
@@ -61,7 +62,13 @@ def save_npz(file: str | os.PathLike[str] | IO[bytes], x: Saved, *, compressed: 
             )
     kind = next(name for name, cls in _TYPES.items() if isinstance(x, cls))
     header = json.dumps({"format": _FORMAT, "type": kind, **x.settings()})
-    (np.savez_compressed if compressed else np.savez)(file, header=np.array(header), **parts)
+    write = np.savez_compressed if compressed else np.savez
+    if not isinstance(file, (str, os.PathLike)):
+        write(file, header=np.array(header), **parts)
+        return
+    path = os.fspath(file)
+    with replacing(path if path.endswith(".npz") else f"{path}.npz") as stream:
+        write(stream, header=np.array(header), **parts)
 
 
 def load_npz(file: str | os.PathLike[str] | IO[bytes]) -> Saved:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check
+from bitsparse._files import replacing
+from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -67,13 +69,16 @@ class GraphData:
             shape: tuple[int, ...] = getattr(self.x, "shape", ())
             if len(shape) != 2 or shape[0] != n:
                 raise ShapeError(f"GraphData: x has shape {shape}, but the graph has {n} nodes; give one row per node")
-            values = self.x if isinstance(self.x, np.ndarray) else getattr(self.x, "data", None)
-            _check_real("x", getattr(self.x, "dtype", None), values)
+            if isinstance(self.x, BitTensor) or not (isinstance(self.x, np.ndarray) or hasattr(self.x, "tocsr")):
+                raise DTypeError(
+                    f"GraphData: x must be an array of NumPy or a sparse one, got {type(self.x).__name__}; convert it with numpy.asarray"
+                )
+            _check_real("x", self.x if isinstance(self.x, np.ndarray) else self.x.tocsr().data)
         if self.labels is not None:
             _check_values("labels", self.labels, n, "nodes", "iu", "integers")
         if self.weights is not None:
             _check_values("weights", self.weights, self.num_edges, "entries", "biuf", "real numbers")
-            _check_real("weights", self.weights.dtype, self.weights)
+            _check_real("weights", self.weights)
         _check_split(self)
 
     def __repr__(self) -> str:
@@ -141,7 +146,7 @@ class GraphData:
         ...     datasets.read(pathlib.Path(folder, "small.npz"))
         GraphData(small: 200 nodes, 1600 edges, 16 features, 2 classes)
         """
-        with open(path, "wb") as file:
+        with replacing(path) as file:
             np.savez_compressed(file, **arrays_of(self))
 
     def with_split(self, *, per_class: int = 20, val: int = 500, test: int = 1000, seed: int = 0) -> GraphData:
@@ -167,6 +172,7 @@ class GraphData:
             raise ValueError(f"with_split: {self.name} has no labels to split by; give labels=")
         for name, value in (("per_class", per_class), ("val", val), ("test", test)):
             _check.integer("with_split", name, value, 1)
+        _check.integer("with_split", "seed", seed, 0)
         rng = np.random.default_rng(seed)
         targets = self.targets
         order = rng.permutation(np.flatnonzero(targets >= 0))
@@ -207,6 +213,7 @@ class GraphData:
 
         for name, value in (("features", features), ("classes", classes)):
             _check.integer("with_generated", name, value, 1)
+        _check.integer("with_generated", "seed", seed, 0)
         if labels is None:
             labels = partition(self.adjacency, min(classes, max(self.num_nodes, 1)), seed=seed)
         graph = replace(self, labels=labels, train_mask=None, val_mask=None, test_mask=None)
@@ -281,10 +288,12 @@ def check_csr(
         )
 
 
-def _check_real(name: str, dtype: Any, values: Any) -> None:
-    if dtype is None or dtype.kind not in "biuf":
-        raise DTypeError(f"GraphData: {name} has dtype {dtype}, but real numbers are needed; convert it with astype")
-    if dtype.kind == "f" and not np.isfinite(values).all():
+def _check_real(name: str, values: Any) -> None:
+    if values.dtype.kind not in "biuf":
+        raise DTypeError(
+            f"GraphData: {name} has dtype {values.dtype}, but real numbers are needed; convert it with astype"
+        )
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(f"GraphData: {name} holds NaN or infinity; replace them, as with numpy.nan_to_num")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse._files import replacing
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.dense import Dense, glorot, on_device
 from bitsparse.nn.features import Features
@@ -285,7 +286,7 @@ class Network:
     def save(self, path: str | Path) -> None:
         """Write it as ``.npz``, which :func:`bitsparse.nn.load_network` reads: everything that its layers say, and their arrays."""
         text, arrays = described(self.layers)
-        with Path(path).open("wb") as file:
+        with replacing(path) as file:
             np.savez_compressed(file, **arrays, layers=np.array(text), kind=np.array(self.kind))
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse._archive import opened, reading
+from bitsparse._files import replacing
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.arrays.packed import Layout
 from bitsparse.errors import DTypeError, ShapeError
@@ -149,7 +150,7 @@ class LowBitNetwork:
         True
         """
         about = {name: getattr(self, name) for name in ABOUT}
-        with Path(path).open("wb") as file:
+        with replacing(path) as file:
             np.savez_compressed(file, **described(about, self.input_grid, self.steps))
 
     @overload
