@@ -40,7 +40,7 @@ class KernelError(BitsparseError, RuntimeError):
 
 
 class LockError(BitsparseError, RuntimeError):
-    """Another run is writing the file."""
+    """Another run is writing the file, or under way on the same object."""
 
 
 class CommunicationError(BitsparseError, RuntimeError):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -307,3 +310,45 @@ def test_bigcn_on_cora_is_as_accurate_as_in_pytorch() -> None:
         np.testing.assert_allclose(accuracies, PYTORCH[way], atol=0.21)  # two nodes
     assert abs(np.mean(found["full"]) - 81) < 1
     assert abs(np.mean(found["binary"]) - 80.5) < 1
+
+
+# ---- several threads, and copies
+def test_threads_that_share_a_model_or_its_plan_get_their_own_logits() -> None:
+    rng = np.random.default_rng(8)
+    graphs = [bs.FRDC(random_graph(2000, rng)) for _ in range(2)]
+    xs = [rng.normal(size=(2000, 33)).astype(np.float32) for _ in range(4)]
+    model = gcn([33, 40, 7], rng)
+    plan = model.plan(graphs[0], xs[0])
+    wanted = {(i, j): model(graph, x) for i, graph in enumerate(graphs) for j, x in enumerate(xs)}
+
+    def call(number: int) -> bool:
+        i, j = number // 2 % 2, number % 4
+        same = bool((model(graphs[i], xs[j]) == wanted[i, j]).all())
+        return same and bool((plan(xs[j]) == wanted[0, j]).all())
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(call, range(120)))
+
+
+def test_a_plan_that_another_thread_keeps_meanwhile_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(9)
+    graph, other = (bs.FRDC(random_graph(60, rng)) for _ in range(2))
+    x = rng.normal(size=(60, 33)).astype(np.float32)
+    model = gcn([33, 40, 7], rng)
+    elsewhere, wanted = model.plan(other, x), model(graph, x)
+
+    def fits(plan: nn.BinaryPlan, x: np.ndarray) -> bool:
+        model._kept = other, elsewhere
+        return True
+
+    monkeypatch.setattr(nn.BinaryPlan, "fits", fits)
+    assert np.array_equal(model(graph, x), wanted)
+
+
+@pytest.mark.parametrize("copied", [lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy, copy.copy])
+def test_models_are_copied_after_they_were_used(copied) -> None:
+    rng = np.random.default_rng(10)
+    graph, x = bs.FRDC(random_graph(60, rng)), rng.normal(size=(60, 33)).astype(np.float32)
+    for model in networks(rng).values():
+        wanted = model(graph, x)
+        assert np.array_equal(copied(model)(graph, x), wanted)

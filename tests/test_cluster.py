@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
+import pickle
 from functools import cache
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from scipy import sparse
 
 import bitsparse as bs
-from bitsparse import graph, nn
+from bitsparse import errors, graph, nn
 from bitsparse._text import duration, size
 from bitsparse.backends.host import packets as host
 from bitsparse.backends.reference import packets as reference
@@ -287,6 +289,32 @@ def test_an_epoch_is_its_runner_s() -> None:
         other.pack(x, into=packed)
     assert np.isnan(out).all()
     assert np.array_equal(one.run_packed(packed), one.run(x))
+
+
+def test_a_runner_runs_once_at_a_time() -> None:
+    a, labels, x = example()
+    wanted = nn.ClusterRunner(a, network("gcn", 2), labels=labels, parts_per_batch=2, group_nodes=50).run(x)
+
+    def again(done: int, groups: int) -> None:
+        copied = copy.copy(runner)
+        copied._progress = None
+        for call in (runner.run, lambda x: runner.run_packed(packed)):
+            with pytest.raises(errors.LockError, match=r"this runner is in the middle of another run; .* copy\.copy"):
+                call(-x)
+        assert np.array_equal(copied.run(x), wanted)
+
+    runner = nn.ClusterRunner(a, network("gcn", 2), labels=labels, parts_per_batch=2, group_nodes=50, progress=again)
+    packed = runner.pack(x)
+    assert np.array_equal(runner.run(x), wanted) and np.array_equal(runner.run_packed(packed), wanted)
+    assert runner.report.groups > 2
+
+
+@pytest.mark.parametrize("copied", [lambda runner: pickle.loads(pickle.dumps(runner)), copy.deepcopy, copy.copy])
+def test_runners_are_copied_after_a_run(copied: Any) -> None:
+    a, labels, x = example()
+    runner = nn.ClusterRunner(a, network("gcn", 2), labels=labels)
+    wanted = runner.run(x)
+    assert np.array_equal(copied(runner).run(x), wanted)
 
 
 def test_graphs_and_labels_as_documented() -> None:

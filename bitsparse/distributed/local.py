@@ -31,7 +31,7 @@ class LocalGroup:
         self._changed = threading.Condition()
         #: Meetings that all ranks have come to, who is there for the next one, and the first rank that failed.
         self._met, self._present = 0, set[int]()
-        self._failed: int | None = None
+        self.failed: int | None = None
         self.offers: list[Any] = [None] * self.size
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class LocalGroup:
         for error in errors:
             if error is not None and not isinstance(error, CommunicationError):
                 raise error
-        first = None if here._failed is None else errors[here._failed]
+        first = None if here.failed is None else errors[here.failed]
         if first is not None:
             raise first
         return results
@@ -81,7 +81,7 @@ class LocalGroup:
     def abort(self, rank: int) -> None:
         """A rank will not come any more."""
         with self._changed:
-            self._failed = rank if self._failed is None else self._failed
+            self.failed = rank if self.failed is None else self.failed
             self._changed.notify_all()
 
     def meet(self, rank: int, operation: str) -> None:
@@ -93,11 +93,11 @@ class LocalGroup:
                 self._met, self._present = meeting + 1, set()
                 self._changed.notify_all()
                 return
-            self._changed.wait_for(lambda: self._met != meeting or self._failed is not None, self.timeout)
+            self._changed.wait_for(lambda: self._met != meeting or self.failed is not None, self.timeout)
             if self._met != meeting:
                 return
             missing = ", ".join(str(other) for other in range(self.size) if other not in self._present)
-            why = f"rank {self._failed} failed" if self._failed is not None else ""
+            why = f"rank {self.failed} failed" if self.failed is not None else ""
         raise CommunicationError(
             f"{operation}: rank {rank} of {self.size} waits in vain, as {why or f'rank {missing} did not come within {self.timeout:g} s'}; "
             f"start all ranks again"

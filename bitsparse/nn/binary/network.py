@@ -74,6 +74,10 @@ class BinaryModel:
         self._kept: tuple[Any, BinaryPlan] | None = None
         self._check_outputs()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the plan of the last call, which is found again, for pickles and copies."""
+        return {**self.__dict__, "_kept": None}
+
     @property
     def weights(self) -> list[tuple[BinaryLinear, ...]]:
         """The binary weights of each layer: for the neighbours, behind those for the node's own features if there are any."""
@@ -197,9 +201,10 @@ class BinaryModel:
         x : array (n, features) of float, or BitTensor (n, features)
             Packed features, as :meth:`packed` makes them, are read instead of full-precision ones; the letters of the first layer follow.
         """
-        if self._kept is None or self._kept[0] is not graph or not self._kept[1].fits(x):
-            self._kept = graph, self.plan(graph, x)
-        plan = self._kept[1]
+        kept = self._kept  # looked at once: another thread may keep another plan meanwhile
+        if kept is None or kept[0] is not graph or not kept[1].fits(x):
+            self._kept = kept = graph, self.plan(graph, x)
+        plan = kept[1]
         logits = plan(x)
         plan.check()
         return logits

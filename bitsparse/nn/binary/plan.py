@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -113,7 +114,7 @@ class BinaryPlan:
 
     Notes
     -----
-    The buffers belong to one call at a time: on a GPU, calls on several streams must wait for each other.
+    The buffers belong to one call at a time: threads take turns, and on a GPU, calls on several streams must wait for each other.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class BinaryPlan:
         weights: int,
     ) -> None:
         self._name, self._x, self.settings, self.device = name, x, settings, x.device
-        self._workspace = Workspace()
+        self._workspace, self._turn = Workspace(), threading.Lock()
         with working_with(self.device, None):
             self._steps, self.shape = build(x, self._workspace)
             self._workspace.allocate(self.device)
@@ -201,12 +202,13 @@ class BinaryPlan:
         with working_with(self.device, x, out):
             data, family = self._input(x)
             target = self._target(out, data)
-            if self.device == "cpu":
-                self._steps(data, target)
-            else:
-                # Bits packed another way have just been copied, to a place that no graph knows.
-                moved = isinstance(x, BitTensor) and data.words is not x.words
-                self._on_gpu(data, target, out is None, moved)
+            with self._turn:
+                if self.device == "cpu":
+                    self._steps(data, target)
+                else:
+                    # Bits packed another way have just been copied, to a place that no graph knows.
+                    moved = isinstance(x, BitTensor) and data.words is not x.words
+                    self._on_gpu(data, target, out is None, moved)
             if out is not None:
                 return out
             return interop.from_array(target, family, self._name)

@@ -1,4 +1,4 @@
-"""One run to a file: a lock that the system lets go of when its owner ends, however it ends, and that says who holds it."""
+"""One run at a time: on a runner, and to a file by a lock that the system lets go of when its owner ends, and that says who holds it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 import os
 import socket
 import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -14,6 +17,28 @@ from bitsparse.errors import LockError
 
 #: Bytes of a lock file that are read; what is written is shorter.
 _MOST = 1024
+
+
+class Turn:
+    """The right to run on one object; a copy is another right."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
+        return Turn, ()
+
+    @contextmanager
+    def taken(self, function: str) -> Iterator[None]:
+        """Held within the block; LockError if it is held already, by this thread or another."""
+        if not self._lock.acquire(blocking=False):
+            raise LockError(
+                f"{function}: this runner is in the middle of another run; wait until it ends, or take copy.copy(runner) for each thread"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
 
 class RunLock:

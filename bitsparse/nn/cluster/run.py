@@ -23,6 +23,7 @@ from bitsparse.graph.packets import FeatureForm, Group, PackedEpoch, Packet, Pac
 from bitsparse.graph.samplers import made_ahead
 from bitsparse.nn.cluster.host import HostEngine, host_layers
 from bitsparse.nn.cluster.journal import ArraySink, FileSink, run_key
+from bitsparse.nn.cluster.lock import Turn
 from bitsparse.nn.cluster.ranks import SharedSink, agree_on, dealt, parts_of, shared
 from bitsparse.nn.cluster.report import ClusterReport
 from bitsparse.nn.features import pieces
@@ -134,6 +135,11 @@ class ClusterRunner:
         #: Of the last run.
         self.report = ClusterReport(self.device, model.name)
         self._engine: Any = None
+        self._turn = Turn()  # the engine has memory for one run, and the report is that of one
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what a run under way works with, for pickles and copies."""
+        return {**self.__dict__, "_engine": None, "_turn": Turn()}
 
     def tiles(self) -> tuple[int, int]:
         """8 x 128 tiles of the groups' dense adjacency, and those that hold an edge: a pass over the edges."""
@@ -224,12 +230,15 @@ class ClusterRunner:
         ------
         ValueError, ShapeError, DTypeError, DeviceError
             Another runner packed the epoch, or `out` does not fit.
+        LockError
+            Another run is under way on this runner.
         """
         _check.flag("ClusterRunner.run_packed", "timed", timed)
         packed.check_owner("ClusterRunner.run_packed", self.packets)
-        self._begin(packed.form)
-        self.report.pack_seconds = packed.seconds
-        result = self._drive(iter(packed.packets), self._sink(out), timed)
+        with self._turn.taken("ClusterRunner.run_packed"):
+            self._begin(packed.form)
+            self.report.pack_seconds = packed.seconds
+            result = self._drive(iter(packed.packets), self._sink(out), timed)
         return result if out is None else out
 
     def run(self, features: Any, out: Any = None, *, resume: bool = False, timed: bool = False) -> Any:
@@ -254,7 +263,7 @@ class ClusterRunner:
         ShapeError, DTypeError, ValueError
             Features or `out` do not fit, or the journal belongs to another run.
         LockError
-            Another run is writing to the path.
+            Another run is writing to the path, or under way on this runner.
         FileFormatError
             ``PATH.journal`` is damaged, or ``PATH.partial`` holds other rows than it notes; nothing was changed.
         """
@@ -263,9 +272,14 @@ class ClusterRunner:
         rows, form = self._checked(features), self.feature_form
         if resume and not isinstance(out, (str, Path)):
             raise ValueError("ClusterRunner.run: resume=True goes with out as a path; pass the name of a .npy file")
+        with self._turn.taken("ClusterRunner.run"):
+            result = self._run(rows, form, out, resume, timed)
+        return result if out is None or isinstance(out, (str, Path)) else out
+
+    def _run(self, rows: Any, form: FeatureForm, out: Any, resume: bool, timed: bool) -> Any:
         self._begin(form)  # before there is a file that an error would leave behind
         if isinstance(out, (str, Path)):
-            key, path, out, groups = "", Path(out), None, list(self.packets.groups)
+            key, path, groups = "", Path(out), list(self.packets.groups)
             if resume:
                 with self._watch.during("resuming"):
                     key = run_key(self._graph, self.packets, self.model, rows)
@@ -280,8 +294,7 @@ class ClusterRunner:
             raise
         self.report.resumed = sink.resumed
         with closing(self._packed(todo, rows, form)) as packets:
-            result = self._drive(packets, sink, timed)
-        return result if out is None else out
+            return self._drive(packets, sink, timed)
 
     def share(self, logits: Any) -> Any:
         """Bring the rows of the other ranks' batches into this rank's array, in place; all ranks call it together.
