@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gpu_products import ENCODINGS, POISON, check, encodings, operand
 
+import bitsparse as bs
 from bitsparse.backends.reference.matmul import matmul as reference_matmul
 from bitsparse.errors import KernelError
 
@@ -122,6 +123,13 @@ def test_empty(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b = np.zeros((m, 2, -(-k // 128) * 4), np.uint32), np.zeros((n, 1, -(-k // 128) * 4), np.uint32)
     check(a, b, **kind_of(k, 2, 1, b_encoding="bipolar"), kernel="mixed")
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0)])
+def test_a_kernel_is_chosen_for_nothing(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    a, b = (bs.BitTensor(np.zeros(each, np.int64), 2).to_device("cuda") for each in ((m, k), (k, n)))
+    assert np.array_equal(bs.matmul(a, b).get(), np.zeros((m, n), np.int32))
 
 
 @pytest.mark.parametrize("n", [14, 15, 16])

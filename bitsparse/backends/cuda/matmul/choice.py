@@ -45,12 +45,13 @@ def cost(
 
     ``density`` is the share of tiles that are not zero. Unpacking the left operand is done once and left out, but not if it is `fresh`.
     Infinite for what is never chosen, only forced: bits on a chip that emulates their instruction, and "mixed" on chips on which it was not
-    measured, with an epilogue, which is a kernel behind it, and where it would not be one launch or cannot be.
+    measured, with an epilogue, which is a kernel behind it, where it would not be one launch or cannot be, and of nothing.
     """
     wide = k * ((1 << a_bits) - 1) * ((1 << b_bits) - 1) >= 1 << 31
     if kernel == "mixed":
         card = jit.capability()
-        if wide or epilogue or fresh or max(a_bits, b_bits) > mixed.MOST_BITS or not card.has_wgmma:
+        nothing = 0 in (m, n, k)
+        if nothing or wide or epilogue or fresh or max(a_bits, b_bits) > mixed.MOST_BITS or not card.has_wgmma:
             return math.inf
         sizes = mixed.MixedSizes(m, n, -(-k // 128), b_bits, 1, -(-k // 32))
         return 1e3 * one_launch.estimate_us(one_launch.choose_tiling(sizes, card), sizes, card)
