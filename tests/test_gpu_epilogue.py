@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gpu_products import multiply
 
+import bitsparse as bs
 from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.backends.reference.bits import pack as reference_bits
 from bitsparse.backends.reference.matmul import matmul as reference_matmul
@@ -386,6 +387,20 @@ def test_scales_and_terms_of_operands(result: str, fused: bool) -> None:
                 device_pairs = [None if x is None else (cupy.asarray(x[0]), cupy.asarray(x[1])) for x in pairs]
                 product(cupy.asarray(b), out, OperandParams(*device[:2], *device_pairs, device[2]))
                 same(cupy.asnumpy(out), want, f"{a_shape} {b_shape} {terms}")
+
+
+@pytest.mark.parametrize("where", [(1, 1), (1, 1, 1), (3, 1, 1)], ids=str)
+def test_scales_of_one_element_are_those_of_all_rows_and_columns(where: tuple[int, ...]) -> None:
+    """Also where there are as many matrices as rows and columns."""
+    rng = np.random.default_rng(len(where))
+    batch = (3,) * (len(where) - 2)
+    for m, n in ((5, 70), (3, 3)):
+        grids = [{name: floats(rng, where, 0.5, 1.5) for name in ("scale", "offset")} for _ in "ab"]
+        codes = [rng.integers(0, 4, (*batch, *shape)) for shape in ((m, 40), (40, n))]
+        a, b = (bs.BitTensor(*of, axis=axis, **grid) for *of, axis, grid in zip(codes, (2, 2), (-1, -2), grids, strict=True))
+        epilogue = bs.Epilogue(offset_correction=True)
+        got = bs.matmul(a.to_device("cuda"), b.to_device("cuda"), epilogue=epilogue)
+        same(got.get(), bs.matmul(a, b, epilogue=epilogue))
 
 
 def times(own: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray | None:

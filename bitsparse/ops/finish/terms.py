@@ -37,10 +37,11 @@ def operand_terms(
     ``sum_k (sa qa + oa)(sb qb + ob) = sa sb (qa @ qb) + (sa rowsum(qa)) ob + oa (sb colsum(qb) + k ob)``
     """
     left, right = names
-    row_scale = _outer(function, left, "scale", a.scale, -1)
-    a_offset = _not_zero(_outer(function, left, "offset", a.offset, -1))
-    col_scale = _outer(function, right, "scale", b.scale, -2)
-    b_offset = _not_zero(_outer(function, right, "offset", b.offset, -2))
+    m, n = a.shape[-2], b.shape[-1]
+    row_scale = _outer(function, left, "scale", a.scale, -1, m)
+    a_offset = _not_zero(_outer(function, left, "offset", a.offset, -1, m))
+    col_scale = _outer(function, right, "scale", b.scale, -2, n)
+    b_offset = _not_zero(_outer(function, right, "offset", b.offset, -2, n))
     if a_offset is None and b_offset is None:
         return OperandParams(row_scale, col_scale)
     if not correct:
@@ -70,14 +71,19 @@ def _not_zero(offset: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
 
 
 def _outer(
-    function: str, which: str, name: str, part: NDArray[np.float32] | None, packed: int
+    function: str, which: str, name: str, part: NDArray[np.float32] | None, packed: int, length: int
 ) -> NDArray[np.float32] | None:
-    """A scalar or per-outer parameter as a vector over the outer axis; one that varies along the contraction axis is refused."""
+    """A parameter of one element as a scalar, a per-outer one as a vector over the outer axis of so many elements; one that varies along
+    the contraction axis is refused.
+    """
     if part is None or part.ndim == 0:
         return part
+    if part.size == 1:
+        return part.reshape(())
     if part.shape[packed] != 1:
         raise ValueError(
             f"{function}: {which} has a {name} of shape {part.shape} along the contraction axis, which cannot be taken out of the sum; "
             f"quantize {which} with one {name} per {'row' if packed == -1 else 'column'} or for the whole tensor"
         )
-    return np.squeeze(part, axis=packed)
+    vector = np.squeeze(part, axis=packed)
+    return np.broadcast_to(vector, (*vector.shape[:-1], length))
