@@ -75,6 +75,17 @@ def test_all_rows_equal(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", scan.KERNELS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_query_without_bits_is_as_far_from_all_rows_as_from_the_lowest(kernel: str, metric: str) -> None:
+    if kernel not in kernels():
+        pytest.skip("only Hopper has wgmma")
+    asked, rows = np.zeros((1, 200), bool), np.ones((700, 200), bool)
+    rows[[30, 600]] = False
+    got = bs.nearest(cp().asarray(asked), cp().asarray(rows), 10, metric, kernel=kernel)
+    equal(tuple(x.get() for x in got), right(asked, rows, 10, metric))
+
+
+@pytest.mark.parametrize("kernel", scan.KERNELS)
 @pytest.mark.parametrize("test", [PairTest(2, 1, -40), PairTest(17, 7, 0), PairTest(1, 0, 0)])
 def test_pairs(kernel: str, test: PairTest, monkeypatch: pytest.MonkeyPatch) -> None:
     if kernel not in kernels():

@@ -66,6 +66,7 @@ BS_FN bs_nearer bs_nearer_than(int jaccard, bs_u32 key, bs_i64 ones, int or_equa
     bs_nearer test = {ones - (bs_i64)key + !or_equal, 2, 1};
     if (jaccard && !ones) { /* only empty rows are equal to an empty query, all others are as far as can be */
         test.bound = key || or_equal ? 0 : 1, test.weight = 0;
+        test.share = !(or_equal && key == BS_FARTHEST); /* 0: whatever the row holds */
     } else if (jaccard) { /* c / (sum - c) > p / q */
         const bs_fraction f = bs_fraction_of_key(key);
         test.share = (bs_i32)(f.all - f.apart), test.weight = test.share + (bs_i32)f.all;
