@@ -236,6 +236,20 @@ def test_sixteen_bits(dtype: str) -> None:
         compare(bs.bspmm(there, y, variant), want, *number_of(here, x, "sum", None, None))
 
 
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "int32", "uint64", "float16", "bfloat16", "float32", "float64"]
+)
+def test_sums_with_bfloat16_are_the_hosts(dtype: str) -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    rng = np.random.default_rng(13)
+    x, y = (9 * rng.random((7, 33)) for _ in "xy")
+    a, b = x.astype(bfloat16), y.astype(bfloat16 if dtype == "bfloat16" else dtype)
+    there = [cp().asarray(one.view(f"u{one.itemsize}")).view(one.dtype) for one in (a, b)]
+    for want, got in ((bs.add(a, b), bs.add(*there)), (bs.add(b, a), bs.add(*there[::-1]))):
+        assert got.dtype == want.dtype
+        assert got.get().tobytes() == want.tobytes()
+
+
 def test_windows_and_csr_can_be_forced() -> None:
     rng = np.random.default_rng(13)
     for weighted, scaled in itertools.product((False, True), repeat=2):

@@ -397,7 +397,9 @@ def test_scales_of_one_element_are_those_of_all_rows_and_columns(where: tuple[in
     for m, n in ((5, 70), (3, 3)):
         grids = [{name: floats(rng, where, 0.5, 1.5) for name in ("scale", "offset")} for _ in "ab"]
         codes = [rng.integers(0, 4, (*batch, *shape)) for shape in ((m, 40), (40, n))]
-        a, b = (bs.BitTensor(*of, axis=axis, **grid) for *of, axis, grid in zip(codes, (2, 2), (-1, -2), grids, strict=True))
+        a, b = (
+            bs.BitTensor(*of, axis=axis, **grid) for *of, axis, grid in zip(codes, (2, 2), (-1, -2), grids, strict=True)
+        )
         epilogue = bs.Epilogue(offset_correction=True)
         got = bs.matmul(a.to_device("cuda"), b.to_device("cuda"), epilogue=epilogue)
         same(got.get(), bs.matmul(a, b, epilogue=epilogue))

@@ -105,8 +105,9 @@ def _sum(function: str, left: Array, right: Array) -> Array:
     if left.dtype.kind not in "biu" or right.dtype.kind not in "biu":
         if interop.namespace(left) is not np and "bfloat16" in (left.dtype.name, right.dtype.name):
             # CuPy has no arithmetic for these; NumPy's own rounds a float32 sum, too.
-            wide = np.promote_types(left.dtype, right.dtype)
-            return converted(_float32(left) + _float32(right), wide)
+            result = (np.empty(0, left.dtype) + np.empty(0, right.dtype)).dtype
+            wide = np.promote_types(result, np.float32)
+            return converted(converted(left, wide) + converted(right, wide), result)
         return left + right
     if max(left.dtype.itemsize, right.dtype.itemsize) < 4:
         return left.astype(np.int32) + right.astype(np.int32)
