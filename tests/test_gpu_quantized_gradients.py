@@ -195,6 +195,21 @@ def test_attention_of_codes(heads: int, width: int, dropout: float) -> None:
         np.testing.assert_allclose(got, want, rtol=bound, atol=bound * largest, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("x", (49, 49, 50)), ("x", (51, 51, 50)), ("source", (50, 49, 50)), ("target", (50, 50, 51))]
+)
+def test_attention_of_codes_of_other_nodes_is_refused(name: str, sizes: tuple[int, ...]) -> None:
+    """As on the CPU, before a kernel reads beyond what there is."""
+    array = bs.TCTiledCSR(np.eye(50, dtype=bool))
+    nodes, *ends = sizes
+    coding = Coding(8, "nearest", 0, 0, -1, "rows")
+    for place, operand, family in ((np.asarray, array, interop.NUMPY), (there, array.to_device("cuda"), interop.CUPY)):
+        codes = scaled_codes("test", "x", place(np.ones((nodes, 2, 5), np.float32)), family, coding)
+        scores = [place(np.ones((size, 2), np.float32)) for size in ends]
+        with pytest.raises(bs.ShapeError, match=f"attention: .*{name} has"):
+            attention_of_codes(operand, codes, *scores, Settings(0.2, 0.0, None))
+
+
 @pytest.mark.parametrize("shape", [(300, 128), (301, 41), (57, 64), (40, 1), (9, 8)])
 @pytest.mark.parametrize("size", [1.0, 3e-9])
 def test_codes_of_rows_times_factors(shape: tuple[int, int], size: float) -> None:

@@ -135,7 +135,7 @@ def attention(
     _check.flag(function, "return_state", return_state)
     with sparse_operand(function, A, x, source, target, out) as operand:
         features = plain_features(function, "x", x)
-        scores = _scores(function, operand, features, source, target)
+        scores = checked_scores(function, operand, features.shape, _dtype_of(features), source, target)
         option: dict[str, Any] = {"negative_slope": _check.number(function, "negative_slope", negative_slope)}
         option["dropout"] = checked_dropout(function, dropout, seed, operand.device)
         result = _weighted(function, operand, features, scores, option, out, return_lse, return_state)
@@ -272,26 +272,29 @@ def _single(function: str, name: str, given: Any, device: str, kinds: str) -> An
     return native(array)
 
 
-def _scores(function: str, operand: CSROperand, features: Features, source: Any, target: Any) -> list[Any]:
-    """Scores of the neighbours and of the nodes that attend, one per node and head, in the dtype of the weights."""
-    inner = features.shape[1:]
+def checked_scores(
+    function: str, operand: CSROperand, shape: tuple[int, ...], dtype: np.dtype[Any], source: Any, target: Any
+) -> list[Any]:
+    """Scores of the neighbours and of the nodes that attend, one per node and head, in the dtype of the weights.
+
+    `shape` is that of the features, `dtype` that of their sums; what does not fit `operand` is refused.
+    """
+    inner = shape[1:]
     if not inner:
-        raise ShapeError(
-            f"{function}: x has shape {features.shape}, but features are (N, D) or (N, heads, D); pass x[:, None]"
-        )
-    operand.check_features(function, features.shape)
-    compute, heads, scores = compute_dtype(features.dtype), inner[0] if len(inner) == 2 else 1, []
+        raise ShapeError(f"{function}: x has shape {shape}, but features are (N, D) or (N, heads, D); pass x[:, None]")
+    operand.check_features(function, shape)
+    compute, heads, scores = compute_dtype(dtype), inner[0] if len(inner) == 2 else 1, []
     for name, given, rows in (("source", source, operand.shape[1]), ("target", target, operand.shape[0])):
         array = interop.as_array(given, function, name)[0]
         _check.numeric(function, name, array, "f")
         if array.dtype == np.float64 and compute != np.float64:
             raise DTypeError(
-                f"{function}: {name} is float64 but x is {_dtype_of(features)}, so that scores would lose precision; convert one with "
+                f"{function}: {name} is float64 but x is {dtype}, so that scores would lose precision; convert one with "
                 f"astype"
             )
         if array.shape != (rows, *inner[:-1]):
             raise ShapeError(
-                f"{function}: {name} has shape {array.shape}, but A of shape {operand.shape} and x of shape {features.shape} take "
+                f"{function}: {name} has shape {array.shape}, but A of shape {operand.shape} and x of shape {shape} take "
                 f"{(rows, *inner[:-1])}; pass one score per node and head"
             )
         same_place(function, [("A", operand.device), (name, interop.device_of(array))])

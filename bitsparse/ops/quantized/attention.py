@@ -10,7 +10,7 @@ import numpy as np
 from bitsparse import backends, interop
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.backends.row_pieces import RowPieces
-from bitsparse.ops.edges.attention import AttentionState, attention, checked_dropout
+from bitsparse.ops.edges.attention import AttentionState, attention, checked_dropout, checked_scores
 from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.operands.sparse import as_csr
@@ -44,14 +44,12 @@ def attention_of_codes(A: SparseArray, x: ScaledCodes, source: Any, target: Any,
     function = "attention"
     with working_with(A.device, source):
         codes, operand = _codes(x), as_csr(function, A)
+        nodes, *inner = x.codes.shape
+        shape = nodes, source.shape[1], math.prod(inner) // source.shape[1]
         if codes is None or operand.nnz == 0 or 0 in A.shape:
-            nodes, *inner = x.codes.shape
-            features = x.dequantize().reshape(nodes, source.shape[1], math.prod(inner) // source.shape[1])
-            return attention_of_floats(A, features, source, target, how)
-        scores, family = (
-            [interop.as_array(part, function)[0] for part in (source, target)],
-            interop.as_array(source, function)[1],
-        )
+            return attention_of_floats(A, x.dequantize().reshape(shape), source, target, how)
+        scores = checked_scores(function, operand, shape, np.dtype(np.float32), source, target)
+        family = interop.as_array(source, function)[1]
         (rows, heads), space = scores[1].shape, interop.namespace(scores[0])
         lse, share = space.empty((rows, heads), np.float32), space.empty((rows, heads), np.float32)
         above = space.empty((rows, codes.columns), np.float32)
@@ -60,8 +58,7 @@ def attention_of_codes(A: SparseArray, x: ScaledCodes, source: Any, target: Any,
         with operand.walked(function) as pattern:
             attend = backends.family(A.device, "edges.attention").attention
             result = attend(pattern, None, *scores, **options, lse=lse, state=(share, above))
-        shape = (rows, heads, codes.columns // heads)
-        parts = result.reshape(shape), lse, share, above.reshape(shape)
+        parts = result.reshape(rows, *shape[1:]), lse, share, above.reshape(rows, *shape[1:])
         return AttentionState(*(interop.from_array(part, family, function) for part in parts))
 
 
