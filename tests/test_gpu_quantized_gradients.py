@@ -210,6 +210,16 @@ def test_attention_of_codes_of_other_nodes_is_refused(name: str, sizes: tuple[in
             attention_of_codes(operand, codes, *scores, Settings(0.2, 0.0, None))
 
 
+@pytest.mark.parametrize("nodes", [49, 51])
+def test_sums_of_codes_of_other_nodes_are_refused(nodes: int) -> None:
+    array = bs.TCTiledCSR(np.eye(50, dtype=bool))
+    coding = Coding(8, "nearest", 0, 0, -1, "rows")
+    for place, operand, family in ((np.asarray, array, interop.NUMPY), (there, array.to_device("cuda"), interop.CUPY)):
+        codes = scaled_codes("test", "x", place(np.ones((nodes, 5), np.float32)), family, coding)
+        with pytest.raises(bs.ShapeError, match="test: A has 50 columns but x has"):
+            sum_of_codes("test", as_csr("test", operand), codes, None, None, "sum", True)
+
+
 @pytest.mark.parametrize("shape", [(300, 128), (301, 41), (57, 64), (40, 1), (9, 8)])
 @pytest.mark.parametrize("size", [1.0, 3e-9])
 def test_codes_of_rows_times_factors(shape: tuple[int, int], size: float) -> None:

@@ -206,6 +206,7 @@ def sum_of_codes(
     """
     bare = replace(operand, values=None, col_scale=None, order=None, summed=False)
     codes = x.codes
+    operand.check_features(function, codes.shape)
     if value_scale is not None:
         space: Any = interop.namespace(operand.indptr)
         codes = with_scale(codes, space.asarray(codes.scale * value_scale, np.float32))
