@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -244,3 +245,18 @@ def together(comm: Communicator, function: str) -> Iterator[None]:
         raise CommunicationError(
             f"{function}: {who(comm)} stops because it failed on rank {others}; its error says why"
         )
+
+
+def check_timeout(function: str, timeout: float) -> float:
+    """Seconds that a rank waits for the others, as a float.
+
+    >>> check_timeout("local", 0)
+    Traceback (most recent call last):
+        ...
+    ValueError: local: timeout=0, but ranks wait for each other; pass seconds above 0 and up to ...
+    """
+    if not 0 < _check.number(function, "timeout", timeout) <= threading.TIMEOUT_MAX:
+        raise ValueError(
+            f"{function}: timeout={timeout}, but ranks wait for each other; pass seconds above 0 and up to {threading.TIMEOUT_MAX:g}"
+        )
+    return float(timeout)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import _check, interop
-from bitsparse._communicator import REDUCTIONS, Engine, Reduction, who
+from bitsparse._communicator import REDUCTIONS, Engine, Reduction, check_timeout, who
 from bitsparse.errors import CommunicationError
 
 _REDUCE = {"sum": "add", "max": "maximum", "min": "minimum"}
@@ -207,8 +207,4 @@ def local(size: int, *, timeout: float = 60.0) -> LocalGroup:
     [6, 6, 6]
     """
     size = _check.integer("local", "size", size, 1)
-    if not 0 < _check.number("local", "timeout", timeout) <= threading.TIMEOUT_MAX:
-        raise ValueError(
-            f"local: timeout={timeout}, but ranks wait for each other; pass seconds above 0 and up to {threading.TIMEOUT_MAX:g}"
-        )
-    return LocalGroup(size, float(timeout))
+    return LocalGroup(size, check_timeout("local", timeout))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import _check, interop
-from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, who
+from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, check_timeout, who
 from bitsparse.errors import CommunicationError
 
 #: Seconds between two looks at a call that is under way, at first and at last.
@@ -134,4 +134,4 @@ def from_mpi(comm: Any, *, timeout: float = 600.0) -> MPICommunicator:
     with _check.needed(function, "mpi4py", "pip install mpi4py mpich"):
         from mpi4py import MPI
     _check.instance(function, "comm", comm, MPI.Comm, "a communicator of mpi4py's", "pass MPI.COMM_WORLD")
-    return MPICommunicator(comm, _check.number(function, "timeout", timeout))
+    return MPICommunicator(comm, check_timeout(function, timeout))
