@@ -1,4 +1,4 @@
-"""Named tuples with other fields, as ``copy.replace`` gives from Python 3.13 on, and as dictionaries."""
+"""Copies of named tuples with some fields changed (``copy.replace``, which needs Python 3.13), and their fields as dictionaries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Record = TypeVar("Record", bound=NamedTuple)
 
 
 def replace(record: Record, **fields: Any) -> Record:
-    """`record` with other values in some fields.
+    """A copy of `record` in which the given fields have new values.
 
     Examples
     --------
@@ -22,5 +22,5 @@ def replace(record: Record, **fields: Any) -> Record:
 
 
 def as_dict(record: NamedTuple) -> dict[str, Any]:
-    """The fields of `record` by name."""
+    """The fields of `record` as a dictionary."""
     return record._asdict()

@@ -1,6 +1,6 @@
-"""Exceptions raised by bitsparse. Each is also the built-in error a NumPy or SciPy user would expect.
+"""Exceptions raised by bitsparse. Each one is also a subclass of the built-in error that a NumPy or SciPy user would expect.
 
-Values out of range, NaN where numbers are needed and unknown option names raise plain :class:`ValueError`.
+Values out of range, NaN where it is not allowed, and unknown names of options raise a plain :class:`ValueError`.
 """
 
 __all__ = [
@@ -20,7 +20,7 @@ class BitsparseError(Exception):
 
 
 class ShapeError(BitsparseError, ValueError):
-    """Shapes, axes or sizes do not fit together."""
+    """Shapes, axes or sizes do not match."""
 
 
 class DTypeError(BitsparseError, TypeError):
@@ -32,16 +32,16 @@ class DeviceError(BitsparseError, RuntimeError):
 
 
 class FileFormatError(BitsparseError, ValueError):
-    """A file is damaged, was made to do harm, or comes from another program."""
+    """A file is damaged, malicious, or written by another program."""
 
 
 class KernelError(BitsparseError, RuntimeError):
-    """A kernel could not be built, loaded or run, or the kernel asked for does not exist."""
+    """A kernel could not be compiled, loaded or run, or the kernel asked for does not exist."""
 
 
 class LockError(BitsparseError, RuntimeError):
-    """Another run is writing the file, or under way on the same object."""
+    """Another run is writing to the same file, or is under way on the same object."""
 
 
 class CommunicationError(BitsparseError, RuntimeError):
-    """Processes that work on one result lost each other, or were asked for different things."""
+    """Processes that compute one result together lost contact, or were called with different arguments."""

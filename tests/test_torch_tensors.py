@@ -38,7 +38,7 @@ CALLS: dict[str, Any] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_tracing_is_refused_with_the_remedy(call: str) -> None:
-    with pytest.raises(bs.DTypeError, match=r"PyTorch is tracing .* as a constant; trace the parts around"):
+    with pytest.raises(bs.DTypeError, match=r"PyTorch is tracing .* as a constant; trace the parts before and after"):
         torch.jit.trace(CALLS[call], X)
     from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -1,4 +1,4 @@
-"""Save and load, under SciPy's names: plain ``.npz`` files without pickled objects."""
+"""``save_npz`` and ``load_npz``, named as in SciPy, for plain ``.npz`` files without pickled objects."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DTypeError
 
 _FORMAT = "bitsparse-3"
-#: The header is a short JSON text; a longer one is not ours.
+#: Bytes of a header at most. Ours is a short JSON text, so a longer one was not written by this library.
 _MAX_HEADER = 65536
 Saved = BitTensor | TCTiledCSR | FRDC
 _TYPES: dict[str, type[Saved]] = {"BitTensor": BitTensor, "TCTiledCSR": TCTiledCSR, "FRDC": FRDC}
-#: What need not be there, and the dtypes of what has one only.
+#: Components that a file may lack, and the dtypes of those components that have only one.
 _OPTIONAL = ("data", "scale", "offset", "row_scale", "col_scale")
 _DTYPES = dict.fromkeys(_OPTIONAL[1:], np.float32) | {"words": np.uint32, "tiles": np.uint16}
 
@@ -38,7 +38,7 @@ def save_npz(file: str | os.PathLike[str] | IO[bytes], x: Saved, *, compressed: 
     x : BitTensor, TCTiledCSR or FRDC
         The array.
     compressed : bool, default True
-        Compress with zlib. What shrinks more than 256-fold, and is larger than 64 MiB, is read again only with ``BITSPARSE_MAX_BYTES`` set.
+        Compress with zlib. An array of more than 64 MiB that shrinks over 256-fold can be loaded only with ``BITSPARSE_MAX_BYTES`` set.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def save_npz(file: str | os.PathLike[str] | IO[bytes], x: Saved, *, compressed: 
 
 
 def load_npz(file: str | os.PathLike[str] | IO[bytes]) -> Saved:
-    """Read an array written by :func:`save_npz`. Nothing is unpickled, and every field is checked before it is believed.
+    """Read an array written by :func:`save_npz`. Nothing is unpickled, and every field is checked before it is used.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ def load_npz(file: str | os.PathLike[str] | IO[bytes]) -> Saved:
     Raises
     ------
     FileFormatError
-        The file is not of this format, is truncated, its parts contradict each other, or it unpacks to more than 64 MiB and 256 bytes for
-        each of its own (set the environment variable ``BITSPARSE_MAX_BYTES`` for files that do).
+        The file has another format, is truncated, has parts that contradict each other, or unpacks to more than both 64 MiB and 256 times
+        its own size (set the environment variable ``BITSPARSE_MAX_BYTES`` to load such a file).
     OSError
         The file cannot be read.
 
@@ -100,12 +100,12 @@ def load_npz(file: str | os.PathLike[str] | IO[bytes]) -> Saved:
 
 
 def holds_saved(archive: Archive) -> bool:
-    """Whether :func:`save_npz` may have written an archive."""
+    """Whether an archive may have been written by :func:`save_npz`."""
     return "header" in archive
 
 
 def saved_in(function: str, archive: Archive) -> Saved:
-    """The array in an archive that :func:`save_npz` wrote; ValueError or DTypeError where it is damaged."""
+    """The array in an archive that :func:`save_npz` wrote; ValueError or DTypeError if the archive is damaged."""
     cls, settings = _read_header(archive)
     parts: dict[str, Any] = {}
     for name in (*cls.component_names, *cls.scale_names):
@@ -113,12 +113,12 @@ def saved_in(function: str, archive: Archive) -> Saved:
             parts[name] = archive.read(name, _DTYPES.get(name))
             _check.numeric(function, name, parts[name])
             if not parts[name].flags.c_contiguous:
-                raise ValueError(f"{name} is in Fortran's order; it is damaged")
+                raise ValueError(f"{name} is in Fortran order, which save_npz never writes; the file is damaged")
     return restored(cls, parts | settings)
 
 
 def _read_header(archive: Archive) -> tuple[type[Saved], dict[str, Any]]:
-    """The type that the header names, and what it says about the arrays."""
+    """The type that the header names, and the settings (shape, bits, ...) that it gives for the array."""
     try:
         header = json.loads(archive.text("header", _MAX_HEADER))
     except (json.JSONDecodeError, RecursionError) as error:

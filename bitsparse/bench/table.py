@@ -10,7 +10,7 @@ HEADINGS = ("case", "ours ms", "peer ms", "ratio", "floor ms", "estimate ms", "p
 
 
 def format_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lay out rows in columns; a column whose cells are all numbers (or ``-``) is flush right.
+    """Lay out rows as a text table; columns in which all cells are numbers (or ``-``) are aligned right.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Graphs as networks sum over them, and what prepares them: translation, partitions, batches, orderings, incidence, tile statistics."""
+"""Graphs for networks to sum over, and their preparation: translation, partitions, batches, orderings, incidence, tile statistics."""
 
 from bitsparse.graph.batches import SubgraphBatch, batch
 from bitsparse.graph.incidence import Incidence, incidence

@@ -1,4 +1,4 @@
-"""Arrays of one library on one device as calls that are like earlier ones ask about them: quickly, and believing nothing."""
+"""Quick checks by which a kept call decides whether new arrays are like those it was prepared for. Nothing is taken on trust."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from bitsparse.interop.devices import TORCH, Family, is_cupy, require_cupy
 from bitsparse.interop.streams import current_gpu
 from bitsparse.interop.tensors import nothing_recorded
 
-#: Shape and dtype of an array, as its library names it.
+#: Shape of an array, and its dtype as the array's library represents it.
 ArrayKind = tuple[tuple[int, ...], Any]
 
 
 class Bounds(NamedTuple):
-    """What a result must keep to: all arrays on a GPU are aligned to so many bytes, and it lies outside of these addresses.
+    """What the memory of a call must satisfy.
 
-    `in_place`: it may lie where the first array does.
+    Attributes
+    ----------
+    alignment : int
+        Bytes to which all arrays on a GPU must be aligned.
+    beside : tuple of (start, stop)
+        Address ranges that the result must not overlap.
+    in_place : bool
+        Whether the result may start at the same address as an array that is read, and so overwrite it.
     """
 
     alignment: int
@@ -29,35 +36,35 @@ class Bounds(NamedTuple):
 
 
 class Arrays(ABC):
-    """Arrays of one library on one device."""
+    """How to check and make arrays of one library on one device."""
 
-    #: What kernels take for an array, if it is not the array itself.
+    #: What gives kernels the address of an array, if they do not take the array itself.
     address: Callable[[Any], int] | None = None
 
     def kind(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayKind:
-        """Of arrays with this shape and dtype."""
+        """The kind of arrays with this shape and dtype."""
         return shape, dtype
 
     @abstractmethod
     def here(self) -> bool:
-        """Whether a call computes where they are, and nobody but its caller is to learn of it."""
+        """Whether calls now compute on the arrays' device, and no tracing, transform or recording has to see the call."""
 
     @abstractmethod
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:
-        """Whether this is an array of a kind, in C order and aligned, which can be read or written where it lies."""
+        """Whether `array` has the kind, is in C order and aligned, and can be read (or written, if `writable`) where it lies."""
 
     @abstractmethod
     def span(self, array: Any) -> tuple[int, int]:
-        """The addresses where an array begins and ends."""
+        """The addresses of the first byte of an array and of the byte after its last."""
 
     @abstractmethod
     def empty(self, kind: ArrayKind) -> Any:
-        """Memory for a result."""
+        """New memory for a result."""
 
     def takes(
         self, arrays: Sequence[Any], kinds: Sequence[ArrayKind], out: Any, result: ArrayKind, about: Bounds
     ) -> bool:
-        """Whether arrays are of their kinds, and the result can be written to `out`, if it is given, beside what is read."""
+        """Whether all arrays have their kinds and `out`, if given, has the result's and shares no memory with what is read."""
         alike, alignment = self.alike, about.alignment
         for i, array in enumerate(arrays):
             if not alike(array, kinds[i], alignment):
@@ -75,7 +82,7 @@ class Arrays(ABC):
 
 
 class CuPyArrays(Arrays):
-    """CuPy's on one GPU."""
+    """CuPy arrays on one GPU."""
 
     def __init__(self, device: str) -> None:
         space = require_cupy("plan")
@@ -83,11 +90,11 @@ class CuPyArrays(Arrays):
         self._gpu = int(device[5:])
 
     def here(self) -> bool:
-        """Whether their GPU is the current one."""
+        """Whether the arrays' GPU is the current one."""
         return bool(self._current_gpu() == self._gpu)
 
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:
-        """Whether this is an array of a kind, in C order and aligned."""
+        """Whether `array` has the kind, is in C order and aligned, and lies on this GPU."""
         if array.__class__ is not self._ndarray or array.shape != kind[0] or array.dtype != kind[1]:
             return False
         memory = array.data
@@ -95,40 +102,40 @@ class CuPyArrays(Arrays):
         return bool(aligned and array.flags.c_contiguous and memory.device_id == self._gpu)
 
     def span(self, array: Any) -> tuple[int, int]:
-        """The addresses where an array begins and ends."""
+        """The addresses of the first byte of an array and of the byte after its last."""
         start = array.data.ptr
         return start, start + array.nbytes
 
     def empty(self, kind: ArrayKind) -> Any:
-        """Memory for a result."""
+        """New memory for a result."""
         return self._empty(*kind)
 
 
 class NumPyArrays(Arrays):
-    """NumPy's, which kernels of the CPU take aligned to their items."""
+    """NumPy arrays, which CPU kernels need aligned to their items only."""
 
     def here(self) -> bool:
-        """Always."""
+        """True, always."""
         return True
 
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:
-        """Whether this is an array of a kind, in C order and aligned, and writable if it has to be."""
+        """Whether `array` has the kind, is in C order and aligned, and is writable if it has to be."""
         if array.__class__ is not np.ndarray or array.shape != kind[0] or array.dtype != kind[1]:
             return False
         flags = array.flags
         return flags.carray if writable else flags.c_contiguous and flags.aligned
 
     def span(self, array: Any) -> tuple[int, int]:
-        """The addresses where an array begins and ends."""
+        """The addresses of the first byte of an array and of the byte after its last."""
         return span(array)
 
     def empty(self, kind: ArrayKind) -> Any:
-        """Memory for a result."""
+        """New memory for a result."""
         return np.empty(*kind)
 
 
 class Tensors(Arrays):
-    """PyTorch's in host memory, which kernels of the CPU take by their addresses."""
+    """PyTorch tensors in host memory, which CPU kernels take by address."""
 
     def __init__(self) -> None:
         torch = self._torch = sys.modules["torch"]
@@ -136,15 +143,15 @@ class Tensors(Arrays):
         self._classes, self._strided = (torch.Tensor, torch.nn.Parameter), torch.strided
 
     def kind(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayKind:
-        """Of tensors with this shape and dtype."""
+        """The kind of tensors with this shape and dtype."""
         return shape, getattr(self._torch, dtype.name)
 
     def here(self) -> bool:
-        """Whether nobody records, traces or transforms what becomes of tensors."""
+        """Whether PyTorch is not tracing, transforming or recording tangents of what happens to tensors."""
         return nothing_recorded(self._torch)
 
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:
-        """Whether this is a tensor of a kind, in C order, whose memory is its values, and no gradient would be lost."""
+        """Whether `array` has the kind, is in C order, holds its values without a pending negation, and no gradient would be lost."""
         if array.__class__ not in self._classes or array.dtype is not kind[1] or array.layout is not self._strided:
             return False
         if not (array.is_cpu and array.shape == kind[0] and array.is_contiguous()) or array.is_neg():
@@ -152,17 +159,17 @@ class Tensors(Arrays):
         return not array.requires_grad or not (writable or self._torch.is_grad_enabled())
 
     def span(self, array: Any) -> tuple[int, int]:
-        """The addresses where a tensor begins and ends."""
+        """The addresses of the first byte of a tensor and of the byte after its last."""
         start = array.data_ptr()
         return start, start + array.nbytes
 
     def empty(self, kind: ArrayKind) -> Any:
-        """Memory for a result."""
+        """New memory for a result."""
         return self._torch.empty(kind[0], dtype=kind[1])
 
 
 def arrays_on(device: str, family: Family) -> Arrays:
-    """CuPy's on a GPU, PyTorch's or NumPy's on the CPU.
+    """The checks for arrays of a library on a device: CuPy's for every GPU, PyTorch's or NumPy's for the CPU.
 
     Examples
     --------
@@ -177,6 +184,6 @@ def arrays_on(device: str, family: Family) -> Arrays:
 
 
 def span(array: Any) -> tuple[int, int]:
-    """The addresses where an array of NumPy's or CuPy's in C order begins and ends."""
+    """The addresses of the first byte of a NumPy or CuPy array in C order and of the byte after its last."""
     start: int = array.data.ptr if is_cupy(array) else array.__array_interface__["data"][0]
     return start, start + array.nbytes

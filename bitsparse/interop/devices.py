@@ -1,4 +1,4 @@
-"""CuPy found without being imported, the names of devices, and those of array libraries."""
+"""Access to CuPy without importing it before it is needed, names of devices, and array libraries."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from bitsparse.interop.stand_ins import StandIn
 
 @dataclass(frozen=True)
 class Family:
-    """An array library by its name.
+    """An array library.
 
-    Libraries known only by the array API standard have their namespace, those known only by DLPack the function that adopts arrays.
+    Attributes
+    ----------
+    name : str
+    namespace : module, optional
+        For a library that is known only through the array API standard.
+    adopt : callable, optional
+        For a library that is known only through DLPack: the function that makes its arrays from those of others.
     """
 
     name: str
@@ -34,12 +40,12 @@ NUMPY, CUPY, TORCH, JAX = map(Family, ("numpy", "cupy", "torch", "jax"))
 
 
 def require_cupy(function: str) -> Any:
-    """The module cupy; a :class:`~bitsparse.errors.DeviceError` that names the package to install if it is missing."""
+    """The module ``cupy``, imported if need be; a DeviceError that names the package to install if it is missing."""
     module = sys.modules.get("cupy")
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         return module
     try:
-        return importlib.import_module("cupy")  # which waits for a thread that is importing it
+        return importlib.import_module("cupy")  # waits if another thread is importing it
     except ImportError as error:
         raise DeviceError(
             f"{function}: data on a GPU needs CuPy, which cannot be imported ({error}); "
@@ -48,10 +54,10 @@ def require_cupy(function: str) -> Any:
 
 
 class _CuPy:
-    """The module cupy to those who compute on a GPU, imported when it is first asked for something."""
+    """A stand-in for the module ``cupy`` that imports it when one of its attributes is first used."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # which inspection of a module without CuPy asks for
+        if name.startswith("__"):  # tools that inspect modules ask for these, and must not import CuPy
             raise AttributeError(name)
         return getattr(require_cupy("bitsparse"), name)
 
@@ -60,12 +66,12 @@ cupy: Any = _CuPy()
 
 
 def cupy_arrays() -> Any:
-    """What CuPy's arrays are instances of; of nothing where nobody has imported CuPy, or another thread is still at it."""
+    """CuPy's array class, or an empty tuple of classes if CuPy has not been imported or its import has not finished."""
     return getattr(sys.modules.get("cupy"), "ndarray", ())
 
 
 def is_cupy(x: Any) -> bool:
-    """Whether ``x`` is a CuPy array, or stands for one; never imports CuPy."""
+    """Whether ``x`` is a CuPy array or a stand-in for one; never imports CuPy."""
     kind = x.__class__
     return kind is not np.ndarray and (isinstance(x, cupy_arrays()) or kind is StandIn)
 
@@ -93,12 +99,12 @@ def device_of(x: Any) -> str:
 
 
 def parse_device(device: Any, function: str) -> str:
-    """``"cpu"`` or ``"cuda:N"`` from what a user wrote: ``"cuda"`` is the current GPU; PyTorch's device objects are taken as well.
+    """``"cpu"`` or ``"cuda:N"`` for a device given by a user as a string or a ``torch.device``; ``"cuda"`` is the current GPU.
 
     Raises
     ------
     DeviceError
-        There is no such device here.
+        There is no such device on this machine.
 
     Examples
     --------
@@ -115,10 +121,12 @@ def parse_device(device: Any, function: str) -> str:
     if not cupy.cuda.is_available():
         raise DeviceError(
             f"{function}: device {shown(text)} was asked for, but CuPy finds no CUDA device; check the driver with "
-            f"nvidia-smi, or stay on 'cpu'"
+            f"nvidia-smi, or use 'cpu'"
         )
     count = cupy.cuda.runtime.getDeviceCount()
     index = cupy.cuda.runtime.getDevice() if match[1] is None else int(match[1])
     if index >= count:
-        raise DeviceError(f"{function}: device {shown(text)} was asked for, but there are {count} GPUs; count from 0")
+        raise DeviceError(
+            f"{function}: device {shown(text)} was asked for, but the GPUs here are numbered from 0 to {count - 1}; choose one of these"
+        )
     return f"cuda:{index}"

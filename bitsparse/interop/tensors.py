@@ -1,6 +1,6 @@
-"""PyTorch's tensors before their memory is shared: what would be lost without a word is refused here.
+"""Checks of PyTorch tensors before their memory is shared: gradients, traces or tangents must not be lost silently.
 
-PyTorch is not imported: it is there when one of its tensors is.
+PyTorch is not imported here, since whoever passes a tensor has imported it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from bitsparse.errors import DTypeError
 
-#: Functions of ``torch._C``: whether torch.jit traces, how many dispatch modes are active, whether a transform of torch.func is, and
-#: whether calls are handed to a dispatch key, here PreDispatch, at which torch.export traces.
+#: Functions of ``torch._C`` that tell whether torch.jit is tracing, how many dispatch modes are active, whether a transform of torch.func
+#: is active, and whether calls go through a dispatch key (asked for PreDispatch, where torch.export traces).
 _QUESTIONS = (
     "_is_tracing",
     "_len_torch_dispatch_stack",
@@ -22,21 +22,21 @@ _QUESTIONS = (
 
 
 def plain_tensor(x: Any, torch: Any, function: str, name: str, *, writable: bool = False) -> Any:
-    """A tensor with the memory and values of ``x`` and nothing else: no gradient, no pending conjugation or negation.
+    """A tensor with the memory and values of ``x`` but without a gradient and without a pending conjugation or negation.
 
     Parameters
     ----------
     x : torch.Tensor
     torch : module
     function, name : str
-        Who asks and for which argument; used in messages.
+        The calling function and its argument, for messages.
     writable : bool
-        Results are to be written into ``x``. PyTorch does not learn of that, so a tensor in a graph of gradients is refused always.
+        Whether results are to be written into ``x``. PyTorch would not notice, so a tensor that requires a gradient is then always refused.
 
     Raises
     ------
     DTypeError
-        ``x`` is sparse, needs a gradient while gradients are recorded, carries a tangent, or belongs to a function being traced.
+        ``x`` is sparse, requires a gradient while gradients are recorded, carries a tangent, or belongs to a function that is being traced.
     """
     if x.layout != torch.strided:
         raise DTypeError(
@@ -44,8 +44,8 @@ def plain_tensor(x: Any, torch: Any, function: str, name: str, *, writable: bool
         )
     if _is_traced(torch):
         raise DTypeError(
-            f"{function}: {name} is a tensor of a function that PyTorch is tracing (torch.jit.trace, make_fx or torch.export), which would "
-            f"keep this call's result as a constant; trace the parts around {function}, and call it between them"
+            f"{function}: {name} belongs to a function that PyTorch is tracing (torch.jit.trace, make_fx or torch.export), and the trace "
+            f"would keep this call's result as a constant; trace the parts before and after {function} separately, and call it in between"
         )
     if x.requires_grad and (writable or torch.is_grad_enabled()):
         remedy = (
@@ -54,7 +54,7 @@ def plain_tensor(x: Any, torch: Any, function: str, name: str, *, writable: bool
         raise DTypeError(f"{function}: {name} requires a gradient, which would be lost; {remedy}")
     if writable and (x.is_conj() or x.is_neg()):
         raise DTypeError(
-            f"{function}: {name} is a view whose conjugation or negation is pending, and results would not reach its memory; "
+            f"{function}: {name} is a view with a pending conjugation or negation, so results cannot be written to its memory; "
             f"pass an ordinary tensor"
         )
     if _has_tangent(x):
@@ -72,14 +72,14 @@ def _is_traced(torch: Any) -> bool:
 
 
 def _has_tangent(x: Any) -> bool:
-    """Whether a tensor is a dual number of forward-mode differentiation."""
+    """Whether a tensor carries a tangent, that is, is a dual number of forward-mode differentiation."""
     if dual_level() < 0:  # no dual numbers anywhere
         return False
     return sys.modules["torch.autograd.forward_ad"].unpack_dual(x).tangent is not None
 
 
 def nothing_recorded(torch: Any) -> bool:
-    """Whether no call of PyTorch's is traced, transformed or handed to a mode, and no tensor has a tangent; asked in every kept call."""
+    """Whether PyTorch is not tracing, no transform or dispatch mode is active, and no tensor has a tangent. Every kept call asks this."""
     questions = _questions(torch)
     if questions is None:
         return False
@@ -89,7 +89,10 @@ def nothing_recorded(torch: Any) -> bool:
 
 @functools.cache
 def _questions(torch: Any) -> tuple[Any, ...] | None:
-    """The functions of `_QUESTIONS` and the key of the last one. Not public: None where one is missing, and no kept call is used."""
+    """The functions of `_QUESTIONS`, and the key for the last one.
+
+    They are not public. If a release of PyTorch lacks one, the result is None, and kept calls are not used for tensors.
+    """
     inside = torch._C
     found = [getattr(inside, name, None) for name in _QUESTIONS]
     key = getattr(inside.DispatchKey, "PreDispatch", None)
@@ -97,5 +100,5 @@ def _questions(torch: Any) -> tuple[Any, ...] | None:
 
 
 def dual_level() -> int:
-    """How deep PyTorch is in forward-mode differentiation; below 0 outside of it."""
+    """The nesting level of PyTorch's forward-mode differentiation; negative if none is active."""
     return int(sys.modules["torch.autograd.forward_ad"]._current_level)

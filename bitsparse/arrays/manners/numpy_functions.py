@@ -1,4 +1,4 @@
-"""What NumPy's functions mean for the sparse arrays: those that SciPy's members have too; every other is refused by name."""
+"""NumPy functions called on sparse arrays: those with an equivalent member in SciPy call it, all others are refused by name."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _UNARY: dict[Any, Callable[[Any], Any]] = {
     np.negative: operator.neg,
     np.invert: operator.invert,
 }
-#: NumPy's functions whose first argument is the array and whose others are those of the member of that name.
+#: NumPy functions that take the array first and then the same arguments as the member of the same name.
 _MEMBERS = {np.sum, np.mean, np.max, np.min, np.argmax, np.argmin, np.count_nonzero, np.diagonal, np.trace, np.nonzero}
 
 
 def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``ufunc(*inputs)`` where one input is a sparse array."""
+    """``ufunc(*inputs)``, at least one of whose inputs is a sparse array."""
     meaning: Any = _of_one(ufunc, inputs[0]) if len(inputs) == 1 else _BINARY.get(ufunc)
     out = kwargs.pop("out", (None,))[0]
     if method != "__call__" or meaning is None or kwargs or (out is not None and not isinstance(out, np.ndarray)):
@@ -49,7 +49,7 @@ def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str,
         name = next(type(one).__name__ for one in (*inputs, out) if isinstance(one, BitArray))
         options = f" with {', '.join(kwargs)}" if kwargs else ""
         raise DTypeError(
-            f"{what}{options}: it has no meaning for a {name}; pass it with .toarray(), or use its operators and members"
+            f"{what}{options}: it is not defined for a {name}; pass {name}.toarray(), or use the operators and members of {name}"
         )
     result = meaning(*inputs) if len(inputs) == 1 else _operated(ufunc, meaning, *inputs)
     if out is None:
@@ -57,21 +57,24 @@ def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str,
     if not isinstance(result, np.ndarray) or out.shape != result.shape:
         raise ShapeError(
             f"numpy.{ufunc.__name__}: out has shape {out.shape}, but the result is a {type(result).__name__} of shape "
-            f"{getattr(result, 'shape', ())}; leave out= away"
+            f"{getattr(result, 'shape', ())}; omit out="
         )
     np.copyto(out, result, casting="same_kind")
     return out
 
 
 def _of_one(ufunc: Any, x: Any) -> Any:
-    """What a function of NumPy's means for one operand: an operator, or the member of that name."""
+    """The member of the same name, or the operator, that a ufunc of one operand stands for; None if there is neither."""
     name = ufunc.__name__
     member = is_sparse(x) and hasattr(x, name) and getattr(np, name, None) is ufunc
     return operator.methodcaller(name) if member else _UNARY.get(ufunc)
 
 
 def _operated(ufunc: Any, meaning: Any, left: Any, right: Any) -> Any:
-    """An operator by the method of the sparse operand: where that has none for the other, the operator would call the ufunc again."""
+    """Apply an operator by calling the sparse operand's own method.
+
+    The operator itself would call the ufunc again, without end, if the sparse operand does not support the other one.
+    """
     if ufunc in (np.maximum, np.minimum):
         return meaning(left, right)
     swapped = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
@@ -83,14 +86,14 @@ def _operated(ufunc: Any, meaning: Any, left: Any, right: Any) -> Any:
     result = NotImplemented if member is None else member(other)
     if result is NotImplemented:
         raise DTypeError(
-            f"numpy.{ufunc.__name__}: there is none of {type(left).__name__} and {type(right).__name__}; pass the sparse one with "
-            f".toarray()"
+            f"numpy.{ufunc.__name__}: it is not defined for {type(left).__name__} and {type(right).__name__}; call .toarray() on the "
+            f"sparse one first"
         )
     return result
 
 
 def of_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``func(A, ...)`` where it is a member, else NotImplemented."""
+    """``func(A, ...)`` by the member of that name, or NotImplemented if there is no such member."""
     if (
         func not in _MEMBERS
         or not args
@@ -99,6 +102,5 @@ def of_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     ):
         return NotImplemented
     if func is np.diagonal and "offset" in kwargs:
-        kwargs = {**kwargs, "k": kwargs["offset"]}
-        del kwargs["offset"]
+        kwargs = {("k" if name == "offset" else name): value for name, value in kwargs.items()}
     return getattr(args[0], func.__name__)(*args[1:], **kwargs)
