@@ -372,9 +372,14 @@ def test_plans_name_their_own_kernel() -> None:
         (A, 4, {"epilogue": relu}, "the epilogue in a kernel of its own"),
         (A, 1, {"epilogue": relu}, "the epilogue in a kernel of its own"),
         (weighted, 2, {}, "2 unsigned bits: kernel codes (spmm_codes, float32 sums"),
-        (weighted, 1, {}, "1 unsigned bits as uint8 (one bit is counted, without values and scales): kernel csr"),
-        (A, 3, {}, "3 unsigned bits as uint8 (what is gathered packed has 1, 2, 4, 8 or 16 bits"),
-        (A, 8, {"reduce": "max"}, "8 unsigned bits as uint8 (a maximum is taken of whole integers): kernel csr"),
+        (
+            weighted,
+            1,
+            {},
+            "1 unsigned bits as uint8 (single bits are counted only without values and scales): kernel csr",
+        ),
+        (A, 3, {}, "3 unsigned bits as uint8 (features are gathered packed only with 1, 2, 4, 8 or 16 bits"),
+        (A, 8, {"reduce": "max"}, "8 unsigned bits as uint8 (a maximum is taken of unpacked integers): kernel csr"),
         (
             A,
             8,
@@ -424,7 +429,7 @@ def test_a_plan_in_a_graph_and_wrong_calls() -> None:
         plan(features_of(d, 8, "unsigned", 0).to_device("cuda"))
     with pytest.raises(ValueError, match="offset_correction"):
         bs.spmm(A, x, epilogue=bs.Epilogue())
-    with pytest.raises(bs.errors.KernelError, match="a maximum is taken of whole integers"):
+    with pytest.raises(bs.errors.KernelError, match="a maximum is taken of unpacked integers"):
         bs.spmm(A, x.with_affine(), reduce="max", kernel="codes")
     with pytest.raises(bs.errors.KernelError, match="x is not packed"):
         bs.plan_spmm(A, d, kernel="codes")

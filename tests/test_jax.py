@@ -759,7 +759,7 @@ def test_wrong_bits_fail_while_tracing() -> None:
         (lambda x: bsj.quantize(x, 99), ValueError, "bits"),
         (lambda x: bsj.quantize(x[0], 2), bs.ShapeError, "x"),
         (lambda x: bsj.quantize(x, 4, rounding="stochastic"), ValueError, "pass seed="),
-        (lambda x: bsj.quantize(x, 4, seed=1), ValueError, "seed=1 has no meaning with rounding='nearest'"),
+        (lambda x: bsj.quantize(x, 4, seed=1), ValueError, "seed=1 has no effect with rounding='nearest'"),
         (lambda x: bsj.quantize(x, 4, rounding="stochastic", seed=x[0, 0]), bs.DTypeError, "seed must be an integer"),
         (lambda x: bsj.pack_bits(x, 2), bs.DTypeError, "floats are packed only at bits=1"),
         (lambda x: bsj.pack_bits(x * 1j), bs.DTypeError, "x has dtype complex128"),

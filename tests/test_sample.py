@@ -282,7 +282,7 @@ def test_errors_say_what_to_do() -> None:
         (ValueError, "width must be at least 1|width must be in 1", lambda: bs.edge_sample(A, 0)),
         (bs.DTypeError, "width must be an integer", lambda: bs.edge_sample(A, 2.5)),
         (ValueError, "strategy must be one of", lambda: bs.edge_sample(A, 2, "best")),
-        (ValueError, "has no meaning with strategy", lambda: bs.edge_sample(A, 2, seed=1)),
+        (ValueError, "has no effect with strategy", lambda: bs.edge_sample(A, 2, seed=1)),
         (ValueError, "seed", lambda: bs.edge_sample(A, 2, "uniform", seed=-1)),
         (bs.DTypeError, "must be sparse", lambda: bs.edge_sample(np.ones((2, 2)), 2)),
         (bs.ShapeError, "9 columns but x has 8 rows", lambda: bs.sampled_spmm(A, x[:8], 2)),

@@ -1,4 +1,4 @@
-"""Plain data handed from the public functions to a backend, and the layout arithmetic that every backend shares."""
+"""Plain data that public functions hand to a backend, and the layout arithmetic that all backends share."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from numpy.typing import DTypeLike, NDArray
 from bitsparse import interop
 from bitsparse._records import replace
 
-#: An array of the backend's device, NumPy's or CuPy's; annotations of both say NumPy's, as CuPy has no types.
+#: An array on the backend's device, of NumPy or CuPy. Both are annotated as NumPy's, since CuPy has no type annotations.
 Array = NDArray[Any]
 
-#: Numbers by which compiled code knows options.
+#: The numbers by which compiled code knows options.
 ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}
 LAYOUTS = {"planes": 0, "rows": 1}
 ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
 ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "tanh": 3}
-#: Ways to count 0/1 times -1/+1, and to sample the edges of a row (the last one takes all), in the order of their numbers.
+#: Ways to compute products of 0/1 with -1/+1 by counting bits. Their positions are their numbers in compiled code.
 METHODS = ("twice-plus", "plus-minus", "select")
+#: Ways to sample the edges of a row ("all" leaves none out). Their positions are their numbers in compiled code.
 STRATEGIES = ("aes", "afs", "sfs", "uniform", "all")
-#: Dtypes, in the order of the numbers by which it knows them.
+#: Dtypes. Their positions are their numbers in compiled code.
 DTYPES = (
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 )
-#: Elements along the packed axis are padded to whole groups of this many bits (16 bytes).
+#: The packed axis is padded to a multiple of this many bits (16 bytes).
 GROUP_BITS = 128
-#: The canonical zero tile: rows of the left operand, elements along the contraction axis.
+#: A tile of the zero-tile bitmap: rows of the left operand, and elements along the contraction axis.
 TILE_ROWS, TILE_COLS = 8, 128
 
-#: The key of what shares nothing with a query, and of answers that are not there (``common/neighbours.h``).
+#: The sort key of a row that has no bit in common with the query, and of a missing neighbour (``common/neighbours.h``).
 FARTHEST = 0xFFFFFFFF
 
-#: Distances of answers that are not there, by metric.
+#: The distance given for a missing neighbour, by metric.
 NOWHERE: dict[str, float] = {"hamming": 2**31 - 1, "jaccard": float("inf"), "dot": -(2**31)}
 
 
 class PairTest(NamedTuple):
-    """Which pairs of rows are alike: ``weight * common >= share * (ones of both) + bound``."""
+    """Two rows count as similar if ``weight * common >= share * (ones of both) + bound``; `common` is the number of bits set in both."""
 
     weight: int
     share: int
@@ -47,7 +48,7 @@ class PairTest(NamedTuple):
 
 
 def packed_words(length: int, bits: int, layout: str) -> int:
-    """Number of uint32 words that ``length`` packed elements take, per plane ("planes") or altogether ("rows").
+    """Number of uint32 words for ``length`` packed elements, per plane ("planes") or in total ("rows").
 
     Examples
     --------
@@ -58,7 +59,7 @@ def packed_words(length: int, bits: int, layout: str) -> int:
 
 
 def words_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tuple[int, ...]:
-    """Shape of the words of an array.
+    """Shape of the array of words that holds an array of `shape` packed along `axis`.
 
     Examples
     --------
@@ -70,7 +71,7 @@ def words_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tu
 
 
 def ends_shape(shape: tuple[int, ...], granularity: str) -> tuple[int, ...]:
-    """Shape of the ends of ranges, one for a "tensor", for each "row" or for each "col".
+    """Shape of an array that holds one end of each range: of one range per "tensor", "row" or "col".
 
     Examples
     --------
@@ -81,7 +82,7 @@ def ends_shape(shape: tuple[int, ...], granularity: str) -> tuple[int, ...]:
 
 
 class Packing(TypedDict):
-    """How integers become bits: keywords of packing functions in every backend, see :class:`bitsparse.BitTensor`."""
+    """How integers become bits: keywords of the packing functions of every backend. See :class:`bitsparse.BitTensor`."""
 
     axis: int
     layout: str
@@ -91,8 +92,8 @@ class Packing(TypedDict):
 class Quantisation(TypedDict):
     """How real numbers become packed codes, ``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)`` modulo ``2**bits``.
 
-    Keywords of ``quantize`` in every backend. Steps are rounded in the dtype of ``offset`` and ``divisor`` (float32 or float64).
-    Element i in C order has the random bits of index ``first_index + i``, by default of i.
+    Keywords of ``quantize`` in every backend. Each step is rounded to the dtype of ``offset`` and ``divisor`` (float32 or float64).
+    Element i in C order takes the random bits of index ``first_index + i`` (``first_index`` is 0 by default).
     """
 
     offset: Any
@@ -102,14 +103,14 @@ class Quantisation(TypedDict):
     qmax: int
     rounding: str  # "floor" | "nearest" | "stochastic"
     seed: int
-    stream: Any  # a number, or on a GPU an array of one uint32 that is read when the kernel runs
+    stream: Any  # a number; on a GPU also an array of one uint32, which the kernel reads when it runs
     first_index: NotRequired[int]
     axis: int
     layout: str
 
 
 class Factors(TypedDict):
-    """What the packed operands of a product ``(..., m, k)`` times ``(..., k, n)`` are: keywords of ``matmul`` in every backend."""
+    """Sizes and encodings of the packed operands of a product ``(..., m, k) @ (..., k, n)``: keywords of ``matmul`` in every backend."""
 
     k: int
     a_bits: int
@@ -120,7 +121,7 @@ class Factors(TypedDict):
 
 
 def check_indices(*arrays: Array) -> None:
-    """ValueError unless index arrays share one dtype, int32 or int64."""
+    """Raise ValueError unless all index arrays have the same dtype, int32 or int64."""
     dtypes = {array.dtype for array in arrays}
     if dtypes not in ({np.dtype(np.int32)}, {np.dtype(np.int64)}):
         names = ", ".join(sorted(str(dtype) for dtype in dtypes))
@@ -140,9 +141,9 @@ def tile_bitmap_shape(outer: int, length: int) -> tuple[int, int]:
 
 
 class Pattern(NamedTuple):
-    """A CSR pattern as functions over edges take it on a CPU; on a GPU they take its schedule, which has these fields and more.
+    """A CSR pattern, as functions over edges take it on a CPU. On a GPU they take its schedule, which has these fields and more.
 
-    Without `indices` edge e lies in column e, and `edges` is how many there are.
+    If `indices` is None, edge e lies in column e, and `edges` is the number of edges.
 
     Examples
     --------
@@ -162,7 +163,7 @@ class Pattern(NamedTuple):
 
 
 class Translation(NamedTuple):
-    """The index of a canonical CSR pattern that tile kernels load: see :class:`bitsparse.TCTiledCSR`."""
+    """The condensed windows of a canonical CSR pattern, which tile kernels load. See :class:`bitsparse.TCTiledCSR`."""
 
     window: int
     cols_indptr: Any
@@ -171,7 +172,7 @@ class Translation(NamedTuple):
 
 
 def position_dtype(most: int) -> np.dtype[Any]:
-    """The smallest dtype that tells so many columns of a window apart.
+    """The smallest dtype that can number `most` columns of a window.
 
     Examples
     --------
@@ -184,10 +185,10 @@ def position_dtype(most: int) -> np.dtype[Any]:
 class EpilogueParams(NamedTuple):
     """What happens to an integer accumulator before it is stored; ``None`` skips a step.
 
-    Row vectors have shape ``()``, ``(m,)`` or ``(*batch, m)``, column vectors ``()``, ``(n,)`` or ``(*batch, n)``; all float32.
-    The steps, each one IEEE float32 operation: ``v = acc``, ``v *= row_scale``, ``v *= col_scale``,
+    Row vectors have shape ``()``, ``(m,)`` or ``(*batch, m)``, column vectors ``()``, ``(n,)`` or ``(*batch, n)``; all are float32.
+    The steps, in this order and each rounded to float32, are: ``v = acc``, ``v *= row_scale``, ``v *= col_scale``,
     ``v += row_term[0] * row_term[1]``, ``v += col_term[0] * col_term[1]`` (each a row vector times a column vector), ``v += bias``,
-    ``v = v * bn_scale + bn_shift``, activation, and then ``out``.
+    ``v = v * bn_scale + bn_shift``, the activation, and then ``out``.
     """
 
     out: str = "float"  # "float": v as float32; "bits": requantised words
@@ -213,10 +214,10 @@ class EpilogueParams(NamedTuple):
     stream: int = 0
     axis: int = -1
     layout: str = "planes"
-    function: str = "matmul"  # who asks, for messages
+    function: str = "matmul"  # the public function that was called, for messages
 
     def joined(self, operand: OperandParams) -> EpilogueParams:
-        """The chain with what the operands of one product add to it."""
+        """A copy of the epilogue that includes the scales, terms and bias of one product's operands."""
         row_scale = times(self.row_scale, operand.row_scale)
         col_scale = times(self.col_scale, operand.col_scale)
         bias = self.bias if operand.bias is None else operand.bias
@@ -225,10 +226,10 @@ class EpilogueParams(NamedTuple):
 
 
 class OperandParams(NamedTuple):
-    """What the operands of one product add to an epilogue's chain; float32 vectors on their device, or None.
+    """What the operands of one product contribute to an epilogue: float32 vectors on the operands' device, or None.
 
-    The scales multiply the chain's own first (``v *= fl(own * operand's)``); a term is a pair of a row and a column vector; a bias takes
-    the place of the chain's own.
+    A scale is first multiplied with the epilogue's own (``v *= fl(own * operand's)``); a term is a row vector and a column vector; a bias
+    replaces the epilogue's own.
     """
 
     row_scale: Any = None
@@ -239,7 +240,7 @@ class OperandParams(NamedTuple):
 
 
 def times(mine: Any, theirs: Any) -> Any:
-    """The product of two factors where the second one lies, each of which may be None for 1.
+    """The float32 product of two factors, on the device of the second one; None stands for 1.
 
     Examples
     --------
@@ -252,10 +253,10 @@ def times(mine: Any, theirs: Any) -> Any:
 
 
 class Thresholds(NamedTuple):
-    """Integer thresholds that decide a float chain's sign: bit = ``(sum >= values[class]) ^ flips[class]``.
+    """Integer thresholds that decide the sign of a float epilogue: bit = ``(sum >= values[class]) ^ flips[class]``.
 
-    ``values`` (int64) and ``flips`` (bool) have shape ``(classes, features)`` or ``(classes, 1)``; ``class_of`` is int32 ``(m,)``, or
-    None when there is one class. ``longest`` bounds the length of every row.
+    ``values`` (int64) and ``flips`` (bool) have shape ``(classes, features)`` or ``(classes, 1)``; ``class_of`` gives the class of each row
+    as int32 ``(m,)``, or is None if there is one class. No row has more than ``longest`` entries.
     """
 
     values: Any
@@ -265,7 +266,7 @@ class Thresholds(NamedTuple):
 
     @property
     def single(self) -> tuple[int, bool] | None:
-        """The one threshold and direction, if all sums have the same; looks at the arrays, which may lie on a GPU."""
+        """The threshold and direction if they are the same for all sums, else None; reads the arrays, which may be on a GPU."""
         values, flips = self.values.reshape(-1), self.flips.reshape(-1)
         if not values.size or not (values.size == 1 or bool((values == values[0]).all() & (flips == flips[0]).all())):
             return None
@@ -273,7 +274,7 @@ class Thresholds(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """Which edges of each row are taken: at most `width`, by a strategy of :func:`bitsparse.edge_sample`, or all."""
+    """Which edges of each row are summed: at most `width`, drawn by a strategy of :func:`bitsparse.edge_sample`, or all of them."""
 
     width: int = 1
     strategy: str = "all"
@@ -286,7 +287,7 @@ EVERY_EDGE = Sampling()
 
 
 class CodeFeatures(NamedTuple):
-    """Feature rows of ``bits``-bit codes side by side (``rows`` layout), and the affine map that gives their real values.
+    """Feature rows of adjacent ``bits``-bit codes (``rows`` layout), and the affine map to their real values.
 
     ``scale`` and ``offset`` are float32 scalars, ``(n, 1)`` or ``(1, features)``, or None.
     """
@@ -300,10 +301,10 @@ class CodeFeatures(NamedTuple):
 
 
 class PackedFeatures(NamedTuple):
-    """What the words of a gathered operand mean: integers of `bits` bits side by side, ``(rows, heads, words)``, `width` to a head.
+    """What the words ``(rows, heads, words)`` of a gathered operand mean: adjacent integers of `bits` bits, `width` of them for each head.
 
-    With a scale and an offset a value is ``fl(fl(q * scale) + offset)``; both are float32 of one length, that of the rows
-    (``affine="row"``) or of the columns of all heads (``affine="column"``).
+    With a scale and an offset, a value is ``fl(fl(q * scale) + offset)``. Both are float32 vectors with one element for each row
+    (``affine="row"``) or for each column of all heads (``affine="column"``).
     """
 
     bits: int
@@ -315,19 +316,19 @@ class PackedFeatures(NamedTuple):
 
 
 class CodeSumKind(NamedTuple):
-    """What is summed over the edges of a pattern on a GPU: integers of `bits` bits side by side, `width` to each of the heads of a node.
+    """What a GPU sums over the edges of a pattern: adjacent integers of `bits` bits, `width` of them for each head of a node.
 
     Attributes
     ----------
     mean : bool
-        float32, the quotients of sums and lengths of rows; 0 for an empty one.
+        Give float32 means, sums divided by the lengths of their rows, with 0 for empty rows.
     weights : {"none", "int32", "float32", "nodes"}
-        What calls bring as values of the edges, or with "nodes" as uint8 factors of the gathered rows. Sums of integers must fit int32 with
-        them, as without; with float32 ones sums are float32.
+        What calls pass as values of the edges or, for "nodes", as uint8 factors of the gathered rows. Sums of integers, weighted or not,
+        must fit int32; float32 weights give float32 sums.
     per_head : bool
-        These are (nnz, heads), a value for each head.
+        Values of the edges are (nnz, heads), one for each head.
     scaled : bool
-        The sums or means of integers become real numbers by the :class:`SumScales` of each call.
+        Sums or means of integers are turned into real numbers by the :class:`SumScales` of each call.
     """
 
     bits: int
@@ -341,7 +342,7 @@ class CodeSumKind(NamedTuple):
 
 
 class SumScales(NamedTuple):
-    """What sums of integers are multiplied with, and what is added to them: ``sum * row_scale * scale + own_scale * own + bias``.
+    """How sums of integers become real numbers: ``sum * row_scale * scale + own_scale * own + bias``.
 
     Attributes
     ----------
@@ -361,10 +362,10 @@ class SumScales(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    """Which weights of edges are set to 0: each with probability `rate`; the others are divided by ``1 - rate``.
+    """Dropout of edge weights: each is set to 0 with probability `rate`; the others are divided by ``1 - rate``.
 
-    The numbers are those of :func:`bitsparse.backends.reference.scalar.edges_kept`. `seed` is a 64-bit integer, or on a GPU also an
-    array of one, which kernels read when they run.
+    The random numbers are those of :func:`bitsparse.backends.reference.scalar.edges_kept`. `seed` is a 64-bit integer or, on a GPU, also
+    an array that holds one, which kernels read when they run.
 
     Examples
     --------
@@ -377,14 +378,14 @@ class Dropout(NamedTuple):
 
     @property
     def threshold(self) -> int:
-        """What 32 random bits must reach for an edge to be kept."""
+        """The smallest number of 32 random bits with which an edge is kept."""
         return min(round(self.rate * 2.0**32), 2**32 - 1)
 
     @property
     def scale(self) -> float:
-        """Factor of the weights that are kept."""
+        """The factor by which kept weights are multiplied."""
         return 1 / (1 - self.rate) if self.rate < 1 else 0.0
 
 
-#: Edges of a row that are summed one after another. Longer rows are summed in pieces of so many edges, and the pieces in order.
+#: The most edges of a row that are summed one after another. A longer row is summed in pieces of this length, then the pieces in order.
 SEGMENT = 1024

@@ -1,4 +1,4 @@
-"""Attention over a graph: by scores of nodes, and by cosines."""
+"""Attention over a graph, by scores of nodes (GAT) and by cosines of features (AGNN)."""
 
 from __future__ import annotations
 
@@ -30,26 +30,30 @@ def attention(
     Parameters
     ----------
     graph : Graph
-        Without repeated edges. Its weights do not count.
+        A graph without repeated edges; its weights are ignored.
     x : array (sources, D) or (sources, H, D)
     source, target : array (sources,) or (sources, H), and (targets,) or (targets, H)
-        Scores of both ends; that of an edge is ``leaky_relu(source[j] + target[i])``.
+        Scores of the nodes as sources and as targets; the score of an edge is ``leaky_relu(source[j] + target[i])``.
     negative_slope : float
-        Not traced.
+        Slope of the leaky ReLU; a Python number, not a traced value.
     dropout : float
-        The share of the weights that is set to 0, after which the others are scaled up; not traced.
+        The probability with which a weight is set to 0, after which the others are scaled up; not a traced value.
     key : key of jax.random, optional
-        Decides which weights these are. Nothing of the edges' size is stored.
+        Decides which weights are set to 0; needed for dropout. No mask is stored.
 
     Returns
     -------
     array (targets, D) or (targets, H, D)
-        As :func:`bitsparse.attention`, in the dtype of `x`; once differentiable by `x`, `source` and `target`.
+        As :func:`bitsparse.attention`, in the dtype of `x`; differentiable once, with respect to `x`, `source` and `target`.
 
     Raises
     ------
-    ShapeError, DTypeError, ValueError
-        Operands do not fit or are not floating, edges are repeated, or dropout comes without a key.
+    ShapeError
+        Shapes do not match.
+    DTypeError
+        `x` or scores are not floating.
+    ValueError
+        Edges are repeated, `dropout` is not between 0 and 1, or it is given without a key.
 
     Examples
     --------
@@ -87,7 +91,7 @@ def attention(
 
 
 def drawn_seed(key: Any) -> Any:
-    """32 random bits and as many zeros: the 64-bit integer that kernels read where it lies."""
+    """A 64-bit seed as two uint32, 32 random bits and 32 zeros, which kernels read from the array's memory."""
     return jnp.concatenate([jax.random.bits(key, (1,), jnp.uint32), jnp.zeros(1, jnp.uint32)])
 
 
@@ -97,20 +101,24 @@ def cosine_attention(graph: Graph, x: Any, beta: Any = 1.0) -> Any:
     Parameters
     ----------
     graph : Graph
-        Square and without repeated edges. Its weights do not count.
+        A square graph without repeated edges; its weights are ignored.
     x : array (nodes, D)
     beta : float, or array of one element
 
     Returns
     -------
     array (nodes, D)
-        As :func:`bitsparse.cosine_attention`, in the dtype of `x`; once differentiable by `x` and `beta`. No value of an edge is kept for
-        the gradient on a GPU.
+        As :func:`bitsparse.cosine_attention`, in the dtype of `x`; differentiable once, with respect to `x` and `beta`. On a GPU nothing is
+        stored for each edge, for the gradient neither.
 
     Raises
     ------
-    ShapeError, DTypeError, ValueError
-        Operands do not fit or are not floating, or edges are repeated.
+    ShapeError
+        The graph is not square, or shapes do not match.
+    DTypeError
+        `x` or `beta` is not floating.
+    ValueError
+        Edges are repeated.
 
     Examples
     --------
@@ -125,14 +133,16 @@ def cosine_attention(graph: Graph, x: Any, beta: Any = 1.0) -> Any:
     once_each(function, graph)
     if graph.num_targets != graph.num_sources:
         raise ShapeError(
-            f"{function}: the graph is {graph.num_targets} x {graph.num_sources}, but nodes attend to each other by their features; pass a "
-            f"square one"
+            f"{function}: the graph has {graph.num_targets} targets but {graph.num_sources} sources, and nodes attend to each other; pass "
+            f"a square graph"
         )
     if x.ndim != 2:
-        raise ShapeError(f"{function}: x has shape {x.shape}, but features are (nodes, D); reshape them")
+        raise ShapeError(
+            f"{function}: x has {x.ndim} dimensions, shape {x.shape}, but needs 2; reshape it to (nodes, D)"
+        )
     beta = floating(
         function, "beta", jnp.asarray(beta, None if hasattr(beta, "dtype") else operators.sums_dtype(x.dtype))
     )
     if beta.size != 1:
-        raise ShapeError(f"{function}: beta has shape {beta.shape}, but all edges have one; pass one element")
+        raise ShapeError(f"{function}: beta has shape {beta.shape}, but all edges share one factor; pass one element")
     return operators.cosine_attention(graph.ways((x, beta)), Options(), x, beta)

@@ -1,4 +1,4 @@
-"""Within ``shard_map``: along which axes of the mesh arrays vary, which foreign calls do not say by themselves."""
+"""The mesh axes along which arrays vary inside ``shard_map``; JAX cannot work them out for foreign calls."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import jax
 
 
 def varying(part: Any) -> frozenset[Any]:
-    """Axes of the mesh along which shards of an array differ; none outside ``shard_map``, and without its ``check_vma``."""
+    """Axes of the mesh along which the shards of an array differ; none outside ``shard_map``, or with ``check_vma=False``."""
     kind: Any = jax.typeof(part)
-    in_parts = hasattr(kind, "manual_axis_type")  # as newer releases of JAX have it
-    found: frozenset[Any] = kind.manual_axis_type.varying if in_parts else kind.vma
+    is_newer = hasattr(kind, "manual_axis_type")  # newer releases of JAX keep them here
+    found: frozenset[Any] = kind.manual_axis_type.varying if is_newer else kind.vma
     return found
 
 
 def varying_along(part: Any, axes: frozenset[Any]) -> Any:
-    """The same array, which counts as varying along these axes too. Its gradient is the sum over them."""
+    """The same array, marked as varying along these axes too. Its gradient is summed over them."""
     missing = tuple(axes - varying(part))
     if not missing:
         return part
@@ -25,9 +25,9 @@ def varying_along(part: Any, axes: frozenset[Any]) -> Any:
 
 
 def alike(parts: Any) -> Any:
-    """A pytree whose arrays all vary along the axes that any of them varies along, as operands of foreign calls have to."""
+    """Mark all arrays of a pytree as varying along every axis along which one of them varies, as a foreign call needs it."""
     leaves = jax.tree.leaves(parts)
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):  # as outside of all functions that are traced
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):  # nothing is being traced
         return parts
     axes: frozenset[Any] = frozenset().union(*map(varying, leaves))
     return jax.tree.map(lambda part: varying_along(part, axes), parts) if axes else parts

@@ -1,4 +1,4 @@
-"""What a call of XLA's is to compute, read from its text, and the functions that compute it."""
+"""Tasks: what a foreign call from XLA is to compute, parsed from the call's text, and the functions that compute it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from bitsparse.jax.ways import Known, Side, graph_called
 
 
 class Call(NamedTuple):
-    """One call of a foreign function.
+    """One foreign call from XLA.
 
     Attributes
     ----------
     text : bytes
-        What to compute.
+        What to compute, as JSON; see :class:`Task`.
     digest : bytes
-        How launches that were recorded for it are found.
+        The key under which launches recorded for the call are kept.
     arguments, results : list of int
-        Addresses of the memory.
+        Addresses of the buffers.
     gpu : int
-        -1: the CPU.
+        The number of the GPU, or -1 for the CPU.
     stream : int
-        The address of the CUDA stream on which to enqueue its work.
+        The address of the CUDA stream on which to enqueue the work.
     """
 
     text: bytes
@@ -49,9 +49,9 @@ class Device(NamedTuple):
     ----------
     name : str
     view : callable
-        ``view(kind, address)`` is the array there.
+        ``view(kind, address)`` makes an array over the memory at an address.
     result : callable
-        The same of one that is about to be written.
+        The same for memory that is about to be written.
     """
 
     name: str
@@ -60,7 +60,10 @@ class Device(NamedTuple):
 
 
 def _result_on_host(kind: interop.ArraysAt, address: int) -> Any:
-    """Memory of XLA's is new in every run, and what writes it first waits for its pages."""
+    """An array over a result's memory.
+
+    XLA allocates it anew for every run, and the first write to each page waits for the system; large pages make fewer of these waits.
+    """
     xla.large_pages(address, kind.nbytes)
     return kind.on_host(address)
 
@@ -70,7 +73,7 @@ HOST = Device("cpu", lambda kind, address: kind.on_host(address), _result_on_hos
 
 @functools.cache
 def gpu_device(number: int) -> Device:
-    """A GPU by its number."""
+    """The GPU with this number."""
 
     def view(kind: interop.ArraysAt, address: int) -> Any:
         return kind.on_gpu(address, number)
@@ -79,28 +82,30 @@ def gpu_device(number: int) -> Device:
 
 
 class Task:
-    """What the text of a call says."""
+    """A parsed text: the function, its options, the kinds of its operands and results, and where its graph is."""
 
     def __init__(self, text: bytes) -> None:
-        told = json.loads(text)
-        self.function, self.options = told["function"], told["options"]
+        fields = json.loads(text)
+        self.function, self.options = fields["function"], fields["options"]
         self.compute = _FUNCTIONS[self.function]
-        #: Bytes of the buffers behind the results in which launches work; None where no launches are recorded ahead of a call.
-        self.spaces: list[int] | None = told.pop("spaces", None)
-        #: What to compute, without them.
-        self.plain = json.dumps(told)
+        #: Bytes of the scratch buffers that follow the results; None if no launches are recorded ahead of the call.
+        self.spaces: list[int] | None = fields.pop("spaces", None)
+        #: The text without `spaces`.
+        self.plain = json.dumps(fields)
         self.operands, self.results = (
-            [interop.ArraysAt(tuple(shape), np.dtype(dtype)) for shape, dtype in told[name]]
+            [interop.ArraysAt(tuple(shape), np.dtype(dtype)) for shape, dtype in fields[name]]
             for name in ("operands", "results")
         )
-        self.arrays = told["arrays"]
-        self.ways = told["ways"]
+        #: For each array argument of the function, the number of its operand, or None.
+        self.arrays = fields["arrays"]
+        #: Where both directions of the graph are, or None if the function takes no graph.
+        self.ways = fields["ways"]
         if self.ways is not None:
             self.shape, self.nnz = tuple(self.ways["shape"]), self.ways["nnz"]
             self.forward, self.backward = (Side(*self.ways[name]) for name in ("forward", "backward"))
 
     def run(self, call: Call, device: Device) -> None:
-        """Compute the results of a call."""
+        """Compute the results of a call and write them to its buffers."""
         arrays = [
             None if number is None else device.view(self.operands[number], call.arguments[number])
             for number in self.arrays
@@ -114,7 +119,7 @@ class Task:
 
 
 class Directions:
-    """The pattern of a call and its transpose, as arrays of this library."""
+    """The graph of a call as arrays of this library, in both directions."""
 
     __slots__ = ("_call", "_device", "_known", "_task")
 
@@ -125,28 +130,28 @@ class Directions:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Rows and columns of the pattern."""
         shape: tuple[int, int] = self._task.shape
         return shape
 
     @property
     def forward(self) -> TCTiledCSR:
-        """The pattern with factors of rows and columns."""
+        """The pattern, with its factors of rows and columns."""
         return self._array(self._task.forward, self._task.backward.rows, self._task.shape)
 
     @property
     def backward(self) -> TCTiledCSR:
-        """The transpose with the same factors."""
+        """The transpose of the pattern, with the same factors."""
         return self._array(self._task.backward, self._task.forward.rows, self._task.shape[::-1])
 
     @property
     def weights(self) -> Any:
-        """Weights of the edges of the pattern, or None."""
+        """Weights of the edges in the pattern's order, or None."""
         return self._part(self._task.forward.weights)
 
     @property
     def order(self) -> Any:
-        """Which edge of the pattern each edge of the transpose is."""
+        """For each edge of the transpose, its number in the pattern."""
         return self._part(self._task.backward.order)
 
     def _part(self, place: Any) -> Any:
@@ -166,7 +171,7 @@ class Directions:
         return pattern_at(Placed(shape, kinds, addresses), self._device.view, self._device is HOST)
 
 
-#: Memory for the results of a call.
+#: The arrays into which the results of a call go.
 Outs = list[Any]
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _PREPARED: dict[str, Callable[..., Callable[[], Any] | None]] = {}
@@ -174,26 +179,26 @@ _TASKS: dict[bytes, Task] = {}
 
 
 def computes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register what computes the calls of its name.
+    """Register a function, under its own name, as the one that computes such calls.
 
-    ``function(directions, outs, *arrays, **options)`` gives the results, which are brought into the memory in `outs` if they are not there.
+    ``function(directions, outs, *arrays, **options)`` returns the results; those that are not in `outs` already are copied there.
     """
     _FUNCTIONS[function.__name__] = function
     return function
 
 
 def prepares(function: Callable[..., Callable[[], Any] | None]) -> Callable[..., Callable[[], Any] | None]:
-    """Register what prepares the calls of its name on a GPU.
+    """Register a function, under its own name, as the one that prepares such calls on a GPU.
 
-    ``function(directions, *arrays, *results, **options)`` gets stand-ins for the arrays and results of a call, and gives what launches the
-    call's kernels, or None.
+    ``function(directions, *arrays, *results, **options)`` gets stand-ins for the arrays and results of a call, and returns a function that
+    launches the call's kernels, or None if they cannot be recorded.
     """
     _PREPARED[function.__name__] = function
     return function
 
 
 def task_of(text: bytes) -> Task:
-    """What a text says."""
+    """The parsed text; each text is parsed once."""
     task = _TASKS.get(text)
     if task is None:
         task = _TASKS[text] = Task(text)
@@ -201,7 +206,7 @@ def task_of(text: bytes) -> Task:
 
 
 def prepared(task: Task, call: Call, arrays: list[Any], results: list[Any]) -> Callable[[], Any] | None:
-    """What launches the kernels of a call, whose pattern is there and whose arrays stand for those to come."""
+    """A function that launches the kernels of a call, or None; the pattern's arrays exist, all others are stand-ins for later ones."""
     function = _PREPARED.get(task.function)
     directions = None if task.ways is None else Directions(task, call, gpu_device(call.gpu))
     return None if function is None else function(directions, *arrays, *results, **task.options)

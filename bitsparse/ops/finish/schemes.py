@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from bitsparse import _check
 from bitsparse.backends.params import Array
 
-#: From this many bits on, codes are not exact in float32 and the steps are float64.
+#: The most bits of codes that are exact in float32; for more, the steps of the formula are computed in float64.
 MAX_FLOAT32_BITS = 24
 _SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 
 
 class Grid(NamedTuple):
-    """A quantisation grid: the steps of the formula, and what the BitTensor remembers to undo it."""
+    """A quantisation grid: the parameters of the formula, and what a BitTensor stores to undo it (from `encoding` on)."""
 
     offset: Array
     divisor: Array
@@ -31,33 +31,33 @@ class Grid(NamedTuple):
 
 
 def scheme_bits(function: str, scheme: Any, bits: Any) -> tuple[str, int]:
-    """Check a scheme and its bit count; ``symmetric`` needs a sign and a value."""
+    """The checked scheme and bit count; ``symmetric`` needs at least two bits, a sign and a magnitude."""
     name = _check.choice(function, "scheme", scheme, tuple(_check.ROUNDINGS_OF_SCHEME))
     return name, _check.bit_count(function, bits, low=2 if name == "symmetric" else 1)
 
 
 def drawn_seed(chosen: str, by_chance: str = "stochastic") -> int:
-    """Fresh entropy where the option `chosen` leaves something to chance, else 0."""
+    """A seed from fresh entropy if the option's value `chosen` is the random one, `by_chance`; else 0."""
     return secrets.randbits(64) if chosen == by_chance else 0
 
 
 def checked_seed(
     function: str, chosen: str, seed: Any, stream: Any, option: str = "rounding", by_chance: str = "stochastic"
 ) -> tuple[int, int]:
-    """The seed (fresh entropy for None) and stream of an option that leaves something to chance; a seed without it is refused."""
+    """The checked seed (fresh entropy for None) and stream; a seed is refused unless the option's value `chosen` is the random one."""
     stream = _check.integer(function, "stream", stream, 0, (1 << 32) - 1)
     if seed is None:
         return drawn_seed(chosen, by_chance), stream
     number = _check.integer(function, "seed", seed, 0, (1 << 64) - 1)
     if chosen != by_chance:
         raise ValueError(
-            f"{function}: seed={number} has no meaning with {option}={_check.shown(chosen)}; pass {option}={by_chance!r} or seed=None"
+            f"{function}: seed={number} has no effect with {option}={_check.shown(chosen)}; pass {option}={by_chance!r} or seed=None"
         )
     return number, stream
 
 
 def grid_from_range(function: str, scheme: str, bits: int, low: Array, high: Array, dtype: Any) -> Grid:
-    """The grid that covers ``low..high`` (``symmetric``: ``-absmax..absmax``), in steps of ``dtype``."""
+    """The grid that covers ``low..high`` (``symmetric``: ``-absmax..absmax``), with its steps computed in ``dtype``."""
     low, high = low.astype(dtype, copy=False), high.astype(dtype, copy=False)
     if scheme == "symmetric":
         top = (1 << (bits - 1)) - 1
@@ -81,7 +81,7 @@ def grid_from_range(function: str, scheme: str, bits: int, low: Array, high: Arr
 
 
 def grid_from_scale(scheme: str, bits: int, scale: NDArray[np.float32], offset: NDArray[np.float32] | None) -> Grid:
-    """The float32 grid of a given scale and offset, as an Epilogue uses it."""
+    """The float32 grid with a given scale and offset, as an Epilogue has it."""
     start = np.zeros((), np.float32) if offset is None or scheme == "symmetric" else np.asarray(offset, np.float32)
     if scheme == "symmetric":
         top = (1 << (bits - 1)) - 1
@@ -89,18 +89,18 @@ def grid_from_scale(scheme: str, bits: int, scale: NDArray[np.float32], offset: 
     if scheme == "affine-pow2":
         return Grid(start, scale, 1.0, 0, (1 << bits) - 1, "unsigned", scale, offset)
     levels = (1 << bits) - 1
-    with np.errstate(over="ignore"):  # the caller looks for infinity
+    with np.errstate(over="ignore"):  # the caller checks for infinity
         divisor = (scale.astype(np.float64) * levels).astype(np.float32)
     return Grid(start, divisor, float(levels), 0, levels, "unsigned", scale, offset)
 
 
 def _usable(scale: Array) -> Array:
-    """A constant range or a scale that is subnormal in float32 becomes 1."""
+    """The scale, or 1 if it is zero (the range is a single value) or subnormal in float32."""
     return _where(scale >= _SMALLEST_NORMAL, scale, scale.dtype.type(1))
 
 
 def _where(condition: Any, one: Any, other: Any) -> Array:
-    """``numpy.where``, which takes longer to choose one of two numbers than to make codes of a row."""
+    """``numpy.where``, but quick for scalars: there it would take longer than making the codes of a row."""
     if one.ndim:
         return np.where(condition, one, other)
     return np.asarray(one if condition else other)
@@ -111,4 +111,4 @@ def _finite_in_float32(function: str, extent: Array) -> None:
         with np.errstate(over="ignore"):
             extent = extent.astype(np.float32)
     if not (np.isfinite(extent).all() if extent.ndim else math.isfinite(extent)):
-        raise ValueError(f"{function}: the range of x is wider than float32 holds; clip x or pass range=(low, high)")
+        raise ValueError(f"{function}: the range of x is too wide for float32; clip x or pass range=(low, high)")

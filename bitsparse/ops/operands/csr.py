@@ -1,4 +1,4 @@
-"""Canonical CSR arrays as all sparse functions take them, on the CPU or on a GPU, and the caller's edge order."""
+"""The sparse operand of all sparse functions: canonical CSR arrays on the CPU or on a GPU, and how the caller orders the edges."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bitsparse.errors import ShapeError
 from bitsparse.interop.kept import READY, Slot, Store
 
 T = TypeVar("T")
-#: How the kernels of a GPU walk a pattern.
+#: How GPU kernels walk a pattern.
 SCHEDULE: Slot[Any] = Slot("schedule")
 _LONGEST_ROW: Slot[int] = Slot("longest row")
 
 
 @dataclass(frozen=True)
 class CSROperand:
-    """Canonical CSR arrays (columns ascending in each row, no duplicates) and what belongs to them.
+    """Canonical CSR arrays (columns ascending in each row, no duplicates), with values, scales and what is kept for them.
 
     Attributes
     ----------
     indptr, indices : NumPy or CuPy array
-        Of one dtype, int32 or int64. `indices` is None in the incidence matrix of rows and edges, whose edge e lies in column e.
+        Of one dtype, int32 or int64. `indices` is None for an incidence matrix of rows and edges, in which edge e lies in column e.
     values : array (nnz,) or (nnz, heads) or None
         None for a pattern.
     row_scale, col_scale : array of float32 or None
@@ -39,17 +39,17 @@ class CSROperand:
     order : array or None
         ``order[e]`` is the caller's position of canonical edge e; None if the caller's order is canonical.
     summed : bool
-        Duplicates were summed, so that there are no edges of the caller's any more.
+        Whether duplicates were summed, so that the caller's edges no longer correspond to entries.
     count : int or None
-        Number of edges, where nothing else tells it without a look at the data.
+        Number of edges, if neither `indices` nor anything else tells it without reading the data.
     frozen : bool
-        The values belong to this operand alone and do not change any more.
+        Whether the values belong to this operand alone and will not change.
     device : str
-        Where the arrays are; asked of `indptr` if it is not given.
+        Where the arrays are; by default the device of `indptr`.
     prepared : Store
-        What was prepared for this pattern on a GPU: that of a container which keeps it, else this operand's own.
+        What was prepared for this pattern: the store of the container that holds the pattern, or else one of this operand's own.
     schedule : Schedule or None
-        How the kernels of a GPU walk the pattern; made once.
+        How GPU kernels walk the pattern, made once; None on the CPU.
     """
 
     indptr: Array
@@ -85,25 +85,25 @@ class CSROperand:
 
     @property
     def columns(self) -> Array:
-        """Column of each edge, also where an edge is its own column."""
+        """The column of each edge, for an incidence matrix too."""
         if self.indices is not None:
             return self.indices
         return interop.namespace(self.indptr).arange(self.nnz, dtype=self.indptr.dtype)
 
     @cached_property
     def pattern(self) -> Pattern:
-        """The pattern alone, as functions of the CPU take it."""
+        """The pattern without values, as CPU functions take it."""
         return Pattern(self.indptr, self.indices, self.shape, self.nnz)
 
     @property
     def longest_row(self) -> int:
-        """Most edges in a row; on a GPU it is read back the first time."""
+        """The most edges in a row; on a GPU it is copied to the host once."""
         longest_row = backends.family(self.device, "spmm.spmm").longest_row
         return _LONGEST_ROW.of(self.prepared, lambda: int(longest_row(self.indptr, self.nnz)))
 
     @property
     def ready(self) -> interop.Ready:
-        """When what was prepared on another stream may be read on this one."""
+        """Tells when this stream may read what was prepared on another one."""
         return READY.of(self.prepared, interop.Ready)
 
     @property
@@ -113,21 +113,21 @@ class CSROperand:
 
     @property
     def factors(self) -> tuple[Array | None, Array | None, Array | None]:
-        """Values and scales of rows and columns, in which arrays over one pattern may differ."""
+        """Values and scales of rows and columns: what may differ between arrays that share a pattern."""
         return self.values, self.row_scale, self.col_scale
 
     @property
     def is_scaled(self) -> bool:
-        """Whether rows or columns have factors."""
+        """Whether rows or columns have scales."""
         return self.row_scale is not None or self.col_scale is not None
 
     def kept(self, slot: Slot[T], make: Callable[[], T], key: Any = None) -> T:
-        """What the pattern keeps in a slot; if there is nothing yet it is made, behind what other streams prepare for the pattern."""
+        """What is kept for the pattern in a slot. If nothing is, it is made, after this stream has waited for what others prepared."""
         thing = slot.get(self.prepared, key)
         return self._keep(slot, make, key) if thing is None else thing
 
     def kept_with_factors(self, slot: Slot[tuple[Any, T]], make: Callable[[], T], key: Any = None) -> T:
-        """:meth:`kept` together with :attr:`factors`, and made anew for others."""
+        """:meth:`kept` for what also depends on :attr:`factors`; it is made anew if these are other arrays than before."""
         mine, held = (self.indptr, self.values, self.row_scale, self.col_scale), slot.get(self.prepared, key)
         if held is None or not same_arrays(held[0], mine):
             held = self._keep(slot, lambda: (mine, make()), key)
@@ -141,12 +141,12 @@ class CSROperand:
         return thing
 
     def with_frozen_values(self) -> CSROperand:
-        """The same operand with a copy of the values, from which kernels may make what they need once and for all."""
+        """The same operand with its own copy of the values, so that kernels may rearrange them once instead of at every call."""
         return self if self.values is None else replace(self, values=self.values.copy(), frozen=True)
 
     @contextmanager
     def checked(self, function: str) -> Iterator[None]:
-        """For kernels of the CPU, which check columns as they read them: their error with the function, the column and the remedy."""
+        """Run CPU kernels, which check columns as they read them; their ValueError gets the function, the column and the remedy."""
         try:
             yield
         except ValueError:
@@ -154,7 +154,7 @@ class CSROperand:
             raise
 
     def check_columns(self, function: str, read: Array) -> None:
-        """Refuse columns outside of the matrix among those that are read."""
+        """Refuse the operand if any of the columns `read` lies outside of the matrix; GPU kernels check for themselves."""
         if self.device != "cpu" or not read.size or (int(read.min()) >= 0 and int(read.max()) < self.shape[1]):
             return
         what = outside(self.indptr, self.columns, self.shape[1])
@@ -162,7 +162,7 @@ class CSROperand:
 
     @contextmanager
     def walked(self, function: str) -> Iterator[Any]:
-        """The pattern as functions over its edges take it: the arrays on the CPU, on a GPU its schedule, in the order of streams."""
+        """The pattern as functions over edges take it: its arrays on the CPU; on a GPU its schedule, ordered between streams."""
         if self.device == "cpu":
             with self.checked(function):
                 yield Pattern(self.indptr, self.columns, self.shape)
@@ -171,11 +171,13 @@ class CSROperand:
         schedule = self.schedule
         before = schedule.prepared
         yield schedule
-        if schedule.prepared != before:  # cut up further for this kernel
+        if (
+            schedule.prepared != before
+        ):  # the kernel had the schedule cut rows in another way, which other streams must wait for
             self.ready.renew()
 
     def edge_values(self, function: str, name: str, given: Array) -> Array:
-        """Values per edge, given in the caller's order, in canonical order; the leading size is checked."""
+        """Values of the edges, given in the caller's order, in canonical order; their number is checked."""
         self.has_edges(function)
         if given.ndim == 0 or given.shape[0] != self.nnz:
             raise ShapeError(
@@ -185,7 +187,7 @@ class CSROperand:
         return given if self.order is None else gather(given, self.order)
 
     def check_features(self, function: str, shape: tuple[int, ...], remedy: str = "transpose A, or check") -> None:
-        """Refuse features of another number of rows than there are columns."""
+        """Refuse features whose number of rows is not the number of columns."""
         if shape[0] != self.shape[1]:
             raise ShapeError(
                 f"{function}: A has {self.shape[1]} columns but x has {shape[0]} rows (shapes {self.shape} and {shape}); "
@@ -193,14 +195,14 @@ class CSROperand:
             )
 
     def has_edges(self, function: str) -> None:
-        """Refuse an operand whose duplicates were summed, where values per edge come or go."""
+        """Refuse an operand whose duplicates were summed, for functions that take or give a value for each edge."""
         if self.summed:
             raise ValueError(
-                f"{function}: A holds duplicate entries, so that an edge has no single position; call A.sum_duplicates() first"
+                f"{function}: A holds duplicate entries, so an edge has no single position; call A.sum_duplicates() first"
             )
 
     def to_caller(self, result: Array, out: Array | None) -> Array:
-        """A result per edge in the caller's order, into `out` if it is given."""
+        """A result for each edge, put into the caller's order, and into `out` if it is given."""
         if self.order is None and out is None:
             return result
         target = interop.namespace(result).empty_like(result) if out is None else out
@@ -209,7 +211,7 @@ class CSROperand:
 
 
 def same_arrays(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-    """Whether these are the very same arrays, one by one.
+    """Whether both tuples hold the same objects.
 
     Examples
     --------
@@ -221,7 +223,7 @@ def same_arrays(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 
 
 def fits_heads(weights: Array, inner: tuple[int, ...]) -> bool:
-    """Whether values per edge are one for all heads of features (rows, *inner), or as many as there are heads.
+    """Whether edges have one value for all heads of features (rows, *inner), or one for each head.
 
     Examples
     --------

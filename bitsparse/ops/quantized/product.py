@@ -1,4 +1,4 @@
-"""A product of real activations with a weight that is quantised already, and the codes that it multiplied, without waiting for a GPU."""
+"""Products of real activations with a quantised weight, which also return the codes of the activations; they never wait for a GPU."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bitsparse.ops.quantized.plan import QuantizedMatmulPlan
 from bitsparse.ops.quantized.scaled import scaled_codes, step_of, step_up_to
 from bitsparse.ops.quantized.vjp import product_of_codes
 
-#: Columns of activations up to which codes are made first: in a product of so few steps nothing hides the draws of its loads.
+#: Up to this many columns, activations are quantised before the product: it has too few steps to hide the random draws behind its loads.
 _NARROW = 128
 
 
 class CodedProduct(NamedTuple):
-    """A product, the codes of what was multiplied, and the largest magnitude of the product, float32 (1,), where its kernel found that."""
+    """A product, the codes of the activations, and the product's largest magnitude, float32 (1,), if the kernel found it."""
 
     product: Any
     codes: BitTensor
@@ -31,13 +31,18 @@ class CodedProduct(NamedTuple):
 def product_with_codes(
     function: str, x: Any, w: BitTensor, coding: Coding, bias: Any = None, out: Any = None, largest: Any = None
 ) -> CodedProduct:
-    """:func:`bitsparse.quantized_matmul` of an array (m, k) and codes (k, n) with one scale; `largest` is that of `x` if it is known.
+    """:func:`bitsparse.quantized_matmul` of an array (m, k) and codes (k, n) with one scale, together with the codes of the array.
 
-    The product plus a `bias`, a NumPy or CuPy array of float32 (n,) beside the operands, if there is one; with such an `out` (m, n), which
-    is C-contiguous, all that is added to what is there.
+    On a GPU the activations are quantised while they are loaded, unless they are narrow; NaN and infinity there give NaN without an error.
 
-    On a GPU the activations become codes while they are loaded, unless they are narrow; there NaN and infinity give NaN, and nobody is
-    told.
+    Parameters
+    ----------
+    bias : float32 array (n,), optional
+        A NumPy or CuPy array on the operands' device, added to the product.
+    out : float32 array (m, n), optional
+        C-contiguous, on the operands' device; the product and the bias are added to what it holds.
+    largest : optional
+        The largest magnitude of `x`, if it is known.
     """
     device, family = interop.device_of(x), family_of(w)
     narrow = coding.bits == 8 and x.shape[1] <= _NARROW
@@ -47,14 +52,13 @@ def product_with_codes(
     seed = coding.seed if coding.rounding == "stochastic" else None
     settings = Settings(coding.bits, coding.rounding, seed, 0, "tensor")
     plan = QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype)
-    step = (
-        step_of(function, "x", x, coding.bits) if largest is None else step_up_to(largest, coding.bits)
-    )  # NaN where x is not finite
+    # the step is NaN if x is not finite
+    step = step_of(function, "x", x, coding.bits) if largest is None else step_up_to(largest, coding.bits)
     alone = bias is None and out is None
     found = interop.require_cupy(function).empty(1, np.float32) if alone else None
     made = plan.run(x, None, step, None, None, found, True, copies=True, stream=coding.stream)
     result = interop.as_array(made.out, function)[0]
-    if bias is not None:  # a plan takes its own from the host
+    if bias is not None:  # added here, since a plan takes its bias from the host
         result += bias
     if out is not None:
         out += result

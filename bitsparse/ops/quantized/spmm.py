@@ -1,4 +1,4 @@
-"""Sums over neighbours in integers of a few bits: features are quantised on the way, the result is real again (TANGO section 3.3)."""
+"""Sums over neighbours in integers of a few bits: features are quantised, summed as integers and scaled back (TANGO section 3.3)."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from bitsparse.ops.spmm.plan import SpmmPlan
 
 Granularity = Literal["tensor", "node"]
 BITS = (2, 4, 8)
-#: Bits of the values of edges, and what tells their stream of draws from that of the features.
+#: Bits of the values of edges, and the bit in which their stream of random draws differs from that of the features.
 _VALUE_BITS, _VALUE_STREAM = 8, 1 << 31
 
 
-#: Sums of codes that are real numbers at once, by their kind.
+#: Prepared sums of codes that are scaled in the same kernel, by their kind.
 SCALED_SUMS: Slot[Any] = Slot("scaled sums of codes", most=16)
 
 
 class Own(NamedTuple):
-    """What is added to the sums of rows: float32 features (M, D) times a float32 array of one element."""
+    """A term added to the sums: float32 features (M, D) of the nodes themselves, times a float32 array of one element."""
 
     x: Array
     factor: Array
 
 
 class SumSettings(NamedTuple):
-    """How features or gradients are quantised and summed, checked."""
+    """Checked settings of how features or gradients are quantised and summed."""
 
     bits: int
     granularity: str
@@ -55,7 +55,7 @@ class SumSettings(NamedTuple):
     def checked(
         cls, function: str, bits: Any, granularity: Any, reduce: Any, rounding: Any, seed: Any, stream: Any
     ) -> SumSettings:
-        """From what a user passed."""
+        """Settings made from a user's arguments."""
         number = _check.integer(function, "bits", bits, 1, 32)
         if number not in BITS:
             raise ValueError(
@@ -81,25 +81,29 @@ def quantized_spmm(
     seed: int | None = None,
     stream: int = 0,
 ) -> Any:
-    """Sums or means of neighbours' features, quantised to a few bits on the way, summed as integers and scaled back (TANGO section 3.3).
+    """Sums or means of neighbours' features, which are quantised to a few bits, summed as integers and scaled back (TANGO section 3.3).
 
-    The features times the `col_scale` of A are quantised symmetrically; their codes are gathered, which is a quarter or an eighth of the
-    bytes, and summed exactly; the sums are multiplied with the `row_scale` and with the codes' scale. A GPU gives the bits of a CPU.
+    The features times the `col_scale` of A are quantised symmetrically. Their codes, a quarter of float32's bytes or less, are gathered and
+    summed exactly, and the sums are multiplied by the `row_scale` of A and by the scale of the codes. CPU and GPU give the same bits.
 
     Parameters
     ----------
     A : TCTiledCSR, FRDC, BitTensor of one bit, scipy.sparse array or cupyx.scipy.sparse matrix, (M, N)
-        Values of edges, (nnz,), are quantised as well, to 8 bits, so that products are integers.
+        Values of edges, (nnz,), are quantised to 8 bits, so that products are integers.
     x : array (N,), (N, D) or (N, H, D) of float32, float16 or bfloat16
+        Features of the nodes.
     bits : {8, 4, 2}
+        Bits of a code.
     granularity : {"tensor", "node"}, optional
-        One scale for all features, or one for each node: a whole multiple, 1 to 255, of a step that all share, so that sums stay integers.
-        By default one scale at 8 bits, and one for each node below, where one alone costs several points of accuracy.
+        One scale for all features, or one for each node: a multiple, 1 to 255, of a common step, so that sums stay integers. By default
+        "tensor" for 8 bits, and "node" for fewer, where a single scale costs several points of accuracy.
     reduce : {"sum", "mean"}
+        A mean divides by the number of edges of the row; rows without edges give 0.
     rounding : {"nearest", "stochastic"}
+        How features and values are rounded.
     seed, stream : int, optional
-        Of stochastic rounding, with which the result is unbiased: its mean over seeds is the real sum. Values draw from the stream whose
-        number differs by 2**31.
+        The random draws of stochastic rounding, which makes the result unbiased: its mean over seeds is the real sum. Values of edges draw
+        from stream ``stream ^ 2**31``.
 
     Returns
     -------
@@ -108,15 +112,16 @@ def quantized_spmm(
     Raises
     ------
     ShapeError, DTypeError, DeviceError
-        Operands that do not fit; values per head, which :func:`spmm` takes.
+        Operands do not match, or edges have a value for each head, which only :func:`spmm` takes.
     ValueError
-        NaN or infinity on a CPU; a GPU is not waited for, and results are NaN there.
+        An option is unknown, or, on a CPU, `x` holds NaN or infinity; the call does not wait for a GPU, where results are NaN instead.
 
     Notes
     -----
-    ``fl(fl(fl(sum of codes) * row_scale) * scale)``; a mean divides the sum by the number of edges before. With a scale s to a node, an
-    element is off by at most half of the sum of its neighbours' s, times their values and scales, for nearest rounding, and twice that
-    for stochastic. Scales of nodes that are multiples of a common step are those of VS-Quant (Dai et al., MLSys 2021).
+    The result is ``fl(fl(fl(sum of codes) * row_scale) * scale)``; for a mean, the sum is first divided by the number of edges. If node j
+    has the scale ``s[j]``, nearest rounding changes an element by at most half of the sum of ``s[j]`` over its neighbours, each times the
+    edge's value and scales; stochastic rounding by at most twice that. Scales of nodes that are multiples of a common step follow
+    VS-Quant (Dai et al., MLSys 2021).
 
     Examples
     --------
@@ -143,7 +148,7 @@ def quantized_spmm(
 def feature_rows(
     function: str, name: str, x: Any, operand: CSROperand
 ) -> tuple[Array, tuple[int, ...], interop.Family]:
-    """Features as a matrix, with their shape and family; refused if they are no floats for the columns of the operand."""
+    """Features as a matrix, with their shape and family; they must be floats, with one row for each column of the operand."""
     if isinstance(x, BitTensor):
         raise DTypeError(f"{function}: {name} is a BitTensor, which is quantised already; use spmm")
     features = as_features(function, name, x)
@@ -152,13 +157,14 @@ def feature_rows(
     operand.check_features(function, features.shape)
     if operand.values is not None and operand.values.ndim != 1:
         raise ShapeError(
-            f"{function}: A has values of shape {operand.values.shape}, but integers are summed with one value to an edge; use spmm"
+            f"{function}: A has values of shape {operand.values.shape}, but sums of integers take one value for each edge, "
+            f"({operand.nnz},); use spmm"
         )
     return features.data.reshape(features.shape[0], features.columns), features.shape, features.family
 
 
 def summed(function: str, operand: CSROperand, x: Array, settings: SumSettings, keep: bool) -> Array:
-    """The sums of the codes of a matrix times the factors of the columns, as real numbers."""
+    """Quantise a matrix times the operand's column scales, sum the codes, and scale the sums back to real numbers."""
     if operand.col_scale is not None:
         x = converted(x, np.float32)
     home, factors = _home(operand.device), operand.col_scale
@@ -170,7 +176,7 @@ def summed(function: str, operand: CSROperand, x: Array, settings: SumSettings, 
 
 
 def coded_values(function: str, operand: CSROperand, coding: Coding) -> tuple[Array, Any]:
-    """The values of the edges as integers of 8 bits, int8, rounded as features are but by draws of their own; and what a step is worth."""
+    """The values of the edges as int8 codes, rounded as features are but with their own draws, and the scale of these codes."""
     assert operand.values is not None
     how = _records.replace(coding, bits=_VALUE_BITS, stream=coding.stream ^ _VALUE_STREAM)
     given: Array = converted(operand.values, np.float32).reshape(1, -1)
@@ -195,14 +201,14 @@ def sum_of_codes(
 ) -> Array:
     """``fl(fl(sums of integers * row_scale) * scale)``, a NumPy or CuPy array (M, D).
 
-    With `own` plus ``fl(own.factor * own.x)``, with a `bias`, float32 (D,), then plus that.
+    If given, ``fl(own.factor * own.x)`` is added to it, and then the `bias`, float32 (D,).
 
     Parameters
     ----------
     operand : CSROperand
-        Its own values and factors of columns do not count.
-    values : int8 array (nnz,) or None
-        In canonical order, with their scale.
+        The pattern and its row scales; its own values and column scales are ignored.
+    values, value_scale : int8 array (nnz,) and float32 array, or None
+        Codes of the edges' values in canonical order, and their scale.
     """
     bare = replace(operand, values=None, col_scale=None, order=None, summed=False)
     codes = x.codes
@@ -223,7 +229,7 @@ def sum_of_codes(
 
 
 def _fits_kernel(operand: CSROperand, codes: BitTensor, by_nodes: bool) -> bool:
-    """Whether codes lie side by side on a GPU, with one scale, and their sums fit int32, with multiples of nodes or without."""
+    """Whether the kernel that sums and scales can be used: on a GPU, for codes in rows with one scale, whose sums fit int32."""
     if operand.device == "cpu" or 0 in (operand.nnz, *operand.shape, codes.shape[1]):
         return False
     if codes.scale is None or codes.scale.ndim or codes.offset is not None:
@@ -242,9 +248,9 @@ def _scaled_at_once(
     own: Own | None,
     bias: Array | None,
 ) -> Array:
-    """On a GPU in one kernel, where the multiple of a node is gathered along with its row.
+    """:func:`sum_of_codes` in one GPU kernel, which gathers the multiple of a node along with its row.
 
-    The scales are two products a number of the result, so that they cost less than writing the sums and reading them once more.
+    Scaling takes two multiplications for each element of the result, less than writing the sums and reading them again would.
     """
     weights = "none" if multiples is None else "nodes"
     kind = CodeSumKind(codes.bits, "signed", shape[1], mean=reduce == "mean", weights=weights, scaled=True)

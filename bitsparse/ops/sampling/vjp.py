@@ -1,4 +1,4 @@
-"""Gradients of sums over sampled edges: those of the same sample."""
+"""Gradients of sums over sampled edges, for the sample that the forward pass drew."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Drawn(NamedTuple):
     ----------
     pattern : TCTiledCSR
     edges : array of int64
-        Which edge of the whole matrix each of its edges is.
+        For each edge of the sample, its number in the whole matrix.
     counts, rescaled : array of float64
-        How often each was drawn, and that times what rescales its row.
+        How often each edge was drawn, and this number times the factor that rescales its row.
     """
 
     pattern: Any
@@ -38,7 +38,7 @@ class _Drawn(NamedTuple):
     rescaled: Array
 
 
-#: Samples of a pattern, with what is prepared for their sums in both directions.
+#: The last samples of a pattern; each holds what is prepared for its sums in both directions.
 _DRAWN: Slot[_Drawn] = Slot("samples", most=4)
 
 
@@ -54,38 +54,39 @@ def sampled_spmm_vjp(
     stream: int = 0,
     wrt: str | tuple[str, ...] = "x",
 ) -> Any:
-    """Gradients of :func:`sampled_spmm` by the features and by the values of the edges, over the sample that the forward pass drew.
+    """Gradients of :func:`sampled_spmm` with respect to features and edge values, for the sample that the forward pass drew.
 
     Parameters
     ----------
     A, x, width, strategy, rescale, stream
-        As in :func:`sampled_spmm`; `x` is float16, bfloat16, float32 or float64. A container keeps the last samples, both ways.
+        As in :func:`sampled_spmm`; `x` is float16, bfloat16, float32 or float64. If `A` is an array of this library, it keeps the last
+        samples in both directions.
     gradient : array (m, d)
-        Of the shape of the result.
+        The gradient of the result.
     seed : int, optional
-        That of the forward pass, which "uniform" must be told.
+        The seed of the forward pass; required for "uniform".
     wrt : {"x", "values"} or tuple of these
-        Whose gradients to compute. The values are those of `A`, or the ones that a pattern stands for.
+        The operands whose gradients to compute. For a pattern, "values" are the ones that its edges count as.
 
     Returns
     -------
     array, or tuple of arrays in the order of `wrt`
-        That of `x` of its shape, dtype and family; that of the values of shape (nnz,), in the order of A's CSR arrays, in the dtype of
-        the values (that of `x` for a pattern) and the family of `x`: 0 for edges that were not drawn.
+        The gradient of `x` has the shape, dtype and family of `x`. The gradient of the values has shape (nnz,), in the order of A's CSR
+        arrays, the dtype of the values (of `x` for a pattern) and the family of `x`; it is 0 for edges that were not drawn.
 
     Raises
     ------
     ShapeError
-        `gradient` is not of the result's shape, or the operands do not fit.
+        `gradient` does not have the shape of the result, or the operands do not match.
     DTypeError, DeviceError
-        An operand is not floating or not sparse, or they are on several devices.
+        An operand is not floating or not sparse, or operands are on different devices.
     ValueError
-        Options as in :func:`edge_sample`, or "uniform" without its seed.
+        An option is refused by :func:`edge_sample`, or "uniform" has no seed.
 
     Notes
     -----
-    These are :func:`spmm_vjp` of the sample as a matrix, in which an edge counts as often as it was drawn (AES-SpMM; the paper samples when
-    it infers). Same sample, same bits.
+    The result is :func:`spmm_vjp` of the sample as a matrix, in which an edge counts as often as it was drawn. (AES-SpMM samples only for
+    inference.) The same sample gives the same bits.
 
     Examples
     --------
@@ -98,7 +99,7 @@ def sampled_spmm_vjp(
     names = wanted(function, wrt, ("x", "values"))
     if strategy == "uniform" and seed is None:
         raise ValueError(
-            f"{function}: seed is None, but strategy='uniform' draws by its seed; pass that of the forward pass"
+            f"{function}: seed is None, but strategy='uniform' draws edges by the seed; pass the seed of the forward pass"
         )
     sampling, rescaled = sampling_of(function, width, strategy, seed, stream), _check.flag(function, "rescale", rescale)
     with sparse_operand(function, A, x, gradient) as operand:

@@ -1,4 +1,4 @@
-"""Sparse products of packed integers on a GPU: when they are gathered as they are, by which kernel, and what is kept for it."""
+"""Sparse products of packed integers on a GPU: when features are gathered without unpacking them, by which kernel, and what is kept."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.spmm.finish import SumFinish
 from bitsparse.ops.spmm.sums import Sums
 
-#: Bytes of int32 sums beyond which there is no room for them between two kernels: the epilogue is then part of the first.
+#: If the int32 sums would take more bytes than this, they are not stored between two kernels: the epilogue is part of the first.
 ONE_KERNEL_BYTES = 1 << 30
-#: One kernel is also quicker for floats of rows of fewer edges on average, if they have at least so many columns.
+#: One kernel is also quicker for float results if rows have fewer edges than the first on average and at least the second many columns.
 FEW_EDGES, WIDE = 8, 64
-_NOT_PACKED = "what is gathered packed has 1, 2, 4, 8 or 16 bits and no scale or offset, unless they follow the sums"
+_NOT_PACKED = "features are gathered packed only with 1, 2, 4, 8 or 16 bits, and with scales and offsets only if these follow the sums"
 
 
-#: Products of packed integers by their kind and what finishes them, each with the finish that is part of it.
+#: Products of packed integers by their kind and finish, each with the finish that is part of its kernel.
 CODE_SUMS: Slot[tuple[Any, SumFinish | None]] = Slot("code sums")
-#: Values of the edges as these kernels take them, by their dtype, with the arrays that they were made of.
+#: Values of the edges as these kernels take them, by dtype, with the arrays that they were made from.
 CODE_VALUES: Slot[tuple[Any, EdgeWeights]] = Slot("values of codes")
 
 
 class CodeProducts:
-    """Sums and means of packed integers over patterns on a GPU, with an epilogue or without, in int32 or, by float weights, in float32.
+    """Sums and means of packed integers over patterns on a GPU, in int32 or, with float weights, in float32; an epilogue may follow.
 
     Parameters
     ----------
     function : str
-        For messages.
+        The public function, for messages.
     reduce : str
         One of `REDUCTIONS`.
     forced : str or None
-        The kernel that the caller insists on.
+        The kernel that the caller demands.
     epilogue : bool
-        Whether the caller has one. Without it, what finishes sums are the features' scales and offsets.
+        Whether the caller passed an epilogue. If not, the finish of a sum consists of the features' scales and offsets.
     """
 
     def __init__(self, function: str, reduce: str, forced: str | None, epilogue: bool) -> None:
@@ -51,7 +51,7 @@ class CodeProducts:
         self._told: dict[tuple[CodeSumKind, int], str] = {}
 
     def explain(self) -> list[str]:
-        """Which kernels have been prepared here, and how they sum."""
+        """Sentences about the kernels prepared so far, and how they sum."""
         return list(self._told.values())
 
     def _tell(self, kind: CodeSumKind, product: Any, finish: SumFinish | None) -> None:
@@ -67,36 +67,36 @@ class CodeProducts:
         self._told[kind, id(finish)] = f"{kind.bits} {kind.encoding} bits: kernel codes ({how}){behind}"
 
     def refusal(self, sums: Sums) -> str | None:
-        """Why packed features have to be unpacked, if they have to."""
+        """Why packed features have to be unpacked; None if they can be gathered packed."""
         operand, weights, packed = sums.operand, sums.weights, sums.x.packed
         if self._forced not in (None, "codes"):
             return f"kernel {_check.shown(self._forced)} takes unpacked features"
         if packed is None:
             return _NOT_PACKED
         if REDUCTIONS[self._reduce].selects:
-            return f"a {self._reduce}imum is taken of whole integers"
+            return f"a {self._reduce}imum is taken of unpacked integers"
         scaled = operand.is_scaled
         real = scaled or (weights is not None and weights.dtype.kind not in "biu")
         if sums.acc != np.int32 and not (real and sums.acc == np.float32):
             return f"sums are taken in {sums.acc}"
         if packed.bits == 1:
             if packed.encoding == "signed":
-                return "one bit is counted as 0 and 1 or as signs, not as 0 and -1"
+                return "single bits are counted as 0 and 1 or as signs, not as 0 and -1"
             if weights is not None or sums.acc != np.int32:
-                return "one bit is counted, without values and scales"
+                return "single bits are counted only without values and scales"
             if operand.indices is None or (len(sums.x.shape) == 3 and packed.width % 128):
-                return "one bit is counted for edges with columns, and heads of whole words"
+                return "single bits are counted only for matrices with column indices, and for heads of a multiple of 128 columns"
         per_head = weights is not None and weights.ndim != 1 and self._forced != "codes"
         if per_head and not backends.family(operand.device, "spmm.codes").takes_heads():
-            return "values come per head"
+            return "edges have a value for each head"
         if weights is not None and scaled and weights is not operand.values:
-            return "values come with every call and are scaled"
+            return "values are passed with every call, and would have to be scaled each time"
         return None
 
     def run(
         self, sums: Sums, target: Array | None, finish: SumFinish | None = None, behind: OperandParams | None = None
     ) -> Array | None:
-        """The product, into `target` if it is given; None where there is no kernel for it, with an epilogue or at all."""
+        """The product, in `target` if it is given; None if features have to be unpacked, or if `finish` needs a kernel of its own."""
         operand, weights = sums.operand, sums.weights
         refused = self.refusal(sums)
         if refused is not None:
@@ -118,7 +118,7 @@ class CodeProducts:
             return cast(Array, result if target is None else result.reshape(target.shape))
 
     def prepare(self, sums: Sums, finish: SumFinish | None) -> Any:
-        """The kernel for features like these, or None."""
+        """The prepared kernel for features like these, or None if they have to be unpacked."""
         if self.refusal(sums) is not None:
             return None
         return self._prepared(sums, finish if finish is not None and _in_one(sums, finish) else None)
@@ -136,12 +136,12 @@ class CodeProducts:
         return product
 
     def chains(self, operand: CSROperand, finish: SumFinish) -> tuple[Any, ...]:
-        """The chains of an epilogue that are part of kernels."""
+        """The epilogues on the GPU that are part of prepared kernels and belong to `finish`."""
         return tuple(product.chain for product, mine in CODE_SUMS.all(operand.prepared) if mine is finish)
 
     @staticmethod
     def _words(operand: CSROperand, x: Features) -> Array:
-        """The words of `x` packed along the features, whole integers side by side."""
+        """The words of `x` in the layout "rows", packed along the features."""
         source = x.source
         assert source is not None
         if source.axis == -1 and (source.layout == "rows" or source.bits == 1):
@@ -154,7 +154,7 @@ class CodeProducts:
 
     @staticmethod
     def _values(operand: CSROperand, weights: Array | None, dtype: np.dtype[Any]) -> Array:
-        """Values of the edges: float32 with the factors of rows and columns in them, or int32 where there are no factors."""
+        """Values of the edges in `dtype`: float32, multiplied by the scales of rows and columns, or int32 if there are no scales."""
 
         def made() -> EdgeWeights:
             return EdgeWeights(operand, weights, dtype, operand.col_scale, operand.row_scale)
@@ -165,7 +165,7 @@ class CodeProducts:
 
 
 def _made(sums: Sums, kind: CodeSumKind, finish: SumFinish | None) -> Any:
-    """Sums of words gathered as they are, or by vertical counters."""
+    """Prepare the kernel: sums of packed words, or, for single bits, vertical counters."""
     operand, chain = sums.operand, None
     if kind.bits == 1:
         return _counter(operand, kind)
@@ -176,7 +176,7 @@ def _made(sums: Sums, kind: CodeSumKind, finish: SumFinish | None) -> Any:
 
 
 def _counter(operand: CSROperand, kind: CodeSumKind) -> Any:
-    """Sums by vertical counters."""
+    """Prepare the kernel that counts single bits by vertical counters."""
     output, params = ("float32", EpilogueParams()) if kind.mean else ("int32", None)
     how: dict[str, Any] = {"features": kind.heads * kind.width, "bipolar": kind.encoding == "bipolar"}
     how |= {"output": output, "params": params, "mean": kind.mean}
@@ -184,9 +184,9 @@ def _counter(operand: CSROperand, kind: CodeSumKind) -> Any:
 
 
 def _in_one(sums: Sums, finish: SumFinish) -> bool:
-    """Whether sums and epilogue are one kernel.
+    """Whether the epilogue becomes part of the kernel that sums.
 
-    That needs no memory for the sums, but lanes of a warp end their rows at different times: most wait while one row is finished.
+    Then no memory is needed for the sums. But the lanes of a warp end their rows at different times, so most wait while one applies it.
     """
     params, packed, operand = finish.params, sums.x.packed, sums.operand
     if packed is None or packed.bits == 1 or (params.out != "float" and params.axis != -1):

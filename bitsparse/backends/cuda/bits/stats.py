@@ -1,9 +1,8 @@
-"""Reductions over real arrays on the GPU: ranges, errors, fingerprints; and stochastic rounding."""
+"""Reductions over real arrays on the GPU (ranges, relative errors, fingerprints), and stochastic rounding."""
 
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,16 @@ from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF
 from bitsparse.backends.params import DTYPES, ends_shape
 from bitsparse.jit import cupy
 
-#: Elements that a block takes at once, rows that a part of a column has at least, blocks and warps that keep a multiprocessor busy.
-_BLOCK_ELEMENTS, _PART_ROWS, _BLOCKS_EACH, _WARPS_EACH = 8192, 64, 16, 32
 _THREADS = 256
-#: Threads that merge the parts of a line, where there are more than so many.
+#: Elements that a block processes at a time, and the fewest rows of a part when columns are cut into parts.
+_BLOCK_ELEMENTS, _PART_ROWS = 8192, 64
+#: Blocks, and warps, that keep one multiprocessor busy.
+_BLOCKS_EACH, _WARPS_EACH = 16, 32
+#: Up to this many parts of a line are merged by one thread, more by a block.
 _FEW_PARTS = 32
 _INT64_MIN = -(1 << 63)
-#: Blocks of 256 threads a multiprocessor that read memory, and the bytes that each of these blocks has in flight.
-_CONTENT_BLOCKS, _CONTENT_BYTES = 4, 256 * 4 * 16
+#: Blocks per multiprocessor that compute a fingerprint, and the bytes that each of them has in flight: four vectors of 16 a thread.
+_CONTENT_BLOCKS, _CONTENT_BYTES = 4, _THREADS * 4 * 16
 
 
 RangeParams = jit.struct("bits/range.cuh", "RangeParams")
@@ -30,6 +31,7 @@ ContentParams = jit.struct("bits/content.cu", "ContentParams")
 
 
 def _value_dtype(kind: int) -> Any:
+    """The dtype in which the range of an array of this kind is found."""
     return np.float64 if kind == DOUBLE else np.float32 if kind >= HALF else np.int64
 
 
@@ -39,12 +41,12 @@ def _launch(name: str, kind: int, items: int, params: ctypes.Structure, source: 
 
 
 def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
-    """Write the ranges of ``x``, which is not empty; ``flag`` (int32, zero) is set if a float is NaN or infinite."""
+    """Write the ranges of a non-empty ``x`` into ``low`` and ``high``, and set ``flag`` (int32, zero before) if a value is not finite."""
     kind, multiprocessors = geometry.kind_of(x.dtype), jit.capability().multiprocessors
     warps, most = _WARPS_EACH * multiprocessors, _BLOCKS_EACH * multiprocessors
     params = RangeParams(flag=flag.data.ptr, infinity=geometry.infinity_of(x.dtype), is_signed=int(x.dtype.kind == "i"))
     if granularity == "tensor":
-        # in whatever order the elements lie
+        # the order of the elements does not matter, so an array in Fortran order is read as it lies
         flat = x.T if x.flags.f_contiguous and not x.flags.c_contiguous else interop.contiguous(x)
         found = geometry.source(flat.reshape(1, -1))
     else:
@@ -54,7 +56,7 @@ def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
     params.vector = int(found.vector)
     if (granularity == "col") == found.turned:
         params.lines = lines = found.batches * found.rows
-        if found.cols >= _BLOCK_ELEMENTS // 2 and lines < warps:  # a block for each part
+        if found.cols >= _BLOCK_ELEMENTS // 2 and lines < warps:  # few long lines: cut them, one block for each part
             params.lanes = _THREADS
             params.span = -(-found.cols * lines // most // _BLOCK_ELEMENTS) * _BLOCK_ELEMENTS
         else:
@@ -85,20 +87,19 @@ def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
 
 
 def calibrate(x: Any, granularity: str) -> tuple[Any, Any, bool]:
-    """Smallest and largest value of a float array per "tensor", "row" or "col", and whether every value is finite.
+    """Smallest and largest value of a float array per "tensor", "row" or "col", and whether all values are finite.
 
     Returns
     -------
     lo, hi : cupy.ndarray, or numpy.ndarray for "tensor"
-        ``()``, ``(..., M, 1)`` or ``(..., 1, N)``, in the dtype of ``x`` (float32 for 16-bit input); 0 over nothing. Where values are
-        not finite their entries mean nothing.
+        ``()``, ``(..., M, 1)`` or ``(..., 1, N)``, in the dtype of ``x`` (float32 for 16-bit input); 0 if there are no values. If a range
+        covers a value that is not finite, its ends are undefined.
     finite : bool
-        False if any value is NaN or infinite. It is waited for, and brings the range of a tensor along: one copy to the host.
+        False if any value is NaN or infinite. The call waits for this flag; for "tensor" the range comes in the same copy to the host.
     """
-    dtype = np.float64 if x.dtype == np.float64 else np.float32
-    shape = ends_shape(x.shape, granularity)
+    shape, dtype = ends_shape(x.shape, granularity), _value_dtype(geometry.kind_of(x.dtype))
     if granularity == "tensor":
-        low, high, odd = _answer(x, granularity, dtype) if x.size else (np.zeros(1, dtype), np.zeros(1, dtype), False)
+        low, high, odd = _tensor_range(x, dtype) if x.size else (np.zeros(1, dtype), np.zeros(1, dtype), False)
         return low.reshape(()), high.reshape(()), not odd
     if x.size == 0:
         return cupy.zeros(shape, dtype), cupy.zeros(shape, dtype), True
@@ -107,34 +108,33 @@ def calibrate(x: Any, granularity: str) -> tuple[Any, Any, bool]:
 
 
 def line_ranges(x: Any, granularity: str) -> tuple[Any, Any, Any]:
-    """:func:`calibrate` of the rows or columns of what is not empty, without waiting: the last is an int32 there, 0 if all is finite."""
-    shape = ends_shape(x.shape, granularity)
-    dtype = np.float64 if x.dtype == np.float64 else np.float32
+    """:func:`calibrate` per "row" or "col" of a non-empty array, without waiting: the flag is an int32 on the GPU, 0 if all are finite."""
+    shape, dtype = ends_shape(x.shape, granularity), _value_dtype(geometry.kind_of(x.dtype))
     low, high, flag = cupy.empty(shape, dtype), cupy.empty(shape, dtype), cupy.zeros((), np.int32)
     _ranges(x, granularity, low, high, flag)
     return low, high, flag
 
 
-def _answer(x: Any, granularity: str, dtype: Any) -> tuple[Any, Any, bool]:
-    """Smallest and largest value on the host, one element each, and whether a float is not finite; one copy."""
-    answer = cupy.zeros(3, np.int64)
-    low, high, flag = (answer[i : i + 1] for i in range(3))
-    _ranges(x, granularity, low, high, flag)
-    host = answer.get()
+def _tensor_range(x: Any, dtype: Any) -> tuple[Any, Any, bool]:
+    """Smallest and largest value as host arrays of one element, and whether a float is not finite, in one copy to the host."""
+    found = cupy.zeros(3, np.int64)
+    low, high, flag = (found[i : i + 1] for i in range(3))
+    _ranges(x, "tensor", low, high, flag)
+    host = found.get()
     return host[:1].view(dtype)[:1], host[1:2].view(dtype)[:1], bool(host[2])
 
 
 def minmax(values: Any) -> tuple[Any, Any, bool]:
-    """Smallest and largest value as Python numbers, and whether a float is NaN or infinite; (0, 0, False) over nothing.
+    """Smallest and largest value as Python numbers, and whether a float is NaN or infinite; (0, 0, False) for an empty array.
 
-    One pass over the array and one small copy to the host. Where a float is not finite the two numbers mean nothing.
+    It takes one pass over the array and one small copy to the host. If a float is not finite, the two numbers are undefined.
     """
     if values.size == 0:
         return 0, 0, False
     flat = values.reshape(1, -1) if values.ndim < 2 else values
-    *found, odd = _answer(flat, "tensor", _value_dtype(geometry.kind_of(values.dtype)))
+    *found, odd = _tensor_range(flat, _value_dtype(geometry.kind_of(values.dtype)))
     ends = [end[0].item() for end in found]
-    if values.dtype == np.uint64:  # held with the top bit turned over
+    if values.dtype == np.uint64:  # the kernel flips the top bit, so that int64 comparisons order the values
         ends = [end - _INT64_MIN for end in ends]
     if values.dtype.kind == "b":
         ends = [int(end != 0) for end in ends]
@@ -142,7 +142,7 @@ def minmax(values: Any) -> tuple[Any, Any, bool]:
 
 
 def stochastic_round(x: Any, seed: int, stream: int) -> Any:
-    """``floor(x)`` or ``floor(x) + 1`` with the probability of the fraction, in the dtype of ``x``, C-contiguous."""
+    """Each value rounded up with the probability of its fraction, else down; in the dtype of ``x``, C-contiguous."""
     result = cupy.empty(x.shape, x.dtype)
     if x.size == 0:
         return result
@@ -150,7 +150,7 @@ def stochastic_round(x: Any, seed: int, stream: int) -> Any:
     params = RangeParams(x=x.data.ptr, low=result.data.ptr, cols=x.size, seed=seed & 0xFFFFFFFFFFFFFFFF)
     params.stream, params.infinity = stream & 0xFFFFFFFF, geometry.infinity_of(x.dtype)
     params.vector = int((x.data.ptr | result.data.ptr) % 16 == 0)
-    items = -(-math.ceil(x.size / 8) // _THREADS)
+    items = -(-x.size // (8 * _THREADS))
     _launch("round_stochastically", geometry.kind_of(x.dtype), items, params, "bits/round.cu")
     return result
 
@@ -158,25 +158,26 @@ def stochastic_round(x: Any, seed: int, stream: int) -> Any:
 def relative_error(x: Any, y: Any) -> float:
     """Mean of ``|x - y| / (|x| + |y| + 0.0005)`` in float64 (TANGO Eq. 4); 0.0 for empty arrays. Waits for the stream.
 
-    The terms are those of the host; they are added in another order, which depends on the size alone, so that the result is the same on
-    every device and differs from the host's by at most 1e-13 of it.
+    The terms are the host's, but they are added in another order. That order depends only on the size, so the result is the same on every
+    GPU; it differs from the host's by at most 1e-13 of its value.
     """
     if x.size == 0:
         return 0.0
     for array in (x, y):
-        geometry.kind_of(array.dtype)  # a named error for a dtype that is not known
+        geometry.kind_of(array.dtype)  # raises an error that names the dtype if kernels do not know it
     x, y = interop.contiguous(x), interop.contiguous(y)
     blocks = -(-x.size // _BLOCK_ELEMENTS)
     parts, total = cupy.empty(blocks, np.float64), cupy.empty((), np.float64)
     params = ErrorParams(x.data.ptr, y.data.ptr, parts.data.ptr, x.size)
     params.x_type, params.y_type = DTYPES.index(x.dtype.name), DTYPES.index(y.dtype.name)
-    jit.kernel("bits/error.cu", "relative_error").run(blocks, 256, params)
-    jit.kernel("bits/error.cu", "add_blocks").run(1, 256, ErrorParams(parts.data.ptr, None, total.data.ptr, blocks))
+    jit.kernel("bits/error.cu", "relative_error").run(blocks, _THREADS, params)
+    total_params = ErrorParams(parts.data.ptr, None, total.data.ptr, blocks)
+    jit.kernel("bits/error.cu", "add_blocks").run(1, _THREADS, total_params)
     return float(total.get()) / int(x.size)
 
 
 def content_sum(x: Any) -> int:
-    """The host's fingerprint of the bytes of an array in C order, from one pass over them. Waits for the stream."""
+    """The fingerprint that the host computes for the bytes of an array in C order, in one pass. Waits for the stream."""
     x = interop.contiguous(x)
     if x.nbytes and x.data.ptr % 16:
         x = x.copy()
@@ -184,7 +185,7 @@ def content_sum(x: Any) -> int:
     if x.nbytes:
         blocks = min(_CONTENT_BLOCKS * jit.capability().multiprocessors, -(-x.nbytes // _CONTENT_BYTES))
         params = ContentParams(x.data.ptr, out.data.ptr, x.nbytes)
-        jit.kernel("bits/content.cu", "content_sum").run(blocks, 256, params)
+        jit.kernel("bits/content.cu", "content_sum").run(blocks, _THREADS, params)
     return int(out.get())
 
 

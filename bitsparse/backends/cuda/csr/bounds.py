@@ -1,8 +1,9 @@
-"""Launch bounds of the kernels that walk edges, as data: how many of their blocks share a multiprocessor.
+"""Launch bounds of the kernels that walk edges, as tables: how many blocks of a kernel are to share a multiprocessor.
 
-They bound the registers of a thread. A table's first row whose conditions a kernel's constants meet says for how many the registers of
-Hopper suffice without spilling; on other chips (:attr:`Chip.fewer_blocks`), with 64-bit indices and where a lane holds more it is fewer.
-Where chips differ in other ways, conditions name them: "sm" is 900 on Hopper. ``bitsparse compile`` finds what is too many.
+This number limits the registers of a thread. In each table the first row whose conditions the kernel's constants meet gives the number of
+blocks that fit on Hopper without spilling registers. Other chips (:attr:`Chip.fewer_blocks`), 64-bit indices and lanes that hold more
+reduce it. Where chips differ in other ways, conditions name the chip: "sm" is 900 on Hopper. ``bitsparse compile`` reports numbers that
+are too large.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from bitsparse.backends.cuda.chips import RELEASED, Chip, chip_here
 
 Conditions = Mapping[str, Container[int]]
 _NO, _YES, _ANY = (0,), (1,), range(1, 1 << 11)
-#: Kinds of elements, and steps of a finish that hold a hyperbolic tangent.
+#: Kinds of elements, and values of BS_STEPS (steps of an epilogue) that include a hyperbolic tangent.
 _INTEGERS, _HALVES, _FLOAT32, _FLOAT64, _TANH = range(4), (4, 7), (5,), (6,), range(1 << 10, 1 << 11)
 _MEAN, _SUM, _HEADS, _SIGNS, _CHAIN = (1,), (0,), (2,), (2,), (2,)
 _AMPERE, _HOPPER, _BLACKWELL = range(900), range(900, 1000), range(1000, 2000)
 
 
 class Bounds(NamedTuple):
-    """The blocks of one kernel.
+    """The launch bounds of one kernel.
 
     Attributes
     ----------
     fitting : tuple of (conditions, blocks)
-        By values of the kernel's constants; one that is not given is 0.
+        Blocks that fit on Hopper. Conditions are allowed values of the kernel's constants; a constant that is not given counts as 0.
     fewer : tuple of (conditions, blocks)
-        How many fewer for a kernel that meets the conditions, in place of what its chip asks for.
+        By how many blocks to reduce this for a kernel that meets the conditions, instead of by its chip's ``fewer_blocks``.
     bounds_tuning : bool
-        A ``BS_BLOCKS`` that the constants have is a wish: they get it as far as it fits.
+        Whether a ``BS_BLOCKS`` among the constants is lowered to what fits. Otherwise it is taken as it is.
     """
 
     fitting: tuple[tuple[Conditions, int], ...]
@@ -39,7 +40,7 @@ class Bounds(NamedTuple):
     bounds_tuning: bool = False
 
     def blocks(self, constants: Mapping[str, int], chip: Chip) -> dict[str, int]:
-        """``BS_BLOCKS`` of a kernel with these constants on a chip, unless they have it.
+        """``BS_BLOCKS`` for a kernel with these constants on a chip; nothing if the constants already fix it.
 
         Examples
         --------
@@ -57,11 +58,11 @@ class Bounds(NamedTuple):
         return {"BS_BLOCKS": fitting if wish is None else min(wish, fitting)}
 
     def kernel(self, source: str, function: str, constants: Mapping[str, int]) -> jit.Kernel:
-        """A kernel with its constants and the blocks that fit the current device's chip."""
+        """The kernel with these constants and with the blocks that fit the current device's chip."""
         return jit.kernel(source, function, {**constants, **self.blocks(constants, chip_here())})
 
     def variants(self, source: str, function: str, each: Iterable[Mapping[str, int]]) -> list[jit.Variant]:
-        """Variants of these constants with the blocks of every chip that a release is compiled for."""
+        """Variants with these constants and with the blocks that fit, for every chip that a release is compiled for."""
         each = list(each)
         return [
             variant
@@ -111,7 +112,7 @@ CSR = Bounds(
     ),
     (({"BS_LARGE": _YES}, 2),),
 )
-#: Where a lane holds more than eight integers, or has more than eight edges in flight.
+#: Kernels whose lanes hold more than eight integers, or have more than eight edges in flight.
 _CROWDED = (
     {"BS_LARGE": _YES},
     {"BS_U": range(9, 33)},
@@ -134,7 +135,7 @@ CODES = Bounds(
 
 
 def _packed_rows() -> tuple[tuple[Conditions, int], ...]:
-    """Seven blocks, one fewer for each of what takes registers beside the sums."""
+    """Seven blocks, and one fewer for each feature that needs registers besides those for the sums."""
     rows: list[tuple[Conditions, int]] = [({}, 7)]
     wide: Conditions = {"BS_LANE": range(5, 33), "BS_FINISH": (1, 3)}
     for more in ({"BS_MEAN": _YES}, {"BS_STEPS": _TANH}, wide, {"BS_WEIGHTS": (2,)}):
@@ -143,7 +144,7 @@ def _packed_rows() -> tuple[tuple[Conditions, int], ...]:
 
 
 PACKED = Bounds(_packed_rows(), (({"BS_LARGE": _YES}, 1),))
-#: Of sums over sampled edges.
+#: Sums over sampled edges.
 SAMPLED = Bounds(
     (
         ({"BS_LARGE": _YES}, 4),
@@ -156,10 +157,10 @@ SAMPLED = Bounds(
         ({}, 4),
     )
 )
-#: Of products, sums and quotients of two rows for every edge, of packed integers and of others.
+#: Products, sums and quotients of two rows for each edge: of packed integers, and of other elements.
 PAIRED_CODES = Bounds((({"BS_LARGE": _YES}, 3), ({"BS_COLUMNS": _YES}, 3), ({}, 4)))
 PAIRED = Bounds((({"BS_LARGE": _YES}, 2), ({"BS_TYPE": (1, 2)}, 3), ({}, 4)))
-#: Kernels of attention of which two blocks fit.
+#: Attention kernels of which only two blocks fit.
 _ATTENTION_OF_TWO: tuple[Conditions, ...] = (
     {"BS_TYPE": (3,)},
     {"BS_PARTS": range(2, 33)},
@@ -169,7 +170,7 @@ _ATTENTION_OF_TWO: tuple[Conditions, ...] = (
     {"BS_JOINED": _YES},
     {"sm": _AMPERE},
 )
-#: Of attention; on a Hopper chip by the threads of a block, 64 or 128 (``edges/attention.py``).
+#: Attention; on Hopper the bounds depend on the threads of a block, 64 or 128 (``edges/attention.py``).
 ATTENTION = Bounds(
     (
         ({"sm": _HOPPER, "BS_THREADS": (64,), "BS_JOINED": _YES}, 8),
@@ -182,12 +183,12 @@ ATTENTION = Bounds(
         ({}, 3),
     )
 )
-#: Of attention over codes on the matrix units, blocks of 64 threads.
+#: Attention over codes on the matrix units, in blocks of 64 threads.
 ATTENTION_CODES = Bounds(
     (({"BS_VECTOR": (16,)}, 8), ({}, 10)),
     (({"BS_LARGE": _YES}, 2), ({"BS_VECTOR": (16,), "sm": _BLACKWELL}, 1), ({}, 0)),
 )
-#: Of sums over the neighbours of signs, edge by edge and by tiles.
+#: Sums of signs over neighbours, edge by edge (COUNTS) and by tiles (TILES).
 COUNTS = Bounds(
     (
         ({"BS_OUT": _CHAIN}, 4),

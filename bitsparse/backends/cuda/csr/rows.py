@@ -1,4 +1,4 @@
-"""Rows of features laid out for kernels over edges: every row begins at a multiple of 16 bytes, times a factor of its own if it has one."""
+"""Copies of feature rows for kernels over edges: each row starts at a multiple of 16 bytes, and is scaled by its own factor if given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bitsparse.backends.cuda.chips import Chip
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.jit import cupy
 
-#: Bytes that kernels fetch at a time at most, and threads of a block.
+#: The most bytes that a lane fetches at a time, and the threads of a block.
 WIDEST, _THREADS = 16, 256
 _SOURCE = "csr/rows.cu"
 
@@ -17,7 +17,7 @@ LaidRowsParams = jit.struct(_SOURCE, "LaidRowsParams")
 
 
 def laid_columns(columns: int, itemsize: int) -> int:
-    """Columns of a row that ends where 16 bytes end.
+    """The number of columns, rounded up so that a row is a multiple of 16 bytes.
 
     Examples
     --------
@@ -29,12 +29,14 @@ def laid_columns(columns: int, itemsize: int) -> int:
 
 
 def worth_laying(chip: Chip, edges: int, rows: int, row_bytes: int, fetched: int, whole: int) -> bool:
-    """Whether edges fetch features so often that a copy with rows of whole vectors takes less time than it saves.
+    """Whether edges gather features often enough that copying them to aligned rows costs less time than it saves.
 
     Parameters
     ----------
     edges, rows : int
-        Of the pattern, of the features.
+        Edges of the pattern, and rows of the features.
+    row_bytes : int
+        Bytes of a row before it is padded.
     fetched, whole : int
         Bytes that a lane fetches at a time without a copy, and with one.
 
@@ -52,26 +54,27 @@ def worth_laying(chip: Chip, edges: int, rows: int, row_bytes: int, fetched: int
 
 
 def copy_us(chip: Chip, rows: int, row_bytes: int) -> float:
-    """Microseconds that a copy of rows takes."""
+    """Estimated microseconds to copy the rows: one launch, and one read and one write of each byte."""
     return chip.launch_us + 2 * rows * row_bytes / chip.memory_bytes_per_us
 
 
 class LaidRows:
-    """The copy of features for one pattern and features of one kind, prepared: ``laid(x)``.
+    """A prepared copy of features with one shape and dtype, for one pattern: ``laid(x)`` makes it.
 
-    The copy lies in a workspace of the pattern's schedule, the same for all calls on a stream: its readers are enqueued before
-    ``schedule.order`` is let go. In memory that another library lends it is let go again as soon as nobody holds the copy.
+    The copy lies in a workspace of the pattern's schedule, which all calls on a stream share: kernels that read it must be enqueued before
+    ``schedule.order`` is released. When memory is lent by another library, each copy is allocated and freed once nobody holds it.
 
     Parameters
     ----------
     schedule : Schedule
     parts : int
-        Rows, or heads of rows, one behind the other.
+        Number of rows, or of heads of all rows, which follow each other in memory.
     columns : int
-        Of a part; not 0.
+        Columns of a part; not 0.
     itemsize : int
+        Bytes of an element.
     scale : cupy.ndarray of float32 (parts,), optional
-        A factor of each part, for float32 and float64.
+        A factor for each part, for float32 and float64.
     """
 
     def __init__(self, schedule: Schedule, parts: int, columns: int, itemsize: int, scale: Any = None) -> None:
@@ -84,12 +87,8 @@ class LaidRows:
 
     def __call__(self, x: Any) -> Any:
         """The copy of C-contiguous `x`, as bytes."""
-        lent = interop.is_lent()
-        out = (
-            cupy.empty(self._shape, "uint8")
-            if lent
-            else self._rooms.on_stream("laid rows", self._shape, "uint8").partial
-        )
+        room = None if interop.is_lent() else self._rooms.on_stream("laid rows", self._shape, "uint8")
+        out = cupy.empty(self._shape, "uint8") if room is None else room.partial
         self._params.x, self._params.out = x.data.ptr, out.data.ptr
         self._launch()
         return out

@@ -1,4 +1,4 @@
-"""Gradients of attention by cosines in one pass over each direction of a pattern, on the GPU. Arguments are validated in ``ops``."""
+"""Gradients of cosine attention on the GPU, in one pass over the edges in each direction. Arguments are validated in ``ops``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bitsparse.backends.cuda.edges.attention_rows import head_products, joins_it
 from bitsparse.backends.cuda.edges.head_scores import column_sums
 
 _THREADS = 256
-#: Edges of a row at a time.
+#: Edges of a row that are processed at a time.
 _STEPS = 4
 _SOURCE = "edges/cosine_vjp.cu"
 
@@ -30,19 +30,20 @@ def cosine_attention_vjp(
     beta: Any,
     out: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any]:
-    """Gradients by the features and by the factor of the cosines.
+    """Gradients with respect to the features and to the factor `beta` of the cosines.
 
     Parameters
     ----------
     schedules : tuple of Schedule
-        Of a square pattern with edges and of its transpose, None if the pattern is symmetric.
+        Schedules of a square pattern with edges and of its transpose; the second is None if the pattern is symmetric.
     x, gradient, result : cupy.ndarray (nodes, columns)
-        Of one floating dtype, with columns that fit into the registers of a warp (``attention_layout.fits_registers``).
+        Features, the gradient of the result, and the result, of one floating dtype. The columns fit into the registers of a warp
+        (``attention_layout.fits_registers``).
     lse : cupy.ndarray (nodes,)
-        In what `x` is summed in, as :func:`cosine_attention` gives it.
+        The logarithm of each node's softmax denominator as :func:`cosine_attention` gives it, in the dtype in which `x` is summed.
     beta : float, or cupy.ndarray (1,) of the dtype of `lse`
     out : tuple of cupy.ndarray, optional
-        For both results.
+        Where to write the two results.
 
     Returns
     -------
@@ -70,7 +71,7 @@ def cosine_attention_vjp(
 def _pass(
     schedule: Schedule, x: Any, sums: Any, fields: dict[str, Any], *, forward: bool = False, turned: bool = False
 ) -> None:
-    """One pass over the edges, and the pieces of long rows joined."""
+    """Make one pass over the edges, and join the pieces of long rows."""
     schedule = schedule.indexed()
     columns, itemsize = x.shape[1], x.dtype.itemsize
     vector = edges.vector_bytes(columns * itemsize, itemsize, (x, fields["g"], fields["out"]))
@@ -92,7 +93,7 @@ def _pass(
 
 
 def layout(dtype: Any, vector: int, columns: int) -> dict[str, int]:
-    """How rows of `columns` elements that are moved `vector` bytes at a time lie on lanes: constants of the kernel.
+    """The kernel constants that say how rows of `columns` elements, loaded `vector` bytes at a time, are spread over the lanes of a warp.
 
     Examples
     --------
@@ -103,18 +104,20 @@ def layout(dtype: Any, vector: int, columns: int) -> dict[str, int]:
     vectors = columns * np.dtype(dtype).itemsize // vector
     defines = edges.rows_defines(dtype, vector, vectors)
     parts = edges.power_of_two(-(-vectors // defines["BS_LANES"]))
-    width = parts * vector // np.dtype(dtype).itemsize  # elements of a lane, which has four sets of them in registers
+    width = (
+        parts * vector // np.dtype(dtype).itemsize
+    )  # elements of a lane, which holds four sets of so many in registers
     defines |= {"BS_PARTS": parts, "BS_STEPS": _STEPS if width <= 4 else _STEPS // 2, "BS_THREADS": _THREADS}
     return defines | {"BS_BLOCKS": 1 if width >= 16 else 2}
 
 
 def pieces_of(defines: dict[str, int], dtype: Any) -> dict[str, int]:
-    """What the kernel that joins pieces is compiled with, one element at a time."""
+    """The constants of the kernel that joins the pieces of long rows, one element at a time."""
     return defines | {"BS_VECTOR": np.dtype(dtype).itemsize, "BS_LANES": 1, "BS_PARTS": 1, "BS_STEPS": 1}
 
 
 def _variants() -> list[jit.Variant]:
-    """Rows of the usual widths, over symmetric patterns and over both directions of others."""
+    """Variants for rows of the usual widths, over symmetric patterns and over both directions of others."""
     rows = [layout("float32", 16, columns) for columns in (16, 32, 64, 128, 256)]
     rows += [
         layout("float16", 16, 128),

@@ -1,4 +1,4 @@
-"""Dot products per edge on the matrix units of the GPU, over condensed windows of rows."""
+"""A dot product for each edge on the matrix units of the GPU, over condensed windows of rows."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from bitsparse.backends.cuda.edges.sddmm import EdgeCalls
 from bitsparse.backends.cuda.spmm.choice import Estimate
 from bitsparse.backends.cuda.spmm.tiles_build import Windows
 
-#: Bytes of elements, by name.
+#: Bytes of an element, by dtype.
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _SOURCE = "edges/sddmm_tiles.cu"
 _LANES = 4
-#: Vectors of a column that a lane gathers at a time, of one column for float32 and of two for 16-bit floats.
+#: Vectors that a lane gathers at a time from one column, by kind of element: it gathers one column of float32, two of 16-bit floats.
 _STEPS = (4, 2, 2)
-#: Tiles that are multiplied at a time, warps that share the rows of x, rounds on their way, blocks of a multiprocessor.
+#: Tiles multiplied at a time, warps that share the rows of x, rounds loaded ahead, and blocks that share a multiprocessor.
 TUNED = {"BS_JOIN": 2, "BS_TEAM": 4, "BS_AHEAD": 1, "BS_BLOCKS": 4}
-#: Bytes of shared memory of a block up to which enough of them fit on a multiprocessor, and those that every GPU has.
+#: Shared memory of a block in bytes: up to the first, several blocks fit on a multiprocessor; the second every GPU has.
 _WELCOME, _MOST_SHARED = 72 << 10, 96 << 10
 
 DotTilesParams = jit.struct(_SOURCE, "DotTilesParams")
 
 
-#: Bytes of a row from which tiles pay: a window's rows of x come first, whatever their length. On an H100 COLLAB and ss_pkustk04 took 255
-#: and 61 us at 64 columns of float32, and 384 and 80 in windows without tiles. Shorter rows of 16-bit floats were not timed since.
+#: Bytes of a row from which tiles pay, since a window's rows of x have to be loaded before any product, however short they are. On an H100,
+#: with 64 columns of float32, COLLAB and ss_pkustk04 took 255 and 61 us, and without tiles, in windows, 384 and 80 us. Shorter rows of
+#: 16-bit floats have not been timed since.
 LEAST_BYTES = {"float32": 256, "float16": 512, "bfloat16": 512}
 
 
 def constants(dtype: str, height: int, vectors: int, precision: str = "tf32") -> dict[str, int]:
-    """With what ``edges/sddmm_tiles.cu`` is compiled, for parts of rows of so many vectors of 16 bytes.
+    """The constants of ``edges/sddmm_tiles.cu`` for rows whose part for one head is `vectors` vectors of 16 bytes.
 
     Examples
     --------
@@ -46,7 +47,7 @@ def constants(dtype: str, height: int, vectors: int, precision: str = "tf32") ->
 
 
 def shared_bytes(dtype: str, height: int, vectors: int) -> int:
-    """Bytes of shared memory of a block: the rows of x of its window.
+    """Bytes of shared memory of a block, which holds the rows of x of its window.
 
     Examples
     --------
@@ -58,9 +59,9 @@ def shared_bytes(dtype: str, height: int, vectors: int) -> int:
 
 
 def heights(op: str, dtype: str, columns: int, heads: int, cols: int) -> tuple[int, ...]:
-    """Heights of windows with which tiles can compute a product of so many columns, all heads together, for a pattern of `cols` columns.
+    """Heights of the windows in which tiles can compute products of `columns` elements, all heads together, for a pattern of `cols`.
 
-    Taller ones only where their rows of x leave room for several blocks on a multiprocessor.
+    Windows of 32 rows are among them only if their rows of x leave room for several blocks on a multiprocessor.
 
     Examples
     --------
@@ -76,10 +77,11 @@ def heights(op: str, dtype: str, columns: int, heads: int, cols: int) -> tuple[i
 
 
 def taken(possible: Collection[int], dtype: str, row_bytes: int, estimates: Iterable[Estimate]) -> int:
-    """Height of the windows that are taken, 0 for another kernel, where kernels of the sparse product are estimated so, the quickest first.
+    """The height of windows to take, or 0 for another kernel, given the estimates of the kernels of the sparse product, quickest first.
 
-    It gathers the same rows, of so many bytes. They are taken where they are quicker than an edge at a time; dot products in windows of 8
-    rows took longer in 20 of 21 cells on an H100, and as long in the last (``benchmarks/fit/run.py edges --only dots``).
+    That product gathers the same rows of `row_bytes` bytes, so its estimates serve here too. Tiles are taken if they are estimated to be
+    quicker than one edge at a time. Windows of 8 rows on the CUDA cores are skipped: on an H100 dot products in them took longer in 20 of
+    21 cells, and as long in the last (``benchmarks/fit/run.py edges --only dots``).
 
     Examples
     --------
@@ -96,24 +98,25 @@ def taken(possible: Collection[int], dtype: str, row_bytes: int, estimates: Iter
 
 
 class DotTiles(EdgeCalls):
-    """Dot products of features of one width over condensed windows, whose columns are gathered once for all rows of a window.
+    """Dot products of features of one width over condensed windows: each column of a window is gathered once for all of its rows.
 
     Parameters
     ----------
     windows : Windows
-        Of a canonical pattern with edges, in groups of 8 columns for float32 and of 16 for 16-bit floats.
+        Windows of a canonical pattern with edges, in groups of 8 columns for float32 and of 16 for 16-bit floats.
     dtype : float32, float16 or bfloat16
-        Of features and results.
+        Dtype of features and results.
     columns : int
-        Of the features, all heads together, whose parts are multiples of 16 bytes; see :func:`heights`. Rows are aligned to 16 bytes.
+        Columns of the features, all heads together; the part of each head is a multiple of 16 bytes (see :func:`heights`), and rows are
+        aligned to 16 bytes.
     heads : int
     precision : "tf32" or "3xtf32"
 
     Notes
     -----
-    Sums are held in float32; the same input gives the same bits every run. With s the sum of ``|x| |y|`` over the D elements, a product of
-    "tf32" is within ``(1.3e-3 + D 2^-22) s`` of the exact one, of "3xtf32" within ``(2^-20 + D 2^-22) s``; of 16-bit features within
-    ``D 2^-22 s`` before it is rounded. A product in float32 takes the place of one that is not finite.
+    Sums are held in float32; the same input gives the same bits in every run. Let s be the sum of ``|x| |y|`` over the D elements. Then a
+    product is within ``(1.3e-3 + D 2^-22) s`` of the exact one for "tf32", within ``(2^-20 + D 2^-22) s`` for "3xtf32", and, for 16-bit
+    features, within ``D 2^-22 s`` before it is rounded. A product that is not finite is computed again in float32.
     """
 
     def __init__(self, windows: Windows, *, dtype: str, columns: int, heads: int = 1, precision: str = "tf32") -> None:
@@ -133,7 +136,7 @@ class DotTiles(EdgeCalls):
 
 
 def _variants() -> list[jit.Variant]:
-    """Every kind of floats in windows of 16 and 32 rows, 128 columns; 16 and 20 columns of float32 and twice as many of 16 bits."""
+    """Variants for 128 columns of every dtype in windows of 16 and 32 rows, and for 16 and 20 columns of float32, 32 and 40 of float16."""
     found = [constants(dtype, height, 32 if dtype == "float32" else 16) for dtype in _BYTES for height in (16, 32)]
     found += [constants("float32", height, 32, "3xtf32") for height in (16, 32)]
     found += [constants(dtype, 16, vectors) for dtype in ("float32", "float16") for vectors in (4, 5)]

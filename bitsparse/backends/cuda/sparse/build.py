@@ -1,6 +1,6 @@
-"""Builders on the GPU: packed arrays from coordinates, sparse formats from CSR and back, sorting, transposes. The host's, bit for bit.
+"""Builders on the GPU: packed arrays from coordinates, sparse formats from CSR and back, sorting, transposes. Results are the host's bits.
 
-Every function checks what it is given, as on the host, and waits for the answer (one or two synchronisations a call).
+As on the host, every function checks its arguments, and waits for the outcome (one or two synchronisations a call).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.params import packed_words
 from bitsparse.jit import cupy
 
-#: Words of a row that a warp reads.
+#: Words of a row that one warp reads.
 _SEGMENT = 1024
 _WARPS = THREADS // 32
 _MOST_BLOCKS = 1 << 20
-#: Keys of a block of a transpose, and bits that are sorted at a time.
+#: Keys that a block of a transpose takes, and bits of a digit of its radix sort.
 _TILE, _DIGIT_BITS = 4096, 8
 _LARGEST_KEY = 1 << 63
-#: Numbers by which ``sparse/runs.cu`` knows the dtypes that it adds.
+#: The numbers that ``sparse/runs.cu`` gives to the dtypes that it sums.
 _KINDS = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 _TRANSPOSE = "sparse/transpose.cu"
 
@@ -48,11 +48,12 @@ RunParams = jit.struct("sparse/runs.cu", "RunParams")
 
 
 def _warps(items: int) -> int:
-    """Blocks of a kernel with a warp an item."""
+    """Blocks of a kernel that gives one warp to each item."""
     return min(_MOST_BLOCKS, -(-items // _WARPS))
 
 
-def _of(array: Any, dtype: Any, name: str) -> Any:
+def _contiguous_of(dtype: Any, array: Any, name: str) -> Any:
+    """The array in C order; ValueError if its dtype is another one."""
     if array.dtype != dtype:
         raise ValueError(f"{name} has dtype {array.dtype}, but {np.dtype(dtype)} is needed; convert it with astype")
     return cupy.ascontiguousarray(array)
@@ -60,7 +61,7 @@ def _of(array: Any, dtype: Any, name: str) -> Any:
 
 # -- coordinates ------------------------------------------------------------------------------------------------------
 def pack_coo(rows: Any, cols: Any, values: Any, shape: tuple[int, int], bits: int, *, axis: int, layout: str) -> Any:
-    """Words of a two-dimensional array given by coordinates; repeated coordinates are or-ed. See the host backend."""
+    """Words of a two-dimensional array given by coordinates; the codes of repeated coordinates are or-ed. See the host backend."""
     outer, inner = (rows, cols) if axis == -1 else (cols, rows)
     outer_length, inner_length = shape[-3 - axis], shape[axis]
     width = packed_words(inner_length, bits, layout)
@@ -88,7 +89,7 @@ def csr_to_words(indptr: Any, indices: Any, shape: tuple[int, int]) -> Any:
 def words_to_csr(words: Any, shape: tuple[int, int], dtype: Any) -> tuple[Any, Any]:
     """The canonical CSR pattern of the set bits of 1-bit words that are packed along the columns; see the host backend."""
     dtype = np.dtype(dtype)
-    words = _of(words, np.uint32, "words")
+    words = _contiguous_of(np.uint32, words, "words")
     width = packed_words(shape[1], 1, "planes")
     check_length("words", words, shape[0] * width)
     segments = -(-width // _SEGMENT)
@@ -114,7 +115,7 @@ def words_to_csr(words: Any, shape: tuple[int, int], dtype: Any) -> tuple[Any, A
 
 # -- order ------------------------------------------------------------------------------------------------------------
 def _order_of(major: Any, minor: Any, sizes: tuple[int, int]) -> Any:
-    """The stable order by two indices below `sizes`, the first one leading, as int64."""
+    """The stable order (int64) by `major`, then by `minor`; their values are below `sizes`."""
     if sizes[0] * sizes[1] >= _LARGEST_KEY:
         return cupy.lexsort(cupy.stack([minor.astype(np.int64), major.astype(np.int64)]))
     keys = major.astype(np.int64)
@@ -124,21 +125,21 @@ def _order_of(major: Any, minor: Any, sizes: tuple[int, int]) -> Any:
 
 
 def canonical_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, bool]:
-    """Column indices that ascend in every row.
+    """Sort the column indices of each row.
 
     Returns
     -------
     indices : cupy.ndarray
-        Sorted in each row; those given where they are sorted already.
+        The indices, ascending in each row; the given array itself if it is sorted already.
     order : cupy.ndarray of int64, or None
-        Where each came from (repeated columns keep their order); None if nothing was moved.
+        The old position of each index (repeated columns keep their order); None if nothing was moved.
     has_duplicates : bool
-        Whether a row holds a column more than once.
+        Whether any row holds a column more than once.
 
     Raises
     ------
     ValueError
-        As :func:`validate_csr`.
+        If :func:`validate_csr` finds the pattern damaged.
     """
     indptr, indices = contiguous_indices(indptr, indices)
     state = validate_csr(indptr, indices, shape)
@@ -151,21 +152,21 @@ def canonical_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[An
 
 
 def _starts_of(keys: Any, count: int) -> Any:
-    """Where the runs of each of `count` keys start in a sorted array, in its dtype."""
+    """Where the run of each of the keys ``0 ... count - 1`` starts in a sorted array, and where the last ends; in the array's dtype."""
     return cupy.searchsorted(keys, cupy.arange(count + 1, dtype=keys.dtype)).astype(keys.dtype)
 
 
 def sort_coordinates(rows: Any, cols: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """The stable order of coordinates by row and column (int64), and where the rows then start."""
+    """The stable order of coordinates by row and then column (int64), and the row pointers of the sorted coordinates."""
     order = _order_of(rows, cols, shape)
     return order, _starts_of(rows[order], shape[0])
 
 
 def sum_runs(values: Any, starts: Any) -> Any:
-    """Sums of the runs of rows that start at `starts` (int64, ascending, the first 0), in the dtype of the values.
+    """Sums of runs of consecutive rows, in the dtype of the values; `starts` (int64, ascending, the first 0) says where each run starts.
 
-    Integers wrap. Floats are added one after another, 16-bit ones in float32: the first entry and the sum of the others, as NumPy does
-    (which adds in pairs from nine entries on). Booleans are counted, as int64.
+    Integers wrap. Booleans are counted, as int64. Floats, 16-bit ones in float32, are summed as NumPy sums up to eight entries: the first
+    entry is added to the sum of the others, which are added one after another (NumPy adds more entries in pairs).
     """
     if values.dtype.kind in "biu":
         total = cupy.zeros((values.shape[0] + 1, *values.shape[1:]), np.int64)
@@ -184,15 +185,15 @@ def sum_runs(values: Any, starts: Any) -> Any:
 
 # -- transposes -------------------------------------------------------------------------------------------------------
 def transpose_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """The transposed pattern ``(indptr_T, indices_T, order)`` of a canonical CSR pattern; entry k of it is entry ``order[k]``.
+    """The transpose ``(indptr_T, indices_T, order)`` of a canonical CSR pattern; entry k of the transpose is entry ``order[k]`` of it.
 
-    Where the pattern is its own transpose, the first two are the arrays that were given; whether a square one is, is waited for.
+    If the pattern is symmetric, the first two are the given arrays. For a square pattern the call waits to find out.
     """
     return transpose_both(indptr, indices, None, shape)[:3]
 
 
 def transpose_both(indptr: Any, indices: Any, values: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
-    """:func:`transpose_csr`, and the values of the entries in the order of the transpose, or None if they are None."""
+    """:func:`transpose_csr`, and the values in the order of the transpose (None if they are None)."""
     starts, columns = contiguous_indices(indptr, indices)
     if shape[0] == shape[1]:
         order, moved = _mirrors(starts, columns, values, shape[0])
@@ -203,12 +204,12 @@ def transpose_both(indptr: Any, indices: Any, values: Any, shape: tuple[int, int
 
 
 def _mirrors(starts: Any, columns: Any, values: Any, size: int) -> tuple[Any, Any]:
-    """Where the mirror image of every entry is, None if one has none; and the values there, if an entry has one."""
+    """The position of the mirror image of each entry, None unless all have one; and one-dimensional values in that order, else None."""
     order, unlike = cupy.empty(columns.size, starts.dtype), cupy.zeros(2, np.int64)
     params = TransposeParams(starts.data.ptr, columns.data.ptr, order.data.ptr, unlike=unlike.data.ptr)
     params.rows, params.nnz, moved = size, columns.size, None
     if values is not None and values.ndim == 1:
-        bits = interop.as_bits(interop.contiguous(values))  # lives until the kernel is enqueued
+        bits = interop.as_bits(interop.contiguous(values))  # has to live until the kernel is enqueued
         room = cupy.empty(bits.shape, bits.dtype)
         params.values, params.out, params.unit = bits.data.ptr, room.data.ptr, bits.dtype.itemsize
         moved = room if room.dtype == values.dtype else room.view(values.dtype)
@@ -217,7 +218,7 @@ def _mirrors(starts: Any, columns: Any, values: Any, size: int) -> tuple[Any, An
 
 
 def _sorted_columns(starts: Any, columns: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """Entries in the stable order of their columns; nothing is waited for."""
+    """The transpose by a stable radix sort of the columns, without waiting for the GPU."""
     index, nnz = starts.dtype, columns.size
     blocks = -(-nnz // _TILE)
     params = jit.filled(TransposeParams(), rows=shape[0], cols=shape[1], nnz=nnz, blocks=blocks)
@@ -245,7 +246,7 @@ def translate(
 ) -> tuple[Any, ...]:
     """Sparse graph translation (TC-GNN section 4.1, Algorithm 1) of a canonical CSR pattern, for windows of up to 256 rows.
 
-    With `checked` the pattern is believed, which saves a pass over it and a wait.
+    With `checked` the pattern is taken to be canonical, which saves a pass over it and a wait.
 
     Returns
     -------
@@ -264,8 +265,8 @@ def frdc(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, A
 
 
 def frdc_to_csr(indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """The canonical CSR pattern ``(indptr, indices)`` of the set bits; ValueError if :func:`frdc` makes no such arrays."""
-    tiles = _of(tiles, np.uint16, "tiles")
+    """The canonical CSR pattern ``(indptr, indices)`` of the set bits; ValueError for arrays that :func:`frdc` would never make."""
+    tiles = _contiguous_of(np.uint16, tiles, "tiles")
     blocks = (-(-shape[0] // 4), -(-shape[1] // 4))
     check_length("tiles", tiles, indices.size)
     block_starts, block_columns = checked("FRDC", indptr, indices, blocks)

@@ -1,4 +1,4 @@
-"""Sums of float32 features on the GPU for patterns whose neighbouring rows share columns: windows of eight rows on the CUDA cores."""
+"""Sums of float32 features on the GPU's CUDA cores, in windows of eight rows, for patterns whose neighbouring rows share columns."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch,
 from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.jit import cupy
 
-#: Rows of a window, entries that the kernel takes at once.
+#: Rows of a window, and entries (columns of a window) that the kernel takes at a time.
 ROWS, BATCH = 8, 4
-#: Warps of a multiprocessor, parts for each of them, and entries of a part.
+#: Warps assumed on a multiprocessor, parts that each of them should get, and the fewest and most entries of a part.
 _WARPS, _ROUNDS, _SHORTEST, _LONGEST = 24, 4, 128, 512
 
 
@@ -27,7 +27,7 @@ WeighParams = jit.struct("spmm/windows_fill.cu", "WeighParams")
 
 
 class Windows:
-    """A canonical pattern in windows of eight rows; made once, kept by its owner.
+    """A canonical pattern in windows of eight rows; made once, and kept by the pattern's owner.
 
     Parameters
     ----------
@@ -35,12 +35,12 @@ class Windows:
     shape : tuple of int
         Fewer than 2**32 columns.
     part : int, optional
-        Entries of a part of a window with many columns, a multiple of 4; by default as many as share the work out well.
+        Windows with more entries than this are cut into parts; a multiple of 4. By default it is chosen to balance the work of the warps.
 
     Attributes
     ----------
     reuse : float
-        Edges to a gathered row of features.
+        Edges per gathered row of features.
     """
 
     def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], *, part: int | None = None) -> None:
@@ -55,7 +55,10 @@ class Windows:
         first[1:], parts[1:] = cupy.cumsum(padded), cupy.cumsum(each)
         total, units, slots = (int(n) for n in cupy.stack([first[-1], parts[-1], cupy.sum(each * (each > 1))]).get())
         if shape[1] >= 1 << 32 or total * ROWS >= 1 << 32:
-            raise ValueError(f"spmm: windows number columns and edges in 32 bits, but A of shape {shape} has too many")
+            raise ValueError(
+                f"spmm: windows number columns and edges in 32 bits, but A has shape {shape} and {total * ROWS} places for edges; pass "
+                f"kernel='csr'"
+            )
         self.entries = cupy.zeros((total + BATCH, 2), np.uint32)
         self._place = cupy.empty(self.nnz, np.uint32)
         self._total, self._slots, self._count = total, slots, units
@@ -65,7 +68,7 @@ class Windows:
         jit.filled(params, entries=self.entries, place=self._place)
         blocks = min(1 << 16, -(-windows // (THREADS // 32)))
         launch("spmm/windows_fill.cu", "fill_windows", indptr.dtype, blocks, params)
-        #: ``WindowUnit`` of ``spmm/windows.cuh``, one a row: whole windows, or parts of those with many columns.
+        #: One ``WindowUnit`` of ``spmm/windows.cuh`` in each row: a whole window, or a part of one with many entries.
         self.units = _units(first, parts, padded, each, units, part)
         self._workspaces: dict[int, Workspaces] = {}
         self._lock = threading.Lock()
@@ -76,7 +79,7 @@ class Windows:
         return int(self.entries.nbytes + self._place.nbytes + self.units.nbytes)
 
     def weigh(self, values: Any = None, col_scale: Any = None, out: Any = None) -> Any:
-        """What :meth:`run` takes as weights: float32 values in CSR order, times the scales of their columns; or the scales alone."""
+        """The weights for :meth:`run`: float32 `values` (in CSR order) times the scales of their columns, or the scales alone."""
         if out is None:
             size = (self._total + BATCH, ROWS) if values is not None else (self._total + BATCH,)
             out = jit.scratch(size, np.float32, values, zero=True)
@@ -97,7 +100,7 @@ class Windows:
         finish: Finish | None = None,
         behind: Behind | None = None,
     ) -> Any:
-        """Write the sums into `out` and return it; nothing is allocated from the second call with one width on a stream.
+        """Write the sums into `out` and return it; later calls with the same width on the same stream allocate nothing.
 
         Parameters
         ----------
@@ -108,7 +111,9 @@ class Windows:
         row_scale, counts : cupy.ndarray of float32 (rows,), optional
             Sums are divided by the counts, then multiplied by the scales.
         finish : Finish, optional
-            What becomes of the sums instead, after the counts; `behind` is what this call brings along for it.
+            The epilogue, applied after the division in place of storing the sums.
+        behind : Behind, optional
+            What this call hands to `finish`.
         """
         vectors = x.shape[1] // 4
         if not (self._count and vectors):
@@ -132,7 +137,7 @@ class Windows:
         return out
 
     def _workspace(self, vectors: int) -> Workspace:
-        """Sums of parts and how many have arrived, for calls on the current stream with so many vectors to a row."""
+        """Memory for the sums of parts and the counters of finished parts, for calls on this stream with rows of `vectors` vectors."""
         with self._lock:
             if vectors not in self._workspaces:
                 counters = (self._slots, vectors)
@@ -141,14 +146,15 @@ class Windows:
 
 
 def _units(first: Any, parts: Any, padded: Any, each: Any, units: int, part: int) -> Any:
-    """``WindowUnit`` of ``spmm/windows.cuh``, one a row."""
+    """One ``WindowUnit`` of ``spmm/windows.cuh`` in each row."""
     number = cupy.arange(units, dtype=np.int64)
     window = cupy.searchsorted(parts[1:], number, side="right")
-    of = number - parts[window]
+    part_of_window = number - parts[window]
     shared = each[window] > 1
     slot = cupy.where(shared, cupy.cumsum(shared) - 1, -1)
-    batches = cupy.minimum(part, padded[window] - of * part) // BATCH
-    columns = (window, first[window] + of * part, batches, slot, each[window], of)
+    done = part_of_window * part
+    batches = cupy.minimum(part, padded[window] - done) // BATCH
+    columns = (window, first[window] + done, batches, slot, each[window], part_of_window)
     return cupy.ascontiguousarray(cupy.stack(columns, axis=1).astype(np.int32))
 
 

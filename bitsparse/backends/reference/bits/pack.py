@@ -1,7 +1,7 @@
 """Packing, quantisation and bit statistics in plain NumPy.
 
-Two helpers carry the layout: :func:`codes_to_words` and :func:`words_to_codes` move between an array of non-negative
-integer codes whose *last* axis is the packed one and the words of either layout. The rest is arithmetic on codes.
+Only two functions know the layouts: :func:`codes_to_words` and :func:`words_to_codes` convert between non-negative integer codes, packed
+along their *last* axis, and the words of either layout. Everything else is arithmetic on codes.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def codes_to_words(codes: Array, bits: int, layout: str) -> NDArray[np.uint32]:
     """
     *lead, length = codes.shape
     n_words = packed_words(length, bits, layout)
-    fields = 1 if layout == "planes" else bits  # bits that one element takes in one word
-    per_word = 32 // fields
+    field = 1 if layout == "planes" else bits  # bits of a word that one element takes
+    per_word = 32 // field
     padded = np.zeros((*lead, n_words * per_word), np.uint64)
     padded[..., :length] = codes
     padded = padded.reshape(*lead, n_words, per_word)
-    shifts = np.arange(per_word, dtype=np.uint64) * np.uint64(fields)
+    shifts = np.arange(per_word, dtype=np.uint64) * np.uint64(field)
     if layout == "rows":
         return np.asarray((padded << shifts).sum(-1, dtype=np.uint64), np.uint32)
     words = np.zeros((*lead, bits, n_words), np.uint32)
@@ -52,9 +52,9 @@ def codes_to_words(codes: Array, bits: int, layout: str) -> NDArray[np.uint32]:
 def words_to_codes(words: Array, length: int, bits: int, layout: str) -> NDArray[np.int64]:
     """Codes (..., outer, length) of ``words``; the inverse of :func:`codes_to_words`."""
     words = np.asarray(words, np.uint64)
-    fields = 1 if layout == "planes" else bits
-    shifts = np.arange(32 // fields, dtype=np.uint64) * np.uint64(fields)
-    parts = (words[..., None] >> shifts) & np.uint64((1 << fields) - 1)
+    field = 1 if layout == "planes" else bits
+    shifts = np.arange(32 // field, dtype=np.uint64) * np.uint64(field)
+    parts = (words[..., None] >> shifts) & np.uint64((1 << field) - 1)
     flat = parts.reshape(*words.shape[:-1], words.shape[-1] * shifts.size)[..., :length].astype(np.int64)
     if layout == "rows":
         return np.asarray(flat)
@@ -65,7 +65,7 @@ def words_to_codes(words: Array, length: int, bits: int, layout: str) -> NDArray
 
 
 def codes_to_values(codes: Array, bits: int, encoding: str) -> NDArray[np.int64]:
-    """The integers that ``codes`` stand for."""
+    """The integers that ``codes`` encode."""
     codes = np.asarray(codes, np.int64)
     if encoding == "bipolar":
         return np.asarray(2 * codes - 1)
@@ -80,13 +80,13 @@ def packed_last(x: Array, axis: int) -> Array:
 
 
 def _decode(words: Array, shape: Shape, bits: int, axis: int, layout: str) -> NDArray[np.int64]:
-    """Codes in the logical orientation ``shape``."""
+    """The codes as an array of the logical ``shape``."""
     return packed_last(words_to_codes(words, shape[axis], bits, layout), axis)
 
 
 # ---- integers in, integers out
 def pack(values: Array, bits: int, *, axis: int, layout: str, encoding: str) -> NDArray[np.uint32]:
-    """Pack integers (low ``bits`` bits of the two's complement), bool, or floats to one bit by v >= 0."""
+    """Pack booleans, integers (the low ``bits`` bits of their two's complement), or floats (one bit, set if v >= 0)."""
     if encoding == "bipolar" and values.dtype.kind in "bui":
         codes = (values > 0).astype(np.uint64)
     elif values.dtype.kind in "bui":
@@ -112,9 +112,9 @@ def repack(
 
 # ---- floating point
 def calibrate(x: Array, granularity: str) -> tuple[Array, Array, bool]:
-    """Smallest and largest value, whole or per row or column, and whether everything is finite.
+    """Smallest and largest value of the whole array or of each row or column, and whether all values are finite.
 
-    Where the minimum or maximum is a zero it is +0, whichever signs of zero ``x`` has; an empty reduction gives 0.
+    A minimum or maximum of zero is always +0, whatever zeros ``x`` holds. The minimum and maximum of no values are 0.
     """
     if x.dtype not in (np.float32, np.float64):
         x = x.astype(np.float32)
@@ -130,20 +130,23 @@ def calibrate(x: Array, granularity: str) -> tuple[Array, Array, bool]:
 
 
 def round_to_integers(v: Array, rounding: str, seed: int, stream: int, first_index: int = 0) -> Array:
-    """``v`` (float32 or float64) rounded to integers of its dtype; stochastic draws go by C-order logical index, from the first one on."""
+    """``v`` (float32 or float64) rounded to integers, in its dtype; element i in C order draws the bits of index ``first_index + i``."""
     if rounding == "floor":
         return np.asarray(np.floor(v))
     if rounding == "nearest":
         return np.asarray(np.rint(v))  # ties to even
     index = np.uint64(first_index) + np.arange(v.size, dtype=np.uint64)
-    half_words = stochastic_bits(index, seed, stream).reshape(v.shape)
-    # inf - inf is NaN, which compares false, and the infinity is clipped later
+    draws = stochastic_bits(index, seed, stream).reshape(v.shape)
+    # The fraction of an infinity is inf - inf, a NaN, which compares false: the infinity stays, and is clipped later.
     with np.errstate(invalid="ignore", over="ignore"):
-        return round_stochastic(v, half_words)
+        return round_stochastic(v, draws)
 
 
 def quantize_codes(x: Array, bits: int, how: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Codes of clip(round(((x - offset) / divisor) * multiplier), qmin, qmax) in the precision of ``offset``; `how` names these."""
+    """Codes ``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)``, computed in the dtype of ``offset``.
+
+    `how` holds the fields of :class:`~bitsparse.backends.params.Quantisation`.
+    """
     dtype = np.asarray(how["offset"]).dtype
     v = np.asarray(x).astype(dtype)
     with np.errstate(over="ignore"):  # an overflow to infinity is clipped to the last code
@@ -164,7 +167,7 @@ def quantize(x: Array, bits: int, **how: Unpack[Quantisation]) -> NDArray[np.uin
 def dequantize(
     words: Array, shape: Shape, bits: int, *, scale: Array, offset: Array, dtype: DTypeLike, **how: Unpack[Packing]
 ) -> Array:
-    """Q * scale + offset: float64 steps for float64, otherwise float32 steps and one rounding to ``dtype``."""
+    """Q * scale + offset, each step in float64 if ``dtype`` is float64; otherwise in float32, with one rounding to ``dtype`` at the end."""
     q = codes_to_values(_decode(words, shape, bits, how["axis"], how["layout"]), bits, how["encoding"])
     steps = np.float64 if np.dtype(dtype) == np.float64 else np.float32
     with np.errstate(over="ignore"):  # float16 overflows to infinity, as every conversion to it does
@@ -174,14 +177,14 @@ def dequantize(
 
 
 def stochastic_round(x: Array, seed: int, stream: int) -> Array:
-    """``x`` rounded up with the probability of its fraction, as an array of the same dtype."""
+    """Each value rounded up with the probability of its fraction, else down; in the dtype of ``x``."""
     wide = x if x.dtype == np.float64 else x.astype(np.float32)
     return round_to_integers(wide, "stochastic", seed, stream).astype(x.dtype)
 
 
 # ---- statistics
 def tile_bitmap(words: Array, k: int) -> NDArray[np.uint32]:
-    """One bit per 8 x 128 tile of a planes operand (..., outer, bits, W): whether any plane has a bit set in it."""
+    """One bit for each 8 x 128 tile of a planes operand (..., outer, bits, W), set if any plane has a bit set in the tile."""
     *batch, outer, _, n_words = words.shape
     rows, cols = tile_bitmap_shape(outer, k)
     bitmap = np.zeros((*batch, rows, cols), np.uint32)
@@ -194,17 +197,17 @@ def tile_bitmap(words: Array, k: int) -> NDArray[np.uint32]:
 
 
 def count_nonzero(words: Array, bits: int, layout: str, axis_len: int) -> int:
-    """Number of elements whose code is not zero."""
+    """Number of elements with a code other than zero."""
     return int(np.count_nonzero(words_to_codes(words, axis_len, bits, layout)))
 
 
 def code_sums(words: Array, bits: int, encoding: str, k: int) -> NDArray[np.int64]:
-    """Sum of the integers of each outer index of a planes operand."""
+    """The sum of the integers along the packed axis, for each outer index of a planes operand."""
     return np.asarray(codes_to_values(words_to_codes(words, k, bits, "planes"), bits, encoding).sum(-1, dtype=np.int64))
 
 
 def pad_is_zero(words: Array, bits: int, layout: str, axis_len: int) -> bool:
-    """Whether every bit past the last element is zero."""
+    """Whether all bits past the last element are zero."""
     per_word = 32 if layout == "planes" else 32 // bits
     capacity = words.shape[-1] * per_word
     everything = words_to_codes(words, capacity, bits, layout)
@@ -212,13 +215,16 @@ def pad_is_zero(words: Array, bits: int, layout: str, axis_len: int) -> bool:
 
 
 def relative_error(x: Array, y: Array) -> float:
-    """TANGO Eq. 4, summed without rounding."""
+    """Mean of ``|x - y| / (|x| + |y| + 0.0005)`` (TANGO Eq. 4); the terms are summed without rounding."""
     pairs = [(float(a), float(b)) for a, b in zip(x.reshape(-1), y.reshape(-1), strict=True)]
     return fsum(abs(a - b) / (abs(a) + abs(b) + 0.0005) for a, b in pairs) / len(pairs) if pairs else 0.0
 
 
 def content_sum(x: Array) -> int:
-    """The sum modulo 2**64 of splitmix64's finaliser of each 8 bytes (little-endian, zeros at the end) plus (place + 1) times its step."""
+    """A fingerprint of the bytes: they are read as little-endian 64-bit words, padded with zeros.
+
+    It is the sum, modulo 2**64, of splitmix64's finaliser applied to ``word[i] + (i + 1) * step`` with splitmix64's step.
+    """
     mask, data, total = (1 << 64) - 1, x.tobytes(), 0
     for place in range(-(-len(data) // 8)):
         word = int.from_bytes(data[8 * place : 8 * place + 8], "little")
