@@ -263,11 +263,11 @@ def test_estimates_add_up():
         rate = SUMS["cpu"]
         assert np.isclose(found.inner, (nnz - entries) * max(1 / rate.entries, 16 / rate.gathered))
         assert np.isclose(found.outer * (nnz - entries), found.inner * entries)
-        assert np.isclose(found.beside, rate.call + 96 * rows / rate.copied)
+        assert np.isclose(found.overhead, rate.call + 96 * rows / rate.copied)
         assert found.apart == found.exchange + found.inner + found.outer
-        assert found.gain == min(found.exchange, found.inner) - found.beside
+        assert found.gain == min(found.exchange, found.inner) - found.overhead
         assert found.waits == entries / nnz
-        together = max(found.exchange, found.inner) + found.outer + found.beside
+        together = max(found.exchange, found.inner) + found.outer + found.overhead
         assert f"{1e6 * together:.0f} us by estimate" in found.told()
         assert f"with {100 * found.waits:.0f} % of the entries" in found.told()
 

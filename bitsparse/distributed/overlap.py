@@ -1,4 +1,7 @@
-"""Rows whose entries ask for own rows alone are summed while the others' rows travel; each row is summed whole, in one order."""
+"""Sums that overlap with the exchange: rows that need only features of their own rank are summed while those of other ranks travel.
+
+Each row is still summed as a whole, in one order, so that results have the same bits with and without overlap.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ class SplitRows(NamedTuple):
     Attributes
     ----------
     inner : TCTiledCSR (rows, rows)
-        Over own rows; without entries in the rows that ask for others.
+        The rows that need only features of this rank. The other rows are empty in it.
     outer : TCTiledCSR (count, slots)
-        The rows that ask for others, over the slots of an exchange.
+        The rows that need features of other ranks, with the slots of an exchange as columns.
     rows : array (count,)
-        Their numbers.
+        The numbers of the rows of `outer`.
     """
 
     inner: TCTiledCSR
@@ -38,16 +41,17 @@ class SplitRows(NamedTuple):
 
 
 def split(a: Shard, method: str) -> SplitRows:
-    """The rows of a shard in two matrices, with copies of its values."""
+    """Split the rows of a shard into two matrices, with copies of its values."""
     space: Any = interop.namespace(a.columns)
     own, exchange, dtype = a.part.rows(), a.exchange(method), a.index_dtype(method)
     rows = outer_rows(a.indptr, a.columns, own)
     lengths = a.indptr[1:] - a.indptr[:-1]
     is_outer = space.zeros(a.shape[0], np.bool_)
     is_outer[rows] = True
+    # whether each entry lies in an outer row
     if space is np:
         outer = np.repeat(is_outer, lengths)
-    else:  # CuPy repeats by one number alone
+    else:  # CuPy can only repeat all elements equally often
         outer = is_outer[space.searchsorted(a.indptr[1:], space.arange(a.nnz, dtype=a.indptr.dtype), side="right")]
 
     def matrix(entries: Any, counts: Any, columns: Any, width: int, row_scale: Any, col_scale: Any) -> TCTiledCSR:
@@ -63,52 +67,59 @@ def split(a: Shard, method: str) -> SplitRows:
             col_scale=col_scale,
         )
 
-    right = (None, None) if a.col_scale is None else (a.col_scale[own], exchange.spread(a.col_scale))
-    inner = matrix(
-        ~outer, space.where(is_outer, 0, lengths), a.columns[~outer] - own.start, exchange.rows, a.row_scale, right[0]
-    )
-    below = None if a.row_scale is None else a.row_scale[rows]
-    return SplitRows(
-        inner, matrix(outer, lengths[rows], exchange.slots_of(a.columns[outer]), exchange.slots, below, right[1]), rows
-    )
+    inner_scale, outer_scale = (None, None) if a.col_scale is None else (a.col_scale[own], exchange.spread(a.col_scale))
+    inner_lengths, inner_columns = space.where(is_outer, 0, lengths), a.columns[~outer] - own.start
+    inner = matrix(~outer, inner_lengths, inner_columns, exchange.rows, a.row_scale, inner_scale)
+    outer_row_scale = None if a.row_scale is None else a.row_scale[rows]
+    slots = exchange.slots_of(a.columns[outer])
+    return SplitRows(inner, matrix(outer, lengths[rows], slots, exchange.slots, outer_row_scale, outer_scale), rows)
 
 
 class Estimate(NamedTuple):
-    """Seconds that a call takes, by the rates of :mod:`bitsparse.distributed.rates`, and the share of entries that wait for others' rows.
+    """Estimated seconds of the parts of a call, by the rates of :mod:`bitsparse.distributed.rates`.
 
-    Overlapping saves the shorter of the exchange and the inner rows' sums, and costs what stands in `beside`: it pays where :attr:`gain` is
-    above zero. Where nearly all entries wait the inner sums are next to nothing, and it cannot.
+    Overlapping saves the shorter of the exchange and the inner rows' sums, and costs `overhead`; it pays if :attr:`gain` is above zero. If
+    nearly all entries have to wait for other ranks, the inner sums take next to no time, and it cannot pay.
+
+    Attributes
+    ----------
+    exchange, inner, outer : float
+        The exchange, the sums of the inner rows and those of the outer rows.
+    overhead : float
+        What overlapping costs: the outer rows are written twice, and there is a second call.
+    waits : float
+        The share of the entries that lie in outer rows, and so wait for the exchange.
     """
 
     exchange: float
     inner: float
     outer: float
-    beside: float  # what overlapping costs: rows written twice, and a second call
+    overhead: float
     waits: float
 
     @property
     def gain(self) -> float:
-        """What overlapping saves."""
-        return min(self.exchange, self.inner) - self.beside
+        """Seconds that overlapping saves."""
+        return min(self.exchange, self.inner) - self.overhead
 
     @property
     def apart(self) -> float:
-        """One after the other."""
+        """Seconds of a call without overlap."""
         return self.exchange + self.inner + self.outer
 
     def told(self) -> str:
-        """In words, in microseconds."""
+        """The estimate as a sentence, in microseconds."""
         times = (*self[:4], self.apart, self.apart - self.gain)
-        exchange, inner, outer, beside, apart, together = (f"{1e6 * seconds:.0f}" for seconds in times)
+        exchange, inner, outer, overhead, apart, together = (f"{1e6 * seconds:.0f}" for seconds in times)
         waits = f"{100 * self.waits:.0f} % of the entries"
         return (
             f"{together} us by estimate (exchange {exchange}, rows of own neighbours {inner} during it, other rows, with {waits}, "
-            f"{outer} after it, {beside} for writing these twice), one after the other {apart} us"
+            f"{outer} after it, {overhead} for writing these twice), {apart} us without overlap"
         )
 
 
 def estimate(a: Shard, method: str, row_bytes: int, result_bytes: int) -> Estimate:
-    """What overlapping gives for rows of so many bytes to read and to write."""
+    """Estimate a call whose feature rows have `row_bytes` bytes and whose result rows have `result_bytes`."""
     rows, outer = a.outer()
     rate = SUMS[a.device.partition(":")[0]]
     entry = max(1 / rate.entries, row_bytes / rate.gathered)
@@ -122,17 +133,17 @@ def estimate(a: Shard, method: str, row_bytes: int, result_bytes: int) -> Estima
 
 
 class OverlappedSums:
-    """A product whose inner rows are summed while a thread, and on a GPU a stream, brings the rows of the others.
+    """A product whose inner rows are summed while a thread, and on a GPU a second stream, fetches the rows of other ranks.
 
     Parameters
     ----------
     function : str
-        Whose errors are raised.
+        The public function, for errors.
     shard : Shard
     method : str
-        Of the exchange.
+        How rows are exchanged.
     make : callable
-        ``make(matrix, rows)`` plans a matrix, of the rows with these numbers or of all (None).
+        ``make(matrix, rows)`` plans the sums of a matrix that holds the rows with the numbers `rows`, or all rows (None).
     """
 
     def __init__(self, function: str, shard: Shard, method: str, make: Callable[[Any, Any], Any]) -> None:
@@ -146,26 +157,28 @@ class OverlappedSums:
         self.dtype = np.result_type(self._inner.dtype, self._outer.dtype)
         kernels = dict.fromkeys((self._inner.kernel, self._outer.kernel))
         self.kernel = ", ".join(str(kernel) for kernel in kernels)
-        self._enqueues = shard.comm.engine == "nccl"  # and does not wait; what other engines do the host waits for
+        self._enqueues = (
+            shard.comm.engine == "nccl"
+        )  # NCCL only enqueues an exchange; with other engines the host waits for it
         self._thread: ThreadPoolExecutor | None = None
         self._stream: Any = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what the two sums keep."""
+        """Bytes that the plans of the two sums keep."""
         return int(self._inner.nbytes) + int(self._outer.nbytes)
 
     def explain(self) -> str:
-        """How the two sums are made."""
+        """Which kernels compute the two sums, and why."""
         return f"rows of own neighbours: {self._inner.explain()}\nother rows: {self._outer.explain()}"
 
     def check(self) -> None:
-        """What the two sums did not wait to find out."""
+        """Raise what the two sums did not wait to find out."""
         self._inner.check()
         self._outer.check()
 
     def __call__(self, x: Any, gather: Gathering, dtype: Any, out: Any) -> Any:
-        """The result of this rank's rows, in a dtype of all ranks."""
+        """The result of this rank's rows, in `dtype`, which is the same on all ranks."""
         ready = gather.ready("x", x)
         with ready.on, self._meanwhile(lambda: gather("x", ready.x)) as wait:
             if self._inner.dtype == dtype:
@@ -179,7 +192,7 @@ class OverlappedSums:
 
     @contextmanager
     def _meanwhile(self, bring: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-        """Start an exchange; gives what waits for it. It has ended behind this, whatever happened."""
+        """Start an exchange and yield a function that waits for its result. On leaving the exchange has ended, even after an error."""
         if self.device == "cpu":
             waiting = self._pool().submit(bring)
             try:
@@ -198,9 +211,11 @@ class OverlappedSums:
                 brought = bring()
                 return brought, streams.recorded(self._stream)
 
-        waiting = Future() if self._enqueues else self._pool().submit(on_stream)
+        waiting = Future()
         if self._enqueues:
             waiting.set_result(on_stream())
+        else:
+            waiting = self._pool().submit(on_stream)
 
         def wait() -> Any:
             brought, arrived = waiting.result()
@@ -219,7 +234,7 @@ class OverlappedSums:
 
 
 def _put(whole: Any, rows: Any, part: Any, function: str) -> None:
-    """Rows of a result that were summed by themselves; bfloat16 as bits, which CuPy indexes."""
+    """Write `part` into these rows of `whole`; bfloat16 as bits, since CuPy cannot index it."""
     if isinstance(whole, BitTensor):
         words_to_overwrite(whole)[rows] = part.words
         return
@@ -231,7 +246,7 @@ def _put(whole: Any, rows: Any, part: Any, function: str) -> None:
 
 
 def rows_of_epilogue(epilogue: Any, rows: Any) -> Any:
-    """An epilogue for some rows of a matrix: of what it has for each row, their part.
+    """An epilogue for some rows of a matrix: whatever it holds for each row is reduced to these rows.
 
     Examples
     --------
