@@ -134,11 +134,11 @@ def test_what_is_refused_is_refused_by_name() -> None:
     large = bs.TCTiledCSR(codes)
     large = large.with_values(np.full(codes.nnz, 16, np.uint8))
     for error, text, wrong in (
-        (bs.DTypeError, "values of float32 .* codes of 4 bits are uint8", bs.TCTiledCSR(x)),
-        (ValueError, "code 16, but the network reads 4 bits", large),
+        (bs.DTypeError, "values of dtype float32 .* codes of 4 bits are uint8", bs.TCTiledCSR(x)),
+        (ValueError, "code 16, but the network reads codes of 4 bits", large),
         (ValueError, "the codes have a scale", codes.with_scales(row_scale=np.ones(20))),
         (ValueError, "a col_scale", codes.with_scales(col_scale=np.ones(40))),
-        (bs.ShapeError, re.escape("(19, 40), but graph and network take (20, 40)"), low.quantize(x[:19], layout="csr")),
+        (bs.ShapeError, re.escape("(19, 40), but graph and network need (20, 40)"), low.quantize(x[:19], layout="csr")),
     ):
         with pytest.raises(error, match=rf"LowBitNetwork.plan: .*{text}"):
             low.plan(operand, wrong)

@@ -1,4 +1,4 @@
-"""What binary graph networks share: weights, letters for each layer (BitGNN section 3.1.2), and the way from them to a plan."""
+"""The common part of binary graph networks: weights, the precisions of each layer (BitGNN section 3.1.2), plans, and files."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from bitsparse.nn.binary.plan import Activation, BinaryPlan, Workspace, checked_
 from bitsparse.nn.binary.variants import Setting
 from bitsparse.ops.finish.epilogue import folded
 
-#: Of a file's layout, should it ever change.
+#: The version of the files' layout.
 _VERSION = 1
 
 
 class Kind(NamedTuple):
-    """What tells one kind of binary network from another.
+    """How one kind of binary network differs from the others.
 
     Attributes
     ----------
     variants : tuple of str
-        Of a layer: CHAIN_VARIANTS with one weight, ADD_VARIANTS with a second one for the node's own features.
+        The variants that a layer can have: CHAIN_VARIANTS for one weight matrix, ADD_VARIANTS if a second one multiplies the node's own
+        features.
     reduce : {"sum", "mean"}
-        Over the neighbours.
+        The reduction over neighbours.
     full : Setting
-        Of every layer in the preset "full".
+        The setting of every layer in the preset "full".
     binary : tuple of four str
-        The variants in the preset "binary": of the first layer, those between, the last, and of an only one.
+        The variants in the preset "binary": of the first layer, of those in between, of the last, and of a single layer.
     loops : bool
-        Whether a bare adjacency gets self loops.
+        Whether self loops are added to an adjacency that is not prepared.
     """
 
     variants: tuple[str, ...]
@@ -51,18 +52,18 @@ class Kind(NamedTuple):
     loops: bool = False
 
     @property
-    def weights(self) -> int:
-        """Weights of a layer."""
+    def weights_per_layer(self) -> int:
+        """Number of weight matrices in a layer."""
         return 1 if self.variants is variants_of.CHAIN_VARIANTS else 2
 
 
 class BinaryModel:
-    """What the binary models share; see :class:`BinaryGCN`."""
+    """Base class of the binary models; see :class:`BinaryGCN`."""
 
     kind: Kind
 
     layers: list[Any]
-    #: What turns the outputs of all layers into logits: a BinaryLinear, weights and bias in full precision, or None.
+    #: What turns the outputs of all layers into logits: a BinaryLinear, or weights and bias in full precision; None if the last layer does.
     head: Any = None
     settings: list[Setting]
     input_norm: Norm
@@ -80,12 +81,12 @@ class BinaryModel:
 
     @property
     def weights(self) -> list[tuple[BinaryLinear, ...]]:
-        """The binary weights of each layer: for the neighbours, behind those for the node's own features if there are any."""
+        """The binary weights of each layer: those for the neighbours, preceded by those for the node's own features if it has any."""
         return [each if isinstance(each, tuple) else (each,) for each in self.layers]
 
     def _checked(self, layers: Sequence[Any]) -> list[Any]:
-        """The layers' weights, which must follow each other; with two each, for a node's own features and for its neighbours'."""
-        count = self.kind.weights
+        """The layers' weights, after checking that each layer takes what the one before gives; pairs if a layer has two."""
+        count = self.kind.weights_per_layer
         groups = [(each,) if count == 1 else tuple(each) for each in layers]
         if count == 2 and (not groups or any(len(group) != 2 for group in groups)):
             raise ValueError(f"{self._name}: layers must be pairs (own weights, neighbours' weights), at least one")
@@ -97,18 +98,18 @@ class BinaryModel:
             first, last = group[0], group[-1]
             if first.shape != last.shape:
                 raise ShapeError(
-                    f"{self._name}: the weights of layer {i} have shapes {first.shape} and {last.shape}; make them equal"
+                    f"{self._name}: the two weights of layer {i} have shapes {first.shape} and {last.shape}; make them equal"
                 )
             before = groups[i - 1][0].shape[1] if i else first.shape[0]
             if first.shape[0] != before:
                 raise ShapeError(
-                    f"{self._name}: layer {i - 1} has {before} outputs but layer {i} takes {first.shape[0]} inputs"
+                    f"{self._name}: layer {i - 1} has {before} outputs but layer {i} takes {first.shape[0]} inputs; give both as many"
                 )
         return groups if count == 2 else [linear for (linear,) in groups]
 
     @property
     def parts(self) -> list[BinaryLinear]:
-        """All binary weights of the layers, in the order in which they are used."""
+        """The binary weights of all layers, in the order in which they are used."""
         return [part for weights in self.weights for part in weights]
 
     @property
@@ -118,28 +119,28 @@ class BinaryModel:
 
     @property
     def inputs(self) -> int:
-        """Features of a node."""
+        """Number of features of a node."""
         return self.parts[0].shape[0]
 
     @property
     def outputs(self) -> int:
-        """Logits of a node."""
+        """Number of logits of a node."""
         return self.parts[-1].shape[1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights, with scales, biases, head and input norm."""
+        """Bytes of the weights, including scales, biases, head and input norm."""
         norm = self.input_norm if isinstance(self.input_norm, InputNorm) else ()
         head = () if self.head is None else (self.head,) if isinstance(self.head, BinaryLinear) else self.head
         return sum(int(part.nbytes) for part in (*self.parts, *norm, *head))
 
     @property
     def choices(self) -> list[Setting]:
-        """Every way in which one layer can be computed."""
+        """Every setting with which one layer can be computed."""
         return variants_of.choices(self.kind.variants, self.kind.full.scaled)
 
     def candidates(self) -> list[list[Setting]]:
-        """Every consistent choice of settings, from which :func:`bitsparse.tune` picks; in front of a head all layers give one letter."""
+        """Every consistent list of settings, from which :func:`bitsparse.tune` picks. Before a head, all layers give the same precision."""
         first, letters = self.settings[0].reads, "FB" if isinstance(self.head, BinaryLinear) else "F"
         return [
             each
@@ -149,25 +150,25 @@ class BinaryModel:
         ]
 
     def with_settings(self, settings: Any) -> Self:
-        """The same weights, computed another way: a preset, or one variant or Setting per layer."""
+        """The same weights with other settings: a preset, or one variant or Setting for each layer."""
         model: Any = type(self)
         weights = (self.layers,) if self.head is None else (self.layers, self.head)
         return model(*weights, settings, input_norm=self.input_norm)
 
     def plan(self, graph: Any, x: Any) -> BinaryPlan:
-        """Prepare the model for a graph and features like `x`, of its shape, dtype and device.
+        """Prepare the model for a graph and for features with the shape, dtype and device of `x`.
 
         Parameters
         ----------
-        graph
-            As in a call.
+        graph : Graph, FRDC, TCTiledCSR, sparse array or a graph of :mod:`bitsparse.datasets`
+            As in a call of the model.
         x : array (n, features) or BitTensor
-            An example. Only its kind counts.
+            An example; its values are not used.
 
         Returns
         -------
         BinaryPlan
-            ``plan(x, out=None)``; on a GPU it replays one CUDA graph and allocates nothing with `out`.
+            Called as ``plan(x, out=None)``; on a GPU it replays one CUDA graph, and allocates nothing if `out` is given.
         """
         kind = checked_features(self._name, x, self.inputs)
         first, *others = self.settings
@@ -180,7 +181,7 @@ class BinaryModel:
     def _build(
         self, neighbours: Neighbours, x: Activation, room: Workspace
     ) -> tuple[Callable[[Any, Any], None], tuple[int, int]]:
-        """All steps as one function of input and output, and the shape of the result."""
+        """All layers as one function of input and output, and the shape of the result."""
         layers: list[steps.Layer] = []
         for weights, setting, norm in zip(self.weights, self.settings, self._norms, strict=True):
             layers.append(steps.prepared(weights, setting, neighbours, x, room, norm, reduce=self.kind.reduce))
@@ -191,15 +192,15 @@ class BinaryModel:
     def __call__(self, graph: Any, x: Any) -> Any:
         """Logits of every node, ``(n, classes)`` float32, on the device and in the family of `x`.
 
-        The plan of the last call is kept and used again for the same graph and features of the same kind.
+        The plan of the last call is kept, and used again for the same graph and for features of the same shape, dtype and device.
 
         Parameters
         ----------
         graph : Graph, FRDC, TCTiledCSR, sparse array or a graph of :mod:`bitsparse.datasets`
-            A Graph, FRDC or TCTiledCSR is taken as it is, with its scales; from another one a GCN makes
-            ``D^-1/2 (A + I) D^-1/2``, the other models take the entries as they are.
+            A Graph, FRDC or TCTiledCSR is taken as it is, with its scales. From any other graph a GCN makes
+            ``D^-1/2 (A + I) D^-1/2``, while the other models take its entries as they are.
         x : array (n, features) of float, or BitTensor (n, features)
-            Packed features, as :meth:`packed` makes them, are read instead of full-precision ones; the letters of the first layer follow.
+            Features in full precision, or packed as :meth:`packed` makes them; the setting of the first layer is adapted to which they are.
         """
         kept = self._kept  # looked at once: another thread may keep another plan meanwhile
         if kept is None or kept[0] is not graph or not kept[1].fits(x):
@@ -210,7 +211,7 @@ class BinaryModel:
         return logits
 
     def packed(self, x: Any) -> Any:
-        """Features as the first layer reads them: signs after the input norm, and each row's mean magnitude as its scale.
+        """Pack features as the first layer reads them: the signs after the input norm, and each row's mean magnitude as its scale.
 
         Examples
         --------
@@ -226,7 +227,7 @@ class BinaryModel:
         return f"<{self._name} {self.inputs} -> {self.outputs}, {', '.join(map(str, self.settings))}>"
 
     def save(self, path: str | Path) -> None:
-        """Write weights, biases, norm and settings to an ``.npz`` file, packed; :func:`load_binary` reads it."""
+        """Write packed weights, biases, norm and settings to an ``.npz`` file, which :func:`load_binary` reads."""
         with replacing(path) as file:
             np.savez_compressed(file, **described(self))
 
@@ -247,14 +248,16 @@ class BinaryModel:
         return variants_of.parse(self._name, self.kind.variants, wanted, self.depth, self.kind.full.scaled)
 
     def _check_outputs(self) -> None:
-        """Refuse settings whose last layer gives what no logits are."""
+        """Refuse settings whose last layer does not give full precision, which logits need."""
         gives = self.settings[-1].gives
         if gives != "F":
-            raise ValueError(f"{self._name}: the last layer gives {gives}, but logits are full precision; end with F")
+            raise ValueError(
+                f"{self._name}: the last layer gives {gives!r}, but logits need full precision, 'F'; choose a variant that ends with F"
+            )
 
     @property
     def _norms(self) -> list[Norm]:
-        """What stands in front of the signs of each layer: a batch norm in front of the first ones, rows are standardised everywhere."""
+        """What is applied before the signs of each layer are taken: a batch norm in the first one only, standardised rows in all."""
         later: Norm = "rows" if self.input_norm == "rows" else None
         return [self.input_norm, *[later] * (self.depth - 1)]
 
@@ -271,7 +274,7 @@ class BinaryModel:
 
 # -- files -------------------------------------------------------------------------------------------------------------
 def described(model: BinaryModel) -> dict[str, Any]:
-    """Every array of a model by name, on the CPU, and what else it is made from as JSON."""
+    """The content of a model's file: its arrays by name, on the CPU, and everything else as JSON in ``about``."""
     linears = dict(enumerate(model.parts))
     arrays: dict[str, Any] = {}
     if isinstance(model.head, BinaryLinear):
@@ -301,7 +304,7 @@ def described(model: BinaryModel) -> dict[str, Any]:
 
 
 def restored(archive: Archive, models: Mapping[str, type[BinaryModel]]) -> Any:
-    """The network whose file this is, one of `models` by their names.
+    """The network in a file; `models` maps the names that may occur there to classes.
 
     Raises
     ------
@@ -319,9 +322,9 @@ def restored(archive: Archive, models: Mapping[str, type[BinaryModel]]) -> Any:
             *(archive.read(f"norm_{part}", np.float32, (linears[0].shape[0],)) for part in ("scale", "shift"))
         )
     model: Any = models[about["model"]]
-    size = model.kind.weights
-    layers: list[Any] = linears[: size * about["layers"]]
-    if size > 1:
+    per_layer = model.kind.weights_per_layer
+    layers: list[Any] = linears[: per_layer * about["layers"]]
+    if per_layer > 1:
         layers = list(zip(layers[::2], layers[1::2], strict=True))
     head: Any = ()
     if about["model"] == "BinarySAINT":
@@ -329,12 +332,12 @@ def restored(archive: Archive, models: Mapping[str, type[BinaryModel]]) -> Any:
     return model(layers, *head, settings, input_norm=norm)
 
 
-#: What `about` holds, and of which type; models of before rows could be normalised say nothing of them.
+#: The fields of `about` and their types. Files written before rows could be standardised lack "rows".
 _ABOUT = {"version": int, "model": str, "settings": list, "shapes": list, "layers": int, "rows": bool}
 
 
 def _about(archive: Archive, models: Mapping[str, type[BinaryModel]]) -> dict[str, Any]:
-    """What a model is made from besides arrays, each part of it checked."""
+    """What a model's file holds besides arrays, with each field checked."""
     try:
         about = json.loads(archive.text("about"))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -344,17 +347,20 @@ def _about(archive: Archive, models: Mapping[str, type[BinaryModel]]) -> dict[st
     if not isinstance(about, dict) or any(type(about.get(name)) is not kind for name, kind in _ABOUT.items()):
         raise ValueError(f"about must hold {', '.join(_ABOUT)}, got {shown(about)}")
     if about["version"] != _VERSION or about["model"] not in models:
-        raise ValueError(f"version {shown(about['version'])}, model {shown(about['model'])}")
+        raise ValueError(
+            f"it holds version {shown(about['version'])} of model {shown(about['model'])}, but only version {_VERSION} of "
+            f"{', '.join(models)} can be read"
+        )
     for each in about["settings"]:
         if not (isinstance(each, list) and [type(part) for part in each] == [str, bool]):
-            raise ValueError(f"a setting is {shown(each)}")
+            raise ValueError(f"a setting is {shown(each)}, but must be a variant and whether it is scaled")
     for each in about["shapes"]:
         if not (isinstance(each, list) and len(each) == 2 and all(type(size) is int and size > 0 for size in each)):
-            raise ValueError(f"a linear layer has the shape {shown(each)}")
+            raise ValueError(f"a weight has the shape {shown(each)}, but must have two positive sizes")
     count = len(about["shapes"])
-    heads = count - models[about["model"]].kind.weights * about["layers"]
+    heads = count - models[about["model"]].kind.weights_per_layer * about["layers"]
     if about["layers"] < 1 or heads not in ((0, 1) if about["model"] == "BinarySAINT" else (0,)):
-        raise ValueError(f"{shown(about['layers'])} layers of {count} linear ones")
+        raise ValueError(f"{count} weights do not make {shown(about['layers'])} layers of a {about['model']}")
     return about
 
 

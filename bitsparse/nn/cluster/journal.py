@@ -1,4 +1,4 @@
-"""Results in a file that is whole or not there, and a journal by which an interrupted run goes on."""
+"""Where a run writes its results: an array, or a file that appears only when complete, with a journal from which a run can resume."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ from bitsparse.nn.features import pieces
 
 _Array = NDArray[Any]
 _FUNCTION = "ClusterRunner.run"
-#: Lines of a journal, exactly as they are written: whose run it is, then for each finished group a checksum of its rows in the file.
+#: The lines of a journal, exactly as they are written: first the key of the run, then a checksum of the rows of each finished group.
 _HEAD = re.compile(rb'\{"bitsparse": "journal 1", "run": "([0-9a-f]{0,64})"\}')
 _ENTRY = re.compile(rb'\{"group": ([0-9]{1,10}), "rows": "([0-9a-f]{32})"\}')
 _LINE_BYTES = 128
 
 
 class ArraySink:
-    """Where the logits of groups go, in node order: an array in memory, or a memmap of the caller's.
+    """An array in memory or a memmap of the caller's that receives the logits of groups, in node order.
 
     Attributes
     ----------
     rows : ndarray of float32
-        The logits of all nodes in the nodes' order, to be written to.
+        The logits of all nodes, in the order of the nodes.
     """
 
     rows: Any
-    #: Groups that an earlier run had finished.
+    #: Number of groups that an earlier run had finished.
     resumed = 0
 
     def __init__(self, out: _Array, order: NDArray[np.int32]) -> None:
         self.rows, self._order = out, order
 
     def missing(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups whose logits no run before this one has left here: all, as an array does not tell."""
+        """The groups whose logits are still to be computed: all, since an array does not tell which rows an earlier run wrote."""
         return list(groups)
 
     def put(self, group: Group, logits: _Array | None) -> None:
-        """Take the logits of a group's nodes, in their new order; None: they stand in :attr:`rows`."""
+        """Store the logits of a group's nodes, given in the new order of the nodes; None if they are in :attr:`rows` already."""
         if logits is not None:
             self.rows[self._order[group.low : group.high]] = logits
 
     def finish(self) -> Any:
-        """All groups are there; gives the result."""
+        """Return the result, after all groups have been put."""
         return self.rows
 
     def abandon(self) -> None:
-        """The run ends early; what was written stays in the caller's array."""
+        """End the run early; what was written stays in the caller's array."""
 
 
 class NotedSink(ArraySink):
-    """Rows of a file, of which finished groups are noted in a journal, if there is one."""
+    """A sink for rows of a file, which notes each finished group in a journal, if there is one."""
 
     _notes: Any = None
 
     def put(self, group: Group, logits: _Array | None) -> None:
-        """Rows to their nodes; noted once they are on disk."""
+        """Store the logits of a group's nodes, and note the group once they are on the disk."""
         super().put(group, logits)
         if self._notes is not None:
             self.rows.flush()
@@ -78,33 +78,34 @@ class NotedSink(ArraySink):
 
 
 class FileSink(NotedSink):
-    """A ``.npy`` file: written under another name beside its own, moved there when it is whole.
+    """A sink that writes a ``.npy`` file under a temporary name in the same folder, and renames it when it is complete.
 
-    One run at a time writes to a path (:class:`RunLock`). Without `resume` the rows have a name that nobody can guess. With it they are
-    ``PATH.partial``, and ``PATH.journal`` holds the name of the run and a checksum of the rows of each finished group, written once the
-    rows are on the disk. Neither is ever written through a link.
+    Only one run at a time writes to a path (:class:`RunLock`). Without `resume`, the temporary name cannot be guessed. With it, the name is
+    ``PATH.partial``, and ``PATH.journal`` holds the key of the run and a checksum of the rows of each finished group, written once the
+    rows are on the disk. Neither file is ever written through a link.
 
     Parameters
     ----------
     path : Path
     shape : tuple of int
     order : ndarray of int32
-        The node with each new number.
+        The node at each place of the new order.
     key : str
-        A name for the run: only the same graph, features, model and settings may go on.
+        Identifies the run, so that it is resumed only with the same graph, features, model and settings.
     resume : bool
-        Keep what is done when a run ends early, and begin where an earlier one ended. Otherwise what such a run has left is deleted.
+        Keep finished groups if this run ends early, and start from those that an earlier run finished. Otherwise the files that an earlier
+        run left are deleted.
 
     Raises
     ------
     LockError
         Another run is writing to the path.
     FileFormatError
-        The journal is damaged or another program's, or the rows beside it are not those that it notes.
+        The journal is damaged or written by another program, or its checksums do not match the rows.
     ValueError
         The journal belongs to another run.
     OSError
-        The files cannot be made: no such folder, no room, a link or a folder in their place.
+        The files cannot be made: the folder does not exist, the disk is full, or a link or a folder has their name.
     """
 
     def __init__(self, path: Path, shape: tuple[int, int], order: NDArray[np.int32], key: str, resume: bool) -> None:
@@ -131,27 +132,27 @@ class FileSink(NotedSink):
         self.rows_name = partial
         if self._done:
             file = open_plain(partial, write=True)
-            start = os.fstat(file.fileno()).st_size, file.read(len(header))
+            found = os.fstat(file.fileno()).st_size, file.read(len(header))
             wanted = len(header) + 4 * shape[0] * shape[1], header
-            if start != wanted:
+            if found != wanted:
                 file.close()
                 raise FileFormatError(
-                    f"{_FUNCTION}: {str(partial)!r} has {start[0]} bytes, but those that {self._journal.name!r} notes are an array of "
-                    f"shape {shape} in {wanted[0]} bytes; delete both files to start again"
+                    f"{_FUNCTION}: {str(partial)!r} has {found[0]} bytes, but {self._journal.name!r} belongs to an array of shape {shape} "
+                    f"in {wanted[0]} bytes; delete both files to start again"
                 )
             self._map(file, header, shape, new=False)
-            return  # the journal stays as it is until its rows have been looked at
+            return  # the journal is rewritten only after its checksums have been compared with the rows
         self._write_journal()
         try:
             self._map(open_new(partial), header, shape)
         except FileExistsError:
             self._journal.unlink()
             raise FileExistsError(
-                f"{_FUNCTION}: {str(partial)!r} is there without a journal that says what it holds; move it away"
+                f"{_FUNCTION}: {str(partial)!r} exists, but no journal says what it holds; move it away"
             ) from None
 
     def _write_journal(self) -> None:
-        """The journal of what is done, whole, so that a cut-off line of the last run is gone; groups are noted behind it."""
+        """Rewrite the whole journal of finished groups, which removes a line that an interrupted run cut off, and open it to append."""
         with replacing(self._journal) as stream:
             stream.write(b'{"bitsparse": "journal 1", "run": "%s"}\n' % self._key.encode())
             stream.writelines(line_of(number, rows) for number, rows in self._done.items())
@@ -159,7 +160,7 @@ class FileSink(NotedSink):
         self._notes.seek(0, os.SEEK_END)
 
     def _left_over(self, partial: Path) -> dict[int, str]:
-        """Groups that an earlier run has finished, with checksums; what is of no use of that run's files is deleted."""
+        """The groups that an earlier run finished, with their checksums; files of that run that are of no use are deleted."""
         most = _LINE_BYTES * (self._order.size + 2)
         try:
             with open_plain(self._journal) as stream:
@@ -173,11 +174,11 @@ class FileSink(NotedSink):
         head, _, rest = data.partition(b"\n")
         match = _HEAD.fullmatch(head)
         if match is None:
-            if not self._resume:  # another program's, which does not matter here
+            if not self._resume:  # another program wrote it, which does not matter if nothing is resumed
                 return {}
             raise self._damaged("its first line names no run")
         if self._resume and len(data) > most:
-            raise self._damaged(f"it has more than the {most} bytes of {self._order.size} groups")
+            raise self._damaged(f"it has more than {most} bytes, the most that {self._order.size} groups need")
         there = os.path.lexists(partial)
         if self._resume and there and match[1].decode() != self._key:
             raise ValueError(
@@ -192,18 +193,18 @@ class FileSink(NotedSink):
         return done
 
     def _entries(self, text: bytes) -> dict[int, str]:
-        lines = text.split(b"\n")[:-1]  # a last line without its end was cut off where the machine stopped
+        lines = text.split(b"\n")[:-1]  # a last line without a newline was cut off when the machine stopped
         done: dict[int, str] = {}
         for number, line in enumerate(lines, 2):
             match = _ENTRY.fullmatch(line)
             if match is None or int(match[1]) in done:
-                raise self._damaged(f"line {number} is no entry of a group")
+                raise self._damaged(f"line {number} is not the entry of a group, or repeats one")
             done[int(match[1])] = match[2].decode()
         return done
 
     def _damaged(self, why: str) -> FileFormatError:
         return FileFormatError(
-            f"{_FUNCTION}: {str(self._journal)!r} is not a whole journal of bitsparse: {why}; delete it and "
+            f"{_FUNCTION}: {str(self._journal)!r} is not a complete journal of bitsparse: {why}; delete it and "
             f"{self._path.name + '.partial'!r} to start again"
         )
 
@@ -212,7 +213,7 @@ class FileSink(NotedSink):
         if new:
             file.write(header)
             file.flush()
-            # Room on the disk is taken now: a mapped file that finds none later ends the process.
+            # Space on the disk is allocated now: if it ran out later, writing to the mapped file would kill the process.
             _reserve(file.fileno(), len(header) + 4 * shape[0] * shape[1])
         self.rows = np.memmap(file, np.float32, "r+", len(header), shape)
 
@@ -222,11 +223,11 @@ class FileSink(NotedSink):
         Raises
         ------
         FileFormatError
-            The rows of a group are not those that the journal notes.
+            The checksum of a group's rows is not the one in the journal.
         """
         numbers = {group.number for group in groups}
         if not numbers.issuperset(self._done):
-            raise self._damaged(f"it notes group {max(self._done)} of {len(groups)}")
+            raise self._damaged(f"it notes group {max(self._done)}, but there are {len(groups)}, counted from 0")
         for group in groups:
             if group.number in self._done and checksum(group, self.rows, self._order) != self._done[group.number]:
                 raise FileFormatError(
@@ -239,7 +240,7 @@ class FileSink(NotedSink):
         return [group for group in groups if group.number not in self._done]
 
     def finish(self) -> _Array:
-        """The file under its name, mapped for reading."""
+        """Give the file its name, and return it mapped for reading."""
         self.rows.flush()
         self.rows = None
         publish(self._file, self.rows_name, self._path)
@@ -250,7 +251,7 @@ class FileSink(NotedSink):
         return made
 
     def abandon(self) -> None:
-        """Nothing stays but what a run can go on from."""
+        """End the run early; only files from which a run can resume stay."""
         if self._file is not None and not self._resume:
             self.rows_name.unlink(missing_ok=True)
         self._close()
@@ -264,7 +265,7 @@ class FileSink(NotedSink):
 
 
 def run_key(graph: Any, packets: Packets, model: Any, features: Any) -> str:
-    """A name for a run: graph, parts, settings, model, and every row of the features."""
+    """A key that identifies a run: a hash of the graph, parts, settings, model, and all rows of the features."""
     digest = hashlib.blake2b(graph_hash(graph).encode(), digest_size=16)
     digest.update(packets.order.tobytes())
     digest.update(packets.blocks.tobytes())
@@ -277,7 +278,7 @@ def run_key(graph: Any, packets: Packets, model: Any, features: Any) -> str:
 
 
 def _npy_header(shape: tuple[int, int]) -> bytes:
-    """What stands before the values of a float32 array in a ``.npy`` file."""
+    """The bytes that precede the values of a float32 array in a ``.npy`` file."""
     stream = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         stream, {"descr": np.dtype(np.float32).str, "fortran_order": False, "shape": shape}
@@ -286,13 +287,13 @@ def _npy_header(shape: tuple[int, int]) -> bytes:
 
 
 def checksum(group: Group, rows: _Array, order: NDArray[np.int32]) -> str:
-    """Of the rows of a group's nodes."""
+    """The checksum of the rows of a group's nodes."""
     held: Any = np.ascontiguousarray(rows[order[group.low : group.high]])
     return hashlib.blake2b(held, digest_size=16).hexdigest()
 
 
 def line_of(group: int, rows: str) -> bytes:
-    """What a journal says of a group whose rows have this checksum."""
+    """The line of a journal for a group whose rows have this checksum."""
     return b'{"group": %d, "rows": "%s"}\n' % (group, rows.encode())
 
 

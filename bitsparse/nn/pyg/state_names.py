@@ -1,4 +1,4 @@
-"""What the names of a state dict say about order: layers that form one sequence, and which norm stands behind which of them."""
+"""The order of layers, and which batch norm follows which layer, as read from the names in a state dict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def in_order(function: str, places: Sequence[str], what: str = "layers") -> list[str]:
-    """Places by the one number in which their names differ; names that are no such sequence are refused.
+    """Sort names (`places`) by the one number in which they differ; refuse them if they differ otherwise.
 
     Examples
     --------
@@ -19,21 +19,23 @@ def in_order(function: str, places: Sequence[str], what: str = "layers") -> list
     ['convs.0', 'convs.9', 'convs.10']
     >>> in_order("load_state_dict", ["conv_last", "convs.0"])
     Traceback (most recent call last):
-    ValueError: load_state_dict: the names of the layers, 'conv_last', 'convs.0', are no sequence with one number that counts, ...
+    ValueError: load_state_dict: the names of the layers, 'conv_last', 'convs.0', do not differ in exactly one number, ...
     """
     shapes = {_DIGITS.sub("#", place) for place in places}
     differ = [] if len(shapes) > 1 else _differing(places)
     if len(places) > 1 and (len(differ) != 1 or len({_numbers(place)[differ[0]] for place in places}) != len(places)):
-        shown = ", ".join(map(repr, places[:4]))
         raise ValueError(
-            f"{function}: the names of the {what}, {shown}, are no sequence with one number that counts, so that their order is not "
-            "known; pass the model itself to nn.from_pyg, or rename them"
+            f"{function}: the names of the {what}, {', '.join(map(repr, places[:4]))}, do not differ in exactly one number, so their "
+            "order is unknown; pass the model itself to nn.from_pyg, or rename them"
         )
     return sorted(places, key=_numbers)
 
 
 def norms_behind(function: str, layers: Sequence[str], norms: Sequence[str]) -> dict[str, str]:
-    """The norm behind each layer that has one: by equal numbers, or, among steps that are numbered together, the next number.
+    """The norm that follows each layer that has one.
+
+    If layers and norms are numbered separately, a norm belongs to the layer with the same number; if all are steps of one sequence, it
+    belongs to the layer before it.
 
     Examples
     --------
@@ -48,7 +50,7 @@ def norms_behind(function: str, layers: Sequence[str], norms: Sequence[str]) -> 
     """
     if len(norms) > len(layers):
         raise ValueError(
-            f"{function}: there are {len(norms)} batch norms outside of {len(layers)} layers; leave out those that do not belong"
+            f"{function}: there are {len(norms)} batch norms outside of {len(layers)} layers; remove those that do not belong to a layer"
         )
     ordered = in_order(function, norms, "batch norms")
     if len(layers) == len(norms) == 1:
@@ -64,8 +66,8 @@ def norms_behind(function: str, layers: Sequence[str], norms: Sequence[str]) -> 
             layer = next((one for one in layers if number is not None and number == _count(layers, one)), None)
         if layer is None or layer in found:
             raise ValueError(
-                f"{function}: it is not known behind which layer the batch norm {shown(norm)} stands, as its number is none of "
-                f"{', '.join(map(repr, layers[:4]))}; pass the model itself to nn.from_pyg, or rename it"
+                f"{function}: the batch norm {shown(norm)} cannot be assigned to one of the layers {', '.join(map(repr, layers[:4]))} by "
+                f"its number; pass the model itself to nn.from_pyg, or rename it"
             )
         found[layer] = norm
     return found
@@ -76,12 +78,12 @@ def _numbers(place: str) -> tuple[int, ...]:
 
 
 def _differing(places: Sequence[str]) -> list[int]:
-    """Which of the numbers in names of one shape differ."""
+    """The positions of the numbers that differ among names that are equal otherwise."""
     columns = zip(*map(_numbers, places), strict=True)
     return [i for i, column in enumerate(columns) if len(set(column)) > 1]
 
 
 def _count(places: Sequence[str], place: str) -> int | None:
-    """The number that counts: the one that differs among the places, else the last."""
+    """The number by which a name is ordered: the one that differs among `places`, or the last one; None if it has no number."""
     numbers, at = _numbers(place), next(iter(_differing(places)), -1)
     return numbers[min(at, len(numbers) - 1)] if numbers else None
