@@ -180,7 +180,7 @@ def test_sampled_graphs_go_through_layers_as_whole_ones_do() -> None:
             with pytest.raises(ValueError, match="attention weighs edges"):
                 kind(INPUTS, 4, add_self_loops=loops)(x, some)
     for reduce in ("max", "min"):
-        with pytest.raises(ValueError, match="maxima and minima look at every edge"):
+        with pytest.raises(ValueError, match="maxima and minima need every edge"):
             bst.SAGEConv(INPUTS, 4, aggr=reduce)(x, some)
     with pytest.raises(bs.DTypeError, match="SampledGraph: graph is a csr_array; pass a Graph"):
         bst.SampledGraph(adjacency(), 2)

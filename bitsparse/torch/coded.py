@@ -1,4 +1,4 @@
-"""Products and sums in integers of a few bits as functions of PyTorch: real numbers come and go, codes are what is multiplied and kept."""
+"""PyTorch functions that compute products and sums in integers of a few bits: tensors are floats, but codes are multiplied and kept."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bitsparse.torch.pattern import Pattern, array_over
 from bitsparse.torch.registration import once, torch_memory
 
 _NAME = "bitsparse.torch"
-#: Under what name a function has codes that outlive the step.
+#: The attribute in which an autograd context keeps codes that outlive the step, such as those of the data; others are in ``x``.
 LASTING = "lasting"
 
 
 class Source(Protocol):
-    """Where codes come from: what was quantised already, and how what was not is."""
+    """What supplies codes: it remembers tensors that were quantised already, and says how to quantise others."""
 
     def codes(
         self,
@@ -37,30 +37,30 @@ class Source(Protocol):
         fixed: bool = False,
         factors: Tensor | None = None,
     ) -> ScaledCodes:
-        """Codes of a matrix, those that it has already if there are any; of one that never changes (`fixed`) to nearest.
+        """The codes of a matrix: known ones, or new ones. A matrix that never changes (`fixed`) is rounded to nearest.
 
-        With `factors` new ones of the rows of float32 times these.
+        With `factors`, the codes are new, and are those of the rows times these factors (float32).
         """
 
     def known(self, x: Tensor, bits: int) -> ScaledCodes | None:
-        """Codes that a matrix has already."""
+        """The codes that a matrix has already, or None."""
 
     def coding(self, x: Tensor, bits: int) -> Coding:
-        """How a matrix that has no codes is quantised, with draws that nobody else has."""
+        """How to quantise a matrix that has no codes yet, with random draws of its own."""
 
     def keep(self, x: Tensor, bits: int, made: ScaledCodes) -> None:
-        """Remember codes that a product made on its way."""
+        """Remember the codes of `x` that a product made."""
 
     def largest(self, x: Tensor) -> Any:
-        """The largest magnitude of a tensor, float32 of one element, where what made it found that; else None."""
+        """The largest magnitude of a tensor (float32, one element) if the kernel that made the tensor found it, else None."""
 
     def keep_largest(self, x: Tensor, found: Any) -> None:
-        """Remember the largest magnitude of a tensor that was made just now."""
+        """Remember the largest magnitude of a tensor that has just been made."""
 
 
 @contextmanager
 def working(x: Tensor) -> Iterator[Any]:
-    """The device and stream of a tensor, with PyTorch's memory for all that is allocated; the array over the tensor's memory."""
+    """Work on the device and stream of a tensor, allocate from PyTorch's memory, and yield the array over the tensor's memory."""
     array, _ = interop.as_array(x.detach().contiguous(), _NAME)
     memory: AbstractContextManager[Any] = torch_memory() if x.is_cuda else nullcontext()
     with memory, interop.working_on(interop.device_of(array), interop.TORCH):
@@ -70,36 +70,36 @@ def working(x: Tensor) -> Iterator[Any]:
 def coded(
     x: Tensor, coding: Coding, granularity: str, factors: Tensor | None = None, largest: Any = None
 ) -> ScaledCodes:
-    """The codes of a matrix, whose `largest` magnitude may be known, or of its rows times `factors`."""
+    """The codes of a matrix, or of its rows times `factors`; `largest` is the largest magnitude of `x`, if it is known."""
     with working(x) as array:
         by_rows = None if factors is None else array_of(factors)
         return scaled_codes(_NAME, "x", array, interop.TORCH, coding, granularity, by_rows, largest)
 
 
 def array_of(x: Tensor) -> Any:
-    """The array over a tensor's memory, without gaps."""
+    """A contiguous array over a tensor's memory, or over a copy if the tensor is not contiguous."""
     return interop.as_array(x.detach().contiguous(), _NAME)[0]
 
 
 def tensor_of(array: Any) -> Tensor:
-    """An array of this library's as a tensor over its memory."""
+    """A tensor over the memory of an array of NumPy or CuPy."""
     return array if isinstance(array, Tensor) else interop.from_array(array, interop.TORCH, _NAME)
 
 
 class Kept(Protocol):
-    """A float matrix that a gradient needs, in few bits."""
+    """A float matrix that is kept for a gradient in few bits."""
 
     def over_rows(self, gradient: Tensor) -> Tensor:
-        """``gradient.T @ x``."""
+        """``gradient.T @ x``, for the kept matrix x."""
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        """Rows, and what they hold, piece by piece."""
+        """Slices of rows with their values, piece by piece."""
 
     def in_pieces(self, columns: int) -> RowPieces:
-        """As a matrix with so many columns."""
+        """The values as a matrix with `columns` columns, in pieces of rows."""
 
 
-#: What keeps a matrix in few bits for a gradient.
+#: A function that keeps a matrix in few bits for a gradient.
 Keep = Callable[[Tensor], Kept]
 
 
@@ -117,7 +117,7 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         w = source.codes(weight, bits).codes.T
         x_codes = source.known(x, bits)
-        # Codes of data, which need no gradient, are there from one step to the next.
+        # The codes of data, which need no gradient, stay from one step to the next, so there is no need to keep fewer bits.
         lasting = x_codes is not None and not ctx.needs_input_grad[0]
         ctx.kept = None if keep is None or lasting else keep(x)
         with working(x) as array:
@@ -160,7 +160,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _sum_over_nodes(gradient: Tensor) -> Tensor:
-    """The gradient by a bias."""
+    """The gradient with respect to a bias."""
     made: Tensor = torch.ops.bitsparse.column_sums(gradient) if gradient.is_cuda else gradient.sum(dim=0)
     return made
 
@@ -174,33 +174,44 @@ def linear(
     out: Tensor | None = None,
     keep: Keep | None = None,
 ) -> Tensor:
-    """``x @ weight.T`` of float matrices as a product of integers; so are both gradients, for which codes are kept in place of `x`.
+    """``x @ weight.T`` of float matrices, computed as a product of integers, as both gradients are; codes are kept in place of `x`.
 
-    Plus a float32 `bias`, if there is one; added to a contiguous float32 `out`, in its memory, if there is such. Where `keep` keeps `x` in
-    fewer bits, the gradient by the weight is a product of what these stand for, in floats.
+    Parameters
+    ----------
+    x, weight : Tensor
+    bits : int
+        Bits of the codes.
+    source : Source
+        What supplies the codes.
+    bias : Tensor of float32, optional
+        Added to the product.
+    out : Tensor of float32, optional
+        Contiguous; the product and the bias are added to it in place.
+    keep : Keep, optional
+        Keeps `x` in fewer bits; the gradient of the weight is then a float product of the values that these stand for.
     """
     return _Linear.apply(x, weight, bits, source, bias, out, keep)
 
 
 def matrix_of(x: Tensor) -> Tensor:
-    """Features with one axis behind the nodes."""
+    """Features as a matrix (nodes, all other axes)."""
     return x if x.ndim == 2 else x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 class Grid(NamedTuple):
-    """On which numbers features are rounded for sums, and where their codes come from."""
+    """How features are rounded for sums, and what supplies their codes."""
 
     bits: int
     granularity: str
     source: Source
 
     def codes(self, x: Tensor, fixed: bool, factors: Tensor | None = None) -> ScaledCodes:
-        """Codes of features (N, ...), or (N, all others) where a node has a multiple for all that it has; of (N, D) times factors."""
+        """Codes of features (N, ...), as a matrix if each node has a scale; with `factors`, codes of the rows of (N, D) times these."""
         whole = x if self.granularity == "tensor" else matrix_of(x)
         return self.source.codes(whole, self.bits, self.granularity, fixed, factors)
 
     def rounded(self, x: Tensor, fixed: bool) -> Tensor:
-        """What the codes of features stand for."""
+        """The values that the codes of features stand for."""
         codes = self.codes(matrix_of(x), fixed)
         with working(x):
             return tensor_of(codes.dequantize()).reshape(x.shape).to(x.dtype)
@@ -221,14 +232,8 @@ class _Sum(torch.autograd.Function):
         own: Tensor | None,
         bias: Tensor | None,
     ) -> Tensor:
-        ctx.pattern, ctx.factors, ctx.grid, ctx.values, ctx.own, ctx.dtype = (
-            pattern,
-            factors,
-            grid,
-            values,
-            own,
-            x.dtype,
-        )
+        ctx.pattern, ctx.factors, ctx.grid = pattern, factors, grid
+        ctx.values, ctx.own, ctx.dtype = values, own, x.dtype
         return _summed(x, pattern, factors, grid, values, own, bias, False, not ctx.needs_input_grad[0])
 
     @staticmethod
@@ -239,9 +244,8 @@ class _Sum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             rows, columns = ctx.factors
             turned = ctx.pattern.turned
-            dx = _summed(gradient, turned, (columns, rows), ctx.grid, ctx.values, ctx.own, None, True, False).to(
-                ctx.dtype
-            )
+            dx = _summed(gradient, turned, (columns, rows), ctx.grid, ctx.values, ctx.own, None, True, False)
+            dx = dx.to(ctx.dtype)
         return dx, None, None, None, None, None, by_bias
 
 
@@ -256,7 +260,7 @@ def _summed(
     turned: bool,
     fixed: bool,
 ) -> Tensor:
-    """Sums over the rows of a pattern of the codes of features times the factors of the columns, plus `own` times these and a bias."""
+    """Sum the codes of features, scaled by the columns' factors, over each row of a pattern; add `own` times the features, and a bias."""
     rows, columns = factors
     flat = matrix_of(x)
     if columns is not None and not flat.dtype == columns.dtype == torch.float32:
@@ -268,9 +272,8 @@ def _summed(
         added = None if own is None else Own(array_of(x), array_of(own))
         behind = None if bias is None else array_of(bias)
         result = tensor_of(sum_of_codes(_NAME, operand, codes, ints, scale, "sum", True, added, behind))
-        return (
-            result if x.ndim == 2 else result.reshape(pattern.rows, *x.shape[1:])
-        )  # a view could not be written to any more
+        # a matrix is returned as it is: autograd would not let the caller write into a view
+        return result if x.ndim == 2 else result.reshape(pattern.rows, *x.shape[1:])
 
 
 def spmm(
@@ -282,17 +285,30 @@ def spmm(
     own: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Sums of float features over a pattern, with factors of rows and columns, as sums of integers; so is the gradient.
+    """Sums of float features over a pattern, with factors of rows and columns, computed in integers, as the gradient is.
 
-    `values` are whole numbers for the edges, in the order of the pattern and of its transpose, and their scale. With a float32 number
-    `own` that many times the features (N, D) of float32 are added, which are not rounded; the pattern is then of as many rows as columns.
-    At last comes a float32 `bias` (D,), if there is one.
+    Parameters
+    ----------
+    x : Tensor (N, ...)
+        Features.
+    pattern : Pattern
+        The edges.
+    factors : tuple of Tensor or None
+        Factors of the rows and of the columns.
+    grid : Grid
+        How features and gradients are rounded.
+    values : tuple, or None
+        Codes of the edges' values in the order of the pattern, the same in the order of its transpose, and their scale.
+    own : float32 Tensor of one element, optional
+        The float32 features (N, D), not rounded, times this are added; the pattern must be square.
+    bias : float32 Tensor (D,), optional
+        Added last.
     """
     return _Sum.apply(x, pattern, factors, grid, values, own, bias)
 
 
 class _Rounded(torch.autograd.Function):
-    """Features on a grid; the gradient passes as it is."""
+    """Round features to a grid; the gradient passes unchanged."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, grid: Grid) -> Tensor:
@@ -305,7 +321,7 @@ class _Rounded(torch.autograd.Function):
 
 
 class _GradientRounded(torch.autograd.Function):
-    """Features as they are; the gradient on a grid."""
+    """Pass features unchanged; round their gradient to a grid."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, grid: Grid) -> Tensor:
@@ -319,10 +335,10 @@ class _GradientRounded(torch.autograd.Function):
 
 
 def on_grid(x: Tensor, grid: Grid) -> Tensor:
-    """What the codes of features stand for; gradients pass as they are."""
+    """The values that the codes of features stand for; the gradient passes unchanged."""
     return _Rounded.apply(x, grid)
 
 
 def gradient_on_grid(x: Tensor, grid: Grid) -> Tensor:
-    """Features as they are, whose gradient becomes what its codes stand for."""
+    """The same features; their gradient is rounded to the grid."""
     return _GradientRounded.apply(x, grid)

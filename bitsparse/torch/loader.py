@@ -1,4 +1,4 @@
-"""Batches of a sampler for PyTorch: graphs, features and labels, made ahead by threads; features stay packed until they are there."""
+"""Batches of a sampler for PyTorch: graphs, features and labels, prepared by threads. Packed features stay packed until on the device."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _NAME = "BatchLoader"
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What one step of training looks at, on the loader's device.
+    """The data of one training step, on the loader's device.
 
     Attributes
     ----------
     x : Tensor (nodes, D) of float32, or None
-        Features of the nodes that are needed.
+        Features of all nodes of the batch.
     graphs : tuple of Graph
-        One for each layer, the first layer's first: its targets, the first of its sources, are the sources of the next. Or a single one
-        that all layers sum over, with the sampler's weights if it has any.
+        One graph for each layer, in the order of the layers. The targets of a graph are the first of its sources, and are the sources of
+        the next graph. Or a single graph for all layers, with the sampler's weights if it has any.
     labels : Tensor (targets,), or None
     nodes, targets : Tensor of int64
-        Numbers in the whole graph of all nodes, and of those whose results count.
+        The numbers, in the whole graph, of the batch's nodes and of those whose results are used.
     weight : Tensor (targets,) of float32, or None
-        What each target's loss counts (:class:`bitsparse.graph.SaintSampler`).
+        The weight of each target in the loss (:class:`bitsparse.graph.SaintSampler`).
     """
 
     x: Tensor | None
@@ -55,34 +55,39 @@ class Batch:
 
 
 class BatchLoader:
-    """The batches of a sampler, epoch after epoch: ``for batch in loader``.
+    """Iterate over the batches of a sampler, one epoch for each ``for batch in loader``.
 
     Parameters
     ----------
     sampler : NeighborSampler, SaintSampler or ClusterSampler
-        Of :mod:`bitsparse.graph`. One of a graph on a GPU makes batches there.
+        A sampler of :mod:`bitsparse.graph`. If its graph is on a GPU, batches are made there.
     x : Tensor, array or BitTensor (nodes, D), optional
-        Features of all nodes, in host memory, or where the sampler's graph is. Those of a BitTensor in ``layout="rows"``
-        (:func:`bitsparse.quantize` with ``granularity="row"``, "col" or "tensor") stay packed there, travel packed and become float32 on
-        the device.
+        Features of all nodes, in host memory or on the device of the sampler's graph. A BitTensor in ``layout="rows"``
+        (:func:`bitsparse.quantize` with ``granularity="row"``, "col" or "tensor") stays packed there; its rows travel packed, and become
+        float32 on the loader's device.
     labels : Tensor or array (nodes,), optional
-        In host memory, or where the sampler's graph is.
+        Labels of all nodes, in host memory or on the device of the sampler's graph.
     device : str or torch.device
-        By default that of the sampler's graph.
+        Where batches go; by default the device of the sampler's graph.
     threads : int
-        How many make batches of a graph in host memory; with 0 each is made when it is asked for. Batches are the same.
+        Threads that make batches if the graph is in host memory; with 0, each batch is made when it is asked for. The number does not
+        change the batches.
     depth : int, optional
-        How many batches they are ahead, as for :func:`bitsparse.graph.ahead`.
+        How many batches are made ahead, as for :func:`bitsparse.graph.ahead`.
 
     Attributes
     ----------
     epoch : int
-        Of the next iteration; it counts on by itself, and is all that training which is resumed has to set.
+        The number of the next epoch. It advances by itself; to resume training, set it.
 
     Raises
     ------
-    ShapeError, DeviceError, ValueError
-        Features or labels do not fit the graph, lie elsewhere or require a gradient, or codes are not in rows.
+    ShapeError
+        Features or labels do not have one row for each node.
+    DeviceError
+        Features or labels are neither in host memory nor on the device of the sampler's graph.
+    ValueError
+        Features or labels require a gradient, or packed features are not in the layout "rows".
 
     Examples
     --------
@@ -118,7 +123,7 @@ class BatchLoader:
         self.depth = None if depth is None else _check.integer(_NAME, "depth", depth, 1, 1 << 20)
         self._packed = x if isinstance(x, BitTensor) else None
         self._labels = None if labels is None else self._rows("labels", labels)
-        #: What is fetched of features, and what all rows share.
+        #: The parts of the features of which each batch fetches rows, and the parts that all rows share.
         self._features: dict[str, _Rows] = {}
         self._shared: dict[str, Tensor] = {}
         rows, columns = sampler.shape
@@ -135,10 +140,11 @@ class BatchLoader:
             self._read(self._packed)
 
     def _read(self, x: BitTensor) -> None:
-        """Words, scales and offsets of packed features."""
+        """Take the words, scales and offsets of packed features."""
         if (x.axis, x.layout) != (-1, "rows"):
             raise ValueError(
-                f"{_NAME}: x is packed along axis {x.axis} in {x.layout}, but rows are fetched; pass x.repack(axis=-1, layout='rows')"
+                f"{_NAME}: x has axis={x.axis} and layout={x.layout!r}, but axis=-1 and layout='rows' are needed to fetch rows; pass "
+                f"x.repack(axis=-1, layout='rows')"
             )
         self._features["x"] = self._rows("x", tensor_of(interop.as_array(x.words, _NAME, "x")[0].view(np.int32)))
         for name in ("scale", "offset"):
@@ -158,35 +164,33 @@ class BatchLoader:
         epoch, self.epoch = self.epoch, self.epoch + 1
         if self.sampler.device == "cpu":
             for made in ahead(self.sampler, epoch, threads=self.threads, depth=self.depth, finish=self._fetched):
-                yield self._there(*made)
+                yield self._on_device(*made)
             return
         for number in range(len(self.sampler)):
             with torch_memory(), interop.working_on(self.sampler.device, interop.TORCH):
-                batch = self._there(*self._fetched(self.sampler.batch(epoch, number)))
+                batch = self._on_device(*self._fetched(self.sampler.batch(epoch, number)))
             yield batch
 
     def _rows(self, name: str, part: Any) -> _Rows:
-        """Something whose rows are fetched: in host memory, or beside the graph."""
+        """Check an array of which batches fetch rows; it must be in host memory or on the device of the sampler's graph."""
         made = torch.as_tensor(part)
         check_dense(_NAME, **{name: made})
         if made.requires_grad and torch.is_grad_enabled():
             raise ValueError(
-                f"{_NAME}: {name} requires a gradient, which would be lost; pass {name}.detach(), or leave it out and fetch its rows in "
-                f"every step by the numbers in the batch"
+                f"{_NAME}: {name} requires a gradient, which would be lost; pass {name}.detach(), or omit it and index it with "
+                f"batch.nodes in every step"
             )
         made = made.detach()
         if str(made.device) not in ("cpu", self.sampler.device):
-            there = (
-                "" if self.sampler.device == "cpu" else f" or on {self.sampler.device}, where the sampler's graph is"
-            )
+            places = "in host memory"
+            if self.sampler.device != "cpu":
+                places += f" or on {self.sampler.device}, where the sampler's graph is"
             remedy = "x.to_device('cpu')" if name == "x" and self._packed is not None else f"{name}.cpu()"
-            raise DeviceError(
-                f"{_NAME}: {name} is on {made.device}, but its rows are fetched in host memory{there}; pass {remedy}"
-            )
+            raise DeviceError(f"{_NAME}: {name} is on {made.device}, but must be {places}; pass {remedy}")
         return _Rows(made, pinned=self.device.type == "cuda")
 
     def _fetched(self, batch: SampledBatch) -> tuple[SampledBatch, dict[str, Tensor], Tensor | None, list[Graph]]:
-        """What a thread makes of a batch: rows of features and labels, in memory that copies to a GPU may read, and graphs."""
+        """The work of a thread: fetch a batch's rows of features and labels into memory that a GPU can copy from, and make its graphs."""
         parts = {name: rows.at(batch.nodes) for name, rows in self._features.items()}
         labels = None if self._labels is None else self._labels.at(batch.targets)
         return batch, parts, labels, [_graph(block) for block in batch.blocks]
@@ -194,7 +198,7 @@ class BatchLoader:
     def _moved(self, part: Any) -> Any:
         return None if part is None else tensor_of(part).to(self.device, non_blocking=True)
 
-    def _there(
+    def _on_device(
         self, batch: SampledBatch, parts: dict[str, Tensor], labels: Tensor | None, graphs: list[Graph]
     ) -> Batch:
         moved = {name: self._moved(part) for name, part in (self._shared | parts).items()}
@@ -203,7 +207,7 @@ class BatchLoader:
         return Batch(x, tuple(graph.to(self.device) for graph in graphs), *rest)
 
     def _real(self, parts: dict[str, Tensor]) -> Tensor:
-        """Packed rows as float32, where they are."""
+        """Packed rows as float32, on their device."""
         like, words = self._packed, parts.pop("x")
         assert like is not None
         with working(words):
@@ -212,28 +216,30 @@ class BatchLoader:
 
 
 class _Rows:
-    """Rows that are fetched by their numbers; from host memory into page-locked memory, if copies to a GPU follow."""
+    """An array whose rows are fetched by number; from host memory they go into page-locked memory if they are then copied to a GPU."""
 
     def __init__(self, part: Tensor, pinned: bool) -> None:
-        self.part, self._pinned = part.resolve_conj().resolve_neg().contiguous(), pinned  # bytes tell of no sign
-        #: NumPy's view of bytes: taking rows of them lets other threads run and starts none, as PyTorch's indexing would in each thread.
+        # rows are fetched as bytes, which do not show a pending conjugation or negation
+        self.part, self._pinned = part.resolve_conj().resolve_neg().contiguous(), pinned
+        #: The bytes as a NumPy array: numpy.take releases the GIL and starts no threads, whereas PyTorch's indexing would start some.
         self._bytes = self._flat(self.part) if part.device.type == "cpu" and part.numel() else None
 
     def _flat(self, part: Tensor) -> Any:
         return part.view(len(part), math.prod(self.part.shape[1:])).view(torch.uint8).numpy()
 
     def at(self, nodes: Any) -> Tensor:
-        """The rows of some nodes, where the rows are."""
+        """The rows of some nodes, on the device of the array."""
         if self._bytes is None:
             return self.part[tensor_of(nodes).to(self.part.device)]
         nodes = interop.move(nodes, "cpu")
         found = torch.empty((nodes.size, *self.part.shape[1:]), dtype=self.part.dtype, pin_memory=self._pinned)
-        np.take(self._bytes, nodes, axis=0, out=self._flat(found), mode="clip")  # the numbers are right
+        # the numbers are known to be in range; "clip" spares NumPy a buffer
+        np.take(self._bytes, nodes, axis=0, out=self._flat(found), mode="clip")
         return found
 
 
 def _graph(block: Block) -> Graph:
-    """The edges of a block; its indices are canonical already."""
+    """The edges of a block as a graph; the block's indices are canonical already."""
     indptr = block.indptr if block.indptr.dtype == np.int32 else block.indptr.astype(np.int64)
     indices = block.indices.astype(indptr.dtype, copy=False)
     made = TCTiledCSR.from_arrays(indptr, indices, block.shape, data=block.weight)

@@ -13,7 +13,7 @@ from bitsparse.torch.registration import is_plain
 
 
 def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "sum") -> Tensor:
-    """Reduce features of neighbours, ``y[i] = reduce over j of v[i, j] * x[j]``; differentiable by `x` and `values`.
+    """Reduce the features of neighbours: ``y[i] = reduce over j of v[i, j] * x[j]``; differentiable with respect to `x` and `values`.
 
     Parameters
     ----------
@@ -21,27 +21,34 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
     x : Tensor (sources,), (sources, D) or (sources, H, D)
         float16, bfloat16, float32 or float64.
     values : Tensor (edges,) or (edges, H), optional
-        One per edge of the graph, in the order of its CSR arrays (:meth:`Graph.edge_values`); by default the weights of the graph, else
-        how often an edge occurs, in the dtype of `x`. Under autocast they and `x` are converted to its dtype, unless they are float64.
+        One value for each edge, in the order of the graph's CSR arrays (:meth:`Graph.edge_values`). By default the weights of the graph
+        or, if it has none, how often each edge occurs, in the dtype of `x`. Under autocast, `x` and `values` are converted to autocast's
+        dtype unless they are float64.
     reduce : {"sum", "mean", "max", "min"}
         A mean divides by the number of edges. Targets without edges get 0.
 
     Returns
     -------
     Tensor (targets, ...)
-        As :func:`bitsparse.spmm`, in the dtype that PyTorch promotes `x` and `values` to. Sums and means have gradients of any order and
-        work with ``torch.func`` transforms, apart from forward mode (``jvp``, ``jacfwd``), which nothing here has; maxima and minima have
-        a first gradient, equal parts of which go to all edges that attain one.
+        As :func:`bitsparse.spmm`, in the dtype to which PyTorch promotes those of `x` and `values`. Sums and means have gradients of any
+        order and work with ``torch.func`` transforms, except forward mode (``jvp``, ``jacfwd``), which this library does not support.
+        Maxima and minima have a first gradient only, shared equally among the edges that attain the extreme.
 
     Raises
     ------
-    ShapeError, DTypeError, ValueError
-        `x` does not fit the graph, or is not floating, or extremes are asked of a sampled graph.
+    ShapeError
+        `x` does not have one row for each source, or has more than three axes.
+    DTypeError
+        `x` is not floating.
+    DeviceError
+        `x` and the graph are on different devices.
+    ValueError
+        `reduce` is unknown, or a maximum or minimum is asked of a sampled graph.
 
     Notes
     -----
-    On a GPU sums and means of float32 and their gradients may take TF32 where PyTorch may for its own products of matrices, as after
-    ``torch.set_float32_matmul_precision("high")``, with the bounds of :func:`bitsparse.spmm` and :func:`bitsparse.sddmm`.
+    On a GPU, float32 sums, means and their gradients may use TF32 if PyTorch may use it for its own matrix products, as after
+    ``torch.set_float32_matmul_precision("high")``. The error bounds of :func:`bitsparse.spmm` and :func:`bitsparse.sddmm` then hold.
 
     Examples
     --------
@@ -75,7 +82,7 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
         values = None if values is None else values.to(x.dtype)
     rows, columns = graph.factors(reduce == "mean", x.dtype)
     if extreme:
-        graph.with_all_edges("maxima and minima look at every edge")
+        graph.with_all_edges("maxima and minima need every edge")
         if rows is not None and columns is not None:
             factor = (rows[graph.rows()] * columns[graph.indices.long()]).to(x.dtype)
             values = factor if values is None else values * _along(factor, values)
@@ -83,13 +90,13 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
     pattern = graph.pattern(values is not None)
     if x.dtype != torch.float64:
         return operators.spmm(pattern, values, rows, columns, x)
-    # The factors of sums are float32.
+    # The factors that sums apply themselves are float32, so those of float64 features are applied here.
     sums = operators.spmm(pattern, values, None, None, x if columns is None else x * _along(columns, x))
     return sums if rows is None else sums * _along(rows, sums)
 
 
 def spmm_with_bias(graph: Graph, x: Tensor, bias: Tensor, reduce: str) -> Tensor | None:
-    """:func:`spmm` plus a bias in one launch, the same bits as one after the other; None where there is no such launch."""
+    """:func:`spmm` plus a bias in one launch, with the bits that two steps would give; None if no kernel can do this."""
     if not (x.is_cuda and x.dtype == bias.dtype == torch.float32 and is_alone(x) and is_plain(x, bias)):
         return None
     if reduce not in ("sum", "mean") or not (graph.weight is None and graph.multiplicity is None):
@@ -100,5 +107,5 @@ def spmm_with_bias(graph: Graph, x: Tensor, bias: Tensor, reduce: str) -> Tensor
 
 
 def _along(factor: Tensor, x: Tensor) -> Tensor:
-    """A factor for every row of `x`."""
+    """A factor for each row of `x`, shaped to be multiplied with `x`."""
     return factor.reshape(-1, *(1,) * (x.ndim - 1))
