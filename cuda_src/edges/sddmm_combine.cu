@@ -1,12 +1,12 @@
 // Sums, products, differences or quotients of two rows for every edge, element by element: out[e, d] = x[row of e, d] op y[column of e, d].
-// Edges are dealt out as in edges/sddmm_dot.cu, 32 to a warp; bound by writing the result.
-// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
+// Each warp takes 32 edges, as in edges/sddmm_dot.cu. The time is bound by writing the result.
+// BS_BLOCKS: blocks per multiprocessor, which limits the registers of a thread.
 #include "edges/ends.cuh"
 
 #define GROUPS (32 / BS_LANES)
 #define BATCHES (BS_LANES / BS_STEPS)
 
-// Quotients are of floats.
+// Only floats are divided.
 BS_INLINE Sum combined(int op, Sum l, Sum r)
 {
 #if BS_TYPE < 4

@@ -1,31 +1,31 @@
-// Dot products per edge of float32 rows, where neighbouring rows of the pattern share columns: out[e] = sum over d of x[row of e, d]
-// y[column of e, d], over the windows of eight rows of spmm/windows.cuh.
+// A dot product of float32 rows for each edge, out[e] = sum over d of x[row of e, d] y[column of e, d], over the windows of eight rows of
+// spmm/windows.cuh: for patterns whose neighbouring rows share columns.
 //
-// A warp takes a window, or a part of one, and keeps its rows of x in shared memory. Groups of BS_LANES lanes take four columns of the
-// window at a time: they load each of those rows of y once, multiply it with all eight rows of x, and keep the sums of those that are
-// edges. Sums over the lanes of a group are made for all of them at once. The edges of a row are in the order of columns, so that those of
-// a window lie one beside the other: a bit mask for each row says where.
+// A warp takes a window, or a part of one, and keeps its rows of x in shared memory. Each group of BS_LANES lanes takes four columns of the
+// window at a time: it loads each of these rows of y once, multiplies it with all eight rows of x, sums over its lanes for all products at
+// once, and keeps the products that are edges. The edges of a row are in the order of their columns, so those of a window are adjacent in
+// the result; a bit mask for each row tells their places.
 //
-// Floor: entries * row bytes of y from the L2, and 8 entries * row length multiplications for each.
+// Floor: entries * row bytes of y from the L2, and 8 * entries * row length multiplications.
 //
-// BS_FULL: rows have as many vectors as a multiple of the lanes.
+// BS_FULL: the number of vectors of a row is a multiple of the lanes.
 #include "spmm/windows.cuh"
 
 #define BS_THREADS 256
 #if BS_LANES == 8 || (defined(BS_FULL) && __CUDA_ARCH__ < 1200)
 #define BLOCKS 3
 #else
-#define BLOCKS 2 // 80 registers do not suffice
+#define BLOCKS 2 // the 80 registers that three blocks leave are too few
 #endif
-#define EACH 4 // columns of a group
+#define EACH 4 // columns that a group takes at a time
 #define GROUPS (32 / BS_LANES)
-#define COLUMNS (GROUPS * EACH)   // that a warp takes at a time: 16 or 32
-#define MINE (BS_ROWS / BS_LANES)  // rows that a lane is left with the sums of
+#define COLUMNS (GROUPS * EACH) // that a warp takes at a time: 16 or 32
+#define MINE (BS_ROWS / BS_LANES) // rows that a lane is left with the sums of
 #define TURNS (BS_ROWS * COLUMNS / 32)
 
 struct DotWindowsParams {
     const char *x, *y; // rows of row_bytes, a multiple of 16, as their addresses
-    float *out;        // (edges,)
+    float *out; // (edges,)
     const WindowUnit *units;
     const WindowEntry *entries;
     const bs_u32 *places; // (units, 8): where the edges of each row of a unit begin
@@ -34,7 +34,7 @@ struct DotWindowsParams {
     int count;
 };
 
-// A load that stays where it is written, in front of the products: the assembler moves others down to their first use.
+// A load that stays where it is written, before the products: ordinary loads are moved down to their first use by the assembler.
 BS_INLINE float4 load_here(const char *at)
 {
     float4 v;
@@ -47,9 +47,9 @@ BS_INLINE float add_products(const float4 &a, const float4 &b, float sum)
     return bs_fmaf(a.w, b.w, bs_fmaf(a.z, b.z, bs_fmaf(a.y, b.y, bs_fmaf(a.x, b.x, sum))));
 }
 
-// Every lane of a group holds partial sums of all rows, for `each` columns of a row side by side, but in an order of its own: row i ^ t * MINE
-// comes at place i. So the halves that two lanes exchange stand at the same places, and nothing has to be selected. Afterwards lane t holds
-// the sums of rows t * MINE + 0, ... in front. (As a recursion: of a loop the compiler keeps the sums in memory.)
+// Sums over the lanes of a group. Every lane holds partial sums of all rows, EACH adjacent columns for each row, but lane t has row
+// i ^ t * MINE at place i. So two lanes exchange halves that are at the same places, and nothing has to be selected. In the end the first
+// places of lane t hold the sums of rows t * MINE, t * MINE + 1, ... (A recursion, since in a loop the compiler keeps them in memory.)
 template <int lanes, int count, int size> BS_INLINE void folded(float (&part)[size])
 {
 #pragma unroll
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BLOCKS) sddmm_windows(c
         return;
     const WindowUnit unit = p.units[index];
     const int steps = (int)(p.vectors + BS_LANES - 1) / BS_LANES, room = steps * BS_ROWS * BS_LANES, count = (int)unit.batches * BS_BATCH;
-    float4 *own = shared + warp * room; // step by step, row by row in the order of each lane
+    float4 *own = shared + warp * room; // for each step, the rows in the order that each lane needs
     const int rows = (int)min((bs_i64)BS_ROWS, p.rows - (bs_i64)unit.window * BS_ROWS);
     const char *x = p.x + (bs_u64)unit.window * BS_ROWS * p.row_bytes;
     for (int i = lane; i < room; i += 32) {

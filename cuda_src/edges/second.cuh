@@ -1,10 +1,10 @@
-// What attention sums for its gradient, and what its gradient reads of each row.
+// The second sums that attention takes for its gradient, and the numbers of each row that the gradient reads.
 #ifndef BITSPARSE_EDGE_SECOND_CUH
 #define BITSPARSE_EDGE_SECOND_CUH
 
 #include "edges/vectors.cuh"
 
-// BS_ABOVE: there are second sums; they are elements as the first ones, of the gradient (BS_TURNED) what is summed in.
+// BS_ABOVE: there are second sums. They are stored as elements like the first ones, but in the gradient (BS_TURNED) as type Sum.
 #ifdef BS_ABOVE
 #define BS_SUMS 2
 #else
@@ -18,7 +18,7 @@ typedef Element Second;
 BS_INLINE Second second_of(Sum x) { return narrow(x); }
 #endif
 
-// Of a row and head: its score, the logarithm of the sum of the row's powers, the product of the result and its gradient.
+// For each row and head: its score, the logarithm of its softmax denominator, and the dot product of the result and its gradient.
 struct alignas(4 * sizeof(Sum)) Ends {
     Sum target, lse, product, unused;
 };

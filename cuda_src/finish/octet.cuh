@@ -1,10 +1,10 @@
-// The way out of one octet, eight neighbours of a row, which its thread finishes alone: for results packed along the rows' elements, or floats.
+// The epilogue of one octet, eight adjacent sums of a row, which a single thread finishes: for results packed along the row, or floats.
 #ifndef BITSPARSE_EPILOGUE_OCTET_CUH
 #define BITSPARSE_EPILOGUE_OCTET_CUH
 
 #include "finish/store.cuh"
 
-// Planes of an octet's codes, a byte of each; all that belong to a plane of the line lie `words` words apart.
+// Store one byte of each plane for an octet's codes; the planes of a line are `words` words apart.
 BS_INLINE void store_plane_bytes(const EpilogueParams &e, bs_u64 line, int column, u32 (&code)[8])
 {
     unsigned char *to = (unsigned char *)e.out + 4 * (line * (unsigned)(e.bits * e.words)) + (column >> 3);
@@ -23,7 +23,7 @@ BS_INLINE void store_plane_bytes(const EpilogueParams &e, bs_u64 line, int colum
     }
 }
 
-// Eight sums of a row from `column` on, which may lie in the pads of the result.
+// Finish eight sums of a row from `column` on, which may be in the padding of the result.
 BS_INLINE void finish_octet(const EpilogueParams &e, int batch, int row, int column, float (&v)[8])
 {
     const EpilogueSpot spot = {batch, row, column, 4};

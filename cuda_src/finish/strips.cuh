@@ -1,26 +1,26 @@
-// The epilogue's way out for one warp: strips of 16 rows, 64 columns at a time, go through the chain (finish/chain.cuh) and are stored as
-// floats or as packed codes, pad bits included. No barrier but the warp's own.
+// The epilogue of one warp: strips of 16 rows go through the steps of finish/chain.cuh in blocks of 64 columns, and are stored as floats or
+// as packed codes, including pad bits. It needs no barrier other than __syncwarp.
 //
-// A product hands over its accumulators in the order of the matrix instructions (register 4 i + e of a block of 64 columns is row
+// A product passes its accumulators in the order of the matrix instructions (register 4 i + e of a block of 64 columns is row
 // g + 8 (e / 2), column 8 i + 2 t + e % 2, for lane 4 g + t):
 //     finish_strip(e, RegisterSums<32 * blocks>{{slot}, acc}, batch, row0, column0, blocks);
-// with `slot` the shared address of 4096 bytes of its own, 256-byte aligned. Or it puts the sums of a block where sum_address says and calls
+// where `slot` is the shared address of 4096 bytes of the warp's own, aligned to 256 bytes. Or it writes the sums of a block to the
+// addresses that sum_address gives, and, after a barrier among the writers, calls
 //     finish_block(e, SharedSums{slot}, batch, row0, column0);
-// after a barrier among those who wrote them.
 #ifndef BITSPARSE_EPILOGUE_CUH
 #define BITSPARSE_EPILOGUE_CUH
 
 #include "finish/store.cuh"
 
-// Sums of a block lie in rows of 256 bytes, of which the 32-byte pieces and the halves of these are moved about, so that writing fragments,
-// reading octets of a row and reading columns of rows r and r + 8 all touch every bank once.
+// The sums of a block are in rows of 256 bytes. The 32-byte pieces of a row, and the halves of these, are permuted, so that writing
+// fragments, reading octets of a row, and reading columns of rows r and r + 8 all touch each bank once.
 BS_INLINE u32 sum_address(u32 slot, int row, int column)
 {
     const int piece = (column >> 3) ^ (row & 7) ^ ((row >> 3) << 1);
     return slot + row * 256 + piece * 32 + ((((column >> 2) ^ (piece >> 2)) & 1) << 4) + (column & 3) * 4;
 }
 
-// Row g + 8 of column 8 i + 2 t lies 2048 bytes behind row g of column 8 (i ^ 2) + 2 t, so eight addresses serve both halves of the block.
+// Row g + 8 of column 8 i + 2 t is 2048 bytes after row g of column 8 (i ^ 2) + 2 t, so eight addresses serve both halves of the block.
 template <int n> BS_INLINE void put_sums(u32 slot, const int (&acc)[n], int first)
 {
     const int lane = pinned_lane();
@@ -34,11 +34,11 @@ template <int n> BS_INLINE void put_sums(u32 slot, const int (&acc)[n], int firs
     }
 }
 
-// Sums of a block in shared memory. An octet of turn 0 begins at (row, column) of the block; the others lie four rows, or sixteen columns,
-// further on, which is a matter of a few bits of the address.
+// Sums of a block in shared memory. The octet of turn 0 begins at (row, column) of the block; that of each further turn is four rows, or
+// sixteen columns, further on, which changes only a few bits of the address.
 struct SharedSums {
     typedef int Value;
-    static constexpr bool ahead = false; // whether an octet is loaded while the one before is worked on
+    static constexpr bool ahead = false; // whether the next octet is loaded while one is being finished
     u32 slot;
 
     __device__ __forceinline__ void begin(int) const {}
@@ -59,7 +59,7 @@ struct SharedSums {
     }
 };
 
-// Sums in the registers of a warp, block after block by way of the slot. Only the copying is unrolled; the chain stands in the code once.
+// Sums in the registers of a warp, which are copied to the slot block by block. Only the copying is unrolled; the epilogue's code is not.
 template <int n> struct RegisterSums : SharedSums {
     const int (&acc)[n];
 
@@ -157,7 +157,7 @@ BS_INLINE void finish_blocks(const EpilogueParams &e, const Sums &sums, int batc
         atomicOr(e.nan, 1);
 }
 
-// One warp, `blocks` blocks of 64 columns that begin at (row0, column0) of the result and may lie across its edge or beyond it.
+// Finish `blocks` blocks of 64 columns with one warp. They begin at (row0, column0) of the result, and may extend beyond its edge.
 template <class Sums> BS_INLINE void finish_strip(const EpilogueParams &e, const Sums &sums, int batch, int row0, int column0, int blocks)
 {
     if (row0 >= e.m)
@@ -174,7 +174,7 @@ template <class Sums> BS_INLINE void finish_strip(const EpilogueParams &e, const
     }
 }
 
-// Has what the floats of a strip join brought into the L2 while its sums are not there yet: each turn waits for what it reads.
+// Prefetch the floats that a strip's results are added to into the L2 before its sums are ready, since each turn waits for what it reads.
 BS_INLINE void ask_for_strip(const EpilogueParams &e, int batch, int row0, int column0, int blocks)
 {
     constexpr int kLine = 32; // floats

@@ -16,12 +16,12 @@ struct Ring {
     }
 };
 
-// The left operand's part of a stage.
+// Load the left operand's part of a stage.
 BS_INLINE void load_left(const MatmulParams &g, const Shared &s, int stage, const Work &w, const Pass &pass, int kb)
 {
     barrier_expect(s.full + stage * 8, kBytesStage);
 #ifdef BS_BYTES
-    // In stripes, so that memory is as busy at the beginning of a tile as at its end.
+    // Of each eight blocks along k, `kept` are to stay in the L2, so that memory is as busy at the beginning of a tile as at its end.
     tma_load_hinted(s.tiles + stage * kBytesStage, &g.a, s.full + stage * 8, kb * 32, w.m_tile * kBlockRows, pass.p, w.operand.x,
                     (kb & 7) < g.kept ? kEvictNormally : kEvictFirst);
 #else
@@ -44,7 +44,7 @@ BS_INLINE void load_right(const MatmulParams &g, const Shared &s, int stage, con
     }
 }
 
-// What a block begins with. Only the kernel's argument is known to be there before the kernel in front ends.
+// The first unit of work of a block. Before the previous kernel has ended, only the kernel's argument may be read.
 BS_INLINE Work first_work(const MatmulParams &g, int unit, const Place &place)
 {
     if (g.batch_indices)
@@ -52,7 +52,7 @@ BS_INLINE Work first_work(const MatmulParams &g, int unit, const Place &place)
     return work_of(g, unit, place.member);
 }
 
-// Fills the ring with tiles of the left operand, while the right one is still being made; returns how many stages those are.
+// Fill the ring with tiles of the left operand while the previous kernel still makes the right one; returns the number of stages filled.
 BS_INLINE int load_ahead(const MatmulParams &g, const Shared &s, const Work &w, const Pass *list, Range passes, const Place &place)
 {
     int stage = 0;

@@ -1,4 +1,4 @@
-// Parameters of the sums over sampled edges, and what of their samples a group of lanes has drawn.
+// Parameters of sums over sampled edges, and the chunk of samples that a group of lanes has drawn.
 #ifndef BITSPARSE_SAMPLE_SPMM_CUH
 #define BITSPARSE_SAMPLE_SPMM_CUH
 
@@ -9,10 +9,10 @@
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
-// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
+// BS_BLOCKS: blocks per multiprocessor, which limits the registers of a thread.
 
 struct SampleSpmmParams {
-    Streams streams; // of the samples, of which the walk needs no columns
+    Streams streams; // of the samples; the walk does not need their columns
     Units units;
     Sampler sampler;
     CodeMap codes;
@@ -25,16 +25,16 @@ struct SampleSpmmParams {
     int *arrived;                    // (pieces, slices, BS_LANES), as in spmm/csr.cu
     unsigned vectors, row_bytes, out_bytes;
     int slices, features;
-    int whole; // whether vectors of results are whole and aligned
+    int whole; // whether rows of the result consist of whole, aligned vectors
 };
 
-// Samples that a group draws at once, 32 at most, and of them each lane's: its own, own + lanes, ...
+// Samples that a group draws at a time, at most 32, and how many of them each lane draws: number `lane`, `lane` + BS_LANES, ...
 #ifndef BS_CHUNK
 #define BS_CHUNK (BS_LANES > BS_U ? BS_LANES : BS_U)
 #endif
 #define BS_OWN (BS_CHUNK / BS_LANES)
 
-// The samples that a lane has drawn of a chunk, and which of all of the group's samples are the last of their row, a bit for each.
+// The samples of a chunk that a lane has drawn; `ends` has a bit for each sample of the group that is the last of its row.
 struct Chunk {
     Index column[BS_OWN], row[BS_OWN];
     unsigned ends;

@@ -1,30 +1,30 @@
-// Parts of a graph for training in batches: what _ext/drivers/subgraphs.c does on the host, to the bit. A hop goes in steps, as new columns are
-// numbered in the order in which rows come upon them: `place` keeps the least place of every column among the targets and the edges.
+// Parts of a graph for training in batches, with the same bits as _ext/drivers/subgraphs.c on the host. A hop takes several kernels, since
+// new columns are numbered in the order in which edges first reach them: `place` holds each column's least place among targets and edges.
 #include "common/draws.h"
 #include "sparse/groups.cuh"
 
-#define BS_NONE 0xffffffffu // what `place` holds of a column that nobody came upon
+#define BS_NONE 0xffffffffu // `place` of a column that no edge has reached
 
 struct SubgraphParams {
     const Index *indptr, *indices; // of the graph
     const i64 *rows; // targets, nodes or roots
-    i64 *starts; // count + 1: counts of rows one place on, then where the edges of each begin
-    i64 *fresh; // total + 1: the same of edges that come upon a new column
+    i64 *starts; // count + 1: first the number of edges of row i at i + 1; after a prefix sum, where the edges of each row begin
+    i64 *fresh; // total + 1: in the same way for edges that reach a new column
     u32 *place; // of every column
-    i64 *picked; // total: of each edge, or its new column, in the order in which it was found
+    i64 *picked; // total: the position of each edge, or its new column, in the order in which it was found
     i64 *edges; // total
     int *columns; // total
     i64 *out; // sources, walks or numbers
     bs_draws draws;
     i64 count, total, width; // width < 0: all neighbours
-    u32 first; // how many targets stand in front of the new columns
+    u32 first; // how many targets come before the new columns
 };
 
 BS_INLINE i64 item() { return (i64)blockIdx.x * BS_THREADS + threadIdx.x; }
 BS_INLINE i64 warp_row() { return item() >> 5; }
 BS_INLINE int lane_here() { return threadIdx.x & 31; }
 
-// How many neighbours of each target there will be; targets that are columns themselves take the first places.
+// Count the neighbours that each target will have; targets that are columns themselves take the first places.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_counts(const SubgraphParams p)
 {
     const i64 i = item();
@@ -36,8 +36,9 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_counts(const Subgra
         p.place[row] = (u32)i;
 }
 
-// `k` of `n` positions (Floyd; Bentley, CACM 30, 1987), in the order of the draws. Candidates that were drawn before give way to the last
-// position that could be drawn, which none of the earlier ones reaches: 32 at a time, each is looked for among all that are there.
+// Choose `k` of `n` positions, in the order of the draws (Floyd; Bentley, CACM 30, 1987). A candidate that has been chosen before is
+// replaced by the last position that this draw could give, which no earlier draw could. A warp takes 32 draws at a time, and looks for each
+// candidate among all positions chosen before.
 BS_INLINE void choose(const SubgraphParams &p, i64 row, i64 n, i64 k, i64 *picked)
 {
     for (i64 base = 0; base < k; base += 32) {
@@ -61,7 +62,7 @@ BS_INLINE void choose(const SubgraphParams &p, i64 row, i64 n, i64 k, i64 *picke
     }
 }
 
-// A warp a target: its edges in their order, and the least place of each edge's column.
+// One warp for each target: store its edges in ascending order, and the least place of each edge's column.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_edges(const SubgraphParams p)
 {
     const i64 i = warp_row();
@@ -85,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_edges(const Subgrap
     }
 }
 
-// Whether an edge is the first to come upon its column.
+// Mark the edges that are the first to reach their column.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_fresh(const SubgraphParams p)
 {
     const i64 e = item();
@@ -93,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_fresh(const Subgrap
         p.fresh[e + 1] = p.place[p.indices[p.edges[e]]] == p.first + (u32)e;
 }
 
-// The new columns and their numbers.
+// Store the targets and the new columns, and number the latter.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_sources(const SubgraphParams p)
 {
     const i64 e = item();
@@ -107,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_sources(const Subgr
     p.place[column] = (u32)number;
 }
 
-// The edges' columns by their new numbers, in the order of the edges.
+// Store the new number of each edge's column, in the order of the edges.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_numbers(const SubgraphParams p)
 {
     const i64 e = item();
@@ -115,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_numbers(const Subgr
         p.columns[e] = (int)p.place[p.indices[p.edges[e]]];
 }
 
-// A warp a target of few edges: these in the order of their columns.
+// One warp for each target, for targets with few edges: sort its edges by column.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_sorted(const SubgraphParams p)
 {
     const i64 i = warp_row();
@@ -125,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_sorted(const Subgra
     for (i64 j = lane_here(); j < k; j += 32)
         p.picked[from + j] = (i64)p.place[p.indices[p.edges[from + j]]] << 32 | j;
     __syncwarp();
-    // Numbers differ within a row, so that every edge has a rank of its own.
+    // The numbers of a row's columns differ, so each edge has its own rank.
     for (i64 j = lane_here(); j < k; j += 32) {
         const i64 mine = p.picked[from + j];
         i64 rank = 0;
@@ -136,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) hop_sorted(const Subgra
     }
 }
 
-// Columns forget their places.
+// Reset the places of some columns.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) forget_places(const SubgraphParams p)
 {
     const i64 i = item();
@@ -152,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) place_nodes(const Subgr
         p.place[p.rows[i]] = (u32)i;
 }
 
-// A warp a node: with `columns` its edges to others, else how many they are.
+// One warp for each node: store its edges to the other nodes or, if `columns` is null, count them.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) induced_rows(const SubgraphParams p)
 {
     const i64 i = warp_row();

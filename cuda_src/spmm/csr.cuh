@@ -1,4 +1,4 @@
-// Parameters of the products of CSR patterns with dense features on the CUDA cores, and what becomes of the sum of a row.
+// Parameters of products of CSR patterns with dense features on the CUDA cores, and how the sum of a row becomes its result.
 #ifndef BITSPARSE_SPMM_CSR_CUH
 #define BITSPARSE_SPMM_CSR_CUH
 
@@ -9,15 +9,15 @@
 #include "spmm/signs.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
-// BS_BIAS: a bias of the columns is added to sums and means of float32, behind the factor of the row, with a rounding of its own.
+// BS_BIAS: a bias for each column is added to sums and means of float32, after the multiplication by the row's scale; both are rounded.
 #ifndef BS_BIAS
 #define BS_BIAS 0
 #endif
-// BS_RAGGED: rows of x end with zeros up to whole vectors, rows of the result do not.
+// BS_RAGGED: rows of x are padded with zeros to whole vectors, rows of the result are not.
 #ifndef BS_RAGGED
 #define BS_RAGGED 0
 #endif
-#define BS_RUN (BS_EACH < 4 ? BS_EACH : 4) // sums that go through the chain together
+#define BS_RUN (BS_EACH < 4 ? BS_EACH : 4) // sums that go through the epilogue together
 
 struct SpmmParams {
     Streams streams;
@@ -28,7 +28,7 @@ struct SpmmParams {
     const float *row_scale, *col_scale;
     const float *bias; // (columns,)
     Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
-    int *arrived;  // (pieces, slices, lanes): how many pieces of a row are there, at the first one's place; zeros before and after
+    int *arrived;  // (pieces, slices, lanes): how many pieces of a row are summed, at its first piece's place; zeros before and after
     unsigned vectors;   // of a row of x
     unsigned columns;   // of the result
     unsigned row_bytes, out_bytes; // of a row of x, of the result
@@ -40,7 +40,7 @@ struct SpmmParams {
 #endif
 };
 
-// Sums of 16-bit floats are rounded back unless a chain takes them, means of integers are float32.
+// Sums of 16-bit floats are rounded to 16 bits unless an epilogue follows; means of integers are float32.
 #if BS_FINISH
 typedef float Out;
 #elif BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
@@ -88,7 +88,7 @@ BS_INLINE Acc times(Acc a, Acc b)
 #endif
 }
 
-// Vector number `vector` of a row's result, at `out`.
+// Store vector number `vector` of a row's result at `out`.
 template <class T> BS_INLINE void store_result(const SpmmParams &p, unsigned vector, char *out, const Vector<BS_EACH, T> &v)
 {
 #if BS_RAGGED
@@ -102,7 +102,7 @@ template <class T> BS_INLINE void store_result(const SpmmParams &p, unsigned vec
 #endif
 }
 
-// The result of a row of `count` edges, from its sums; vector number `vector` is stored at `out`.
+// Compute the result of a row of `count` edges from its sums, and store vector number `vector` of it at `out`.
 BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sums &sums, unsigned vector, char *out)
 {
     Vector<BS_EACH, Out> v;
@@ -146,8 +146,8 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
 }
 
 #if BS_FINISH
-// The same through the chain, or as signs: BS_EACH sums from vector `start` + lane on. All lanes of a group call it together; those beyond
-// the row have vectors of `p.vectors` and more.
+// The same with an epilogue, or for results that are signs: the BS_EACH sums of vector `start` + lane. All lanes of a group must call it;
+// those with a vector number of `p.vectors` or more are beyond the row.
 BS_INLINE void finish_vector(const SpmmParams &p, Index row, Index count, const Sums &sums, const Limits<BS_EACH> &limits, char *out,
                              unsigned start, int lane, int lanes, bool last, bool &strange)
 {
