@@ -383,7 +383,7 @@ def test_places_within_buffers_and_buffers_that_are_not_aligned(driver: Any) -> 
     assert frame(start, start + 32, stage=2).run(handlers["recorded"]) == []
     assert served[2][:3] == (False, b"", digest.encode())
     lost = Frame("", digest, [at(start)], [at(start)], STREAM, -1).run(handlers["gpu"])
-    assert lost == ["bitsparse.jax: XLA does not say on which GPU a call computes"]
+    assert lost == ["bitsparse.jax: XLA does not tell on which GPU a call runs"]
     old = Frame("", digest, [at(start)], [at(start)], STREAM, DEVICE)
     old.api.size -= 8
     assert "install a newer one" in old.run(handlers["gpu"])[0]

@@ -1,4 +1,4 @@
-"""C drivers and checks shared by the extension modules."""
+"""Declarations of C drivers that several extension modules call."""
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 

@@ -1,4 +1,5 @@
-/* One-bit aggregation over threads: rows in short runs, so that hubs spread. Rows never share an output word. */
+/* One-bit aggregation over threads. Rows are dealt out in short runs, so that long rows (hubs) go to different threads. No two rows share
+ * an output word, so threads never write to the same one. */
 #include "drivers/bspmm.h"
 
 #include <stdlib.h>

@@ -1,7 +1,8 @@
-/* The digit product, for wide operands: both are decoded into short integer digits and multiplied by 16-bit multiply-adds.
+/* The digit product, for operands of many bits: both are split into short integer digits, which are multiplied by 16-bit multiply-adds.
  *
- * a = sum_x a_x 2^(x wa), b = sum_y b_y 2^(y wb), the top digits signed where the operand is; 512 products of digits fit int32. Panels of
- * B are decoded once for a group of columns; a unit of work decodes 128 rows of A and walks 128-column tiles of the group. */
+ * a = sum_x a_x 2^(x wa), b = sum_y b_y 2^(y wb); the top digit is signed if the operand is. 512 products of digits fit int32. B is
+ * decoded once for each group of columns, into panels of 16; a unit of work decodes 128 rows of A and multiplies them with the group in
+ * tiles of 128 columns. */
 #include <stdlib.h>
 
 #include "drivers/aligned.h"
@@ -9,15 +10,15 @@
 
 #define BLOCK_K 512                          /* products summed in int32 before they are flushed */
 #define BLOCK_TILES (BLOCK_K / 128)
-#define DIGIT_BITS 22                        /* wa + wb at most: 512 (2^wa - 1)(2^wb - 1) < 2^31 */
+#define DIGIT_BITS 22                        /* the most that wa + wb may be: 512 (2^wa - 1)(2^wb - 1) < 2^31 */
 #define DIGIT_MAX 15
-#define GROUP_BYTES ((size_t)64 << 20)       /* decoded panels of B kept at a time */
+#define GROUP_BYTES ((size_t)64 << 20)       /* the most bytes of decoded panels of B that are kept at a time */
 
 typedef struct {
     int width, digits;
 } split;
 
-/* The fewest digit products. */
+/* The widths and numbers of digits that need the fewest products of digits. */
 static void digit_widths(int a_bits, int b_bits, split *a, split *b)
 {
     int best = 1 << 30;
@@ -39,17 +40,17 @@ typedef struct {
     split a, b;
     size_t length;                       /* K in whole 128-bit groups */
     size_t row_stride, a_digit_stride;   /* int16 elements between rows and digits of decoded A */
-    size_t panel_digit_stride;           /* and between digits of a panel; a panel holds b.digits of them */
-    int16_t *panels, *rows;              /* rows: per thread */
+    size_t panel_digit_stride;           /* int16 elements between digits of a panel, which has b.digits of them */
+    int16_t *panels, *rows;              /* decoded B, and room for the decoded rows of A of each thread */
     size_t thread_elements;
     size_t batch, c0, cols, chunk_cols, chunks; /* the group being multiplied, and how its columns are split over units */
-    /* A zero tile of a bipolar operand holds -1s: where tiles are skipped, a = 2 bit - 1 is multiplied as its bit, and the product is
-     * twice that less these sums of the columns of B. */
+    /* A zero tile of a bipolar operand stands for -1s, so it cannot simply be skipped. With a bitmap, a = 2 bit - 1 is therefore multiplied
+     * as its bit, and the product is twice the result less b_sums, the sum of each column of B. */
     int a_encoding;
     const int64_t *b_sums;
 } digits_job;
 
-/* One packed line -> digits[digit][element], zero beyond k (a bipolar pad bit would count as -1). */
+/* Decode one packed line into dst[digit][element], with zeros beyond k (where a pad bit of a bipolar operand would count as -1). */
 static void decode_line(const digits_job *j, const uint32_t *line, int bits, int encoding, split s, int16_t *dst, size_t digit_stride)
 {
     uint32_t codes[BS_CHUNK];
@@ -62,7 +63,7 @@ static void decode_line(const digits_job *j, const uint32_t *line, int bits, int
         memset(dst + (size_t)d * digit_stride + j->p->k, 0, (j->length - j->p->k) * sizeof *dst);
 }
 
-/* Unit: one panel of 16 columns of the group. The thread's room for rows of A serves as scratch. */
+/* Unit of work: decode one panel of 16 columns of the group. The thread's room for rows of A serves as scratch. */
 static void decode_panel(void *context, size_t unit, int thread)
 {
     const digits_job *j = context;
@@ -100,7 +101,7 @@ static void signs_from_bits(const digits_job *j, const bs_out_tile *tile, int64_
             acc[c] = 2 * acc[c] - sums[c];
 }
 
-/* 128 decoded rows against 128 columns from group column `col` on. */
+/* Multiply up to 128 decoded rows with up to 128 columns, which start at column `col` of the group, and finish the tile. */
 static void multiply_tile(const digits_job *j, const int16_t *rows, size_t col, bs_out_tile *tile)
 {
     int64_t acc[BS_TILE * BS_TILE];
@@ -121,7 +122,7 @@ static void multiply_tile(const digits_job *j, const int16_t *rows, size_t col, 
     bs_finish_tile(j->k, j->e, tile);
 }
 
-/* Unit: 128 rows and a share of the group's columns. */
+/* Unit of work: 128 rows times a share of the group's columns. */
 static void digits_unit(void *context, size_t unit, int thread)
 {
     const digits_job *j = context;
@@ -135,7 +136,7 @@ static void digits_unit(void *context, size_t unit, int thread)
     const uint32_t *a = p->a + ((size_t)p->a_index[j->batch] * p->m + tile.r0) * p->width * (size_t)p->a_bits;
     for (size_t r = 0; r < tile.rows; r++)
         decode_line(j, a + r * p->width * (size_t)p->a_bits, p->a_bits, j->a_encoding, j->a, rows + r * j->row_stride, j->a_digit_stride);
-    for (size_t r = tile.rows; r % BS_MICRO_ROWS; r++) /* rows that only fill the last micro-kernel */
+    for (size_t r = tile.rows; r % BS_MICRO_ROWS; r++) /* zero rows that fill up the last micro-kernel */
         for (int x = 0; x < j->a.digits; x++)
             memset(rows + (size_t)x * j->a_digit_stride + r * j->row_stride, 0, j->length * sizeof *rows);
     for (size_t col = first; col < end; col += BS_TILE) {
@@ -160,7 +161,7 @@ int bs_matmul_digits(bs_run_on on, const bs_product *p, bs_epilogue *e)
         j.a_encoding = BS_UNSIGNED;
     }
     digit_widths(p->a_bits, p->b_bits, &j.a, &j.b);
-    /* Neighbouring rows a cache line apart modulo the page: a power-of-two stride would map all eight onto one cache set. */
+    /* 32 elements of padding shift each row by a cache line: with a power-of-two stride all eight rows would fall into one cache set. */
     j.row_stride = j.length + 32;
     j.a_digit_stride = j.row_stride * BS_TILE;
     j.panel_digit_stride = j.length * BS_MICRO_COLS;

@@ -1,4 +1,4 @@
-/* Run-time choice of an instruction set, and of threads or none. */
+/* The choice of an instruction set at run time, and loops over units of work with or without threads. */
 #include "drivers/parallel.h"
 
 #ifdef BS_X86
@@ -9,8 +9,8 @@
 #endif
 
 #ifdef BS_X86
-/* The processor is asked directly: __builtin_cpu_supports needs a library of the compiler's that nothing links on Windows. The names end in
- * the leaf of CPUID (71: leaf 7, part 1) and the register in which the bit stands. */
+/* CPUID is used directly, since __builtin_cpu_supports needs a compiler library that is not linked on Windows. The names end in the leaf of
+ * CPUID (71 is leaf 7, subleaf 1) and the register that holds the bit. */
 #define POPCNT_1C (1u << 23)
 #define OSXSAVE_1C (1u << 27)
 #define F16C_1C (1u << 29)
@@ -23,7 +23,7 @@
 #define VNNI_7C (1u << 11)
 #define VPOPCNTDQ_7C (1u << 14)
 #define AVXVNNI_71A (1u << 4)
-/* Registers that the operating system keeps for a thread: those of 256 bits; besides these, masks and all of 512 bits. */
+/* Bits of XCR0 for the registers that the operating system saves for each thread: 256-bit ones, and those plus masks and 512-bit ones. */
 #define KEEPS_AVX 0x06u
 #define KEEPS_AVX512 0xe6u
 
@@ -36,7 +36,7 @@ static unsigned kept_registers(void)
     return low;
 }
 
-/* The bit of a level. */
+/* The bit of a level in a set of levels. */
 #define LEVEL(level) (1u << (level))
 
 static unsigned asked_levels(void)
@@ -61,7 +61,7 @@ static unsigned asked_levels(void)
 static unsigned known_levels(void)
 {
 #ifdef BS_X86
-    static unsigned known; /* asking takes a virtual machine microseconds; two threads that ask at once find the same */
+    static unsigned known; /* CPUID takes microseconds on a virtual machine; threads that ask at the same time find the same answer */
     unsigned levels = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (!levels) {
         levels = asked_levels();
@@ -123,7 +123,7 @@ void bs_parallel(void (*body)(void *context, size_t unit, int thread), void *con
 {
     if (threads > 1 && units > 1) {
         const int team = units < (size_t)threads ? (int)units : threads;
-        /* Several units at a time when there are very many of them: asking for the next one costs an atomic operation. */
+        /* If there are very many units, threads take several at a time, since each request costs an atomic operation. */
         bs_share_out(body, context, units, bs_max(1, units / ((size_t)team * 16)), team);
         return;
     }

@@ -1,4 +1,4 @@
-/* Which edges of a row are sampled (AES-SpMM Table 1 and Eq. 3), and sums over them without ever storing them all. */
+/* The choice of the edges of a row that are sampled (AES-SpMM Table 1 and Eq. 3), and sums over them without storing the sample. */
 #include "drivers/sample.h"
 
 #include "drivers/parallel.h"
@@ -25,8 +25,8 @@ static row_plan plan_row(const bs_sampler *s, int64_t nnz)
     return (row_plan){nnz, parts < w ? parts : w, w / parts > 1 ? w / parts : 1};
 }
 
-/* floor(k part / count), and what is left of it in `rest`: a bit of k after the other, so that no integer is wider than 64 bits, which some
- * compilers lack the division of. part < count < 2^61. */
+/* floor(k part / count), with the remainder in `rest`, for part < count < 2^61. The division goes bit by bit over k, because the product
+ * may need 128 bits, and some compilers lack a division of 128-bit integers. */
 static int64_t divided(int64_t k, int64_t part, int64_t count, int64_t *rest)
 {
     int64_t whole = 0, left = 0;
@@ -40,7 +40,7 @@ static int64_t divided(int64_t k, int64_t part, int64_t count, int64_t *rest)
     return whole;
 }
 
-/* The upper 64 of the 128 bits of a product. */
+/* The upper 64 bits of a 128-bit product. */
 static uint64_t product_high(uint64_t a, uint64_t b)
 {
     const uint64_t low = UINT32_MAX, a0 = a & low, a1 = a >> 32, b0 = b & low, b1 = b >> 32;
@@ -54,7 +54,7 @@ static int64_t start_of(const bs_sampler *s, const row_plan *p, size_t row, int6
     case BS_SAMPLE_AES: return k * AES_PRIME % (p->nnz - p->run + 1);
     case BS_SAMPLE_AFS: return k * AFS_PRIME % p->nnz;
     case BS_SAMPLE_UNIFORM: {
-        /* Stratum k of count, [k nnz / count, (k + 1) nnz / count), and 64 random bits scaled to its length. */
+        /* A position in stratum k, [k nnz / count, (k + 1) nnz / count), from 64 random bits scaled to the stratum's length. */
         const int64_t each = p->nnz / p->count, part = p->nnz % p->count;
         int64_t rest;
         const int64_t low = k * each + divided(k, part, p->count, &rest), length = each + (rest + part >= p->count);
@@ -66,7 +66,7 @@ static int64_t start_of(const bs_sampler *s, const row_plan *p, size_t row, int6
     }
 }
 
-/* Sampled positions k .. k + n of a row, in order: sample after sample, edge after edge. */
+/* The sampled positions k, ..., k + n - 1 of a row, in the order of the samples and then of the edges of each. */
 static void positions(const bs_sampler *s, const row_plan *p, size_t row, int64_t k, size_t n, int64_t *out)
 {
     int64_t sample = k / p->run, inside = k % p->run, start = start_of(s, p, row, sample);
@@ -156,8 +156,8 @@ int bs_sample_edges(int threads, const bs_csr *a, const bs_sampler *s, const int
 
 /* ---- sums ---- */
 
-/* One row in T: chunks of sampled edges, then the factors, one rounding each. 0 if the row is not valid: all its columns are looked at, also
- * those that are not sampled. */
+/* Sum one row in type T: add the sampled edges in chunks, then multiply by the factors, rounding once for each. Returns 0 if the row is not
+ * valid; all of its columns are checked, not only the sampled ones. */
 #define DEFINE_SUM_ROW(T, ADD)                                                                                                             \
     static int sum_row_##T(const run *r, size_t row)                                                                                       \
     {                                                                                                                                      \

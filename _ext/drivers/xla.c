@@ -1,6 +1,6 @@
-/* What XLA calls. A call for which launches were recorded only enqueues them: their parameters are copied, the addresses of the call's
- * buffers written into the copies. No lock of Python's, no allocation; the table is locked while it is searched. Every other call goes to
- * Python. */
+/* The handlers that XLA calls. If launches were recorded for a call, they are enqueued: their parameters are copied, and the addresses of
+ * the call's buffers are written into the copies. This allocates nothing and does not take the GIL; the table of recorded launches is
+ * locked only while it is searched. All other calls go to Python. */
 #include "drivers/xla.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ static bs_launches *table[CHAINS];
 static bs_driver driver;
 static bs_serve serve;
 static bs_holds holds;
-static size_t in_python; /* calls that wait for Python or are there */
+static size_t in_python; /* number of calls that are in Python or wait for the GIL */
 
 void bs_xla_setup(bs_serve of_python, bs_holds of_owners)
 {
@@ -69,7 +69,7 @@ static int is_of(const bs_launches *one, const unsigned char *key, int device, v
 {
     if (memcmp(one->key, key, BS_KEY_BYTES) != 0 || one->device != device || one->operand_count != count)
         return 0;
-    if (count && one->stream != stream) /* their workspaces are those of one stream */
+    if (count && one->stream != stream) /* the recorded launches use workspaces that belong to one stream */
         return 0;
     for (uint32_t i = 0; i < count; i++)
         if (one->operands[i] != operands[i]->data)
@@ -84,7 +84,7 @@ void bs_launches_free(bs_launches *launches)
     free(launches);
 }
 
-/* Free them when nobody uses them any more. */
+/* Give up one use of the launches, and free them if it was the last. */
 static void release(bs_launches *launches)
 {
     hold();
@@ -99,7 +99,7 @@ void bs_launches_keep(bs_launches *launches)
     hold();
     launches->users = 1;
     launches->next = table[chain_of(launches->key)];
-    table[chain_of(launches->key)] = launches; /* found before older ones */
+    table[chain_of(launches->key)] = launches; /* in front, so that it is found before older ones */
     leave();
 }
 
@@ -152,14 +152,14 @@ static void *refused(const xla_api *api, const char *name, int status)
 }
 
 /* ---- launches */
-/* Where a buffer of a call lies, arguments first. */
+/* The address of a buffer of a call; slots count the arguments first, then the results. */
 static char *buffer_of(const xla_frame *frame, uint32_t slot)
 {
     const uint32_t arguments = (uint32_t)frame->arguments.count;
     return slot < arguments ? frame->arguments.parts[slot]->data : frame->results.parts[slot - arguments]->data;
 }
 
-/* Whether the buffers are those that were recorded: as many, and each where whole vectors begin. */
+/* Whether a call has as many buffers as were recorded, each aligned to whole vectors. */
 static int fits(const bs_launches *launches, const xla_frame *frame)
 {
     if ((uint64_t)(frame->arguments.count + frame->results.count) != launches->slots)
@@ -213,17 +213,17 @@ static xla_text attribute(const xla_frame *frame, const char *name)
     return (xla_text){NULL, 0};
 }
 
-/* The GPU and the stream of a call; an error of XLA's, or NULL. */
+/* Find the GPU and the stream of a call; returns an XLA error, or NULL. */
 static void *locate(const xla_frame *frame, bs_call *call)
 {
     if (frame->api->size < sizeof(xla_api))
         return failed(frame->api, XLA_INTERNAL,
-                      "bitsparse.jax: this jaxlib does not say on which GPU a call computes; install a newer one");
+                      "bitsparse.jax: this jaxlib does not tell on which GPU a call runs; install a newer jaxlib");
     xla_device_arguments device = {sizeof device, NULL, frame->context, -1};
     void *error = frame->api->device_ordinal_get(&device);
     call->device = device.ordinal;
     if (!error && device.ordinal < 0)
-        error = failed(frame->api, XLA_INTERNAL, "bitsparse.jax: XLA does not say on which GPU a call computes");
+        error = failed(frame->api, XLA_INTERNAL, "bitsparse.jax: XLA does not tell on which GPU a call runs");
     if (error || frame->stage != XLA_EXECUTE)
         return error;
     xla_stream_arguments stream = {sizeof stream, NULL, frame->context, NULL};
@@ -232,7 +232,7 @@ static void *locate(const xla_frame *frame, bs_call *call)
     return error;
 }
 
-/* On the way to Python, if it is there. */
+/* Count a call that goes to Python, and return whether it may: not before the setup, nor when Python ends. */
 static int enter(bs_serve *serves, bs_holds *asks)
 {
     hold();
@@ -256,14 +256,15 @@ static void *by_python(const bs_call *call)
     bs_serve serves;
     bs_holds asks;
     if (!enter(&serves, &asks))
-        return failed(call->frame->api, XLA_INTERNAL, "bitsparse.jax is not set up, or Python ends; import it, or wait for results");
+        return failed(call->frame->api, XLA_INTERNAL,
+                      "bitsparse.jax is not imported, or Python is shutting down; import it, and wait for results before Python ends");
     message[0] = '\0';
     const int code = serves(call, message, sizeof message);
     come_back();
     return code ? failed(call->frame->api, code, message) : NULL;
 }
 
-/* Whether the memory that launches were recorded for has the contents that it had. */
+/* Whether the graph that the launches were recorded for still has the same contents. */
 static int still_holds(uint64_t owner)
 {
     bs_serve serves;
@@ -284,7 +285,7 @@ static void *handle(const xla_frame *frame, int on_gpu)
         return NULL;
     for (int64_t i = 0; i < frame->arguments.count; i++)
         if (frame->arguments.kinds[i] != XLA_BUFFER)
-            return failed(frame->api, XLA_INVALID_ARGUMENT, "bitsparse.jax: an argument of a call is no buffer");
+            return failed(frame->api, XLA_INVALID_ARGUMENT, "bitsparse.jax: an argument of a call is not a buffer");
     void *error = on_gpu ? locate(frame, &call) : NULL;
     if (error)
         return error;
