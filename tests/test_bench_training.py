@@ -23,7 +23,7 @@ def _search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def small(symmetric: bool = True, columns: int = 40) -> Any:
-    """A problem on a graph that comes with loops, and has a node without edges."""
+    """A problem on a graph that has a self loop and a node without edges."""
     import torch
 
     from benchmarks.cases import training
@@ -180,7 +180,7 @@ def test_bounds_count_sums_there_and_back() -> None:
     entries, nodes = made.indices.numel(), 90
     wide, narrow = (training.bounds_of("gcn", made, [first, 64, 5], [1, 1], 4, 1.0) for first in (100, 40))
     assert wide[1] == 2 * (8 * (entries + nodes) + 2 * nodes * 4 * (64 + 5))
-    # Features that are summed first have no gradient.
+    # If features are summed before the product, no gradient goes back through that sum.
     assert narrow[1] == 3 * 4 * (entries + nodes) + 2 * nodes * 4 * (40 + 2 * 5)
     assert 0 < wide[0].floor_ms < wide[0].estimate_ms
 
@@ -241,9 +241,8 @@ def test_epochs_on_the_cpu(peer: str | None, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         torch.set_num_threads(threads)
     assert prepared.params["gradient_difference"] < 1e-5
-    assert float(prepared.ours()) == pytest.approx(
-        float(prepared.peer()), rel=1e-3
-    )  # while both have made as many steps
+    # both sides have made the same number of steps here
+    assert float(prepared.ours()) == pytest.approx(float(prepared.peer()), rel=1e-3)
     machine = bench.Machine.of_cpu(1, None)
     case = bench.Case("training-cpu", lambda: prepared)
     (record,) = bench.run_cases("training", [case], machine, bench.Protocol(0, 1, 1.0, 1.0, 0.0))

@@ -39,14 +39,14 @@ def graph(name: str = "") -> Any:
 
 
 def random(*shape: int, dtype: Any = None, spread: bool = False) -> Any:
-    """Numbers for leaves of a graph of functions; `spread` gives views that are not contiguous."""
+    """Random leaves that require a gradient; with `spread` they are views that are not contiguous."""
     shape = shape if not spread else (*shape[:-1], 2 * shape[-1])
     made = torch.from_numpy(np.random.default_rng([7, *shape]).standard_normal(shape)).to(dtype or torch.float64)
     return (made[..., ::2] if spread else made).requires_grad_()
 
 
 def arguments(name: str, g: Any, heads: tuple[int, ...] = (), **how: Any) -> tuple[Any, ...]:
-    """What an operator takes for this graph."""
+    """Arguments for an operator over this graph."""
     n = g.num_edges
     x, y = random(SOURCES, *heads, 3, **how), random(TARGETS, *heads, 3, **how)
     source, target, edges = (random(size, *heads, **how) for size in (SOURCES, TARGETS, n))
@@ -82,19 +82,20 @@ def arguments(name: str, g: Any, heads: tuple[int, ...] = (), **how: Any) -> tup
 
 
 NAMES = [
-    *(
-        "spmm",
-        "sddmm",
-        "spmm_extreme",
-        "spmm_extreme_vjp",
-        "attention",
-        "attention_vjp",
-        "scored_attention",
-        "scored_attention_vjp",
-        "edge_softmax",
-        "edge_softmax_vjp",
-    ),
-    *("gatv2_scores", "gatv2_scores_vjp", "cosine_attention", "cosine_attention_vjp"),
+    "spmm",
+    "sddmm",
+    "spmm_extreme",
+    "spmm_extreme_vjp",
+    "attention",
+    "attention_vjp",
+    "scored_attention",
+    "scored_attention_vjp",
+    "edge_softmax",
+    "edge_softmax_vjp",
+    "gatv2_scores",
+    "gatv2_scores_vjp",
+    "cosine_attention",
+    "cosine_attention_vjp",
 ]
 DIFFERENTIABLE = [name for name in NAMES if not name.endswith("vjp")]
 FORMS: dict[str, dict[str, Any]] = {
@@ -105,7 +106,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 def numbers(name: str, given: tuple[Any, ...]) -> tuple[Callable[..., Any], list[Any]]:
-    """The operator as a function of those arguments that have gradients, and these."""
+    """The operator as a function of only those arguments that require a gradient, and these arguments."""
     where = [k for k, part in enumerate(given) if isinstance(part, torch.Tensor) and part.requires_grad]
 
     def call(*leaves: Any) -> Any:
@@ -173,13 +174,13 @@ def test_gradients_in_float64(name: str, form: str) -> None:
 
 
 def differences(name: str, kind: Any, form: dict[str, Any]) -> list[tuple[float, float]]:
-    """Of the result and every gradient in a dtype: how far from float64 at most, and the largest number there."""
+    """For the result and each gradient in a dtype: the largest difference from float64, and the largest magnitude in float64."""
     exact = arguments(name, graph(name), **form)
     rounded = tuple(
         part.detach().to(kind).requires_grad_() if isinstance(part, torch.Tensor) and part.requires_grad else part
         for part in exact
     )
-    # What is compared starts from the same numbers.
+    # Both sides start from the same (rounded) numbers.
     exact = tuple(
         part.detach().double().requires_grad_() if isinstance(part, torch.Tensor) and part.requires_grad else part
         for part in rounded
@@ -193,7 +194,7 @@ def differences(name: str, kind: Any, form: dict[str, Any]) -> list[tuple[float,
         assert all(g.dtype == leaf.dtype for g, leaf in zip(gradients, leaves, strict=True))
         results.append((made.detach(), *gradients))
     sizes = [float(one.abs().max()) for one in results[0]]
-    if name == "scored_attention":  # gradients by vectors are sums over all nodes, which all but cancel
+    if name == "scored_attention":  # gradients of the vectors are sums over all nodes, which nearly cancel
         sizes[2:] = [max(sizes[1:])] * 2
     errors = [float((other.double() - one).abs().max()) for one, other in zip(*results, strict=True)]
     return list(zip(errors, sizes, strict=True))
@@ -247,7 +248,7 @@ def step(net: Any, x: Any) -> list[Any]:
 
 
 def sizes(results: list[Any]) -> list[Any]:
-    """What errors are relative to: the largest number of each; of single numbers, which all but cancel, the largest of all gradients."""
+    """What errors are relative to: the largest magnitude of each result; for single numbers, which nearly cancel, that of all gradients."""
     largest = max(part.abs().max() for part in results[1:])
     return [part.abs().max() if part.numel() > 1 else largest for part in results]
 
@@ -273,7 +274,7 @@ def test_compiled_steps_are_compiled_once(autocast: bool, steps: int) -> None:
     from torch._dynamo.utils import counters
 
     net, x = network()
-    net(x)  # what layers derive of the graph
+    net(x)  # layers now derive from the graph what they need
     eager = copy.deepcopy(net)
     labels = torch.arange(NODES) % 3
     torch._dynamo.reset()

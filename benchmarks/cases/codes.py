@@ -2,13 +2,13 @@
 
 ``codes-spmm-int{bits}-{graph}-D{D}`` is ``plan(codes, out=y)`` of :func:`bitsparse.plan_spmm` of a pattern and unsigned integers of 8, 4 or
 2 bits in rows layout: exact int32 sums, compared number for number with a float64 product. ``codes-spmm-int{bits}-out-...`` is the same
-with an :class:`bitsparse.Epilogue` behind it that scales, adds a bias, applies relu and writes as many bits again, packed along the
-features (compared with the host's on a part of the rows); ``codes-spmm-int{bits}-weighted-...`` has a float32 weight on every edge, so
+followed by an :class:`bitsparse.Epilogue` that scales, adds a bias, applies relu and requantises to the same number of bits, packed along
+the features (a part of the rows is compared with the host's); ``codes-spmm-int{bits}-weighted-...`` has a float32 weight on every edge, so
 that the sums are float32. The peer is our own product of the same pattern (and weights) with float32 features, so the ratio is what
-narrow features bring; graphs have more than a million edges. ``codes-spmm-int8-heads-{graph}-H4x32`` are signed
-integers with a float32 weight for each edge and head, gathered as they are (``kernel="codes"``), against float32 features with the same
-weights; ``params.tunings_us`` are other cuts of the same kernel, ``params.unpacked_ms`` is the time where integers are unpacked first.
-``estimate_ms`` is that of suite ``spmm`` for rows of so many bytes.
+narrow features gain; graphs have more than a million edges. ``codes-spmm-int8-heads-{graph}-H4x32`` sums signed integers with a float32
+weight for each edge and head, gathered packed (``kernel="codes"``), against float32 features with the same weights; ``params.tunings_us``
+are the times of other layouts of a row in the same kernel, ``params.unpacked_ms`` is the time if integers are unpacked first.
+``estimate_ms`` is that of suite ``spmm`` for rows of as many bytes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ WIDTHS = (128, 256)
 BITS = (8, 4, 2)
 #: Graphs with requantised and weighted sums.
 MORE = ("artist", "COLLAB")
-#: Heads of sums with a weight for each edge and head, and features of a head.
+#: Heads of the sums with a weight for each edge and head, and features of a head.
 HEADS, HEAD_COLUMNS = 4, 32
-#: Words and lanes of a row of these.
+#: Words of a row that a lane takes, and lanes of a row, in the layouts that are timed for these sums.
 CUTS = ((4, 8), (2, 16), (1, 32))
 #: Rows that the host computes for the comparison of requantised sums.
 _ROWS = 4096
@@ -55,7 +55,7 @@ def cases() -> list[Case]:
 
 
 def weighted_heads(name: str) -> Prepared:
-    """Signed bytes with a weight for each edge and head, in one pass."""
+    """Sums of signed 8-bit integers with a weight for each edge and head, in one pass."""
     import bitsparse as bs
     from bitsparse.backends.cuda.csr.schedule import Schedule
     from bitsparse.backends.cuda.csr.sums import Tuning
@@ -84,7 +84,7 @@ def weighted_heads(name: str) -> Prepared:
     whole, float_out = bs.plan_spmm(a, HEAD_COLUMNS, heads=HEADS), cupy.full(shape, np.nan, np.float32)
     whole(x, out=float_out)
     for what, out in (("unpacked", results[1]), ("float32", float_out)):
-        # Codes are as large as 2**7, features of about 1 are what the tolerance is for.
+        # The tolerance is for features of about 1, but codes are as large as 2**7.
         far = float((abs(results[0] - out).reshape(shape[0], -1) / matrix.root.astype(np.float32)).max().get()) / 128
         if not far <= TOLERANCE["fp32"]:
             raise AssertionError(f"{case}: sums of codes and {what} ones differ by {far:.2e}")
@@ -139,7 +139,7 @@ def sums(name: str, columns: int, bits: int, form: str = "") -> Prepared:
         out = made
         _compare_with_host(case, cell, drawn, bits, made)
     elif form == "weighted":
-        # Codes are as large as 2**bits, features of about 1 are what the tolerance is for.
+        # The tolerance is for features of about 1, but codes are as large as 2**bits.
         check(case, "fp32", made / np.float32(1 << bits), cell.product(drawn, values) / (1 << bits), matrix.root)
     elif not bool((made == cell.product(drawn)).all()):
         raise AssertionError(f"{case}: a sum of integers is wrong")
@@ -162,7 +162,7 @@ def sums(name: str, columns: int, bits: int, form: str = "") -> Prepared:
 
 
 def epilogue_of(indptr: Any, columns: int, bits: int) -> Any:
-    """What a quantised layer does to its sums: the mean's scale, a bias, relu, as many bits again."""
+    """The epilogue of a quantised layer: a mean, a bias, relu, and requantisation to the same number of bits."""
     import bitsparse as bs
 
     scale = (1 / np.maximum(np.diff(indptr), 1)).astype(np.float32)
@@ -171,7 +171,7 @@ def epilogue_of(indptr: Any, columns: int, bits: int) -> Any:
 
 
 def _compare_with_host(case: str, cell: Cell, drawn: Any, bits: int, made: Any) -> None:
-    """The first rows' codes against those of the host."""
+    """Compare the codes of the first rows with the host's."""
     import bitsparse as bs
 
     matrix, rows = cell.matrix, min(_ROWS, cell.matrix.shape[0])

@@ -1,11 +1,11 @@
 """Suite ``minibatch``: epochs on batches of sampled neighbours, on a GPU and on the CPU.
 
 ``minibatch-{cpu|cuda}-sage-{graph}`` is an epoch of GraphSAGE, three layers with 256 columns between them, over 4 batches (32 on large
-synthetic graphs) of 1024 targets with at most 15, 10 and 5 neighbours. Ours samples on the CPU, in as many threads as ``--threads`` says,
-and keeps features at 8 bits in host memory; ``params.loader_ms`` is what its batches take alone. The peer is PyTorch Geometric with
-``NeighborLoader`` and float32, with no process beside, half as many as threads or all but one, whichever is the quickest, where pyg-lib or
-torch-sparse is installed; else there is none, which ``params.peer_missing`` says. The two draw different neighbours, so that losses are not
-compared. Whole epochs are timed by the clock, in turns.
+synthetic graphs) of 1024 targets with at most 15, 10 and 5 neighbours. Ours samples on the CPU in ``--threads`` threads, and keeps features
+at 8 bits in host memory; ``params.loader_ms`` is the time of its batches alone. The peer is PyTorch Geometric with ``NeighborLoader`` and
+float32, with no worker process, half as many as threads or all but one, whichever is quickest. It needs pyg-lib or torch-sparse; without
+them there is no peer, and ``params.peer_missing`` says so. The two draw different neighbours, so losses are not compared. Whole epochs are
+timed by the clock, in turns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bitsparse.bench import Case, Prepared
 
 __all__ = ["cases", "machine"]
 
-#: Graphs of epochs on both.
+#: Graphs of the epochs on both devices.
 GRAPHS = ("pubmed", "artist")
 
 machine = training.machine
@@ -42,7 +42,7 @@ def minibatch(name: str, threads: int, device: str) -> Prepared:
     gpu_timing.torch_module()
     if device != "cpu":
         jit.require_cupy("suite minibatch")
-    # Only now: names of cases are listed without PyTorch too.
+    # Imported only here, so that cases can be listed without PyTorch.
     batches: Any = importlib.import_module("benchmarks.cases.minibatch")
     made: Prepared = batches.epoch(name, threads, device)
     return made

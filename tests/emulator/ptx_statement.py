@@ -1,4 +1,4 @@
-"""Inline assembly: one asm statement to C++, one call of the runtime for each instruction."""
+"""Translates inline assembly to C++: each asm statement becomes a block with one call of the emulator's runtime for each instruction."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def _asm_sections(body: str) -> tuple[str, list[str], list[str]]:
-    """Template, output operands, input operands of an asm statement's parentheses."""
-    # `::` is two empty sections
+    """The template, the output operands and the input operands of an asm statement, given the text in its parentheses."""
+    # `::` separates an empty list of outputs
     parts = split(body, ":")
     template = "".join(ast.literal_eval(s) for s in _STRING.findall(parts[0]))
     outs = [p for p in split(parts[1], ",") if p.strip()] if len(parts) > 1 else []
@@ -85,7 +85,7 @@ class _Asm:
 
     # ---- operands
     def ref(self, text: str) -> str:
-        """A register, a special register or a number as C++."""
+        """The C++ expression for a register, a special register or a number."""
         text = text.strip()
         if m := re.fullmatch(r"%(\d+)", text):
             return f"emu_r{m[1]}"
@@ -103,7 +103,7 @@ class _Asm:
         raise Untranslatable(f"PTX operand {text!r} in {self.template!r}")
 
     def items(self, text: str) -> list[str]:
-        """The registers of ``{a, b}``, or the one without braces."""
+        """The registers of ``{a, b}``, or a single register without braces."""
         text = text.strip()
         return [self.ref(x) for x in text[1:-1].split(",")] if text.startswith("{") else [self.ref(text)]
 
