@@ -63,7 +63,7 @@ def test_codes_on_another_grid_are_refused(kind: Any, bits: int, name: str, alon
     shape = {"scalar": (), "rows": (NODES, 1), "columns": (1, 10)}[along]
     codes = model.quantize(x).with_affine(**{name: np.full(shape, abs(value) + 0.5, np.float32)})
     with pytest.raises(
-        ValueError, match=rf"plan: the codes have a {name}, .* pass network.quantize\(x.dequantize\(\)\)"
+        ValueError, match=rf"plan: the codes have a {name} of their own, .* pass network.quantize\(x.dequantize\(\)\)"
     ):
         model(operand(a, model), codes)
     assert np.array_equal(model(operand(a, model), codes.with_affine()), model(operand(a, model), model.quantize(x)))
@@ -203,7 +203,7 @@ def test_networks_take_what_a_user_has(kind: Any) -> None:
             model(adjacency, x)
     with pytest.raises(bs.ShapeError, match="LowBitNetwork"):
         model(a[:5], x)
-    with pytest.raises(bs.ShapeError, match=r"x is \(shape"):
+    with pytest.raises(bs.ShapeError, match=r"x has \(shape"):
         model(a, x[:5])
 
 

@@ -556,7 +556,7 @@ A = bs.TCTiledCSR(sample("int64"))
         (lambda: np.add(A, A, where=np.ones(9, bool)), bs.DTypeError, r"numpy\.add with where"),
         (lambda: np.cumsum(A), bs.DTypeError, r"numpy\.cumsum"),
         (lambda: np.add(A, A, out=np.zeros((7, 9))), bs.ShapeError, r"numpy\.add: out has shape"),
-        (lambda: (A > 0) & np.ones((7, 9), bool), bs.DTypeError, r"numpy\.bitwise_and: .* of TCTiledCSR and ndarray; .*toarray"),
+        (lambda: (A > 0) & np.ones((7, 9), bool), bs.DTypeError, r"numpy\.bitwise_and: .* for TCTiledCSR and ndarray; .*toarray"),
     ],
 )  # fmt: skip
 def test_refusals(call: Callable[[], Any], error: type[Exception], match: str) -> None:

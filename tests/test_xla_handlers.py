@@ -386,4 +386,4 @@ def test_places_within_buffers_and_buffers_that_are_not_aligned(driver: Any) -> 
     assert lost == ["bitsparse.jax: XLA does not tell on which GPU a call runs"]
     old = Frame("", digest, [at(start)], [at(start)], STREAM, DEVICE)
     old.api.size -= 8
-    assert "install a newer one" in old.run(handlers["gpu"])[0]
+    assert "install a newer jaxlib" in old.run(handlers["gpu"])[0]
