@@ -148,7 +148,7 @@ def test_sampled_networks_refuse_what_does_not_fit(task):
         nn.SampledNetwork(gcn, task.graphs[0], task.features, 8, bits=3)
     with pytest.raises(ValueError, match="width"):
         nn.SampledNetwork(gcn, task.graphs[0], task.features, 0)
-    with pytest.raises(ValueError, match="seed=1 has no meaning"):
+    with pytest.raises(ValueError, match="seed=1 has no effect"):
         nn.SampledNetwork(gcn, task.graphs[0], task.features, 8, seed=1)
 
 

@@ -211,7 +211,7 @@ def test_refusals() -> None:
         (ValueError, "bits must be 4 or 8, got 5", lambda: bs.quantized_matmul(x, w, 5)),
         (ValueError, "scheme", lambda: bs.quantized_matmul(x, w, scheme="affine")),  # type: ignore[arg-type]
         (ValueError, "rounding", lambda: bs.quantized_matmul(x, w, rounding="floor")),  # type: ignore[arg-type]
-        (ValueError, "seed=3 has no meaning", lambda: bs.quantized_matmul(x, w, seed=3)),
+        (ValueError, "seed=3 has no effect", lambda: bs.quantized_matmul(x, w, seed=3)),
         (ValueError, "pass one of them", lambda: bs.quantized_matmul(x, w, scale=1.0, range=1.0)),
         (ValueError, "positive and normal, got 0.0", lambda: bs.quantized_matmul(x, w, scale=0.0)),
         (ValueError, "cannot be negative, got -1.0", lambda: bs.quantized_matmul(x, w, range=-1.0)),
