@@ -141,6 +141,14 @@ def test_from_scipy(kind: str, axis: int, layout: str) -> None:
     assert bs.BitTensor(sparse).bits == 4
 
 
+@pytest.mark.parametrize("bits", [1, 3, None])
+def test_several_values_of_an_entry_are_refused(bits: int | None) -> None:
+    values, places, starts = np.ones((2, 3), np.int64), np.array([0, 1]), np.array([0, 1, 2])
+    for rest in ((places, starts), ((places, places),)):
+        with pytest.raises(bs.ShapeError, match=r"data has shape \(2, 3\), but a BitTensor has one value"):
+            bs.BitTensor((values, *rest), bits, shape=(2, 2))
+
+
 @pytest.mark.parametrize("bits", [1, 2])
 def test_duplicates_are_ored_in_bits_and_summed_in_integers(bits: int) -> None:
     rows, cols = np.array([0, 0, 2, 2, 2]), np.array([5, 5, 130, 0, 130])

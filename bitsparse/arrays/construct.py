@@ -175,6 +175,10 @@ def _from_sparse(arg: Any, shape: Any, bits: Any, encoding: Any, axis: Any, layo
         ones = interop.namespace(made.indices).ones
         values = ones(made.indices.size, np.bool_) if made.values is None else made.values
         _check.numeric(_FUNCTION, "the sparse array", values, "biu")
+        if values.ndim != 1:
+            raise ShapeError(
+                f"{_FUNCTION}: data has shape {values.shape}, but a BitTensor has one value for each entry; pass one column, as data[:, 0]"
+            )
         bits = _check_values(_FUNCTION, values, bits, _check.choice(_FUNCTION, "encoding", encoding, _check.ENCODINGS))
         encoding, layout, axis = form_of(_FUNCTION, bits, encoding, layout, axis, 2)
         rows, cols = (index.astype(np.int64, copy=False) for index in (rows_of(made.indptr), made.indices))
