@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import numpy as np
 import pytest
 from cases import functions_of
+from scipy.sparse import csr_array, random_array, vstack
 from sparse_inputs import FLOATS, INTEGERS, WIDTHS, dtype_of, features, graphs, same
 
 from bitsparse.backends import host as host_backend
@@ -136,6 +138,45 @@ def test_threads_and_levels_do_not_change_a_bit(host) -> None:
         host.set_num_threads(threads)
         host.set_simd(level)
         assert results() == want, f"{threads} threads, {level}"
+
+
+#: 8 edges a column and more, of x that is larger than a core's own cache: its columns are laid side by side.
+OFTEN = random_array((300, 4200), density=0.03, format="csr", rng=12, dtype=np.float32)
+OFTEN = vstack([OFTEN, csr_array(np.ones((1, 4200), np.float32))], format="csr")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("width", [16, 31, 32, 33, 100, 130])
+def test_columns_side_by_side(width: int, level: str, host) -> None:
+    host.set_simd(level)
+    rng = np.random.default_rng(width)
+    x = features(rng, (OFTEN.shape[1], width), np.dtype(np.float32))
+    x[-1, -1], x[7, 3] = np.inf, np.nan
+    for reduce, kind in itertools.product(("sum", "mean"), ("none", "values", "scales", "everything")):
+        both(OFTEN, x, acc_dtype="float32", reduce=reduce, **factors(rng, OFTEN, np.dtype(np.float32), 1, kind))
+
+
+def test_columns_side_by_side_are_of_the_call_that_laid_them() -> None:
+    given = factors(np.random.default_rng(13), OFTEN, np.dtype(np.float32), 1, "scales")
+    edges = Pattern(OFTEN.indptr, OFTEN.indices, OFTEN.shape)
+    features = [np.random.default_rng(i).random((OFTEN.shape[1], 40 * (1 + i % 3)), np.float32) for i in range(24)]
+
+    def sums(x: np.ndarray) -> bytes:
+        return host_spmm.spmm(edges, x, acc_dtype=np.float32, **given).tobytes()
+
+    want = [sums(x) for x in features]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert list(pool.map(sums, features)) == want
+
+
+def test_columns_out_of_range_are_found_where_others_lie_side_by_side() -> None:
+    x = np.ones((OFTEN.shape[1], 100), np.float32)
+    for wrong in (OFTEN.shape[1], -1, 2**31 - 1):
+        indices = OFTEN.indices.copy()
+        indices[4321] = wrong
+        with pytest.raises(ValueError, match="column"):
+            host_spmm.spmm(Pattern(OFTEN.indptr, indices, OFTEN.shape), x, acc_dtype=np.float32)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

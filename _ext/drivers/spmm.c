@@ -1,8 +1,9 @@
-/* Sparse times dense: units of rows and pieces of long rows over threads, blocks of columns inside them. */
+/* Sparse times dense: units of rows and pieces of long rows over threads, blocks of columns inside them. Where x is gathered from often, its
+ * columns are laid side by side first, a slice at a time. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "drivers/sparse.h"
+#include "drivers/laid.h"
 
 enum accumulator { ACC_F32, ACC_F64, ACC_I32, ACC_I64 };
 
@@ -16,6 +17,9 @@ typedef struct context {
     int acc, op, bad;
     size_t acc_size, x_bits, out_size; /* x_bits: of one element of x */
     size_t block_cols, blocks_per_head, blocks, per_slice;
+    unsigned char *laid; /* columns of slice `slice`, times `factors`, if there are any; NULL where x is gathered as it lies */
+    const float *factors;
+    size_t slice; /* the first of the slices that units are of */
     float *col_scale, *col_offset; /* padded copies */
     unsigned char *partial; /* (pieces, heads * width) accumulators; with sums of weights of scores above 0 these as well, behind */
     unsigned char *shares; /* (pieces, heads) */
@@ -198,7 +202,7 @@ static void spmm_unit(void *shared, size_t unit, int thread)
     const bs_spmm_job *j = c->job;
     frame f;
     bs_part *p = &f.part;
-    const size_t parts = c->split->units + c->split->pieces, slice = unit / parts;
+    const size_t parts = c->split->units + c->split->pieces, slice = c->slice + unit / parts;
     if (__atomic_load_n(&c->bad, __ATOMIC_RELAXED))
         return;
     bs_part_of(c->split, unit % parts, p);
@@ -249,7 +253,7 @@ static void spmm_unit(void *shared, size_t unit, int thread)
             b.weight = j->attention ? &f.weight : weights(c, &f, head);
             weighed = head;
         }
-        b.x_offset = head * j->head_stride + col * c->x_bits / 8;
+        b.x_offset = c->laid ? 0 : head * j->head_stride + col * c->x_bits / 8;
         b.width = (int)bs_min(c->block_cols, j->width - col);
         b.out = out + at * out_size;
         if (c->col_scale) {
@@ -269,6 +273,38 @@ static void spmm_unit(void *shared, size_t unit, int thread)
             second.out_stride = cols * size;
             run_block(c, &second);
         }
+    }
+}
+
+/* ---- columns side by side ---- */
+static void lay_rows(void *shared, size_t unit, int thread)
+{
+    (void)thread;
+    const context *c = shared;
+    const bs_spmm_job *j = c->job;
+    const size_t first = unit * BS_LAID_ROWS, col = c->slice * c->block_cols;
+    c->k->lay_f32(j->x + first * j->stride + col * sizeof(float), j->stride, bs_min(BS_LAID_ROWS, c->gather.rows - first),
+                  bs_min(c->block_cols, j->width - col), c->factors ? c->factors + first : NULL, c->laid + first * c->gather.stride,
+                  c->gather.stride);
+}
+
+/* The gathers' way to the columns of the slice, which are laid at once. */
+static void lay(context *c, int threads)
+{
+    c->gather.base = c->laid;
+    c->gather.stride = bs_laid_stride(bs_min(c->block_cols, c->job->width - c->slice * c->block_cols));
+    c->gather.tail_first = c->gather.rows;
+    bs_parallel(lay_rows, c, bs_ceil_div(c->gather.rows, BS_LAID_ROWS), threads);
+}
+
+static void sum_slices(context *c, int threads)
+{
+    const size_t parts = c->split->units + c->split->pieces, slices = bs_ceil_div(c->blocks, c->per_slice);
+    if (!c->laid)
+        bs_parallel(spmm_unit, c, parts * slices, threads);
+    for (; c->laid && c->slice < slices; c->slice++) {
+        lay(c, threads);
+        bs_parallel(spmm_unit, c, parts, threads);
     }
 }
 
@@ -362,9 +398,18 @@ static int prepare(context *c)
     if (c->by_columns && j->load == BS_X_F32 && j->col_scale && !j->values && !j->attention && !c->one_column)
         c->by_columns = c->k->run_factors;
     c->block_cols = 4 * c->k->vector_bytes / c->acc_size;
+    const size_t laid = c->by_columns && !c->one_column ? bs_laid_columns(a, j, c->block_cols) : 0;
+    if (laid && !(c->laid = bs_laid_take(a->cols * bs_laid_stride(bs_min(laid, j->width)) + BS_SLACK)))
+        return BS_NO_MEMORY;
+    if (laid && j->col_scale) {
+        c->factors = j->col_scale;
+        c->op = BS_SUM;
+        c->by_columns = c->k->run_columns[j->load][BS_SUM];
+    }
+    c->block_cols = laid ? laid : c->block_cols;
     c->blocks_per_head = bs_ceil_div(j->width, c->block_cols);
     c->blocks = j->heads * c->blocks_per_head;
-    c->per_slice = bs_min(c->blocks, j->slice_blocks ? j->slice_blocks : blocks_in_cache(c));
+    c->per_slice = laid ? 1 : bs_min(c->blocks, j->slice_blocks ? j->slice_blocks : blocks_in_cache(c));
     const int twice = j->attention && j->attention->above;
     if (c->split->pieces && !(c->partial = malloc((twice ? 2 : 1) * c->split->pieces * cols * c->acc_size)))
         return BS_NO_MEMORY;
@@ -386,12 +431,14 @@ int bs_spmm_split(bs_run_on on, const bs_split *split, const bs_spmm_job *job)
     if (status == BS_SPARSE_OK && c.stats)
         status = bs_softmax_long(c.k, on.threads, split, &job->attention->scores, c.stats);
     if (status == BS_SPARSE_OK) {
-        bs_parallel(spmm_unit, &c, (split->units + split->pieces) * bs_ceil_div(c.blocks, c.per_slice), on.threads);
+        sum_slices(&c, on.threads);
         if (!c.bad)
             bs_parallel(fold_long_row, &c, split->n_long, on.threads);
         status = c.bad ? BS_BAD_INDEX : BS_SPARSE_OK;
     }
     free((void *)c.gather.tail);
+    if (c.laid)
+        bs_laid_give(c.laid);
     free(c.partial);
     free(c.shares);
     free(c.col_scale);

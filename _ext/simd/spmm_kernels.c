@@ -249,6 +249,31 @@ RUNS(i32_i64, ACC_LANES(8))
 RUNS(u32_i64, ACC_LANES(8))
 RUNS(i64, ACC_LANES(8))
 
+typedef float lay_vector __attribute__((vector_size(VECTOR_BYTES)));
+
+static void lay_f32(const unsigned char *from, size_t stride, size_t rows, size_t width, const float *factors, unsigned char *to,
+                    size_t to_stride)
+{
+    const size_t bytes = width * sizeof(float), whole = bytes / VECTOR_BYTES * VECTOR_BYTES;
+    for (size_t row = 0; row < rows; row++, from += stride, to += to_stride) {
+        const float factor = factors ? factors[row] : 1;
+        for (size_t at = 0; at < whole; at += VECTOR_BYTES) {
+            lay_vector x;
+            memcpy(&x, from + at, sizeof x);
+            x *= factor;
+            memcpy(to + at, &x, sizeof x);
+        }
+        for (size_t at = whole; at < bytes; at += sizeof(float)) {
+            float x;
+            memcpy(&x, from + at, sizeof x);
+            x *= factor;
+            memcpy(to + at, &x, sizeof x);
+        }
+        if (bytes < to_stride)
+            memset(to + bytes, 0, to_stride - bytes);
+    }
+}
+
 #define LOCATE(bits)                                                                                                                       \
     static int locate##bits(const uint##bits##_t *indices, size_t n, const bs_gather *g, const unsigned char **at)                         \
     {                                                                                                                                      \
@@ -293,6 +318,7 @@ const bs_spmm_kernels BS_JOIN(bs_spmm_kernels, BS_ISA) = {
     },
     // clang-format on
     .run_factors = factors_f32,
+    .lay_f32 = lay_f32,
     .locate32 = locate32,
     .locate64 = locate64,
     .sddmm =

@@ -86,6 +86,9 @@ typedef struct {
     int (*run_columns[BS_SPMM_LOADS][BS_WEIGHTED_SUM + 1])(const bs_spmm_block *b);
     /* The same for float32, where the edges of a column all weigh the same: nobody has to write down the weights of edges before. */
     int (*run_factors)(const bs_spmm_block *b);
+    /* Rows of `width` floats, `stride` bytes apart, to where they are `to_stride` bytes apart, with zeros between them; row r times its factor. */
+    void (*lay_f32)(const unsigned char *from, size_t stride, size_t rows, size_t width, const float *factors, unsigned char *to,
+                    size_t to_stride);
     /* Row addresses of n edges; the result is not 0 if a column is out of range, and then no address may be followed. */
     int (*locate32)(const uint32_t *indices, size_t n, const bs_gather *g, const unsigned char **at);
     int (*locate64)(const uint64_t *indices, size_t n, const bs_gather *g, const unsigned char **at);
