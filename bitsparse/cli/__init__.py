@@ -1,4 +1,4 @@
-"""The command line: ``bitsparse COMMAND``, each command a module."""
+"""The command line ``bitsparse COMMAND``; each command is a module of this package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bitsparse.errors import BitsparseError
 
 __all__ = ["main"]
 
-#: The commands, each a module of this package, and what they do.
+#: The commands, and what each of them does.
 COMMANDS = {
     "demo": "accuracy, time and memory of a GCN in float32 and on few bits",
     "quality": "accuracy, sampling rate and speed of sampled edges and features of few bits",
@@ -32,14 +32,15 @@ COMMANDS = {
 }
 
 
-#: How a shell calls the end by SIGPIPE.
+#: The exit code that a shell shows for a process ended by SIGPIPE.
 _UNREAD = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, 2 for what the user can mend (one line on stderr), or what the command says.
+    """Run the command line and return its exit code: 0, or 2 for an error that the user can mend, or the code that the command returns.
 
-    An interruption (Ctrl-C) ends a command within a second, with status 130; a reader that wants no more (``| head``) ends it with 141.
+    Such an error is one line on stderr. Ctrl-C ends a command within a second, with status 130. If the reader of stdout stops reading
+    (``| head``), the command ends with 141.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _written() -> None:
-    """Write what is left of stdout; what cannot be is not tried again when Python ends."""
+    """Flush stdout. If that fails, redirect it to the null device, so that Python does not try again when it ends."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -85,7 +86,7 @@ def _written() -> None:
 
 
 def _age() -> int:
-    """Nanoseconds since this process began, to a hundredth of a second; 0 where the system does not tell as Linux does."""
+    """Nanoseconds since this process began, to a hundredth of a second; 0 on a system other than Linux."""
     with suppress(AttributeError, OSError):
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 10**9 // os.sysconf("SC_CLK_TCK")
@@ -93,7 +94,7 @@ def _age() -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """What is wrong with the arguments in one line, as for all that the user can mend; argparse prints every option before it."""
+    """A parser that reports wrong arguments in one line, as every other error; argparse itself prints all options before it."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
@@ -108,7 +109,7 @@ class _Version(argparse.Action):
 
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments, with what runs them; of all commands only the chosen one is imported."""
+    """The parsed arguments, with the function that runs them as ``run``. Only the module of the chosen command is imported."""
     parser = _Parser(prog="bitsparse", description="Low-bit and sparse graph arrays.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

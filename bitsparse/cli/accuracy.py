@@ -1,14 +1,19 @@
-"""``bitsparse accuracy``: the accuracy tables of papers on training in few bits, on graphs from files, by seeds that are paired.
+"""``bitsparse accuracy``: the accuracy tables of papers on training in few bits, for graphs from files, compared by paired seeds.
 
-``bitsparse accuracy --table tango --graphs cora.npz --json`` prints one object: ``{"table", "epochs", "dropout", "runs": [...]}``. A run is
-``{"graph", "network", "precision", "seed", "accuracy", "last", "validated"}`` for ``tango``, ``qgtc`` (networks on bits:
-``2-bit-calibrated`` as they are quantised after a training in float32, ``2-bit`` trained on with their roundings) and ``links`` (100 times
-the area under the ROC curve of edges left out, against as many pairs without), and
-``{"graph", "network", "aggregation", "seed", "accuracy"}`` for ``bitgnn``, accuracies in per cent of the test nodes. One of ``aes`` is
-``{"graph", "network", "seed", "strategy", "width", "bits", "accuracy", "lost"}``, of a network trained in full precision and run over
-sampled edges; without a strategy over all. Runs of ``tango`` have a ``curve`` too, accuracies of the test nodes every five epochs (with
-the precisions int8, int8-all and int8-nearest those of TANGO's Figure 7). With ``--records FILE`` each run is written there when it is
-done, a JSON object a line, and runs that the file holds are not done again.
+``bitsparse accuracy --table tango --graphs cora.npz --json`` prints one object: ``{"table", "epochs", "dropout", "runs": [...]}``.
+Accuracies are in per cent of the test nodes. The fields of a run depend on the table:
+
+- ``tango``, ``qgtc`` and ``links``: ``{"graph", "network", "precision", "seed", "accuracy", "last", "validated"}``. In ``qgtc``,
+  ``2-bit-calibrated`` is a network that is quantised after training in float32, and ``2-bit`` one that is then trained further with its
+  roundings. In ``links`` the accuracy is 100 times the area under the ROC curve of held-out edges against as many pairs without an edge.
+  Runs of ``tango`` also have a ``curve``: the test accuracy every five epochs. The precisions int8, int8-all and int8-nearest give the
+  curves of TANGO's Figure 7.
+- ``bitgnn``: ``{"graph", "network", "aggregation", "seed", "accuracy"}``.
+- ``aes``: ``{"graph", "network", "seed", "strategy", "width", "bits", "accuracy", "lost"}`` of a network that is trained in full precision
+  and run over sampled edges, or over all edges if the strategy is null.
+
+``--records FILE`` writes each run to the file as soon as it is done, one JSON object a line. Runs that the file already holds are not
+repeated.
 """
 
 from __future__ import annotations
@@ -33,15 +38,16 @@ DESCRIPTION = (
     "mean and standard error over seeds, and of the paired differences. Needs PyTorch."
 )
 _TABLES = ("tango", "qgtc", "bitgnn", "aes", "links")
-#: Edges of a node, of AES-SpMM's Figures 5 and 6.
+#: Sampled edges per node in AES-SpMM's Figures 5 and 6.
 _WIDTHS = (16, 32, 64, 128)
-#: Options that a table does not read.
+#: Options that have no effect on a table.
 _NOT_OF = {"aes": ("precisions",), "bitgnn": ("networks", "precisions", "dropout")}
+#: Tables whose networks train on the CPU only.
 _ON_CPU = ("qgtc", "aes")
 _DROPOUT = 0.5
-#: Networks that train with their roundings.
+#: Default precisions of ``qgtc``, whose networks train with their roundings.
 _AWARE = ("4-bit", "2-bit")
-#: What the paper of Bi-GCN reports, full aggregation, and BitGNN with binary aggregation.
+#: Published accuracies: with full aggregation from the paper of Bi-GCN, with binary aggregation from that of BitGNN.
 _PUBLISHED = {
     "cora": {"full": "81.2 +- 0.8", "binary": "81.2 +- 1.0"},
     "citeseer": {"full": "68.8 +- 0.9", "binary": "68.7 +- 0.4"},
@@ -125,7 +131,7 @@ def _refuse(args: argparse.Namespace) -> None:
 
 
 class _Records:
-    """Runs that a file holds, and into which new ones go."""
+    """The runs of the ``--records`` file, to which new ones are appended."""
 
     def __init__(self, name: str | None, asked: dict[str, Any]) -> None:
         self._path, self._asked = None if name is None else Path(name), asked
@@ -133,13 +139,13 @@ class _Records:
         if self._path is not None:
             with self._path.open(
                 "a+", encoding="utf-8"
-            ) as file:  # a file that cannot be written is told before the work
+            ) as file:  # fails before the work begins if the file is not writable
                 file.seek(0)
                 text = file.read()
         self._found = [json.loads(line) for line in text.splitlines() if line]
 
     def of(self, key: dict[str, Any], run: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """What the file holds of this run, else what it gives, which is written."""
+        """The results of a run: from the file if it holds them, else by running it, after which they are written to the file."""
         wanted = self._asked | key
         found = _having(self._found, **wanted)
         if not found:
@@ -151,7 +157,7 @@ class _Records:
 
 
 def _having(runs: list[dict[str, Any]], **facts: Any) -> list[dict[str, Any]]:
-    """Those of which all this is said."""
+    """The runs whose fields have all of these values."""
     return [one for one in runs if all(one.get(name) == value for name, value in facts.items())]
 
 
@@ -159,7 +165,7 @@ def _seeds(args: argparse.Namespace) -> range:
     return range(args.first_seed, args.first_seed + args.seeds)
 
 
-#: What tells runs from others, and the work that gives them.
+#: Pairs of the fields that identify a run and the function that computes it.
 _Runs = Iterator[tuple[dict[str, Any], Callable[[], list[dict[str, Any]]]]]
 
 
@@ -213,7 +219,7 @@ def _fact(result: Any) -> dict[str, Any]:
 
 
 def _known(asked: Sequence[str], known: Iterable[str]) -> Sequence[str]:
-    """What was asked for, all of it known."""
+    """The names asked for; an unknown one is refused."""
     for each in asked:
         if each not in known:
             raise ValueError(f"{each!r} is none of {', '.join(known)}")
@@ -246,7 +252,7 @@ def _aes(args: argparse.Namespace, epochs: int, training: Any) -> _Runs:
 
 
 def _sampled(graph: Any, features: Any, labels: Any, masks: tuple[Any, Any], how: Any) -> list[dict[str, Any]]:
-    """Accuracy of a network by the sampling of its edges and the bits of its features."""
+    """The accuracy of a network for each way to sample its edges and each number of bits of its features."""
     model = nn.train(graph, features, labels, masks[0], **how)
     ways: Any = {"widths": _WIDTHS, "strategies": STRATEGIES, "bits": (32, 8), "seed": how["seed"], "timed": False}
     cells = nn.sampling_quality(model, graph, features, labels, masks[1], **ways).cells

@@ -1,13 +1,13 @@
-"""``bitsparse bench``: kernels of the library against SciPy, NumPy, CuPy and PyTorch, whichever are installed, on this machine.
+"""``bitsparse bench``: times kernels of this library against SciPy, NumPy, CuPy and PyTorch, as far as they are installed.
 
 ``bitsparse bench --json`` prints one object::
 
     {"device", "machine", "threads", "versions", "graph", "nodes", "entries",
      "results": [{"suite", "case", "ours_ms", "peers": {name: ms}, "best_peer", "ratio"}, ...]}
 
-Times are medians in milliseconds, measured in turns within one run; ``ratio`` is that of the quickest peer over ours, above 1 where ours is
-faster, and null where a case has no peer. What is compared is computed first and must agree. Peers compute in float32 over the same graph,
-with all of its edges; those with threads have as many as we, SciPy has one.
+Times are median milliseconds; the sides take turns within one run. ``ratio`` is the time of the quickest peer over ours: it is above 1 if
+ours is faster, and null if a case has no peer. Results are compared before anything is timed, and must agree. Peers compute in float32 over
+all edges of the same graph. SciPy has one thread; the other peers have as many threads as this library.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SUITES = ("spmm", "bspmm", "sddmm", "sampled", "matmul")
 _NODES, _ENTRIES = 100_000, 2_000_000
 _COLUMNS, _BITS = (16, 128), (8, 4, 1)
 _SIZE, _WIDTH = 2048, 16
-#: The suites that an option belongs to, where it does not belong to all.
+#: The suites that read an option, for options that not all suites read.
 _SUITES_OF = {
     **dict.fromkeys(("graph", "nodes", "entries", "columns"), ("spmm", "bspmm", "sddmm", "sampled")),
     "bits": ("spmm", "matmul"),
@@ -52,7 +52,7 @@ _Call = Callable[[], Any]
 
 
 class _Case(NamedTuple):
-    """One thing to time: ours, the peers by name, and how far results may be apart, None where they are not the same thing."""
+    """One comparison: our call, the peers' calls by name, and the largest relative difference of results; None skips that check."""
 
     suite: str
     name: str
@@ -135,7 +135,7 @@ def _refuse(args: argparse.Namespace) -> None:
 
 
 def _need_memory(args: argparse.Namespace) -> None:
-    """Refuse sizes whose matrices cannot lie in memory: a float32 and the code that it was made of for every number."""
+    """Refuse sizes whose matrices do not fit into memory: each number takes a float32 and the uint16 code that it is made from."""
     if not args.graph:
         columns = max(args.columns) if set(args.suite) != {"matmul"} else 0
         sizes = f"--nodes {args.nodes} --entries {args.entries} --columns {columns}"
@@ -147,7 +147,7 @@ def _need_memory(args: argparse.Namespace) -> None:
 # -- cases ------------------------------------------------------------------------------------------------------------
 def _spmm(args: argparse.Namespace, matrix: Any, a: TCTiledCSR) -> Iterator[_Case]:
     for columns in args.columns:
-        # Integers, so that sums are exact and every library must give the same ones.
+        # Integers, so that sums are exact and all libraries must agree.
         codes = {bits: _codes((a.shape[1], columns), bits) for bits in args.bits}
         x = _codes((a.shape[1], columns), 3).astype(np.float32)
         dense = interop.move(x, args.device)
@@ -176,7 +176,7 @@ def _sddmm(args: argparse.Namespace, matrix: Any, a: TCTiledCSR) -> Iterator[_Ca
 
 
 def _gathered(rows: Any, cols: Any, x: Any) -> Any:
-    """Dot products of both ends of every edge, 65 536 edges at a time."""
+    """The dot product of the two end rows of each edge, 65 536 edges at a time."""
     parts = (slice(start, start + (1 << 16)) for start in range(0, int(rows.size), 1 << 16))
     return interop.namespace(x).concatenate([(x[rows[part]] * x[cols[part]]).sum(axis=1) for part in parts])
 
@@ -216,7 +216,7 @@ _MAKERS: dict[str, Callable[[argparse.Namespace, Any, TCTiledCSR], Iterator[_Cas
 
 
 def _products(args: argparse.Namespace, matrix: Any, x: Any) -> dict[str, _Call]:
-    """The sums over all edges in float32, by every library that is there."""
+    """Calls of all installed libraries that compute the sums over all edges in float32."""
     peers: dict[str, _Call] = {}
     if args.device == "cpu":
         peers["SciPy"] = lambda: matrix @ x
@@ -235,7 +235,7 @@ def _products(args: argparse.Namespace, matrix: Any, x: Any) -> dict[str, _Call]
 
 # -- timing -----------------------------------------------------------------------------------------------------------
 def _timed(case: _Case, device: str) -> dict[str, Any]:
-    """A case's figures, once all results are seen to be the same."""
+    """The times of a case, measured after checking that all results agree."""
     calls = [case.ours, *case.peers.values()]
     if case.within is not None:
         ours = _host(case.ours())
@@ -273,6 +273,6 @@ def _table(facts: dict[str, Any], results: list[dict[str, Any]]) -> str:
 
 
 def _beside(result: dict[str, Any]) -> list[str]:
-    """The cells of the quickest peer."""
+    """The table cells that describe the quickest peer."""
     best = result["best_peer"]
     return ["-"] * 3 if best is None else [f"{result['peers'][best]:.3f}", f"{result['ratio']:.2f}", best]

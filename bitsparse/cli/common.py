@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Options, checks and messages that several commands share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bitsparse.graph.parts import partition_apart
 from bitsparse.nn.labels import Judged
 
 FEATURES = "features (x_indptr, x_indices, x_data, x_shape, or features)"
-#: What a count is at most unless its option says otherwise.
+#: The largest count that an option accepts unless it says otherwise.
 MOST = 1_000_000
-#: Nodes or entries of the largest graphs, as of papers100M with self loops.
+#: The largest number of nodes or entries that an option accepts; papers100M with self loops has fewer.
 MOST_ENTRIES = 2_000_000_000
-#: The graph of commands that are given none.
+#: The default graph.
 DIGITS = "nearest neighbours of scikit-learn's digits"
 
 
@@ -34,7 +34,7 @@ def add_json(parser: argparse.ArgumentParser, instead_of: str = "") -> None:
 def add_task_options(
     parser: argparse.ArgumentParser, runs: str, *, needs: str = "features and labels", default: str = DIGITS
 ) -> None:
-    """Declare which graph to work on, whether to make up what it lacks, and where `runs` runs."""
+    """Declare ``--graph``, ``--generate`` (make up features and labels) and ``--device``; `runs` says what runs on the device."""
     parser.add_argument(
         "--graph",
         type=any_file,
@@ -48,32 +48,32 @@ def add_task_options(
 
 
 def add_counts(parser: argparse.ArgumentParser, **options: tuple[int | None, int, str]) -> None:
-    """Declare options that take a whole number of at least 1: the default, the most that anybody can mean, and the help of each."""
+    """Declare options that take a whole number of at least 1, each by its default, its upper limit and its help."""
     for name, (default, most, text) in options.items():
         parser.add_argument(f"--{name}", type=partial(positive, most=most), default=default, metavar="N", help=text)
 
 
 def add_plot(parser: argparse.ArgumentParser, text: str, *names: str) -> None:
-    """Declare ``--plot``, under other names too, whose file may be left to the command."""
+    """Declare ``--plot [FILE]``, with `names` as further names; without FILE the command chooses the file."""
     parser.add_argument(
         "--plot", *names, dest="plot", nargs="?", const="", type=_file_or_none, metavar="FILE", help=text
     )
 
 
 def say(args: argparse.Namespace, sentence: str) -> None:
-    """A remark on stderr, which no output on stdout is mixed with."""
+    """Print a remark on stderr, apart from the output on stdout."""
     print(f"bitsparse {args.command}: {sentence}", file=sys.stderr)
 
 
 class Announced(Stopwatch):
-    """A stopwatch that says on a terminal what it is that takes long."""
+    """A stopwatch that names a phase on the terminal if it takes long."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__("starting", args.begin)
         self._say, self._timer = partial(say, args), threading.Timer(0.0, print)
 
     def begin(self, phase: str) -> None:
-        """From now on it is this phase of the command; those of a run inside it are not announced."""
+        """Begin this phase of the command. Phases that a runner enters by itself are timed but not announced."""
         if phase == self._phase:
             return
         self._timer.cancel()
@@ -84,26 +84,26 @@ class Announced(Stopwatch):
         self.enter(phase)
 
     def end(self) -> None:
-        """The last phase is over."""
+        """End the last phase."""
         self._timer.cancel()
         self.enter(self._phase)
 
 
 def emit(args: argparse.Namespace, facts: dict[str, Any], text: Callable[[], str]) -> None:
-    """Print what was found, with ``--json`` as one JSON object, else as text."""
+    """Print the results: as one JSON object with ``--json``, else as text."""
     print(json.dumps(facts) if args.json else text())
 
 
 def positive(text: str, most: int = MOST) -> int:
-    """An argument that must be a whole number of at least 1, and at most `most`."""
-    # No count has as many as 30 digits, and Python refuses to convert some thousands.
+    """Parse an argument that must be a whole number from 1 to `most`."""
+    # No valid count has 30 digits, and Python refuses to convert strings of several thousand digits.
     if text.isascii() and text.isdigit() and int(text[:30]) > most:
         raise argparse.ArgumentTypeError(f"must be at most {most}, got {text[:30]!r}")
     return _whole(text, 1)
 
 
 def seed(text: str) -> int:
-    """An argument that must be a whole number of at least 0."""
+    """Parse an argument that must be a whole number of at least 0."""
     return _whole(text, 0)
 
 
@@ -114,14 +114,14 @@ def _whole(text: str, low: int) -> int:
 
 
 def any_file(text: str) -> str:
-    """An argument that names a file."""
+    """Parse an argument that names a file."""
     if not text:
         raise argparse.ArgumentTypeError("must name a file, got ''")
     return text
 
 
 def new_file(text: str) -> str:
-    """An argument that names a file to write, refused before the work begins if it cannot be there."""
+    """Parse the name of a file to write, and refuse it before the work begins if no such file can exist."""
     if not Path(any_file(text)).parent.is_dir():
         raise argparse.ArgumentTypeError(f"must lie in a folder that exists, got {text!r}")
     if Path(text).is_dir():
@@ -130,12 +130,12 @@ def new_file(text: str) -> str:
 
 
 def _file_or_none(text: str) -> str:
-    """As :func:`new_file`, but no name leaves it to the command."""
+    """Like :func:`new_file`, but accept an empty name, for which the command chooses the file."""
     return text and new_file(text)
 
 
 def bit_count(text: str) -> int:
-    """A number of bits that networks run on, 1 to 16, from the command line."""
+    """Parse a number of bits from 1 to 16."""
     bits = positive(text)
     if bits > 16:
         raise argparse.ArgumentTypeError(f"must lie in 1..16, got {text!r}")
@@ -143,12 +143,12 @@ def bit_count(text: str) -> int:
 
 
 def accuracy(data: datasets.GraphData, logits: Any, mask: Any) -> float:
-    """Per cent of the masked nodes whose class has the largest logit."""
+    """The share of the masked nodes, in per cent, whose true class has the largest logit."""
     return 100.0 * Judged(data.targets, mask).accuracy(logits)
 
 
 def need(module: str, what: str, extra: str) -> None:
-    """Refuse before the work begins, not after it."""
+    """Raise before the work begins if a module that it needs is not installed."""
     from importlib.util import find_spec
 
     if find_spec(module) is None:
@@ -156,13 +156,13 @@ def need(module: str, what: str, extra: str) -> None:
 
 
 def save_figure(args: argparse.Namespace, axes: Any, file: str | Path) -> None:
-    """Write a picture to a file, and say so."""
+    """Write a picture to a file and report it on stderr."""
     axes.figure.savefig(file, dpi=150)
     say(args, f"wrote {file}")
 
 
 def need_gpu(device: str) -> None:
-    """Refuse a GPU before the training if there is none, and say what is missing."""
+    """Raise before the work begins if the GPU asked for cannot be used, and say what is missing."""
     if device == "cpu":
         return
     try:
@@ -173,7 +173,7 @@ def need_gpu(device: str) -> None:
 
 
 def need_device_and_plot(args: argparse.Namespace) -> None:
-    """Refuse a device, or a picture, that is not to be had here."""
+    """Raise if the device asked for is not available, or if a picture is asked for without Matplotlib."""
     need_gpu(args.device)
     if args.plot is not None:
         need("matplotlib", "a picture", "viz")
@@ -188,10 +188,10 @@ def refuse(args: argparse.Namespace, names: Iterable[str], because: str) -> None
 
 
 def load_graph(args: argparse.Namespace) -> datasets.GraphData:
-    """The graph asked for, or the digits; what had to be made up is said on stderr."""
+    """The graph asked for, by default the digits. A remark on stderr says if features and labels were made up."""
     data = datasets.digits() if args.graph is None else datasets.read(args.graph)
     if args.generate:
-        # METIS in a process of its own: an interruption does not reach it in this one.
+        # METIS runs in a process of its own, because Ctrl-C could not interrupt it in this one.
         data = data.with_generated(classes=8, labels=partition_apart(data.adjacency, min(8, max(data.num_nodes, 1))))
         say(args, f"features and labels of {data.name} are made up (seed 0)")
     return data
@@ -206,7 +206,7 @@ def need_part(data: datasets.GraphData, what: str, part: Any, who: str) -> None:
 
 
 def load_task(args: argparse.Namespace) -> datasets.GraphData:
-    """The graph asked for, with features, labels and a split, once it is clear that the device and what draws are there."""
+    """The graph asked for, with features, labels and a split. The device and Matplotlib are checked before it is read."""
     need_device_and_plot(args)
     data = load_graph(args)
     need_part(data, FEATURES, data.x, "training needs")

@@ -1,12 +1,12 @@
-"""``bitsparse compile``: every kernel ahead of time, without a GPU.
+"""``bitsparse compile``: compiles every kernel ahead of time, without a GPU.
 
-The table's rows are what the assembler says of each compiled variant; ``--json`` prints one object::
+Each row of the table shows what the assembler reports about one compiled variant. ``--json`` prints one object::
 
     {"nvrtc": "13.0", "cache": folder, "seconds": wall, "spilling": variants that spill, "waiting": variants that wait,
      "kernels": [{"arch", "source", "function", "constants", "registers", "spilled_bytes", "waiting", "cubin_bytes",
                   "seconds"}, ...]}
 
-The exit code is 1 if a variant spills registers, or its warpgroups' products wait for each other.
+The exit code is 1 if a variant spills registers or if the products of its warpgroups wait for each other.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from bitsparse.backends import cuda
 from bitsparse.cli.common import add_counts, add_json, emit
 from bitsparse.interop.transfers import cores
 
+#: The oldest compute capability that the kernels run on, times 10.
 _OLDEST = 80
 _NATIVE = "native"
 
@@ -102,7 +103,7 @@ def _record(one: jit.Compiled) -> dict[str, Any]:
     }
 
 
-#: The constants come last, as they have any length.
+#: The constants come last because their length varies.
 _LAYOUT = "{:<8}  {:<20}  {:>9}  {:>7}  {:>8}  {:>6}  {}"
 _HEADINGS = _LAYOUT.format("arch", "source", "registers", "spilled", "bytes", "s", "constants")
 

@@ -1,4 +1,4 @@
-"""``bitsparse convert``: graph files from one form to another; and how ``inspect`` reads them."""
+"""``bitsparse convert``: converts graph files from one form to another. ``inspect`` reads files by :func:`load` as well."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bitsparse.arrays.npz import holds_saved
 from bitsparse.cli.common import any_file, new_file, say
 from bitsparse.datasets.graph_data import arrays_of
 
-#: Forms that can be written, and what they are.
+#: The forms that can be written, with a description of each.
 FORMS = {
     "npz": "CSR pattern, features, labels and masks (.npz)",
     "tcgnn": "src_li, dst_li and num_nodes, as TC-GNN and QGTC read them (.tcgnn.npz)",
@@ -30,7 +30,7 @@ FORMS = {
     "tiled": "TCTiledCSR (.tiled.npz)",
     "bits": "dense bits, a BitTensor (.bits.npz)",
 }
-#: Those that are tried first stand first.
+#: File name endings by form, in the order in which they are tried.
 _ENDINGS: dict[str, tuple[str, ...]] = {
     **{form: (f".{form}.npz",) for form in ("frdc", "tiled", "bits", "tcgnn")},
     "npz": (".npz",),
@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_input_options(parser: argparse.ArgumentParser) -> None:
-    """Options of edge lists."""
+    """Declare the options that say how to read text edge lists."""
     parser.add_argument("--base", type=int, choices=(0, 1), default=0, help="first node's number in a text edge list")
     parser.add_argument("--symmetric", action="store_true", help="add the other direction of a text list's edges")
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     form = args.to or form_of(args.output)
     if os.path.lexists(args.output) and not args.force:
         raise FileExistsError(f"{args.output!r} exists already; pass --force to overwrite it")
-    # Weights are kept where the file has them; a text edge list says so by a third column.
+    # Weights are kept if the file has them; in a text edge list they are the third column.
     loaded = _with_weights(args)
     with replacing(args.output) as stream:
         save(loaded, stream, form, pattern=args.pattern)
@@ -97,7 +97,7 @@ def _with_weights(args: argparse.Namespace) -> Any:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A matrix from a file, and the graph's other parts where the file has them."""
+    """A matrix from a file, and the other parts of the graph if the file has them."""
 
     name: str
     form: str
@@ -106,7 +106,7 @@ class Loaded:
 
 
 def load(path: str, *, weights: bool = False, base: int = 0, symmetric: bool = False) -> Loaded:
-    """Any file that :func:`bitsparse.datasets.read` or :func:`bitsparse.load_npz` reads."""
+    """Load any file that :func:`bitsparse.datasets.read` or :func:`bitsparse.load_npz` reads."""
     if _is_container(path):
         if base or symmetric:
             raise ValueError(
@@ -128,7 +128,7 @@ def _is_container(path: str) -> bool:
 
 
 def form_of(path: str) -> str:
-    """The form that a file's name means."""
+    """The form that the ending of a file's name stands for."""
     for form, endings in _ENDINGS.items():
         if Path(path).name.lower().endswith(endings):
             return form
@@ -138,7 +138,7 @@ def form_of(path: str) -> str:
 
 
 def save(loaded: Loaded, stream: IO[bytes], form: str, *, pattern: bool = False) -> None:
-    """Write the matrix (and, as npz, the graph's other parts) in another form."""
+    """Write the matrix in a form; npz also holds the other parts of the graph."""
     if form in _CONTAINERS:
         save_npz(stream, _CONTAINERS[form](loaded.matrix, pattern))
         return

@@ -1,4 +1,4 @@
-"""``bitsparse info``: versions, instruction sets, threads, devices."""
+"""``bitsparse info``: shows versions, instruction sets, threads and devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bitsparse.bench.records import installed_version
 from bitsparse.cli.common import add_json, emit
 from bitsparse.errors import BitsparseError
 
-#: Packages that some function uses, and the distributions of the one that is not called as it is.
+#: Optional packages that some functions use. CuPy is installed under one of the distribution names in ``_CUPY``.
 _OPTIONAL = ("pymetis", "scikit-learn", "matplotlib", "tqdm", "ml_dtypes", "cupy", "torch", "jax")
 _CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 
@@ -66,7 +66,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    """GPUs that kernels run on, what serves them, and what is missing, each as a sentence."""
+    """The GPUs, the versions of the software that they need, and one sentence for each thing that is missing."""
     found: dict[str, Any] = {"devices": [], "cupy": None, "nvrtc": None, "cuda": None, "driver": _driver()}
     missing: list[str] = []
     cubins = list(jit.cache_dir().glob("*/*.cubin"))
@@ -85,7 +85,7 @@ def _gpu() -> dict[str, Any]:
 
 @contextmanager
 def _noting(missing: list[str]) -> Iterator[None]:
-    """Note what is missing, in one line without the name of the function in front."""
+    """Append an error to `missing` as one line, without the function name at its front."""
     try:
         yield
     except (BitsparseError, RuntimeError) as error:  # ours, or CUDA's own
@@ -106,7 +106,7 @@ def _device(cupy: Any, number: int) -> dict[str, Any]:
 
 
 def _driver() -> str | None:
-    """Version of NVIDIA's kernel driver."""
+    """The version of NVIDIA's kernel driver, None if there is none."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

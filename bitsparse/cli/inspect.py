@@ -9,9 +9,10 @@
      "bytes": {"csr", "csr-float32", "frdc", "tiled", "bits"},
      "batches": {"parts", "parts_per_batch", "zero_tile_share", "dropped_share"} or null}
 
-Tiles are counted before and after the columns of each window are condensed (TC-GNN section 4.1): 16 x 8 and 16 x 16 are those of its SpMM
-and SDDMM, 8 x 128 those of 1-bit products, where only ``before`` is visited. ``bytes`` are those in memory: ``csr`` without values.
-``batches`` comes with ``--parts``: the nodes are partitioned (METIS), and 20 parts make a block-diagonal batch (QGTC section 4.1).
+Tiles are counted before and after the columns of each window are condensed (TC-GNN section 4.1). TC-GNN's SpMM and SDDMM have tiles of
+16 x 8 and 16 x 16; 1-bit products have tiles of 8 x 128 and visit those counted by ``before``. ``bytes`` are sizes in memory; ``csr`` is
+without values. ``batches`` is null without ``--parts``, which partitions the nodes (METIS) and joins 20 parts into each block-diagonal
+batch (QGTC section 4.1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ctrl-C that ends a command within a second, also while it is inside a library that does not come back."""
+"""Makes Ctrl-C end a command within a second, even while a library call keeps Python from handling it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: How a shell calls the end by SIGINT.
+#: The exit code that a shell shows for a process ended by SIGINT.
 STATUS = 130
-#: How long a command may take to clean up before its process is ended without that.
+#: How long a command may clean up before its process is ended.
 _SECONDS = 0.5
 
 
 def message(command: str) -> str:
-    """What is said to whoever interrupts."""
+    """The message after an interruption."""
     return f"bitsparse {command}: interrupted"
 
 
@@ -24,12 +24,12 @@ def message(command: str) -> str:
 def ended_soon(command: str) -> Iterator[None]:
     """End the process if an interruption does not end the block within half a second.
 
-    Python raises KeyboardInterrupt between two of its own instructions only, so a kernel or a sort of a minute goes on for that minute.
-    The signal's number, however, is written to a socket at once, and a thread that reads it can act while a library computes
+    Python raises KeyboardInterrupt only between two of its own instructions, so a kernel or a sort that takes a minute would delay it for
+    that minute. The signal's number, however, is written to a socket at once, and a thread that reads it can act while a library computes
     without the interpreter's lock (GIL), as NumPy, SciPy's sparse arrays and this library's kernels do. A file that is being written
-    then stays behind under its temporary name; a run with ``--resume`` goes on from it.
+    then stays behind under its temporary name; a run with ``--resume`` continues from it.
     """
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield
         return
     signals, watched = socket.socketpair()

@@ -1,4 +1,4 @@
-"""The memory that there is, and the refusal of what cannot fit into it."""
+"""Looks up the free memory and refuses work that cannot fit into it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bitsparse._text import size
 
 
 def available(device: str) -> int | None:
-    """Bytes of memory that a device has to give now.
+    """Bytes of memory that are free on a device now, None if unknown.
 
     Examples
     --------
@@ -26,22 +26,22 @@ def available(device: str) -> int | None:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
         free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
         return min([*free, *_left_to_container()], default=None)
-    with suppress(AttributeError, OSError, ValueError):  # all there is, as macOS does not tell what is left
+    with suppress(AttributeError, OSError, ValueError):  # all memory, since macOS does not report what is free
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
 def _left_to_container() -> Iterator[int]:
-    """What the limit of a container leaves (control groups, version 2), if there is one."""
+    """The memory left below the limit of a container (control groups, version 2), if it has one."""
     group = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):
         yield int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
 
 
 def need_memory(what: str, needed: int) -> None:
-    """Refuse work before it begins whose arrays cannot all lie in this machine's memory.
+    """Refuse work before it begins if its arrays do not all fit into this machine's memory.
 
-    A system that promises more memory than it has would not refuse them, but end the process halfway.
+    A system that promises more memory than it has would accept the arrays but end the process halfway.
 
     Examples
     --------

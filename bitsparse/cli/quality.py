@@ -1,4 +1,4 @@
-"""``bitsparse quality``: what sampled edges and narrow features cost a trained network, and what they save.
+"""``bitsparse quality``: what sampled edges and features of few bits cost a trained network, and what they save.
 
 ``bitsparse quality --json`` prints one object::
 
@@ -6,10 +6,10 @@
      "chosen_bits", "least_width"}, ...]}
 
 with one result for each model; see :class:`bitsparse.nn.Quality`. A cell is ``{"strategy", "width", "bits", "accuracy",
-"accuracy_std", "loss", "ms", "speedup", "gathered"}``: accuracies in per cent of the test nodes (mean and population deviation over the
-seeds), ``loss`` in points below full precision over all edges, ``ms`` of the aggregations of both layers, ``speedup`` the same of all edges
-in float32 over it, and the bytes of features that they read. The first cell is full precision over all edges. A rate is ``{"strategy",
-"width", "kept", "distinct", "cdf"}``. Training is on the CPU.
+"accuracy_std", "loss", "ms", "speedup", "gathered"}``. Accuracies are in per cent of the test nodes (mean and population deviation over the
+seeds), and ``loss`` is in points below full precision over all edges. ``ms`` is the time of the aggregations of both layers, ``speedup``
+the time over all edges in float32 divided by it, and ``gathered`` the bytes of features that the aggregations read. The first cell is full
+precision over all edges. A rate is ``{"strategy", "width", "kept", "distinct", "cdf"}``. Training runs on the CPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``bitsparse demo``: what bits cost in accuracy on a small real graph, and what they save over a large one.
+"""``bitsparse demo``: what few bits cost in accuracy on a small real graph, and what they save on a large one.
 
 ``bitsparse demo --json`` prints one object::
 
@@ -7,18 +7,19 @@
      "large": {"nodes", "edges", "widths", "results": [{"name", "bits", "threads", "ms", "speed",
                "bytes": {"graph", "features", "weights", "activations"}, "agreement"}, ...]}}
 
-``--only`` leaves one of the last two out. The first result of both is float32, ``bits`` 32.
+``--only`` leaves out one of the last two. The first result of each is float32, with ``bits`` 32.
 
-``accuracy``: a GCN of two layers, 16 hidden units, trained in float32 and quantised without labels; per cent of the test nodes, the mean
-and the (population) standard deviation over the seeds.
+``accuracy`` is that of a GCN with two layers and 16 hidden units, trained in float32 and quantised without labels. It is in per cent of the
+test nodes: the mean and the (population) standard deviation over the seeds.
 
-``large``: a GCN 128 -> 64 -> 16 over a synthetic graph (:func:`bitsparse.datasets.synthetic`, its edges counted in both directions), the
-same weights everywhere. ``name`` says whose code runs: SciPy's (CuPy's on a GPU), that of PyTorch Geometric where it is installed, and
-bitsparse's in float32 and in bits. ``ms`` is the median time of one inference, taken in turns, on a GPU until it has finished; what it
-reads is ready: the normalised graph, and features in the form that this side keeps (float32, or codes of so many bits). ``speed`` is the
-first side's ``ms`` over it. ``threads`` are those that sum over neighbours, null on a GPU. ``bytes`` are counted: the arrays of the graph
-with its factors, features, weights, and the arrays between features and logits that are alive together, logits included. ``agreement`` is
-the share of the nodes, in per cent, that are given the first side's class. Training and calibration, on 8000 of the nodes, run on the CPU.
+``large`` compares a GCN 128 -> 64 -> 16 over a synthetic graph (:func:`bitsparse.datasets.synthetic`, with edges counted in both
+directions). All sides have the same weights. ``name`` says whose code runs: SciPy (CuPy on a GPU), PyTorch Geometric if it is installed,
+and bitsparse in float32 and in few bits. ``ms`` is the median time of one inference until it has finished; the sides take turns. The graph
+is normalised beforehand, and the features already have the form that the side keeps (float32 or codes). ``speed`` is the ``ms`` of the
+first side over that of this side. ``threads`` is the number of threads that sum over neighbours, null on a GPU. ``bytes`` are counted: the
+arrays of the graph with its factors, the features, the weights, and the intermediate arrays, logits included, that are alive at the same
+time. ``agreement`` is the share of the nodes, in per cent, that get the same class as from the first side. Training and calibration use
+8000 of the nodes and run on the CPU.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from bitsparse.cli import common
 from bitsparse.cli.demo import large, report, small
 
 _PARTS = ("accuracy", "large")
-#: Options that only one of them reads.
+#: The options that only one of the parts reads.
 _OPTIONS = {"accuracy": ("graph", "generate", "seeds"), "large": ("large", "adjacency")}
 _SIZE = (400_000, 10_000_000)
 
@@ -68,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def size(text: str) -> tuple[int, int]:
-    """Nodes and edges from the command line.
+    """Parse ``NODES,EDGES`` from the command line.
 
     Examples
     --------
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
         if found is None:
             continue
         facts[part] = found
-        if not args.json:  # at once: the next part takes most of a minute
+        if not args.json:  # printed at once, because the next part takes most of a minute
             print(("\n" if len(facts) > 3 else "") + report.table(facts, part), flush=True)
     if args.json:
         print(json.dumps(facts))
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _found(args: argparse.Namespace, part: str) -> dict[str, Any] | None:
-    """What stands under `part`; None where the default graph is not to be had and the other part was asked for as well."""
+    """The results of a part; None for ``accuracy`` if the default graph cannot be loaded and the other part still runs."""
     if part == "large":
         return large.measured(args)
     try:

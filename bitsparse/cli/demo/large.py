@@ -16,22 +16,22 @@ from bitsparse.cli.demo import sides
 from bitsparse.cli.memory import need_memory
 from bitsparse.datasets import GraphData, synthetic
 
-#: Forms of the pattern; dense bits of so many nodes fit nowhere.
+#: Forms of the pattern. Dense bits are not among them, since they would not fit into memory.
 FORMS = ("csr", "frdc", "tiled")
 _BITS = (8, 4, 1)
 _FEATURES, _HIDDEN, _CLASSES = 128, 64, 16
-#: Each class is a stretch of nodes. What is trained and calibrated on are the first of each, so many at most: neighbourhoods stay together,
-#: which nodes drawn one by one would not.
+#: Each class is a range of consecutive nodes. Training and calibration use at most this many nodes from the start of each range, because
+#: consecutive nodes keep their neighbours, which nodes drawn one by one would lose.
 _TRAINED = 500
-#: Deviation of a feature from the mean of its class, in deviations of these means.
+#: The standard deviation of a feature within its class, relative to that of the class means.
 _NOISE = 3.0
 _TRAINING: Any = {"hidden": _HIDDEN, "epochs": 30, "learning_rate": 0.02, "bias": True, "seed": 0}
-#: Thread pools spin after their last task, hence the pause.
+#: The pause is there because threads of a pool spin for a while after their last task.
 _TIMING = Protocol(warmup=1, repetitions=5, seconds=12.0, sample_ms=0.0, pause=0.1)
 
 
 class Task(NamedTuple):
-    """A graph with features (nodes, 128) of equal absolute sums and planted classes, and some of its nodes to train on, ascending."""
+    """A graph with planted classes, features (nodes, 128) whose rows have an absolute sum of 1, and the ascending nodes to train on."""
 
     data: GraphData
     x: NDArray[np.float32]
@@ -40,7 +40,7 @@ class Task(NamedTuple):
 
 
 def task(nodes: int, edges: int) -> Task:
-    """Nodes near each other have edges, as in :func:`bitsparse.datasets.synthetic`, and the same class."""
+    """Make a task in which nodes with near numbers share edges (see :func:`bitsparse.datasets.synthetic`) and classes."""
     data = synthetic((nodes, edges), "communities")
     labels, place = np.divmod(np.arange(nodes), -(-nodes // _CLASSES))
     rng = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def task(nodes: int, edges: int) -> Task:
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """What stands under ``large``."""
+    """The results under ``large``."""
     nodes, edges = args.large
     need_memory(f"--large {nodes},{edges}", 8 * edges + 4 * nodes * _FEATURES)
     all_bits = args.bits or _BITS
@@ -82,7 +82,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _compared(found: list[sides.Side], advance: Callable[[], object]) -> list[dict[str, Any]]:
-    """Classes and times of all sides."""
+    """The result of each side: its time, its bytes and its agreement with the first side."""
     classes = [interop.as_host(side.call(), "demo", "logits").argmax(axis=1) for side in found]
 
     def counted(side: sides.Side) -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""What the demo found, as tables and as a picture."""
+"""The results of the demo as tables and as a picture."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def total(one: dict[str, Any]) -> int:
 
 
 def picture(facts: dict[str, Any]) -> Any:
-    """Accuracy by bits, and bars of time and memory, side by side on one figure; the axes."""
+    """Draw accuracy by bits and bars of time and memory on one figure, and return its leftmost axes."""
     from matplotlib.figure import Figure
 
     count = ("accuracy" in facts) + 2 * ("large" in facts)

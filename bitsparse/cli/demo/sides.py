@@ -1,4 +1,4 @@
-"""The ways to run one GCN over one graph that are timed side by side."""
+"""The implementations of one GCN over one graph that the demo times against each other."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from bitsparse.bench.peers import finished, torch_csr
 
 
 class Side(NamedTuple):
-    """One of them.
+    """One implementation.
 
-    ``call`` gives the logits, and ``bytes`` says what it holds. ``threads`` sum over neighbours, None on a GPU.
+    ``call`` returns the logits, and ``bytes`` are the sizes of the arrays that it holds. ``threads`` is the number of threads that sum over
+    neighbours, None on a GPU.
     """
 
     name: str
@@ -28,7 +29,7 @@ class Side(NamedTuple):
 
 
 def vendor(graph: nn.Graph, x: Any, network: nn.Network, device: str) -> Side:
-    """Float32 by SciPy or CuPy: CSR with the factors multiplied in, products before sums, which narrows what is summed."""
+    """Float32 by SciPy or CuPy. The CSR values contain the factors; products come before sums, so that the summed rows are narrower."""
     matrix, layers = graph.matrix, [(part.weight, part.bias) for part in network.products("demo")]
     xp: Any = np
     if device != "cpu":
@@ -50,7 +51,7 @@ def vendor(graph: nn.Graph, x: Any, network: nn.Network, device: str) -> Side:
 
 
 def geometric(graph: nn.Graph, x: Any, network: nn.Network, device: str) -> Side | None:
-    """Float32 by PyTorch Geometric: CSR with the factors multiplied in, which GCNConv takes with normalize=False. None without it."""
+    """Float32 by PyTorch Geometric, None without it. The CSR values contain the factors, so GCNConv has normalize=False."""
     if find_spec("torch_geometric") is None or find_spec("torch") is None:
         return None
     torch, models = import_module("torch"), import_module("torch_geometric.nn.models")
@@ -77,7 +78,7 @@ def geometric(graph: nn.Graph, x: Any, network: nn.Network, device: str) -> Side
 
 
 def in_full(graph: nn.Graph, x: Any, network: nn.Network, device: str) -> Side:
-    """Float32 by this library."""
+    """Float32 by bitsparse."""
     there = graph.to_device(device)
     features = interop.move(x, there.device)
     held = _bytes_of_floats(graph.matrix, x, network)
@@ -88,9 +89,9 @@ def in_full(graph: nn.Graph, x: Any, network: nn.Network, device: str) -> Side:
 
 
 def in_bits(graph: nn.Graph, x: Any, network: nn.LowBitNetwork, device: str) -> Side:
-    """Codes of few bits by this library; `graph` is on the device."""
+    """Codes of few bits by bitsparse; `graph` is on the device."""
     bits = network.input_bits
-    # Bytes are what sums and products on a CPU read.
+    # Sums and products on a CPU read one byte per code.
     layout = "rows" if (bits, device) == (8, "cpu") else None
     codes = network.quantize(x, layout=layout).to_device(device)  # type: ignore[arg-type]
     plan = network.plan(graph, codes)
@@ -105,7 +106,7 @@ def in_bits(graph: nn.Graph, x: Any, network: nn.LowBitNetwork, device: str) -> 
 
 
 def floats_alive(nodes: int, widths: Sequence[int]) -> int:
-    """Bytes of the float32 arrays that products and sums of a GCN hold at once, the features apart: a layer's input, product and sums.
+    """The most bytes that a float32 GCN holds at once beside its features: the input, the product and the sums of one layer.
 
     Examples
     --------

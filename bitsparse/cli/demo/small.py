@@ -1,4 +1,4 @@
-"""Accuracy on a small graph, by bits."""
+"""The accuracy on a small graph for each number of bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EPOCHS = 200
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """What stands under ``accuracy``."""
+    """The results under ``accuracy``."""
     data = common.load_task(args)
     graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
     there = graph.to_device(args.device)

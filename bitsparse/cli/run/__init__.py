@@ -1,16 +1,16 @@
-"""``bitsparse run``: a low-bit graph network over a graph, whole or in batches of parts.
+"""``bitsparse run``: runs a low-bit graph network over a whole graph or over batches of its parts.
 
 ``bitsparse run --json`` prints one object::
 
     {"graph", "device", "network", "bits", "nodes", "edges", "mode", "bytes_needed", "bytes_available", "accuracy", "whole_accuracy",
      "full_accuracy", "loss_by_bits", "loss_by_cutting", "seconds", "phases": {...}, "batches": {...} or null}
 
-``mode`` is "whole" or "batches". Accuracies are per cent of the test nodes, or of all labelled ones without a split: of the logits of this
-run, of the same network on bits over the whole graph, and in full precision over the whole graph on the CPU. ``loss_by_bits`` and
-``loss_by_cutting`` are the points between them. All are null without labels, and a whole graph's where there is no memory for it.
-``phases`` are seconds, in the order in which they began, and add up to ``seconds``, the time from the command's start
-(on Linux from that of the process, Python's own start included). ``batches`` holds
-the fields of :class:`bitsparse.nn.ClusterReport`.
+``mode`` is "whole" or "batches". Accuracies are in per cent of the test nodes, or of all labelled nodes without a split. ``accuracy`` is
+that of this run's logits, ``whole_accuracy`` that of the same low-bit network over the whole graph, and ``full_accuracy`` that of full
+precision over the whole graph on the CPU. ``loss_by_bits`` and ``loss_by_cutting`` are the differences between them, in points. All five
+are null without labels, and those that need the whole graph are null if memory does not suffice for it. ``phases`` are seconds, in the
+order in which the phases began. They add up to ``seconds``, the time since the command began (on Linux since the process began, which
+includes the start of Python). ``batches`` holds the fields of :class:`bitsparse.nn.ClusterReport`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from bitsparse.graph.parts import cached_partition, partition_apart
 _KINDS = ("gcn", "sage", "gin")
 _HIDDEN = {"gcn": 16, "sage": 64, "gin": 64}
 _LAYERS = 3
-#: Options of networks with random weights.
+#: Options that only networks with random weights read.
 _RANDOM = ("layers", "hidden")
+#: Default number of parts, and of parts in a batch.
 _PARTS, _BATCH = 1500, 20
 
 
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _refuse(args: argparse.Namespace) -> None:
-    """Refuse what cannot be done before anything is."""
+    """Refuse impossible combinations of options before any work begins."""
     if args.report and Path(args.report).suffix not in (".html", ".png"):
         raise ValueError(f"--report {args.report} must end in .html or .png")
     if args.report and args.report.endswith(".png"):
@@ -121,10 +122,10 @@ def _refuse(args: argparse.Namespace) -> None:
 
 
 def _report(args: argparse.Namespace, watch: common.Announced) -> Report:
-    """Everything but the phases' times."""
+    """Do the run and return its report, still without the times of the phases."""
     watch.begin("reading")
     data = _load(args)
-    # What a network of the user's was trained on stands in his file; ours are trained on rows of equal sums.
+    # A network from a file takes the features as they are; the built-in kinds take rows that are normalised to a sum of 1.
     x = nn.Features(data.x).normalized if args.model in _KINDS else data.x
     network = _network(args, data, x, watch)
     watch.begin("quantising")
@@ -182,11 +183,11 @@ def _compare(
     report: Report,
     watch: common.Announced,
 ) -> None:
-    """Accuracies over the whole graph, on bits and in full precision, as far as there is memory for them."""
+    """Add the accuracies over the whole graph, in few bits and in full precision, as far as memory suffices."""
     watch.begin("comparing")
     if report.batches is not None:
         places = [args.device, *({"cpu"} - {args.device})]
-        for place in places:  # the logits are the same anywhere
+        for place in places:  # the logits are the same on every device
             if whole.Memory(report.memory.needed, whole.available(place)).fits:
                 report.whole = _accuracy(data, whole.logits(model, data, x, "auto", place))
                 break
@@ -202,8 +203,8 @@ def _compare(
 
 
 def _save(args: argparse.Namespace, report: Report, watch: common.Announced) -> None:
-    """Write the page or the picture, of the phases up to now."""
-    report.phases = {name: ns for name, ns in watch.phases().items() if ns}  # but for the one that has just begun
+    """Write the page or the picture, with the phases so far."""
+    report.phases = {name: ns for name, ns in watch.phases().items() if ns}  # without the phase that has just begun
     if args.report.endswith(".png"):
         common.save_figure(args, viz.stages(report, name=report.graph), args.report)
     else:
@@ -222,7 +223,7 @@ def _load(args: argparse.Namespace) -> GraphData:
 
 
 def _network(args: argparse.Namespace, data: GraphData, x: Any, watch: common.Announced) -> nn.Network:
-    """Weights from a file, trained here, or random."""
+    """The network, with weights that are read from a file, trained here, or random."""
     if args.model not in _KINDS:
         if not Path(args.model).is_file():
             raise ValueError(f"--model {args.model!r} is neither {', '.join(_KINDS)} nor a file; pass one of them")
@@ -246,6 +247,6 @@ def _network(args: argparse.Namespace, data: GraphData, x: Any, watch: common.An
 
 
 def _accuracy(data: GraphData, logits: Any) -> float | None:
-    """Per cent of the test nodes, or of all labelled ones without a split."""
+    """The accuracy in per cent of the test nodes, or of all labelled nodes without a split; None if there are none."""
     mask = data.targets >= 0 if data.test_mask is None else data.test_mask
     return round(common.accuracy(data, logits, mask), 4) if mask.any() else None

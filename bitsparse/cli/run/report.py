@@ -1,4 +1,4 @@
-"""What a run found: one object, text, a page and a picture of its phases."""
+"""The report of a run: as one JSON object, as text, as a page, and as data for a picture of its phases."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from bitsparse.cli.run.whole import Memory
 
 @dataclass
 class Report:
-    """All figures of one run; per cent and points of the nodes whose class is compared, None where it is not.
+    """All figures of one run. Accuracies are in per cent of the compared nodes, None if not computed.
 
-    ``full`` is the accuracy of the network in full precision over the whole graph, ``whole`` of the one on bits over the whole graph, and
-    ``accuracy`` of the logits that the run gave: what the bits cost is apart from what the cutting costs.
+    ``full`` is the accuracy in full precision over the whole graph, ``whole`` that in few bits over the whole graph, and ``accuracy`` that
+    of the logits of the run. So the cost of the bits (from ``full`` to ``whole``) is separate from that of cutting the graph (from
+    ``whole`` to ``accuracy``).
     """
 
     graph: str
@@ -31,7 +32,7 @@ class Report:
     accuracy: float | None = None
     whole: float | None = None
     full: float | None = None
-    #: Nanoseconds by phase; their sum is the time of the command.
+    #: Nanoseconds of each phase; their sum is the time of the command.
     phases: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -41,12 +42,12 @@ class Report:
 
     @property
     def title(self) -> str:
-        """Network and place, for a picture."""
+        """A title for a picture: the network, the device, the mode and the total time."""
         how = "the whole graph" if self.batches is None else f"{self.batches.batches} batches"
         return f"{self.network} on {self.device}, {how}, {duration(self.total)}"
 
     def stages(self) -> list[tuple[str, float]]:
-        """Seconds by phase.
+        """The seconds of each phase.
 
         Examples
         --------
@@ -90,7 +91,7 @@ class Report:
         return f"{self.graph}: {self.nodes} nodes, {self.edges} edges; {self.network} on {self.device}, {how} ({room})"
 
     def _accuracies(self) -> list[list[str]]:
-        """One row for each network that ran, with what its difference from the one above cost."""
+        """One row for each network that ran, with its points relative to the row above."""
         bits = f"{self.bits} bit{'' if self.bits == 1 else 's'}"
         accuracies = [("full precision, whole graph", self.full), (f"{bits}, whole graph", self.whole)]
         if self.batches is not None:
@@ -105,7 +106,7 @@ class Report:
 
 
 def _less(before: float | None, after: float | None) -> float | None:
-    """Points lost."""
+    """The points lost, None if an accuracy is unknown."""
     return None if before is None or after is None else round(before - after, 4)
 
 
@@ -118,7 +119,7 @@ _STYLE = (
 
 
 def page(report: Report) -> str:
-    """The report as one HTML page that needs nothing else.
+    """The report as one self-contained HTML page.
 
     Examples
     --------
@@ -145,7 +146,7 @@ def page(report: Report) -> str:
 
 
 def _rounded(key: str, value: Any) -> str:
-    """A figure as people read it.
+    """A figure as text for readers, with a unit if its name tells one.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A whole graph at once: the memory that it takes and that there is, and the logits."""
+"""A run over a whole graph at once: the memory that it needs, the memory that is available, and its logits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bitsparse.datasets import GraphData
 
 __all__ = ["Memory", "available", "float_bytes", "logits", "low_bit_bytes"]
 
-#: Bytes for an edge or loop: its column, once in each of the patterns that are there while loops are put in, and what puts them in.
+#: Bytes for each edge or loop while loops are inserted: its column in every pattern alive at that time, and temporary arrays.
 _EDGE = 32
-#: Features that are in floats at one time while they are quantised, with what that takes on the way.
+#: Most bytes that quantising takes for the piece of the features that is in floats at one time, temporary arrays included.
 _QUANTISED_BYTES = 80 << 20
 
 
 class Memory(NamedTuple):
-    """Bytes that a computation works in at most, and bytes that are to be had; None where the system does not tell.
+    """The most bytes that a computation needs, and the bytes that are available; None if the system does not report them.
 
     Examples
     --------
@@ -30,15 +30,15 @@ class Memory(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether half of what is to be had is enough: the rest is for whatever else runs. Where nobody knows it is tried."""
+        """Whether half of the available memory is enough; the rest is left to other processes. True if the amount is unknown."""
         return self.available is None or 2 * self.needed <= self.available
 
 
 def low_bit_bytes(nodes: int, edges: int, model: nn.LowBitNetwork) -> int:
-    """What a low-bit network takes for a whole graph, beside features and adjacency as they were read; no less than it takes.
+    """An upper bound of the bytes that a low-bit network takes for a whole graph, beside the features and the adjacency as read.
 
-    The pattern with its loops; the packed features, which are quantised piece by piece; and for the widest step of the network integers
-    of 32 bits and codes, three times over.
+    It counts the pattern with its loops; the packed features, which are quantised piece by piece; and for the widest step of the network
+    integers of 32 bits and codes, three times over.
     """
     bits = max(model.bits)
     codes = nodes * -(-model.features // 128) * 16 * model.input_bits
@@ -49,12 +49,12 @@ def low_bit_bytes(nodes: int, edges: int, model: nn.LowBitNetwork) -> int:
 
 
 def float_bytes(nodes: int, edges: int, network: nn.Network) -> int:
-    """What a network in full precision takes for a whole graph: the weighted adjacency, and of the widest layer three arrays."""
+    """Bytes that a network in full precision takes for a whole graph: the weighted adjacency, and three arrays of the widest layer."""
     return _EDGE * (edges + nodes) + 12 * nodes * max(network.widths)
 
 
 def logits(model: nn.LowBitNetwork, data: GraphData, x: Any, form: str, device: str) -> Any:
-    """Those of all nodes over all edges, in host memory."""
+    """The logits of all nodes over all edges, in host memory."""
     options: Any = {"self_loops": model.self_loops, "form": form, "device": device}
     graph = nn.Graph(data.adjacency, model.normalisation, **options)
     return interop.move(model(graph, model.quantize(x).to_device(device)), "cpu")
