@@ -1,4 +1,4 @@
-"""Several GPUs, or several processes: rows of a graph dealt out to ranks, on the communicator that the caller already has."""
+"""Graphs on several GPUs or processes: the rows are dealt out to ranks, which exchange by a communicator that the caller has."""
 
 from bitsparse._communicator import Communicator
 from bitsparse.distributed.edges import attention, edge_softmax, sddmm

@@ -1,4 +1,4 @@
-"""Scores of edges, and attention, over shards: the rows of the edges' far ends are exchanged."""
+"""Scores of edges and attention over shards; the rows that belong to the far ends of edges are exchanged."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bitsparse.ops.edges.sddmm import Op
 
 
 def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", exchange: Way = "auto", out: Any = None) -> Any:
-    """A score for each of this rank's entries, of row i of `x` and row j of `y`; see :func:`bitsparse.sddmm`.
+    """A score for each of this rank's entries (i, j), from row i of `x` and row j of `y`; see :func:`bitsparse.sddmm`.
 
     Parameters
     ----------
     A : Shard
     x, y : array (rows, ...)
-        This rank's rows; of `y`, which is `x` by default, those that the entries of other ranks ask for are sent.
+        This rank's rows. `y` is `x` by default; its rows are sent to the ranks whose entries need them.
     op, out
-        As there.
+        As in :func:`bitsparse.sddmm`.
     exchange
         As in :func:`plan_spmm`.
 
@@ -52,19 +52,19 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", exchange: Way = "aut
 def attention(
     A: Any, x: Any, source: Any, target: Any, *, exchange: Way = "auto", out: Any = None, **options: Any
 ) -> Any:
-    """What neighbours send, weighed by a softmax over each row's entries (GAT), over shards; see :func:`bitsparse.attention`.
+    """Sums of neighbours' rows, weighed by a softmax over each row's entries (GAT), over shards; see :func:`bitsparse.attention`.
 
     Parameters
     ----------
     A : Shard
     x : array (rows, H, D)
-        What this rank's nodes send.
+        The rows of this rank's nodes.
     source, target : array (rows, H)
-        This rank's scores: of nodes that send, which travel with `x`, and of nodes that attend.
+        The scores of this rank's nodes as senders, which are exchanged with `x`, and as receivers.
     exchange
         As in :func:`plan_spmm`.
     out, **options
-        ``negative_slope``, ``return_lse``. Dropout, which draws by the ends of an edge, is refused.
+        ``negative_slope``, ``return_lse``. Dropout is refused, because it draws by the node numbers of an edge, which differ in shards.
 
     Returns
     -------

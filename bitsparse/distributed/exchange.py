@@ -1,4 +1,4 @@
-"""The rows that a rank's columns ask for: gathered from all ranks whole, or only those that are asked for (halo)."""
+"""Exchanges of rows between ranks: each rank gets all rows (all-gather), or only those that its columns ask for (halo)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METHODS = ("allgather", "halo")
 
 
 class Exchange(ABC):
-    """Rows of all ranks in one buffer, ascending by their numbers, so that sums over them take the same order as on one device.
+    """Brings rows of all ranks into one buffer, ascending by their numbers, so that sums add them in the same order as on one device.
 
     Attributes
     ----------
@@ -33,9 +33,9 @@ class Exchange(ABC):
     slots : int
         Rows of the buffer.
     own : slice
-        Where this rank's rows stand in it.
+        The slots of this rank's rows.
     received, returned : int
-        Rows that come from other ranks, and those that come back for :meth:`add_back`.
+        The numbers of rows that come from other ranks, and of rows that come back in :meth:`add_back`.
     """
 
     method: Method
@@ -45,28 +45,28 @@ class Exchange(ABC):
         self.rows = int(bounds[comm.rank + 1] - bounds[comm.rank])
         self.own = slice(start, start + self.rows)
         self.received = self.returned = slots - self.rows
-        #: Which returned rows belong to which own row, (rows, returned rows), by the device.
+        #: For each device, the pattern (rows, returned rows) that adds the returned rows to their own rows.
         self._sums: dict[str, TCTiledCSR] = {}
 
     def buffer(self, space: Any, inner: tuple[int, ...], dtype: Any) -> Any:
-        """Memory for rows of this shape, of NumPy (`space`) or CuPy; every exchange writes all of it."""
+        """Allocate a buffer for rows of this shape, with NumPy or CuPy (`space`); every exchange writes all of it."""
         return space.empty((self.slots, *inner), dtype)
 
     @abstractmethod
     def slots_of(self, columns: Array) -> Array:
-        """Where rows of these numbers, which this rank's matrix has as columns, stand in the buffer; ascending as they do."""
+        """The slots of the rows with these numbers, which are columns of this rank's matrix; the slots ascend as the numbers do."""
 
     @abstractmethod
     def spread(self, whole: Array) -> Array:
-        """What belongs to all rows, in the order of the buffer; 0 in slots that nobody asks for."""
+        """Bring values of all rows into the order of the buffer, with 0 in unused slots."""
 
     def __call__(self, rows: Any, out: Any = None) -> Any:
-        """The buffer with this rank's rows and what the others send; all ranks call it with rows of one shape and dtype.
+        """Fill the buffer with this rank's rows and those that other ranks send; all ranks call it with rows of one shape and dtype.
 
         Parameters
         ----------
         rows : NumPy or CuPy array (rows, ...)
-            Without gaps.
+            C-contiguous.
         out : array (slots, ...), optional
             From :meth:`buffer`.
         """
@@ -81,10 +81,10 @@ class Exchange(ABC):
 
     @abstractmethod
     def bring(self, buffer: Any) -> None:
-        """The rows of the others into a buffer in which own rows lie already; who makes these there saves copying them."""
+        """Bring the rows of other ranks into a buffer that already holds the own rows. Rows computed right there need no copy."""
 
     def add_back(self, buffer: Any) -> Any:
-        """The reverse, for gradients: each rank's sum of what all ranks have in their slots for its rows.
+        """The reverse exchange, for gradients: each of this rank's rows becomes the sum of what all ranks hold in its slots.
 
         Parameters
         ----------
@@ -94,8 +94,8 @@ class Exchange(ABC):
         Returns
         -------
         array (rows, ...)
-            Of the dtype of the buffer, floats added in the order of the ranks (on a GPU, from 32 ranks on, possibly in parts that are added
-            in order). Integers of a BitTensor are summed exactly and scaled once, float32.
+            In the dtype of the buffer. Floats are added in the order of the ranks (on a GPU, from 32 ranks on, possibly in parts that are
+            added in order). Integers of a BitTensor are summed exactly and scaled once, to float32.
         """
         function = "add_back"
         device = interop.device_of(buffer.words if isinstance(buffer, BitTensor) else buffer)
@@ -113,15 +113,15 @@ class Exchange(ABC):
 
     @abstractmethod
     def back(self, buffer: Any) -> Any:
-        """What every rank has in its slots for this rank's rows, (returned rows, ...), in the ranks' order."""
+        """Get what every rank holds in its slots for this rank's rows, (returned rows, ...), in the order of the ranks."""
 
     @abstractmethod
     def returned_rows(self) -> TCTiledCSR:
-        """The own row of every row that :meth:`back` brings, (returned rows, rows), in host memory; padding has none."""
+        """A pattern (returned rows, rows) in host memory with the own row of each row that :meth:`back` gets; padding has none."""
 
 
 class AllGather(Exchange):
-    """Blocks of all ranks, each padded to the rows of the largest."""
+    """Gathers the rows of all ranks in blocks, each padded to the size of the largest."""
 
     method = "allgather"
 
@@ -147,7 +147,7 @@ class AllGather(Exchange):
         return spread.reshape(self.slots, *whole.shape[1:])
 
     def buffer(self, space: Any, inner: tuple[int, ...], dtype: Any) -> Any:
-        """See :class:`Exchange`. The padding of the own block, which nobody writes, is zero."""
+        """See :class:`Exchange`. The padding of the own block is zeroed here, since no exchange writes it."""
         buffer = super().buffer(space, inner, dtype)
         buffer[self.own.stop : self.own.start + self._most] = 0
         return buffer
@@ -171,25 +171,25 @@ class AllGather(Exchange):
 
 
 class Halo(Exchange):
-    """Own rows, and between them in ascending order those of other ranks that this rank's columns ask for."""
+    """Brings the rows of other ranks that this rank's columns ask for; the buffer holds them and the own rows in ascending order."""
 
     method = "halo"
 
     def __init__(self, comm: Communicator, bounds: NDArray[np.int64], ids: Array) -> None:
-        """`ids`: the rows asked for, all own ones among them, ascending, where the rows lie; every rank calls this."""
+        """`ids` are the numbers of the needed rows and of all own rows, ascending, on the device of the rows; every rank calls this."""
         space: Any = interop.namespace(ids)
         inside = interop.move(space.searchsorted(ids, space.asarray(bounds)), "cpu")
         counts = np.diff(inside).astype(np.int64)
         super().__init__(comm, bounds, int(ids.size), int(inside[comm.rank]))
         self._ids = ids
-        #: Rows that come from each rank, and go to each; how many each rank wants of each is told to all.
+        #: Numbers of rows that come from each rank and that go to each rank; all ranks share these counts.
         self._in = counts.tolist()
         self._out = gathered_values(comm, counts)[:, comm.rank].tolist()
         wanted = np.empty(sum(self._out), np.int64)
         mine = np.ascontiguousarray(interop.move(ids, "cpu"), np.int64)
         comm.all_to_all_v(mine, self._in, wanted, self._out)
         self.returned = wanted.size - self.rows
-        # Own rows are copied as they lie; the others ask for these, rank after rank.
+        # Own rows are copied as a whole; `asked_for` are the local numbers of the rows that the other ranks want, rank after rank.
         self._before = sum(self._out[: comm.rank])
         asked_for = np.delete(wanted, slice(self._before, self._before + self.rows)) - int(bounds[comm.rank])
         dtype = np.int32 if self.rows < 1 << 31 else np.int64
@@ -222,14 +222,14 @@ class Halo(Exchange):
 
 
 def _one_each(has: NDArray[np.bool_], columns: Array, width: int) -> TCTiledCSR:
-    """The rows of a pattern that have one entry, in these columns, among rows that have none."""
+    """A pattern whose rows have one entry if `has` says so, else none; `columns` are the columns of these entries."""
     indptr = np.concatenate([[0], np.cumsum(has)])
     dtype = index_dtype("add_back", (has.size, width), columns.size)
     return TCTiledCSR.from_arrays(indptr.astype(dtype), columns.astype(dtype), (has.size, width))
 
 
 def ids_asked(columns: Array, rows: slice, nodes: int) -> Array:
-    """The numbers of all rows that are asked for as columns, and of the own ones, ascending; by one flag a node, without sorting.
+    """The ascending numbers of the own rows and of all rows that occur as columns, found by one flag per node, without sorting.
 
     Examples
     --------

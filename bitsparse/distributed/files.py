@@ -1,4 +1,4 @@
-"""Sharded graphs in files, one for each rank, and papers-sized synthetic ones that every rank makes by itself."""
+"""Sharded graphs in files, one for each rank, and large synthetic graphs whose shards each rank makes by itself."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Format = Literal["npz", "safetensors"]
 FORMATS = ("npz", "safetensors")
 _FORMAT = "bitsparse shard 1"
 _ARRAYS = ("indptr", "columns", "values", "row_scale", "col_scale")
-#: Entries whose far ends are dealt out at a time.
+#: Entries whose far ends are computed at a time.
 _PIECE = 1 << 24
 
 
 def path_of(folder: str | Path, rank: int, size: int, format: str = "npz") -> Path:
-    """The file of a rank.
+    """The path of a rank's file.
 
     Examples
     --------
@@ -38,22 +38,22 @@ def path_of(folder: str | Path, rank: int, size: int, format: str = "npz") -> Pa
 
 
 def save_shard(folder: str | Path, a: Shard, *, format: Format = "npz") -> Path:
-    """Write this rank's rows to a file of its own, ``shard-RANK-of-SIZE.npz``, from which :func:`load_shard` reads them on as many ranks.
+    """Write this rank's rows to its own file, ``shard-RANK-of-SIZE.npz``; :func:`load_shard` reads it on the same number of ranks.
 
     Parameters
     ----------
     folder : str or Path
-        Made if there is none.
+        Created if it does not exist.
     a : Shard
     format : {"npz", "safetensors"}
-        safetensors is a package of its own. A file of the other format of the same rank is removed.
+        "safetensors" needs the package of that name. This rank's file in the other format is removed, if there is one.
 
     Raises
     ------
     ImportError
         safetensors is not installed.
     DTypeError
-        Values are bfloat16, which files do not hold.
+        Values are bfloat16, which the files cannot hold.
 
     Examples
     --------
@@ -85,18 +85,18 @@ def save_shard(folder: str | Path, a: Shard, *, format: Format = "npz") -> Path:
 
 
 def load_shard(folder: str | Path, comm: Communicator, *, device: str = "cpu") -> Shard:
-    """Read this rank's rows, which :func:`save_shard` wrote in either format; no rank reads those of another.
+    """Read this rank's rows, which :func:`save_shard` wrote in either format; each rank reads its own file only.
 
     Raises
     ------
     FileFormatError
         The file is damaged, or its parts contradict each other.
     CommunicationError
-        It failed on another rank, or the files are of different graphs.
+        Loading failed on another rank, or the files belong to different graphs.
     ImportError
-        The file is one of safetensors, which is not installed.
+        The file has the format safetensors, but that package is not installed.
     OSError
-        The file of this rank cannot be read, as when the graph was saved for another number of ranks.
+        The file of this rank cannot be read, for example because the graph was saved for another number of ranks.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def load_shard(folder: str | Path, comm: Communicator, *, device: str = "cpu") -
 
 
 def _about(text: str) -> Any:
-    """What a file says of itself."""
+    """Parse the description that a file holds of itself."""
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -136,7 +136,7 @@ def _about(text: str) -> Any:
 
 
 def _checked(about: Any, parts: dict[str, Any], comm: Communicator) -> Shard:
-    """The shard of a file, every part against the others."""
+    """Make the shard of a file, after checking that its parts agree with each other."""
     wanted = {"format": _FORMAT, "rank": comm.rank, "size": comm.size}
     found = {name: about.get(name) for name in wanted} if isinstance(about, dict) else about
     if found != wanted or not isinstance(about.get("hash"), str) or about.get("method") not in ("blocks", "metis"):
@@ -170,7 +170,7 @@ def _checked(about: Any, parts: dict[str, Any], comm: Communicator) -> Shard:
             raise ValueError(f"{name} is {array.dtype}, but factors are float32")
     part = Partition(comm, bounds, order, about["hash"], about["method"])
     made = Shard(part, indptr, columns, *(parts[name] for name in _ARRAYS[2:]))
-    made.own_rows()  # which looks at every row and column
+    made.own_rows()  # this checks every row and column
     return made
 
 
@@ -183,7 +183,7 @@ def synthetic_shard(
     seed: int = 0,
     device: str = "cpu",
 ) -> Shard:
-    """The rows of this rank of a seeded synthetic graph, made on its own device without an exchange of edges.
+    """The rows of this rank of a seeded synthetic graph, made on its own device without exchanging edges.
 
     Parameters
     ----------
@@ -191,9 +191,9 @@ def synthetic_shard(
         As in :func:`bitsparse.datasets.synthetic`.
     comm : Communicator
     scaling : {"strong", "weak"}
-        "strong": one graph of this size, dealt out in blocks; each rank makes it and keeps its rows. "weak": a graph of this size for each
-        rank, whose edges end at nodes of all ranks: entry e of rank r, which ended at node j of its own graph, ends at node j of rank
-        ``(e * 2654435761 + r) mod 2**32 * size // 2**32``. Such a pattern is not symmetric.
+        "strong": one graph of this size is dealt out in blocks; each rank makes all of it and keeps its own rows. "weak": each rank makes a
+        graph of this size and spreads the ends of its edges over all ranks: if entry e of rank r ended at node j of its own graph, it ends
+        at node j of rank ``(e * 2654435761 + r) mod 2**32 * size // 2**32`` instead. Such a pattern is not symmetric.
     device : str, default "cpu"
 
     Returns
@@ -225,7 +225,7 @@ def synthetic_shard(
 
 
 def _block(indptr: Any, indices: Any, comm: Communicator) -> Shard:
-    """A rank's block of rows, copied, so that the rest is freed."""
+    """A copy of a rank's block of rows, so that the rest of the graph can be freed."""
     whole = interop.move(indptr, "cpu")
     part = Partition(comm, balanced_bounds(whole, comm.size), None, streamed_hash(whole, whole[:0]), "blocks")
     rows = part.rows()
@@ -234,7 +234,7 @@ def _block(indptr: Any, indices: Any, comm: Communicator) -> Shard:
 
 
 def _spread(indptr: Any, indices: Any, comm: Communicator, name: str) -> Shard:
-    """The graph of one rank with far ends on all ranks; columns ascend again in every row."""
+    """Spread the far ends of one rank's graph over all ranks, with ascending columns in every row."""
     space: Any = interop.namespace(indptr)
     nodes, entries = int(indptr.size) - 1, int(indices.size)
     wide = np.int64 if max(nodes * comm.size, entries) >= 1 << 31 else np.int32

@@ -1,4 +1,4 @@
-"""A sharded graph as networks sum over it: what :class:`bitsparse.nn.Graph` is on one device."""
+"""A sharded graph for networks: the counterpart of :class:`bitsparse.nn.Graph` on several ranks."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Array = NDArray[Any]
 
 
 class GraphShard:
-    """One rank's rows of a graph, in the place of :class:`bitsparse.nn.Graph` in networks: ``network(graph_shard, x_mine)``.
+    """One rank's rows of a graph; networks take it instead of a :class:`bitsparse.nn.Graph`: ``network(graph_shard, x_mine)``.
 
-    All ranks run the network together. Each layer exchanges what its nodes send: codes of a :class:`bitsparse.nn.LowBitNetwork`, words of a
-    binary network, floats of a :class:`bitsparse.nn.Network`.
+    All ranks run the network together. Each layer exchanges rows in the form that it sums: a :class:`bitsparse.nn.LowBitNetwork` exchanges
+    codes, a binary network packed words, and a :class:`bitsparse.nn.Network` floats.
 
     Parameters
     ----------
     shard : Shard
-        Its pattern counts; values and scales are left out.
+        Only its pattern is used; values and scales are ignored.
     normalisation : {"gcn", "mean", "sum"}
     self_loops : bool, optional
-        Put an edge from each node to itself where there is none; by default only for "gcn".
+        Add an edge from each node to itself if it has none; by default only for "gcn".
     exchange : {"auto", "allgather", "halo"}
 
     Attributes
@@ -48,7 +48,7 @@ class GraphShard:
     way : str
         The exchange asked for.
     degrees, row_scale, col_scale
-        Of this rank's rows, as those of :class:`bitsparse.nn.Graph`.
+        As in :class:`bitsparse.nn.Graph`, for this rank's rows.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class GraphShard:
     True
     """
 
-    #: Sums read CSR.
+    #: The form of the pattern that sums read.
     form = "csr"
 
     def __init__(
@@ -100,7 +100,7 @@ class GraphShard:
         self.degrees = interop.move(degrees, self.device)
         self.row_scale = bare.row_scale
         self.col_scale = None if bare.col_scale is None else interop.contiguous(bare.col_scale[shard.part.rows()])
-        #: What networks prepared for this graph.
+        #: Objects that networks prepared for this graph and keep here.
         self.prepared: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
@@ -109,13 +109,13 @@ class GraphShard:
 
     # -- codes --------------------------------------------------------------------------------------------------------
     def message_form(self, bits: int) -> dict[str, Any]:
-        """Packed axis and layout of codes that :meth:`aggregate` sends without converting them."""
+        """The packed axis and layout of codes that :meth:`aggregate` exchanges without converting them."""
         return message_form("csr", bits)
 
     def aggregate(
         self, columns: int, bits: int, *, encoding: Encoding = "unsigned", epilogue: Any, scaled: bool = True
     ) -> Callable[..., Any]:
-        """Sums of codes over neighbours on all ranks, through an epilogue; see :meth:`bitsparse.nn.Graph.aggregate`."""
+        """Plan sums of codes over neighbours on all ranks, followed by an epilogue; see :meth:`bitsparse.nn.Graph.aggregate`."""
         function, shape = "aggregate", (self.nodes, columns)
         left = self.row_scale if scaled else None
         pattern = self.shard.with_scales(left, None)
@@ -132,7 +132,7 @@ class GraphShard:
 
     # -- bits ---------------------------------------------------------------------------------------------------------
     def binary_operands(self) -> tuple[Any, Any]:
-        """The pattern without and with its factors, as binary networks aggregate over them."""
+        """The operands over which binary networks aggregate: the pattern without and with its factors."""
         if "binary" not in self.prepared:
             plain = self.shard.with_scales(None, None)
             self.prepared["binary"] = tuple(_BinaryOperand(each, self.way) for each in (plain, self.shard))
@@ -140,7 +140,7 @@ class GraphShard:
 
     # -- floats -------------------------------------------------------------------------------------------------------
     def neighbour_sums(self, function: str, dtype: Any) -> ShardSums:
-        """What layers in full precision sum with."""
+        """The sums over neighbours for layers in full precision."""
         key = "floats", np.dtype(dtype)
         if key not in self.prepared:
             self.prepared[key] = ShardSums(function, self, np.dtype(dtype), self.way)
@@ -148,9 +148,9 @@ class GraphShard:
 
 
 class _BinaryOperand:
-    """What a layer of a binary network aggregates over: plans over a shard."""
+    """The operand over which a layer of a binary network aggregates; its plans are those of a shard."""
 
-    #: Exchanges are not recorded in CUDA graphs.
+    #: False because exchanges are not recorded in CUDA graphs.
     recordable = False
 
     def __init__(self, shard: Shard, way: Way) -> None:
@@ -172,7 +172,7 @@ class ShardSums:
         self._plans: dict[tuple[int, Any], ShardPlan] = {}
 
     def reduce(self, how: Neighbours, x: Any) -> Any:
-        """What every node of this rank gathers from its neighbours' ``x``."""
+        """The sums over the neighbours' rows of ``x`` for every node of this rank, as `how` describes them."""
         graph = self._graph
         graph_of_layers = {
             "gcn": Neighbours("sum", gcn_norm=True, self_loop=1.0),
@@ -193,17 +193,17 @@ class ShardSums:
         return self._plans[key](interop.contiguous(x))
 
     def matrix(self, how: Neighbours) -> Any:
-        """Layers that weigh edges by features ask for it."""
+        """Refuse layers that weigh edges by features, which are the ones that need the matrix."""
         raise ValueError(
             f"{self._function}: a layer gathers with {how}, but attention is not summed over shards by networks; use distributed.attention"
         )
 
     def dense(self, x: Any) -> Any:
-        """Features as :meth:`matrix` would take them."""
+        """The features in the form that :meth:`matrix` would take."""
         return x
 
     def _with_factors(self) -> Shard:
-        """On a CPU the factors are multiplied into values, as a Graph's are, so that sums have its bits."""
+        """On a CPU, multiply the factors into values as a Graph does, so that sums have the same bits."""
         a = self._graph.shard
         if a.device != "cpu" or a.row_scale is None:
             return a
@@ -214,7 +214,7 @@ class ShardSums:
 
 
 def with_loops(indptr: Array, columns: Array, rows: slice) -> tuple[Array, Array]:
-    """CSR arrays of rows with an entry where row and column have one number, columns ascending.
+    """Add the missing entries whose row and column have the same number to CSR arrays with ascending columns.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: for tests, for trying things out, and for a machine without an engine."""
+"""Ranks as threads of one process, for tests, for experiments, and for machines without PyTorch or MPI."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LocalGroup:
     def __init__(self, size: int, timeout: float) -> None:
         self.size, self.timeout = size, timeout
         self._changed = threading.Condition()
-        #: Meetings that all ranks have come to, who is there for the next one, and the first rank that failed.
+        #: The number of completed meetings, the ranks that wait for the next one, and (`failed`) the first rank that failed.
         self._met, self._present = 0, set[int]()
         self.failed: int | None = None
         self.offers: list[Any] = [None] * self.size
@@ -41,14 +41,15 @@ class LocalGroup:
         return self.size
 
     def __iter__(self) -> Iterator[LocalCommunicator]:
-        """The communicators, for threads of one's own."""
+        """Iterate over the communicators, for callers that start threads themselves."""
         return (LocalCommunicator(self, rank) for rank in range(self.size))
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """``function(comm, *arguments)`` on every rank, each in a thread; the results in the order of the ranks.
+        """Call ``function(comm, *arguments)`` on every rank, each in a thread, and return the results in the order of the ranks.
 
-        If it raises on one rank the others stop waiting for it, and the error of the first rank that failed by itself is raised here.
-        Every call is for itself, also of several threads at once; ranks that an interruption leaves behind end where they next meet.
+        If it raises on one rank, the other ranks stop waiting for that rank, and the error of the first rank that failed by itself is
+        raised here. Calls are independent of each other, even from several threads at once. Ranks left behind by an interruption end at
+        their next meeting.
         """
         here = LocalGroup(self.size, self.timeout)
         results: list[Any] = [None] * self.size
@@ -79,13 +80,13 @@ class LocalGroup:
         return results
 
     def abort(self, rank: int) -> None:
-        """A rank will not come any more."""
+        """Tell the other ranks that this rank will not come any more."""
         with self._changed:
             self.failed = rank if self.failed is None else self.failed
             self._changed.notify_all()
 
     def meet(self, rank: int, operation: str) -> None:
-        """Wait for all ranks, at most as long as the group says; a meeting that all came to holds whatever happens to one of them later."""
+        """Wait for all ranks, at most for the group's timeout. A meeting to which all came succeeds even if a rank fails right after it."""
         with self._changed:
             meeting = self._met
             self._present.add(rank)
@@ -113,7 +114,7 @@ class LocalCommunicator(Engine):
         self._group, self.rank, self.size = group, rank, group.size
 
     def _offer(self, operation: str, offer: Any, array: Any) -> list[Any]:
-        """What every rank offers, when all have; what is on a GPU is there when the others read it."""
+        """Offer something to the other ranks and return all offers, once all ranks have made theirs and work on `array` has ended."""
         _finish(array)
         self._group.offers[self.rank] = operation, offer
         self._group.meet(self.rank, operation)
@@ -126,7 +127,7 @@ class LocalCommunicator(Engine):
         return [offered for _, offered in offers]
 
     def _leave(self, operation: str, array: Any) -> None:
-        """Wait until all have read what was offered."""
+        """Wait until all ranks have read the offers."""
         _finish(array)
         self._group.meet(self.rank, operation)
 
@@ -152,7 +153,7 @@ class LocalCommunicator(Engine):
         self._leave("all_to_all_v", receive)
 
     def all_reduce(self, array: Any, op: Reduction = "sum") -> None:
-        """See :class:`Communicator`; the ranks are added in their order."""
+        """See :class:`Communicator`; the arrays are combined in the order of the ranks."""
         combine = getattr(interop.namespace(array), _REDUCE[_check.choice("all_reduce", "op", op, REDUCTIONS)])
         offers = self._offer("all_reduce", array, array)
         for rank, theirs in enumerate(offers):
@@ -178,18 +179,19 @@ class LocalCommunicator(Engine):
 
 
 def _finish(array: Any) -> None:
+    # Other threads may read a GPU array only after the work on it has ended.
     if array is not None and not isinstance(array, np.ndarray):
         sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
 def local(size: int, *, timeout: float = 60.0) -> LocalGroup:
-    """Ranks as threads of this process.
+    """Make a group of ranks that are threads of this process.
 
     Parameters
     ----------
     size : int
     timeout : float
-        Seconds after which a rank does not wait for the others any longer.
+        Seconds after which a rank stops waiting for the others.
 
     Returns
     -------

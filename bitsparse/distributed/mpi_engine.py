@@ -1,4 +1,4 @@
-"""The communicator on mpi4py: calls that do not block, waited for with a limit, as MPI itself knows none."""
+"""The communicator on mpi4py. It makes non-blocking calls and waits for them with a time limit, which MPI itself does not have."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bitsparse import _check, interop
 from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, check_timeout, who
 from bitsparse.errors import CommunicationError
 
-#: Seconds between two looks at a call that is under way, at first and at last.
+#: Seconds between two tests of a pending call: at first, and at most.
 _SOON, _LATER = 1e-5, 1e-3
 
 
 class MPICommunicator(Engine):
-    """A communicator of mpi4py's; made by :func:`from_mpi`."""
+    """A communicator on one of mpi4py; made by :func:`from_mpi`."""
 
     engine = "mpi"
 
@@ -28,13 +28,13 @@ class MPICommunicator(Engine):
         self._mpi, self._comm, self._timeout = MPI, comm, timeout
         self._errors = (MPI.Exception, mpi4py.MPI.Exception)
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        #: Whether other threads than the first may exchange.
+        #: Whether threads other than the main one may exchange.
         self.any_thread = bool(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
-        #: Calls that nobody waits for any longer, with the memory that MPI may still write to.
+        #: Calls that timed out, kept with the memory that MPI may still write to.
         self._lost: list[Any] = []
 
     def _wait(self, operation: str, request: Any, *arrays: Any) -> None:
-        """Until the call is done, or the time is over."""
+        """Wait until the call has ended, or raise when the time is over."""
         end, pause = time.monotonic() + self._timeout, _SOON
         while not request.Test():
             if time.monotonic() > end:
@@ -46,7 +46,7 @@ class MPICommunicator(Engine):
             pause = min(2 * pause, _LATER)
 
     def _ready(self, array: Any) -> Any:
-        """Bytes for MPI, which does not know streams: what is on a GPU is finished first, and MPI has to read it there."""
+        """The bytes of an array for MPI, which reads GPU memory directly but knows no streams, so pending GPU work is finished first."""
         if not isinstance(array, np.ndarray):
             interop.require_cupy("from_mpi").cuda.get_current_stream().synchronize()
         return bytes_of(array)
@@ -56,7 +56,7 @@ class MPICommunicator(Engine):
         self._checked("all_gather", send[None], receive[:1], (1, 1))
         if not send.size:
             return
-        # MPI forbids a send buffer inside of the receive buffer.
+        # MPI forbids a send buffer inside the receive buffer, hence the copy.
         mine, there = self._ready(send).copy(), self._ready(receive)
         with self._during("all_gather", self._errors):
             self._wait(
@@ -73,7 +73,7 @@ class MPICommunicator(Engine):
         if not row:
             return
         mine, theirs = self._ready(send), self._ready(receive)
-        # Counted in rows: MPI counts in 32 bits.
+        # The unit is a row, not a byte, because MPI counts in 32 bits.
         unit = self._mpi.BYTE.Create_contiguous(row).Commit()
         places, counts = np.cumsum([0, *receive_counts[:-1]]).tolist(), list(receive_counts)
         counts[self.rank] = min(counts[self.rank], send_counts[self.rank])
@@ -85,7 +85,7 @@ class MPICommunicator(Engine):
             unit.Free()
 
     def _rows(self, array: Any, size: int) -> Any:
-        """A buffer as MPI takes it: rows of bytes, as many bytes as 32 bits count or fewer."""
+        """A buffer of `size` bytes from each rank in the form that MPI takes; refused if 32 bits cannot count them."""
         if size < 1 << 31:
             return [array, size, self._mpi.BYTE]
         raise CommunicationError(
@@ -106,13 +106,13 @@ class MPICommunicator(Engine):
 
 
 def from_mpi(comm: Any, *, timeout: float = 600.0) -> MPICommunicator:
-    """The communicator of mpi4py's, as ``MPI.COMM_WORLD``.
+    """Make a communicator from one of mpi4py, such as ``MPI.COMM_WORLD``.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm
     timeout : float
-        Seconds after which a rank does not wait for the others any longer; MPI itself waits for ever.
+        Seconds after which a rank stops waiting for the others; MPI itself would wait for ever.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def from_mpi(comm: Any, *, timeout: float = 600.0) -> MPICommunicator:
 
     Notes
     -----
-    Arrays on a GPU are passed to MPI where they lie, which an MPI built for CUDA reads; the host waits for the stream before, and for the
+    Arrays on a GPU are passed to MPI in place, which needs an MPI built for CUDA. The host first waits for the stream, and then for the
     exchange.
 
     Examples

@@ -1,4 +1,4 @@
-"""The features of a rank's rows, and of all rows that its matrix asks for, in whatever kind they came."""
+"""Checks the features of a rank's rows and gathers the rows that its matrix asks for, whatever kind of array they are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bitsparse.ops.operands.target import target_of
 
 
 def kind_of(x: Any, function: str) -> dict[str, Any]:
-    """What the features of all ranks have in common, for :func:`agree`: dtype or bits, columns, kinds of scales."""
+    """The properties that the features of all ranks share, for :func:`agree`: dtype or bits, columns, kinds of scales."""
     if isinstance(x, BitTensor):
         rows = x.shape[0]
         scales = [
@@ -37,7 +37,7 @@ def kind_of(x: Any, function: str) -> dict[str, Any]:
 
 
 def of_rows(affine: Any, rows: int) -> bool:
-    """Whether a scale or an offset has one number for each of `rows` rows, also of a rank that has one row.
+    """Whether a scale or an offset has one number for each of `rows` rows, which its shape (rows, 1) tells.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def of_rows(affine: Any, rows: int) -> bool:
 
 
 def row_bytes(columns: int, *, bits: int | None = None, dtype: Any = None) -> int:
-    """Bytes of a row on its way: packed words of so many bits, or numbers.
+    """Bytes of a row as it is exchanged: of packed words if `bits` is given, else of numbers of `dtype`.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def row_bytes(columns: int, *, bits: int | None = None, dtype: Any = None) -> in
 
 
 class Ready(NamedTuple):
-    """Features as they are sent: a NumPy or CuPy array or a BitTensor, the family they came in, the context of work on them."""
+    """Features in the form that is sent (a NumPy or CuPy array, or a BitTensor), their original family, and a context to work in."""
 
     x: Any
     family: interop.Family
@@ -70,12 +70,12 @@ class Ready(NamedTuple):
 
 
 class Gathering:
-    """Brings the features of all rows that a rank's matrix asks for here; its buffers are used again by every call.
+    """Gathers the features of all rows that a rank's matrix asks for; every call reuses the buffers.
 
     Parameters
     ----------
     function : str
-        Whose errors are raised.
+        The public function, for errors.
     shard : Shard
     exchange : Exchange
     """
@@ -90,7 +90,7 @@ class Gathering:
         return sum(int(buffer.nbytes) for buffer in self._buffers.values())
 
     def rows(self, name: str, array: Any) -> Any:
-        """Rows in the buffer of this name."""
+        """Exchange rows into the buffer of this name."""
         array = interop.contiguous(array)
         key = name, array.shape[1:], array.dtype
         if key not in self._buffers:
@@ -98,7 +98,7 @@ class Gathering:
         return self._exchange(array, self._buffers[key])
 
     def __call__(self, name: str, x: Any) -> Any:
-        """Features (slots, ...) of the kind of `x`, which has one row for each of this rank's rows, on its device."""
+        """Gather features (slots, ...) of the same kind and on the same device as `x`, which has one row for each of this rank's rows."""
         ready = self.ready(name, x)
         with ready.on:
             if isinstance(ready.x, BitTensor):
@@ -106,7 +106,7 @@ class Gathering:
             return interop.from_array(self.rows(name, ready.x), ready.family, self._function)
 
     def ready(self, name: str, x: Any) -> Ready:
-        """Features of this rank's rows as they are sent, checked, and the context of work on them."""
+        """Check the features of this rank's rows and convert them to the form that is sent."""
         function, shard = self._function, self._shard
         _of_own_rows(function, shard, name, x)
         if isinstance(x, BitTensor):
@@ -123,7 +123,7 @@ class Gathering:
         return Ready(array, family, on)
 
     def _bits(self, name: str, packed: BitTensor) -> BitTensor:
-        """Packed words as they are gathered, with the scales and offsets of rows; those of all rows stay."""
+        """Gather packed words, and scales and offsets if each row has its own; those that hold for all rows stay as they are."""
         affine = [
             None if part is None else self.rows(f"{name} {what}", part) if of_rows(part, packed.shape[0]) else part
             for what, part in (("scale", packed.scale), ("offset", packed.offset))
@@ -140,7 +140,7 @@ class Gathering:
 
 
 def widened(result: Any, dtype: np.dtype[Any], out: Any, function: str) -> Any:
-    """A result of integers in a wider dtype, into `out` if it is given."""
+    """Convert a result of integers to a wider dtype, written into `out` if it is given."""
     if isinstance(result, BitTensor):
         return result
     array, family = interop.as_array(result, function)
@@ -152,7 +152,7 @@ def widened(result: Any, dtype: np.dtype[Any], out: Any, function: str) -> Any:
 
 
 def checked_kind(function: str, shard: Shard, options: dict[str, Any], **operands: Any) -> None:
-    """Refuse on every rank options and features that differ in what has to be alike, and features that are none or of other rows."""
+    """Raise on every rank if options or kinds of features differ between ranks, or if features are invalid or not of own rows."""
     facts = dict(options)
     with together(shard.comm, function):
         for name, x in operands.items():
@@ -162,7 +162,7 @@ def checked_kind(function: str, shard: Shard, options: dict[str, Any], **operand
 
 
 def _of_own_rows(function: str, shard: Shard, name: str, x: Any) -> None:
-    """Refuse features that have not one row for each of this rank's rows."""
+    """Raise unless the features have one row for each of this rank's rows."""
     shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
     if shape[:1] != shard.shape[:1]:
         raise ShapeError(
@@ -172,7 +172,7 @@ def _of_own_rows(function: str, shard: Shard, name: str, x: Any) -> None:
 
 
 def is_shard(function: str, A: Any) -> Shard:
-    """`A` itself, refused if it is no shard."""
+    """Return `A`, or raise if it is not a shard."""
     if not isinstance(A, Shard):
         raise DTypeError(
             f"{function}: A must be a Shard, got {type(A).__name__}; make one with distributed.shard(graph, partition(graph, comm))"

@@ -169,11 +169,11 @@ class OverlappedSums:
         return int(self._inner.nbytes) + int(self._outer.nbytes)
 
     def explain(self) -> str:
-        """Which kernels compute the two sums, and why."""
+        """Tell which kernels compute the two sums, and why."""
         return f"rows of own neighbours: {self._inner.explain()}\nother rows: {self._outer.explain()}"
 
     def check(self) -> None:
-        """Raise what the two sums did not wait to find out."""
+        """Raise errors that the two sums found on the GPU after their calls had returned."""
         self._inner.check()
         self._outer.check()
 
@@ -192,7 +192,7 @@ class OverlappedSums:
 
     @contextmanager
     def _meanwhile(self, bring: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-        """Start an exchange and yield a function that waits for its result. On leaving the exchange has ended, even after an error."""
+        """Start an exchange and yield a function that waits for its result. The exchange has ended on exit, even after an error."""
         if self.device == "cpu":
             waiting = self._pool().submit(bring)
             try:

@@ -1,4 +1,4 @@
-"""Which rank has which rows: blocks of about as many entries, in the order of the nodes or in that of METIS's parts."""
+"""Which rank has which rows: blocks with about equally many entries, in the order of the nodes or of METIS's parts."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Partition:
     comm : Communicator
     bounds : ndarray of int64, shape (size + 1,)
     order : ndarray of int64, shape (nodes,), or None
-        The node with each number; None where the nodes keep their own.
+        The node with each row number; None if nodes and rows have the same numbers.
     graph_hash : str
-        Of the pattern that was cut.
+        The hash of the pattern that was cut.
     method : {"blocks", "metis"}
     """
 
@@ -53,17 +53,17 @@ class Partition:
         return int(self.bounds[-1])
 
     def rows(self, rank: int | None = None) -> slice:
-        """The numbers of a rank's rows, by default of this one's."""
+        """The row numbers of a rank, by default of this one."""
         rank = self.comm.rank if rank is None else _check.integer("Partition", "rank", rank, 0, self.comm.size - 1)
         return slice(int(self.bounds[rank]), int(self.bounds[rank + 1]))
 
     def nodes_of(self, rank: int | None = None) -> NDArray[np.int64]:
-        """The caller's numbers of a rank's nodes, by default of this one's, in the order in which it has their rows."""
+        """The nodes of a rank, by default of this one, in the order of its rows and by the caller's numbers."""
         rows = self.rows(rank)
         return np.arange(rows.start, rows.stop) if self.order is None else self.order[rows]
 
     def take(self, x: Any) -> Any:
-        """The rows of this rank of an array (nodes, ...) of all nodes: NumPy's, a memory map, CuPy's, SciPy's sparse ones, or a BitTensor.
+        """The rows of this rank of an array (nodes, ...): of NumPy (also a memory map) or CuPy, a sparse array of SciPy, or a BitTensor.
 
         Examples
         --------
@@ -87,13 +87,13 @@ class Partition:
         return x[interop.move(mine, interop.device_of(interop.as_array(x, "Partition.take", "x")[0]))]
 
     def gather(self, mine: Any) -> Any:
-        """The rows of all ranks in the caller's order of the nodes, on every rank.
+        """Gather the rows of all ranks on every rank, in the caller's order of the nodes.
 
         Parameters
         ----------
         mine : array (rows, ...) or BitTensor (rows, d)
-            This rank's rows; all ranks have the same dtype and columns. A BitTensor is packed along its features, and has a scale and an
-            offset for all rows alike, if any.
+            This rank's rows, with the same dtype and columns on all ranks. A BitTensor is packed along its features; its scale and its
+            offset, if any, hold for all rows of all ranks.
 
         Returns
         -------
@@ -128,7 +128,7 @@ class Partition:
 
 
 def _facts_of_bits(function: str, mine: BitTensor) -> dict[str, Any]:
-    """What packed rows of all ranks have in common, so that they mean the same in one array."""
+    """The properties that packed rows of all ranks must share to form one array."""
     affine = {"scale": mine.scale, "offset": mine.offset}
     for name, part in affine.items():
         if part is not None and part.ndim == 2 and part.shape[0] != 1:
@@ -141,7 +141,7 @@ def _facts_of_bits(function: str, mine: BitTensor) -> dict[str, Any]:
 
 
 def balanced_bounds(indptr: Array, size: int) -> NDArray[np.int64]:
-    """Where `size` blocks of rows start that have about as many entries and rows each, an entry counted as a row; and the end.
+    """The starts of `size` blocks of rows, and the end. Blocks have about equally many entries plus rows.
 
     Examples
     --------
@@ -152,13 +152,13 @@ def balanced_bounds(indptr: Array, size: int) -> NDArray[np.int64]:
     cost = indptr.astype(np.int64) + np.arange(rows + 1)
     aims = cost[-1] * np.arange(1, size) / size
     inner = np.searchsorted(cost, aims, side="left")
-    # Of the two ends around an aim the nearer one.
+    # Take the nearer of the two row boundaries around each aim.
     nearer = (inner > 0) & (aims - cost[np.maximum(inner - 1, 0)] < cost[inner] - aims)
     return np.concatenate([[0], inner - nearer, [rows]]).astype(np.int64)
 
 
 def csr_of(function: str, graph: Any) -> tuple[Any, Any]:
-    """The CSR arrays of a square pattern: of a tuple ``(indptr, indices)`` as they are, memory maps included, unread."""
+    """The CSR arrays of a square pattern. A tuple ``(indptr, indices)``, also of memory maps, is returned without reading it."""
     if isinstance(graph, tuple) and len(graph) == 2 and all(getattr(part, "ndim", 0) == 1 for part in graph):
         for name, part in zip(("indptr", "indices"), graph, strict=True):
             _check.numeric(function, name, part, "iu")
@@ -174,7 +174,7 @@ def csr_of(function: str, graph: Any) -> tuple[Any, Any]:
 
 
 def check_ascending(function: str, indptr: Any) -> None:
-    """Refuse starts of rows that decrease.
+    """Raise if the starts of rows decrease.
 
     Examples
     --------
@@ -192,7 +192,7 @@ def check_ascending(function: str, indptr: Any) -> None:
 
 
 def streamed_hash(indptr: Any, indices: Any) -> str:
-    """A name for a pattern, whatever its index dtype; a piece of it is read at a time.
+    """A hash of a pattern that does not depend on its index dtype; the arrays are read a piece at a time.
 
     Examples
     --------
@@ -214,13 +214,13 @@ def partition(graph: Any, comm: Communicator, *, method: Method = "blocks", seed
     Parameters
     ----------
     graph : sparse array (n, n), GraphData, TCTiledCSR, FRDC, or tuple (indptr, indices)
-        The same on every rank, on the CPU. Arrays of a tuple may be memory maps: with "blocks" they are read a piece at a time.
+        The same graph on every rank, on the CPU. Arrays of a tuple may be memory maps, which "blocks" reads a piece at a time.
     comm : Communicator
     method : {"blocks", "metis"}
-        Blocks of rows in the order of the nodes (renumber them with :func:`bitsparse.graph.reorder` for fewer rows to exchange), or METIS's
-        parts with few edges between them, cut by rank 0 and sent to all.
+        "blocks": blocks of rows in the order of the nodes; :func:`bitsparse.graph.reorder` renumbers them so that fewer rows are exchanged.
+        "metis": METIS's parts, with few edges between them, which rank 0 cuts and sends to all.
     seed : int, default 0
-        Of METIS.
+        The seed of METIS.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Plans over shards, and what all functions over shards do before and behind a sum on one device."""
+"""Plans over shards, and the steps that all functions over shards take before and after a sum on one device."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ Way = Literal["allgather", "halo", "auto"]
 
 
 class ShardPlan:
-    """A product prepared for one rank's rows: ``plan(x, out=None)`` brings the rows that it asks for, and sums. All ranks call it together.
+    """A product prepared for one rank's rows: ``plan(x, out=None)`` exchanges rows and sums them. All ranks call it together.
 
-    It has the members of every plan of bitsparse. Buffers belong to one call at a time.
+    It has the members that all plans of bitsparse have. Only one call at a time may use its buffers.
 
     Attributes
     ----------
     shape : tuple of int
-        Of this rank's result.
+        The shape of this rank's result.
     dtype : dtype
-        Of the result, the same on every rank.
+        The dtype of the result, the same on every rank.
     device : str
     kernel : str
-        What sums on this rank.
+        The kernel that sums on this rank.
     exchange : {"allgather", "halo"}
     overlap : bool
-        Whether rows of own neighbours are summed while the others' rows travel.
+        Whether rows whose neighbours are all on this rank are summed during the exchange.
     received_bytes : int
-        What one call brings from other ranks.
+        Bytes that one call receives from other ranks.
     """
 
     def __init__(self, function: str, shard: Shard, plan: Any, exchange: tuple[str, str], kind: dict[str, Any]) -> None:
@@ -57,15 +57,15 @@ class ShardPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffers for gathered rows, and of what the plan of the sum keeps."""
+        """Bytes of the buffers for gathered rows, and those that the plan of the sum keeps."""
         return int(self._plan.nbytes) + self._gather.nbytes
 
     def explain(self) -> str:
-        """Which exchange, whether sums overlap with it, by which estimate, and which kernel, and why."""
+        """Tell which exchange and which kernel the plan uses and whether sums overlap with the exchange, each with the reason."""
         return f"{self._why}\n{self._plan.explain()}"
 
     def check(self) -> None:
-        """What a call on a GPU did not wait to find out, raised on every rank if on one; all ranks call it together."""
+        """Raise errors that were found on a GPU after a call had returned, on every rank if on one; all ranks call it together."""
         with together(self._shard.comm, self._function):
             self._plan.check()
 
@@ -75,12 +75,12 @@ class ShardPlan:
         Parameters
         ----------
         x : array (rows, ...) or BitTensor (rows, d)
-            Features of this rank's rows, of the planned kind. A scale or an offset that is no row's own is the same on every rank, as
-            :func:`quantize` makes it.
+            Features of this rank's rows, of the planned kind. A scale or an offset that holds for all rows has to be the same on every
+            rank, as from :func:`quantize`.
         add : array or BitTensor, optional
-            Of a plan of bspmm with ``add=True``: float32, integers of up to 16 bits, or one bit.
+            For a plan of bspmm with ``add=True``: float32, integers of up to 16 bits, or one bit.
         out : array or BitTensor, optional
-            Where to write; of exactly the result's kind.
+            Where to write the result; it has exactly the result's kind.
         """
         function = self._function
         self._check_kind(x)
@@ -105,9 +105,9 @@ class ShardPlan:
         return widened(self._plan(gathered, **more), self.dtype, out, function)
 
     def recorded(self, x: Any, out: Any, add: Any = None) -> Callable[[], None]:
-        """The call ``plan(x, add, out)`` as a CUDA graph, exchange and sums, which all ranks record together and replay together.
+        """Record the call ``plan(x, add, out)``, exchange included, as a CUDA graph. All ranks record and replay it together.
 
-        A replay reads and writes the memory of these very arrays, on CuPy's current stream, and takes the host some microseconds.
+        A replay reads and writes the memory of these very arrays, on CuPy's current stream, and takes the host a few microseconds.
 
         Parameters
         ----------
@@ -117,12 +117,12 @@ class ShardPlan:
         Returns
         -------
         callable
-            Without arguments. It has to go before the process group does, whose end waits for it.
+            It takes no arguments and replays the graph. Delete it before the process group, which otherwise waits for it at its end.
 
         Raises
         ------
         ValueError
-            Another engine than NCCL, whose exchanges the host waits for.
+            The engine is not NCCL; the host waits for the exchanges of other engines, so they cannot be recorded.
 
         Examples
         --------
@@ -150,7 +150,7 @@ class ShardPlan:
             )
 
         def call() -> None:
-            # The stream that records, whatever library the arrays are from.
+            # Use the stream that records, whatever library the arrays are from.
             with streams.use_stream(interop.require_cupy(self._function).cuda.get_current_stream()):
                 self(x, add, out)
 
@@ -158,7 +158,7 @@ class ShardPlan:
             return Recorded(call)
 
     def _check_kind(self, x: Any) -> None:
-        """Refuse features of another kind than the planned one: other bits, encoding, dtype or columns."""
+        """Raise if the bits, encoding, dtype or columns of the features are not the planned ones."""
         kind, function = self._kind, self._function
         if isinstance(x, BitTensor):
             found: tuple[Any, ...] = (x.bits, x.encoding, tuple(x.shape[1:]))
@@ -172,13 +172,13 @@ class ShardPlan:
 
 
 def common_dtype(shard: Shard, dtype: Any) -> np.dtype[Any]:
-    """The dtype that holds the results of all ranks: of integers, some ranks may need 64 bits for their longest row and others not."""
+    """The dtype that holds the results of all ranks. For integers, some ranks may need 64 bits for their longest row and others not."""
     names = gathered_text(shard.comm, np.dtype(dtype).name)
     return np.dtype(dtype) if len(set(names)) == 1 else np.result_type(*(np.dtype(name) for name in names))
 
 
 class Width(NamedTuple):
-    """Bytes of a row of the features as it is sent, and of a row of the result."""
+    """The bytes of a feature row as it is sent, and of a row of the result."""
 
     sent: int
     result: int
@@ -215,7 +215,7 @@ def planned(
 
 
 def overlap_obstacle(shard: Shard, epilogue: Any, facts: dict[str, Any]) -> str | None:
-    """Why rows of a result cannot be summed apart from each other, if so."""
+    """Why the rows of a result cannot be summed in two parts, None if they can."""
     if facts.get("add"):
         return "add=True takes one call for all rows"
     if epilogue is not None and (epilogue.bits is not None or epilogue.binarize) and epilogue.axis != -1:
@@ -228,9 +228,9 @@ def overlap_obstacle(shard: Shard, epilogue: Any, facts: dict[str, Any]) -> str 
 def overlaps(
     function: str, shard: Shard, method: str, size: Width, wanted: bool | None, obstacle: str | None, fixed: bool
 ) -> tuple[bool, str]:
-    """Whether the inner rows are summed during the exchange, and why; each rank for itself, as the exchange is the same.
+    """Whether the inner rows are summed during the exchange, and why. Each rank decides for itself: the exchange is the same either way.
 
-    Values that are not `fixed` are copied only where it is asked for.
+    Overlapping copies values. If they are not `fixed`, that happens only if overlap is asked for.
     """
     if wanted is not None:
         _check.flag(function, "overlap", wanted)
@@ -252,7 +252,7 @@ def overlaps(
 def gathering(
     function: str, A: Any, exchange: str, options: dict[str, Any], **operands: Any
 ) -> tuple[Shard, Any, Gathering]:
-    """The shard, its matrix over the slots of an exchange, and what gathers these operands; all ranks agree on them and on `options`."""
+    """The shard, its matrix over the slots of an exchange, and the gathering of operands; all ranks agree on these and on `options`."""
     shard = is_shard(function, A)
     checked_kind(function, shard, {"exchange": exchange, **options}, **operands)
     size = 0
@@ -269,7 +269,7 @@ def gathering(
 def summed(
     function: str, A: Any, x: Any, exchange: str, multiply: Callable[[Any, Any], Any], out: Any, **options: Any
 ) -> Any:
-    """``multiply(matrix, rows)`` of the rows that an exchange brings, in the dtype of all ranks, into `out` if it is given.
+    """Exchange rows and return ``multiply(matrix, rows)`` in the dtype of all ranks, written into `out` if it is given.
 
     All ranks agree on `options`.
     """
@@ -281,7 +281,7 @@ def summed(
 
 
 def in_common_dtype(function: str, shard: Shard, result: Any, out: Any) -> Any:
-    """A result in the dtype of all ranks, into `out` if it is given."""
+    """Convert a result to the dtype of all ranks, written into `out` if it is given."""
     if isinstance(result, BitTensor):
         if out is not None:
             target = target_of(function, out, result.shape, result.dtype, result.device, [], result, "an array")

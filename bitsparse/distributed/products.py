@@ -1,4 +1,4 @@
-"""Sums over neighbours whose rows lie on several ranks: spmm, bspmm and sampled_spmm over shards."""
+"""Sums over neighbours on several ranks: spmm, bspmm and sampled_spmm over shards."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def plan_spmm(
     overlap: bool | None = None,
     **options: Any,
 ) -> ShardPlan:
-    """Prepare products of a sharded matrix with features of which every rank has its own rows; see :func:`bitsparse.plan_spmm`.
+    """Prepare products of a sharded matrix with features whose rows are spread over the ranks; see :func:`bitsparse.plan_spmm`.
 
     Parameters
     ----------
     A : Shard
     n, heads, reduce, dtype, bits, encoding
-        As there; the features to come are of exactly this kind on every rank.
+        As in :func:`bitsparse.plan_spmm`; the features of every call have exactly this kind on every rank.
     exchange : {"auto", "allgather", "halo"}
-        Gather the rows of all ranks, or those that this rank's entries ask for; by default what takes less time by the bytes and by
-        :data:`bitsparse.distributed.LINKS`.
+        Gather the rows of all ranks, or only those that this rank's entries ask for. By default the way that takes less time, estimated
+        from the bytes and the rates in :data:`bitsparse.distributed.LINKS`.
     overlap : bool, optional
-        Sum the rows whose neighbours are all on this rank while those of the others travel. By default each rank does so where the shorter
-        of these sums and the exchange is longer than writing the other rows twice takes, by the bytes, the shares of entries and the
-        rates; ``plan.explain()`` tells. True and False force it. The bits are the same: every row is summed whole, in one order. Values are
-        then copied while planning, so that a matrix with values has to ask for it, or to be ``frozen``.
+        Sum the rows whose neighbours are all on this rank during the exchange. By default each rank estimates whether that pays: the
+        shorter of these sums and the exchange must take longer than writing the other rows twice; ``plan.explain()`` shows the estimate.
+        True and False decide it. Results have the same bits either way, because every row is summed as a whole, in one order. Overlapping
+        copies values while planning, so a matrix with values overlaps only with ``overlap=True`` or ``frozen=True``.
     **options
-        ``epilogue``, ``precision``, ``kernel``, ``frozen``; vectors over rows in an epilogue belong to this rank's rows.
+        ``epilogue``, ``precision``, ``kernel``, ``frozen``. Vectors over rows in an epilogue cover this rank's rows.
 
     Returns
     -------
@@ -54,14 +54,14 @@ def plan_spmm(
     Raises
     ------
     CommunicationError
-        Ranks pass different arguments, or planning failed on another one.
+        Ranks pass different arguments, or planning failed on another rank.
     ValueError
-        ``overlap=True`` with an epilogue that packs along rows, or over an MPI that was started for one thread.
+        ``overlap=True`` with an epilogue that packs along rows, or with an MPI that was started for one thread.
 
     Notes
     -----
-    Results of integers have the bits of one device. Sums of floats are taken in the order of columns in which one CPU takes them, so that
-    they have its bits too where the nodes keep their numbers ("blocks"); a GPU may cut long rows elsewhere, and METIS's order is another.
+    Sums of integers have the same bits as on one device. Sums of floats add columns in ascending order, as one CPU does, and so have the
+    same bits too if the nodes keep their numbers ("blocks"). A GPU may split long rows at other places, and METIS changes the order.
 
     Examples
     --------
@@ -98,13 +98,13 @@ def plan_spmm(
 
 
 def spmm(A: Shard, x: Any, *, values: Any = None, exchange: Way = "auto", out: Any = None, **options: Any) -> Any:
-    """Product of a sharded matrix with features of which every rank has its own rows; see :func:`bitsparse.spmm`.
+    """Product of a sharded matrix with features whose rows are spread over the ranks; see :func:`bitsparse.spmm`.
 
     Parameters
     ----------
     A : Shard
     x : array (rows,), (rows, D) or (rows, H, D), or BitTensor (rows, D)
-        This rank's rows; of one kind on every rank.
+        This rank's rows, of the same kind on every rank.
     values : array (nnz,) or (nnz, H), optional
         Weights of this rank's entries, in the order of ``A.columns``.
     exchange
@@ -149,13 +149,13 @@ def plan_bspmm(
     overlap: bool | None = None,
     **options: Any,
 ) -> ShardPlan:
-    """Prepare aggregation with bits over shards (BitGNN's BSpMM): packed words are exchanged; see :func:`bitsparse.plan_bspmm`.
+    """Prepare aggregation of bits over shards (BitGNN's BSpMM), which exchanges packed words; see :func:`bitsparse.plan_bspmm`.
 
     Parameters
     ----------
     A : Shard
     n, variant, add, dtype
-        As there. `dtype` is that of full-precision features, float32 by default.
+        As in :func:`bitsparse.plan_bspmm`. `dtype` is that of full-precision features, float32 by default.
     exchange, overlap
         As in :func:`plan_spmm`; a plan with ``add=True`` does not overlap.
     **options
@@ -164,7 +164,7 @@ def plan_bspmm(
     Returns
     -------
     ShardPlan
-        For bipolar and unsigned bits. Counters and their signs are the bits of one device.
+        It takes bipolar and unsigned bits. Counts and their signs are the same as on one device.
 
     Examples
     --------
@@ -207,14 +207,14 @@ def bspmm(
     out: Any = None,
     **options: Any,
 ) -> Any:
-    """Aggregation with bits over shards; see :func:`bitsparse.bspmm`, and :func:`spmm` for what ranks pass.
+    """Aggregation of bits over shards; see :func:`bitsparse.bspmm`, and :func:`spmm` for what each rank passes.
 
     Parameters
     ----------
     A : Shard
     x : BitTensor (rows, d) of one bit, or float array (rows, d)
     variant, add, out
-        As there, for this rank's rows.
+        As in :func:`bitsparse.bspmm`, for this rank's rows.
     exchange
         As in :func:`plan_spmm`.
     **options
@@ -238,15 +238,16 @@ def sampled_spmm(
     out: Any = None,
     **options: Any,
 ) -> Any:
-    """Sums over a sample of each row's entries over shards; see :func:`bitsparse.sampled_spmm`, and :func:`spmm` for what ranks pass.
+    """Sums over a sample of each row's entries, over shards; see :func:`bitsparse.sampled_spmm`, and :func:`spmm` for the arguments.
 
     Parameters
     ----------
     A : Shard
     x : array (rows, D) or BitTensor (rows, D)
     width, strategy
-        As there, without "uniform", which draws by the number of the row on one device. Entries are taken by their places in a row:
-        where METIS numbered the nodes anew these are other ones, as of ``A[order][:, order]`` with the partition's ``order``.
+        As in :func:`bitsparse.sampled_spmm`, but without "uniform", which draws by the row number on one device. The other strategies
+        choose entries by their places in a row. If METIS renumbered the nodes, the sample is that of ``A[order][:, order]`` with the
+        partition's ``order``.
     exchange
         As in :func:`plan_spmm`.
     **options
@@ -266,7 +267,7 @@ def sampled_spmm(
 
 
 def _no_stochastic(function: str, epilogue: Any) -> None:
-    """Refuse epilogues that round by the index of an element, which would count from the first row of every rank."""
+    """Refuse stochastic rounding in epilogues: it draws by the index of an element, which would restart at the first row of every rank."""
     if epilogue is not None and getattr(epilogue, "rounding", None) == "stochastic":
         raise ValueError(
             f"{function}: the epilogue rounds stochastically, by the index on one device; take the sums without it, and "

@@ -1,4 +1,4 @@
-"""What links carry: the figures by which an exchange is chosen, in one place, and the time that they promise."""
+"""The rates of links and devices in one place, and the estimates of time by which an exchange is chosen."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
-#: Bytes, and bytes per second in an exchange of so many.
+#: Pairs of an exchange's bytes and the bytes per second that it reaches.
 Points = tuple[tuple[float, float], ...]
 
 
 class Link(NamedTuple):
-    """What an engine carries between ranks.
+    """The latency and the rates of an engine between ranks.
 
     Attributes
     ----------
     latency : float
         Seconds that a small exchange takes.
     gather, pairs : tuple of (bytes, bytes per second)
-        What a rank receives in an exchange of so many bytes in all, when all get the same and when all ranks send to all; in between the
-        time is interpolated.
+        The rate at which a rank receives, by the bytes that it receives in all: in an all-gather, and in an exchange in which each rank
+        sends different rows to each other rank. Between the points the time is interpolated.
     picked : float
-        Bytes per second of rows that are picked out for who asks for them, before they are sent.
+        Bytes per second at which the rows asked for are collected before they are sent.
     """
 
     latency: float
@@ -30,10 +30,10 @@ class Link(NamedTuple):
     picked: float = math.inf
 
 
-#: "nccl": four H100 of one host linked all to all (NVLink 4, 18 links, without multicast), as suite ``scale`` measured them, from idle to
-#: idle devices, with blocks of odd numbers of bytes; four H200 carried 129, 258 and 314 GB/s in all-gathers of these sizes. Rows that are
-#: picked out are read with their numbers and written, a round figure. The other engines have round figures that nobody measured: what
-#: counts there is that their two ways have one rate, so that fewer bytes win.
+#: "nccl": measured by suite ``scale`` on four H100 of one host, linked all to all (NVLink 4, 18 links, without multicast), from idle to
+#: idle devices, with blocks of odd numbers of bytes. Four H200 reached 129, 258 and 314 GB/s in all-gathers of these sizes. Collecting rows
+#: reads them with their numbers and writes them; its rate is a round figure. The other engines have round figures that were not measured.
+#: Both of their ways have the same rate, so that the way with fewer bytes wins.
 LINKS = {
     "nccl": Link(
         65e-6,
@@ -48,7 +48,7 @@ LINKS = {
 
 
 def carried_seconds(latency: float, points: Points, received: float) -> float:
-    """What an exchange takes in which each rank receives so many bytes.
+    """The seconds of an exchange in which each rank receives `received` bytes.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def carried_seconds(latency: float, points: Points, received: float) -> float:
 
 
 def exchange_seconds(engine: str, method: str, received: float, *, back: bool = False) -> float:
-    """What an exchange takes in which a rank receives so many bytes, and sends as many `back`; an engine that is not known counts as gloo.
+    """The seconds of an exchange that receives `received` bytes, and returns as many if `back`. Unknown engines count as gloo.
 
     Examples
     --------
@@ -81,18 +81,18 @@ def exchange_seconds(engine: str, method: str, received: float, *, back: bool = 
 
 
 class Sums(NamedTuple):
-    """What a device does while rows travel.
+    """The rates of a device that sums rows.
 
     Attributes
     ----------
     entries : float
-        Rows per second that are added at most, however short they are.
+        The most rows per second that are added, however short they are.
     gathered : float
-        Bytes per second of these rows.
+        The most bytes per second of the added rows.
     copied : float
-        Bytes per second that are read and written where rows are put elsewhere.
+        Bytes per second, read and written, of moving rows to another place.
     call : float
-        Seconds that a second call and what waits for the exchange cost.
+        Seconds that a second call and waiting for the exchange cost.
     """
 
     entries: float
@@ -101,10 +101,10 @@ class Sums(NamedTuple):
     call: float
 
 
-#: "cuda": an H200, of which a binary layer of 1.6 G entries took 39.6 ms and products of 124 M entries with rows of 128 bytes 3.5 ms.
-#: What is put elsewhere: on four H100 overlapping cost 0.66 ms (sums of 8 bits) and 0.8 (float32) more than it saved where 0.57 M rows of
-#: 512 bytes were outer ones, three times 0.29 GB; a call is a round figure. "cpu": two cores of a server with AVX-512 that others used as
-#: well added 100 M entries/s of 16 bytes and gathered 3 (codes) to 10 GB/s (floats); NumPy put rows elsewhere at 7 to 12 GB/s.
+#: "cuda": on an H200 a binary layer of 1.6 G entries took 39.6 ms, and products of 124 M entries with rows of 128 bytes took 3.5 ms.
+#: `copied` is from four H100: overlapping cost 0.66 ms (sums of 8 bits) and 0.8 ms (float32) more than it saved if 0.57 M rows of 512 bytes
+#: were outer ones, which is three times 0.29 GB. `call` is a round figure. "cpu": two cores of a shared server with AVX-512 added
+#: 100 M entries/s of 16 bytes and gathered 3 GB/s (codes) to 10 GB/s (floats); NumPy moved rows at 7 to 12 GB/s.
 SUMS = {
     "cuda": Sums(41e9, 4.5e12, 1.3e12, 30e-6),
     "cpu": Sums(1e8, 8e9, 8e9, 100e-6),

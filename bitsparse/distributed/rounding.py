@@ -1,4 +1,4 @@
-"""Quantisation of rows that lie on several ranks: one range for all, stochastic rounding by the index that an element has on one device."""
+"""Quantisation of rows on several ranks, with one range for all and stochastic rounding by an element's index in all rows."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def quantize(
     seed: int | None = None,
     stream: int = 0,
 ) -> BitTensor:
-    """Quantise this rank's rows as :func:`bitsparse.quantize` quantises all of them: the same codes, scale and offset.
+    """Quantise this rank's rows to the codes, scale and offset that :func:`bitsparse.quantize` would give for all rows at once.
 
     Parameters
     ----------
     x : array (rows, features)
         This rank's rows.
     bits, scheme, rounding, granularity, layout, stream
-        As there. The range is taken over the rows of all ranks, except by row.
+        As in :func:`bitsparse.quantize`. The range is that of the rows of all ranks, except for granularity "row".
     part : Partition
-        Of the rows.
+        The partition of the rows.
     seed : int, optional
-        Of stochastic rounding, which needs it: an element's random bits are those of its place in the rows of all ranks, in the order of
+        Required by stochastic rounding. The random bits of an element depend on its place in the rows of all ranks, in the order of
         ``part``.
 
     Returns
@@ -86,7 +86,7 @@ def quantize(
 
 
 def _range(function: str, array: Any, comm: Any, scheme: str, granularity: str) -> Any:
-    """The range of all ranks' rows, as ``range=`` takes it."""
+    """The range of the rows of all ranks, in the form that ``range=`` takes."""
     space: Any = interop.namespace(array)
     wide = (
         np.float64
@@ -105,9 +105,9 @@ def _range(function: str, array: Any, comm: Any, scheme: str, granularity: str) 
 
 
 def range_of_all(function: str, name: str, ends: Any, finite: bool, comm: Communicator | None) -> tuple[Any, Any]:
-    """The lowest and highest value on any rank, 0 where there are no rows, of the negative lowest and the highest one of this rank.
+    """The lowest and highest value on any rank, 0 if there are no rows. `ends` holds this rank's negated lowest and its highest value.
 
-    They have the shape that ``range=`` takes. With `comm` all ranks call it together, and refuse what is not finite on any of them.
+    They have the shape that ``range=`` takes. With `comm` all ranks call it together, and all raise if a value of one is not finite.
 
     Examples
     --------
@@ -129,11 +129,11 @@ def range_of_all(function: str, name: str, ends: Any, finite: bool, comm: Commun
 def drawn_codes(
     x: Any, bits: int, largest: Any, first_index: int, seed: int, stream: int = 0, out: Any = None
 ) -> BitTensor:
-    """Rows of floats as they travel: symmetric codes of 2 to 8 bits (TANGO section 3.1) in fields of 2, 4 or 8, over a range of all ranks.
+    """Quantise rows of floats for an exchange: symmetric codes of 2 to 8 bits (TANGO section 3.1) in fields of 2, 4 or 8 bits.
 
-    That range's end, `largest`, is float32 () where the rows lie, so that nobody waits for it; if it is not finite the codes mean nothing.
-    The random bits of an element are those of its C-order index, of which these rows begin with `first_index`. The words are `out`, if it
-    is given.
+    `largest`, the largest magnitude on all ranks, is a float32 () on the device of the rows, so that the host does not wait for it. If it
+    is not finite, the codes are meaningless. The random bits of an element depend on its C-order index, which is `first_index` for the
+    first element of these rows. The words are written into `out`, if it is given.
 
     Examples
     --------

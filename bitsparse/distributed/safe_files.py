@@ -1,4 +1,4 @@
-"""Arrays in files of `safetensors`, which is imported when such a file is written or read: the manner of :mod:`bitsparse._archive`."""
+"""Arrays in files of `safetensors`, with the interface of :mod:`bitsparse._archive`; the package is imported only when needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def write(function: str, stream: BinaryIO, arrays: dict[str, Array], texts: dict[str, str]) -> None:
-    """Arrays by name, and texts as metadata, into a binary file."""
+    """Write named arrays, and texts as metadata, into a binary file."""
     with _check.extra(function, "safetensors", "safetensors", "safetensors"):
         from safetensors.numpy import save
     stream.write(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, texts))
@@ -31,14 +31,14 @@ class SafeArchive:
         self._file, self.names = file, frozenset(file.keys())
 
     def text(self, name: str) -> str:
-        """A text of the metadata."""
+        """The metadata text of this name."""
         texts = self._file.metadata() or {}
         if name not in texts:
             raise FileFormatError(f"{name} is missing; the file is damaged or holds something else")
         return str(texts[name])
 
     def find(self, name: str) -> Array | None:
-        """An array in memory of its own, or None if there is none of this name."""
+        """The array of this name in its own, writable memory, None if there is none."""
         if name not in self.names:
             return None
         array: Array = self._file.get_tensor(name)
@@ -47,19 +47,19 @@ class SafeArchive:
 
 @contextmanager
 def opened(function: str, path: Path) -> Iterator[SafeArchive]:
-    """The arrays in a file of this name.
+    """Open a file and yield its arrays.
 
     Raises
     ------
     ImportError
         safetensors is not installed.
     FileFormatError
-        The file is damaged, or holds what NumPy does not know.
+        The file is damaged, or has a dtype that NumPy does not have.
     """
     with _check.extra(function, "safetensors", "safetensors", "safetensors"):
         from safetensors import SafetensorError, safe_open
     try:
         with safe_open(path, framework="numpy") as file:
             yield SafeArchive(file)
-    except (SafetensorError, TypeError, AttributeError) as error:  # of dtypes that NumPy does not have the last two
+    except (SafetensorError, TypeError, AttributeError) as error:  # the last two: dtypes unknown to NumPy
         raise FileFormatError(f"it is not a readable file of safetensors ({brief(error)})") from None

@@ -20,25 +20,25 @@ from bitsparse.errors import ShapeError
 from bitsparse.ops.operands.sparse import as_csr
 
 Array = NDArray[Any]
-#: How the exchange is chosen.
+#: Accepted values of ``exchange=``.
 WAYS = (*METHODS, "auto")
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The rows of one rank of a sparse matrix (nodes, nodes); made by :func:`shard`, and the operand of the functions beside it.
+    """One rank's rows of a sparse matrix (nodes, nodes): the operand of functions over shards; made by :func:`shard`.
 
     Attributes
     ----------
     part : Partition
     indptr, columns : array
-        CSR arrays of the rows; columns are numbers of rows of all ranks (``part.order`` has their nodes) and ascend in every row.
+        CSR arrays of the rows. Columns are row numbers over all ranks (``part.order`` maps them to nodes) and ascend in every row.
     values : array (nnz,) or (nnz, heads), or None
-        Where they are given for edges, and where results belong to edges, this is their order.
+        Values of the entries, in the order of ``columns``. All arguments and results for edges have this order.
     row_scale : array (rows,) of float32 or None
-        Of this rank's rows.
+        Factors of this rank's rows.
     col_scale : array (nodes,) of float32 or None
-        Of all ranks' rows.
+        Factors of the columns, which are the rows of all ranks.
     """
 
     part: Partition
@@ -63,17 +63,17 @@ class Shard:
 
     @property
     def nodes(self) -> int:
-        """Rows of all ranks."""
+        """Number of rows of all ranks."""
         return self.part.nodes
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Own rows, and columns, which are the rows of all ranks."""
+        """Numbers of own rows and of columns; the columns are the rows of all ranks."""
         return int(self.indptr.size) - 1, self.nodes
 
     @property
     def nnz(self) -> int:
-        """Own entries."""
+        """Number of own entries."""
         return int(self.columns.size)
 
     @property
@@ -87,11 +87,11 @@ class Shard:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the own arrays, without what was prepared for exchanges."""
+        """Bytes of the shard's own arrays, without those prepared for exchanges."""
         return sum(int(array.nbytes) for array in self._arrays if array is not None)
 
     def to_device(self, device: str) -> Shard:
-        """The same rows on a device; itself if they are there."""
+        """The same rows on a device; the shard itself if they are there already."""
         target = interop.parse_device(device, "Shard.to_device")
         if target == self.device:
             return self
@@ -110,7 +110,7 @@ class Shard:
         return self._with(values, self.row_scale, self.col_scale)
 
     def with_scales(self, row_scale: Any = None, col_scale: Any = None) -> Shard:
-        """The same entries with other factors: of own rows, and of the rows of all ranks."""
+        """The same entries with other factors of the own rows and of the columns."""
         function = "Shard.with_scales"
         with interop.working_on(self.device, interop.CUPY):
             rows = scale_vector(function, "row_scale", row_scale, self.shape[0], self.device)
@@ -123,7 +123,7 @@ class Shard:
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
     def exchange(self, method: str) -> Exchange:
-        """How rows of the others come here; made by all ranks together the first time, and kept."""
+        """The exchange of this method. All ranks make it together the first time, after which it is kept."""
         key = ("exchange", method)
         if key not in self._kept:
             bounds, rows = self.part.bounds, self.part.rows()
@@ -136,7 +136,7 @@ class Shard:
         return self._kept[key]
 
     def matrix(self, method: str) -> TCTiledCSR:
-        """The own rows over the slots of an exchange, (rows, slots): what a single device multiplies with. Kept."""
+        """The own rows with the slots of an exchange as columns, (rows, slots), for products on one device. It is kept."""
         key = ("matrix", method)
         if key not in self._kept:
             exchange = self.exchange(method)
@@ -155,12 +155,12 @@ class Shard:
         return self._kept[key]
 
     def index_dtype(self, method: str) -> Any:
-        """Of matrices over the slots of an exchange."""
+        """The index dtype of matrices over the slots of an exchange."""
         wide = max(self.exchange(method).slots, self.nnz) >= 1 << 31
         return np.int64 if wide or self.indptr.dtype == np.int64 else np.int32
 
     def outer(self) -> tuple[int, int]:
-        """How many own rows have an entry in a row of another rank, and how many entries such rows have. Kept."""
+        """The number of own rows with an entry in another rank's columns, and the number of entries of these rows. They are kept."""
         key = ("outer",)
         if key not in self._kept:
             with interop.working_on(self.device, interop.CUPY):
@@ -169,7 +169,7 @@ class Shard:
         return self._kept[key]
 
     def own_rows(self) -> TCTiledCSR:
-        """The own rows over the columns of all ranks, (rows, nodes), without an exchange: for what needs their entries alone. Kept."""
+        """The own rows as a matrix (rows, nodes), for functions that need their entries but no exchange. It is kept."""
         key = ("matrix", "own rows")
         if key not in self._kept:
             bare = TCTiledCSR.from_arrays(self.indptr, self.columns, self.shape, data=self.values)
@@ -177,7 +177,7 @@ class Shard:
         return self._kept[key]
 
     def received_rows(self) -> dict[str, int]:
-        """Rows that come from other ranks, by the way of exchange: of the rank that receives the most."""
+        """For each method of exchange, the rows that come from other ranks, on the rank that receives most."""
         key = ("received",)
         if key not in self._kept:
             most = {method: self.exchange(method).received for method in METHODS}
@@ -186,7 +186,7 @@ class Shard:
         return dict(self._kept[key])
 
     def choose(self, function: str, way: str, row_bytes: int, *, back: bool = False) -> tuple[str, str]:
-        """The exchange to use for rows of so many bytes, the same on every rank, and the reason in words; `back` if as many return."""
+        """The exchange to use for rows of `row_bytes` bytes, the same on every rank, and the reason; `back` if as many rows return."""
         _check.choice(function, "exchange", way, WAYS)
         if way != "auto":
             return way, f"exchange {way}, as asked for"
@@ -198,7 +198,7 @@ class Shard:
 
     @property
     def longest(self) -> int:
-        """Most entries of a row on any rank; asked of all ranks together the first time."""
+        """Most entries of a row on any rank. All ranks find it together the first time."""
         key = (
             "longest",
         )  # not a cached_property, which Python 3.11 locks for all objects, and so for all ranks in one process
@@ -209,7 +209,7 @@ class Shard:
 
 
 def outer_rows(indptr: Any, columns: Any, own: slice) -> Any:
-    """Rows that have an entry outside of the columns `own`.
+    """The rows that have an entry outside the columns `own`.
 
     Examples
     --------
@@ -223,16 +223,16 @@ def outer_rows(indptr: Any, columns: Any, own: slice) -> Any:
 
 
 def shard(graph: Any, part: Partition, *, device: str = "cpu") -> Shard:
-    """The rows of this rank of a graph.
+    """Make the shard with this rank's rows of a graph.
 
     Parameters
     ----------
     graph : sparse array (n, n), GraphData, TCTiledCSR, FRDC, or tuple (indptr, indices)
-        What was given to :func:`partition`, on the CPU; with values and scales, if it has any. Of memory maps in a tuple only the own rows
-        are read.
+        The graph that was given to :func:`partition`, on the CPU; its values and scales, if any, are kept. Of memory maps in a tuple only
+        the own rows are read.
     part : Partition
     device : str, default "cpu"
-        Where the rows go, as ``"cuda"``.
+        The device of the shard, for example ``"cuda"``.
 
     Returns
     -------
@@ -241,7 +241,7 @@ def shard(graph: Any, part: Partition, *, device: str = "cpu") -> Shard:
     Raises
     ------
     CommunicationError
-        It failed on another rank, or the ranks have different kinds of graphs.
+        The call failed on another rank, or the ranks have different kinds of graphs.
 
     Examples
     --------
@@ -267,7 +267,7 @@ def shard(graph: Any, part: Partition, *, device: str = "cpu") -> Shard:
 
 
 def _rows_of(function: str, graph: Any, part: Partition) -> Shard:
-    """The rows of a part, read out of the graph."""
+    """Read this rank's rows from the graph."""
     values = row_scale = col_scale = None
     if isinstance(graph, tuple):
         indptr, indices = csr_of(function, graph)
@@ -296,7 +296,7 @@ def _rows_of(function: str, graph: Any, part: Partition) -> Shard:
         place = np.empty(part.nodes, np.int64)
         place[part.order] = np.arange(part.nodes)
         columns = place[_columns_of(part, starts, indices[entries])]
-        # Columns ascend again under their new numbers.
+        # Sort each row again, by the new numbers of its columns.
         sort = np.lexsort((columns, np.repeat(np.arange(nodes.size), lengths)))
         columns, entries = columns[sort], entries[sort]
         col_scale = None if col_scale is None else col_scale[part.order]
@@ -313,7 +313,7 @@ def _rows_of(function: str, graph: Any, part: Partition) -> Shard:
 
 
 def _columns_of(part: Partition, starts: Array, columns: Array) -> Array:
-    """Columns of this rank's entries as they are, if all are numbers of nodes."""
+    """Return the columns of this rank's entries, or raise if one is not the number of a node."""
     if wrong := outside(starts, columns, part.nodes):
         raise ValueError(f"shard: of {who(part.comm)} {wrong}; rebuild the graph")
     return columns

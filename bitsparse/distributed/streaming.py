@@ -1,4 +1,4 @@
-"""Features that fit no memory: read from a memory map piece by piece, and packed while they are read."""
+"""Features that do not fit into memory: they are read from a memory map piece by piece, and packed meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bitsparse.backends.params import words_shape
 from bitsparse.distributed.rounding import range_of_all
 from bitsparse.errors import DTypeError, ShapeError
 
-#: Bytes that are read at a time, by default.
+#: Default number of bytes that are read at a time.
 _PIECE_BYTES = 1 << 26
 
 
@@ -32,9 +32,9 @@ def quantize_streamed(
     device: str = "cpu",
     piece_bytes: int = _PIECE_BYTES,
 ) -> BitTensor:
-    """Quantise the rows of a memory map in one pass, a piece at a time; only the packed words stay.
+    """Quantise the rows of a memory map in one pass, a piece at a time; only the packed words are kept.
 
-    550 GiB of float32 features take 17 GiB at one bit. While one piece is packed a thread reads the next.
+    550 GiB of float32 features take 17 GiB at one bit. While one piece is packed, a thread reads the next.
 
     Parameters
     ----------
@@ -43,22 +43,22 @@ def quantize_streamed(
     bits : int
         1..16. One bit keeps signs, -1 and +1, and each row's mean magnitude as its scale, as binary networks read them.
     range : optional
-        ``(low, high)``, or the largest magnitude for "symmetric"; needed by the granularities "tensor" and "col", whose range a single pass
-        does not know (:func:`streamed_range` finds it in a pass of its own). Values outside are clipped.
+        ``(low, high)``, or the largest magnitude for "symmetric". The granularities "tensor" and "col" need it, because their range is not
+        known before all rows are read; :func:`streamed_range` finds it in a pass of its own. Values outside are clipped.
     rows : slice, optional
-        Of step 1: the rows to read, as ``part.rows()``; by default all.
+        The rows to read, for example ``part.rows()``, with step 1; by default all.
     granularity : {"row", "tensor", "col"}
-        One scale to a row, which one pass finds, altogether, or to a feature.
+        One scale for each row, for all values, or for each feature.
     scheme : {"affine", "affine-pow2", "symmetric"}, default "affine"
     device : str, default "cpu"
-        Where the words go.
+        The device of the words.
     piece_bytes : int
-        How much is read at a time.
+        Bytes that are read at a time.
 
     Returns
     -------
     BitTensor (rows, features)
-        In the layout "rows" for 2, 4, 8 and 16 bits: the same bits as :func:`bitsparse.quantize` of all rows at once.
+        The same bits as :func:`bitsparse.quantize` of all rows at once; 2, 4, 8 and 16 bits have the layout "rows".
 
     Examples
     --------
@@ -127,20 +127,20 @@ def streamed_range(
     comm: Communicator | None = None,
     piece_bytes: int = _PIECE_BYTES,
 ) -> tuple[Any, Any]:
-    """The lowest and highest value of a memory map's rows, and with a communicator of those of all ranks, in one pass.
+    """The lowest and highest value of a memory map's rows, found in one pass; with a communicator, of the rows of all ranks.
 
     Parameters
     ----------
     source, rows, piece_bytes
         As in :func:`quantize_streamed`.
     granularity : {"tensor", "col"}
-        Of everything, or of each feature, ``(1, features)``.
+        The range of all values, or of each feature, ``(1, features)``.
     comm : Communicator, optional
 
     Raises
     ------
     CommunicationError
-        It failed on another rank, or the ranks have different features or granularities.
+        The call failed on another rank, or the ranks have different features or granularities.
 
     Examples
     --------
@@ -167,7 +167,7 @@ def streamed_range(
 
 
 def _checked(function: str, source: Any, rows: slice | None, piece_bytes: int) -> tuple[slice, int]:
-    """The rows to read, and their features."""
+    """Check the arguments and return the rows to read and their number of features."""
     if not isinstance(source, np.ndarray):
         raise DTypeError(
             f"{function}: source must be a NumPy array or memory map, got {type(source).__name__}; use numpy.load(path, mmap_mode='r')"
@@ -186,9 +186,9 @@ def _checked(function: str, source: Any, rows: slice | None, piece_bytes: int) -
 
 
 def _in_place(source: Any, rows: slice, columns: int, piece_bytes: int) -> Iterator[Any]:
-    """Pieces of rows where they lie: a copy to a GPU reads them with several threads, into page-locked memory.
+    """Yield pieces of rows without copying them; a later copy to a GPU reads them with several threads, into page-locked memory.
 
-    Of no rows comes one piece, so that the result has its encoding and its scales, as it has on ranks with rows.
+    If there are no rows, it yields one empty piece, so that the result has the same encoding and scales as on ranks with rows.
     """
     count = max(1, piece_bytes // max(columns * source.dtype.itemsize, 1))
     for start in range(rows.start, max(rows.stop, rows.start + 1), count):
@@ -196,9 +196,9 @@ def _in_place(source: Any, rows: slice, columns: int, piece_bytes: int) -> Itera
 
 
 def _read_ahead(source: Any, rows: slice, columns: int, piece_bytes: int) -> Iterator[Any]:
-    """Pieces of rows in memory that is used again; a thread reads the next one while the caller works on one.
+    """Yield pieces of rows in two buffers that are reused; a thread reads the next piece while the caller works on one.
 
-    Memory that is new for each piece would have to be cleared by the system first, which takes as long as reading.
+    The system would have to clear new memory for each piece first, which takes as long as reading.
     """
     pieces = _in_place(source, rows, columns, piece_bytes)
     memory: list[Any] = []

@@ -1,4 +1,4 @@
-"""The communicator on a process group of PyTorch's: gloo for arrays in host memory, NCCL for those on GPUs."""
+"""The communicator on a process group of PyTorch: gloo for arrays in host memory, NCCL for arrays on GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bitsparse._communicator import REDUCTIONS, Engine, Reduction, bytes_of, kep
 from bitsparse.errors import CommunicationError, DeviceError
 from bitsparse.interop.streams import stream_of_torch
 
-#: Addresses of the stream that CuPy and PyTorch begin with.
+#: Addresses of the default stream of CuPy and PyTorch.
 _DEFAULT_STREAMS = (0, 1)
 
 
@@ -26,9 +26,9 @@ class TorchCommunicator(Engine):
         import torch.distributed as dist
 
         self._dist = dist
-        # PyTorch keeps its groups until they are destroyed. One that is kept beyond that now and then aborts the process at its end.
+        # PyTorch keeps its groups until they are destroyed. A reference that keeps one longer sometimes aborts the process at its end.
         self._kept_by_torch = weakref.ref(dist.group.WORLD if group is None else group)
-        # Its name until PyTorch 2.12.
+        # Until PyTorch 2.12 it is called all_gather_into_tensor.
         self._all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.backends = _backends(dist, group)
@@ -45,7 +45,7 @@ class TorchCommunicator(Engine):
 
     @contextmanager
     def _on_stream(self, operation: str, *arrays: Any) -> Iterator[list[Any]]:
-        """The arrays as tensors over the same memory; on a GPU CuPy's current stream is PyTorch's as well."""
+        """Yield the arrays as tensors over the same memory; on a GPU, CuPy's current stream is also PyTorch's."""
         torch = sys.modules["torch"]
         device = interop.device_of(arrays[0])
         kind = device.partition(":")[0]
@@ -61,20 +61,20 @@ class TorchCommunicator(Engine):
                 yield [torch.from_numpy(array) for array in arrays]
             return
         with self._at(int(device[5:]), operation), self._during(operation, errors):
-            # Capsules, asked for by no stream: PyTorch's is that of the arrays.
+            # No stream is passed, because PyTorch already works on the stream of the arrays.
             yield [torch.from_dlpack(array.__dlpack__(stream=-1)) for array in arrays]
 
     @staticmethod
     @contextmanager
     def _at(index: int, operation: str) -> Iterator[None]:
-        """CuPy's current stream on a GPU as PyTorch's; nothing is changed where it is that already."""
+        """Make CuPy's current stream on a GPU that of PyTorch, unless it is already."""
         torch = sys.modules["torch"]
         pointer = interop.require_cupy(operation).cuda.get_current_stream().ptr
         is_default = pointer in _DEFAULT_STREAMS
         if torch.cuda.current_device() == index and stream_of_torch(index) == (0 if is_default else pointer):
             yield
             return
-        # An external stream at address 0 would be a new one of PyTorch's, which waits for nothing.
+        # An external stream with address 0 would be a new stream of PyTorch, which waits for nothing.
         stream = torch.cuda.default_stream(index) if is_default else torch.cuda.ExternalStream(pointer, device=index)
         with torch.cuda.device(index), torch.cuda.stream(stream):
             yield
@@ -107,7 +107,7 @@ class TorchCommunicator(Engine):
             theirs[: kept.start], theirs[kept.stop :] = came[: kept.start], came[kept.start :]
 
     def _to_others(self, mine: Any, sent: list[int], theirs: Any, received: list[int]) -> None:
-        """The exchange under NCCL. Own bytes are copied beside it: between ranks it has few blocks, which they would wait for."""
+        """The exchange by NCCL. Own bytes are copied alongside it, because NCCL uses few blocks per rank and would copy them slowly."""
         sends, receives = list(mine.split(sent)), list(theirs.split(received))
         own, place = sends[self.rank], receives[self.rank]
         sends[self.rank] = receives[self.rank] = mine[:0]
@@ -124,25 +124,25 @@ class TorchCommunicator(Engine):
             self._dist.all_reduce(tensor, getattr(self._dist.ReduceOp, op.upper()), group=self._group)
 
     def barrier(self) -> None:
-        """See :class:`Communicator`; of processes, not of what they have enqueued on GPUs."""
+        """See :class:`Communicator`. The processes wait for each other, but not for work enqueued on GPUs."""
         with self._during("barrier", (RuntimeError,)):
             self._dist.barrier(group=self._group)
 
 
 def _backends(dist: Any, group: Any) -> dict[str, str]:
-    """What carries the tensors of each kind of device."""
+    """The backend for each kind of device."""
     known = [part.split(":") for part in str(dist.get_backend_config(group)).split(",")]
     return {where: name for where, name in known if where in ("cpu", "cuda")}
 
 
 def from_torch(group: Any = None) -> TorchCommunicator:
-    """The communicator of a process group of PyTorch's, which the caller has made and goes on owning.
+    """Make a communicator from a process group of PyTorch, which the caller has made and continues to own.
 
     Parameters
     ----------
     group : ProcessGroup, optional
-        ``torch.distributed.group.WORLD``, the default, or another one. With ``init_process_group("cpu:gloo,cuda:nccl")`` arrays of both
-        places can be exchanged; a group of NCCL alone knows none in host memory, which plans are made with.
+        ``torch.distributed.group.WORLD`` by default. A group from ``init_process_group("cpu:gloo,cuda:nccl")`` exchanges arrays on the CPU
+        and on GPUs. NCCL alone is not enough, because making plans exchanges arrays in host memory.
 
     Returns
     -------
@@ -157,9 +157,9 @@ def from_torch(group: Any = None) -> TorchCommunicator:
 
     Notes
     -----
-    On a GPU collectives follow what is enqueued on CuPy's current stream, and what is enqueued there later follows them; the host does not
-    wait. How long a rank waits for a lost one is the group's own ``timeout``. Under gloo the error comes out of the call that waits; NCCL's
-    watchdog ends the process (``TORCH_NCCL_ASYNC_ERROR_HANDLING``).
+    On a GPU, collectives are enqueued on CuPy's current stream, in order with other work there; the host does not wait. The group's own
+    ``timeout`` says how long a rank waits for a lost one. With gloo the waiting call raises the error; with NCCL the watchdog ends the
+    process (``TORCH_NCCL_ASYNC_ERROR_HANDLING``).
 
     Examples
     --------
