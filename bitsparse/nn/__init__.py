@@ -1,4 +1,4 @@
-"""Graph networks on bitsparse arrays: described once, trained and run in full precision, on low-bit integers, in bits, over samples."""
+"""Graph networks on bitsparse arrays: in full precision, on low-bit integers, on single bits, and over sampled edges."""
 
 from bitsparse.graph.operand import Graph
 from bitsparse.graph.packets import PackedEpoch

@@ -1,4 +1,4 @@
-"""BitGNN's high-level functions in one call each: BMM+BSpMM, and BMM+BSpMM+ADD (section 3.1.2)."""
+"""BitGNN's high-level functions BMM+BSpMM and BMM+BSpMM+ADD (section 3.1.2), each as one call."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bitsparse.ops.operands.places import working_with
 
 
 def bmm_bspmm(graph: Any, x: Any, linear: BinaryLinear, variant: str = "FBB+BBB") -> Any:
-    """``A (alpha sign(x) @ (sign(W) m) + b)``: a product with binary weights and the sum over neighbours behind it.
+    """``A (alpha sign(x) @ (sign(W) m) + b)``: a product with binary weights, followed by the sum over neighbours.
 
     Parameters
     ----------
     graph : FRDC, TCTiledCSR, Graph, sparse array or a graph of :mod:`bitsparse.datasets` (n, n)
-        Entries count as 1. Its scales are applied where the messages are full precision.
+        Entries count as 1. Its scales are applied only if the messages are in full precision.
     x : array (n, k) or one-bit BitTensor (n, k)
     linear : BinaryLinear (k, d)
     variant : str
-        Letters of activation, weight and output of BMM, and of activation, adjacency and output of BSpMM, as ``"FBF+FBF"``: F is full
-        precision, B one bit. What BMM gives BSpMM reads.
+        The letters of activation, weight and output of BMM, then of activation, adjacency and output of BSpMM, as in ``"FBF+FBF"``. F is
+        full precision, B is one bit. The output of BMM is the activation of BSpMM.
 
     Returns
     -------
@@ -64,16 +64,16 @@ def bmm_bspmm_add(
     *,
     reduce: Literal["sum", "mean"] = "mean",
 ) -> Any:
-    """``x W1 + reduce_j x_j W2`` with binary weights: a node's own features beside those of its neighbours.
+    """``x W1 + reduce_j x_j W2`` with binary weights: a product of a node's own features plus one of its neighbours' features.
 
     Parameters
     ----------
     graph, x
-        As in :func:`bmm_bspmm`; scales of the graph are left out.
+        As in :func:`bmm_bspmm`; scales of the graph are ignored.
     own, near : BinaryLinear (k, d)
         Weights for the node itself and for its neighbours.
     variant : str
-        As in :func:`bmm_bspmm`, with the letters of aggregate, own product and result of ADD, as ``"FBB+BBF+FFB"``.
+        As in :func:`bmm_bspmm`, followed by the letters of aggregate, own product and result of ADD, as in ``"FBB+BBF+FFB"``.
     reduce : {"sum", "mean"}
         A node without neighbours aggregates to 0.
 
@@ -108,7 +108,7 @@ def bmm_bspmm_add(
 def _run(
     function: str, graph: Any, x: Any, weights: tuple[BinaryLinear, ...], setting: Setting, reduce: str = "sum"
 ) -> Any:
-    """One layer, prepared and run once."""
+    """Prepare one layer and run it once."""
     kind = checked_features(function, x, weights[0].shape[0])
     if kind.letter != setting.reads:
         what = "a BitTensor" if kind.letter == "B" else "an array"

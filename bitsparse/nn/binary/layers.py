@@ -1,4 +1,4 @@
-"""BitGNN's high-level functions (section 3.1.2): BMM and BSpMM behind each other, ADD and CONCAT, prepared as functions of features."""
+"""BitGNN's high-level functions (section 3.1.2), prepared as functions of features: BMM followed by BSpMM, ADD and CONCAT."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from bitsparse.ops.binary.signs import as_signs
 
 
 class InputNorm(NamedTuple):
-    """Batch norm of the input, folded: a factor and an addend per feature, in front of the sign."""
+    """The input's batch norm, folded into a factor and an addend per feature, which are applied before the sign."""
 
     scale: NDArray[np.float32]
     shift: NDArray[np.float32]
 
     @property
     def batch_norm(self) -> BatchNorm:
-        """The same as a batch norm, whose folding gives exactly these numbers back."""
+        """An equal batch norm, which folds to exactly these numbers."""
         return BatchNorm(0.0, 1.0, self.scale, self.shift, 0.0)
 
 
-#: What stands in front of the signs: nothing, the input's batch norm, or "rows" for rows of mean 0 and deviation 1.
+#: What is applied before the signs are taken: nothing, the input's batch norm, or "rows", which standardises each row.
 Norm = InputNorm | Literal["rows"] | None
 
 
@@ -48,7 +48,7 @@ def standardized(x: Any) -> Any:
     Parameters
     ----------
     x : array (n, features) of float
-        NumPy's, or CuPy's on a GPU. The deviation is that of a sample, over ``features - 1``.
+        A NumPy array, or a CuPy array on a GPU. The deviation is that of a sample: it divides by ``features - 1``.
 
     Returns
     -------
@@ -70,22 +70,22 @@ def standardized(x: Any) -> Any:
     return centered / (space.sqrt(square / np.float32(max(x.shape[1] - 1, 1))) + np.float32(1e-4))
 
 
-# -- the graph: 0/1 entries, with and without the scales of its normalisation, where the features are ----------------
+# -- the graph: 0/1 entries with and without the scales of its normalisation, on the device of the features ---------
 class Neighbours(NamedTuple):
-    """One pattern twice: plain, and with ``row_scale`` and ``col_scale``. Both share what is prepared for it."""
+    """A pattern without scales, and the same with ``row_scale`` and ``col_scale``. Both share the data prepared for the pattern."""
 
     plain: Any
     scaled: Any
 
 
 def neighbours_of(function: str, graph: Any, x: Activation, *, loops: bool) -> Neighbours:
-    """What a model aggregates over, where the features `x` are, which have a row for each node.
+    """The operands that a model aggregates over, on the device of the features `x`, which must have a row for each node.
 
     Parameters
     ----------
     graph : Graph, FRDC, TCTiledCSR, sparse array or a graph of :mod:`bitsparse.datasets`
-        A Graph, an FRDC or a TCTiledCSR is taken as it is, with its scales. From anything else: with `loops` the propagation of a
-        GCN, ``D^-1/2 (A + I) D^-1/2``; else the stored entries as they are.
+        A Graph, an FRDC or a TCTiledCSR is taken as it is, with its scales. Anything else becomes the propagation of a GCN,
+        ``D^-1/2 (A + I) D^-1/2``, with `loops`; without, its stored entries are taken as they are.
     """
     kept: dict[str, Neighbours] = graph.prepared if isinstance(graph, Graph) else {}
     if hasattr(graph, "binary_operands"):  # its rows lie on several ranks
@@ -126,10 +126,10 @@ def _scaled(function: str, graph: Any, loops: bool) -> Any:
 
 # -- layers ----------------------------------------------------------------------------------------------------------
 def update(linear: BinaryLinear, x: Activation, gives: str, norm: InputNorm | None = None) -> tuple[Any, Activation]:
-    """``alpha sign(x) @ (sign(W) m) + b`` as a prepared product, and the kind of its result.
+    """Plan the product ``alpha sign(x) @ (sign(W) m) + b``, and return it with the kind of its result.
 
-    Alpha is the mean magnitude of each row of full-precision features (after `norm`), or the scale that packed features bring along; the
-    sign of a result with letter B is that of the very chain.
+    Alpha is the mean magnitude of each row of full-precision features (after `norm`), or the scale of packed features. A result with
+    letter B holds the signs of the whole expression.
     """
     epilogue = Epilogue(col_scale=linear.scale, bias=linear.bias, binarize=gives == "B")
     floats: dict[str, Any] = {"dtype": x.dtype, "row_absmean": True} if x.letter == "F" else {}
@@ -142,9 +142,9 @@ def update(linear: BinaryLinear, x: Activation, gives: str, norm: InputNorm | No
 def aggregate(
     adjacency: Any, x: Activation, gives: str, *, reduce: Any = "sum", add: bool = False
 ) -> tuple[Any, Activation]:
-    """The sum or mean over neighbours as a prepared product ``run(x, add, out)``, and the kind of its result.
+    """Plan the sum or mean over neighbours as ``run(x, add, out)``, and return it with the kind of its result.
 
-    Counters that no float step follows would come out as int32, so that an epilogue without steps asks for float32.
+    Counts without a float operation after them would be int32, so an epilogue without operations asks for float32.
     """
     plain = x.letter == "F" and gives == "F"
     planned = getattr(adjacency, "plan_bspmm", None) or partial(plan_bspmm, adjacency)
@@ -164,7 +164,7 @@ Steps = Callable[[Any, Any], None]
 
 
 class Layer(NamedTuple):
-    """A layer that runs as ``run(x, out)``, and the kind of what it gives."""
+    """A layer, which is called as ``run(x, out)``, and the kind of its result."""
 
     run: Steps
     gives: Activation
@@ -180,11 +180,11 @@ def prepared(
     *,
     reduce: str = "sum",
 ) -> Layer:
-    """A layer of one weight or of two.
+    """Prepare a layer with one or two weight matrices.
 
-    One weight is BMM+BSpMM: its product, bits or floats, is aggregated. With weights for a node's own features in front it is
-    BMM+BSpMM+ADD: their product is added to the aggregate. In full precision that happens inside of BSpMM, in front of its sign if the
-    result is one bit. ADD.BBF and ADD.BBB are additions of signs and follow it.
+    One matrix makes BMM+BSpMM: its product, in bits or floats, is aggregated. Two make BMM+BSpMM+ADD: the first one multiplies a node's own
+    features, and that product is added to the aggregate. In full precision BSpMM itself adds it, before it takes the sign if the result is
+    one bit. ADD.BBF and ADD.BBB add signs after BSpMM.
     """
     if isinstance(norm, str):
         if x.letter == "F":
@@ -228,7 +228,7 @@ def prepared(
 
 
 def add_signs(a: BitTensor, b: BitTensor, out: Any) -> None:
-    """ADD.BBB, which is the or of the bits, or ADD.BBF."""
+    """Add signs into `out`: ADD.BBB, which is the OR of the bits, if it is a BitTensor, else ADD.BBF."""
     if isinstance(out, BitTensor):
         space = interop.namespace(out.words)
         space.bitwise_or(a.words, b.words, out=out.words)
@@ -237,7 +237,7 @@ def add_signs(a: BitTensor, b: BitTensor, out: Any) -> None:
 
 
 def in_turn(layers: Sequence[Layer], room: Workspace) -> Steps:
-    """Layers one after another. A layer's input is no longer needed when its result is written, so that one buffer holds them all."""
+    """Chain layers. A layer's input is no longer needed when its result is written, so one buffer holds all results between layers."""
     between = [room.reserve("results", each.gives) for each in layers[:-1]]
 
     def run(x: Any, out: Any) -> None:
@@ -251,7 +251,7 @@ def in_turn(layers: Sequence[Layer], room: Workspace) -> Steps:
 
 
 def joined(layers: Sequence[Layer], head: Any, room: Workspace) -> Steps:
-    """Layers one after another, their results side by side (CONCAT) through a head, binary or in full precision."""
+    """Chain layers, put the results of all of them side by side (CONCAT), and apply a head, which is binary or in full precision."""
     places = [room.reserve(f"result {i}", each.gives) for i, each in enumerate(layers)]
     first = layers[0].gives
     columns = sum(each.gives.columns for each in layers)
@@ -288,7 +288,7 @@ def _headed(head: Any, x: Activation, room: Workspace) -> Steps:
 
 
 def concat_into(out: Any, parts: Sequence[Any]) -> None:
-    """CONCAT along the features, written in place: arrays, or bits packed along the features."""
+    """Write arrays, or bits packed along the features, side by side into `out` (CONCAT)."""
     if isinstance(out, BitTensor):
         out.words.fill(0)
         join_bits(out.words, [(part.words, part.shape[1]) for part in parts])
@@ -300,7 +300,7 @@ def concat_into(out: Any, parts: Sequence[Any]) -> None:
 
 
 def packed(function: str, x: Any, norm: Norm) -> BitTensor:
-    """Signs of features behind their norm, with each row's mean magnitude as scale; a few rows at a time."""
+    """Pack the signs of normalised features, with each row's mean magnitude as its scale, in pieces of rows."""
     array, family = interop.as_array(x, function, "x")
     space: Any = interop.namespace(array)
     rows, columns = array.shape

@@ -23,9 +23,9 @@ class BinaryLinear:
     Parameters
     ----------
     signs : BitTensor (k, n) of one bipolar bit
-        Packed along k (``axis=-2``), as products read it; another packing is converted.
+        Packed along k (``axis=-2``), as products read it; any other packing is converted.
     scale : array_like of float (n,), optional
-        Positive magnitudes m; without one they count as 1.
+        Positive magnitudes m; 1 by default.
     bias : array_like of float (n,), optional
 
     Raises
@@ -66,14 +66,14 @@ class BinaryLinear:
 
     @classmethod
     def from_weights(cls, weights: Any, bias: Any = None, *, scaled: bool = True) -> Self:
-        """The signs of float weights, ``sign(0) = +1``, with the mean magnitude of each output's weights as its scale.
+        """Take the signs of float weights, with ``sign(0) = +1``; the scale of each output is the mean magnitude of its weights.
 
         Parameters
         ----------
         weights : array_like of float (k, n)
         bias : array_like of float (n,), optional
         scaled : bool, default True
-            Without it the magnitudes count as 1.
+            If False, all scales are 1.
 
         Examples
         --------

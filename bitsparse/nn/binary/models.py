@@ -1,4 +1,4 @@
-"""The binary networks of BitGNN: GCN, GraphSAGE and GraphSAINT on signs (Figures 1 and 2), from given weights or ``.npz`` files."""
+"""The binary networks of BitGNN (Figures 1 and 2): GCN, GraphSAGE and GraphSAINT on signs, from weights or ``.npz`` files."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from bitsparse.nn.dense import floats, vector
 class BinaryGCN(BinaryModel):
     """Graph convolutional network on signs (Bi-GCN; BitGNN Figure 1): per layer ``P (alpha sign(x) @ (sign(W) m) + b)``.
 
-    P is ``D^-1/2 (A + I) D^-1/2``, or the plain ``A + I`` where a layer is not scaled; alpha the mean magnitude of a node's features; no
-    activation follows, as the next sign is one.
+    P is ``D^-1/2 (A + I) D^-1/2``, or the plain ``A + I`` if the layer is not scaled. Alpha is the mean magnitude of a node's features.
+    There is no other activation, because the sign of the next layer is one.
 
     Parameters
     ----------
     layers : sequence of BinaryLinear
     variants : {"full", "binary"} or sequence, default "full"
-        How the layers compute. ``"full"``: full-precision aggregation throughout, Bi-GCN's own way (``"FBF+FBF"`` each, scaled).
-        ``"binary"``: BitGNN's binary aggregation, ``"FBB+BBB"`` first, ``"BBB+BBB"`` between, ``"BBF+FBF"`` last, over the plain pattern.
-        Or for each layer a variant (BMM+BSpMM; scaled where its messages are full precision), or a ``(variant, scaled)`` pair.
+        How the layers compute. ``"full"`` is the full-precision aggregation of Bi-GCN in every layer (``"FBF+FBF"``, scaled). ``"binary"``
+        is BitGNN's binary aggregation over the plain pattern: ``"FBB+BBB"`` in the first layer, ``"BBB+BBB"`` between, ``"BBF+FBF"`` in the
+        last one. A sequence holds for each layer a BMM+BSpMM variant, which is scaled if its messages are in full precision, or a pair
+        ``(variant, scaled)``.
     input_norm : BatchNorm or tuple, or "rows", optional
-        Batch norm of the features, in front of the first sign. With "rows" every row of full-precision numbers that a layer reads gets
-        mean 0 and deviation 1, as in the inductive networks.
+        Batch norm of the features, applied before the first sign. With "rows" every row of full-precision numbers that a layer reads is
+        standardised to mean 0 and deviation 1, as in the inductive networks.
 
     Attributes
     ----------
@@ -42,7 +43,7 @@ class BinaryGCN(BinaryModel):
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        Layers that do not follow each other, unknown variants, or letters that do not meet.
+        The sizes of layers do not match, or variants are unknown or do not fit each other.
 
     Examples
     --------
@@ -71,8 +72,8 @@ class BinarySAGE(BinaryModel):
     layers : sequence of (BinaryLinear, BinaryLinear)
         Weights for a node's own features, and for the mean over its neighbours.
     variants : {"full", "binary"} or sequence, default "full"
-        BMM+BSpMM+ADD for each layer. ``"full"``: ``"FBF+FBF+FFF"``; ``"binary"``: ``"FBB+BBF+FFB"`` first, ``"BBB+BBF+FFB"`` between,
-        ``"BBF+FBF+FFF"`` last. ADD.BBF and ADD.BBB add the signs of aggregate and own features.
+        A BMM+BSpMM+ADD variant for each layer. ``"full"`` is ``"FBF+FBF+FFF"``. ``"binary"`` is ``"FBB+BBF+FFB"`` in the first layer,
+        ``"BBB+BBF+FFB"`` between, ``"BBF+FBF+FFF"`` in the last one. ADD.BBF and ADD.BBB add the signs of aggregate and own features.
     input_norm : BatchNorm or tuple, or "rows", optional
         As in :class:`BinaryGCN`.
 
@@ -94,17 +95,18 @@ class BinarySAGE(BinaryModel):
 
 
 class BinarySAINT(BinaryModel):
-    """GraphSAINT's network on signs: layers ``X W1 + sum_j X_j W2``, the outputs of all layers side by side, and a linear head.
+    """GraphSAINT's network on signs: layers ``X W1 + sum_j X_j W2``, and a linear head on the outputs of all layers side by side.
 
     Parameters
     ----------
     layers : sequence of (BinaryLinear, BinaryLinear)
         As in :class:`BinarySAGE`.
     head : BinaryLinear, or tuple of arrays (weights, bias)
-        From all layers' outputs to classes. Arrays are multiplied in full precision, which takes layers that give F.
+        Maps the outputs of all layers to classes. Arrays are multiplied in full precision and need layers whose result is F.
     variants : {"full", "binary"} or sequence, default "full"
-        BMM+BSpMM+ADD for each layer; all give the same letter. ``"full"``: ``"FBF+FBF+FFF"``; ``"binary"``: ``"FBB+BBF+FFB"`` first, then
-        ``"BBB+BBF+FFB"`` (with a full-precision head FFF at the end of both, which keeps what the head reads in full precision).
+        A BMM+BSpMM+ADD variant for each layer; all results have the same letter. ``"full"`` is ``"FBF+FBF+FFF"``. ``"binary"`` is
+        ``"FBB+BBF+FFB"`` first, then ``"BBB+BBF+FFB"``; with a full-precision head every layer is ``"FBB+BBF+FFF"``, since such a head
+        reads full precision.
     input_norm : BatchNorm or tuple, or "rows", optional
         As in :class:`BinaryGCN`.
 
@@ -137,13 +139,13 @@ class BinarySAINT(BinaryModel):
 
     @property
     def head_shape(self) -> tuple[int, int]:
-        """(inputs, outputs) of the head."""
+        """The numbers (inputs, outputs) of the head."""
         shape = self.head.shape if isinstance(self.head, BinaryLinear) else self.head[0].shape
         return (int(shape[0]), int(shape[1]))
 
     @property
     def outputs(self) -> int:
-        """Logits of a node."""
+        """Number of logits of a node."""
         return self.head_shape[1]
 
     def _check_outputs(self) -> None:

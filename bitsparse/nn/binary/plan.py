@@ -1,4 +1,4 @@
-"""Whole binary networks prepared for one graph: buffers held, every product planned, on a GPU replayed as one CUDA graph."""
+"""Binary networks prepared for one graph: all buffers and planned products, replayed as one CUDA graph on a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEPT = 4
 
 
 class Activation(NamedTuple):
-    """What a layer reads: its letter, sizes and place, the dtype of full-precision features, and whether packed ones have a scale."""
+    """The kind of a layer's input: letter, sizes, device, the dtype of full-precision features, and whether packed ones have a scale."""
 
     letter: str
     rows: int
@@ -35,7 +35,7 @@ class Activation(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of it."""
+        """Bytes of such an activation."""
         if self.letter == "B":
             return self.rows * (-(-self.columns // 128) * 16 + (4 if self.scaled else 0))
         return int(self.rows * self.columns * np.dtype(self.dtype).itemsize)
@@ -50,7 +50,7 @@ def activation_of(x: Any, function: str) -> Activation:
 
 
 def checked_features(function: str, x: Any, inputs: int) -> Activation:
-    """The kind of features that weights of so many inputs take."""
+    """The kind of the features `x`, which must have `inputs` columns."""
     shape = x.shape if hasattr(x, "shape") else np.shape(x)
     if len(shape) != 2:
         raise ShapeError(f"{function}: x has shape {tuple(shape)}, but features are (nodes, features); reshape them")
@@ -63,7 +63,7 @@ def checked_features(function: str, x: Any, inputs: int) -> Activation:
 
 
 def _view(memory: Any, kind: Activation) -> Any:
-    """An activation of that kind in the first bytes of a buffer."""
+    """View the first bytes of a buffer as an activation of a kind."""
     if kind.letter == "B":
         words = memory[: kind.nbytes].view(np.uint32).reshape(kind.rows, 1, -(-kind.columns // 128) * 4)
         family = interop.NUMPY if kind.device == "cpu" else interop.CUPY
@@ -72,23 +72,23 @@ def _view(memory: Any, kind: Activation) -> Any:
 
 
 class Workspace:
-    """What the steps of one plan share: buffers by name, each as large as the largest activation that is ever in it, and products."""
+    """The buffers and products that the steps of a plan share. Each named buffer has the size of its largest activation."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
         self._memory: dict[str, Any] = {}
-        #: The plans of all products, which know whether they met NaN.
+        #: The plans of all products, which record whether they met NaN.
         self.products: list[Any] = []
-        #: Whether a GPU can record the steps: CuPy records no call of cuBLAS.
+        #: Whether a CUDA graph can record the steps; CuPy cannot record calls of cuBLAS.
         self.recordable = True
 
     def reserve(self, name: str, kind: Activation) -> Callable[[], Any]:
-        """A buffer that takes activations of a kind, to be asked for when all have been reserved."""
+        """Reserve a buffer for activations of a kind. The returned function gives its view once :meth:`allocate` has been called."""
         self._sizes[name] = max(self._sizes.get(name, 0), -(-kind.nbytes // 512) * 512)  # so that all are aligned
         return lambda: _view(self._memory[name], kind)
 
     def allocate(self, device: str) -> None:
-        """Make the buffers."""
+        """Allocate the buffers."""
         space: Any = np if device == "cpu" else interop.require_cupy("plan")
         self._memory = {name: space.zeros(size, np.uint8) for name, size in self._sizes.items()}
 
@@ -106,7 +106,7 @@ class BinaryPlan:
     shape : tuple of int
         Shape of the result, float32.
     device : str
-        Where `x` must be.
+        The device on which `x` must be.
     settings : list of Setting
         How each layer computes.
     nbytes : int
@@ -114,7 +114,7 @@ class BinaryPlan:
 
     Notes
     -----
-    The buffers belong to one call at a time: threads take turns, and on a GPU, calls on several streams must wait for each other.
+    Only one call at a time may use the buffers: threads take turns, and calls on several streams of a GPU must wait for each other.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class BinaryPlan:
         self._neighbours, self._weights = neighbours, weights
         self._recorded: dict[tuple[int, ...], Any] = {}
         self._own: Any = None
-        #: What features must be like for a recorded graph, which knows them by their addresses: kind of bits, and arrays.
+        #: The kind of packed features for which a recorded graph, which is found by addresses, can be replayed without further checks.
         self._kind = (x.rows, x.columns), 1, -1, "planes", "bipolar", self.device, interop.CUPY
         self._call: KeptCall | None = None
         if self.device != "cpu":
@@ -150,18 +150,18 @@ class BinaryPlan:
 
     @property
     def peak_nbytes(self) -> int:
-        """Bytes of all that is there during a call: graph, weights, buffers, `x` and the result."""
+        """Bytes of everything that a call needs: graph, weights, buffers, `x` and the result."""
         return self.nbytes + self._x.nbytes + 4 * self.shape[0] * self.shape[1]
 
     def __repr__(self) -> str:
         return f"<BinaryPlan of {self._name} {', '.join(map(str, self.settings))} on {self.device}>"
 
     def graph_arrays(self) -> dict[str, Any]:
-        """The arrays of the graph as it is aggregated over, by name."""
+        """The arrays of the graph operand, by name."""
         return self._neighbours.scaled.components()
 
     def check(self) -> None:
-        """Raise if a call since the last check met NaN, which has no sign; waits for those on a GPU. A CPU raises as it goes.
+        """Raise if a call since the last check met NaN, which has no sign. It waits for calls on a GPU; calls on a CPU raise by themselves.
 
         Raises
         ------
@@ -172,25 +172,25 @@ class BinaryPlan:
                 each.check()
 
     def fits(self, x: Any) -> bool:
-        """Whether `x` is of the kind that the plan is for."""
+        """Whether `x` has the planned kind."""
         return activation_of(x, self._name) == self._x
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """Logits of every node, ``(n, classes)`` float32, for features of the planned shape, dtype and precision.
 
-        On a GPU the first call for a pair of arrays `x` and `out` records a CUDA graph, later ones replay it; but with a head in full
-        precision, which cuBLAS multiplies, every call launches its kernels.
+        On a GPU the first call for a pair of arrays `x` and `out` records a CUDA graph, which later calls replay. With a head in full
+        precision, which cuBLAS multiplies, every call launches its kernels instead.
 
         Parameters
         ----------
         x : array (n, features), or BitTensor
         out : array (n, classes) of float32, optional
-            Where to write, C-contiguous; also returned.
+            Where to write the result; C-contiguous, and also returned.
 
         Raises
         ------
         ShapeError, DTypeError, DeviceError, ValueError
-            `x` or `out` is not what the plan is for.
+            `x` or `out` is not of the planned kind.
         KernelError
             The model's head is in full precision, and the current stream records a graph.
         """
@@ -206,7 +206,7 @@ class BinaryPlan:
                 if self.device == "cpu":
                     self._steps(data, target)
                 else:
-                    # Bits packed another way have just been copied, to a place that no graph knows.
+                    # Bits with another packing have just been copied to new memory, for which no graph is recorded.
                     moved = isinstance(x, BitTensor) and data.words is not x.words
                     self._on_gpu(data, target, out is None, moved)
             if out is not None:
@@ -214,7 +214,7 @@ class BinaryPlan:
             return interop.from_array(target, family, self._name)
 
     def _known(self, x: Any, out: Any) -> Any:
-        """The graph recorded for these very arrays of CuPy's, if there is nothing left to be asked; other calls are looked at in full."""
+        """The graph recorded for these very CuPy arrays, if they need no further checks; None leads to the full checks."""
         read: tuple[Any, ...] = (x,)
         if x.__class__ is BitTensor:
             if kind_of(x) != self._kind:
@@ -225,7 +225,7 @@ class BinaryPlan:
         return self._recorded.get(_addresses(read, out))
 
     def _input(self, x: Any) -> tuple[Any, interop.Family]:
-        """The words or the array, checked."""
+        """Check `x`, and return its words or its array, and its family."""
         name, kind = self._name, activation_of(x, self._name)
         _check.same_device(name, (self.device, kind.device))
         mine = self._x
@@ -241,7 +241,7 @@ class BinaryPlan:
                 f"make another plan"
             )
         bits = x.repack(axis=-1, layout="planes")
-        family = interop.NUMPY if self.device == "cpu" else interop.CUPY  # whose stream the steps work on
+        family = interop.NUMPY if self.device == "cpu" else interop.CUPY  # the steps work on its stream
         return assembled(BitTensor, bits.words, x.shape, 1, -1, "planes", "bipolar", family, x.scale), family_of(x)
 
     def _target(self, out: Any, data: Any) -> Any:
@@ -252,7 +252,7 @@ class BinaryPlan:
         return target_array(self._name, out, self.shape, np.dtype(np.float32), self.device, (read,))
 
     def _on_gpu(self, data: Any, target: Any, fresh: bool, moved: bool) -> None:
-        """Replay; or just run, where the caller records a graph himself or an array has to be copied first."""
+        """Replay a recorded graph, or run the steps directly if the caller records a graph or an array had to be copied."""
         if not isinstance(data, BitTensor) and not data.flags.c_contiguous:
             self._steps(interop.contiguous(data), target)
             return
@@ -266,7 +266,7 @@ class BinaryPlan:
             self._steps(data, target)
             return
         into = target
-        if fresh:  # every call has a new result, and a graph has one place to write to
+        if fresh:  # every call returns a new result, but a graph always writes to the same array
             if self._own is None:
                 self._own = interop.namespace(target).empty_like(target)
             into = self._own
@@ -283,5 +283,5 @@ class BinaryPlan:
 
 
 def _addresses(read: tuple[Any, ...], out: Any) -> tuple[int, ...]:
-    """What a recorded graph is known by: where it reads and writes."""
+    """The key of a recorded graph: the addresses that it reads and writes."""
     return tuple(0 if array is None else int(array.data.ptr) for array in (*read, out))

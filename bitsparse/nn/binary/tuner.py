@@ -1,4 +1,4 @@
-"""Which precisions a binary network should compute in: accuracy, time and memory of every consistent choice, measured, kept on disk."""
+"""Tuning of a binary network's precisions: accuracy, time and memory of every consistent choice are measured and kept on disk."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from bitsparse.ops.recorded import call_milliseconds, machine
 
 #: How each layer computes.
 Settings = tuple[Setting, ...]
-#: Choices that are all measured; of deeper networks one layer at a time is varied.
+#: The most choices that are all measured; with more, one layer at a time is varied.
 _ALL = 64
-#: A file of figures is far shorter.
+#: The most bytes read from a file of results, which is far shorter.
 _MOST_BYTES = 1 << 24
-#: Times that differ by less than this share are taken for equal: so much they differ from run to run.
+#: Times that differ by less than this share count as equal, because they differ that much from run to run.
 _NOISE = 0.03
 
 
 class Candidate(NamedTuple):
-    """One choice of precisions and what it was measured at.
+    """One choice of precisions and its measured results.
 
     Attributes
     ----------
     settings : tuple of Setting
         How each layer computes.
     accuracy : float
-        Share of the masked nodes that are classified rightly.
+        Share of the masked nodes that are classified correctly.
     milliseconds : float
         Median time of a call of its plan.
     nbytes : int
-        Graph, weights, buffers, features and logits.
+        Bytes of graph, weights, buffers, features and logits.
     """
 
     settings: Settings
@@ -62,11 +62,11 @@ class Candidate(NamedTuple):
         return f"{100 * self.accuracy:6.2f} %  {self.milliseconds:9.4f} ms  {self.nbytes / 1e6:9.3f} MB  {named}"
 
     def record(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """All fields in a form that JSON can hold."""
         return as_dict(self)
 
     def dominates(self, other: Candidate) -> bool:
-        """Whether it is as good in all three respects and better in one, where times within the noise count as equal.
+        """Whether it is at least as good in all three respects and better in one. Times within the noise count as equal.
 
         >>> a, b = Candidate((), 0.8, 1.0, 5), Candidate((), 0.8, 2.0, 5)
         >>> a.dominates(b), b.dominates(a), a.dominates(a)
@@ -83,7 +83,7 @@ class Candidate(NamedTuple):
 
 
 def pareto_set(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Those that no other one dominates, in their order.
+    """The candidates that no other one dominates, in their order.
 
     Examples
     --------
@@ -97,34 +97,34 @@ def pareto_set(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def quickest(candidates: Sequence[Candidate]) -> Candidate:
-    """The most accurate one of those that are quickest but for noise, then the smallest, then the quickest."""
+    """The most accurate of the candidates that are quickest within the noise. Ties go to the smallest, then to the quickest."""
     least = min(each.milliseconds for each in candidates)
     near = [each for each in candidates if each.milliseconds <= least * (1 + _NOISE)]
     return min(near, key=lambda each: (-each.accuracy, each.nbytes, each.milliseconds))
 
 
-#: What measures a choice.
+#: A function that measures a choice.
 Trial = Callable[[Settings], Candidate]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tuned:
-    """What :func:`tune` found.
+    """The result of :func:`tune`.
 
     Attributes
     ----------
     candidates : list of Candidate
-        All that were measured, most accurate first.
+        All measured choices, most accurate first.
     reference : Candidate
         The model as it was given.
     best : Candidate
-        The quickest one within the tolerance; of several that are as quick, within the noise of 3 %, the most accurate one.
+        The quickest choice within the tolerance; among those equally quick within the noise of 3 %, the most accurate one.
     model : BinaryModel
         The weights with the settings of `best`.
     plan : BinaryPlan
         That model prepared for graph and features: ``tuned.plan(x)``.
     from_cache : bool
-        Whether the figures are those of an earlier run.
+        Whether the results come from an earlier run.
     """
 
     candidates: list[Candidate]
@@ -136,16 +136,16 @@ class Tuned:
 
     @property
     def pareto(self) -> list[Candidate]:
-        """Those that no other one beats in accuracy, time and bytes at once, most accurate first."""
+        """The choices that no other one beats in accuracy, time and bytes at once, most accurate first."""
         return pareto_set(self.candidates)
 
     @property
     def device(self) -> str:
-        """Where it was measured."""
+        """The device of the measurements."""
         return self.plan.device
 
     def table(self) -> str:
-        """The Pareto set, a line each; an arrow marks the choice, a star the model as given."""
+        """The Pareto set, one line for each choice. An arrow marks the best one, a star the model as given."""
         lines = [f"{type(self.model).__name__} on {self.device}, {len(self.candidates)} choices measured"]
         for each in self.pareto if self.reference in self.pareto else [*self.pareto, self.reference]:
             mark = "->" if each == self.best else " *" if each == self.reference else "  "
@@ -171,16 +171,16 @@ def tune(
     cache: bool = True,
     progress: Callable[[], object] | None = None,
 ) -> Tuned:
-    """Try the precisions of a binary network layer by layer and pick the quickest that is accurate enough (BitGNN section 3.4).
+    """Try precisions for each layer of a binary network and pick the quickest choice that is accurate enough (BitGNN section 3.4).
 
-    Every choice in which each layer reads what the one before gives is planned for the graph, run once for its accuracy and timed. Of
-    networks with more than 64 such choices, layers are varied in turn, the others staying as they are best so far, from the model as
-    given and from both presets.
+    Every choice in which each layer reads what the one before gives is planned for the graph, run once for its accuracy, and timed. If
+    there are more than 64 such choices, one layer after the other is varied, while the other layers keep the best choice so far. That
+    starts from the model as given and from both presets.
 
     Parameters
     ----------
     model : BinaryGCN, BinarySAGE or BinarySAINT
-        Its own settings are the reference.
+        The model; its own settings are the reference.
     graph, x
         As in a call of the model. Packed features (``model.packed(x)``) need less memory and time than full-precision ones.
     labels : array_like (n,) of int
@@ -188,14 +188,14 @@ def tune(
     mask : array_like (n,) of bool
         Nodes to judge by: a validation set, not the test set.
     tolerance : float, default 0.01
-        Accuracy that may be given up against the reference: 0.01 is one node in a hundred.
+        The largest loss of accuracy against the reference: 0.01 is one node in a hundred.
     candidates : iterable, optional
-        Settings to try instead, each as `with_settings` takes them; the reference is tried besides.
+        Settings to try instead, each in a form that `with_settings` takes. The reference is tried as well.
     cache : bool, default True
-        Keep the figures on disk, in the folder of the compiled kernels, and take them from there for the same graph, features, weights,
-        labels, mask, device and version.
+        Keep the results on disk, in the folder of the compiled kernels, and use them again for the same graph, features, weights, labels,
+        mask, device and version.
     progress : callable, optional
-        Called once for each choice. By default a bar on stderr, or a count without tqdm: on a terminal, past two seconds.
+        Called once for each choice. By default a terminal shows a bar on stderr (a count without tqdm) after two seconds.
 
     Returns
     -------
@@ -240,7 +240,7 @@ def tune(
         if file is not None:
             store_run(file, measured)
     as_given = next(each for each in measured if each.settings == own)
-    # Accuracies are rounded quotients: a loss of exactly the tolerance is allowed whichever way its last digit went.
+    # A loss of exactly the tolerance is allowed. Accuracies are rounded quotients, hence the small margin.
     allowed = [each for each in measured if each.accuracy >= as_given.accuracy - tolerance - 1e-12]
     best = quickest(allowed)
     picked = model.with_settings(best.settings)
@@ -252,7 +252,7 @@ def tune(
 def _measured(
     model: BinaryModel, own: Settings, chosen: list[Settings] | None, trial: Trial, progress: Any
 ) -> list[Candidate]:
-    """Trials of the choices, each made once: those asked for, or all, or in turn where there are too many."""
+    """Measure each choice once: those asked for, or all, or layer by layer if there are too many."""
     done: dict[Settings, Candidate] = {}
 
     def measure(settings: Settings) -> Candidate:
@@ -286,13 +286,13 @@ def milliseconds(plan: BinaryPlan, x: Any) -> float:
 
 
 def _reading(model: BinaryModel, settings: Any, letter: str) -> Settings:
-    """Settings by any of their names, for an input of that letter."""
+    """Settings in any form that the model takes, adapted to an input with this letter."""
     first, *others = model.with_settings(settings).settings
     return (first.reading(letter), *others)
 
 
 def _swaps(model: BinaryModel, settings: Settings, layer: int) -> list[Settings]:
-    """Other choices for one layer; the layers behind it read what it gives."""
+    """Settings with other choices for one layer; the layers after it are adapted to its output."""
     others = []
     for choice in model.choices:
         if not layer and choice.reads != settings[0].reads:
@@ -300,28 +300,28 @@ def _swaps(model: BinaryModel, settings: Settings, layer: int) -> list[Settings]
         changed = tuple(consistent([*settings[:layer], choice, *settings[layer + 1 :]]))
         try:
             model.with_settings(changed)
-        except ValueError:  # the last layer, or the head, cannot read or give that letter
+        except ValueError:  # the last layer or the head does not allow that letter
             continue
         others.append(changed)
     return list(dict.fromkeys(others))
 
 
 def _turns(model: BinaryModel, start: Settings) -> int:
-    """How many choices :func:`_in_turn` measures if the start stays the best."""
+    """The number of choices that :func:`_in_turn` measures if the start remains the best."""
     return 1 + sum(len(_swaps(model, start, layer)) - 1 for layer in range(model.depth))
 
 
 def _in_turn(model: BinaryModel, start: Settings, measure: Trial) -> None:
-    """Vary one layer at a time, from the first on, keeping the most accurate choice so far."""
+    """Vary one layer at a time, beginning with the first, and keep the most accurate choice so far."""
     best = start
     for layer in range(model.depth):
         tried = [measure(each) for each in _swaps(model, best, layer)]
         best = max([measure(best), *tried], key=lambda each: (each.accuracy, -each.milliseconds)).settings
 
 
-# -- figures on disk --------------------------------------------------------------------------------------------------
+# -- results on disk --------------------------------------------------------------------------------------------------
 def file_of_run(model: BinaryModel, x: Any, judged: Judged, chosen: list[Settings] | None, plan: BinaryPlan) -> Path:
-    """Where a run is kept, under a name of all that it depends on: weights, graph, features, labels, mask, choices, device, version."""
+    """The file of a run, named by a hash of everything it depends on: weights, graph, features, labels, mask, choices, device, version."""
     if isinstance(x, BitTensor):
         features = [("words", x.repack(axis=-1, layout="planes").words), ("scale", x.scale)]
     else:
@@ -341,7 +341,7 @@ def file_of_run(model: BinaryModel, x: Any, judged: Judged, chosen: list[Setting
 
 
 def load_run(file: Path) -> list[Candidate] | None:
-    """The figures of a run, or None; a file that cannot be read counts as none."""
+    """The results of a run, or None if there is no readable file."""
     try:
         with open_plain(file) as stream:
             records = json.loads(stream.read(_MOST_BYTES))
@@ -359,6 +359,6 @@ def _candidate(record: dict[str, Any]) -> Candidate:
 
 
 def store_run(file: Path, candidates: list[Candidate]) -> None:
-    """Keep the figures: the whole file or none. A folder that cannot be written costs the next run its time, no more."""
+    """Write the results as a whole file or not at all. If the folder is not writable, the next run just has to measure again."""
     records = [each.record() for each in candidates]
     keep(file, lambda stream: stream.write(json.dumps(records).encode()))

@@ -1,4 +1,4 @@
-"""BitGNN's letters for whole layers, as in "FBB+BBB": what each product reads, with which weights, and what it hands on (section 3.1.2)."""
+"""BitGNN's letters for layers, as in "FBB+BBB": the precisions of each product's input, weights and output (section 3.1.2)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple
 from bitsparse._check import shown
 from bitsparse._records import replace
 
-#: BMM+BSpMM, as in a GCN: activation, weight and output; activation, adjacency and output.
+#: BMM+BSpMM, as in a GCN: activation, weight and output of BMM, then activation, adjacency and output of BSpMM.
 CHAIN_VARIANTS = tuple(f"{x}B{p}+{p}B{q}" for x, p, q in product("FB", repeat=3))
-#: BMM+BSpMM+ADD, as in GraphSAGE: the sum takes aggregate and own features in one precision.
+#: BMM+BSpMM+ADD, as in GraphSAGE: ADD takes aggregate and own features in the same precision.
 ADD_VARIANTS = tuple(f"{x}B{p}+{p}B{q}+{q}{q}{r}" for x, p, q, r in product("FB", repeat=4))
 
 
 class Setting(NamedTuple):
     """How one layer computes.
 
-    ``variant`` is one of CHAIN_VARIANTS or ADD_VARIANTS. ``scaled``: whether the adjacency's scales (``D^-1/2`` on both sides) are applied,
-    which only full-precision messages allow: signs are counted over the plain pattern.
+    ``variant`` is one of CHAIN_VARIANTS or ADD_VARIANTS. ``scaled`` says whether the adjacency's scales (``D^-1/2`` on both sides) are
+    applied. Only full-precision messages allow that, because signs are counted over the plain pattern.
     """
 
     variant: str
@@ -27,26 +27,26 @@ class Setting(NamedTuple):
 
     @property
     def reads(self) -> str:
-        """Letter of the layer's input."""
+        """The letter of the layer's input."""
         return self.variant[0]
 
     @property
     def message(self) -> str:
-        """Letter of what is aggregated."""
+        """The letter of the messages, which are aggregated."""
         return self.variant[2]
 
     @property
     def aggregate(self) -> str:
-        """Letter of the aggregate."""
+        """The letter of the aggregate."""
         return self.variant[6]
 
     @property
     def gives(self) -> str:
-        """Letter of the layer's output."""
+        """The letter of the layer's output."""
         return self.variant[-1]
 
     def reading(self, letter: str) -> Setting:
-        """The same for an input of that letter."""
+        """The same setting for an input with this letter."""
         return replace(self, variant=letter + self.variant[1:])
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ class Setting(NamedTuple):
 
 
 def parse(function: str, known: Sequence[str], wanted: Sequence[object], layers: int, scales: bool) -> list[Setting]:
-    """Settings of all layers from variants or settings, checked: known letters, and each layer reads what the one before gives.
+    """Make settings from variants or settings, after checking that they are known and that each layer reads what the one before gives.
 
-    A bare variant is scaled if the model scales at all and its messages are full precision.
+    A bare variant is scaled if the model has `scales` and its messages are in full precision.
 
     >>> parse("BinaryGCN", CHAIN_VARIANTS, ["FBB+BBB", "BBF+FBF"], 2, True)
     [Setting(variant='FBB+BBB', scaled=False), Setting(variant='BBF+FBF', scaled=True)]
@@ -89,7 +89,7 @@ def parse(function: str, known: Sequence[str], wanted: Sequence[object], layers:
 
 
 def consistent(settings: Sequence[Setting]) -> list[Setting]:
-    """The same with every layer reading what the one before gives.
+    """The same settings, with the first letters changed so that every layer reads what the one before gives.
 
     >>> [str(s) for s in consistent([Setting("FBB+BBB"), Setting("FBF+FBF", True)])]
     ['FBB+BBB', 'BBF+FBF scaled']
@@ -101,7 +101,7 @@ def consistent(settings: Sequence[Setting]) -> list[Setting]:
 
 
 def choices(known: Sequence[str], scales: bool) -> list[Setting]:
-    """Every way to compute one layer; where `scales`, full-precision messages are scaled, or not.
+    """Every setting of one layer. With `scales`, those with full-precision messages come scaled and not scaled.
 
     >>> [str(s) for s in choices(["FBF+FBF", "FBB+BBF"], True)]
     ['FBF+FBF scaled', 'FBF+FBF', 'FBB+BBF']
@@ -114,7 +114,7 @@ def choices(known: Sequence[str], scales: bool) -> list[Setting]:
 
 
 def sequences(settings: Sequence[Setting], layers: int, first: str, last: str) -> Iterator[list[Setting]]:
-    """Every consistent choice among `settings` for all layers that reads `first` and gives `last`.
+    """Every consistent choice among `settings` for all layers whose input has the letter `first` and whose output has `last`.
 
     >>> sum(1 for _ in sequences(choices(CHAIN_VARIANTS, False), 2, "F", "F"))
     8

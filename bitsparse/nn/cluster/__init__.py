@@ -1,1 +1,1 @@
-"""Networks over graphs larger than a device, batch by batch."""
+"""Networks over graphs that are larger than a device, run batch by batch."""

@@ -1,4 +1,4 @@
-"""The steps of a run over batches on a GPU: packets travel on one stream while the kernels of those before run on another."""
+"""Runs over batches on a GPU: one stream copies a packet while another runs the kernels of the packet before."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bitsparse.ops import steps
 from bitsparse.ops.recorded import Recorded
 
 _Array = NDArray[Any]
-#: Packets on the device: one travels while one is computed.
+#: Packets on the device at a time: one is copied while another is computed.
 _SLOTS = 2
 
 
 class _Sizes:
-    """The most that a group brings, so that all fit one slot; nodes in whole tiles of 128."""
+    """The largest sizes of any group, so that every group fits into one slot; nodes are rounded up to tiles of 128."""
 
     def __init__(self, packets: Packets, groups: tuple[Group, ...], form: FeatureForm) -> None:
         self.nodes = -(-max((group.nodes for group in groups), default=0) // 128) * 128
@@ -34,7 +34,7 @@ class _Sizes:
 
 
 class _Slot:
-    """Arrays that a packet is opened into, the network planned over them, and both recorded as one CUDA graph."""
+    """Arrays into which a packet is unpacked, and the network planned over them; both are recorded as one CUDA graph."""
 
     def __init__(self, model: Any, form: FeatureForm, sizes: _Sizes, loops: bool, chosen: Form, longest: int) -> None:
         cupy = interop.require_cupy("ClusterRunner")
@@ -51,7 +51,7 @@ class _Slot:
         self._recorded: dict[int, Recorded] = {}
 
     def run(self, packet: Any) -> None:
-        """Enqueue everything from the packet to the logits; recorded the first time, replayed afterwards."""
+        """Enqueue all work from the packet to the logits. For CSR it is recorded the first time and replayed afterwards."""
         if self._chosen != "csr":
             self.arrays.open(packet)
             self._network()(out=self.logits)
@@ -81,17 +81,17 @@ class _Slot:
         return self._model.plan(operand, self._x)
 
     def scatter(self, packet: Any, order: Any, group: Group, out: Any) -> None:
-        """Logits to their nodes' rows of an array on the device."""
+        """Write the logits into the rows of their nodes in an array on the device."""
         self._scatter(packet, order, group.low, self.logits, out)
 
 
 class GpuEngine:
-    """Uploads packet i + 1, then enqueues the work on packet i; the host waits only for memory that is still in use.
+    """Uploads packet i + 1, then enqueues the work on packet i. The host waits only for memory that is still in use.
 
     Parameters
     ----------
     model, form, device
-        As of the runner.
+        Those of the runner.
     packets : Packets
     features : FeatureForm
     """
@@ -99,9 +99,9 @@ class GpuEngine:
     def __init__(self, model: Any, form: str, device: str, packets: Packets, features: FeatureForm) -> None:
         self._model, self._device, self._packets, self._features = model, device, packets, features
         self._sizes = _Sizes(packets, packets.groups, features)
-        # No edge leaves its block, so a row is never longer than one.
+        # No edge leaves its block, so no row has more entries than a block has nodes.
         self._longest = int(np.diff(packets.blocks).max(initial=0))
-        # A pattern in another form is prepared for each group; CSR is read as it comes, so that recorded graphs serve all groups.
+        # Only CSR is read as it arrives, so that recorded graphs serve all groups; other forms are prepared for each group.
         self._form: Form = "csr" if form == "auto" else form_for(form, 0, 0)
         self._slots: list[_Slot | None] = [None] * _SLOTS
         self._cupy = interop.require_cupy("ClusterRunner")
@@ -119,12 +119,12 @@ class GpuEngine:
         self._timed = False
 
     def staging(self, nbytes: int) -> _Array:
-        """Page-locked memory for a packet; waits while all of it is in use."""
+        """Page-locked memory for a packet; this waits while all of it is in use."""
         return self._uploader.staging(nbytes)
 
     @contextmanager
     def running(self, put: Callable[[Group, _Array | None], None], device_out: Any, timed: bool) -> Iterator[GpuEngine]:
-        """One run, whose logits go to `put`, or to an array on the device; in order with the caller's current stream."""
+        """Begin a run, ordered with the caller's current stream. Its logits go to `put`, or to an array on the device."""
         self._put, self._out, self._timed, self._events = put, device_out, timed, []
         self._uploader.timed = timed
         with interop.working_on(self._device, interop.CUPY):
@@ -139,16 +139,16 @@ class GpuEngine:
                 raise
 
     def _drop(self) -> None:
-        """What is under way ends, and is forgotten; the engine serves no other run."""
+        """Wait for pending work and discard it; the engine is not used for another run."""
         self._pending = None
         self._coming.clear()
         self._copies.synchronize()
         self._stream.synchronize()
 
     def submit(self, packet: Packet) -> str:
-        """Enqueue the copy of a packet, and the work on the one before; gives the form of its adjacency."""
+        """Enqueue the copy of a packet and the work on the one before, and return the form of the adjacency."""
         upload = self._uploader.upload(packet.buffer[: packet.nbytes])
-        if upload.events is not None:  # its own, which do not count the wait for kernels that read the slot
+        if upload.events is not None:  # events of the copy alone, without the wait for kernels that read the slot
             self._events.append(("copy", *upload.events))
         before, self._pending = self._pending, (packet, upload)
         if before is not None:
@@ -156,14 +156,14 @@ class GpuEngine:
         return self._form
 
     def finish(self, report: ClusterReport) -> None:
-        """Work on the last packet; all logits are where they belong, or on a device behind its work."""
+        """Compute the last packet. Afterwards all logits are in place, on a device as soon as its enqueued work has ended."""
         last, self._pending = self._pending, None
         if last is not None:
             self._compute(*last)
         while self._coming:
             self._collect()
         if self._out is not None:
-            # Nothing else waits for the copies then, and the caller may let go of packets whose page-locked memory they still read.
+            # Nothing else waits for the copies here, but the caller may free packets whose page-locked memory they still read.
             self._copies.synchronize()
         if self._timed:
             self._measure(report)
@@ -172,7 +172,7 @@ class GpuEngine:
         group = packet.group
         slot = self._slots[upload.slot]
         if slot is None or self._form != "csr":
-            # Other forms know the pattern of one group only, whose nodes they count exactly.
+            # A slot in another form serves only one group, with exactly its number of nodes.
             sizes = self._sizes if self._form == "csr" else _Sizes(self._packets, (group,), self._features)
             slot = _Slot(self._model, self._features, sizes, packet.loops, self._form, self._longest)
             self._slots[upload.slot] = slot
@@ -211,7 +211,7 @@ class GpuEngine:
 
 
 def idle_share(spans: list[tuple[str, float, float]]) -> float:
-    """Share of the time from the start of the first "compute" to the end of the last that no span covers.
+    """The share of the time between the start of the first "compute" and the end of the last that no span covers.
 
     Examples
     --------

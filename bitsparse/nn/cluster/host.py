@@ -1,4 +1,4 @@
-"""The steps of a run over batches on the CPU."""
+"""Runs over batches on the CPU."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from bitsparse.ops import steps as on_codes
 
 _Array = NDArray[Any]
 Layers = tuple[on_codes.Layer, ...]
-#: Pieces of up to so many nodes are computed each by one thread, with what they need in its caches; larger ones row by row by all threads.
+#: One thread computes each piece of up to so many nodes, whose data fit its caches. All threads compute larger ones, row by row.
 _PIECE_NODES = 1 << 14
 
 
 def host_layers(model: Any, form: str, packets: Packets) -> Layers | None:
-    """The steps of a network that can go through a packet piece by piece, on bytes; None if it cannot."""
+    """The layers of a network that can process a packet piece by piece, on bytes; None if it cannot."""
     largest = int(np.diff(packets.blocks).max(initial=0))
     fits = form in ("auto", "csr") and isinstance(model, LowBitNetwork) and largest <= _PIECE_NODES
     return layers_in_bytes(model) if fits else None
 
 
 class HostEngine:
-    """Computes each packet when it comes: piece by piece where the network's steps can be done on bytes, else step by step."""
+    """Computes each packet when it arrives: piece by piece if the network's steps can work on bytes, else step by step."""
 
     def __init__(
         self, model: Any, form: str, layers: Layers | None, order: NDArray[np.int32], features: FeatureForm
@@ -46,12 +46,12 @@ class HostEngine:
 
     @contextmanager
     def running(self, put: Callable[[Group, _Array | None], None], out: _Array, timed: bool) -> Iterator[HostEngine]:
-        """One run: logits go to the rows of `out` in the nodes' order, or to `put`, which is told of every group."""
+        """Begin a run. Logits are written to the rows of `out` in node order, or passed to `put`, which is called for every group."""
         self._put, self._rows, self._seconds = put, out, 0.0
         yield self
 
     def submit(self, packet: Packet) -> str:
-        """The logits of a packet; gives the form of its adjacency."""
+        """Compute the logits of a packet, and return the form of its adjacency."""
         begin = time.perf_counter()
         model, group, form = self._model, packet.group, self._features
         logits, used = None, "csr"
@@ -71,5 +71,5 @@ class HostEngine:
         return used
 
     def finish(self, report: ClusterReport) -> None:
-        """All packets were submitted."""
+        """End the run after all packets were submitted."""
         report.compute_ms = 1000 * self._seconds

@@ -1,4 +1,4 @@
-"""One run at a time: on a runner, and to a file by a lock that the system lets go of when its owner ends, and that says who holds it."""
+"""Locks that allow one run at a time on a runner and to a file. The system frees a file's lock when the holding process ends."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import BinaryIO, cast
 
 from bitsparse.errors import LockError
 
-#: Bytes of a lock file that are read; what is written is shorter.
+#: The most bytes of a lock file that are read; it is shorter.
 _MOST = 1024
 
 
 class Turn:
-    """The right to run on one object; a copy is another right."""
+    """The right to run on one object. A copy is an independent right."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class Turn:
 
     @contextmanager
     def taken(self, function: str) -> Iterator[None]:
-        """Held within the block; LockError if it is held already, by this thread or another."""
+        """Hold the right within the block, or raise LockError if this or another thread holds it already."""
         if not self._lock.acquire(blocking=False):
             raise LockError(
                 f"{function}: this runner is in the middle of another run; wait until it ends, or take copy.copy(runner) for each thread"
@@ -44,20 +44,20 @@ class Turn:
 class RunLock:
     """The right to write a file, held by one run at a time, in this process or another one.
 
-    ``PATH.lock`` is locked with ``flock``, which a killed process loses at once: no lock is ever stale, and a lock file that one left
-    behind is taken over. The file says which run holds it, so that ranks of one run may be told apart from another run.
+    ``PATH.lock`` is locked with ``flock``, which the system releases at once if the process is killed. So no lock is ever stale, and a lock
+    file that was left behind is taken over. The file says which run holds the lock, which tells ranks of one run from another run.
 
     Parameters
     ----------
     function : str
-        Who asks, for errors.
+        The public function, for errors.
     path : Path
-        What the run writes.
+        The file that the run writes.
 
     Raises
     ------
     LockError
-        Another run holds the lock, or there is something else under the lock's name; nothing was changed.
+        Another run holds the lock, or something else has the lock's name. Nothing was changed.
     OSError
         The folder cannot be written to, or its file system has no locks.
     """
@@ -82,7 +82,7 @@ class RunLock:
                         f"{function}: {str(path)!r} is being written by {_holder(self._stream) or 'another program'}; wait until it "
                         f"ends, or name another file"
                     ) from None
-                if not self._is_there():  # its owner deleted it after it was opened here, and before it was locked
+                if not self._is_there():  # its owner deleted it after this run had opened it and before it was locked
                     self._stream.close()
                     continue
                 if _holder(self._stream) is None:
@@ -107,18 +107,18 @@ class RunLock:
             return False
 
     def release(self) -> None:
-        """Give the right back; a second call, or one in a forked child, which shares the lock, changes nothing for the owner."""
+        """Give up the right. A second call does nothing, and a call in a forked child, which shares the lock, does not affect the owner."""
         if not self._stream.closed and os.getpid() == self._owner:
             import fcntl
 
             if self._is_there():
-                self._name.unlink()  # while it is held, so that nobody else's can be meant
-            fcntl.flock(self._stream, fcntl.LOCK_UN)  # closing would not do while a forked child has it open
+                self._name.unlink()  # still locked here, so it cannot be the file of another run
+            fcntl.flock(self._stream, fcntl.LOCK_UN)  # closing is not enough while a forked child has it open
         self._stream.close()
 
 
 def _opened(function: str, name: Path) -> BinaryIO:
-    """A plain file of that name, made if there is none; never through a link."""
+    """Open a plain file, which is created if it does not exist; links are not followed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         handle = os.open(name, flags, 0o644)
@@ -133,11 +133,11 @@ def _opened(function: str, name: Path) -> BinaryIO:
 
 
 def _holder(stream: BinaryIO) -> str | None:
-    """Who wrote the lock file, in words; None if it was not a run of bitsparse."""
+    """A description of the run that wrote the lock file; None if it was not a run of bitsparse."""
     stream.seek(0)
     data = stream.read(_MOST)
     if not data:
-        return "another run"  # which has not written its name yet, or was killed before it did
+        return "another run"  # it has not written its name yet, or was killed before it did
     try:
         about = json.loads(data)
         if about["bitsparse"] != "run":

@@ -1,4 +1,4 @@
-"""A run over batches that several ranks share: who has which groups, and one file that all of them write."""
+"""Runs over batches on several ranks: the groups of each rank, and one file that all of them write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FUNCTION = "ClusterRunner.run"
 
 
 def dealt(groups: Sequence[Group], size: int) -> list[list[Group]]:
-    """The groups of each rank, in their order: largest first, each to the rank that has the least so far.
+    """Deal groups out to ranks: the largest first, each to the rank that has least so far. Each rank keeps the order of its groups.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def dealt(groups: Sequence[Group], size: int) -> list[list[Group]]:
 def parts_of(
     function: str, graph: Any, parts: int, seed: int, cache: bool | str | Path, comm: Communicator | None
 ) -> NDArray[Any]:
-    """METIS's part of each node, kept on disk unless `cache` is False; with a communicator cut by the first rank and sent to all."""
+    """METIS's part of each node, kept on disk unless `cache` is False. With a communicator, the first rank cuts and sends it to all."""
 
     def cut() -> NDArray[Any]:
         return cached_partition(graph, parts, seed=seed, cache=cache)[0]
@@ -60,19 +60,19 @@ def parts_of(
 
 
 class SharedSink(NotedSink):
-    """One ``.npy`` file for all ranks of a machine: the first one makes and publishes it, and each writes the rows of its own groups.
+    """One ``.npy`` file for all ranks of a machine. The first rank makes and publishes it; each rank writes the rows of its groups.
 
-    Finished groups are noted in one journal, to whose end every rank appends.
+    All ranks append their finished groups to one journal.
 
     Parameters
     ----------
     comm : Communicator
     path : Path
     order : ndarray of int32
-        The node with each new number.
+        The node at each place of the new order.
     shape : tuple of int
     key : str
-        As :class:`FileSink` takes it.
+        As in :class:`FileSink`.
     resume : bool
     """
 
@@ -91,7 +91,7 @@ class SharedSink(NotedSink):
         try:
             with together(comm, _FUNCTION):
                 if self._own is None:
-                    # The rows that the first rank has made.
+                    # Map the rows that the first rank has made.
                     with open_plain(names[0], write=True) as file:
                         at = os.fstat(file.fileno()).st_size - 4 * shape[0] * shape[1]
                         self.rows = np.memmap(file, np.float32, "r+", at, shape)
@@ -111,12 +111,12 @@ class SharedSink(NotedSink):
         left = [group for group, flag in zip(groups, gathered_values(self._comm, flags)[0], strict=True) if flag]
         self.resumed = len(groups) - len(left)
         if self._journal is not None:
-            # The first rank writes there like the others: to its end, wherever that is by then.
+            # Like the others, the first rank appends to the current end of the journal.
             self._notes = open_end(self._journal)
         return dealt(left, self._comm.size)[self._comm.rank]
 
     def finish(self) -> Any:
-        """All ranks have written; the file under its name, mapped for reading."""
+        """After all ranks have written, give the file its name and return it mapped for reading."""
         with together(self._comm, _FUNCTION):
             self.rows.flush()
         with together(self._comm, _FUNCTION):
@@ -126,7 +126,7 @@ class SharedSink(NotedSink):
         return np.load(self._path, mmap_mode="r")
 
     def abandon(self) -> None:
-        """Nothing stays but what a run can go on from."""
+        """End the run early; only files from which a run can resume stay."""
         self._close()
         if self._own is not None:
             self._own.abandon()
@@ -139,15 +139,15 @@ class SharedSink(NotedSink):
 
 
 def shared(comm: Communicator, mine: NDArray[Any], logits: Any) -> None:
-    """Bring the rows of the other ranks' nodes.
+    """Fill in the rows of the nodes of other ranks.
 
     Parameters
     ----------
     comm : Communicator
     mine : ndarray of int
-        Nodes of this rank.
+        The nodes of this rank.
     logits : array (n, classes)
-        Of all nodes, NumPy or CuPy, written to.
+        A NumPy or CuPy array for all nodes, which is written to.
     """
     space: Any = interop.namespace(logits)
     nodes, rows = gathered_parts(comm, mine), gathered_parts(comm, logits[space.asarray(mine)])
@@ -157,7 +157,7 @@ def shared(comm: Communicator, mine: NDArray[Any], logits: Any) -> None:
 
 
 def agree_on(function: str, comm: Communicator, graph: Any, packets: Packets, model: Any) -> None:
-    """Refuse ranks that have different graphs, parts or models."""
+    """Raise if the ranks have different graphs, parts or models."""
     with together(comm, function):
         places = hashlib.blake2b(packets.order.tobytes() + packets.blocks.tobytes(), digest_size=16).hexdigest()
         name = model.fingerprint() if hasattr(model, "fingerprint") else model.name

@@ -1,4 +1,4 @@
-"""What a run over batches did: sizes, bytes moved, and time of each stage."""
+"""The report of a run over batches: sizes, bytes moved, and the time of each stage."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ class ClusterReport:
     ----------
     device, model : str
     nodes, edges, dropped : int
-        Nodes; edges inside blocks (self loops that were put in are counted); edges that lead out of them.
+        The nodes, the edges inside blocks (including added self loops), and the edges that leave their block.
     parts, batches, groups : int
-        Groups are batches that travel and are computed together.
+        A group consists of batches that are copied and computed together.
     forms : dict
-        How many groups were aggregated in which form.
+        The number of groups that were aggregated in each form.
     bytes_moved, adjacency_bytes, feature_bytes : int
-        Host to device in one epoch.
+        Bytes copied from host to device in one epoch: all, those of the adjacency, and those of the features.
     float_bytes : int
-        What the same batches take as an int64 edge list without self loops and float32 features.
+        Bytes of the same batches as an int64 edge list without self loops and float32 features.
     tiles, tiles_used : int
-        8 x 128 tiles of the groups' dense adjacency, and those that hold an edge; 0 if not asked for.
+        The 8 x 128 tiles of the groups' dense adjacency, and those that hold an edge; 0 if not counted.
     seconds, pack_seconds, gather_seconds : float
-        Of the whole run; of packing (beside the rest where a GPU computes); of results on their way to node order.
+        Times of the whole run, of packing (which overlaps with the rest if a GPU computes), and of putting results into node order.
     copy_ms, compute_ms, idle_share : float or None
-        By events on a GPU (``timed=True``): copies; kernels; the share of the time between the first kernel and the last in which
-        neither a copy nor a kernel was under way. On a CPU `compute_ms` is the time of the network.
+        Measured by events on a GPU (``timed=True``): the times of copies and of kernels, and the share of the time between the first and
+        the last kernel in which neither a copy nor a kernel ran. On a CPU `compute_ms` is the time of the network.
     resumed : int
-        Groups that an earlier run had finished.
+        The number of groups that an earlier run had finished.
     """
 
     device: str
@@ -61,16 +61,16 @@ class ClusterReport:
 
     @property
     def tiles_skipped(self) -> float:
-        """Share of the tiles that hold no edge."""
+        """The share of the tiles that hold no edge."""
         return 1.0 - self.tiles_used / self.tiles if self.tiles else 0.0
 
     @property
     def title(self) -> str:
-        """What ran over how much, for a picture."""
+        """A title for a picture: the network, the device, the nodes and the bytes moved."""
         return f"{self.model} on {self.device}, {self.nodes} nodes, {size(self.bytes_moved)} moved"
 
     def stages(self) -> list[tuple[str, float]]:
-        """Names and seconds of what took time.
+        """The names of the stages and their seconds.
 
         Examples
         --------
@@ -83,7 +83,7 @@ class ClusterReport:
         return [*stages, ("results", self.gather_seconds)]
 
     def record(self) -> dict[str, Any]:
-        """Everything as one JSON object."""
+        """All fields as one JSON object."""
         return asdict(self) | {"tiles_skipped": round(self.tiles_skipped, 6)}
 
     def __str__(self) -> str:

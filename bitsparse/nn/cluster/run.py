@@ -1,4 +1,4 @@
-"""Graphs larger than a device, batch by batch: parts, packets, copies beside compute, low-bit layers, logits in node order."""
+"""Low-bit networks over graphs that are larger than a device: batches are packed, copied and computed one after another."""
 
 from __future__ import annotations
 
@@ -31,51 +31,51 @@ from bitsparse.nn.lowbit.network import LowBitNetwork
 
 _Array = NDArray[Any]
 
-#: Nodes of a group: batches together keep a GPU busy behind one sequence of launches; dense bits grow with the square.
+#: The most nodes of a group, in general and as dense bits. Large groups keep a GPU busy, but dense bits grow with the square of the nodes.
 _GROUP_NODES, _DENSE_NODES = 1 << 17, 1 << 13
 
 
 class ClusterRunner:
     """A low-bit network over a graph in batches of parts (Cluster-GCN; QGTC sections 4.1 and 4.6).
 
-    The graph is cut into parts (METIS, kept on disk), parts into batches. Of each batch a packet is made: its edges as gaps of half a byte
-    or a byte, its features in the network's first bits. On a GPU packets travel on a stream of their own while the kernels of the one
-    before run, and groups of equal make replay one CUDA graph. Edges that leave their part (or batch) do not count; degrees are
-    the batch's own. A CPU does the same steps; the logits are equal, bit for bit, on every device and for every form.
+    METIS cuts the graph into parts (kept on disk), which are joined into batches. Each batch is packed: its edges as gaps of half a byte or
+    a byte, its features in the bits that the network reads. On a GPU a separate stream copies a packet while the kernels of the one before
+    run, and groups in CSR replay CUDA graphs. Edges that leave their part (or batch) are dropped, and degrees are counted within the
+    batch. A CPU takes the same steps. The logits are equal, bit for bit, on every device and for every form.
 
     Parameters
     ----------
     graph : sparse array (n, n), GraphData, tuple, TCTiledCSR, FRDC or BitTensor
-        On the CPU. Every stored entry is an edge; edge weights other than 1 are refused.
+        It must be on the CPU. Every stored entry is an edge; edge weights other than 1 are refused.
     model : LowBitNetwork
-        Or anything with its attributes, whose codes are in its `input_layout`.
+        The network, or another object with its attributes whose codes have its `input_layout`.
     parts : int, default 1500
-        No more than there are nodes.
+        Number of parts, at most the number of nodes.
     labels : array_like of int (n,), optional
-        Parts of the caller's instead.
+        The part of each node, instead of METIS's.
     parts_per_batch : int, default 20
     between : bool, default False
         Keep the edges between parts of one batch, as Cluster-GCN does; QGTC's batches are block-diagonal.
     seed : int, default 0
-        Of METIS.
+        The seed of METIS.
     form : {"auto", "csr", "dense", "frdc", "tiled"}
-        How the adjacency of a group is held: CSR, dense bits with zero tiles skipped, or a block format. By default CSR; on a
-        CPU, for a network of more than 8 bits, a GraphSAGE or parts (with `between`, batches) of more than 16384 nodes, dense
-        bits where at least one in 64 positions holds an edge. On a GPU only CSR replays a CUDA graph.
+        How the adjacency of a group is stored: CSR, dense bits with zero tiles skipped, or a block format. "auto" is CSR, with one
+        exception: on a CPU a group has dense bits if at least one in 64 positions holds an edge, and if the network has more than 8 bits or
+        is a GraphSAGE, or parts (with `between`, batches) have more than 16384 nodes. On a GPU only CSR replays a CUDA graph.
     device : str, default "cpu"
     group_nodes : int, optional
-        Batches travel together while they have at most so many nodes: 131072, or 8192 as dense bits. Results do not depend on it.
+        The most nodes of batches that are copied together, by default 131072, or 8192 as dense bits. Results do not depend on it.
     cache : bool or path, default True
-        Keep the partition on disk, in the cache folder or one of your own.
+        Keep the partition on disk, in the cache folder or in the folder given.
     progress : callable, optional
-        Called with the groups done and those of the whole run, after each.
+        Called after each group with the number of finished groups and the number of all.
     watch : Stopwatch, optional
-        Of the caller's: "packing" is the time in which the run waits for a packet, "results" that of logits on their way to node
-        order and to their file, "resuming" that of reading all features beforehand; the rest belongs to the phase that it is in.
+        A stopwatch of the caller. "packing" is the time in which the run waits for a packet, "results" the time of putting logits into node
+        order and into their file, and "resuming" the time of reading all features beforehand. The rest counts for the current phase.
     comm : Communicator, optional
-        Of :mod:`bitsparse.distributed`: batches are dealt out to its ranks, which exchange nothing while they compute. Each rank gets the
-        graph and the features whole (memory maps do) and writes the rows of its own batches: of an array of its own, which :meth:`share`
-        completes, or of one file that all ranks write on one machine.
+        From :mod:`bitsparse.distributed`. Its ranks share the batches and exchange nothing while they compute. Each rank takes the whole
+        graph and all features (memory maps will do), and writes the rows of its own batches: into its own array, which :meth:`share`
+        completes, or into one file that all ranks of one machine write.
 
     Examples
     --------
@@ -132,29 +132,29 @@ class ClusterRunner:
         if comm is not None:
             agree_on(function, comm, graph, self.packets, model)
             self._mine = dealt(self.packets.groups, comm.size)[comm.rank]
-        #: Of the last run.
+        #: The report of the last run.
         self.report = ClusterReport(self.device, model.name)
         self._engine: Any = None
-        self._turn = Turn()  # the engine has memory for one run, and the report is that of one
+        self._turn = Turn()  # engine and report serve one run at a time
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what a run under way works with, for pickles and copies."""
+        """The state for pickles and copies, without the engine and the lock of a current run."""
         return {**self.__dict__, "_engine": None, "_turn": Turn()}
 
     def tiles(self) -> tuple[int, int]:
-        """8 x 128 tiles of the groups' dense adjacency, and those that hold an edge: a pass over the edges."""
+        """Count the 8 x 128 tiles of the groups' dense adjacency, and those that hold an edge, in a pass over the edges."""
         return tiles_in(map(self.packets.pack, self.packets.groups))
 
     # -- packing ------------------------------------------------------------------------------------------------------
     @property
     def feature_form(self) -> FeatureForm:
-        """How features travel: as the first product reads them, or a CPU unpacks them soonest."""
+        """The form of features in packets: the one that the first product reads, or the one that a CPU unpacks fastest."""
         model = self.model
         layout = "rows" if self._layers is not None and model.input_bits in (2, 4, 8) else model.input_layout
         return FeatureForm(model.features, model.input_bits, model.input_encoding, layout)
 
     def _checked(self, features: Any) -> Any:
-        """Features as something whose rows can be taken: an array (a memmap stays one) or a SciPy CSR array."""
+        """Check features and convert them to an array (a memmap stays one) or a SciPy CSR array, whose rows can be taken."""
         if isinstance(features, BitTensor) and not (features.scale is features.offset is None):
             raise DTypeError(
                 "ClusterRunner: features are codes with a scale or an offset, which their integers leave out; pass x.dequantize()"
@@ -172,14 +172,14 @@ class ClusterRunner:
         return features
 
     def _pack(self, group: Group, features: Any, form: FeatureForm, buffer: _Array | None) -> Packet:
-        """One group: its edges, and its features quantised in pieces."""
+        """Pack the edges of a group and its features, which are quantised in pieces."""
         packet = self.packets.pack(group, form.row_bytes, buffer)
         layout: Any = {} if form.layout == self.model.input_layout else {"layout": form.layout}
         for part in pieces(group.nodes, form.columns):
             nodes = self.packets.order[group.low : group.high][part]
             rows = features[nodes] if not isinstance(features, np.ndarray) else np.take(features, nodes, axis=0)
             codes = self.model.quantize(rows, **layout)
-            if codes.scale is not None or codes.offset is not None:  # words travel alone
+            if codes.scale is not None or codes.offset is not None:  # packets carry words alone
                 raise ValueError(
                     f"ClusterRunner: {self.model.name} quantised rows to codes with a scale or an offset, which packets do not carry; "
                     f"give codes of one grid, as x.with_affine()"
@@ -188,14 +188,14 @@ class ClusterRunner:
         return packet
 
     def pack(self, features: Any, *, into: PackedEpoch | None = None) -> PackedEpoch:
-        """Pack one epoch on the host, in page-locked memory where the device is a GPU.
+        """Pack one epoch on the host, in page-locked memory if the device is a GPU.
 
         Parameters
         ----------
         features : array (n, features) or SciPy sparse array
-            ``numpy.memmap`` too: rows are read where they are needed.
+            A ``numpy.memmap`` works too; its rows are read when they are needed.
         into : PackedEpoch, optional
-            An epoch of this runner's that is not needed any more, and not under way: its memory is used again. Page-locking memory takes
+            An epoch of this runner that is neither running nor needed any more. Its memory is reused, because page-locking new memory takes
             longer than filling it.
         """
         rows, form = self._checked(features), self.feature_form
@@ -215,23 +215,23 @@ class ClusterRunner:
 
     # -- running ------------------------------------------------------------------------------------------------------
     def run_packed(self, packed: PackedEpoch, out: Any = None, *, timed: bool = False) -> Any:
-        """One epoch over packets that are there: copies, layers, logits in node order.
+        """Run one epoch over packed batches, and return the logits in node order.
 
         Parameters
         ----------
         packed : PackedEpoch
-            Of this runner's :meth:`pack`.
+            From this runner's :meth:`pack`.
         out : array (n, classes) of float32, optional
-            NumPy, or an array on the runner's GPU, where the logits then stay. By default a new NumPy array.
+            A NumPy array, or an array on the runner's GPU, where the logits then stay. By default a new NumPy array.
         timed : bool, default False
-            Measure stages by events on a GPU (:attr:`report`).
+            Measure the stages by events on a GPU; see :attr:`report`.
 
         Raises
         ------
         ValueError, ShapeError, DTypeError, DeviceError
             Another runner packed the epoch, or `out` does not fit.
         LockError
-            Another run is under way on this runner.
+            This runner is in the middle of another run.
         """
         _check.flag("ClusterRunner.run_packed", "timed", timed)
         packed.check_owner("ClusterRunner.run_packed", self.packets)
@@ -242,19 +242,19 @@ class ClusterRunner:
         return result if out is None else out
 
     def run(self, features: Any, out: Any = None, *, resume: bool = False, timed: bool = False) -> Any:
-        """Pack, copy and compute group after group, in memory that does not grow with the graph.
+        """Pack, copy and compute group after group; the memory that this needs does not grow with the graph.
 
         Parameters
         ----------
         features : array (n, features) or SciPy sparse array
-            ``numpy.memmap`` too.
+            A ``numpy.memmap`` works too.
         out : array (n, classes) of float32, str or Path, optional
-            Where logits go, in node order: an array (NumPy, memmap, or on the runner's GPU) is written group by group. A path names a
-            ``.npy`` file, which appears when it is whole: an error or an interruption leaves none. One run at a time writes to a path,
-            which is locked (``PATH.lock``) while it does. By default a new array.
+            Where the logits are written, in node order; by default a new array. An array (NumPy, memmap, or on the runner's GPU) is written
+            group by group. A path names a ``.npy`` file, which appears only when it is complete: after an error or an interruption there is
+            none. Only one run at a time writes to a path, which is locked (``PATH.lock``) meanwhile.
         resume : bool, default False
-            With a path: note finished groups in ``PATH.journal``, keep ``PATH.partial`` when the run ends early, even by being killed, and
-            go on from there. All features are read once more beforehand, to see that they are the same, and so are the finished rows.
+            With a path: note finished groups in ``PATH.journal`` and keep ``PATH.partial`` if the run ends early, even if it is killed, and
+            continue from there the next time. All features and the finished rows are first read once more, to check that they are the same.
         timed : bool, default False
             As in :meth:`run_packed`.
 
@@ -263,9 +263,9 @@ class ClusterRunner:
         ShapeError, DTypeError, ValueError
             Features or `out` do not fit, or the journal belongs to another run.
         LockError
-            Another run is writing to the path, or under way on this runner.
+            Another run is writing to the path, or this runner is in the middle of another run.
         FileFormatError
-            ``PATH.journal`` is damaged, or ``PATH.partial`` holds other rows than it notes; nothing was changed.
+            ``PATH.journal`` is damaged, or ``PATH.partial`` does not hold the rows that it notes. Nothing was changed.
         """
         _check.flag("ClusterRunner.run", "timed", timed)
         _check.flag("ClusterRunner.run", "resume", resume)
@@ -277,7 +277,7 @@ class ClusterRunner:
         return result if out is None or isinstance(out, (str, Path)) else out
 
     def _run(self, rows: Any, form: FeatureForm, out: Any, resume: bool, timed: bool) -> Any:
-        self._begin(form)  # before there is a file that an error would leave behind
+        self._begin(form)  # before the file is made, which an error here would leave behind
         if isinstance(out, (str, Path)):
             key, path, groups = "", Path(out), list(self.packets.groups)
             if resume:
@@ -297,12 +297,12 @@ class ClusterRunner:
             return self._drive(packets, sink, timed)
 
     def share(self, logits: Any) -> Any:
-        """Bring the rows of the other ranks' batches into this rank's array, in place; all ranks call it together.
+        """Copy the rows of other ranks' batches into this rank's array, in place. All ranks call it together.
 
         Parameters
         ----------
         logits : array (n, classes) of float32
-            That :meth:`run` or :meth:`run_packed` gave, or was given as `out`.
+            The result of :meth:`run` or :meth:`run_packed`, or the array passed as `out`.
         """
         if self._comm is not None:
             target = interop.writable_array(logits, "ClusterRunner.share")
@@ -313,12 +313,12 @@ class ClusterRunner:
 
     @property
     def mine(self) -> NDArray[np.int32]:
-        """The nodes of this rank's batches; without a communicator all."""
+        """The nodes of this rank's batches; all nodes without a communicator."""
         parts = [self.packets.order[group.low : group.high] for group in self._mine]
         return np.concatenate([*parts, np.empty(0, np.int32)])
 
     def _packed(self, todo: list[Group], features: Any, form: FeatureForm) -> Generator[Packet]:
-        """Packets of groups; beside a GPU that works on the ones before they are packed in a thread."""
+        """Pack groups one after another. With a GPU a thread packs them while the GPU works on earlier ones."""
 
         def pack(group: Group) -> Packet:
             begin = time.perf_counter()
@@ -346,7 +346,7 @@ class ClusterRunner:
             if self.device == "cpu":
                 self._engine = HostEngine(self.model, self.form, self._layers, packets.order, form)
             else:
-                from bitsparse.nn.cluster.gpu import GpuEngine  # imported where there is a GPU
+                from bitsparse.nn.cluster.gpu import GpuEngine  # imported only if there is a GPU
 
                 self._engine = GpuEngine(self.model, self.form, self.device, packets, form)
 
@@ -355,7 +355,7 @@ class ClusterRunner:
         return self.packets.nodes, self.model.classes
 
     def _sink(self, out: Any) -> ArraySink:
-        """The caller's array, in host memory or on the runner's GPU, or a new one of NumPy's."""
+        """A sink for the caller's array, in host memory or on the runner's GPU, or for a new NumPy array."""
         if out is None:
             return ArraySink(
                 (np.empty if self._comm is None else np.zeros)(self._shape, np.float32), self.packets.order
@@ -368,7 +368,7 @@ class ClusterRunner:
         return ArraySink(target, self.packets.order)
 
     def _drive(self, packets: Iterable[Packet], sink: ArraySink, timed: bool) -> Any:
-        """Every packet through the engine; on any error the sink is told before it goes on its way."""
+        """Pass every packet through the engine. After any error the sink is closed before the error is raised again."""
         report, done = self.report, self.report.resumed
         forms: Counter[str] = Counter()
         begin = time.perf_counter()
@@ -392,7 +392,7 @@ class ClusterRunner:
             with self._watch.during("results"):
                 result = sink.finish()
         except BaseException:
-            self._engine = None  # what it was in the middle of is not to be gone on with
+            self._engine = None  # it was interrupted, so it must not be used again
             sink.abandon()
             raise
         report.forms, report.seconds = dict(forms), time.perf_counter() - begin
