@@ -1,4 +1,4 @@
-"""A product with weights and what may stand behind it: the smallest part that networks are described by."""
+"""A product with weights and the operations that may follow it: the smallest part in the description of a network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bitsparse.ops.finish.epilogue import BatchNorm, folded
 #: Activations that a product of integers can end in; see Epilogue.
 FUSED = (None, "relu", "leaky_relu", "tanh")
 ACTIVATIONS = ("relu", "leaky_relu", "elu", "tanh", "sigmoid", "gelu", "silu", "log_softmax", "l2_normalize")
-#: What "l2_normalize" divides by at least, as torch.nn.functional.normalize.
+#: The least divisor of "l2_normalize", as in torch.nn.functional.normalize.
 _LEAST_NORM = 1e-12
 
 _Array = NDArray[np.float32]
@@ -26,7 +26,7 @@ _Array = NDArray[np.float32]
 class LayerNorm(NamedTuple):
     """Layer normalisation: ``(x - mean) / spread * weight + bias``, with the mean and the spread of a row or of the whole array.
 
-    Over rows the spread is ``sqrt(var + eps)``, over the whole graph ``sqrt(var) + eps``, as in PyTorch and PyTorch Geometric.
+    The spread of rows is ``sqrt(var + eps)``, as in PyTorch; that of the whole array is ``sqrt(var) + eps``, as in PyTorch Geometric.
 
     Examples
     --------
@@ -52,26 +52,26 @@ class LayerNorm(NamedTuple):
         return y if self.bias is None else y + self.bias
 
 
-#: What may stand behind a product: the name of an activation, or a norm.
+#: An operation that may follow a product: a norm, or an activation by its name.
 Step = str | BatchNorm | LayerNorm
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """One product with weights: ``activation(batch_norm(x @ weight + bias))``, and then whatever else follows.
+    """One product with weights, ``activation(batch_norm(x @ weight + bias))``, and the operations that follow.
 
     Parameters
     ----------
     weight : array_like (inputs, outputs)
     bias : array_like (outputs,), optional
     batch_norm : BatchNorm or tuple ``(mean, var[, weight, bias, eps])``, optional
-        With the statistics of inference.
+        Batch norm with the statistics of inference.
     activation : {None, "relu", "leaky_relu", "elu", "tanh", "sigmoid", "gelu", "silu", "log_softmax", "l2_normalize"}
-        Leaky relu has a slope of 0.01, elu an alpha of 1, gelu is the exact one.
+        Leaky relu has a slope of 0.01, elu an alpha of 1, and gelu is the exact function.
     then : sequence of str, BatchNorm or LayerNorm, optional
-        Further activations and norms behind the activation, in their order.
+        Further activations and norms after the activation, in this order.
     average : int, default 1
-        The mean over so many groups of columns comes right behind the product: of attention heads that are not put side by side.
+        The number of groups of columns whose mean is taken right after the product, as for attention heads that are averaged.
 
     Examples
     --------
@@ -105,7 +105,7 @@ class Dense:
 
     @property
     def outputs(self) -> int:
-        """Columns of the result."""
+        """Number of columns of the result."""
         return int(self.weight.shape[1]) // self.average
 
     def _fits(self, batch_norm: Any) -> None:
@@ -140,9 +140,9 @@ class Dense:
         return (ones, 0 * ones) if scale is None or shift is None else (ones * scale, ones * shift)
 
     def finish(self, y: Any, more: Any = None, *, in_place: bool = False) -> Any:
-        """What lies behind the product: the mean of groups, `more` added to it, bias, batch norm, activation, the steps that follow.
+        """Apply everything after the product: the mean of groups, the addition of `more`, bias, batch norm, activation and further steps.
 
-        With `in_place` the array `y` may be written over, which saves the memory of another, and the time that new memory takes.
+        With `in_place` the array `y` may be overwritten, which saves allocating another one.
         """
         if self.average > 1:
             y = y.reshape(y.shape[0], self.average, self.outputs).mean(axis=1)
@@ -162,7 +162,7 @@ class Dense:
         return y
 
     def __call__(self, x: Any) -> Any:
-        """In full precision, for an array or a SciPy sparse array."""
+        """Compute it in full precision, for an array or a SciPy sparse array."""
         return self.finish(x @ self.weight, in_place=True)
 
 
@@ -174,7 +174,7 @@ class _Folded(NamedTuple):
 
 
 def on_device(part: Any, device: str) -> Any:
-    """A layer, or whatever part of one, with its arrays on a GPU.
+    """A copy of a layer, or of a part of one, with its arrays on a device.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def on_device(part: Any, device: str) -> Any:
 
 
 def _stepped(y: Any, step: Any) -> Any:
-    """One of the steps behind a product, or none."""
+    """Apply a step that follows a product; None changes nothing."""
     if step is None or isinstance(step, str):
         return activated(y, step)
     if isinstance(step, LayerNorm):
@@ -208,7 +208,7 @@ def _stepped(y: Any, step: Any) -> Any:
 
 
 def activated(y: Any, activation: str | None) -> Any:
-    """The activation in the dtype of ``y``.
+    """Apply an activation, in the dtype of ``y``.
 
     Examples
     --------
@@ -244,7 +244,7 @@ def glorot(rng: np.random.Generator, rows: int, cols: int) -> _Array:
 
 
 def floats(function: str, name: str, value: Any, ndim: int) -> _Array:
-    """A finite float32 array on the host from any array library."""
+    """Convert an array of any library to float32 on the host; it must have `ndim` dimensions and be finite."""
     array = interop.as_host(value, function, name)
     _check.numeric(function, name, array)
     if array.ndim != ndim:
@@ -258,7 +258,7 @@ def floats(function: str, name: str, value: Any, ndim: int) -> _Array:
 
 
 def vector(function: str, name: str, value: Any, outputs: int) -> _Array:
-    """:func:`floats` with one number for each output of a product."""
+    """Like :func:`floats`, for a vector with one number for each output of a product."""
     array = floats(function, name, value, 1)
     if array.size != outputs:
         raise ShapeError(

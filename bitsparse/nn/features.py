@@ -1,4 +1,4 @@
-"""Features of nodes as networks read them: rows normalised, in full precision and quantised."""
+"""Features of nodes with normalised rows, in full precision and quantised."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import quantize
 
-#: Bytes of features that are dense at one time while they are quantised.
+#: The most bytes of features that are made dense at a time while they are quantised.
 _CHUNK_BYTES = 1 << 26
 #: Shares of a row's maximum tried as the upper end of its range.
 _CLIPS = np.linspace(0.15, 1.0, 35)
 
 
 def pieces(rows: int, columns: int, itemsize: int = 4) -> list[slice]:
-    """Rows in pieces of a bounded size; one piece even where there are none.
+    """Slices of rows of a bounded size; one empty slice if there are no rows.
 
     >>> pieces(3, 1 << 23)
     [slice(0, 2, None), slice(2, 3, None)]
@@ -29,7 +29,7 @@ def pieces(rows: int, columns: int, itemsize: int = 4) -> list[slice]:
 
 
 def code_dtype(bits: int) -> np.dtype[Any]:
-    """Of sparse codes.
+    """The dtype of sparse codes.
 
     >>> code_dtype(8), code_dtype(9)
     (dtype('uint8'), dtype('uint16'))
@@ -40,7 +40,7 @@ def code_dtype(bits: int) -> np.dtype[Any]:
 def codes_of_entries(
     values: NDArray[Any], ends: tuple[NDArray[Any], NDArray[Any]], lines: NDArray[Any], bits: int
 ) -> NDArray[Any]:
-    """Codes of single values, each on the grid of its line, as :func:`bitsparse.quantize` gives them.
+    """Codes of single values, each on the grid of its line, equal to those of :func:`bitsparse.quantize`.
 
     >>> ends = np.array([0.0, 0.0]), np.array([1.0, 15.0])
     >>> codes_of_entries(np.array([1.0, 1.0, 0.5]), ends, np.array([0, 1, 0]), 4)
@@ -63,7 +63,7 @@ class Features:
     Attributes
     ----------
     row_factor : ndarray (n,) of float32
-        What each row is multiplied by.
+        The factor of each row.
 
     Examples
     --------
@@ -125,9 +125,9 @@ class Features:
     def quantized(self, bits: int) -> BitTensor:
         """The normalised features in at most ``bits`` bits, with one scale per row that holds the normalisation as well.
 
-        Non-negative integers, such as the 0/1 of a bag of words, are stored exactly, in no more bits than they need, if
-        ``bits`` suffice. Other non-negative features keep zero at zero, and the upper end of each row's range is the one
-        with the least squared error. Negative values take part through an offset per row, from the row's extremes.
+        Non-negative integers, such as the 0/1 of a bag of words, are stored exactly, in no more bits than they need, if ``bits`` suffice.
+        Other non-negative features have ranges from zero; the upper end of each row's range is the one with the least squared error. If
+        there are negative values, each row's range is that of its extremes and zero, with an offset per row.
         """
         if bits not in self._quantized:
             low, high, bits_used = self._ranges(bits)
@@ -153,11 +153,11 @@ class Features:
 
     @property
     def has_negative(self) -> bool:
-        """Whether some value is negative: then no zero is left among the codes."""
+        """Whether some value is negative; then the code 0 no longer stands for zero."""
         return bool(self._raw.nnz and self._raw.data.min() < 0)
 
     def quantized_entries(self, bits: int) -> TCTiledCSR:
-        """The codes of :meth:`quantized` that belong to stored entries, with its scales as `row_scale`; for features from 0 on.
+        """The codes of :meth:`quantized` for the stored entries, with its scales as `row_scale`; for features without negative values.
 
         Examples
         --------
@@ -186,7 +186,7 @@ class Features:
         return self.quantized_entries(bits).tocsr()
 
     def _ranges(self, bits: int) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
-        """Lower and upper end of each row, and the bits to store."""
+        """The lower and upper end of each row's range, and the number of bits to store."""
         raw, n = self._raw, self.shape[0]
         top = 2**bits - 1
         smallest, largest = (float(raw.data.min()), float(raw.data.max())) if raw.nnz else (0.0, 0.0)

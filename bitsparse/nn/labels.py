@@ -1,4 +1,4 @@
-"""Labels of nodes, the nodes that a mask selects, and how many of these a network classifies rightly."""
+"""Labels of nodes, a mask that selects nodes, and the share of the selected nodes that a network classifies correctly."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bitsparse.errors import DTypeError, ShapeError
 
 
 class Judged(NamedTuple):
-    """The class of each node, and which nodes count, on the host."""
+    """The class of each node and a mask of the nodes that count, on the host."""
 
     labels: NDArray[np.int64]
     mask: NDArray[np.bool_]
 
     def accuracy(self, logits: Any) -> float:
-        """The share of the nodes that count whose largest logit is that of their class.
+        """The share of the selected nodes whose own class has the largest logit.
 
         >>> Judged(np.array([0, 1, 1]), np.array([True, True, False])).accuracy(np.eye(3))
         1.0
@@ -28,12 +28,12 @@ class Judged(NamedTuple):
 
 
 def labels_and_mask(function: str, nodes: int, labels: Any, mask: Any, name: str, purpose: str) -> Judged:
-    """Labels and mask on the host, one integer and one bool for each node; the mask, called `name`, selects some.
+    """Check labels and a mask, called `name`, and bring them to the host: one integer and one bool for each node.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        Lengths or dtypes are others, or no node is selected.
+        A length or a dtype is wrong, or no node is selected.
     """
     classes, selected = interop.as_host(labels, function, "labels"), interop.as_host(mask, function, name)
     for which, array, kinds, kind in (("labels", classes, "iu", "integers"), (name, selected, "b", "bool")):
@@ -51,7 +51,7 @@ def labels_and_mask(function: str, nodes: int, labels: Any, mask: Any, name: str
 
 
 def check_tolerance(function: str, tolerance: float) -> None:
-    """Refuse a loss of accuracy that is no share."""
+    """Raise if a tolerated loss of accuracy is not a share in 0..1."""
     if not 0 <= tolerance <= 1:
         shown = _check.shown(tolerance)
         raise ValueError(f"{function}: tolerance must be a share in 0..1, got {shown}; one point is 0.01")

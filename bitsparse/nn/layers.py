@@ -1,4 +1,4 @@
-"""The layers that a full-precision network consists of: what neighbours send, how it is gathered, and products with weights."""
+"""The layers of full-precision networks: how they gather from neighbours, and their products with weights."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ KINDS = (*GRAPH_KINDS, "dense")
 
 @dataclass(frozen=True)
 class Neighbours:
-    """How a layer gathers what its neighbours send.
+    """How a layer gathers the features of neighbours.
 
     Parameters
     ----------
     reduce : {"sum", "mean", "max", "softmax"}
-        0 for a node without neighbours. "softmax" is for attention: a mean with weights that the layer makes of features.
+        The result is 0 for a node without neighbours. "softmax" is for attention: a mean with weights that depend on features.
     gcn_norm : bool, default False
-        Divide each edge's weight by the square roots of both ends' degrees: sums of the weights of the edges that *arrive*, as PyTorch
-        Geometric's ``gcn_norm`` does for directed graphs too.
+        Divide each edge's weight by the square roots of the degrees of both ends. A degree is the sum of the weights of *arriving* edges,
+        also in directed graphs, as in PyTorch Geometric's ``gcn_norm``.
     self_loop : float, optional
-        Weight of the edge from a node to itself that is added where none is stored; none is added by default.
+        Weight of the self loop that is added to each node without one; by default none is added.
     weighted : bool, default False
-        Values of the adjacency are weights of the edges; else it has to hold ones.
+        The values of the adjacency are edge weights; otherwise all must be 1.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class Neighbours:
             )
 
 
-#: What each kind does unless a layer says otherwise.
+#: How each kind gathers unless a layer says otherwise.
 USUAL = {
     "gcn": Neighbours("sum", gcn_norm=True, self_loop=1.0, weighted=True),
     "sage": Neighbours("mean"),
@@ -70,10 +70,10 @@ USUAL = {
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """How a layer of kind "gat" or "gatv2" weighs what neighbours send: a softmax over a node's edges, one for each head.
+    """How a layer of kind "gat" or "gatv2" weighs neighbours: by a softmax over a node's edges, one for each head.
 
-    With ``h = x @ weight`` of the layer's first product, whose columns are those of the heads side by side, an edge from j to i has the
-    score ``leaky_relu(<source, h[j]> + <target, h[i]>)`` in a GAT (Velickovic et al., ICLR 2018, Eq. 3), and
+    Let ``h = x @ weight`` be the layer's first product, with the columns of the heads side by side. An edge from j to i has the score
+    ``leaky_relu(<source, h[j]> + <target, h[i]>)`` in a GAT (Velickovic et al., ICLR 2018, Eq. 3), and
     ``<source, leaky_relu(h[j] + receive(x)[i])>`` in a GATv2 (Brody et al., ICLR 2022, Eq. 7), whose `bias` belongs to h.
 
     Parameters
@@ -82,11 +82,11 @@ class Attention:
     target : array_like (heads, channels), optional
         For a GAT.
     receive : Dense, optional
-        For a GATv2: what the features of the node that attends are multiplied by. It gives as many columns as h has.
+        For a GATv2: the product of the receiving node's features. It gives as many columns as h has.
     bias : array_like (heads * channels,), optional
-        For a GATv2: of what neighbours send.
+        For a GATv2: the bias of the neighbours' h.
     negative_slope : float, default 0.2
-        Of the leaky relu.
+        The slope of the leaky relu.
 
     Examples
     --------
@@ -133,34 +133,35 @@ class Attention:
 
     @property
     def heads(self) -> int:
-        """Softmaxes for each node."""
+        """Number of heads, which is the number of softmaxes for each node."""
         return int(self.source.shape[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer of a network: what happens to what neighbours send and to a node's own features.
+    """One layer of a network: how it transforms the features of neighbours and of the node itself.
 
     Parameters
     ----------
     updates : sequence of Dense
-        The products, one behind the other. A GCN's first stands for ``P (x @ weight) + bias``: its bias, batch norm and activation come
-        behind the sums over neighbours; so does a GAT's and a GATv2's. Further ones are a GIN's perceptron, or plain linear layers that
-        follow. An AGNN's all come behind its sums.
+        The products, one after the other. The first one of a GCN is ``P (x @ weight) + bias``: its bias, batch norm and activation follow
+        the sums over neighbours. The same holds for a GAT and a GATv2. Further products are the perceptron of a GIN, or plain linear
+        layers. In an AGNN all products follow the sums.
     own : array_like (inputs, outputs), optional
-        GraphSAGE: weights of a node's own features, added to those of its neighbours' mean. GAT, GATv2: of its residual connection.
+        GraphSAGE: weights of a node's own features, whose product is added to that of the neighbours. GAT, GATv2: weights of the residual
+        connection.
     eps : float, default 0.0
         GIN: own features count ``1 + eps`` times.
     kind : {"gcn", "sage", "gin", "gat", "gatv2", "agnn", "dense"}, optional
-        The network's unless given; "dense" has no neighbours.
+        By default that of the network; "dense" has no neighbours.
     neighbours : Neighbours, optional
-        By default what the kind is known for: normalised sums, means, sums, attention with self loops.
+        By default the usual way of the kind: normalised sums, means, sums, or attention with self loops.
     project : Dense, optional
-        GraphSAGE: what neighbours' features go through before they are gathered.
+        GraphSAGE: the product that is applied to the features of neighbours before they are gathered.
     attention : Attention, optional
-        GAT, GATv2, which need it: how neighbours are weighed. The mean over the heads is the first product's ``average=heads``.
+        GAT and GATv2 need it: how neighbours are weighed. To average the heads, the first product has ``average=heads``.
     beta : float, default 1.0
-        AGNN: the factor of the cosines between a node's features and its neighbours', whose softmax weighs these.
+        AGNN: the factor of the cosines between the features of a node and its neighbours; their softmax weighs the neighbours.
 
     Examples
     --------
@@ -257,16 +258,16 @@ class Layer:
 
     @property
     def inputs(self) -> int:
-        """Features that it reads."""
+        """Number of features that it takes."""
         return int(self.updates[0].weight.shape[0])
 
     @property
     def outputs(self) -> int:
-        """Features that it gives."""
+        """Number of features that it gives."""
         return self.updates[-1].outputs
 
     def unusual(self) -> str | None:
-        """The first thing in it that its kind does not have by itself, in words; None where low-bit networks can follow it."""
+        """Say the first thing in it that the usual layer of its kind does not have; None if low-bit networks can represent it."""
         if self.kind == "dense":
             return "is a linear layer without neighbours"
         if self.kind in ATTENTION_KINDS:

@@ -1,4 +1,4 @@
-"""The matrices that full-precision networks sum over neighbours with, as PyTorch Geometric makes them."""
+"""The matrices by which full-precision networks sum over neighbours; they are normalised as in PyTorch Geometric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bitsparse.graph.operand import Graph
 from bitsparse.nn.layers import Neighbours
 from bitsparse.ops.spmm.spmm import spmm
 
-#: What each normalisation of a Graph, without further self loops, stands for.
+#: The Neighbours that each normalisation of a Graph stands for.
 _NORMALISED = {
     "gcn": Neighbours("sum", gcn_norm=True, self_loop=1.0),
     "mean": Neighbours("mean"),
@@ -25,20 +25,20 @@ _NORMALISED = {
 
 
 class NeighbourSums:
-    """One graph as the layers of a network sum over it; each matrix is made once.
+    """The sums of a network's layers over one graph; each matrix is made once.
 
     Parameters
     ----------
     function : str
-        Whose errors are raised.
+        The public function, for errors.
     adjacency : sparse array (n, n) of SciPy or bitsparse, or Graph
-        ``A[i, j]`` for what i takes from j; duplicates are summed. The edges of a Graph have no weights, and it is normalised already.
+        ``A[i, j]`` is the edge by which i receives from j; duplicates are summed. A Graph has no edge weights and is normalised already.
     weighted : bool
-        Whether any layer reads the values; if none does, they have to be ones.
+        Whether any layer reads the values; otherwise all must be 1.
     dtype : dtype
-        Of the sums.
+        The dtype of the sums.
     device : str, default "cpu"
-        Where the features are; on a GPU only a Graph that is there will do.
+        The device of the features. On a GPU the adjacency has to be a Graph on the same device.
 
     Examples
     --------
@@ -81,13 +81,13 @@ class NeighbourSums:
         self._values, self.nodes = values, int(values.shape[0])
 
     def reduce(self, how: Neighbours, x: Any) -> Any:
-        """What every node gathers from its neighbours' ``x``."""
+        """Gather the neighbours' rows of ``x`` for every node."""
         if how.reduce != "max" and hasattr(x, "tocsr"):
             return self.matrix(how).tocsr() @ x
         return spmm(self.matrix(how), self.dense(x), reduce="max" if how.reduce == "max" else "sum")
 
     def dense(self, x: Any) -> Any:
-        """Features that maxima and cosines are taken of, refused where they are sparse."""
+        """Check that features, of which maxima or cosines are taken, are dense, and make them contiguous."""
         if hasattr(x, "tocsr"):
             raise DTypeError(
                 f"{self._function}: a maximum or a cosine needs dense features, got {type(x).__name__}; pass x.toarray()"
@@ -95,7 +95,7 @@ class NeighbourSums:
         return interop.contiguous(x)
 
     def matrix(self, how: Neighbours) -> Any:
-        """What to multiply by, a TCTiledCSR; for maxima and attention the edges themselves."""
+        """The matrix to multiply by, a TCTiledCSR; for maxima and attention, the edges themselves."""
         if how not in self._matrices:
             made = self._normalised(how) if self._graph is None else self._of_graph(self._graph, how)
             self._matrices[how] = made if isinstance(made, TCTiledCSR) else TCTiledCSR(made)
@@ -108,7 +108,7 @@ class NeighbourSums:
                     f"{self._function}: a layer gathers with {how}, but the graph has self_loops={graph.self_loops}; pass "
                     f"nn.Graph(adjacency, self_loops={not graph.self_loops})"
                 )
-            return graph.pattern if graph.device == "cpu" else graph.packed("tiled")  # attention has weights of its own
+            return graph.pattern if graph.device == "cpu" else graph.packed("tiled")  # attention has its own weights
         if replace(how, weighted=False) != _NORMALISED[graph.normalisation] or graph.self_loops != how.gcn_norm:
             raise ValueError(
                 f"{self._function}: a layer gathers with {how}, but the graph has normalisation={graph.normalisation!r} and "
@@ -142,7 +142,7 @@ class NeighbourSums:
 
 
 def _with_loops(values: Any, weight: float) -> Any:
-    """An edge of ``weight`` from each node to itself where none is stored."""
+    """Add a self loop of ``weight`` to each node that has none."""
     from scipy import sparse
 
     coo = values.tocoo()

@@ -1,4 +1,4 @@
-"""Layers as a text and arrays, which files hold, and back."""
+"""Conversion of layers to a text and arrays, as files hold them, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTS: dict[str, Any] = {part.__name__: part for part in (Attention, BatchNorm,
 
 
 def described(layers: tuple[Layer, ...]) -> tuple[str, dict[str, Any]]:
-    """Everything that layers say of themselves, and their arrays by their places.
+    """A JSON text that describes layers, and their arrays by their places in it.
 
     Examples
     --------
@@ -48,12 +48,12 @@ def described(layers: tuple[Layer, ...]) -> tuple[str, dict[str, Any]]:
 
 
 def restored(text: str, arrays: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """The layers of :func:`described`.
+    """The layers that :func:`described` has converted.
 
     Raises
     ------
     ValueError
-        The text is none of its kind, or an array is missing.
+        The text is not such a description, or an array is missing.
     """
 
     def whole(part: Any) -> Any:

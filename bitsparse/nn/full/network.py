@@ -1,4 +1,4 @@
-"""Graph networks of any depth in full precision: weights as plain arrays; what low-bit networks are made from."""
+"""Graph networks of any depth in full precision, with weights as plain arrays. Low-bit networks are made from them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from bitsparse.nn.layers import ATTENTION_KINDS, GRAPH_KINDS, Attention, GraphKi
 from bitsparse.nn.neighbours import NeighbourSums
 from bitsparse.ops import BatchNorm, attention, cosine_attention, edge_softmax, gatv2_scores, spmm
 
-#: What each kind does with the sums over neighbours, unless a layer says otherwise.
+#: The usual normalisation of each kind; "sum" for those not named.
 _NORMALISATIONS: dict[str, Literal["gcn", "mean", "sum"]] = {"gcn": "gcn", "sage": "mean"}
 _Array = NDArray[np.float32]
 
 
 class Product(NamedTuple):
-    """A layer in so many words: ``aggregate(x @ weight) + x @ own + bias``, without own weights where there are none."""
+    """The arrays of a layer ``aggregate(x @ weight) + x @ own + bias``; `own` is None for a layer without own weights."""
 
     own: _Array | None
     weight: _Array
@@ -48,17 +48,17 @@ class Network:
     "agnn"    ``mlp(sum(w_ij x_j))``                      softmax of cosines (Thekumparampil et al. 2018)
     ========  ==========================================  =================================================
 
-    ``A[i, j]`` is the edge for what i takes from j. As in PyTorch Geometric, its value is the edge's weight for a GCN, whose degrees are
-    the sums of the weights that arrive, with a self loop of weight 1 for each node that has none; the others read no weights, so that
-    values other than 1 are refused. To a GraphSAGE and a GIN a stored self loop is one more neighbour, in attention every node has one.
-    Layers may say otherwise (:class:`Neighbours`), and those of different kinds make a network of kind "mixed".
+    ``A[i, j]`` is the edge by which i receives from j. As in PyTorch Geometric, a GCN takes its value as the edge's weight; degrees are
+    sums of the weights of arriving edges, and each node without a self loop gets one of weight 1. The other kinds read no weights, so
+    values other than 1 are refused. For a GraphSAGE and a GIN a stored self loop is one more neighbour; in attention every node has a self
+    loop. Layers may differ from that (:class:`Neighbours`), and layers of different kinds make a network of kind "mixed".
 
     Parameters
     ----------
     kind : {"gcn", "sage", "gin", "gat", "gatv2", "agnn", "mixed"}
-        Of the layers that name none; in a "mixed" network each names its own.
+        The kind of the layers that name none. In a "mixed" network each layer names its own.
     layers : sequence of Layer
-        Each reads as many features as the one before gives.
+        Each layer takes as many features as the one before gives.
 
     Examples
     --------
@@ -88,24 +88,24 @@ class Network:
                 raise ValueError(
                     f"{function}: layer {i} is of kind {_check.shown(layer.kind)} in a network of kind {_check.shown(kind)}; pass 'mixed'"
                 )
-        #: With the kind and the neighbours of each written out.
+        #: The layers, each with its kind and its neighbours filled in.
         self.layers = tuple(layer if layer.kind else _of_kind(i, layer, kind) for i, layer in enumerate(stack))
         self._on_device: dict[str, tuple[Layer, ...]] = {"cpu": self.layers}
 
     def _uniform(self, what: str) -> str:
-        """The kind, where all layers have the same."""
+        """The kind that all layers have; a mixed network is refused."""
         if self.kind == "mixed":
             raise ValueError(f"Network: a mixed network has no {what} of its own; ask its layers for their neighbours")
         return self.kind
 
     @property
     def normalisation(self) -> Literal["gcn", "mean", "sum"]:
-        """What its kind does with the sums over neighbours: "gcn", "mean" or "sum"."""
+        """The normalisation of the sums over neighbours: "gcn", "mean" or "sum"."""
         return _NORMALISATIONS.get(self._uniform("normalisation"), "sum")
 
     @property
     def self_loops(self) -> bool:
-        """Whether the pattern of its graph holds an edge from each node to itself."""
+        """Whether the graph's pattern has to hold an edge from each node to itself."""
         kind = self._uniform("self_loops")
         if kind in ATTENTION_KINDS:
             return all(layer.neighbours is None or layer.neighbours.self_loop is not None for layer in self.layers)
@@ -113,11 +113,11 @@ class Network:
 
     @property
     def weighted(self) -> bool:
-        """Whether any layer reads weights of edges."""
+        """Whether any layer reads edge weights."""
         return any(layer.neighbours is not None and layer.neighbours.weighted for layer in self.layers)
 
     def unusual(self) -> str | None:
-        """What it has beyond the first three kinds in the table, in words: low-bit networks have none of that. None without."""
+        """Say what it has beyond the first three kinds in the table, which low-bit networks do not have; None if nothing."""
         for i, layer in enumerate(self.layers):
             why = layer.unusual()
             if why:
@@ -125,17 +125,17 @@ class Network:
         return "its layers are of several kinds" if self.kind == "mixed" else None
 
     def multiplies_first(self, layer: Layer) -> bool:
-        """Whether codes are multiplied by the weights before they are summed: a GCN's always, a GIN's where that makes them no wider."""
+        """Whether codes are multiplied by weights before they are summed: always in a GCN, in a GIN if that makes them no wider."""
         narrows = layer.updates[0].weight.shape[1] <= layer.updates[0].weight.shape[0]
         return self.kind == "gcn" or (self.kind == "gin" and self.self_loops and narrows)
 
     def products(self, function: str) -> list[Product]:
-        """The layers of a GCN or GraphSAGE with relu between them, batch norm taken into the weights.
+        """The layers of a GCN or GraphSAGE with relu between them; batch norms are folded into the weights.
 
         Raises
         ------
         ValueError
-            It is another network.
+            It is a network of another kind.
         """
         why = self.unusual() or (f"it is a {self.kind}" if self.kind == "gin" else None)
         last = len(self.layers) - 1
@@ -149,17 +149,17 @@ class Network:
 
     @property
     def features(self) -> int:
-        """Features that the first layer reads."""
+        """Number of features that the first layer takes."""
         return self.layers[0].inputs
 
     @property
     def classes(self) -> int:
-        """Columns of the logits."""
+        """Number of columns of the logits."""
         return self.layers[-1].outputs
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Features of the input and behind each layer."""
+        """Numbers of features: of the input, then of each layer's result."""
         return (self.features, *(layer.outputs for layer in self.layers))
 
     @property
@@ -176,13 +176,13 @@ class Network:
         Parameters
         ----------
         adjacency : sparse array (n, n) of SciPy or bitsparse, or Graph
-            A :class:`Graph` in the normalisation of all layers; for attention its pattern alone counts, and whether it has self loops.
+            A :class:`Graph` must have the normalisation of all layers; attention uses only its pattern, and whether it has self loops.
         x : array (n, features), sparse array or Features
-            On a GPU if the Graph is there: CuPy's, PyTorch's or JAX's.
+            On the device of the Graph; an array on a GPU may be of CuPy, PyTorch or JAX.
 
         Returns
         -------
-        ndarray, or the kind of `x` on a GPU
+        ndarray, or on a GPU an array of the same library as `x`
         """
         function, family = "Network", interop.NUMPY
         x = x.normalized if isinstance(x, Features) else x
@@ -208,14 +208,14 @@ class Network:
             return logits if device == "cpu" else interop.from_array(logits, family, function)
 
     def sums(self, adjacency: Any, dtype: Any = np.float32, device: str = "cpu") -> NeighbourSums:
-        """A graph as :meth:`run_layer` takes it, for features on this device; one whose rows lie on several ranks sums over them itself."""
+        """Prepare a graph for :meth:`run_layer` and features on a device; a graph on several ranks brings its own sums."""
         if hasattr(adjacency, "neighbour_sums"):
             _check.same_device("Network", (adjacency.device, device))
             return adjacency.neighbour_sums("Network", dtype)
         return NeighbourSums("Network", adjacency, self.weighted, dtype, device)
 
     def run_layer(self, layer: Layer, sums: NeighbourSums, x: Any) -> Any:
-        """One layer over a graph from :meth:`sums`, in the dtype of graph and features."""
+        """Run one layer over a graph from :meth:`sums`, in the dtype of graph and features."""
         first, how = layer.updates[0], layer.neighbours
         own = None if layer.own is None else x @ layer.own
         if how is None:
@@ -236,15 +236,15 @@ class Network:
         return y
 
     def state_dict(self) -> dict[str, _Array]:
-        """Its arrays under the names of a PyTorch Geometric model with lists ``convs`` and ``bns``; see :func:`load_state_dict`.
+        """The arrays under the names of a PyTorch Geometric model with lists ``convs`` and ``bns``; see :func:`load_state_dict`.
 
-        Names say nothing of activations, slopes and self loops. Batch norms have statistics of 0 and 1 and hold the rest in their weights
-        (with an eps of 1e-5).
+        A state dict holds no activations, slopes or self loops. Batch norms get the statistics 0 and 1 (with an eps of 1e-5); the rest is
+        in their weights.
 
         Raises
         ------
         ValueError
-            It is of several kinds, or a layer has what its class in PyTorch Geometric does not have; :meth:`save` keeps everything.
+            The network is mixed, or a layer has something that its class in PyTorch Geometric lacks; :meth:`save` keeps everything.
 
         Examples
         --------
@@ -284,7 +284,7 @@ class Network:
         return state
 
     def save(self, path: str | Path) -> None:
-        """Write it as ``.npz``, which :func:`bitsparse.nn.load_network` reads: everything that its layers say, and their arrays."""
+        """Write the complete network to an ``.npz`` file, which :func:`bitsparse.nn.load_network` reads."""
         text, arrays = described(self.layers)
         with replacing(path) as file:
             np.savez_compressed(file, **arrays, layers=np.array(text), kind=np.array(self.kind))
@@ -298,12 +298,12 @@ def random_network(
     Parameters
     ----------
     kind : {"gcn", "sage", "gin"}
-        A GIN has one product to a layer, as QGTC's.
+        A GIN has one product per layer, as in QGTC.
     widths : sequence of int
-        Features of the input, then of each layer's result: ``[in, 16, 16, classes]``.
+        The number of features of the input, then of each layer's result: ``[in, 16, 16, classes]``.
     seed : int, default 0
     bias, batch_norm : bool
-        Whether there are biases, and batch norm in front of each relu.
+        Whether there are biases, and a batch norm before each relu.
 
     Examples
     --------
@@ -329,7 +329,7 @@ def random_network(
 
 
 def _attended(how: Attention, pattern: Any, h: Any, x: Any) -> Any:
-    """What neighbours send, weighed for each head; the heads side by side. `h` are all nodes' products."""
+    """Sums of the neighbours' products `h`, weighed by attention for each head; the heads are side by side."""
     sent = (h if how.bias is None else h + how.bias).reshape(h.shape[0], *how.source.shape)
     if how.receive is None:
         source, target = ((sent * weights).sum(axis=-1) for weights in (how.source, how.target))
@@ -348,7 +348,7 @@ def _product(layer: Layer) -> Product:
 
 
 def _of_kind(i: int, layer: Layer, kind: Any) -> Layer:
-    """The layer of a network of one kind, with the kind written into it."""
+    """A layer of a network with one kind, with that kind filled in."""
     if kind == "sage" and layer.own is None:
         raise ValueError(
             f"Network: layer {i} lacks weights `own`, which go with kind 'sage'; a layer without names its kind: nn.Layer(..., kind='sage')"
@@ -365,7 +365,7 @@ def _of_kind(i: int, layer: Layer, kind: Any) -> Layer:
 
 
 def _dense(weight: str, bias: str, norm: str, update: Dense) -> dict[str, _Array]:
-    """The arrays of a product and of the norm behind it under these names."""
+    """The arrays of a product and of the norm after it, under these names."""
     state = {weight: np.ascontiguousarray(update.weight.T)}
     if update.bias is not None:
         state[bias] = update.bias
@@ -378,7 +378,7 @@ def _dense(weight: str, bias: str, norm: str, update: Dense) -> dict[str, _Array
 
 
 def _attention(at: str, attention: Attention) -> dict[str, _Array]:
-    """The arrays of a GATConv's or GATv2Conv's scores."""
+    """The arrays of the attention scores in a GATConv or GATv2Conv."""
     if attention.receive is None:
         return {at + "att_src": attention.source[None], at + "att_dst": attention.target[None]}
     state = {at + "att": attention.source[None], at + "lin_r.weight": np.ascontiguousarray(attention.receive.weight.T)}

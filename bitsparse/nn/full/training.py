@@ -1,4 +1,4 @@
-"""Training of two-layer networks in NumPy: forward and backward pass written out, Adam, and the checks of what is trained on."""
+"""Training of two-layer networks in NumPy: explicit forward and backward passes, Adam, and checks of the training data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[np.float32]
 class TwoLayers:
     """Gradients of the loss of ``P H W2 + H S2 + b2`` with ``H = relu(P X W1 + X S1 + b1)``.
 
-    Parameters are ``[w1, b1, w2, b2]``, with `own` followed by ``[s1, s2]``, the weights of a node's own features; else there are none.
+    The parameters are ``[w1, b1, w2, b2]``. With `own` they also hold ``[s1, s2]``, the weights of a node's own features.
     Only nodes within two hops of a training node take part in the gradient, so only they are computed.
     """
 
@@ -37,7 +37,7 @@ class TwoLayers:
         self.own, self.near_in_far, self.train_in_near = own, np.searchsorted(far, near), np.searchsorted(near, train)
         self.p2, self.p1, self.x = outer[:, near].tocsr(), inner[:, far].tocsr(), x[far]
         self.p2_t, self.p1_t, self.x_t = self.p2.T.tocsr(), self.p1.T.tocsr(), self.x.T.tocsr()
-        # Where each value of x lies in its transpose: dropout draws new values every epoch, the pattern stays.
+        # The place of each value of x in its transpose. Dropout changes the values every epoch, but not the pattern.
         numbered = self.x.copy()
         numbered.data = np.arange(self.x.nnz)
         self.order = numbered.T.tocsr().data
@@ -47,12 +47,12 @@ class TwoLayers:
         self.dropout = np.float32(dropout)
 
     def kept(self, rng: np.random.Generator, size: Any) -> Array:
-        """Inverted dropout: 0, or the inverse of the share kept."""
+        """Random factors of inverted dropout: 0, or the inverse of the share that is kept."""
         kept = rng.random(size, dtype=np.float32) >= self.dropout
         return np.asarray(kept / (np.float32(1) - self.dropout), dtype=np.float32)
 
     def gradients(self, params: list[Array], rng: np.random.Generator) -> list[Array]:
-        """Gradient of the mean cross entropy for every parameter."""
+        """The gradient of the mean cross entropy for each parameter."""
         w1, b1, w2, b2, *own = params
         self.x.data = self.values * self.kept(rng, self.values.size)
         self.x_t.data = self.x.data[self.order]
@@ -96,24 +96,24 @@ def train(
 ) -> Network:
     """Train a two-layer GCN or GraphSAGE on the labelled nodes of `train_mask`, by full-batch Adam on the mean cross entropy.
 
-    The defaults are the recipe of Kipf and Welling (2017, section 5.2): Glorot initialisation, dropout on the input of both layers, weight
-    decay on the first layer only, the weights after the last epoch. Only nodes within two hops of a training node take part in the
-    gradient, so only they are computed.
+    The defaults are the recipe of Kipf and Welling (2017, section 5.2): Glorot initialisation, dropout on the input of both layers, and
+    weight decay on the first layer only. The result has the weights after the last epoch. Only nodes within two hops of a training node
+    take part in the gradient, so only they are computed.
 
     Parameters
     ----------
     graph : Graph (n, n)
-        Its normalisation says what is trained: ``"gcn"`` a GCN, ``"mean"`` a GraphSAGE (Hamilton et al. 2017).
+        Its normalisation decides what is trained: ``"gcn"`` a GCN, ``"mean"`` a GraphSAGE (Hamilton et al. 2017).
     features : Features (n, features)
     labels : array_like (n,) of int
-        Classes 0, 1, ...; negative for nodes without one.
+        Classes 0, 1, ...; negative for nodes without a label.
     train_mask : array_like (n,) of bool
     hidden, epochs, learning_rate, weight_decay, dropout
-        The recipe.
+        The numbers of the recipe.
     bias : bool, optional
-        Train biases; by default only those of a GraphSAGE, as the GCN of the paper has none. Else they stay 0.
+        Train biases; otherwise they stay 0. By default only a GraphSAGE has them, as the GCN of the paper has none.
     seed : int, default 0
-        Of initialisation and dropout; the same seed gives the same weights.
+        The seed of initialisation and dropout; the same seed gives the same weights.
     progress : callable, optional
         Called once after each epoch.
 
@@ -124,8 +124,8 @@ def train(
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        Sizes disagree, dtypes are not int and bool, `train_mask` selects no node or one without a label, or a number of the recipe has no
-        meaning.
+        Sizes disagree, dtypes are not int and bool, `train_mask` selects no node or one without a label, or a number of the recipe is
+        invalid.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def train(
     biased = sage if bias is None else _check.flag(function, "bias", bias)
     rng, classes = np.random.default_rng(seed), int(classes_of.max()) + 1
     shapes = (features.shape[1], hidden), (hidden, classes)
-    # Of each layer, in this order: weights of own features, if there are any, and those of the neighbours'.
+    # For each layer: the weights of own features, if there are any, then those of neighbours.
     drawn = [[glorot(rng, *shape) for _ in range(1 + sage)] for shape in shapes]
     own = [layer[0] for layer in drawn] if sage else []
     (w1, w2), (b1, b2) = (layer[-1] for layer in drawn), (np.zeros(columns, np.float32) for _, columns in shapes)
@@ -178,7 +178,7 @@ def train(
 
 
 def adam(params: list[Array], learning_rate: float) -> Callable[[list[Array]], None]:
-    """One step of Adam (Kingma and Ba 2015, Algorithm 1) on ``params``, in place, with the constants of the paper."""
+    """Make a function that takes one step of Adam on ``params``, in place, with the paper's constants (Kingma and Ba 2015, Algorithm 1)."""
     betas, eps = (0.9, 0.999), 1e-8
     first, second = [np.zeros_like(p) for p in params], [np.zeros_like(p) for p in params]
     count = 0
@@ -199,7 +199,7 @@ def adam(params: list[Array], learning_rate: float) -> Callable[[list[Array]], N
 def _checked(
     function: str, nodes: int, rows: int, labels: Any, mask: Any, dropout: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Labels, and the numbers of the training nodes."""
+    """Check the training data, and return the labels and the numbers of the training nodes."""
     if rows != nodes:
         raise ShapeError(
             f"{function}: the graph has {nodes} nodes, but the features have {rows} rows; give one row per node"

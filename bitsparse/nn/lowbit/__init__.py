@@ -1,1 +1,1 @@
-"""Networks on integers of a few bits."""
+"""Networks on integers of few bits."""

@@ -1,4 +1,4 @@
-"""Making a low-bit network from one in full precision: grids, weights and corrections from a sample of the graph, without labels."""
+"""Making low-bit networks from networks in full precision: a sample of the graph gives grids, codes and corrections, without labels."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ def quantize_network(
     sample: int = 8192,
     seed: int = 0,
 ) -> LowBitNetwork:
-    """Quantise a trained network after its training, with nothing but its own full-precision outputs as a guide.
+    """Quantise a trained network, guided only by its own outputs in full precision.
 
-    The network is walked through once on a sample of the graph, product by product, in full precision and in bits side by
-    side. Every grid has one step to a column, which the product that reads the codes takes into its weights. Grids have the
-    least squared error, with up to 4 bits after the sums over neighbours and the activation behind them. With up to 4 bits
-    weights are fitted again to the codes that they multiply and their own codes chosen together
-    (:func:`~bitsparse.nn.lowbit.calibration.refine_codes`). A slope and a shift per column match each product to full precision
-    (Nagel et al. 2019, section 4). With 1 and 2 bits a last layer is matched by its class probabilities instead of its logits
-    (:mod:`bitsparse.nn.lowbit.classes`). Neither labels nor masks are looked at.
+    One walk through the network computes each product on a sample of the graph, in full precision and in bits. Every grid has one step for
+    each column, which becomes part of the weights that multiply its codes. Grids have the least squared error; with up to 4 bits the error
+    is measured after the sums over neighbours and the activation that follow. With up to 4 bits, weights are also fitted again to the codes
+    that they multiply, and their own codes are chosen together (:func:`~bitsparse.nn.lowbit.calibration.refine_codes`). A slope and a shift
+    per column match each product to full precision (Nagel et al. 2019, section 4). With 1 and 2 bits the last layer is matched by its class
+    probabilities instead of its logits (:mod:`bitsparse.nn.lowbit.classes`). Labels and masks are not used.
 
     Parameters
     ----------
     network : Network
     graph : scipy.sparse array (n, n) or GraphData
-        The graph that it will run on, or one like it. Edge weights other than 1 are refused.
+        The graph that the network will run on, or a similar one. Edge weights other than 1 are refused.
     features : array (n, features), SciPy sparse array or Features
-        Of its nodes; memory-mapped arrays are read at the sampled rows only. :class:`Features` without negative values keep a scale for
-        each row where the first layer multiplies before it sums, as a GCN's does; the network then reads such features only.
+        Features of the graph's nodes. Only the sampled rows of memory-mapped arrays are read. :class:`Features` without negative values
+        keep a scale for each row if the first layer multiplies before it sums, as in a GCN; the network then takes only such features.
     bits : int, sequence of int, or "choose", default 8
-        1..16, for all layers or for each: bits of its input, of its weights and of what it hands on inside. ``"choose"``
-        takes for each layer the fewest bits in 2..8 that hold its full-precision output well enough
-        (:func:`bitsparse.choose_bits`); :func:`tune_bits` measures instead.
+        1..16, for all layers or for each: the bits of a layer's input, of its weights and of its intermediate results. ``"choose"`` takes
+        for each layer the fewest bits in 2..8 that represent its full-precision output well enough (:func:`bitsparse.choose_bits`);
+        :func:`tune_bits` measures accuracies instead.
     sample : int, default 8192
-        Nodes to calibrate on: all, or neighbourhoods grown around random nodes, and the edges among them. Where sums are not
-        divided (GIN) the sample should have about the degrees of what the network will run on: larger sums are clipped.
+        The most nodes to calibrate on. The sample of a larger graph are neighbourhoods grown around random nodes, with the edges among
+        them. For sums that are not divided (GIN), its degrees should be about those of the graph that the network will run on, because
+        larger sums are clipped.
     seed : int, default 0
-        Of the sample.
+        The seed of the sample.
 
     Returns
     -------
@@ -66,13 +66,13 @@ def quantize_network(
     ------
     ShapeError, DTypeError, ValueError
         Graph, features and network do not fit together, the graph has edge weights, the features hold NaN, `bits` is out of
-        range, or the network has what low-bit networks have not (:meth:`Network.unusual`).
+        range, or the network has something that low-bit networks do not have (:meth:`Network.unusual`).
 
     Notes
     -----
-    Of a directed graph, the right-hand factors of a low-bit GCN are made from the edges that leave a node, where :class:`Network` takes
-    those that arrive, as PyTorch Geometric; of stored self loops a low-bit GIN with ``eps=0`` counts one in all, a Network one more.
-    On symmetric graphs without self loops both are the same.
+    On a directed graph, a low-bit GCN makes its right-hand factors from the edges that leave a node, while :class:`Network` uses arriving
+    edges, as PyTorch Geometric does. If a self loop is stored, a low-bit GIN with ``eps=0`` counts a node's own features once, a Network
+    twice. On symmetric graphs without self loops both are the same.
 
     Examples
     --------
@@ -106,18 +106,18 @@ def quantize_network(
 
 
 def _rows_of(features: Any, nodes: NDArray[np.int64] | None) -> _Array:
-    """Features of some nodes (None: of all) as a dense array."""
+    """The features of some nodes, or of all (None), as a dense array."""
     rows = features if nodes is None else features[nodes]
     return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=np.float64)
 
 
 def graph_and_features(function: str, graph: Any, features: Any) -> tuple[Any, Any]:
-    """A graph without weights as a SciPy sparse array, and features whose rows can be taken: an array or a SciPy sparse array.
+    """Convert a graph without weights to a SciPy sparse array, and features to an array or a SciPy sparse array.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        The graph is neither a sparse array nor a GraphData, not square, or has edge weights; the features are no numbers.
+        The graph is neither a sparse array nor a GraphData, is not square or has edge weights, or the features are not numbers.
     """
     from scipy import sparse
 
@@ -134,7 +134,7 @@ def graph_and_features(function: str, graph: Any, features: Any) -> tuple[Any, A
 
 
 def layer_bits(network: Network, graph: Any, features: Any, bits: int | Sequence[int] | str) -> list[int]:
-    """Bits of each layer: as given, or chosen from its output in full precision."""
+    """The bits of each layer, as given, or chosen from its output in full precision."""
     function, depth = "quantize_network", len(network.layers)
     if isinstance(bits, str):
         _check.choice(function, "bits", bits, ("choose",))
@@ -153,7 +153,7 @@ def layer_bits(network: Network, graph: Any, features: Any, bits: int | Sequence
 
 
 def sample_nodes(graph: Any, count: int, seed: int = 0) -> NDArray[np.int64] | None:
-    """Neighbourhoods around random nodes, ``count`` nodes together, ascending; None if there are no more.
+    """Ascending numbers of ``count`` nodes in neighbourhoods around random nodes; None, for all nodes, if there are no more than that.
 
     >>> from scipy import sparse
     >>> ring = sparse.csr_array(np.roll(np.eye(100), 1, axis=1))

@@ -1,7 +1,7 @@
-"""Calibrating the last layer of a network in few bits: for its class probabilities instead of its logits.
+"""Calibrating the last layer of a network in few bits by its class probabilities instead of its logits.
 
-What few bits round away of a logit matters near a border between classes and nowhere else. The measure is the Kullback-Leibler divergence
-of the class probabilities in bits from those in full precision, the mean over nodes (the loss of distillation, Hinton et al. 2015).
+The rounding error of a logit matters only near a border between classes. The measure is the Kullback-Leibler divergence of the class
+probabilities in bits from those in full precision, averaged over nodes (the loss of distillation, Hinton et al. 2015).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from bitsparse.nn.dense import activated
 from bitsparse.nn.lowbit.calibration import Array, Grid, column_match, grid_through, nearest_codes, variants
 
-#: Steps of Newton's method at most, halvings of one, and the gain below which the search ends.
+#: The most steps of Newton's method, the most halvings of a step, and the gain below which the search ends.
 _STEPS, _HALVINGS, _GAIN = 10, 6, 1e-7
-#: Times by which the largest logit may grow. Without a limit, logits of classes that are told apart without an error grow for ever.
+#: The factor by which the largest logit may grow. Without a limit, logits grow for ever if the classes are separated without an error.
 _GROWTH = 4
-#: Rounds through the columns.
+#: Passes over the columns.
 _ROUNDS = 2
 
 
@@ -29,8 +29,8 @@ log_softmax = partial(activated, activation="log_softmax")
 def match_classes(reference: Array, measured: Array, slope: Array, shift: Array) -> Grid:
     """Slope and shift per column for which the probabilities of ``slope * measured + shift`` diverge least from those of `reference`.
 
-    Newton's method from a slope and a shift: the problem is convex. Logits stay within four times the largest of `reference` and of those
-    it starts from. A single column, which is no choice of a class, is left as it starts.
+    It starts Newton's method from `slope` and `shift`; the problem is convex. Logits may grow to at most four times the largest logit of
+    `reference` and of the start. A single column is returned as it is, because it offers no choice of a class.
 
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
     >>> slope, shift = match_classes(2 * x, x + np.array([0.0, 3.0]), np.ones(2), np.zeros(2))
@@ -57,7 +57,7 @@ def match_classes(reference: Array, measured: Array, slope: Array, shift: Array)
         hessian = -(both.T @ both)
         for i, j, values in ((0, 0, by_slope * measured), (0, 1, by_slope), (1, 0, by_slope), (1, 1, found)):
             hessian[i * columns + at, j * columns + at] += values.sum(axis=0)
-        # Nothing changes with a shift of all classes: the shortest of the equal steps.
+        # A shift of all classes changes nothing, so lstsq takes the shortest of the equivalent steps.
         change = np.linalg.lstsq(hessian, gradient, rcond=1e-9)[0]
         for halvings in range(_HALVINGS):
             part = change / 2**halvings
@@ -74,7 +74,7 @@ def match_classes(reference: Array, measured: Array, slope: Array, shift: Array)
 def grid_for_classes(values: Array, bits: int, apply: Callable[[Array], Array], reference: Array) -> Grid:
     """Like :func:`~bitsparse.nn.lowbit.calibration.grid_through`, for the class probabilities of the logits `reference`.
 
-    Column by column the grid that diverges least is taken, while the other columns stay as they are.
+    Each column in turn takes the grid with the least divergence, while the other columns stay as they are.
     """
     wanted = np.exp(log_softmax(reference))
     step, low = (part.copy() for part in grid_through(values, bits, apply, wanted))
@@ -89,7 +89,7 @@ def grid_for_classes(values: Array, bits: int, apply: Callable[[Array], Array], 
             steps, lows = (part[:, j] for part in grids)
             tried = apply(steps * nearest_codes(values[:, [j]], steps, lows, bits) + lows)
             slopes, shifts = column_match(logits[:, [j]], tried)
-            # The column as it is comes first, so that it stays where nothing is better.
+            # The present column comes first, so that it stays unless something is better.
             candidates = np.column_stack([logits[:, j], slopes * tried + shifts])
             others = np.logaddexp.reduce(np.delete(logits, j, axis=1), axis=1)[:, None]
             entropy = (np.logaddexp(others, candidates) - wanted[:, [j]] * candidates).sum(axis=0)

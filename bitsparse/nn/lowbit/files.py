@@ -1,4 +1,4 @@
-"""Low-bit networks as a text and arrays, which files hold, and back, with every part checked against the others."""
+"""Conversion of low-bit networks to a text and arrays, as files hold them, and back, with checks that all parts agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bitsparse.nn.dense import FUSED
 from bitsparse.nn.lowbit.steps import Aggregate, Chain, Grid, Update
 from bitsparse.ops.steps import GROUP_BITS
 
-#: What a network says of itself, beside its steps.
+#: The attributes of a network that its file describes, beside its steps.
 ABOUT = ("kind", "normalisation", "self_loops", "bits", "widths")
 _TEXT = "network"
 _LONGEST_TEXT, _MOST_BITS = 1 << 20, 16
@@ -46,7 +46,7 @@ def described(about: dict[str, Any], grid: Grid | None, steps: Sequence[Update |
 
 
 def restored(archive: Archive) -> dict[str, Any]:
-    """The attributes of a network whose file this is.
+    """The attributes of the network in a file.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def restored(archive: Archive) -> dict[str, Any]:
 
 
 def _steps(archive: Archive, told: list[dict[str, Any]], widths: list[int], bits: int) -> Iterator[Update | Aggregate]:
-    """Each step reads as many columns, of as many bits, as the one before gives."""
+    """Read the steps, and check that each takes the columns and bits that the one before gives."""
     columns = widths[0]
     for number, one in enumerate(told):
         at, gives = f"{number}.", one["gives"]

@@ -1,4 +1,4 @@
-"""The steps of a low-bit network on a CPU, with codes in bytes between them: over a whole graph, or over a packet, piece by piece."""
+"""The steps of a low-bit network on a CPU with one byte per code, over a whole graph or piece by piece over a packet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bitsparse.ops.finish.terms import Factor, operand_terms
 if TYPE_CHECKING:
     from bitsparse.nn.lowbit.network import LowBitNetwork
 
-#: Longest rows, of weights and of neighbours, whose sums of bytes times bytes fit int32.
+#: Sums of fewer products of two bytes than this fit into int32; it limits the entries of a row.
 _MOST_TERMS = 1 << 16
 _NAME = "LowBitNetwork"
 
@@ -27,9 +27,9 @@ _NAME = "LowBitNetwork"
 def steps_in_bytes(
     network: LowBitNetwork, operand: Any, x: BitTensor | TCTiledCSR
 ) -> tuple[list[Callable[[], Any]], Callable[[Any], Any], int] | None:
-    """All steps but the last, the last one with its result's array, and the bytes of what lies between them.
+    """All steps but the last as calls, the last one as a function of its result's array, and the bytes of the buffers between them.
 
-    None where the network or the graph's form needs others.
+    None if the network or the graph's form cannot work on bytes.
     """
     steps, sparse = network.steps, isinstance(x, TCTiledCSR)
     if not isinstance(operand, Graph) or operand.form != "csr" or not operand.nodes or not _fits_bytes(network, sparse):
@@ -45,13 +45,13 @@ def steps_in_bytes(
     in_bytes = isinstance(x, BitTensor) and x.bits == 8 and x.layout == "rows"
     multiplies = isinstance(steps[0], Update)
     if isinstance(x, TCTiledCSR):
-        codes = np.empty((0, 0), np.uint8)  # the first step reads the entries alone
+        codes = np.empty((0, 0), np.uint8)  # the first step reads the entries only
     elif in_bytes:
         codes = x.words.view(np.uint8).reshape(nodes, -1)
     else:
         codes = on_codes.room_in_bytes(on_codes.piece_rows(x.shape) if multiplies else nodes, x.shape[1])
         held = codes.nbytes
-        if not multiplies:  # neighbours may lie anywhere
+        if not multiplies:  # sums need all rows, since neighbours may lie anywhere
             calls.append(partial(on_codes.unpack, x, codes))
     for number, step in enumerate(steps):
         columns, params = step.chain.col_scale.size, step_params(step, operand, scale_of(x) if number == 0 else None)
@@ -73,8 +73,8 @@ def steps_in_bytes(
 
 
 def _fits_bytes(network: LowBitNetwork, sparse: bool = False) -> bool:
-    """Whether the steps on bytes can compute the network; sparse features may have any number of columns."""
-    # Layers inside a GIN's perceptron do not stand among the widths.
+    """Whether steps on bytes can compute the network. Sparse features may have any number of columns."""
+    # The widths do not include the inner layers of a GIN's perceptron.
     columns = [step.chain.col_scale.size for step in network.steps]
     return (
         max(network.bits) <= 8
@@ -84,10 +84,10 @@ def _fits_bytes(network: LowBitNetwork, sparse: bool = False) -> bool:
 
 
 def layers_in_bytes(network: LowBitNetwork) -> tuple[on_codes.Layer, ...] | None:
-    """The steps as :func:`bitsparse.ops.steps.network` takes them; None where the network needs others."""
+    """The steps in the form of :func:`bitsparse.ops.steps.network`; None if they cannot work on bytes."""
     if not _fits_bytes(network) or not min(network.features, *(step.chain.col_scale.size for step in network.steps)):
         return None
-    made, one = [], np.ones(1, np.float32)  # in place of vectors over the rows
+    made, one = [], np.ones(1, np.float32)  # a placeholder for vectors over the rows
     vectors: tuple[str | None, str | None, str | None]
     for number, step in enumerate(network.steps):
         epilogue, columns = step.chain.epilogue(), step.chain.col_scale.size
@@ -106,15 +106,15 @@ def layers_in_bytes(network: LowBitNetwork) -> tuple[on_codes.Layer, ...] | None
 
 
 def _sides_of(step: Aggregate, shape: tuple[int, int], scale: Any, degrees: Any) -> tuple[Any, Any]:
-    """Both factors of a sum over neighbours."""
+    """The left and the right factor of a sum over neighbours."""
     offset = None if step.offset is None else step.offset[None, :]
     return Factor(shape, scale, None, degrees), Factor(shape, None, offset)
 
 
 def step_params(step: Update | Aggregate, operand: Graph, scale: Any = None, **form: Any) -> Any:
-    """What follows the sums of a step in integers on the CPU, for :func:`~bitsparse.ops.steps.finished`.
+    """The parameters for :func:`~bitsparse.ops.steps.finished`, which turns a step's integer sums into its result on the CPU.
 
-    `scale` is that of its codes, and `form` how those of its result are packed.
+    `scale` is the scale of the step's codes, and `form` is the packing of the result's codes.
     """
     epilogue, shape = step.chain.epilogue(**form), (operand.nodes, step.chain.col_scale.size)
     if isinstance(step, Update):

@@ -1,4 +1,4 @@
-"""Inputs of low-bit networks: codes in a BitTensor or, for sparse features, in a TCTiledCSR; making the latter, and checking both."""
+"""Inputs of low-bit networks: codes in a BitTensor or, for sparse features, in a TCTiledCSR. This makes sparse codes and checks both."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def check_codes(function: str, network: LowBitNetwork, nodes: int, x: Any) -> No
 
 
 def scale_of(x: Any) -> Any:
-    """The scale of each row of codes, or None."""
+    """The scales of the rows of codes, None if there are none."""
     return x.row_scale if isinstance(x, TCTiledCSR) else x.scale
 
 

@@ -1,4 +1,4 @@
-"""GCN, GraphSAGE and GIN of any depth on low-bit integers: exact sums and products, each with its epilogue (QGTC sections 3 and 4.5)."""
+"""GCN, GraphSAGE and GIN of any depth on low-bit integers: exact sums and products with epilogues (QGTC sections 3 and 4.5)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Array = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LowBitNetwork:
-    """A graph network on bits; made by :func:`quantize_network`. ``network(adjacency, x)`` gives the logits.
+    """A graph network on low-bit integers, made by :func:`quantize_network`. ``network(adjacency, x)`` gives the logits.
 
     ========  =========================================================================================
     kind      products of a layer, in their order
@@ -42,29 +42,29 @@ class LowBitNetwork:
               times weights, requantised; sums over neighbours, bias, norm, activation, requantised, and so on
     ========  =========================================================================================
 
-    All sums are exact integers, each step behind them one float32 operation (:class:`bitsparse.Epilogue`), so that the
-    logits are equal, bit for bit, on every device and for every form of the adjacency. Only the last product gives floats.
-    A GCN multiplies before it aggregates in every layer: the right-hand ``D^-1/2`` is then a factor of the product's rows,
-    and the sums over neighbours stay integers. A GIN with ``eps=0`` does so where a layer's first product is no wider than
-    its input, which is the same by linearity and sums fewer columns.
+    All sums are exact integers, and each step after them is one float32 operation (:class:`bitsparse.Epilogue`). So the logits are equal,
+    bit for bit, on every device and for every form of the adjacency. Only the last product gives floats. Every layer of a GCN multiplies
+    before it aggregates: the right-hand ``D^-1/2`` is then a factor of the product's rows, and the sums over neighbours stay integers. A
+    GIN with ``eps=0`` does the same if a layer's first product is no wider than its input; by linearity the result is the same, and fewer
+    columns are summed.
 
     Attributes
     ----------
     kind, name : str
     bits : tuple of int
-        Of each layer: its input, its weights and what is handed on inside.
+        The bits of each layer: of its input, its weights and its intermediate results.
     widths : tuple of int
-        Columns of the input and behind each layer.
+        The columns of the input and of each layer's result.
     input_grid : Grid or None
-        The grid of the features; None where each row has its own, as :class:`Features` have.
+        The grid of the features; None if each row has its own, as in :class:`Features`.
     steps : tuple of Update and Aggregate
         The products.
 
     Notes
     -----
-    Weights of b bits are signed, -2^(b-1) to 2^(b-1) - 1, with one scale per output; those of one bit are -1 and +1, 0 and +1
-    or -1 and 0, for each output, held in two planes. A GraphSAGE's weights for own features, and those of a GIN with `eps`, stand
-    below the neighbours', so that both are one product.
+    Weights of b bits are signed, -2^(b-1) to 2^(b-1) - 1, with one scale per output. Weights of one bit are -1 and +1, 0 and +1, or -1 and
+    0 for each output, stored in two planes. In a GraphSAGE, and in a GIN with `eps`, the weights for own features are stacked below those
+    for neighbours, so that both make one product.
     """
 
     kind: str
@@ -74,12 +74,12 @@ class LowBitNetwork:
     widths: tuple[int, ...]
     input_grid: Grid | None
     steps: tuple[Update | Aggregate, ...]
-    #: Weights and vectors by device.
+    #: Weights and vectors by device, and laid out for the CPU.
     _placed: dict[tuple[str, int], Any] = field(default_factory=dict, init=False)
 
     @property
     def name(self) -> str:
-        """Kind, widths and bits in a few characters."""
+        """A short name made of kind, widths and bits."""
         bits = str(self.bits[0]) if len(set(self.bits)) == 1 else "-".join(map(str, self.bits))
         return f"{self.kind}-{'-'.join(map(str, self.widths))}-b{bits}"
 
@@ -88,12 +88,12 @@ class LowBitNetwork:
 
     @property
     def features(self) -> int:
-        """Features that it reads."""
+        """Number of features that it takes."""
         return self.widths[0]
 
     @property
     def classes(self) -> int:
-        """Columns of the logits."""
+        """Number of columns of the logits."""
         return self.widths[-1]
 
     @property
@@ -108,12 +108,12 @@ class LowBitNetwork:
 
     @property
     def input_layout(self) -> Layout:
-        """Layout of the features, packed along axis -1: as the first product reads them."""
+        """Layout of the features, packed along axis -1, in which the first step reads them."""
         return "planes" if isinstance(self.steps[0], Update) or self.input_bits not in (2, 4, 8, 16) else "rows"
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights, packed, and of all vectors."""
+        """Bytes of the packed weights and of all vectors."""
         weights = sum(step.weights.nbytes for step in self.steps if isinstance(step, Update))
         return weights + sum(part.nbytes for part in self._vectors())
 
@@ -125,7 +125,7 @@ class LowBitNetwork:
             yield from () if extra is None else (extra,)
 
     def fingerprint(self) -> str:
-        """A hash of everything that the logits depend on, graph and features apart."""
+        """A hash of everything that the logits depend on, except graph and features."""
         found = hashlib.sha256(repr((self.kind, self.normalisation, self.self_loops, self.bits, self.widths)).encode())
         for step in self.steps:
             found.update(f"{type(step).__name__} {step.chain.bits} {step.chain.activation}".encode())
@@ -136,7 +136,7 @@ class LowBitNetwork:
         return found.hexdigest()
 
     def save(self, path: str | Path) -> None:
-        """Write it as ``.npz``, which :func:`load_lowbit` reads: the same network, to the bit.
+        """Write the network to an ``.npz`` file, which :func:`load_lowbit` reads without any change.
 
         Examples
         --------
@@ -160,30 +160,30 @@ class LowBitNetwork:
     def quantize(self, rows: Any, *, layout: Literal["csr"]) -> TCTiledCSR: ...
 
     def quantize(self, rows: Any, *, layout: Layout | Literal["csr"] | None = None) -> BitTensor | TCTiledCSR:
-        """Codes of feature rows on the calibrated grid, the same whatever other rows are passed along.
+        """Quantise feature rows on the calibrated grid. The codes of a row do not depend on the other rows.
 
         Parameters
         ----------
         rows : array_like (n, features), SciPy sparse array or Features
-            Of any array library, on any device; sparse arrays are made dense in pieces of 64 MB. Features alone where
-            :attr:`input_grid` is None.
+            An array of any library, on any device. Sparse arrays are made dense in pieces of 64 MB. If :attr:`input_grid` is None, only
+            Features are accepted.
         layout : {"planes", "rows", "csr"}, optional
-            By default :attr:`input_layout`. "csr" gives the codes that are not zero, as a TCTiledCSR, for features that are mostly zeros,
-            such as bags of words: a network that multiplies first computes the same logits of them, without ever making them dense.
+            By default :attr:`input_layout`. "csr" gives the nonzero codes as a TCTiledCSR, for features that are mostly zeros, such as bags
+            of words. A network that multiplies first computes the same logits from them without making them dense.
 
         Returns
         -------
         BitTensor (n, features)
-            Unsigned, packed along the features, without scale and offset: the grid is part of the first product. Those of Features with
-            grids of their rows have a scale, and as many bits as they need. TCTiledCSR (n, features) of uint8 (beyond 8 bits uint16) in
-            layout "csr", with those scales as its `row_scale`.
+            Unsigned codes, packed along the features, without scale and offset, because the grid is part of the first product. Codes of
+            Features with a grid for each row have a scale, and as many bits as they need. In layout "csr" the result is a TCTiledCSR
+            (n, features) of uint8 (beyond 8 bits uint16), with those scales as its `row_scale`.
 
         Raises
         ------
         DTypeError, ShapeError
-            Rows are no numbers, no values but codes, or have another number of columns.
+            Rows are not numbers, are codes already, or have another number of columns.
         ValueError
-            Features with negative values have no zeros among their codes, so that there is nothing to leave out in layout "csr".
+            Layout "csr" is asked for Features with negative values, whose zeros do not have the code 0.
         """
         from scipy import sparse
 
@@ -232,20 +232,20 @@ class LowBitNetwork:
         return codes.with_affine()
 
     def plan(self, operand: Any, x: BitTensor | TCTiledCSR) -> LowBitPlan:
-        """Prepare the network for one graph and one array of features; ``plan(out=None)`` gives the logits.
+        """Prepare the network for a graph and an array of features; ``plan(out=None)`` gives the logits.
 
         Parameters
         ----------
         operand : Graph
             The graph, with this network's `normalisation` and `self_loops`.
         x : BitTensor or TCTiledCSR (nodes, features)
-            From :meth:`quantize`, on the operand's device. Sparse codes are for CPUs and networks that multiply first: a GCN, and a GIN of
-            ``eps=0`` that becomes narrower.
+            From :meth:`quantize`, on the operand's device. Sparse codes are only for CPUs and for networks that multiply first: a GCN, and
+            a GIN with ``eps=0`` whose first product is no wider than its input.
 
         Returns
         -------
         LowBitPlan
-            It reads the words of `x` and the arrays of the operand afresh at every call, so that they may be written over in place.
+            Every call reads the words of `x` and the arrays of the operand again, so they may be overwritten in place.
         """
         return LowBitPlan(self, operand, x)
 
@@ -255,10 +255,10 @@ class LowBitNetwork:
         Parameters
         ----------
         adjacency : sparse array (n, n) of SciPy or bitsparse, GraphData or Graph
-            An array is normalised as this network wants it, at every call; a :class:`Graph` is so once, on any device.
+            An array is normalised for this network at every call; a :class:`Graph` is normalised once, on any device.
         x : array_like (n, features), sparse array, Features, BitTensor or TCTiledCSR
-            Quantised by :meth:`quantize`; a BitTensor and a TCTiledCSR are taken as the codes that it gives. Sparse features of which at
-            most an eighth is not zero stay sparse where the network multiplies first; the logits are the same bits.
+            :meth:`quantize` quantises it, unless it is a BitTensor or a TCTiledCSR, which are taken as codes. If the network multiplies
+            first, sparse features stay sparse if at most an eighth of them is not zero; the logits have the same bits.
 
         Returns
         -------
@@ -267,7 +267,7 @@ class LowBitNetwork:
         Raises
         ------
         DTypeError, ShapeError, ValueError, DeviceError
-            An array has edge weights, which networks on bits cannot use; and as :meth:`quantize` and :meth:`plan`.
+            An array has edge weights, which low-bit networks cannot use, or :meth:`quantize` or :meth:`plan` raises.
         """
         if isinstance(x, BitTensor | TCTiledCSR):
             codes: Any = x
@@ -281,7 +281,7 @@ class LowBitNetwork:
         return self.plan(adjacency, codes)()
 
     def laid(self, number: int, lay: Callable[[NDArray[np.int8]], NDArray[Any]]) -> NDArray[Any]:
-        """Weights of up to 8 bits as a product on a CPU reads them, which `lay` makes of them; kept."""
+        """Weights of up to 8 bits in the layout that `lay` makes for products on a CPU; they are kept."""
         key = (lay.__name__, number)
         if key not in self._placed:
             step: Any = self.steps[number]
@@ -289,7 +289,7 @@ class LowBitNetwork:
         return self._placed[key]
 
     def placed(self, device: str, number: int) -> tuple[Any, Any]:
-        """Weights of a step (None for sums) and its constant or offset on a device; kept there."""
+        """The weights of a step (None for sums) and its constant or offset on a device, where they are kept."""
         key = (device, number)
         found: tuple[Any, Any] | None = self._placed.get(key)
         if found is None:
@@ -298,13 +298,13 @@ class LowBitNetwork:
             extra = step.constant if isinstance(step, Update) else step.offset
             if extra is not None and isinstance(step, Aggregate):
                 extra = extra[None, :]
-            # Of threads that ask at the same time all get what the first one has kept: plans compare by identity.
+            # Threads that ask at the same time all get the objects of the first one, because plans compare them by identity.
             found = self._placed.setdefault(key, (weights, interop.move(extra, device)))
         return found
 
 
 def _as_csr(function: str, rows: Any) -> Any:
-    """Values as a canonical csr_array."""
+    """Convert values to a canonical csr_array."""
     from scipy import sparse
 
     if not sparse.issparse(rows):
@@ -322,9 +322,9 @@ def load_lowbit(path: str | Path) -> LowBitNetwork:
     Raises
     ------
     FileFormatError
-        The file is no such network, is damaged, or its parts contradict each other.
+        The file holds no such network, is damaged, or its parts contradict each other.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     with reading("load_lowbit", path, "; write it with LowBitNetwork.save"), opened("load_lowbit", path) as archive:
         return LowBitNetwork(**restored(archive))

@@ -1,4 +1,4 @@
-"""A low-bit network prepared for one graph and one array of features, with all buffers it works in."""
+"""A low-bit network prepared for one graph and one array of features, with all buffers that it needs."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from bitsparse.nn.lowbit.network import LowBitNetwork
     from bitsparse.nn.lowbit.steps import Aggregate, Update
 
-#: How a product reads its left operand.
+#: The packing in which a product reads its left operand.
 _LEFT = {"axis": -1, "layout": "planes"}
 
 
 class LowBitPlan:
-    """``plan(out=None)``: logits of a :class:`LowBitNetwork`, made by its method `plan`.
+    """A prepared :class:`LowBitNetwork`, made by its method `plan`; ``plan(out=None)`` gives the logits.
 
-    Every call reads the words of the features and the arrays of the operand as they are then. From the second call on, with `out`, a GPU's
-    plan allocates and waits for nothing, as far as the operand's sums do not, so that it can be captured into a CUDA graph.
+    Every call reads the current words of the features and the current arrays of the operand. From the second call on, a call with `out` on
+    a GPU allocates nothing and waits for nothing, unless the operand's sums do, so that it can be captured into a CUDA graph.
 
     Attributes
     ----------
     shape : tuple of int
-        Of the logits.
+        The shape of the logits.
     device : str
     launches : int
-        Products and conversions of one call.
+        Number of products and conversions in one call.
     nbytes : int
-        Bytes of the buffers that it works in, beside features, weights, graph and logits.
+        Bytes of its buffers, without features, weights, graph and logits.
     """
 
     def __init__(self, network: LowBitNetwork, operand: Any, x: BitTensor | TCTiledCSR) -> None:
@@ -81,7 +81,7 @@ class LowBitPlan:
         return f"<LowBitPlan {self._network.name} of {self.shape[0]} nodes on {self.device}, {self.launches} launches>"
 
     def __call__(self, out: Any = None) -> Any:
-        """The logits, ``(nodes, classes)`` float32, into ``out`` if given (C-contiguous, on the plan's device)."""
+        """Compute the logits, ``(nodes, classes)`` float32, in ``out`` if given (C-contiguous, on the plan's device)."""
         function = "LowBitPlan"
         with interop.working_on(self.device, self._family):
             if out is None:
@@ -94,7 +94,7 @@ class LowBitPlan:
             return interop.from_array(target, self._family, function) if out is None else out
 
     def _prepare(self, x: BitTensor | TCTiledCSR) -> None:
-        """One call for each step, with the buffers between them."""
+        """Make a call for each step, and the buffers between them."""
         steps: tuple[Any, ...] = self._network.steps
         codes: Any = x
         for i, step in enumerate(steps):
@@ -116,27 +116,27 @@ class LowBitPlan:
             codes = self._beside(output, codes) if getattr(step, "own", False) else output
 
     def _form_for(self, step: Any, following: Any) -> dict[str, Any]:
-        """How the codes of a step are packed: as what follows reads them."""
+        """The packing of a step's codes, in which the following step reads them."""
         if following is None or hasattr(following, "weights") or following.own:
             return _LEFT
         return dict(self._operand.message_form(step.chain.bits))
 
     def _buffer(self, columns: int, bits: int, axis: int = -1, layout: str = "planes") -> BitTensor:
-        """A buffer for unsigned codes of all nodes, counted in `nbytes`."""
+        """Allocate a buffer for unsigned codes of all nodes, and count it in `nbytes`."""
         buffer = on_codes.blank(self._space, (self.shape[0], columns), bits, axis, layout, self._family)
         self.nbytes += buffer.words.nbytes
         return buffer
 
     def _in_form(self, codes: BitTensor, form: dict[str, Any]) -> BitTensor:
-        """Codes in another form, converted at every call where they are not in it."""
+        """Codes in another form; unless they have it already, every call converts them."""
         axis, layout = form["axis"], form["layout"]
         if (codes.axis, codes.layout) == (axis, layout):
             return codes
-        if codes.axis == axis and codes.bits == 1:  # the same bytes, in an array of another shape
+        if codes.axis == axis and codes.bits == 1:  # the same bytes with another shape
             words = codes.words.reshape(on_codes.words_shape(codes.shape, 1, axis, layout))
             return assembled(BitTensor, words, codes.shape, 1, axis, layout, "unsigned", self._family)
         if codes.axis != axis and (codes.layout, layout) != ("planes", "planes"):
-            # Only planes are converted to the other axis without allocating on the way.
+            # Only planes can be converted to the other axis without allocating memory.
             for between in ({"axis": codes.axis, "layout": "planes"}, {"axis": axis, "layout": "planes"}, form):
                 codes = self._in_form(codes, between)
             return codes
@@ -145,7 +145,7 @@ class LowBitPlan:
         return converted
 
     def _beside(self, sums: BitTensor, own: BitTensor) -> BitTensor:
-        """Sums and own codes side by side, each from a multiple of 128 columns on."""
+        """Put sums and own codes side by side; the own codes begin at a multiple of 128 columns."""
         own = self._in_form(own, _LEFT)
         width = sums.words.shape[-1]
         both = self._buffer(on_codes.GROUP_BITS * (width // 4) + own.shape[1], sums.bits)
@@ -158,7 +158,7 @@ class LowBitPlan:
         return both
 
     def _aggregate(self, number: int, step: Aggregate, codes: BitTensor, form: dict[str, Any]) -> Callable[[Any], Any]:
-        """Sums over neighbours, by the operand."""
+        """Prepare sums over neighbours, which the operand computes."""
         _, offset = self._network.placed(self.device, number)
         messages = self._in_form(codes, self._operand.message_form(step.bits)).with_affine(offset=offset)
         run = self._operand.aggregate(step.columns, step.bits, epilogue=step.chain.epilogue(**form))
@@ -167,7 +167,7 @@ class LowBitPlan:
     def _update(
         self, number: int, step: Update, left: BitTensor, form: dict[str, Any], scale: Any
     ) -> Callable[[Any], Any]:
-        """Product with the weights; nothing of the left operand is kept from one call to the next."""
+        """Prepare a product with the weights, which keeps nothing of the left operand from one call to the next."""
         function = "LowBitNetwork"
         weights, constant = self._network.placed(self.device, number)
         rows = on_codes.row_operands(self._operand.col_scale if step.scaled else None, constant, scale)
@@ -178,7 +178,7 @@ class LowBitPlan:
         return on_codes.product(function, left, weights, step.chain.epilogue(**form), rows)
 
     def _sparse_update(self, step: Update, codes: TCTiledCSR, form: dict[str, Any]) -> Callable[[Any], Any]:
-        """Product of sparse codes with the weights of the first step, and what follows it; this allocates at every call."""
+        """Prepare the first step's product of sparse codes with weights, and its epilogue; this allocates memory at every call."""
         params = step_params(step, self._operand, scale_of(codes), **form)
         integers, dense = codes.with_scales(), step.weights.toarray()
 

@@ -1,4 +1,4 @@
-"""What a low-bit network is made of: products of codes with weights and sums of codes, each with what follows its integers."""
+"""The steps of a low-bit network: products of codes with weights, and sums of codes, each with the operations that follow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Array = NDArray[np.float32]
 
 
 class Grid(NamedTuple):
-    """What the codes of some columns mean: ``step * code + low``; float32 ``(columns,)``."""
+    """The values that codes stand for, ``step * code + low``; float32 ``(columns,)``."""
 
     step: _Array
     low: _Array
@@ -24,17 +24,17 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """What follows the integers of a product, column by column; the factors of the rows are the graph's.
+    """The operations on the integers of a step, column by column; factors of rows come from the graph.
 
     Attributes
     ----------
     col_scale, bias : ndarray (columns,) of float32
-        Scales, batch norm and the step of the next grid, all in one factor and one addend.
+        One factor and one addend, which combine scales, batch norm and the step of the next grid.
     activation : str or None
     bits : int or None
-        Codes of so many bits, or floats.
+        The bits of the resulting codes; None for floats.
     grid : Grid or None
-        The grid of the codes where the activation does not let its step be taken into `col_scale` and `bias`.
+        The grid of the codes, if the activation does not allow combining it with `col_scale` and `bias`.
     """
 
     col_scale: _Array
@@ -45,7 +45,7 @@ class Chain:
     _made: dict[tuple[int, str], Epilogue] = field(default_factory=dict, init=False, repr=False)
 
     def epilogue(self, axis: int = -1, layout: Layout = "planes") -> Epilogue:
-        """The epilogue that packs along ``axis`` in ``layout``; the same object every time."""
+        """The epilogue that packs along ``axis`` in ``layout``; every call returns the same object."""
         key = (axis, layout)
         if key not in self._made:
             codes: dict[str, Any] = {}
@@ -60,7 +60,7 @@ class Chain:
                 offset_correction=True,
                 **codes,
             )
-            return self._made.setdefault(key, made)  # the same for threads that ask at once
+            return self._made.setdefault(key, made)  # the same object for threads that ask at once
         return self._made[key]
 
 
@@ -74,9 +74,10 @@ class Update:
         Signed integers, without scale and offset.
     chain : Chain
     scaled : bool
-        The right-hand factors of the graph, one for each row, multiply the sums.
+        Whether the right-hand factors of the graph, one for each row, multiply the sums.
     constant : ndarray (outputs,) of float32 or None
-        What is added to each row's sums, times the same factor, in units of the result: the lower ends of the inputs' grids.
+        An addend for the sums of each row, times the same factor, in units of the result. It stands for the lower ends of the inputs'
+        grids.
     """
 
     weights: BitTensor
@@ -92,12 +93,12 @@ class Aggregate:
     Attributes
     ----------
     columns, bits : int
-        Of the codes.
+        The columns and bits of the codes.
     chain : Chain
     offset : ndarray (columns,) of float32 or None
-        Added to every code: the lower ends of their grid, in steps.
+        An addend for every code: the lower ends of their grid, in steps.
     own : bool
-        A node's own codes are put beside the result, from the next multiple of 128 columns on.
+        Whether a node's own codes are put beside the result, beginning at the next multiple of 128 columns.
     """
 
     columns: int

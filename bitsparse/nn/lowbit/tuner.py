@@ -1,4 +1,4 @@
-"""How many bits each layer of a network needs, measured."""
+"""Measuring how many bits each layer of a network needs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bitsparse.nn.lowbit.network import LowBitNetwork
 
 
 class TunedBits(NamedTuple):
-    """What :func:`tune_bits` found.
+    """The result of :func:`tune_bits`.
 
     Attributes
     ----------
     model : LowBitNetwork
     bits : tuple of int
-        Of each layer.
+        The bits of each layer.
     accuracy, reference : float
-        Share of the masked nodes that it and the network in full precision classify rightly.
+        The share of the masked nodes that the model, and the network in full precision, classify correctly.
     tried : dict of tuple to float
         The accuracy of every setting that was measured.
     """
@@ -46,11 +46,11 @@ def tune_bits(
     sample: int = 8192,
     seed: int = 0,
 ) -> TunedBits:
-    """Lower the bits of a network layer by layer for as long as it stays accurate enough.
+    """Lower the bits of a network layer by layer, as long as it stays accurate enough.
 
-    All layers begin with the most bits. The first layer, which reads the most columns, takes the fewest bits with which the
-    accuracy on the mask is within the tolerance, then the next one, with those before it as they were settled. Runs on the
-    CPU, over the whole graph.
+    All layers begin with the most bits. The first layer, which reads the most columns, takes the fewest bits for which the accuracy on the
+    mask stays within the tolerance. Then the next layer does, while the layers before it keep their bits. Runs on the CPU, over the whole
+    graph.
 
     Parameters
     ----------
@@ -60,14 +60,14 @@ def tune_bits(
     mask : array_like (n,) of bool
         Nodes to judge by: a validation set, not the test set.
     tolerance : float, default 0.01
-        Accuracy that may be given up against full precision.
+        The largest loss of accuracy against full precision.
     candidates : iterable of int, default (1, 2, 4, 8)
         Bits that a layer may have.
 
     Returns
     -------
     TunedBits
-        If even the most bits miss the tolerance, these.
+        It has the most bits if even these miss the tolerance.
 
     Raises
     ------

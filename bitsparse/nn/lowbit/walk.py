@@ -1,4 +1,4 @@
-"""One walk through a network that is being quantised: layer by layer, in full precision and in codes."""
+"""The walk through a network that quantises it layer by layer, computing in full precision and in codes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from bitsparse.nn.lowbit.steps import Aggregate, Chain, Grid, Update
 from bitsparse.ops.steps import GROUP_BITS
 
 _Array = NDArray[np.float64]
-#: Up to so many bits it pays to choose codes together, and grids for what reads them.
+#: The most bits for which codes are chosen together, and grids chosen for the steps that read them.
 _FEW_BITS = 4
-#: Up to so many bits a last layer is matched by class probabilities: near a border between classes it matters, far from it nothing does.
+#: The most bits for which the last layer is matched by class probabilities, because errors matter only near borders between classes.
 _COARSE_BITS = 2
-#: Weights are fitted again to codes if there are so many rows for each input.
+#: Weights are fitted again to codes if there are at least this many rows per input.
 _ROWS_PER_INPUT = 8
-#: Shares of a column's extremes from which the grids of features are looked for, and steps of each search.
+#: Shares of a column's extremes from which the searches for grids of features start, and the iterations of each search.
 _INPUT_STARTS, _INPUT_STEPS = (1.0, 0.6, 0.3), 6
 
 
@@ -47,7 +47,7 @@ class _Codes(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """What reads the result of a product: codes of so many bits, None where it is the logits; and whether these are summed next."""
+    """What reads a product's result: the bits of its codes (None for logits), and whether the codes are summed next."""
 
     bits: int | None
     sums: bool
@@ -56,7 +56,8 @@ class _Reader(NamedTuple):
 class Walk:
     """One walk through the network, in full precision and in codes, both in float64.
 
-    With `rounded`, features on grids of their rows, these stand for the codes: their scales are factors of the rows of the first product.
+    `rounded` are features quantised with a grid for each row. They take the place of codes; their scales are row factors of the first
+    product.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Walk:
         self.codes = nearest_codes(features, *_wide(self.grid), self.bits[0])
 
     def run(self) -> LowBitNetwork:
-        """All layers."""
+        """Walk through all layers and return the low-bit network."""
         network = self.network
         for i, (layer, bits) in enumerate(zip(network.layers, self.bits, strict=True)):
             following = self.bits[i + 1] if i + 1 < len(self.bits) else None
@@ -95,7 +96,7 @@ class Walk:
         return LowBitNetwork(*about, tuple(self.bits), network.widths, self.input_grid, tuple(self.steps))
 
     def sums(self, values: _Array) -> _Array:
-        """Sums over neighbours with the factor of their row."""
+        """Sums over neighbours with the row's factor."""
         return np.asarray(self.left * (self.pattern @ values))
 
     def weighted(self, values: _Array) -> _Array:
@@ -103,7 +104,7 @@ class Walk:
         return self.sums(self.right * values)
 
     def propagate(self, layer: Layer, bits: int, reader: _Reader) -> None:
-        """A layer that multiplies first, then sums: a GCN's, and a GIN's that becomes narrower."""
+        """Quantise a layer that multiplies before it sums: of a GCN, or of a GIN if that makes it no wider."""
         update = layer.updates[0]
         step, low = _wide(self.grid)
         weight = update.weight.astype(np.float64)
@@ -121,7 +122,7 @@ class Walk:
             size, start = grid_through(messages, bits, self.sums, reference, then=update.finish)
         constant, bias = (slope * base + shift) / size, -start / size
         scaled = self.network.normalisation == "gcn"
-        if not scaled:  # no factors of the rows, so the constant is part of the addend
+        if not scaled:  # without row factors the constant is part of the addend
             bias = bias + constant
         chain = _chain(slope * scale / size, bias, None, bits)
         self.steps.append(Update(_packed(codes, bits), chain, scaled, constant.astype(np.float32) if scaled else None))
@@ -131,7 +132,7 @@ class Walk:
         self.steps.append(Aggregate(size.size, bits, chain, offset))
 
     def collect(self, layer: Layer, bits: int, reader: _Reader) -> None:
-        """A GraphSAGE's or GIN's layer: sums, then products."""
+        """Quantise a layer of a GraphSAGE or GIN that sums before it multiplies."""
         step, low = _wide(self.grid)
         own = layer.own
         if self.network.kind == "gin" and not self.network.self_loops:
@@ -159,7 +160,7 @@ class Walk:
         self.product(layer.updates[0], read, weight, full, bits, reader)
 
     def product(self, update: Dense, read: _Codes, weight: _Array, full: _Array, bits: int, reader: _Reader) -> None:
-        """Codes times weights, with everything behind it."""
+        """Quantise a product of codes with weights, and everything that follows it."""
         few = bits <= _FEW_BITS
         codes, scale = self.weights(read.step[:, None] * weight, bits, read.codes if few else None, full)
         base = read.low @ weight
@@ -167,7 +168,7 @@ class Walk:
         self.steps.append(Update(_packed(codes, bits), chain))
 
     def weights(self, weight: _Array, bits: int, inputs: Any, targets: Any) -> tuple[_Array, _Array]:
-        """Signed codes and one scale per column; with ``inputs`` the codes are chosen together for the product with these."""
+        """Signed codes of weights and one scale per column. With ``inputs`` the codes are chosen together for the product with them."""
         if inputs is not None and len(inputs) >= _ROWS_PER_INPUT * len(weight):
             weight = refit(inputs, targets, weight)
         if bits == 1:
@@ -182,7 +183,7 @@ class Walk:
         return codes, scale
 
     def grid_of_result(self, values: _Array, full: _Array, reader: _Reader, from_zero: bool) -> tuple[_Array, _Array]:
-        """The grid of what a product hands on, for the sums over neighbours that read it, or for itself."""
+        """The grid of a product's result, chosen for the sums over neighbours that read it, or else for its own values."""
         bits = reader.bits
         assert bits is not None
         if reader.sums:
@@ -192,7 +193,7 @@ class Walk:
     def finish(
         self, dense: Dense, measured: _Array, full: _Array, factor: _Array, base: _Array, reader: _Reader
     ) -> Chain:
-        """Bias, norm, activation and the grid of what comes out; ``measured`` is ``integers * factor + base``."""
+        """Add bias, norm, activation and the grid of the result to a product; ``measured`` is ``integers * factor + base``."""
         slope, shift = column_match(full, measured)
         scale, added = dense.norm
         bias = shift + (0 if dense.bias is None else dense.bias.astype(np.float64))
@@ -208,7 +209,7 @@ class Walk:
         rises = dense.activation == "relu"
         size, start = self.grid_of_result(values, self.full, reader, rises)
         far = values.min(axis=0, initial=np.inf) > values.max(axis=0, initial=0.0) / 2
-        if rises and far.any():  # steps from zero would be wasted; below their grid there is nothing for a relu to do
+        if rises and far.any():  # a grid from zero would waste steps; relu has no effect there
             size[far], start[far] = self.grid_of_result(values[:, far], self.full[:, far], reader, False)
         size = _like_others(size, values, _end_to_end(values, bits))
         self.grid = Grid(size.astype(np.float32), start.astype(np.float32))
@@ -217,7 +218,7 @@ class Walk:
             return _chain(col, addend, "tanh", bits, self.grid)
         if dense.activation == "leaky_relu":
             return _chain(col / size, addend / size, "leaky_relu", bits, (np.ones_like(size), start / size))
-        # relu lets positive factors pass, and the lower end, which is not below a relu's zero, goes into the addend.
+        # Positive factors can move through relu, and the lower end, which is not below relu's zero, becomes part of the addend.
         return _chain(col / size, (addend - start) / size, dense.activation, bits)
 
 
@@ -231,7 +232,7 @@ def _wide(grid: Grid) -> tuple[_Array, _Array]:
 
 
 def _input_grid(features: _Array, bits: int) -> tuple[_Array, _Array]:
-    """Grid of the features: from end to end with more than 4 bits, else with the least squared error."""
+    """The grid of the features: from the lowest to the highest value with more than 4 bits, else with the least squared error."""
     if bits <= _FEW_BITS:
         return uniform_grid(features, bits, starts=_INPUT_STARTS, iterations=_INPUT_STEPS)
     if not len(features):
@@ -242,7 +243,7 @@ def _input_grid(features: _Array, bits: int) -> tuple[_Array, _Array]:
 
 
 def _like_others(step: _Array, values: _Array, alone: float) -> _Array:
-    """Steps with those of constant columns replaced by the largest other one, by `alone` if all are: they scale weights of one grid."""
+    """Replace the steps of constant columns by the largest other one, or by `alone` if all are constant: they scale one grid of weights."""
     if not len(values):
         return step
     varies = values.max(axis=0) > values.min(axis=0)
@@ -250,13 +251,13 @@ def _like_others(step: _Array, values: _Array, alone: float) -> _Array:
 
 
 def _end_to_end(values: _Array, bits: int) -> float:
-    """The step from zero to the largest value: about that of sums over neighbours, which some nodes have none of."""
+    """The step of a grid from zero to the largest magnitude. Sums over neighbours need about that, as they are 0 for lone nodes."""
     step = float(np.abs(values).max(initial=0.0)) / (2**bits - 1)
     return step if step > 1e-30 else 1.0
 
 
 def _signs(codes: _Array, step: _Array, inputs: _Array, targets: _Array) -> tuple[_Array, _Array]:
-    """Codes 0 and 1 as -1 and +1, 0 and +1 or -1 and 0, whichever a slope and a shift bring closest to the targets, column by column."""
+    """For each column, map codes 0 and 1 to -1 and +1, 0 and +1, or -1 and 0, whichever a linear map brings closest to the targets."""
     least, best, scale = np.full(step.size, np.inf), codes, step
     for signs, size in ((2 * codes - 1, step / 2), (codes, step), (codes - 1, step)):
         slope, shift = column_match(targets, inputs @ signs)
