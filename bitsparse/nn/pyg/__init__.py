@@ -1,1 +1,1 @@
-"""Networks read from models and state dicts of PyTorch."""
+"""Networks read from models and state dicts of PyTorch and PyTorch Geometric."""

@@ -1,4 +1,4 @@
-"""Networks from models of PyTorch Geometric: their modules are read, and the result is compared with the model's own."""
+"""Networks from models of PyTorch Geometric: the modules are read, and the network's output is compared with the model's."""
 
 from __future__ import annotations
 
@@ -13,48 +13,49 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.full.network import Network
 from bitsparse.nn.pyg.trace import Caller, caller_of, trace
 
-#: Nodes and edges of the graph that every network is compared on, and how far it may be off, relative to the largest output.
+#: Nodes and edges of the graph on which every network is compared, and the largest error, relative to the largest output.
 _NODES, _EDGES, _TOLERANCE = 24, 90, 1e-5
 
 
 def from_pyg(model: Any, x: Any = None, edge_index: Any = None) -> Network:
-    """Read a PyTorch Geometric model, so that the network gives what ``model.eval()`` gives.
+    """Read a PyTorch Geometric model as a network with the same output as ``model.eval()``.
 
-    Read are GCNConv (normalize, add_self_loops, improved, bias, cached), SAGEConv (sum, mean and max, root_weight, project, normalize),
-    GINConv (any perceptron, eps, sum, mean and max), GATConv and GATv2Conv (heads, concat, negative_slope, add_self_loops, bias, residual,
-    share_weights) and AGNNConv (add_self_loops), Linear layers before, between and behind them, BatchNorm, LayerNorm (of PyTorch, and of
-    PyTorch Geometric by node and by graph), dropout, and the activations relu, leaky_relu, elu, tanh, sigmoid, gelu, silu and
-    log_softmax: in ``torch_geometric.nn.models`` GCN, GraphSAGE, GIN and GAT, in both kinds of Sequential, and in classes of your own,
-    whose forward is followed with ``torch.fx``. Features of edges, JumpingKnowledge, residual connections around layers, pooling and
-    everything else are refused by name. The result is then compared with the model's own output, on a small directed graph with self
-    loops, lone nodes and (if the model takes them) weights, and on `x` and `edge_index`; a model from which it differs is refused.
+    These layers are read: GCNConv (normalize, add_self_loops, improved, bias, cached), SAGEConv (sum, mean and max, root_weight, project,
+    normalize), GINConv (any perceptron, eps, sum, mean and max), GATConv and GATv2Conv (heads, concat, negative_slope, add_self_loops,
+    bias, residual, share_weights) and AGNNConv (add_self_loops); Linear layers before, between and after them; BatchNorm; LayerNorm (of
+    PyTorch, and of PyTorch Geometric by node and by graph); dropout; and the activations relu, leaky_relu, elu, tanh, sigmoid, gelu, silu
+    and log_softmax. They may be part of GCN, GraphSAGE, GIN and GAT in ``torch_geometric.nn.models``, of both kinds of Sequential, or of
+    your own classes, whose forward is traced with ``torch.fx``. Everything else, such as edge features, JumpingKnowledge, residual
+    connections around layers and pooling, is refused by name. The network's output is then compared with the model's, on a small directed
+    graph with self loops, lone nodes and (if the model takes them) weights, and on `x` and `edge_index`. If they differ, the model is
+    refused.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Its forward takes ``(x, edge_index)``, ``(x, edge_index, edge_weight)`` or ``data``. It is left as it is.
+        Its forward takes ``(x, edge_index)``, ``(x, edge_index, edge_weight)`` or ``data``. The model is not changed.
     x, edge_index : array (n, features) and array of int (2, edges), optional
-        A graph of your own to compare on as well.
+        A further graph to compare on.
 
     Returns
     -------
     Network
-        ``network(adjacency, x)`` equals ``model(x, edge_index, edge_weight)`` with ``adjacency[target, source] = weight``, to 1e-5 of the
-        largest output where it was compared. Where the model takes no weights, the adjacency has to hold ones.
+        ``network(adjacency, x)`` equals ``model(x, edge_index, edge_weight)`` with ``adjacency[target, source] = weight``; on the compared
+        graphs it differs by at most 1e-5 of the largest output. If the model takes no weights, the adjacency has to hold ones.
 
     Raises
     ------
     DTypeError
-        `model` is no torch.nn.Module.
+        `model` is not a torch.nn.Module.
     ValueError
-        Something in the model is not there yet, or the network gives other numbers than the model.
+        Something in the model is not supported, or the network gives other numbers than the model.
 
     Notes
     -----
-    PyTorch Geometric's ``improved=True`` puts in self loops of weight 2 where weights of edges are given, and of weight 1 where none are;
-    the network of a model that hands weights on does the former always, since the values of an adjacency are its weights.
+    PyTorch Geometric's ``improved=True`` adds self loops of weight 2 if edge weights are given, and of weight 1 if not. If the model passes
+    weights on, its network always adds loops of weight 2, since the values of an adjacency are its weights.
 
-    A model in three lines, and its network::
+    A model and its network in three lines::
 
         model = torch_geometric.nn.GCN(3, 16, num_layers=2, out_channels=2).eval()
         network = nn.from_pyg(model)
@@ -91,7 +92,7 @@ def from_pyg(model: Any, x: Any = None, edge_index: Any = None) -> Network:
 
 
 def _forget(model: Any) -> None:
-    """Drop what layers with ``cached=True`` keep of the last graph."""
+    """Clear what layers with ``cached=True`` have cached for the last graph."""
     for module in model.modules():
         for kept in ("_cached_edge_index", "_cached_adj_t"):
             if hasattr(module, kept):
@@ -99,7 +100,7 @@ def _forget(model: Any) -> None:
 
 
 def _small_graph(features: int) -> tuple[Any, Any, Any]:
-    """Features, distinct directed edges with self loops and lone nodes, and weights."""
+    """Random features, distinct directed edges with self loops and lone nodes, and edge weights."""
     rng = np.random.default_rng(0)
     ends = np.unique(rng.integers(0, _NODES - 3, (2, _EDGES)), axis=1)
     ends = np.unique(np.hstack((ends, np.full((2, 1), _NODES - 2), [[0, 1], [0, 1]])), axis=1)
@@ -123,7 +124,7 @@ def _given_graph(function: str, network: Network, x: Any, edge_index: Any) -> tu
 def _compare(
     name: str, model: Any, caller: Caller, network: Network, weighted: bool, x: Any, ends: Any, weights: Any
 ) -> None:
-    """Refuse a network that gives other numbers than the model, without weights of edges and with them."""
+    """Raise if the network gives other numbers than the model, without edge weights or with them."""
     from scipy import sparse
 
     torch = sys.modules["torch"]
@@ -137,7 +138,7 @@ def _compare(
             _forget(model)
             with torch.no_grad():
                 wanted = caller(model, *tensors).numpy()
-        except Exception as error:  # a model's own code raises anything
+        except Exception as error:  # the code of a model may raise anything
             raise ValueError(f"from_pyg: {name} fails on float64 features (n, {network.features}): {error}") from error
         data = np.ones(ends.shape[1]) if values is None else values
         got = network(sparse.csr_array((data, (ends[1], ends[0])), shape=(len(x), len(x))), x)

@@ -1,4 +1,4 @@
-"""What single modules of PyTorch and PyTorch Geometric compute, read from their attributes; no framework is imported."""
+"""Reads single modules of PyTorch and PyTorch Geometric from their attributes, without importing these frameworks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bitsparse.nn.dense import Dense, LayerNorm, Step
 from bitsparse.nn.layers import Attention, Kind, Neighbours
 from bitsparse.ops.finish.epilogue import BatchNorm
 
-#: The graph layers that are read.
+#: The graph layers that can be read.
 CONVS = ("GCNConv", "SAGEConv", "GINConv", "GATConv", "GATv2Conv", "AGNNConv")
-#: Containers of PyTorch Geometric that a trace looks into; its other modules are read as a whole, or refused.
+#: Modules with the containers of PyTorch Geometric that a trace enters; its other classes are read as a whole, or refused.
 _TRANSPARENT = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.models.mlp", "torch_geometric.nn.sequential")
-#: Activations by the name of their function, and what else they may be told; `inplace` changes nothing here.
+#: Activations by the name of their function, with the values that their parameters may have; `inplace` makes no difference.
 FUNCTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "relu": {},
     "leaky_relu": {"negative_slope": (0.01,)},
@@ -27,19 +27,19 @@ FUNCTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "log_softmax": {"dim": (1, -1)},
     "normalize": {"p": (2.0,), "dim": (1, -1), "eps": (1e-12,)},
 }
-#: The same by the name of their module, in lower case.
+#: The same activations by the lower-case name of their module.
 _MODULES = {name.replace("_", ""): name for name in FUNCTIONS}
 _IDENTITIES = ("Identity", "Dropout", "Dropout1d", "AlphaDropout")
 _READ = f"{', '.join(CONVS)}, Linear, BatchNorm, LayerNorm, Dropout and activations"
 
 
 class Refused(ValueError):
-    """A model that is not read, and why; :func:`bitsparse.nn.from_pyg` says so in its own name."""
+    """The reason why a model is refused; :func:`bitsparse.nn.from_pyg` adds its own name and raises it."""
 
 
 @dataclass
 class Conv:
-    """A layer while it is read: its kind, products and further fields, the module that the products are in, and the steps behind them."""
+    """A layer that is being read: its kind, products and further fields, the module with the products, and the steps after them."""
 
     kind: Kind
     updates: list[Dense] = field(default_factory=list)
@@ -49,18 +49,18 @@ class Conv:
 
 
 def is_leaf(module: Any) -> bool:
-    """Whether a module is read as a whole: all of PyTorch's and PyTorch Geometric's, and whatever passes messages."""
+    """Whether a module is read as a whole: those of PyTorch and PyTorch Geometric except containers, and all that pass messages."""
     home = type(module).__module__
     if home.startswith("torch.nn"):
         return type(module).__name__ != "Sequential"
     if home.startswith("torch_geometric."):
         return not home.startswith(_TRANSPARENT)
-    # The forward of a PyTorch Geometric Sequential comes from a file of its own, that of message passing cannot be traced.
+    # A Sequential of PyTorch Geometric has a generated class, which is traced; message passing cannot be traced.
     return any(base.__name__ == "MessagePassing" for base in type(module).__mro__)
 
 
 def array(tensor: Any) -> Any:
-    """A parameter as a float32 ndarray, None for None."""
+    """Convert a parameter to a float32 ndarray; None stays None."""
     if tensor is None:
         return None
     if type(tensor).__name__.startswith("Uninitialized"):
@@ -69,7 +69,7 @@ def array(tensor: Any) -> Any:
 
 
 def module_steps(module: Any) -> Dense | list[Step]:
-    """A module of one input: a product with weights, or the steps that it stands for (none for dropout)."""
+    """Read a module with one input as a product with weights, or as a list of steps, which is empty for dropout."""
     name, home = type(module).__name__, type(module).__module__
     if not home.startswith(("torch.nn.modules", "torch_geometric.nn.")):
         raise Refused(f"is a {name}, a class of its own that cannot be looked into; from_pyg reads {_READ}")
@@ -88,7 +88,7 @@ def module_steps(module: Any) -> Dense | list[Step]:
 
 
 def function_step(name: str, rest: tuple[Any, ...], told: Mapping[str, Any]) -> list[Step]:
-    """The step that a function or method of one tensor stands for, with what stands behind the tensor."""
+    """The steps of a function or method of a tensor; `rest` and `told` are its other arguments."""
     plain = name.removesuffix("_")
     if plain == "dropout":
         told = dict(zip(("p", "training"), rest, strict=False)) | dict(told)
@@ -103,7 +103,7 @@ def function_step(name: str, rest: tuple[Any, ...], told: Mapping[str, Any]) -> 
 
 
 def _told(function: str, name: str, told: Mapping[str, Any]) -> str:
-    """The activation that a function is, after a look at its parameters."""
+    """The name of a function's activation, after a check of its parameters."""
     allowed = FUNCTIONS[function]
     for key, value in told.items():
         if key in allowed and value not in allowed[key]:
@@ -138,7 +138,7 @@ def _layer_norm(module: Any, home: str) -> LayerNorm:
 
 
 def check_conv(module: Any) -> None:
-    """Refuse graph layers that are not read."""
+    """Raise if a graph layer cannot be read."""
     name = type(module).__name__
     if name not in CONVS or not type(module).__module__.startswith("torch_geometric."):
         kin = next((base.__name__ for base in type(module).__mro__[1:] if base.__name__ in CONVS), None)
@@ -154,7 +154,7 @@ def check_conv(module: Any) -> None:
 
 
 def read_conv(module: Any, weighted: bool) -> Conv:
-    """A graph layer; ``weighted`` tells whether the model hands it weights of edges."""
+    """Read a graph layer; ``weighted`` says whether the model passes edge weights to it."""
     return _READERS[type(module).__name__](module, weighted)
 
 
@@ -174,7 +174,7 @@ def _gcn(module: Any, weighted: bool) -> Conv:
     _sums(module)
     loop = None
     if module.normalize and module.add_self_loops:
-        # PyTorch Geometric puts loops of weight 2 in only beside weights that are given.
+        # PyTorch Geometric adds loops of weight 2 only if edge weights are given.
         loop = 2.0 if module.improved and weighted else 1.0
     how = Neighbours("sum", gcn_norm=bool(module.normalize), self_loop=loop, weighted=weighted)
     return Conv("gcn", [Dense(array(module.lin.weight).T, array(module.bias))], {"neighbours": how})
@@ -194,7 +194,7 @@ def _gin(module: Any, weighted: bool) -> Conv:
 
 
 def _loops(module: Any) -> Neighbours:
-    """How attention gathers."""
+    """How an attention layer gathers from neighbours."""
     return Neighbours("softmax", self_loop=1.0 if module.add_self_loops else None)
 
 

@@ -1,4 +1,4 @@
-"""Networks from the state dicts of PyTorch and PyTorch Geometric, without either of them."""
+"""Networks from state dicts of PyTorch and PyTorch Geometric; neither has to be installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bitsparse.nn.layers import ATTENTION_KINDS, GRAPH_KINDS, Attention, Layer, 
 from bitsparse.nn.pyg.state_names import in_order, norms_behind
 from bitsparse.ops.finish.epilogue import BatchNorm
 
-#: What ends the name of a layer's tensor, and the kind of layer that has it.
+#: For each kind of layer, the names of its tensors: `at` is the layer's place, `part` the end of the name.
 _CONVS = {
     "gat": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>att_src|att_dst|lin\.weight|res\.weight)$"),
     "gatv2": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>att|lin_[lr]\.(?:weight|bias)|res\.weight)$"),
@@ -29,28 +29,28 @@ _CONVS = {
     "sage": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>lin_l\.weight|lin_l\.bias|lin_r\.weight)$"),
     "gin": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>eps|nn\..*)$"),
 }
-#: What begins a name that only this kind has, where others have the rest of its names too.
+#: For kinds that share names with others: how the end of a name begins that only this kind has.
 _TELLING = {"gat": "att_", "gatv2": "att", "agnn": "beta"}
-#: Characters of the text in a file that describes its layers.
+#: The most characters of the text in a file that describes its layers.
 _LONGEST = 1 << 22
-#: What each kind may do with its neighbours, the usual one first.
+#: How each kind may aggregate, beginning with the usual way.
 _AGGREGATES = {"gcn": ("gcn", "sum"), "sage": ("mean", "sum", "max"), "gin": ("sum", "mean", "max")}
 _AGGREGATES |= dict.fromkeys(ATTENTION_KINDS, ("softmax",))
 _STATISTICS = {"running_mean", "running_var"}
 _NORM_PARTS = _STATISTICS | {"weight", "bias"}
-#: Counters of training, which a norm has beside its statistics.
+#: The counter of training steps that a norm holds beside its statistics.
 _COUNTER = "num_batches_tracked"
 
 
 class _Part(NamedTuple):
-    """A layer or a norm: where its names begin, and its tensors by what ends their names."""
+    """A layer or a norm: the common beginning of its names, and its tensors by the rest of their names."""
 
     at: str
     tensors: dict[str, Any]
 
 
 class _Options(NamedTuple):
-    """What a state dict does not say, as :func:`load_state_dict` was told it."""
+    """The arguments of :func:`load_state_dict` that say what a state dict does not."""
 
     function: str
     kind: Any
@@ -73,38 +73,38 @@ def load_state_dict(
     negative_slope: float = 0.2,
     activations: Sequence[str | None] | None = None,
 ) -> Network:
-    """Make a network from the names and tensors of a PyTorch Geometric model: all its layers are GCNConv, SAGEConv, GINConv, GATConv...
+    """Make a network from the state dict of a PyTorch Geometric model whose layers are all GCNConv, SAGEConv, GINConv, GATConv...
 
-    :func:`from_pyg` reads a model itself and checks the result. A state dict holds tensors and their names only; from these are taken
-    the kind of the layers, their order (by the one number in which their names differ) and the batch norm behind each (of the same
-    number, or the next one where both are numbered together). Names that are no such sequence, and tensors that are not used, are
-    refused. **What it cannot say has to be told where it is not PyTorch Geometric's default**: see `activation`, `aggregate`,
-    `self_loops`, `norm`, `eps` and `negative_slope`. Residual connections between layers, SAGEConv's ``normalize=True`` and
-    ``improved=True`` of GCNConv leave no trace in a state dict and cannot be told: such a model goes to :func:`from_pyg` or is refused
-    there. Dropout does nothing in inference.
+    :func:`from_pyg` reads a model itself and checks the result. A state dict holds only tensors and their names. They tell the kind of the
+    layers, their order (by the one number in which their names differ) and the batch norm after each layer (the one with the same number,
+    or the next one if both are numbered together). Names that form no such sequence and unused tensors are refused. **Anything else has to
+    be passed if it is not the default of PyTorch Geometric**: see `activation`, `aggregate`, `self_loops`, `norm`, `eps` and
+    `negative_slope`. Residual connections between layers, ``normalize=True`` of SAGEConv and ``improved=True`` of GCNConv leave no trace in
+    a state dict and cannot be passed here; give such a model to :func:`from_pyg`, which reads or refuses it. Dropout has no effect in
+    inference.
 
     Parameters
     ----------
     state : mapping of str to tensor
-        ``model.state_dict()``, or arrays of the same names. Weights are ``(outputs, inputs)``, as PyTorch's.
+        ``model.state_dict()``, or arrays with the same names. Weights are ``(outputs, inputs)``, as in PyTorch.
     kind : {"gcn", "sage", "gin", "gat", "gatv2", "agnn"}, optional
-        By default read from the names: ``att_src`` and ``att_dst`` (GATConv), ``att`` (GATv2Conv), ``beta`` (AGNNConv, with a perceptron
-        ``nn`` behind it), ``lin.weight`` (GCNConv), ``lin_l`` and ``lin_r`` (SAGEConv), ``nn`` (GINConv).
+        By default read from the names: ``att_src`` and ``att_dst`` (GATConv), ``att`` (GATv2Conv), ``beta`` (AGNNConv, followed by a
+        perceptron ``nn``), ``lin.weight`` (GCNConv), ``lin_l`` and ``lin_r`` (SAGEConv), ``nn`` (GINConv).
     activation : {"relu", "leaky_relu", "elu", "tanh", "sigmoid", "gelu", "silu", None}
-        What stands between the layers and between the linear layers of a GIN's perceptron; nothing stands behind the last layer.
+        The activation between layers, and between the linear layers of a GIN's perceptron. The last layer has none.
     aggregate : str, optional
         ``aggr`` of the layers: "mean" (default), "sum" or "max" for SAGEConv; "sum" (default), "mean" or "max" for GINConv; "gcn"
         (default), or "sum" for ``normalize=False``, for GCNConv.
     self_loops : bool, optional
         ``add_self_loops`` of GCNConv and of attention: True by default, unless ``aggregate="sum"``.
     norm : {"before", "after"}
-        Whether batch norms stand in front of the activation or behind it (``act_first=True``).
+        Whether batch norms come before the activation or after it (``act_first=True``).
     eps : float, default 1e-5
-        Of the batch norms, which a state dict does not hold.
+        The eps of the batch norms, which a state dict does not hold.
     negative_slope : float, default 0.2
-        Of the leaky relu in GATConv and GATv2Conv. Whether their heads stand side by side is seen from the sizes of what follows them.
+        The slope of the leaky relu in GATConv and GATv2Conv. Whether their heads are side by side follows from the sizes of tensors.
     activations : sequence of str or None, optional
-        The activation behind each product, one after the other, in place of `activation`.
+        The activation after each product, in order, instead of `activation`.
 
     Returns
     -------
@@ -113,9 +113,9 @@ def load_state_dict(
     Raises
     ------
     DTypeError
-        `state` is no mapping; a model is not its state dict.
+        `state` is not a mapping, for example a model instead of its state dict.
     ValueError
-        Names that are not understood, form no one sequence or do not fit together; nothing is left out silently.
+        Names are unknown, do not form one sequence or do not fit together. No tensor is left out silently.
 
     Examples
     --------
@@ -183,12 +183,12 @@ def load_network(path: str | Path) -> Network:
 
 
 def _detached(tensor: Any) -> Any:
-    """A parameter without its gradient: DLPack refuses those that have one."""
+    """Detach a parameter from its gradient, because DLPack refuses tensors that require one."""
     return tensor.detach() if hasattr(tensor, "detach") else tensor
 
 
 def _neighbours(function: str, kind: str, aggregate: str | None, self_loops: bool | None) -> Neighbours | None:
-    """How layers of a kind gather, as told; None for its usual way."""
+    """How the layers gather from neighbours, by the arguments; None for the usual way of the kind."""
     if aggregate is not None:
         _check.choice(function, "aggregate", aggregate, _AGGREGATES[kind])
     if self_loops is not None:
@@ -220,7 +220,7 @@ def _kind_of(function: str, named: Mapping[str, Any]) -> str:
 
 
 def _sorted(function: str, named: Mapping[str, Any], kind: str) -> tuple[list[_Part], dict[str, dict[str, Any]]]:
-    """Layers in their order and outer norms by their place; refuses names that belong to neither."""
+    """The layers in their order, and the norms outside them by their place; names that belong to neither are refused."""
     convs: dict[str, dict[str, Any]] = {}
     rest = dict(named)
     for name in named:
@@ -286,7 +286,7 @@ def _layer(options: _Options, conv: _Part, norm: BatchNorm | None, behind: str |
 
 
 def _scores(options: _Options, conv: _Part, need: Callable[[str], Any]) -> Attention:
-    """What a GATConv or GATv2Conv weighs neighbours by."""
+    """The attention of a GATConv or GATv2Conv."""
 
     def heads(name: str) -> Any:
         array = need(name)
@@ -304,14 +304,14 @@ def _scores(options: _Options, conv: _Part, need: Callable[[str], Any]) -> Atten
 
 
 def _finished(options: _Options, dense: Dense, norm: BatchNorm | None, activation: str | None) -> Dense:
-    """A product with its norm and activation in the order that was told."""
+    """Add a norm and an activation to a product, in the order of the options."""
     if norm is not None and options.after and activation is not None:
         return replace(dense, activation=activation, then=(norm,))
     return replace(dense, batch_norm=norm, activation=activation)
 
 
 def _perceptron(options: _Options, conv: _Part) -> list[Dense]:
-    """The linear layers of a GIN's ``nn`` with the norms behind them: a Linear, a Sequential, or an MLP with ``lins`` and ``norms``."""
+    """The linear layers of a GIN's ``nn`` with their norms; it is a Linear, a Sequential, or an MLP with ``lins`` and ``norms``."""
     modules: dict[str, dict[str, Any]] = {}
     for name, array in conv.tensors.items():
         if name not in ("eps", "beta"):

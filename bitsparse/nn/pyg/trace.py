@@ -1,4 +1,4 @@
-"""The order in which a PyTorch Geometric model calls its modules, followed with ``torch.fx``; no framework is imported."""
+"""Finds the order in which a PyTorch Geometric model calls its modules with ``torch.fx``, without importing a framework."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bitsparse.nn.layers import Layer
 from bitsparse.nn.pyg.modules import CONVS, Conv, Refused, check_conv, function_step, is_leaf, module_steps, read_conv
 from bitsparse.ops.finish.epilogue import BatchNorm
 
-#: Parameters of `forward` by which a model takes weights of edges.
+#: The names of the parameters of `forward` that take edge weights.
 _WEIGHTS = ("edge_weight", "edge_weights", "edge_attr")
 
 Caller = Callable[[Any, Any, Any, Any], Any]
 
 
 def caller_of(model: Any) -> tuple[Caller, str | None]:
-    """How to call a model with features, edges and weights of edges, and the parameter that takes the weights, if any does."""
+    """A function that calls a model with features, edges and edge weights, and the name of the parameter for the weights, if any."""
     known = inspect.signature(model.forward).parameters.values()
     named = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     needed = [p.name for p in named if p.default is p.empty]
@@ -47,14 +47,14 @@ def caller_of(model: Any) -> tuple[Caller, str | None]:
 
 
 def trace(model: Any, caller: Caller) -> list[Layer]:
-    """The layers of a model, in the order in which its forward calls them."""
+    """The layers of a model in the order in which its forward calls them."""
     chain = _Chain()
     _follow(chain, model, lambda inner, x, edges, weights: caller(inner, x, edges, weights))
     return chain.layers()
 
 
 def _follow(chain: _Chain, module: Any, call: Caller) -> None:
-    """Put what a module does at the end of the chain."""
+    """Append the steps of a module to the chain."""
     graph, modules = _graph(module, call)
     given = [node for node in graph.nodes if node.op == "placeholder"]
     current = given[0]
@@ -91,7 +91,7 @@ def _graph(module: Any, call: Caller) -> tuple[Any, dict[str, Any]]:
     whole = Whole()
     try:
         graph = Tracer().trace(whole)
-    except Exception as error:  # what a model's own code raises when it meets a stand-in for a tensor is anything
+    except Exception as error:  # the code of a model may raise anything when it gets a stand-in for a tensor
         text = str(error).partition("\n")[0]
         raise Refused(f"cannot be traced ({text}); build the network from nn.Layer and nn.Dense instead") from error
     return graph, dict(whole.named_modules())
@@ -106,7 +106,7 @@ def _name(node: Any, modules: dict[str, Any]) -> str:
 
 
 def _step(chain: _Chain, node: Any, modules: dict[str, Any], current: Any, given: list[Any]) -> None:
-    """One call of the trace; `given` are the model's edges and weights of edges."""
+    """Append one call of the trace to the chain; `given` are the model's edges and edge weights."""
     if node.op == "get_attr":
         raise Refused(
             f"reads {str(node.target).removeprefix('model.')} itself, outside of any layer, which is not there yet"
@@ -140,7 +140,7 @@ def _step(chain: _Chain, node: Any, modules: dict[str, Any], current: Any, given
 
 
 def _weights_given(module: Any, rest: list[Any], told: dict[str, Any], edges: Any, edge_weights: Any) -> bool:
-    """Whether a graph layer is handed the model's weights of edges; its edges have to be the model's own."""
+    """Whether a graph layer gets the model's edge weights; its edges have to be those of the model."""
     names = [name for name in inspect.signature(module.forward).parameters if name != "x"]
     told = dict(zip(names, rest, strict=False)) | told
     if told.pop("edge_index", None) is not edges:
@@ -155,14 +155,14 @@ def _weights_given(module: Any, rest: list[Any], told: dict[str, Any], edges: An
 
 
 class _Chain:
-    """Layers while they are read: each call adds what the model does next."""
+    """The layers that have been read so far; each method appends the model's next step."""
 
     def __init__(self) -> None:
         self._layers: list[Conv] = []
 
     def conv(self, conv: Conv) -> None:
-        """A graph layer begins."""
-        if conv.kind == "agnn":  # has no weights, so that its width is that of what comes
+        """Begin a graph layer."""
+        if conv.kind == "agnn":  # it has no weights, so its width is that of its input
             if not self._layers:
                 raise Refused(
                     "is an AGNNConv in front of the first product with weights, so that its width is not known"
@@ -178,13 +178,13 @@ class _Chain:
         self.steps(conv.steps)
 
     def linear(self, dense: Dense) -> None:
-        """A product with weights: the graph layer's next one, or a layer of its own in front of all of them."""
+        """Append a product with weights to the current layer, or begin a layer without neighbours if there is none yet."""
         if not self._layers:
             self._layers.append(Conv("dense"))
         self._layers[-1].updates.append(dense)
 
     def steps(self, steps: list[Step]) -> None:
-        """What follows the last product."""
+        """Append steps after the last product."""
         for step in steps:
             if not self._layers or not self._layers[-1].updates:
                 name = step if isinstance(step, str) else type(step).__name__
@@ -200,7 +200,7 @@ class _Chain:
 
 
 def _followed(dense: Dense, step: Step) -> Dense:
-    """A product with one more step behind it, in the fields of the usual order where it fits them."""
+    """Add a step after a product: in its own field if the usual order of steps allows that, else to the further ones."""
     if not dense.then:
         if isinstance(step, BatchNorm) and dense.batch_norm is None and dense.activation is None:
             return replace(dense, batch_norm=step)

@@ -1,4 +1,4 @@
-"""Trained networks run over sampled edges and on features of few bits (AES-SpMM), in full precision otherwise."""
+"""Trained networks that run over sampled edges and on features of few bits (AES-SpMM), and otherwise in full precision."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.sampling.sample import DEFAULT, Strategy
 from bitsparse.ops.sampling.spmm import CODE_BITS
 
-#: Bits of what is not quantised.
+#: The number of bits that means float32.
 FULL = 32
-#: Nodes whose messages make the grids; a seeded sample of larger graphs.
+#: The most nodes whose messages determine the grids; larger graphs are sampled with a seed.
 _SAMPLE = 4096
 
 
 def operand_of(graph: Graph, device: str = "cpu") -> TCTiledCSR:
-    """The pattern of a graph with its factors per row and column, translated, on a device.
+    """The translated pattern of a graph with its factors per row and column, on a device.
 
     Examples
     --------
@@ -52,18 +52,18 @@ def plans_of(
     rescale: bool = False,
     seed: int | None = None,
 ) -> list[Any]:
-    """Prepared aggregations of a model's layers, over a sample or, for no width, over all edges."""
+    """Plan the aggregations of a model's layers, over a sample or, without a width, over all edges."""
     make: Callable[..., Any] = partial(plan_spmm, operand)
     if width is not None:
         size = _check.integer(function, "width", width, 1)
         if strategy == "uniform" and seed is None:
-            seed = secrets.randbits(64)  # of all layers
+            seed = secrets.randbits(64)  # one seed for all layers
         make = partial(plan_sampled_spmm, operand, width=size, strategy=strategy, rescale=rescale, seed=seed)
     return [make(n=columns) for columns in model.widths[1:]]
 
 
 class Layers:
-    """A trained network with its features in some bits, on a device: everything but the aggregations.
+    """A trained network with its features in some number of bits, on a device: everything except the aggregations.
 
     Attributes
     ----------
@@ -104,14 +104,14 @@ class Layers:
         x = features.normalized if bits == FULL else features.rounded(self.bits)
         self._ranges = [] if bits == FULL else self._calibrated(graph, features.normalized)
         own, weights, bias = self._products[0]
-        #: What the first layer aggregates, and what is added to it.
+        #: The messages that the first layer aggregates, and the addend of its aggregate.
         with working_with(device):
             self._first = self._stored(interop.move(x @ weights, device), 0)
             self._more = interop.move(bias if own is None else x @ own + bias, device)
             self._rest = [Product(*(interop.move(part, device) for part in each)) for each in self._products[1:]]
 
     def run(self, plans: Sequence[Any]) -> list[Any]:
-        """What each layer aggregates, as it is stored, and the logits."""
+        """Run all layers; return the stored messages of each layer, and the logits."""
         stored = [self._first]
         z = plans[0](self._first) + self._more
         for layer, (own, weights, bias) in enumerate(self._rest, 1):
@@ -123,18 +123,18 @@ class Layers:
         return [*stored, z]
 
     def logits(self, plans: Sequence[Any]) -> Any:
-        """Those of every node."""
+        """The logits of every node."""
         with working_with(self.device):
             return self.run(plans)[-1]
 
     def aggregations(self, plans: Sequence[Any]) -> list[Callable[[], Any]]:
-        """The aggregations of each layer as they run, from stored features into a result that is there: what is to be timed."""
+        """Calls for timing that run each layer's aggregation, from stored messages into an existing array."""
         with working_with(self.device):
             stored = self.run(plans)[:-1]
             return [partial(plan, each, out=plan(each)) for plan, each in zip(plans, stored, strict=True)]
 
     def _calibrated(self, graph: Graph, x: Any) -> list[Any]:
-        """Ranges of the messages of each layer, ``(low, high)`` of shape (1, columns), from the network in full precision."""
+        """The ranges ``(low, high)`` of each layer's messages, of shape (1, columns), found in full precision."""
         matrix, ranges, hidden = graph.matrix, [], x
         sample = np.random.default_rng(0).permutation(matrix.shape[0])[:_SAMPLE]
         for own, weights, bias in self._products:
@@ -155,39 +155,40 @@ class Layers:
 
 
 class SampledNetwork:
-    """A trained GCN or GraphSAGE whose aggregations run over sampled edges, of features in few bits; calling it gives the logits.
+    """A trained GCN or GraphSAGE whose aggregations run over sampled edges on features of few bits; calling it gives the logits.
 
-    What a layer aggregates, ``X W``, is quantised to nearest and packed side by side, and read so by :func:`sampled_spmm`, which puts the
-    real values back while it adds (AES-SpMM section 3.1); the input features have as many bits too. Each column has its own range, the
-    one with the least squared error on the messages of the network in full precision (the paper's, one from the smallest to the largest
-    value of all, leaves nothing of 2 bits). Dense products, biases and relu stay in float32.
+    The messages of a layer, ``X W``, are rounded to nearest codes and packed side by side. :func:`sampled_spmm` reads these codes and
+    restores the real values while it adds (AES-SpMM section 3.1). The input features have the same number of bits. Each column has its own
+    range, the one with the least squared error on the messages of the network in full precision; the paper's single range from the smallest
+    to the largest value makes 2 bits useless. Dense products, biases and relu stay in float32.
 
     Parameters
     ----------
     model : Network
         A GCN or GraphSAGE with relu between the layers.
     graph : Graph
-        With the network's normalisation: "gcn" or "mean".
+        A graph with the network's normalisation: "gcn" or "mean".
     features : Features
     width : int, optional
         Edges per node, as in :func:`edge_sample`; None takes all of them.
     strategy, rescale, seed
         As in :func:`sampled_spmm`; all layers share one sample.
     bits : {32, 8, 4, 2, 1}
-        Of features; 32 leaves them float32.
+        Bits of features; 32 keeps them in float32.
     device : str, default "cpu"
-        Where layers run. The first dense product, of the input features, is formed once on the CPU.
+        Where layers run. The first dense product, of the input features, is computed once, on the CPU.
 
     Raises
     ------
     DTypeError, ShapeError, ValueError
-        Model and graph are not of a kind, the model is another network, sizes do not fit, or options as in :func:`sampled_spmm`.
+        Model and graph do not fit each other, the model is of another kind, or options are refused as in :func:`sampled_spmm`.
 
     Notes
     -----
-    Which width to take: 32 with ``rescale=True``, 64 without, kept both kinds of networks within 0.3 and 0.5 points of all edges on five
-    public graphs, where 8 bits cost at most 0.4 more (docs/aes-tables.md; :func:`sampling_quality` measures it for another graph). The mean
-    of a GraphSAGE is that of the sampled neighbours only with ``rescale=True``; without, its sum is divided by the number of all.
+    On five public graphs a width of 32 with ``rescale=True`` kept both kinds of networks within 0.3 points of all edges, and a width of 64
+    without it within 0.5 points; 8 bits cost at most 0.4 more (docs/aes-tables.md; :func:`sampling_quality` measures it for another graph).
+    A GraphSAGE takes the mean of the sampled neighbours only with ``rescale=True``; without it, their sum is divided by the number of all
+    neighbours.
 
     Examples
     --------
@@ -225,20 +226,20 @@ class SampledNetwork:
 
     @property
     def device(self) -> str:
-        """Where the layers run."""
+        """The device on which the layers run."""
         return self.layers.device
 
     @property
     def bits(self) -> int:
-        """Of features, 32 for float32."""
+        """Bits of the features, 32 for float32."""
         return self.layers.bits
 
     def __call__(self) -> Any:
-        """Logits of every node, ``(n, classes)`` float32: a NumPy array, or one on the device."""
+        """Compute the logits of every node, ``(n, classes)`` float32, on the device of the network."""
         return self.layers.logits(self.plans)
 
     def aggregations(self) -> Sequence[Callable[[], Any]]:
-        """The aggregations of each layer as they run, from stored features into a result that is there: what is to be timed."""
+        """Calls for timing that run each layer's aggregation, from stored messages into an existing array."""
         return self.layers.aggregations(self.plans)
 
     def __repr__(self) -> str:

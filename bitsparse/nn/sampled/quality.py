@@ -1,4 +1,4 @@
-"""What edge sampling and narrow features cost a trained network in accuracy, and what they save: widths, strategies and bits, measured."""
+"""Measures what edge sampling and features of few bits cost a trained network in accuracy, and what they save in time and bytes."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.recorded import call_milliseconds
 from bitsparse.ops.sampling.sample import DEFAULT, STRATEGIES, Strategy
 
-#: What AES-SpMM looks at (section 4.2), and the bits of features.
+#: The widths that AES-SpMM measures (section 4.2), and the bits of features.
 WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
 BITS = (FULL, 8, 4, 2)
-#: Points of accuracy that sampling may cost, and narrow features on top of it (AES-SpMM's abstract).
+#: Points of accuracy that sampling may cost, and that features of few bits may cost in addition (AES-SpMM's abstract).
 LOSS, MORE_LOSS = 1.0, 0.3
-#: Points of the distribution of sampling rates.
+#: Number of steps in the distribution of sampling rates.
 _STEPS = 20
 
 
 class QualityCell(NamedTuple):
-    """One setting of a network and what was measured.
+    """One setting of a network and its measured results.
 
     Attributes
     ----------
     strategy, width
-        Of the sample; None for all edges.
+        The strategy and width of the sample; None for all edges.
     bits : int
-        Of features, 32 for float32.
+        Bits of features, 32 for float32.
     accuracy, accuracy_std : float
-        Per cent of the masked nodes, mean and (population) deviation over the models.
+        The accuracy in per cent of the masked nodes: mean and (population) deviation over the models.
     loss : float
-        Points below the networks in full precision over all edges, the mean.
+        Mean loss in points against the networks in full precision over all edges.
     ms : float or None
-        Milliseconds of the aggregations of all layers, of the first model.
+        Milliseconds of the aggregations of all layers of the first model.
     speedup : float or None
-        Time of the same over all edges in float32, over `ms`.
+        The time of these aggregations over all edges in float32, divided by `ms`.
     gathered : int
         Bytes of features that the aggregations read.
     """
@@ -69,11 +69,11 @@ class SamplingRate:
     Attributes
     ----------
     strategy, width
-        Of the sample.
+        The strategy and width of the sample.
     kept, distinct : float
-        Share of the edges that are sampled, repeats counted, and counted once.
+        The share of the edges that are sampled, with repeated edges counted each time, or once.
     cdf : tuple of float
-        Share of the nodes with edges whose own sampling rate is at most 0, 0.05, ..., 1 (AES-SpMM Figure 5).
+        Of the nodes with edges, the share whose own sampling rate is at most 0, 0.05, ..., 1 (AES-SpMM Figure 5).
     """
 
     strategy: str
@@ -85,21 +85,21 @@ class SamplingRate:
 
 @dataclass(frozen=True)
 class Quality:
-    """What :func:`sampling_quality` measured.
+    """The result of :func:`sampling_quality`.
 
     Attributes
     ----------
     model : str
-        Kind of the networks: "GCN" or "SAGE".
+        The kind of the networks: "GCN" or "SAGE".
     device : str
     cells : tuple of QualityCell
         All settings; the first is full precision over all edges.
     rates : tuple of SamplingRate
-        For every strategy and width.
+        The sampling rate of every strategy and width.
     errors : dict
-        :func:`quantization_error` of the first layer's aggregate for 2 to 8 bits, the mean over the models.
+        :func:`quantization_error` of the first layer's aggregate for 2 to 8 bits, averaged over the models.
     chosen_bits : int or None
-        What :func:`choose_bits` takes for it (TANGO section 3.1; the most over the models); None where 8 bits do not suffice.
+        The bits that :func:`choose_bits` takes for it (TANGO section 3.1), the most over the models; None if 8 bits do not suffice.
     """
 
     model: str
@@ -111,7 +111,7 @@ class Quality:
 
     @property
     def full(self) -> QualityCell:
-        """Full precision over all edges."""
+        """The cell of full precision over all edges."""
         return self.cells[0]
 
     def cell(self, strategy: str | None, width: int | None, bits: int = FULL) -> QualityCell:
@@ -120,7 +120,7 @@ class Quality:
         Raises
         ------
         KeyError
-            It was not measured.
+            The setting was not measured.
         """
         for one in self.cells:
             if (one.strategy, one.width, one.bits) == (strategy, width, bits):
@@ -130,7 +130,7 @@ class Quality:
         )
 
     def least_width(self, strategy: str = DEFAULT, loss: float = LOSS) -> int | None:
-        """The smallest width from which on sampling alone costs less than `loss` points; None if no measured one does."""
+        """The smallest width from which on sampling alone costs less than `loss` points; None if there is none."""
         found = None
         alone = [one for one in self.cells if (one.strategy, one.bits) == (strategy, FULL)]
         for one in sorted(alone, key=lambda cell: cell.width or 0, reverse=True):
@@ -142,13 +142,13 @@ class Quality:
     def least_bits(
         self, strategy: str | None = DEFAULT, width: int | None = None, more: float = MORE_LOSS
     ) -> int | None:
-        """The fewest bits of features that cost less than `more` points on top of the sample; None if none of fewer than 32 do."""
+        """The fewest bits of features that cost less than `more` points in addition to the sample; None if only 32 do."""
         base = self.cell(strategy, width).loss
         found = [c for c in self.cells if (c.strategy, c.width) == (strategy, width) and c.bits < FULL]
         return min((c.bits for c in found if c.loss - base < more), default=None)
 
     def record(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """All results in a form that JSON can hold."""
         return {
             "model": self.model,
             "device": self.device,
@@ -181,24 +181,24 @@ def sampling_quality(
     Parameters
     ----------
     models : Network, or a sequence of networks of one kind
-        Trained with different seeds; accuracies are means over them.
+        Networks trained with different seeds; accuracies are means over them.
     graph : Graph
-        With the networks' normalisation.
+        A graph with the networks' normalisation.
     features : Features
     labels : array_like (n,) of int
     mask : array_like (n,) of bool
         The nodes whose accuracy counts.
     widths, strategies
-        Of the samples, as in :func:`edge_sample`.
+        The widths and strategies of the samples, as in :func:`edge_sample`.
     bits : iterable of {32, 8, 4, 2, 1}
-        Of features; see :class:`SampledNetwork`.
+        Bits of features; see :class:`SampledNetwork`.
     rescale : bool, default False
-        As in :func:`sampled_spmm`; the paper leaves it out.
+        As in :func:`sampled_spmm`; the paper does not rescale.
     seed : int, default 0
-        Of the strategy "uniform".
+        The seed of the strategy "uniform".
     device : str, default "cpu"
     timed : bool, default True
-        Measure times.
+        Whether to measure times.
     progress : callable, optional
         Called after each setting.
 
@@ -209,7 +209,7 @@ def sampling_quality(
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        Labels or mask do not fit the graph, or options as in :class:`SampledNetwork`.
+        Labels or mask do not fit the graph, or options are refused as in :class:`SampledNetwork`.
 
     Examples
     --------
@@ -248,7 +248,7 @@ def sampling_quality(
     right: list[float] = []
     layers = {
         count: [Layers(function, model, graph, features, count, device) for model in trained] for count in narrow
-    }  # of all widths
+    }  # shared by all widths
     for name, width, kept in settings:
         sample: dict[str, Any] = {"rescale": rescale, "seed": seed if name == "uniform" else None}
         plans = plans_of(function, trained[0], operand, width, cast(Strategy, name), **sample)
@@ -272,14 +272,14 @@ def sampling_quality(
 
 
 def sampling_rate(A: Any, width: int, strategy: Strategy = DEFAULT, *, seed: int = 0) -> SamplingRate:
-    """How much of a sparse matrix a sample keeps, and how that is spread over its rows.
+    """Measure how much of a sparse matrix a sample keeps, and how that is distributed over its rows.
 
     Parameters
     ----------
     A, width, strategy
         As in :func:`edge_sample`.
     seed : int, default 0
-        Of the strategy "uniform".
+        The seed of the strategy "uniform".
 
     Returns
     -------
@@ -297,7 +297,7 @@ def sampling_rate(A: Any, width: int, strategy: Strategy = DEFAULT, *, seed: int
     space = interop.namespace(sample.indptr)
     counts, lengths = space.diff(sample.indptr), space.diff(sample.all_indptr)
     filled = lengths > 0
-    # In whole numbers: a rate of exactly 0.05 counts as at most 0.05.
+    # The steps are whole numbers, so that a rate of exactly 0.05 counts as at most 0.05.
     steps = space.ceil(counts[filled] * _STEPS / lengths[filled]).astype(np.int64)
     spread = interop.move(space.bincount(steps, minlength=_STEPS + 1), "cpu").cumsum()
     cdf = tuple(float(share) for share in spread / max(1, int(spread[-1])))
@@ -315,7 +315,7 @@ def _milliseconds(layers: Layers, plans: Sequence[Any]) -> float:
 def _narrowing(
     models: Sequence[Network], graph: Graph, features: Features, device: str
 ) -> tuple[dict[int, float], int | None]:
-    """Errors of quantising what the first layer aggregates, and the bits that keep the accuracy by TANGO's rule."""
+    """The errors of quantising the first layer's aggregate, and the bits that keep the accuracy by TANGO's rule."""
     errors: dict[int, list[float]] = {}
     least: list[int | None] = []
     for model in models:
@@ -337,7 +337,7 @@ def _row_bytes(columns: int, bits: int) -> int:
 
 
 def _rounded(facts: Any) -> Any:
-    """Facts as JSON can hold them."""
+    """Convert facts to a form that JSON can hold, with rounded numbers."""
     if isinstance(facts, dict):
         return {name: _rounded(value) for name, value in facts.items()}
     if isinstance(facts, tuple):
