@@ -101,7 +101,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Print the version, which is looked up only when it is asked for."""
+    """Print the version, which is looked up only for this option."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(f"bitsparse {bitsparse.__version__}")

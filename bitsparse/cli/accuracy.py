@@ -145,7 +145,7 @@ class _Records:
         self._found = [json.loads(line) for line in text.splitlines() if line]
 
     def of(self, key: dict[str, Any], run: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """The results of a run: from the file if it holds them, else by running it, after which they are written to the file."""
+        """The results of a run: from the file if it holds them, else by running `run` and writing them to the file."""
         wanted = self._asked | key
         found = _having(self._found, **wanted)
         if not found:

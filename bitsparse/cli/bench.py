@@ -1,4 +1,4 @@
-"""``bitsparse bench``: times kernels of this library against SciPy, NumPy, CuPy and PyTorch, as far as they are installed.
+"""``bitsparse bench``: times kernels of this library against those of SciPy, NumPy, CuPy and PyTorch that are installed.
 
 ``bitsparse bench --json`` prints one object::
 

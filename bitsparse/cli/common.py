@@ -191,7 +191,7 @@ def load_graph(args: argparse.Namespace) -> datasets.GraphData:
     """The graph asked for, by default the digits. A remark on stderr says if features and labels were made up."""
     data = datasets.digits() if args.graph is None else datasets.read(args.graph)
     if args.generate:
-        # METIS runs in a process of its own, because Ctrl-C could not interrupt it in this one.
+        # METIS runs in a separate process, because Ctrl-C could not interrupt it in this one.
         data = data.with_generated(classes=8, labels=partition_apart(data.adjacency, min(8, max(data.num_nodes, 1))))
         say(args, f"features and labels of {data.name} are made up (seed 0)")
     return data

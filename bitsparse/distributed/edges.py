@@ -60,7 +60,7 @@ def attention(
     x : array (rows, H, D)
         The rows of this rank's nodes.
     source, target : array (rows, H)
-        The scores of this rank's nodes as senders, which are exchanged with `x`, and as receivers.
+        The scores of this rank's nodes as sources of edges, which are exchanged with `x`, and as targets.
     exchange
         As in :func:`plan_spmm`.
     out, **options

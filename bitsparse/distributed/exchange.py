@@ -54,7 +54,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def slots_of(self, columns: Array) -> Array:
-        """The slots of the rows with these numbers, which are columns of this rank's matrix; the slots ascend as the numbers do."""
+        """The slots of rows whose numbers are columns of this rank's matrix. The slots have the same order as the numbers."""
 
     @abstractmethod
     def spread(self, whole: Array) -> Array:

@@ -37,7 +37,7 @@ def kind_of(x: Any, function: str) -> dict[str, Any]:
 
 
 def of_rows(affine: Any, rows: int) -> bool:
-    """Whether a scale or an offset has one number for each of `rows` rows, which its shape (rows, 1) tells.
+    """Whether a scale or an offset has the shape (rows, 1), which means one number for each row.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def of_rows(affine: Any, rows: int) -> bool:
 
 
 def row_bytes(columns: int, *, bits: int | None = None, dtype: Any = None) -> int:
-    """Bytes of a row as it is exchanged: of packed words if `bits` is given, else of numbers of `dtype`.
+    """Bytes of an exchanged row: of packed words if `bits` is given, else of numbers of `dtype`.
 
     Examples
     --------

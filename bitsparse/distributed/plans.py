@@ -65,7 +65,7 @@ class ShardPlan:
         return f"{self._why}\n{self._plan.explain()}"
 
     def check(self) -> None:
-        """Raise errors that were found on a GPU after a call had returned, on every rank if on one; all ranks call it together."""
+        """Raise errors that a GPU found after a call had returned. All ranks call it together, and all raise if one does."""
         with together(self._shard.comm, self._function):
             self._plan.check()
 
@@ -150,7 +150,7 @@ class ShardPlan:
             )
 
         def call() -> None:
-            # Use the stream that records, whatever library the arrays are from.
+            # Arrays of other libraries have to use the recording stream as well.
             with streams.use_stream(interop.require_cupy(self._function).cuda.get_current_stream()):
                 self(x, add, out)
 

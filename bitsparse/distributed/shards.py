@@ -78,7 +78,7 @@ class Shard:
 
     @property
     def device(self) -> str:
-        """Where the arrays are."""
+        """The device of the arrays."""
         return interop.device_of(self.indptr)
 
     @property

@@ -44,7 +44,7 @@ def quantize_streamed(
         1..16. One bit keeps signs, -1 and +1, and each row's mean magnitude as its scale, as binary networks read them.
     range : optional
         ``(low, high)``, or the largest magnitude for "symmetric". The granularities "tensor" and "col" need it, because their range is not
-        known before all rows are read; :func:`streamed_range` finds it in a pass of its own. Values outside are clipped.
+        known before all rows are read; :func:`streamed_range` finds it in a separate pass. Values outside are clipped.
     rows : slice, optional
         The rows to read, for example ``part.rows()``, with step 1; by default all.
     granularity : {"row", "tensor", "col"}

@@ -127,7 +127,7 @@ class Features:
 
         Non-negative integers, such as the 0/1 of a bag of words, are stored exactly, in no more bits than they need, if ``bits`` suffice.
         Other non-negative features have ranges from zero; the upper end of each row's range is the one with the least squared error. If
-        there are negative values, each row's range is that of its extremes and zero, with an offset per row.
+        there are negative values, each row's range is from its lowest to its highest value, including zero, with an offset per row.
         """
         if bits not in self._quantized:
             low, high, bits_used = self._ranges(bits)

@@ -8,7 +8,7 @@
 ``mode`` is "whole" or "batches". Accuracies are in per cent of the test nodes, or of all labelled nodes without a split. ``accuracy`` is
 that of this run's logits, ``whole_accuracy`` that of the same low-bit network over the whole graph, and ``full_accuracy`` that of full
 precision over the whole graph on the CPU. ``loss_by_bits`` and ``loss_by_cutting`` are the differences between them, in points. All five
-are null without labels, and those that need the whole graph are null if memory does not suffice for it. ``phases`` are seconds, in the
+are null without labels, and those that need the whole graph are null if it does not fit into memory. ``phases`` are seconds, in the
 order in which the phases began. They add up to ``seconds``, the time since the command began (on Linux since the process began, which
 includes the start of Python). ``batches`` holds the fields of :class:`bitsparse.nn.ClusterReport`.
 """

@@ -146,7 +146,7 @@ def page(report: Report) -> str:
 
 
 def _rounded(key: str, value: Any) -> str:
-    """A figure as text for readers, with a unit if its name tells one.
+    """A figure as text for readers, with the unit that its name implies.
 
     Examples
     --------

@@ -76,7 +76,7 @@ class BinaryModel:
         self._check_outputs()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the plan of the last call, which is found again, for pickles and copies."""
+        """The state for pickles and copies, without the plan of the last call, which can be made again."""
         return {**self.__dict__, "_kept": None}
 
     @property
@@ -200,7 +200,7 @@ class BinaryModel:
             A Graph, FRDC or TCTiledCSR is taken as it is, with its scales. From any other graph a GCN makes
             ``D^-1/2 (A + I) D^-1/2``, while the other models take its entries as they are.
         x : array (n, features) of float, or BitTensor (n, features)
-            Features in full precision, or packed as :meth:`packed` makes them; the setting of the first layer is adapted to which they are.
+            Features in full precision, or packed as :meth:`packed` makes them; the setting of the first layer is adapted to either.
         """
         kept = self._kept  # looked at once: another thread may keep another plan meanwhile
         if kept is None or kept[0] is not graph or not kept[1].fits(x):

@@ -22,7 +22,7 @@ from bitsparse.ops import steps as on_codes
 
 _Array = NDArray[Any]
 Layers = tuple[on_codes.Layer, ...]
-#: One thread computes each piece of up to so many nodes, whose data fit its caches. All threads compute larger ones, row by row.
+#: A piece of at most this many nodes is computed by one thread, whose caches hold its data; a larger one by all threads, row by row.
 _PIECE_NODES = 1 << 14
 
 

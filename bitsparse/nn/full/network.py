@@ -208,7 +208,7 @@ class Network:
             return logits if device == "cpu" else interop.from_array(logits, family, function)
 
     def sums(self, adjacency: Any, dtype: Any = np.float32, device: str = "cpu") -> NeighbourSums:
-        """Prepare a graph for :meth:`run_layer` and features on a device; a graph on several ranks brings its own sums."""
+        """Prepare a graph for :meth:`run_layer` and features on a device; a graph on several ranks provides its own sums."""
         if hasattr(adjacency, "neighbour_sums"):
             _check.same_device("Network", (adjacency.device, device))
             return adjacency.neighbour_sums("Network", dtype)

@@ -153,7 +153,7 @@ def layer_bits(network: Network, graph: Any, features: Any, bits: int | Sequence
 
 
 def sample_nodes(graph: Any, count: int, seed: int = 0) -> NDArray[np.int64] | None:
-    """Ascending numbers of ``count`` nodes in neighbourhoods around random nodes; None, for all nodes, if there are no more than that.
+    """Ascending numbers of ``count`` nodes in neighbourhoods around random nodes; None if the graph has no more nodes than that.
 
     >>> from scipy import sparse
     >>> ring = sparse.csr_array(np.roll(np.eye(100), 1, axis=1))

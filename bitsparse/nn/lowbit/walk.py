@@ -251,7 +251,7 @@ def _like_others(step: _Array, values: _Array, alone: float) -> _Array:
 
 
 def _end_to_end(values: _Array, bits: int) -> float:
-    """The step of a grid from zero to the largest magnitude. Sums over neighbours need about that, as they are 0 for lone nodes."""
+    """The step of a grid from zero to the largest magnitude, about what sums over neighbours need, which are 0 for lone nodes."""
     step = float(np.abs(values).max(initial=0.0)) / (2**bits - 1)
     return step if step > 1e-30 else 1.0
 

@@ -55,7 +55,7 @@ def is_leaf(module: Any) -> bool:
         return type(module).__name__ != "Sequential"
     if home.startswith("torch_geometric."):
         return not home.startswith(_TRANSPARENT)
-    # A Sequential of PyTorch Geometric has a generated class, which is traced; message passing cannot be traced.
+    # The generated class of a PyTorch Geometric Sequential is traced. Message passing cannot be traced, so it is read as a whole.
     return any(base.__name__ == "MessagePassing" for base in type(module).__mro__)
 
 

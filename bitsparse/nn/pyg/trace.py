@@ -200,7 +200,7 @@ class _Chain:
 
 
 def _followed(dense: Dense, step: Step) -> Dense:
-    """Add a step after a product: in its own field if the usual order of steps allows that, else to the further ones."""
+    """Add a step after a product: in its own field if the usual order of steps allows that, else in `then`."""
     if not dense.then:
         if isinstance(step, BatchNorm) and dense.batch_norm is None and dense.activation is None:
             return replace(dense, batch_norm=step)

@@ -176,7 +176,7 @@ class SampledNetwork:
     bits : {32, 8, 4, 2, 1}
         Bits of features; 32 keeps them in float32.
     device : str, default "cpu"
-        Where layers run. The first dense product, of the input features, is computed once, on the CPU.
+        The device on which layers run. The first dense product, of the input features, is computed once, on the CPU.
 
     Raises
     ------
