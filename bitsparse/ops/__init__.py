@@ -1,4 +1,4 @@
-"""The public functions: check the arguments, choose a kernel, call the backend."""
+"""The public functions: each checks its arguments, chooses a kernel and calls the backend."""
 
 from bitsparse.arrays.base import operators
 from bitsparse.ops.binary.bmm import bmm, plan_bmm

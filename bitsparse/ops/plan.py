@@ -21,22 +21,22 @@ _FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 @runtime_checkable
 class Plan(Protocol):
-    """A product prepared for one operand; what every ``plan_*`` returns.
+    """A product prepared for one operand; every ``plan_*`` function returns one.
 
-    With ``out=`` a call of a plan on a GPU allocates, compiles and waits for nothing from its second time on.
+    From its second call on, a plan on a GPU that gets ``out=`` allocates nothing, compiles nothing and waits for nothing.
 
     Attributes
     ----------
     shape : tuple of int
-        Of the result.
+        Shape of the result.
     dtype : dtype
-        Of the result for what was planned; of the values that a BitTensor holds, if one comes out.
+        Dtype of the result; if the result is a BitTensor, of the values that it holds.
     device : str
-        Where the operand is and all others must be.
+        Device of the operand; all other arrays must be there too.
     kernel : str
-        Which kernel computes what was planned.
+        Name of the kernel that computes the product.
     nbytes : int
-        Bytes of memory that are kept for the operand beside its own arrays.
+        Bytes that the plan keeps for the operand, in addition to the operand's own arrays.
     """
 
     shape: tuple[int, ...]
@@ -46,41 +46,41 @@ class Plan(Protocol):
     nbytes: int
 
     def __call__(self, x: Any, /, *, out: Any = None) -> Any:
-        """The product with `x`, in `out` if it is given."""
+        """Return the product with `x`, in `out` if it is given."""
 
     def check(self) -> None:
-        """Raise what a call on a GPU did not wait to find out; waits."""
+        """Wait for the GPU, and raise the errors for which earlier calls did not wait."""
 
     def explain(self) -> str:
-        """What runs and why, in a few lines."""
+        """Say in a few lines what runs and why."""
 
 
-#: What makes two calls alike, before arrays are looked at: the function, its options, shape and dtype of the first array that it was given,
-#: how many it was given, and whether the matrix has values, factors of rows and factors of columns.
+#: What two alike calls share, before arrays are compared in full: the function, its options, shape and dtype of its first array, the number
+#: of arrays, and whether the matrix has values, row scales and column scales.
 CallKey = tuple[str, tuple[Hashable, ...], tuple[int, ...], Hashable, int, bool, bool, bool]
 
 
 class KeptCall:
-    """A call with arrays of certain shapes and dtypes, without gaps, on one device: nothing is left to be decided.
+    """A call with contiguous arrays of certain shapes and dtypes on one device, for which every decision has been made.
 
-    Whatever does not fit goes through the function itself, which then says what is wrong with it.
+    A call that does not fit goes through the function itself, which reports what is wrong, if anything is.
 
     Parameters
     ----------
     run : callable
-        ``run(*arguments, out)``; of the CPU with NumPy arrays or addresses.
+        ``run(*arguments, out)``; on the CPU it takes NumPy arrays or addresses.
     inputs : sequence of (shape, dtype)
-        Of the arrays that a call brings.
+        Shapes and dtypes of the arrays that a call passes.
     result : (shape, dtype)
     device : str
     family : Family
-        Of the arrays: CuPy's on a GPU, on the CPU NumPy's or PyTorch's.
+        Family of the arrays: CuPy's on a GPU, NumPy's or PyTorch's on the CPU.
     ready : Ready, optional
-        When what was prepared on another stream may be read.
+        Tells when this stream may read what was prepared on another one.
     owner : tuple
-        Arrays that the kernel reads besides, compared by identity: arrays over one pattern may differ in values and scales.
+        Further arrays that the kernel reads, compared by identity: matrices with the same pattern may differ in values and scales.
     beside : sequence of NumPy or CuPy arrays or None
-        Arrays that the kernel reads besides and that the result must not share memory with.
+        Further arrays that the kernel reads and with which the result must not share memory.
     alignment : int
         Bytes to which all arrays on a GPU are aligned.
     in_place : bool
@@ -109,12 +109,12 @@ class KeptCall:
         self._about = interop.Bounds(alignment, spans, in_place)
 
     def fits(self, arrays: tuple[Any, ...], out: Any) -> bool:
-        """Whether these are such arrays, and a result can be written to `out`, which shares no memory with what is read."""
+        """Whether `arrays` have these shapes and dtypes, and `out` can take the result and shares no memory with what is read."""
         arrays_of = self._arrays
         return arrays_of.here() and arrays_of.takes(arrays, self._inputs, out, self._result, self._about)
 
     def __call__(self, arguments: Sequence[Any], out: Any) -> Any:
-        """The result, in `out` if it is given."""
+        """Return the result, in `out` if it is given."""
         if self._ready is not None:
             self._ready.wait()
         result, address = self._arrays.empty(self._result) if out is None else out, self._arrays.address
@@ -126,17 +126,17 @@ class KeptCall:
 
 
 class LongWay(KeptCall):
-    """Stands for calls that are looked at every time: nothing fits."""
+    """Marks calls that the function itself must check every time: no arrays fit it."""
 
     def __init__(self, owner: tuple[Any, ...]) -> None:
         self.owner = owner
 
     def fits(self, arrays: tuple[Any, ...], out: Any) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
 
-#: Calls that a pattern keeps.
+#: The slot in which a pattern keeps its calls.
 CALLS: Slot[KeptCall] = Slot("calls", most=16)
 
 
@@ -148,15 +148,15 @@ def repeated(
     out: Any,
     first: Callable[..., KeptCall | None] | None = None,
 ) -> Any:
-    """The result of a call that is like an earlier one over the pattern of `A`; None for all others.
+    """The result of a call that is like an earlier one over the pattern of `A`; None for any other call.
 
     Parameters
     ----------
     options : tuple or None
         None for calls that are never kept.
     first : callable, optional
-        ``first(A, *options, shape, dtype)`` prepares a call with CuPy arrays for which there is no earlier one from the kind of its first
-        array; None where that does not suffice.
+        ``first(A, *options, shape, dtype)`` prepares the first such call with CuPy arrays from shape and dtype of its first array; it
+        returns None if these do not suffice.
     """
     if options is None:
         return None
@@ -166,7 +166,7 @@ def repeated(
         key = _key(factors, function, options, arrays)
         call: KeptCall | None = None if calls is None else calls.get(key)
     except (AttributeError, TypeError):
-        return None  # no container, no array, or an option of no kind that there is, which the long way refuses
+        return None  # A is no container, x is no array, or an option has an impossible type, which the function itself refuses
     if call is None or (call.owner and not same_arrays(call.owner, factors)):
         if first is None or not isinstance(x, interop.cupy_arrays()):
             return None
@@ -176,7 +176,7 @@ def repeated(
         return None
     try:
         return call(arrays, out)
-    except ValueError:  # what a kernel of the CPU finds in a pattern, the function says in full
+    except ValueError:  # a CPU kernel found a fault in the pattern; the function itself raises the full message
         return None
 
 
@@ -194,9 +194,9 @@ def learn_floats(
     *,
     on_host: bool = False,
 ) -> None:
-    """Keep what ``make(operand, family, *arrays)`` gives for a container and floating arrays that kernels take as they lie.
+    """Keep the call that ``make(operand, family, *arrays)`` returns, for a container and floating arrays that kernels can take as they are.
 
-    On a GPU these are CuPy's; where kernels of the CPU know such calls they are NumPy's or PyTorch's, and `make` gets NumPy's views.
+    On a GPU these are CuPy arrays. With `on_host` they may also be NumPy arrays or PyTorch tensors on the CPU; `make` gets NumPy views.
     """
     if options is None or not isinstance(A, SparseArray) or (A.device == "cpu" and not on_host):
         return
@@ -212,14 +212,14 @@ def learn_floats(
 
 
 def _as_they_lie(function: str, arrays: tuple[Any, ...]) -> tuple[interop.Family, tuple[Any, ...]] | None:
-    """Arrays of CuPy's that kernels take as they are."""
+    """The arrays and their family, if all are CuPy arrays that kernels can take as they are; else None."""
     ndarray = interop.require_cupy(function).ndarray
     fit = all(one.__class__ is ndarray and one.flags.c_contiguous and one.data.ptr % 16 == 0 for one in arrays)
     return (interop.CUPY, arrays) if fit else None
 
 
 def _views(function: str, arrays: tuple[Any, ...]) -> tuple[interop.Family, tuple[Any, ...]] | None:
-    """NumPy's views of arrays that are all NumPy's, or all PyTorch's, and that kernels of the CPU take as they are."""
+    """NumPy views of the arrays, if all are NumPy's or all PyTorch's and CPU kernels can take them as they are; else None."""
     if any(isinstance(one, BitArray) for one in arrays):
         return None
     found = [interop.as_array(one, function) for one in arrays]
@@ -239,6 +239,6 @@ def edge_call(
     dtype: np.dtype[Any],
     in_place: bool = False,
 ) -> KeptCall:
-    """A call over one pattern on a GPU with arrays like these, aligned to 16 bytes, and a result of this shape and dtype."""
+    """A kept call over one pattern on a GPU, for arrays like these, aligned to 16 bytes, and a result of this shape and dtype."""
     kinds, device = [(array.shape, array.dtype) for array in arrays], operand.device
     return KeptCall(run, kinds, (shape, dtype), device, ready=operand.ready, alignment=16, in_place=in_place)

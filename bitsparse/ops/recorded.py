@@ -1,4 +1,4 @@
-"""Calls recorded as one CUDA graph, and the time of a prepared call: by the clock on a CPU, by events on a GPU."""
+"""Calls recorded as one CUDA graph, and the time of a prepared call, by the clock on a CPU and by events on a GPU."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from bitsparse import jit
 from bitsparse.backends.host import get_num_threads, simd_level
 from bitsparse.jit import cupy
 
-#: Samples, and what they may take together; a sample is as many calls as last this long.
+#: The number of samples, the seconds that they may take together, and the milliseconds of calls that make up one sample.
 _SAMPLES, _SECONDS, _SAMPLE_MS = 9, 0.25, 2.0
 #: Calls recorded behind each other on a GPU, so that the host's share of a call does not count.
 _IN_A_GRAPH = 8
 
 
 class Recorded:
-    """What a function enqueues, as a graph; calling it replays that on the current stream.
+    """The work that a function enqueues, recorded as a CUDA graph; a call replays it on the current stream.
 
-    The function runs once before it is recorded: kernels are compiled and loaded then, and whatever is kept per stream is allocated.
-    What it allocates besides comes from a pool of this graph's own, so that no one else gets that memory while the graph can be replayed.
+    The function runs once before it is recorded, which compiles and loads its kernels and allocates whatever is kept per stream.
+    All its other memory comes from this graph's own pool, so that no one else gets that memory while the graph can be replayed.
     """
 
     def __init__(self, function: Callable[[], object]) -> None:
         current = cupy.cuda.get_current_stream()
         self._pool = cupy.cuda.MemoryPool()
-        # Kept: workspaces are known by the address of their stream, which another stream could take over.
+        # The stream is kept alive because workspaces are found by its address, which a later stream could get.
         self._stream = cupy.cuda.Stream(non_blocking=True)
         current.synchronize()
         with cupy.cuda.using_allocator(self._pool.malloc), self._stream:
@@ -45,7 +45,7 @@ class Recorded:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the recorded calls work in, beside what was there before."""
+        """Bytes that were allocated for the recorded calls."""
         return int(self._pool.total_bytes())
 
     def __call__(self) -> None:
@@ -68,7 +68,7 @@ def time_once(function: Callable[[], object], calls: int = 1) -> float:
 
 
 def _gpu_once(function: Callable[[], object], calls: int) -> float:
-    """:func:`time_once` between events on the current stream."""
+    """Like :func:`time_once`, but measured between two events on the current stream."""
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
     start.record()
     for _ in range(calls):
@@ -81,7 +81,7 @@ def _gpu_once(function: Callable[[], object], calls: int) -> float:
 def call_milliseconds(call: Callable[[], object], device: str) -> float:
     """Median milliseconds of a call that has been made before.
 
-    On a GPU it is the time of calls that follow each other in one recorded graph, without the host's share.
+    On a GPU the calls follow each other in one recorded graph, so that the host's share does not count.
     """
     if device != "cpu":
         several = Recorded(lambda: [call() for _ in range(_IN_A_GRAPH)])

@@ -1,4 +1,4 @@
-"""Single steps of networks whose plans hold all memory: products and sums of codes, in words or in bytes, and conversions between them."""
+"""The single steps of a planned network, which allocate nothing: products and sums of codes in words or bytes, and conversions."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from bitsparse.backends.params import Array, EpilogueParams, OperandParams
 from bitsparse.backends.params import words_shape as words_shape
 from bitsparse.ops.finish.epilogue import Epilogue
 
-#: Bytes of features that are taken apart at a time, on their way into the first product. Much smaller pieces wait longer for the threads
-#: of a busy CPU than their work takes.
+#: Bytes of features that are unpacked at a time for the first product. With much smaller pieces, waiting for the threads of a busy CPU
+#: takes longer than the work itself.
 _PIECE_BYTES = 1 << 24
 
 
@@ -38,13 +38,13 @@ _PIECE_BYTES = 1 << 24
 def blank(
     space: Any, shape: tuple[int, ...], bits: int, axis: int, layout: str, family: Any, encoding: str = "unsigned"
 ) -> BitTensor:
-    """Zeros of a NumPy-like module, to be written over."""
+    """A BitTensor of zeros, in memory of the NumPy-like module `space`, to be overwritten later."""
     words = space.zeros(words_shape(shape, bits, axis, layout), np.uint32)
     return assembled(BitTensor, words, shape, bits, axis, layout, encoding, family)
 
 
 def repacking(codes: BitTensor, turned: BitTensor) -> Callable[[], Any]:
-    """A call that writes codes, as their words are then, into the words of a BitTensor of another axis or layout."""
+    """A function that repacks the current words of `codes` into the words of `turned`, a BitTensor of another axis or layout."""
     backend: Any = backends.family(codes.device, "bits.pack")
     about = {"axis": codes.axis, "layout": codes.layout, "to_axis": turned.axis, "to_layout": turned.layout}
     given = codes.shape, codes.bits
@@ -60,9 +60,9 @@ def repacking(codes: BitTensor, turned: BitTensor) -> Callable[[], Any]:
 def product(
     function: str, left: BitTensor, weights: BitTensor, epilogue: Epilogue, rows: dict[str, Any]
 ) -> Callable[[Any], Any]:
-    """A call that writes unsigned codes times signed weights, through the epilogue, into an array or a BitTensor.
+    """A function that multiplies unsigned codes by signed weights and writes the epilogue's result into an array or a BitTensor.
 
-    Nothing of the left operand is kept from one call to the next. `rows` come from :func:`row_operands`.
+    Nothing derived from the left operand is kept from one call to the next. `rows` come from :func:`row_operands`.
     """
     (k, n), device = weights.shape, left.device
     params = epilogue.params(function, (left.shape[0], n))
@@ -88,12 +88,12 @@ def product(
 
 
 def _memory(out: Any) -> Any:
-    """The array that a product writes."""
+    """The array that a product into `out` writes."""
     return out.words if isinstance(out, BitTensor) else out
 
 
 def row_operands(right: Any, constant: Any, scale: Any) -> dict[str, Any]:
-    """What a product with weights does to each row, by the graph's right-hand factors, and by the scale of its codes if they have one."""
+    """The row scale and the column term of a product with weights, from the graph's right-hand factors and the codes' scale, if any."""
     term = None if constant is None else (right, constant)
     if scale is not None:
         right = scale.reshape(-1) if right is None else right * scale.reshape(-1)
@@ -102,24 +102,24 @@ def row_operands(right: Any, constant: Any, scale: Any) -> dict[str, Any]:
 
 # -- codes in bytes, on a CPU ------------------------------------------------------------------------------------------------
 def finished(acc: NDArray[np.int64], params: EpilogueParams) -> Array:
-    """What the chain of an epilogue makes of sums of integers on the CPU: float32, or words."""
+    """The result of an epilogue's chain for sums of integers on the CPU: float32 values, or words."""
     return backends.family("cpu", "matmul.matmul").epilogue(acc, params)
 
 
 def room_in_bytes(rows: int, columns: int) -> NDArray[np.uint8]:
-    """Memory for codes, with zeros behind each row; what is not zeroed can be what the plan before this one let go of."""
+    """Uninitialised memory for codes; only the padding behind each row is set to zero."""
     codes = np.empty((rows, row_bytes(columns)), np.uint8)
     codes[:, columns:] = 0
     return codes
 
 
 def piece_rows(shape: tuple[int, ...]) -> int:
-    """Rows of packed features that are taken apart at a time."""
+    """The number of rows of packed features that are unpacked at a time."""
     return min(shape[0], max(1, _PIECE_BYTES // max(1, row_bytes(shape[1]))))
 
 
 def unpack(x: BitTensor, codes: NDArray[np.uint8]) -> None:
-    """The codes of `x` into memory of :func:`room_in_bytes`."""
+    """Write the codes of `x` into memory from :func:`room_in_bytes`."""
     if codes.shape != x.shape:
         codes[:, : x.shape[1]] = x.toarray()
         return
@@ -134,7 +134,7 @@ def product_in_bytes(
     x: BitTensor | None,
     out: Array,
 ) -> None:
-    """The product of codes with weights of `sizes`; of packed codes `x` if there are any, some rows of which at a time go into `codes`."""
+    """Write the product of `codes` with weights of `sizes` into `out`; given packed codes `x`, unpack them into `codes` piece by piece."""
     if x is None:
         _product(codes, panels, *sizes, params, out)
         return
@@ -146,7 +146,7 @@ def product_in_bytes(
 
 
 def _params_of(params: EpilogueParams, rows: slice) -> EpilogueParams:
-    """Those of some rows, where :func:`row_operands` made what belongs to rows."""
+    """The parameters of some rows only, for per-row parts made by :func:`row_operands`."""
     term = params.col_term
     if term is not None and term[0] is not None:
         term = (term[0][rows], term[1])

@@ -1,1 +1,1 @@
-"""Quantising and packing, and how much they lose."""
+"""Quantisation and packing, and the error of quantisation."""

@@ -1,4 +1,4 @@
-"""Quantising, packing and their inverses."""
+"""Quantisation, packing and their inverses."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def pack_bits(
     x : array_like of bool or integer, or of floating dtype at ``bits=1``
         At least two dimensions. Floats are binarised: the bit is ``x >= 0`` (BitGNN section 2; the sign of zero is +1).
     bits : int, optional
-        1..32; by default as few as hold the data.
+        1..32; by default the fewest that hold the data.
     encoding : {"unsigned", "signed", "bipolar"}
-        How bits mean integers; see :class:`BitTensor`.
+        Which integers the bits stand for; see :class:`BitTensor`.
     axis : int, default -1
         The packed axis, -1 or -2.
     layout : {"planes", "rows"}
@@ -103,26 +103,26 @@ def quantize(
     x : array_like of float16, bfloat16, float32, float64, integer or bool
         At least two dimensions. float64 and integers of 32 bits and more are computed in float64, the others in float32.
     bits : int
-        1..32 (2..32 for ``symmetric``). Above 24 the steps are float64.
+        1..32 (2..32 for ``symmetric``). Above 24 bits the formula is computed in float64.
     scheme : {"affine", "affine-pow2", "symmetric"}
         * ``"affine"`` (AES-SpMM Eq. 1): ``round(((x - low) / (high - low)) * (2**bits - 1))``, unsigned.
         * ``"affine-pow2"`` (QGTC Eq. 2): ``floor((x - low) / ((high - low) / 2**bits))`` clipped to ``2**bits - 1``, unsigned.
         * ``"symmetric"`` (TANGO section 3.1): ``round(x / (absmax / (2**(bits-1) - 1)))``, signed, no offset.
     rounding : {"floor", "nearest", "stochastic"}, optional
         affine and symmetric: nearest (default, ties to even) or stochastic; affine also takes floor, as AES-SpMM prints it, which is half a
-        step too low on average. affine-pow2: floor, QGTC's own equation.
+        step too low on average. affine-pow2: floor, as in QGTC's equation.
     range : optional
-        ``(low, high)``, or the absmax for ``symmetric``: numbers, or arrays of the granularity's shape. Values outside are clipped; a range
-        of equal ends has steps of 1 from there on. By default calibrated from `x`.
+        ``(low, high)``, or the absmax for ``symmetric``: numbers, or arrays of the granularity's shape. Values outside are clipped. If low
+        equals high, the grid starts there with steps of 1. By default the range is calibrated from `x`.
     granularity : {"tensor", "row", "col"}
-        One scale altogether, per row ``(..., M, 1)`` or per column ``(..., 1, N)``.
+        One scale for the whole tensor, per row ``(..., M, 1)`` or per column ``(..., 1, N)``.
     axis, layout
         The packed axis and the layout of the result; see :class:`BitTensor`.
     seed, stream : int, optional
-        Of stochastic rounding (Philox4x32-10). The same seed gives the same bits on every device; None draws a fresh one.
+        Seed and stream of stochastic rounding (Philox4x32-10). The same seed gives the same bits on every device; None draws a fresh one.
     first_index : int, default 0
-        Where `x` is a part of a larger array, the C-order index of its first element there, below 2**63: stochastic rounding then gives the
-        bits that this part has when all is quantised at once (over the same range).
+        If `x` is part of a larger array, the C-order index of its first element there, below 2**63. Stochastic rounding then gives the same
+        bits as when the whole array is quantised at once (over the same range).
 
     Returns
     -------
@@ -167,14 +167,14 @@ def quantize(
 
 
 def real(array: Any) -> Any:
-    """Integers as floats: exactly, except beyond 2**53."""
+    """The array as floats; integers are converted exactly up to 2**53."""
     if array.dtype.kind not in "biu":
         return array
     return array.astype(np.float64 if array.dtype.itemsize >= 4 else np.float32)
 
 
 class Coding(NamedTuple):
-    """How numbers become codes, and how these are packed; on a GPU the stream may be an array of one uint32, read when the kernel runs."""
+    """How numbers become codes and how codes are packed; on a GPU `stream` may be an array of one uint32, read when the kernel runs."""
 
     bits: int
     rounding: str
@@ -195,7 +195,7 @@ def coded(
     *,
     check: bool = False,
 ) -> BitTensor:
-    """The codes over a range; with `check` what may lie outside is clipped. On the stream of the array."""
+    """Quantise an array over the range `ends`, on the array's stream; `check` says that values may lie outside and must be clipped."""
     wide = coding.bits > schemes.MAX_FLOAT32_BITS or array.dtype == np.float64
     grid = schemes.grid_from_range(function, scheme, coding.bits, *ends, np.float64 if wide else np.float32)
     return on_grid(array, family, grid, coding, check=check)
@@ -211,9 +211,9 @@ def on_grid(
     factors: Any = None,
     out: Any = None,
 ) -> BitTensor:
-    """The codes on a grid, as :func:`coded` gives them for that of a range; on a GPU of rows times `factors` as well.
+    """Quantise an array on a given grid, as :func:`coded` does on the grid of a range; on a GPU each row may first be scaled by `factors`.
 
-    Their words are `out`, if it is given: memory without gaps where the numbers lie.
+    The words are written to `out` if it is given: contiguous memory on the array's device.
     """
     device = interop.device_of(array)
     offset, divisor, multiplier, qmin, qmax, encoding, scale, stored_offset = grid
@@ -228,11 +228,11 @@ def on_grid(
 
 
 def ends_of(function: str, array: Array, scheme: str, granularity: str, given: Any) -> tuple[Array, Array]:
-    """Lower and upper end of the range, calibrated or as given, in the granularity's shape."""
+    """Lower and upper end of the range, calibrated or as given, as single numbers or in the granularity's shape."""
     if given is None:
         low, high, is_finite = backends.family(interop.device_of(array), "bits.pack").calibrate(array, granularity)
         _check.finite(function, "x", is_finite)
-        # A single grid is made on the host; of a vector of ranges every element is worked on where it lies.
+        # A single grid is computed on the host; a vector of ranges stays on its device.
         return (low, high) if low.ndim else (interop.move(low, "cpu"), interop.move(high, "cpu"))
     if scheme == "symmetric":
         high = _range_part(function, "range (the absmax)", given, array.shape, granularity)
@@ -258,7 +258,7 @@ def ends_of(function: str, array: Array, scheme: str, granularity: str, given: A
 
 
 def _placed(end: Array, x: Any) -> Any:
-    """A vector of ranges where `x` lies; a single number stays on the host, where its grid is made."""
+    """A vector of ranges, moved to the device of `x`; a single number stays on the host, where its grid is computed."""
     return interop.move(end, interop.device_of(x)) if end.ndim else end
 
 
@@ -321,7 +321,7 @@ def decode(q: BitTensor, dtype: Any) -> Any:
 
 
 def stochastic_round(x: ArrayLike, *, seed: int | None = None, stream: int = 0) -> Any:
-    """Round down or up at random, with the fraction as probability of up (TANGO section 3.1), so that the mean is kept.
+    """Round down or up at random (TANGO section 3.1); the fraction is the probability of rounding up, so that the mean is kept.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ def stochastic_round(x: ArrayLike, *, seed: int | None = None, stream: int = 0) 
     Returns
     -------
     array of the dtype of `x`, holding integers
-        ``floor(x) + (u < (x - floor(x)) * 65536)`` with 16 random bits u of Philox4x32-10 for each C-order index.
+        ``floor(x) + (u < (x - floor(x)) * 65536)``, with 16 random bits u from Philox4x32-10 for each C-order index.
 
     Raises
     ------
@@ -354,10 +354,10 @@ def stochastic_round(x: ArrayLike, *, seed: int | None = None, stream: int = 0) 
         wide = converted(array, np.float32) if array.dtype.name == "bfloat16" else array
         _check.finite(function, "x", bool(np.isfinite(wide).all()))
         rounded = backends.family(device, "bits.pack").stochastic_round(wide, seed_number, stream)
-        # Exact: where bfloat16 has fractions, it has all integers around.
+        # Exact: a bfloat16 with a fraction is so small that both neighbouring integers are bfloat16 too.
         return interop.from_array(converted(rounded, array.dtype), family, function)
 
 
 def bit_tensor(function: str, name: str, q: Any) -> BitTensor:
-    """`q`, which must be a BitTensor; `function` and `name` go into the sentence if it is not."""
+    """`q`, which must be a BitTensor; `function` and `name` appear in the message if it is not."""
     return _check.instance(function, name, q, BitTensor, "a BitTensor", "make one with quantize or pack_bits")

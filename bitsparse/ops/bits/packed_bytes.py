@@ -1,4 +1,4 @@
-"""BitTensors from the bytes in which other libraries keep bits."""
+"""BitTensors made from the packed bytes of other libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bitsparse.errors import DTypeError, ShapeError
 
 
 def words_of_bytes(x: Array) -> NDArray[np.uint32]:
-    """The words (N, W) of rows of bytes (N, B), with zeros up to whole groups of 16; a view where rows are such groups.
+    """Rows of bytes (N, B) as words (N, W), padded with zeros to a multiple of 16 bytes; a view if no padding is needed.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def words_of_bytes(x: Array) -> NDArray[np.uint32]:
 
 
 def with_bytes_reversed(words: Array) -> Array:
-    """Words in which the bits of every byte come in the other order.
+    """The words with the order of bits reversed in every byte.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def check_rows(function: str, name: str, x: Any) -> None:
 
 
 def bytes_of(function: str, name: str, x: Any) -> tuple[Array, interop.Family]:
-    """Rows of uint8; of int8, as sentence-transformers makes them, those 128 higher."""
+    """Packed rows as uint8, and their family; int8, as sentence-transformers stores packed bytes, is shifted up by 128."""
     array, family = interop.as_array(x, function, name)
     check_rows(function, name, array)
     if array.dtype == np.int8:
@@ -70,29 +70,29 @@ def bytes_of(function: str, name: str, x: Any) -> tuple[Array, interop.Family]:
 def from_packbits(
     x: Any, length: int | None = None, *, bitorder: str = "big", encoding: Encoding = "unsigned"
 ) -> BitTensor:
-    """A BitTensor of one bit from bytes of eight bits each.
+    """A BitTensor of one bit from packed bytes, eight bits in each.
 
     Parameters
     ----------
     x : array (N, B) of uint8 or int8
-        Rows of bytes, as :func:`numpy.packbits` along the last axis makes them, as FAISS keeps binary vectors, or as sentence-transformers
-        quantises embeddings: ``precision="ubinary"`` is uint8, ``"binary"`` int8, the same bytes less 128.
+        Rows of bytes, as :func:`numpy.packbits` packs along the last axis, as FAISS stores binary vectors, or as sentence-transformers
+        quantises embeddings: ``precision="ubinary"`` gives uint8, and ``"binary"`` gives int8, the same bytes less 128.
     length : int, optional
-        Bits of a row, at most ``8 * B``, which is the default. Those beyond it must be zero.
+        Bits of a row, at most ``8 * B``, which is the default. Bits beyond it must be zero.
     bitorder : {"big", "little"}
-        Which bit of a byte is the first, as in :func:`numpy.packbits`.
+        Which bit of a byte comes first, as in :func:`numpy.packbits`.
     encoding : {"unsigned", "bipolar"}
-        Whether a bit means 0 or 1, or -1 or +1.
+        Whether a bit stands for 0 or 1, or for -1 or +1.
 
     Returns
     -------
     BitTensor (N, length)
-        It shares memory with `x` where ``bitorder="little"`` and rows of uint8 are whole groups of 16 bytes.
+        It shares memory with `x` if `x` is uint8, ``bitorder="little"``, and each row is a multiple of 16 bytes.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        `x` holds no rows of bytes, `length` does not fit them, or bits beyond it are set.
+        `x` does not hold rows of bytes, `length` does not fit them, or bits beyond `length` are set.
 
     Examples
     --------
@@ -123,12 +123,12 @@ def _in_family(x: BitTensor, family: interop.Family, encoding: Encoding) -> BitT
 
 
 def from_rdkit(fingerprints: Sequence[Any]) -> BitTensor:
-    """A BitTensor of one bit from fingerprints of RDKit.
+    """A BitTensor of one bit from RDKit fingerprints.
 
     Parameters
     ----------
     fingerprints : sequence of ExplicitBitVect
-        All of one length, as ``rdFingerprintGenerator.GetMorganGenerator(fpSize=2048).GetFingerprint(molecule)`` gives them.
+        All of one length, for example from ``rdFingerprintGenerator.GetMorganGenerator(fpSize=2048).GetFingerprint(molecule)``.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def from_rdkit(fingerprints: Sequence[Any]) -> BitTensor:
     Raises
     ------
     DTypeError, ShapeError
-        There is something else among them, or they differ in length.
+        One of them is no ExplicitBitVect, or they differ in length.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def from_rdkit(fingerprints: Sequence[Any]) -> BitTensor:
             f"{function}: fingerprints have {min(lengths)} to {max(lengths)} bits; make all of them with one fpSize"
         )
     length = lengths.pop() if lengths else 0
-    # Whoever has such an object has imported the module that made it.
+    # The module is loaded: whoever has such an object has imported it.
     as_text = sys.modules["rdkit.DataStructs.cDataStructs"].BitVectToBinaryText if each else None
     text = b"".join(as_text(one) for one in each) if as_text is not None else b""
     rows = np.frombuffer(text, np.uint8).reshape(len(each), -(-length // 8))

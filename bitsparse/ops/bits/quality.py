@@ -1,4 +1,4 @@
-"""How much quantisation loses, and how many bits are enough."""
+"""The error of quantisation, and how many bits are enough."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bitsparse.ops.finish import schemes
 def quantization_error(x: ArrayLike, q: Any) -> float:
     """Relative quantisation error (TANGO Eq. 4): the mean of ``|x - y| / (|x| + |y| + 0.0005)`` with y the dequantised value.
 
-    As printed, the denominator takes x and y without absolute values and can vanish; both are taken absolutely here.
+    TANGO prints the denominator without absolute values, so that it can vanish; absolute values are used here.
 
     Parameters
     ----------
     x : array_like
         The real values.
     q : BitTensor or array_like
-        Their quantisation (dequantised here), or the dequantised values themselves.
+        Their quantisation (this function dequantises it), or the dequantised values themselves.
 
     Returns
     -------
     float
-        In 0..1; 0 for an empty array. Accumulated in float64.
+        In 0..1, accumulated in float64; 0 for an empty array.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def choose_bits(
 ) -> int:
     """Fewest bits whose :func:`quantization_error` is at most `threshold` (TANGO section 3.1: 0.3 keeps the accuracy).
 
-    TANGO measures it on the output of the first layer, not on the input features.
+    TANGO measures this error on the output of the first layer, not on the input features.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def choose_bits(
     with interop.working_on(interop.device_of(array), family):
         smallest = 1.0
         values = real(array)
-        ends = ends_of(function, values, scheme, granularity_name, None)  # once, for all candidates
+        ends = ends_of(function, values, scheme, granularity_name, None)  # the same for all candidates
     for count in candidates:
         with interop.working_on(interop.device_of(array), family):
             q = coded(function, values, family, scheme, ends, Coding(count, rounding_name, seed_number))
