@@ -1,1 +1,1 @@
-"""What happens to a product before it is stored."""
+"""The last steps of a product before it is stored: epilogues, quantisation schemes and thresholds."""

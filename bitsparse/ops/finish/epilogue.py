@@ -21,7 +21,7 @@ from bitsparse.ops.finish import schemes
 from bitsparse.ops.operands import target
 
 _ACTIVATIONS = ("relu", "leaky_relu", "tanh")
-#: Options that only a requantisation reads, and those that only bits which come out have.
+#: Options that only requantisation reads, and options that apply only if the result is a BitTensor.
 _OF_GRID = ("out_scale", "out_offset", "scheme", "rounding")
 _OF_BITS = (*_OF_GRID, "seed", "stream", "encoding", "axis", "layout")
 
@@ -42,44 +42,44 @@ class BatchNorm(NamedTuple):
     eps: float = 1e-5
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # arrays among the fields: compared and hashed by identity
+@dataclass(frozen=True, kw_only=True, eq=False)  # fields may be arrays, so objects are compared and hashed by identity
 class Epilogue:
-    """Steps fused behind a product, in this order, each one IEEE float32 operation (equal on every device, bit for bit).
+    """A chain of steps fused behind a product; each is one IEEE float32 operation (equal on every device, bit for bit).
 
-    ``v = float32(acc) * row_scale * col_scale``; ``+ bias``; ``* bn_scale + bn_shift``; activation; then float32 out, requantised to
-    `bits`, or binarised (``v >= 0``).
+    The steps in order: ``v = float32(acc) * row_scale * col_scale``; ``+ bias``; ``* bn_scale + bn_shift``; activation; then `v` is
+    returned as float32, requantised to `bits`, or binarised (``v >= 0``).
 
     Parameters
     ----------
     row_scale, col_scale : array_like, optional
-        Scalar, ``(m,)`` or ``(*batch, m)``; scalar, ``(n,)`` or ``(*batch, n)``. The operands' own scalar or
-        per-outer scales are multiplied in.
+        `row_scale` is a scalar, ``(m,)`` or ``(*batch, m)``; `col_scale` is a scalar, ``(n,)`` or ``(*batch, n)``. The operands' own
+        scales, which are scalars or one per row of `a` and column of `b`, are multiplied in as well.
     bias : array_like, optional
         Per column: scalar, ``(n,)`` or ``(*batch, n)``.
     batch_norm : BatchNorm or tuple ``(mean, var[, weight, bias, eps])``, optional
         Folded into one multiplication and one addition, in float64, when the Epilogue is made (QGTC Eq. 8).
     activation : {None, "relu", "leaky_relu", "tanh"}
     negative_slope : float, default 0.01
-        Of leaky relu.
+        Slope of leaky relu.
     bits : int, optional
         Requantise to this many bits (1..24); the result is a BitTensor. Needs `out_scale`.
     binarize : bool, default False
         One bit, ``v >= 0`` (BitGNN section 2); the result is a BitTensor, bipolar unless `encoding` says "unsigned".
     out_scale, out_offset : array_like, optional
-        The grid of requantisation: scalar, per row ``(m, 1)`` or per column ``(1, n)`` (batch dimensions in front allowed).
+        The grid of requantisation: a scalar, per row ``(m, 1)`` or per column ``(1, n)``, with batch dimensions in front if needed.
     scheme, rounding, seed, stream
-        As in :func:`quantize`; the range of ``"affine"`` is ``out_scale * (2**bits - 1)`` wide and begins at `out_offset`.
+        As in :func:`quantize`; the range of ``"affine"`` begins at `out_offset` and is ``out_scale * (2**bits - 1)`` wide.
     encoding : str, optional
         Only with `binarize`: "bipolar" (default) or "unsigned".
     axis, layout
-        Packed axis and layout of the BitTensor that comes out, so that it fits the next product.
+        Packed axis and layout of the resulting BitTensor, so that it fits the next product.
     offset_correction : bool, default False
-        Take offsets of the operands into account through exact row and column sums. Without it an operand with an offset is refused.
+        Take the operands' offsets into account through exact row and column sums. Without it, an operand with an offset is refused.
 
     Raises
     ------
     ValueError, ShapeError, DTypeError
-        At construction where possible, else when it meets the product's shape.
+        At construction where possible, else when the product's shape is known.
 
     Examples
     --------
@@ -192,7 +192,7 @@ class Epilogue:
         return self.applied("Epilogue", acc)
 
     def applied(self, function: str, acc: Any) -> Any:
-        """The chain as the last step of `function`, which messages name."""
+        """Apply the chain as the last step of `function`, which error messages name."""
         array, family = interop.as_array(acc, function, "acc")
         if array.dtype not in (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float32)):
             raise DTypeError(
@@ -207,7 +207,7 @@ class Epilogue:
             return self.wrap(result, array.shape, family, function)
 
     def params(self, function: str, shape: tuple[int, ...], operands: OperandParams | None = None) -> EpilogueParams:
-        """The chain for a product of ``shape``, operands' scales and offsets folded in; shapes are checked here."""
+        """The chain for a product of ``shape``, with the operands' scales and offsets folded in; checks all shapes."""
         batch, m, n = shape[:-2], shape[-2], shape[-1]
         fixed = self._fixed
         for key, length in (("row_scale", m), ("col_scale", n), ("bias", n), ("bn_scale", n)):
@@ -224,7 +224,7 @@ class Epilogue:
         return named if operands is None else named.joined(self.behind(operands, "cpu"))
 
     def behind(self, operands: OperandParams, device: str) -> OperandParams:
-        """What the operands of a product on a device contribute to the chain, beside :meth:`params` without them."""
+        """What the operands of a product on `device` add to the chain that :meth:`params` gives without them."""
         if operands.row_term is None and operands.col_term is None:
             return operands
         scales = [interop.move(scale, device) for scale in (self._fixed.row_scale, self._fixed.col_scale)]
@@ -232,35 +232,35 @@ class Epilogue:
         return OperandParams(operands.row_scale, operands.col_scale, *terms)
 
     def _stored_grid(self, device: str, ndim: int) -> tuple[Any, Any]:
-        """Scale and offset of the BitTensor that comes out; on a GPU they are copied there once and kept."""
+        """Scale and offset of the resulting BitTensor; they are copied to each GPU once and kept there."""
         if self._grid is None:
             return None, None
         key = (device, ndim)
         if key not in self._placed:
             parts = (self._grid.scale, self._grid.stored_offset)
             scale, offset = (None if part is None else interop.move(_full_ndim(part, ndim), device) for part in parts)
-            return self._placed.setdefault(key, (scale, offset))  # the same for threads that ask at once
+            return self._placed.setdefault(key, (scale, offset))  # concurrent callers get the same arrays
         return self._placed[key]
 
     @property
     def gives_bits(self) -> bool:
-        """Whether a BitTensor comes out."""
+        """Whether the result is a BitTensor."""
         return self._fixed.out == "bits"
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the numbers that come out; of the integers that a BitTensor holds."""
+        """Dtype of the result; if that is a BitTensor, of the integers that it holds."""
         return smallest_dtype(self._fixed.bits, self._bits_encoding) if self.gives_bits else np.dtype(np.float32)
 
     @property
     def _bits_encoding(self) -> str:
-        """Of the bits that come out."""
+        """Encoding of the resulting BitTensor."""
         if self._fixed.binarize:
             return self.encoding or "bipolar"
         return "unsigned" if self._grid is None else self._grid.encoding
 
     def wrap(self, result: Array, shape: tuple[int, ...], family: interop.Family, function: str) -> Any:
-        """What the backend stored, as the user's array or BitTensor."""
+        """The backend's result as an array of the user's family, or as a BitTensor."""
         fixed = self._fixed
         if fixed.out == "float":
             return interop.from_array(result, family, function)
@@ -272,7 +272,7 @@ class Epilogue:
 
 
 def _is_default(option: str, value: Any) -> bool:
-    """Whether an option of an Epilogue was left alone; of the class its attributes are the defaults."""
+    """Whether an option of an Epilogue has its default value, which is the class attribute of that name."""
     default = getattr(Epilogue, option)
     return value is default or (default is not None and value == default)
 
@@ -286,9 +286,9 @@ def target_behind(
     device: str,
     operands: Sequence[Any],
 ) -> Any:
-    """The NumPy or CuPy array behind `out`, into which a product goes: through the epilogue, or as sums of `dtype`.
+    """The NumPy or CuPy array behind `out`, which takes the epilogue's result, or sums of `dtype` without an epilogue.
 
-    Checked before anything is written: what it is, where it is, and that it shares no memory with the operands' arrays.
+    It is checked before anything is written: its kind, its device, and that it shares no memory with the operands' arrays.
     """
     like = None
     if epilogue is not None:
@@ -301,14 +301,14 @@ def target_behind(
 def as_array_or_bits(
     function: str, epilogue: Epilogue | None, result: Any, shape: tuple[int, ...], family: interop.Family
 ) -> Any:
-    """What a product has stored as the user's array, or as what the epilogue behind it gives."""
+    """A product's stored result as an array of the user's family, or as the array or BitTensor of its epilogue."""
     if epilogue is None:
         return interop.from_array(result, family, function)
     return epilogue.wrap(result, shape, family, function)
 
 
 def _scaled_term(term: tuple[Array, Array] | None, scales: Sequence[Any]) -> tuple[Any, Any] | None:
-    """A correction term takes the Epilogue's own scales, which multiply the whole product; rounded to float32 once."""
+    """A correction term times the Epilogue's own scales, as these multiply the whole product; rounded to float32 once."""
     if term is None:
         return None
     row, col = (
@@ -319,7 +319,7 @@ def _scaled_term(term: tuple[Array, Array] | None, scales: Sequence[Any]) -> tup
 
 
 def _full_ndim(value: NDArray[np.float32], ndim: int) -> NDArray[np.float32]:
-    """``(m, 1)`` of an array with batch dimensions becomes ``(1, ..., m, 1)``."""
+    """Put 1s in front of the shape up to `ndim` dimensions: ``(m, 1)`` becomes ``(1, ..., m, 1)``."""
     return value if value.ndim in (0, ndim) else value.reshape((1,) * (ndim - value.ndim) + value.shape)
 
 
@@ -335,7 +335,7 @@ def _floats(name: str, value: Any) -> NDArray[np.float32]:
 def folded(
     batch_norm: Any, function: str = "Epilogue", what: str = "batch_norm"
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
-    """A batch norm as one factor and one addend, folded in float64 and stored as float32."""
+    """A batch norm as one factor and one addend per column, computed in float64 and stored as float32."""
     if batch_norm is None:
         return None, None
     if not isinstance(batch_norm, tuple) or not 2 <= len(batch_norm) <= 5:
@@ -365,5 +365,5 @@ def folded(
     return scale, shift
 
 
-#: The chain of products of codes: nothing but what the operands bring along.
+#: An epilogue without steps of its own: it applies only the operands' scales.
 PLAIN = Epilogue()

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from bitsparse import _check
 from bitsparse.backends.params import Array
 
-#: The most bits of codes that are exact in float32; for more, the steps of the formula are computed in float64.
+#: Codes of up to this many bits are exact in float32; for more bits, the steps of the formula are computed in float64.
 MAX_FLOAT32_BITS = 24
 _SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 
 
 class Grid(NamedTuple):
-    """A quantisation grid: the parameters of the formula, and what a BitTensor stores to undo it (from `encoding` on)."""
+    """A quantisation grid: the parameters of the formula and, from `encoding` on, what a BitTensor stores to undo it."""
 
     offset: Array
     divisor: Array
@@ -31,20 +31,20 @@ class Grid(NamedTuple):
 
 
 def scheme_bits(function: str, scheme: Any, bits: Any) -> tuple[str, int]:
-    """The checked scheme and bit count; ``symmetric`` needs at least two bits, a sign and a magnitude."""
+    """The checked scheme and bit count; ``symmetric`` needs at least two bits: a sign and a magnitude."""
     name = _check.choice(function, "scheme", scheme, tuple(_check.ROUNDINGS_OF_SCHEME))
     return name, _check.bit_count(function, bits, low=2 if name == "symmetric" else 1)
 
 
 def drawn_seed(chosen: str, by_chance: str = "stochastic") -> int:
-    """A seed from fresh entropy if the option's value `chosen` is the random one, `by_chance`; else 0."""
+    """A seed from fresh entropy if the option has its random value, `chosen` == `by_chance`; else 0."""
     return secrets.randbits(64) if chosen == by_chance else 0
 
 
 def checked_seed(
     function: str, chosen: str, seed: Any, stream: Any, option: str = "rounding", by_chance: str = "stochastic"
 ) -> tuple[int, int]:
-    """The checked seed (fresh entropy for None) and stream; a seed is refused unless the option's value `chosen` is the random one."""
+    """The checked seed (see :func:`drawn_seed` for None) and stream; a seed is refused unless `chosen` is the random value `by_chance`."""
     stream = _check.integer(function, "stream", stream, 0, (1 << 32) - 1)
     if seed is None:
         return drawn_seed(chosen, by_chance), stream
@@ -81,7 +81,7 @@ def grid_from_range(function: str, scheme: str, bits: int, low: Array, high: Arr
 
 
 def grid_from_scale(scheme: str, bits: int, scale: NDArray[np.float32], offset: NDArray[np.float32] | None) -> Grid:
-    """The float32 grid with a given scale and offset, as an Epilogue has it."""
+    """The float32 grid with a given scale and offset, for an Epilogue."""
     start = np.zeros((), np.float32) if offset is None or scheme == "symmetric" else np.asarray(offset, np.float32)
     if scheme == "symmetric":
         top = (1 << (bits - 1)) - 1
@@ -100,7 +100,7 @@ def _usable(scale: Array) -> Array:
 
 
 def _where(condition: Any, one: Any, other: Any) -> Array:
-    """``numpy.where``, but quick for scalars: there it would take longer than making the codes of a row."""
+    """``numpy.where``, but quick for scalars, for which it would take longer than quantising a row."""
     if one.ndim:
         return np.where(condition, one, other)
     return np.asarray(one if condition else other)

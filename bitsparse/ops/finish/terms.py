@@ -1,4 +1,4 @@
-"""What scales and offsets of two factors add to the epilogue of their product."""
+"""The scales and correction terms that two factors add to the epilogue of their product."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bitsparse.backends.params import Array, OperandParams
 
 
 class Factor(NamedTuple):
-    """One factor of a product as :func:`operand_terms` reads it, where it is no BitTensor.
+    """One factor of a product that is not a BitTensor, with the attributes that :func:`operand_terms` reads.
 
     Attributes
     ----------
     shape : tuple of int
     scale, offset : ndarray of float32 or None
-        What a code and what code 0 is worth; None: 1 and 0.
+        A code q stands for ``scale * q + offset``; None counts as 1 and 0.
     line_sums : ndarray
-        The sum of every row.
+        The sum of each row.
     """
 
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class Factor(NamedTuple):
 def operand_terms(
     function: str, a: BitTensor | Factor, b: BitTensor | Factor, correct: bool, names: tuple[str, str] = ("a", "b")
 ) -> OperandParams:
-    """Scales and offset corrections of the operands, as vectors over rows and columns; messages call them by `names`.
+    """Scales and offset corrections of the operands, as vectors over rows and columns; error messages call the operands by `names`.
 
     ``sum_k (sa qa + oa)(sb qb + ob) = sa sb (qa @ qb) + (sa rowsum(qa)) ob + oa (sb colsum(qb) + k ob)``
     """
@@ -60,21 +60,21 @@ def operand_terms(
 
 
 def _scaled(sums: Array, scale: NDArray[np.float32] | None) -> Array:
-    """Sums of lines in float64, times what a code is worth."""
+    """Sums of lines in float64, times their scale if there is one."""
     wide: Array = sums.astype(np.float64)
     return wide if scale is None else wide * scale.astype(np.float64)
 
 
 def _not_zero(offset: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
-    """An offset, unless it adds nothing."""
+    """The offset, or None if it is zero everywhere."""
     return offset if offset is not None and offset.any() else None
 
 
 def _outer(
     function: str, which: str, name: str, part: NDArray[np.float32] | None, packed: int, length: int
 ) -> NDArray[np.float32] | None:
-    """A parameter of one element as a scalar, a per-outer one as a vector over the outer axis of so many elements; one that varies along
-    the contraction axis is refused.
+    """A scale or offset of one element as a scalar, and one per row or column as a vector of `length` elements along the outer axis; one
+    that varies along the contraction axis is refused.
     """
     if part is None or part.ndim == 0:
         return part

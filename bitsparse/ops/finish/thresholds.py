@@ -1,8 +1,8 @@
-"""Integer thresholds equal to the sign of a float chain (DESIGN: binarise as ``v >= 0`` of the very chain).
+"""Integer thresholds that give the same bits as the sign of a float chain (DESIGN: binarise as ``v >= 0`` of the very chain).
 
-Every step of an epilogue is monotone in the integer it starts from, rising or falling, and rounding keeps that order. So the
-sign of the chain changes at most once over the integers, and bisecting the chain itself finds where: the bits are those of the chain for
-every scale and bias, without a float in the kernel. Where a scale is negative the chain falls and the comparison turns round.
+Every step of an epilogue is monotone in the integer that the chain starts from, rising or falling, and rounding keeps that order. So the
+sign of the chain changes at most once over the integers, and bisecting the chain itself finds that place. The kernel then needs no floats,
+and its bits equal those of the chain for every scale and bias. With a negative scale the chain falls, and the comparison is reversed.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from bitsparse import backends, interop
 from bitsparse._records import replace
 from bitsparse.backends.params import EpilogueParams, Thresholds
 
-#: Fewer rows than this share a chain: computing the sums and the chain is then cheaper than bisecting the chain.
+#: If fewer rows than this share a chain, computing the sums and the chain is cheaper than bisecting the chain.
 MIN_ROWS_PER_CLASS = 16
-#: Chains of up to so many elements are quicker on the host.
+#: Up to this many elements, a chain is quicker on the host.
 _FEW = 1 << 15
 
 
 def bisect(is_one: Callable[[Any], Any], shape: tuple[int, int], longest: int, space: Any = np) -> Thresholds:
-    """Where a monotone predicate over ``-longest..longest`` changes, for each element of ``shape`` at once.
+    """Find where a monotone predicate over ``-longest..longest`` changes, for all elements of ``shape`` at once.
 
     Parameters
     ----------
     is_one
-        Takes int32 sums of ``shape`` and says where the bit is one; monotone in each element, rising or falling.
+        Takes int32 sums of ``shape`` and returns where the bit is one; it is monotone in each element, rising or falling.
     shape
         (classes, features).
     longest
         Largest magnitude of a sum.
     space
-        NumPy, or CuPy where the predicate takes its arrays.
+        NumPy or CuPy, whichever arrays the predicate takes.
 
     Returns
     -------
     Thresholds
-        Without classes of rows.
+        One row per class; `class_of`, which maps rows to classes, is left at None.
 
     Examples
     --------
@@ -64,11 +64,11 @@ def bisect(is_one: Callable[[Any], Any], shape: tuple[int, int], longest: int, s
 
 
 def of_epilogue(params: EpilogueParams, counts: Any, features: int, longest: int, *, mean: bool) -> Thresholds | None:
-    """Thresholds on the integer sums of rows with ``counts`` entries, or None where the sums had better be computed.
+    """Thresholds on the integer sums of rows with ``counts`` entries, or None if computing the sums themselves is better.
 
-    That is where too few rows share a chain, or where a product might overflow, which only the chain itself can judge. Of a GPU's
-    ``counts`` (and ``row_scale``, which may lie there as well) only a row of each class is fetched; the thresholds are found where the
-    chain is quicker, and the class of each row stays on the GPU.
+    It is better if too few rows share a chain, or if a step might overflow, as only the chain itself gives the right result then.
+    If ``counts`` (and perhaps ``row_scale``) are on a GPU, only one row of each class is copied to the host. The thresholds are
+    computed on whichever device is quicker, and the class of each row stays on the GPU.
     """
     space: Any = interop.namespace(counts)
     if not _stays_finite(params, longest):
@@ -90,7 +90,7 @@ def of_epilogue(params: EpilogueParams, counts: Any, features: int, longest: int
     divisor = np.maximum(picked_counts, 1).astype(np.float32)[:, None] if mean and rows else None
     plain = all(part is None for part in (row_scale, params.col_scale, params.bias, params.bn_scale, params.activation))
     if plain:
-        # The sign of the sum, or of a mean: nothing to look for.
+        # The sign of the sum or of the mean is the bit, so the threshold is zero.
         return Thresholds(np.zeros((1, 1), np.int64), np.zeros((1, 1), bool), None, longest)
     on_gpu = space is not np and classes * features > _FEW
     device = interop.device_of(counts) if on_gpu else "cpu"
@@ -106,9 +106,9 @@ def of_epilogue(params: EpilogueParams, counts: Any, features: int, longest: int
 
 
 def _classes(space: Any, row_scale: Any, counts: Any) -> tuple[int, Any, Any]:
-    """Number of classes of rows with equal keys, a row of each, and the class of each row."""
+    """Number of classes of rows with equal scale and count, one row of each class, and the class of each row."""
     key: Any = 0
-    if row_scale is not None:  # bits of the scale, so that -0 and 0 are told apart and nothing is rounded
+    if row_scale is not None:  # compares the bits of the scale, so that -0 and 0 differ and nothing is rounded
         key = space.ascontiguousarray(space.asarray(row_scale, np.float32)).view(np.int32).astype(np.int64) << 32
     if counts is not None:
         key = key + counts.astype(np.int64)
@@ -117,7 +117,7 @@ def _classes(space: Any, row_scale: Any, counts: Any) -> tuple[int, Any, Any]:
 
 
 def _stays_finite(params: EpilogueParams, longest: int) -> bool:
-    """Whether no step can leave the range of float32, with room to spare; then no step gives NaN either."""
+    """Whether no step can leave the range of float32, with room to spare; in that case no step gives NaN either."""
     bound = float(longest)
     steps = (params.row_scale, params.col_scale, params.bias, params.bn_scale, params.bn_shift)
     for part, adds in zip(steps, (False, False, True, False, True), strict=True):

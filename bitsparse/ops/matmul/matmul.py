@@ -14,7 +14,7 @@ from bitsparse.ops.finish.epilogue import Epilogue, target_behind
 from bitsparse.ops.matmul.plan import MatmulPlan
 from bitsparse.ops.matmul.products import RightKind, as_bits, multiply
 
-#: Prepared products that a left operand keeps, by the kind of right operands.
+#: Slot for the prepared products that a left operand keeps, by the kind of right operand.
 _PRODUCTS: Slot[Any] = Slot("products", most=8)
 
 
@@ -30,29 +30,29 @@ def matmul(
     """Matrix product of two BitTensors, exact in integers; ``a @ b``.
 
     A product of ``s``-bit by ``t``-bit integers is a sum of one-bit products, ``popcount(a_p & b_q)`` weighted by powers of two (QGTC
-    Eqs. 3-7), or of small-integer products where that is cheaper. 8 x 128 tiles of `a` without a set bit are skipped (section 4.3).
+    Eqs. 3-7), or of small-integer products if that is cheaper. 8 x 128 tiles of `a` without a set bit are skipped (section 4.3).
 
     Parameters
     ----------
     a : BitTensor (..., m, k)
-        Or an ordinary integer or bool array, which is packed first.
+        An ordinary integer or bool array is packed first.
     b : BitTensor (..., k, n)
-        Likewise. Batch dimensions broadcast. Fastest when the contraction axis is packed in planes, `axis` -1 in `a` and -2 in `b`; other
-        operands are repacked first, which is exact and costs one pass over them.
+        Like `a`. Batch dimensions broadcast. The product is fastest if the contraction axis is packed in planes, `axis` -1 in `a` and -2
+        in `b`; other operands are repacked first, which is exact and costs one pass over them.
     epilogue : Epilogue, optional
-        Steps fused behind the product. Without one the stored integers are multiplied and scales and offsets are not applied. With one,
-        scalar and per-outer scales of the operands (`a` per row, `b` per column) are multiplied into its row and column scale; offsets
-        need ``offset_correction=True``; scales along the contraction axis are refused.
+        Steps fused behind the product. Without an epilogue the stored integers are multiplied, and scales and offsets are not applied.
+        With one, the operands' scales (scalars, or one per row of `a` and per column of `b`) are multiplied into its row and column
+        scale; offsets need ``offset_correction=True``; scales along the contraction axis are refused.
     out : array or BitTensor, optional
-        Where to write, of exactly the result's kind, shape and dtype; also returned. Every check comes before the first
-        write, except for NaN that an epilogue meets on its way to bits: then `out` holds no result.
+        Where to write, of exactly the result's kind, shape and dtype; also returned. All checks come before the first write, except
+        for NaN that an epilogue finds while it makes bits: then `out` holds no result.
     kernel : {None, "planes", "digits", "bytes", "mixed", "planes-mma", "digits-mma"}
         Force a kernel; all give the same integers. "bytes" is for CPUs and operands of at most 8 bits. The last three are for GPUs:
-        "mixed", for at most 8 bits and int32 results, multiplies bytes of `a` by `b` as it is packed; "-mma" keeps to the matrix
-        instructions of single warps.
+        "mixed", for at most 8 bits and int32 results, multiplies bytes of `a` by the packed bits of `b`; "planes-mma" and "digits-mma"
+        use only the matrix instructions of single warps.
     skip_zero_tiles : bool, optional
-        Look for zero tiles in `a` and skip them. The share skipped is :attr:`MatmulPlan.share_skipped`. By default on a CPU, and on a
-        GPU only where :attr:`BitTensor.tile_bitmap` is known already, since looking takes a pass over `a` and a synchronisation there.
+        Look for zero tiles in `a` and skip them. The share skipped is :attr:`MatmulPlan.share_skipped`. By default True on a CPU, and on a
+        GPU only if :attr:`BitTensor.tile_bitmap` is known already, since looking takes a pass over `a` and a synchronisation there.
 
     Returns
     -------
@@ -68,13 +68,13 @@ def matmul(
     DTypeError
         An operand is floating; quantise it, or multiply ``b.dequantize()``.
     KernelError
-        The kernel forced does not exist, does not take such operands, or its library is not installed.
+        The forced kernel does not exist, does not take such operands, or its library is not installed.
 
     Notes
     -----
-    A BitTensor keeps what was prepared for it as left operand (up to 8 kinds of right operand), so that ``a @ b`` is quick from the
-    second time on, on a CPU also with `out`; on a GPU a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size. A
-    plan keeps only its own.
+    A BitTensor keeps what was prepared for it as left operand (for up to 8 kinds of right operand), so that ``a @ b`` is quick from the
+    second time on, on a CPU also with `out`. On a GPU a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size.
+    What a plan prepares is kept by the plan alone.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def matmul(
     _check.matmul_shapes(function, left.shape, right.shape)
     _check.same_device(function, (left.device, right.device))
     if skip_zero_tiles is None:
-        # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
+        # On a GPU, looking for zero tiles takes a pass over `a`, which pays only for a plan or if it has been done before.
         skip = left.device == "cpu" or derived_of(left).bitmap is not None
     else:
         skip = _check.flag(function, "skip_zero_tiles", skip_zero_tiles)
@@ -106,7 +106,7 @@ def matmul(
 
 
 def _run_prepared(product: Any, family: interop.Family, b: BitTensor, out: Any) -> Any:
-    """The short way of ``a @ b`` for the second time and later; into `out`, if there is one, on a CPU."""
+    """The short path of ``a @ b`` from its second call on; `out` may be given on a CPU only."""
     family = interop.common_family((family, family_of(b)))
     with interop.working_on(b.device, family):
         words = (b if b.axis == -2 and b.layout == "planes" else b.repack(axis=-2, layout="planes")).words
@@ -139,18 +139,18 @@ def plan_matmul(
     n : int
         Columns of the right operands.
     bits, encoding, batch
-        Of the right operands.
+        Bits, encoding and batch dimensions of the right operands.
     epilogue, kernel
         As in :func:`matmul`.
     skip_zero_tiles : bool, default True
-        Look for zero tiles in `a` and skip them; again after `a` was written to through ``out=``. A captured graph goes on skipping those
-        that it was captured with: pass False for an `a` that the graph itself writes to.
+        Look for zero tiles in `a` and skip them; the plan looks again after `a` was written to through ``out=``. A captured graph keeps
+        skipping the tiles that were zero at its capture: pass False for an `a` that the graph itself writes to.
 
     Returns
     -------
     MatmulPlan
-        On a GPU the kernel is compiled here, and ``plan(b, out=y)`` allocates and waits for nothing from its second call on, if `b` is
-        packed as products want it, so that it can be captured into a CUDA graph.
+        On a GPU the kernel is compiled here. If `b` is packed in planes along axis -2, ``plan(b, out=y)`` allocates and waits for nothing
+        from its second call on, so that it can be captured into a CUDA graph.
 
     Examples
     --------

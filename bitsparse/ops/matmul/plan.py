@@ -25,7 +25,7 @@ class MatmulPlan:
     shape : tuple of int
         Shape of the result.
     device : str
-        Where the left operand is and the right ones must be.
+        Device of the left operand, on which right operands must be too.
     kernel : str
         The kernel chosen or forced.
     acc_dtype : dtype
@@ -47,10 +47,10 @@ class MatmulPlan:
         self._products = Products(function, a.device, LeftKind.of(a), right, epilogue, kernel)
         self.device, self.shape, self.acc_dtype = a.device, self._products.shape, self._products.acc_dtype
         self._skips = skip_zero_tiles
-        #: What the plan made of `a` belongs to the contents that `a` had.
+        #: The contents of `a` for which the plan was prepared.
         self._seen = Seen(contents_of_words(a))
         self._prepare()
-        # On a GPU calls take a short way for operands of CuPy's that leave nothing to be decided.
+        # On a GPU, calls with CuPy operands for which every decision has been made take a short path.
         self._plain: tuple[Any, ...] | None = None
         if self.device != "cpu" and epilogue is None and family_of(a) is interop.CUPY:
             left: Any = self._prepared.left.words
@@ -63,13 +63,13 @@ class MatmulPlan:
         self._behind: tuple[Any, Any, OperandParams | None] | None = None
 
     def _prepare(self) -> None:
-        """Make of the contents of `a` what its kernel needs."""
+        """Prepare what the kernel needs from the contents of `a`."""
         self._prepared = self._products.prepare(self._a, self._skips)
         product = self._prepared.product
         self._quick = product.run_plain if product.is_plain else None
 
     def _renew(self) -> None:
-        """Prepare anew what was made of `a`, to which somebody has written; a plan that reads its words as they are needs nothing."""
+        """Prepare again after `a` was written to; a plan that reads the words of `a` directly has nothing to prepare."""
         if self._prepared.left is self._a and not self._skips and not self.product.keeps_left:
             return
         if interop.is_capturing(self.device):
@@ -101,12 +101,12 @@ class MatmulPlan:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the result; of the integers that it holds if it is a BitTensor."""
+        """Dtype of the result; if that is a BitTensor, of the integers that it holds."""
         return self.acc_dtype if self._epilogue is None else self._epilogue.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the plan keeps beside the words of `a`."""
+        """Bytes that the plan keeps in addition to the words of `a`."""
         left = self._prepared.left
         repacked = 0 if left is self._a else left.words.nbytes
         return repacked + int(self.product.nbytes)
@@ -159,7 +159,7 @@ class MatmulPlan:
             return self._products.run(self._prepared, right, out, self._of_operands(right), family)
 
     def _fits(self, out: Any, right: Any) -> bool:
-        """Whether a CuPy array can take the result without a further question; all others are looked at by :func:`target_behind`."""
+        """Whether `out` is a CuPy array that can take the result without further checks; others are left to :func:`target_behind`."""
         if out.__class__ is not right.__class__ or out.shape != self.shape or out.dtype != self.acc_dtype:
             return False
         start, right_start = out.data.ptr, right.data.ptr
@@ -171,9 +171,10 @@ class MatmulPlan:
         return bool(apart and out.flags.c_contiguous and out.data.device_id == self._gpu)
 
     def check(self) -> None:
-        """Raise if an epilogue met NaN on its way to bits in a product since the last check; waits for those on a GPU.
+        """Raise if an epilogue that makes bits met NaN in a product since the last check; waits for products on a GPU.
 
-        A CPU raises as it goes. On a GPU a plan does not wait, and such results hold the smallest code; :func:`matmul` checks every time.
+        On a CPU each call raises by itself. On a GPU a plan does not wait, and such results hold the smallest code in place of NaN;
+        :func:`matmul` checks every time.
 
         Raises
         ------
@@ -182,11 +183,11 @@ class MatmulPlan:
         self._products.check(self.product, family_of(self._a))
 
     def _of_operands(self, right: BitTensor) -> OperandParams | None:
-        """What the operands add to the chain; the last of it is kept as long as right operands bring along the same scale."""
+        """What the operands add to the chain; the last one is kept for right operands with the same scale and offset."""
         kept = self._behind
         if kept is not None and kept[0] is right.scale and kept[1] is right.offset:
             return kept[2]
         behind = self._products.terms(self._prepared.left, right)
-        if behind is None or (behind.row_term is None and behind.col_term is None):  # those depend on the integers
+        if behind is None or (behind.row_term is None and behind.col_term is None):  # terms depend on the integers
             self._behind = (right.scale, right.offset, behind)
         return behind

@@ -1,4 +1,4 @@
-"""Products of BitTensors of two kinds, whatever these hold: checked once, and multiplied."""
+"""Products of BitTensors of two kinds: the kinds are checked once, for operands with any contents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LeftKind(NamedTuple):
 
 
 class RightKind(NamedTuple):
-    """What a product is prepared for: columns, bits, encoding and batch dimensions of its right operands."""
+    """The right operands for which a product is prepared: their columns, bits, encoding and batch dimensions."""
 
     n: int
     bits: int
@@ -45,14 +45,14 @@ class RightKind(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What multiplies one left operand.
+    """A product prepared for one left operand.
 
     Attributes
     ----------
     left : BitTensor
-        The operand as it is read: along the contraction axis, in planes.
+        The operand as kernels read it: packed along the contraction axis, in planes.
     product : object
-        The backend's product of its words with others.
+        The backend's product of its words with those of right operands.
     kernel : str
     costs : dict
         Estimated nanoseconds of the kernels that were compared.
@@ -68,7 +68,7 @@ class Prepared(NamedTuple):
 
 
 class Products:
-    """Products of left and right operands of two kinds on one device, for a function that messages name.
+    """Products of left and right operands of two kinds on one device; error messages name `function`.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Products:
         self._params = None if epilogue is None else epilogue.params(function, self.shape)
 
     def prepare(self, a: BitTensor, skip_zero_tiles: bool = False) -> Prepared:
-        """Choose a kernel for an operand, and make of it what that needs; on a GPU this compiles the kernel."""
+        """Choose a kernel for a left operand and prepare what the kernel needs; on a GPU this compiles the kernel."""
         right, k = self.right, a.shape[-1]
         with working(a):
             left = a.repack(axis=-1, layout="planes")
@@ -118,7 +118,7 @@ class Products:
                 left.words,
                 n=right.n,
                 b_batch=right.batch,
-                # A bitmap without a zero tile only costs the kernel its run lists.
+                # Without a zero tile, a bitmap would only make the kernel build run lists for nothing.
                 bitmap=left.tile_bitmap if density < 1.0 else None,
                 kernel=kernel,
                 epilogue=self._params,
@@ -132,7 +132,7 @@ class Products:
         return Prepared(left, product, kernel, costs, density)
 
     def terms(self, left: BitTensor, right: BitTensor) -> OperandParams | None:
-        """What the operands add to the chain of the epilogue, if there is one."""
+        """What the operands add to the epilogue's chain; None without an epilogue."""
         if self.epilogue is None:
             return None
         found = operand_terms(self.function, left, right, self.epilogue.offset_correction)
@@ -141,7 +141,7 @@ class Products:
     def run(
         self, prepared: Prepared, right: BitTensor, out: Any, behind: OperandParams | None, family: interop.Family
     ) -> Any:
-        """The product with an operand that lies as products read it, in `out` if it is given; on the stream of the operands."""
+        """The product with a right operand packed along axis -2 in planes, in `out` if it is given; on the operands' stream."""
         target, words = None, right.words
         if out is not None:
             operands = (prepared.left.words, words)
@@ -150,7 +150,7 @@ class Products:
         return out if out is not None else as_array_or_bits(self.function, self.epilogue, result, self.shape, family)
 
     def check(self, product: Any, family: interop.Family) -> None:
-        """Raise if the epilogue of a product met NaN on its way to bits; waits for those on a GPU."""
+        """Raise if a product's epilogue that makes bits met NaN; waits for products on a GPU."""
         if self.device != "cpu" and self.epilogue is not None and self.epilogue.gives_bits:
             with interop.working_on(self.device, family):
                 _check.no_nan_in_epilogue(self.function, product.nan_seen())
@@ -158,7 +158,7 @@ class Products:
     def once(self, a: BitTensor, b: BitTensor, out: Any = None, bias: Any = None, skip_zero_tiles: bool = False) -> Any:
         """The product of two operands.
 
-        A `bias`, a float32 array (n,) of that device, takes the place of the epilogue's own, which comes from the host.
+        A `bias`, a float32 array (n,) on the operands' device, replaces the epilogue's own bias, which comes from the host.
         """
         prepared = self.prepare(a, skip_zero_tiles)
         family = interop.common_family((family_of(a), family_of(b)))
@@ -175,7 +175,7 @@ class Products:
 
 @functools.lru_cache(maxsize=256)
 def products_of_codes(function: str, device: str, left: LeftKind, right: RightKind) -> Products:
-    """Products of codes, which become real numbers by their scales alone; for kinds like earlier ones the same object."""
+    """Products of codes that become real numbers by their scales alone; equal kinds get the same object."""
     return Products(function, device, left, right, PLAIN)
 
 
@@ -189,13 +189,13 @@ def multiply(
     kernel: str | None = None,
     skip_zero_tiles: bool = False,
 ) -> Any:
-    """One product of operands of fitting shapes on one device, for `function`, which messages name."""
+    """One product of two operands of fitting shapes on one device; error messages name `function`."""
     products = Products(function, a.device, LeftKind.of(a), RightKind.of(b), epilogue, kernel)
     return products.once(a, b, out, skip_zero_tiles=skip_zero_tiles)
 
 
 def as_bits(function: str, name: str, x: Any, axis: int) -> BitTensor:
-    """A BitTensor as it is; an ordinary integer array packed along the contraction axis."""
+    """A BitTensor unchanged, or an ordinary integer array packed along the contraction axis."""
     if isinstance(x, BitTensor):
         return x
     array, family = interop.as_array(x, function, name)

@@ -1,1 +1,1 @@
-"""Operands: what sparse and dense arguments become before a kernel sees them, and where results go."""
+"""Operands: the forms in which kernels get sparse and dense arguments, and the arrays that results go to."""

@@ -1,4 +1,4 @@
-"""A sparse operand read in both directions: what a product gathers along the edges, its gradient gathers along the transpose."""
+"""A sparse operand in both directions: a product gathers along its edges, and the gradient gathers along the transpose."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class BothWays(NamedTuple):
     Attributes
     ----------
     operand : CSROperand
-        With values, scales and the order of the caller's edges.
+        The operand with values, scales and the caller's order of the edges.
     forward, backward : SparseArray
         The pattern and its transpose, without values and scales; those of a container keep what is prepared for them.
     order : array (nnz,) or None
-        Which edge of `forward` each edge of `backward` is; None if a caller who has both directions did not say.
+        Which edge of `forward` each edge of `backward` is; None if the caller passed both directions without this order.
     """
 
     operand: CSROperand
@@ -41,17 +41,17 @@ class BothWays(NamedTuple):
     order: Any
 
     def turned(self, edges: Array) -> Array:
-        """Values per edge in the order of `forward` in that of `backward`."""
+        """Values per edge, from the edge order of `forward` to that of `backward`."""
         return gather(edges, self.order)
 
     def degrees(self, side: str = "rows") -> Array:
-        """Edges of each row or column, at least 1."""
+        """The number of edges of each row or column, but at least 1."""
         indptr = (self.forward if side == "rows" else self.backward).csr_arrays()[0]
         return interop.namespace(indptr).maximum(indptr[1:] - indptr[:-1], 1)
 
 
 def both_ways(function: str, A: Any) -> BothWays:
-    """Both directions of a sparse operand of any kind; those of a container are derived once."""
+    """Both directions of a sparse operand of any kind; for a container they are derived only once."""
     operand = as_csr(function, A)
     operand.has_edges(function)
     pattern = A
@@ -61,15 +61,15 @@ def both_ways(function: str, A: Any) -> BothWays:
 
 
 class Floats:
-    """The floating operands of one function by their names, each checked, all where its sparse operand is.
+    """The floating operands of one function by name; each is checked and must be on the device of the sparse operand.
 
     Parameters
     ----------
     function : str
-        For messages.
+        Name of the function, for error messages.
     operand : CSROperand
     **given : array
-        By name.
+        The operands by name.
     """
 
     def __init__(self, function: str, operand: CSROperand, **given: Any) -> None:
@@ -82,22 +82,22 @@ class Floats:
 
     @property
     def compute(self) -> np.dtype[Any]:
-        """What they are computed in together."""
+        """The dtype in which gradients of all these operands are computed."""
         return computed_in(*(part.dtype for part in self.parts.values()))
 
     def of_shape(self, name: str, shape: tuple[int, ...], what: str) -> None:
-        """Refuse an operand that has not exactly this shape, that of `what`."""
+        """Refuse the operand `name` unless it has exactly `shape`, the shape of `what`."""
         found = self.parts[name].shape
         if found != shape:
             remedy = f"the gradient of {what}" if name == "gradient" else f"{name} of that shape"
             raise ShapeError(f"{self.function}: {name} has shape {found}, but {what} has {shape}; pass {remedy}")
 
     def edges(self, name: str) -> Array:
-        """Features of edges, given in the caller's order, in that of the pattern and in the dtype to compute in."""
+        """Features of edges, from the caller's order to that of the pattern, in the dtype of the computation."""
         return converted(self.operand.edge_values(self.function, name, self.parts[name].data), self.compute)
 
     def returned(self, name: str, made: Array, *, of_edges: bool = False) -> Any:
-        """A gradient in the shape, dtype and family of its operand; of edges in the caller's order."""
+        """A gradient in the shape, dtype and family of its operand; a gradient of edges is put in the caller's order."""
         like = self.parts[name]
         result = converted(made.reshape(like.shape), like.dtype)
         return interop.from_array(
@@ -107,14 +107,14 @@ class Floats:
 
 @contextmanager
 def operands_of(function: str, A: Any, *others: Any, **given: Any) -> Iterator[tuple[BothWays, Floats]]:
-    """What a gradient is made of, and work where it is: a sparse operand in both directions, and floating arrays by their names."""
+    """The operands of a gradient as a context on their device: the sparse one in both directions, and the floating arrays by name."""
     with working_with(device_of_sparse(A), *given.values(), *others):
         ways = both_ways(function, A)
         yield ways, Floats(function, ways.operand, **given)
 
 
 def as_asked(wrt: Any, results: dict[str, Any]) -> Any:
-    """One gradient for a name, several for names, in their order.
+    """The gradient of one name, or a tuple of the gradients of several names, in their order.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def as_asked(wrt: Any, results: dict[str, Any]) -> Any:
 
 
 def floating(function: str, name: str, x: Any) -> Features:
-    """Features that a gradient can be taken of, or that are one.
+    """Floating features: an operand that has a gradient, or a gradient itself.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def floating(function: str, name: str, x: Any) -> Features:
 
 
 def computed_in(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """What gradients are computed in: float64 if anything is float64, else float32.
+    """The dtype in which gradients are computed: float64 if any operand is float64, else float32.
 
     Examples
     --------
@@ -149,13 +149,13 @@ def computed_in(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def taken_in(compute: np.dtype[Any], *parts: Features) -> np.dtype[Any]:
-    """What kernels take features in: the dtype that all have if it is computed in that of gradients, else this."""
+    """The dtype in which kernels take features: the common dtype of `parts` if its computations are in `compute`, else `compute`."""
     own = parts[0].dtype
     return own if compute_dtype(own) == compute and all(part.dtype == own for part in parts) else compute
 
 
 def wanted(function: str, wrt: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The operands whose gradients are asked for.
+    """The checked names of the operands whose gradients are asked for.
 
     Examples
     --------

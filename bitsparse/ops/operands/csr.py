@@ -1,4 +1,4 @@
-"""The sparse operand of all sparse functions: canonical CSR arrays on the CPU or on a GPU, and how the caller orders the edges."""
+"""The sparse operand of all sparse functions: canonical CSR arrays on the CPU or on a GPU, and the caller's order of the edges."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _LONGEST_ROW: Slot[int] = Slot("longest row")
 
 @dataclass(frozen=True)
 class CSROperand:
-    """Canonical CSR arrays (columns ascending in each row, no duplicates), with values, scales and what is kept for them.
+    """Canonical CSR arrays (columns ascending in each row, no duplicates), with values, scales and what was prepared for them.
 
     Attributes
     ----------
     indptr, indices : NumPy or CuPy array
-        Of one dtype, int32 or int64. `indices` is None for an incidence matrix of rows and edges, in which edge e lies in column e.
+        Both int32 or both int64. `indices` is None for an incidence matrix of rows and edges, in which edge e lies in column e.
     values : array (nnz,) or (nnz, heads) or None
         None for a pattern.
     row_scale, col_scale : array of float32 or None
@@ -41,13 +41,13 @@ class CSROperand:
     summed : bool
         Whether duplicates were summed, so that the caller's edges no longer correspond to entries.
     count : int or None
-        Number of edges, if neither `indices` nor anything else tells it without reading the data.
+        Number of edges, needed if `indices` is None, so that the data need not be read.
     frozen : bool
         Whether the values belong to this operand alone and will not change.
     device : str
-        Where the arrays are; by default the device of `indptr`.
+        Device of the arrays; by default that of `indptr`.
     prepared : Store
-        What was prepared for this pattern: the store of the container that holds the pattern, or else one of this operand's own.
+        What was prepared for this pattern: the store of the container that holds the pattern, or else this operand's own store.
     schedule : Schedule or None
         How GPU kernels walk the pattern, made once; None on the CPU.
     """
@@ -85,19 +85,19 @@ class CSROperand:
 
     @property
     def columns(self) -> Array:
-        """The column of each edge, for an incidence matrix too."""
+        """The column of each edge, also for an incidence matrix."""
         if self.indices is not None:
             return self.indices
         return interop.namespace(self.indptr).arange(self.nnz, dtype=self.indptr.dtype)
 
     @cached_property
     def pattern(self) -> Pattern:
-        """The pattern without values, as CPU functions take it."""
+        """The pattern without values, in the form that CPU functions take."""
         return Pattern(self.indptr, self.indices, self.shape, self.nnz)
 
     @property
     def longest_row(self) -> int:
-        """The most edges in a row; on a GPU it is copied to the host once."""
+        """The largest number of edges in a row; on a GPU it is copied to the host once."""
         longest_row = backends.family(self.device, "spmm.spmm").longest_row
         return _LONGEST_ROW.of(self.prepared, lambda: int(longest_row(self.indptr, self.nnz)))
 
@@ -113,7 +113,7 @@ class CSROperand:
 
     @property
     def factors(self) -> tuple[Array | None, Array | None, Array | None]:
-        """Values and scales of rows and columns: what may differ between arrays that share a pattern."""
+        """Values, row scales and column scales: what may differ between matrices that share a pattern."""
         return self.values, self.row_scale, self.col_scale
 
     @property
@@ -122,12 +122,12 @@ class CSROperand:
         return self.row_scale is not None or self.col_scale is not None
 
     def kept(self, slot: Slot[T], make: Callable[[], T], key: Any = None) -> T:
-        """What is kept for the pattern in a slot. If nothing is, it is made, after this stream has waited for what others prepared."""
+        """What `slot` keeps for the pattern. If it is empty, `make` fills it, after this stream has waited for what others prepared."""
         thing = slot.get(self.prepared, key)
         return self._keep(slot, make, key) if thing is None else thing
 
     def kept_with_factors(self, slot: Slot[tuple[Any, T]], make: Callable[[], T], key: Any = None) -> T:
-        """:meth:`kept` for what also depends on :attr:`factors`; it is made anew if these are other arrays than before."""
+        """:meth:`kept` for what also depends on :attr:`factors`; it is made again if these are other arrays than before."""
         mine, held = (self.indptr, self.values, self.row_scale, self.col_scale), slot.get(self.prepared, key)
         if held is None or not same_arrays(held[0], mine):
             held = self._keep(slot, lambda: (mine, make()), key)
@@ -146,7 +146,7 @@ class CSROperand:
 
     @contextmanager
     def checked(self, function: str) -> Iterator[None]:
-        """Run CPU kernels, which check columns as they read them; their ValueError gets the function, the column and the remedy."""
+        """Run CPU kernels, which check columns as they read them; their ValueError is raised with function, column and remedy."""
         try:
             yield
         except ValueError:
@@ -154,7 +154,7 @@ class CSROperand:
             raise
 
     def check_columns(self, function: str, read: Array) -> None:
-        """Refuse the operand if any of the columns `read` lies outside of the matrix; GPU kernels check for themselves."""
+        """Refuse the operand if any of the columns `read` lies outside the matrix; on a GPU the kernels check this themselves."""
         if self.device != "cpu" or not read.size or (int(read.min()) >= 0 and int(read.max()) < self.shape[1]):
             return
         what = outside(self.indptr, self.columns, self.shape[1])
@@ -162,7 +162,7 @@ class CSROperand:
 
     @contextmanager
     def walked(self, function: str) -> Iterator[Any]:
-        """The pattern as functions over edges take it: its arrays on the CPU; on a GPU its schedule, ordered between streams."""
+        """The pattern for functions over edges: its arrays on the CPU, or its schedule on a GPU, ordered between streams."""
         if self.device == "cpu":
             with self.checked(function):
                 yield Pattern(self.indptr, self.columns, self.shape)
@@ -173,11 +173,11 @@ class CSROperand:
         yield schedule
         if (
             schedule.prepared != before
-        ):  # the kernel had the schedule cut rows in another way, which other streams must wait for
+        ):  # the kernel made the schedule cut rows in another way, for which other streams must wait
             self.ready.renew()
 
     def edge_values(self, function: str, name: str, given: Array) -> Array:
-        """Values of the edges, given in the caller's order, in canonical order; their number is checked."""
+        """Values of the edges, from the caller's order to canonical order; checks their number."""
         self.has_edges(function)
         if given.ndim == 0 or given.shape[0] != self.nnz:
             raise ShapeError(
@@ -187,7 +187,7 @@ class CSROperand:
         return given if self.order is None else gather(given, self.order)
 
     def check_features(self, function: str, shape: tuple[int, ...], remedy: str = "transpose A, or check") -> None:
-        """Refuse features whose number of rows is not the number of columns."""
+        """Refuse features whose number of rows differs from the matrix's number of columns."""
         if shape[0] != self.shape[1]:
             raise ShapeError(
                 f"{function}: A has {self.shape[1]} columns but x has {shape[0]} rows (shapes {self.shape} and {shape}); "
@@ -195,14 +195,14 @@ class CSROperand:
             )
 
     def has_edges(self, function: str) -> None:
-        """Refuse an operand whose duplicates were summed, for functions that take or give a value for each edge."""
+        """Refuse an operand whose duplicates were summed; for functions that take or return a value for each edge."""
         if self.summed:
             raise ValueError(
                 f"{function}: A holds duplicate entries, so an edge has no single position; call A.sum_duplicates() first"
             )
 
     def to_caller(self, result: Array, out: Array | None) -> Array:
-        """A result for each edge, put into the caller's order, and into `out` if it is given."""
+        """A result per edge in the caller's order, written to `out` if it is given."""
         if self.order is None and out is None:
             return result
         target = interop.namespace(result).empty_like(result) if out is None else out
@@ -223,7 +223,7 @@ def same_arrays(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 
 
 def fits_heads(weights: Array, inner: tuple[int, ...]) -> bool:
-    """Whether edges have one value for all heads of features (rows, *inner), or one for each head.
+    """Whether each edge has one value for all heads of features (rows, *inner), or one value per head.
 
     Examples
     --------

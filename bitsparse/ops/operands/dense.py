@@ -1,4 +1,4 @@
-"""The dense operand of sparse products: ordinary arrays and BitTensors as what the backends gather, and the arithmetic that follows."""
+"""The dense operand of sparse products: ordinary arrays and BitTensors in the form that backends gather, and the dtypes of the sums."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Features:
     data : NumPy or CuPy array, or CodeFeatures
         ``(rows, ...)`` in C order, or words: ``(rows, heads, words)`` with `packed`, ``(rows, 1, words)`` of one bit, or codes.
     shape : tuple of int
-        Logical: (rows,), (rows, D) or (rows, H, D).
+        Logical shape: (rows,), (rows, D) or (rows, H, D).
     dtype : dtype
-        Of the values: what dequantisation gives, or the smallest dtype of plain integers.
+        Dtype of the values: the result of dequantisation, or the smallest dtype of plain integers.
     packed : PackedFeatures or None
     family : Family
     limit : int or None
-        Largest absolute value that unpacked integers of few bits can have, where it is below that of their dtype.
+        Largest absolute value that unpacked integers of few bits can have, if it is below that of their dtype.
     source : BitTensor or None
-        Where they come from; `data` are its words as they are, so that nothing is converted before a kernel is chosen.
+        The BitTensor that the features come from; `data` are its own words, so that nothing is converted before a kernel is chosen.
     """
 
     data: Any
@@ -49,24 +49,24 @@ class Features:
 
     @property
     def encoding(self) -> str | None:
-        """Of a BitTensor; None for an ordinary array."""
+        """The encoding of a BitTensor; None for an ordinary array."""
         return None if self.source is None else self.source.encoding
 
     @property
     def node_scale(self) -> Array | None:
-        """The scale of a BitTensor (nodes, features), (nodes,) of float32, if it belongs to the nodes."""
+        """The float32 scale (nodes,) of a BitTensor (nodes, features) with one scale per node; else None."""
         scale = None if self.source is None else self.source.scale
         return scale.reshape(-1) if scale is not None and scale.ndim and scale.shape[0] != 1 else None
 
     @property
     def feature_scale(self) -> Array | None:
-        """Another scale, a scalar or (features,)."""
+        """The scale of a BitTensor if it is not per node: a scalar or (features,)."""
         scale = None if self.source is None else self.source.scale
         return None if scale is None or self.node_scale is not None else scale.reshape(-1 if scale.size != 1 else ())
 
     @property
     def device(self) -> str:
-        """Where the data are."""
+        """The device of the data."""
         return interop.device_of(self.data)
 
     @property
@@ -75,7 +75,7 @@ class Features:
         return math.prod(self.shape[1:])
 
     def largest(self, by_data: bool = False) -> int:
-        """Bound of the absolute values of integers, by dtype or bits, or by the data."""
+        """An upper bound of the absolute values of integers, from the dtype or the bits, or from the data."""
         if self.packed is not None:
             return _check.largest_code(self.packed.bits, self.packed.encoding)
         if self.limit is not None and not by_data:
@@ -84,7 +84,7 @@ class Features:
 
 
 def as_features(function: str, name: str, x: Any) -> Features:
-    """An ordinary array of 1 to 3 dimensions, ready to be gathered, or a BitTensor of 2 or 3 for :func:`gathered`.
+    """Features of an ordinary array of 1 to 3 dimensions, ready to be gathered, or of a BitTensor of 2 or 3, for :func:`gathered`.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def matrix(function: str, x: Features) -> tuple[int, int]:
 
 
 def plain_features(function: str, name: str, x: Any) -> Features:
-    """As :func:`as_features`, with a BitTensor unpacked or dequantised to an ordinary array."""
+    """Like :func:`as_features`, but a BitTensor is unpacked or dequantised to an ordinary array."""
     return unpacked(function, name, as_features(function, name, x))
 
 
@@ -139,10 +139,10 @@ def unpacked(function: str, name: str, x: Features) -> Features:
 
 
 def gathered(function: str, x: Features, integers: bool = False) -> Features:
-    """Features of a BitTensor as kernels gather them: its integers, or its real values if it has a scale or an offset that counts.
+    """Features of a BitTensor as kernels gather them: its integers, or its real values if it has a scale or an offset.
 
-    It is gathered packed where its layout is ``"rows"`` (or its bits allow that), on a GPU where there is a kernel for it
-    (:func:`unpacked` where there is none); else it is unpacked first.
+    With `integers`, scale and offset are ignored. Bits that allow the layout ``"rows"`` are gathered packed; others are unpacked first.
+    On a GPU without a kernel for the packed form, the caller uses :func:`unpacked`.
 
     Examples
     --------
@@ -168,12 +168,12 @@ def gathered(function: str, x: Features, integers: bool = False) -> Features:
 
 
 def native(array: Array) -> Array:
-    """`array` in the byte order of the machine."""
+    """The array in the byte order of the machine."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def largest_magnitude(array: Array, by_data: bool = False) -> int:
-    """Bound of the absolute values of an integer array, by its dtype or by its data.
+    """An upper bound of the absolute values of an integer array, from its dtype or from its data.
 
     Examples
     --------
@@ -191,9 +191,10 @@ def largest_magnitude(array: Array, by_data: bool = False) -> int:
 def exact_accumulator(
     function: str, k: int, dtypes: Iterable[np.dtype[Any]], factors: Callable[[bool], tuple[int, int]]
 ) -> np.dtype[Any]:
-    """int32 or int64 for sums of `k` products, by the bounds ``factors(False)`` of the dtypes.
+    """int32 or int64 for sums of `k` products, chosen by the dtypes' bounds ``factors(False)``.
 
-    Where these bounds exceed int64, as those of 64-bit integers always do, the data decide whether the sum fits, but never its dtype.
+    If sums up to these bounds exceed int64, as with 64-bit integers always, the data's bounds ``factors(True)`` decide whether the sum
+    fits, but the data never decide its dtype.
     """
     a, b = factors(False)
     if k * a * b >= 1 << 63:
@@ -212,10 +213,11 @@ def sum_dtypes(
     longest: int,
     largest: Callable[[bool], int] | None = None,
 ) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """(dtype of the result of a sum over features of `dtype`, dtype of its accumulators).
+    """The dtype of the result of a sum over features of `dtype`, and the dtype of its accumulators.
 
-    Floating operands follow NumPy's promotion, 16-bit floats are summed in float32; integers without a floating factor are exact in int32
-    or int64, by their `largest` value or else by their dtype; integers with one are summed in float32, or float64 beyond 16 bits.
+    Floating operands follow NumPy's promotion, and 16-bit floats are summed in float32. Integers without a floating factor are summed
+    exactly in int32 or int64, chosen by their `largest` value, or else by their dtype. Integers with a floating factor are summed in
+    float32, or in float64 beyond 16 bits.
 
     Examples
     --------
@@ -239,7 +241,7 @@ def sum_dtypes(
 
 
 def promoted(function: str, **dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """NumPy's promotion of operands of these names.
+    """The dtype that NumPy promotes these operands to; an error names them.
 
     Examples
     --------
@@ -254,14 +256,14 @@ def promoted(function: str, **dtypes: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What results of a floating dtype are computed in: float64 for itself, float32 for all others."""
+    """The dtype in which results of a floating dtype are computed: float64 for float64, and float32 for all others."""
     return _FLOAT64 if dtype == _FLOAT64 else _FLOAT32
 
 
 def _affine_parts(x: BitTensor) -> tuple[str, Array, Array] | None:
-    """Scale and offset as vectors over the rows or over the columns; None if they vary along both, or by head."""
+    """The word "row" or "column", with scale and offset as vectors along it; None if they vary along both, or by head."""
     scale = np.ones((), np.float32) if x.scale is None else x.scale
-    # Adding no offset is not adding 0, which would turn -0 into +0; sums begin at +0, so it does not show.
+    # A missing offset becomes 0, although adding 0 turns -0 into +0: sums begin at +0, so the difference does not show.
     offset = np.zeros((), np.float32) if x.offset is None else x.offset
     if x.ndim != 2 or x.size == 0:
         return None

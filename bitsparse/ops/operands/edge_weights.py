@@ -1,4 +1,4 @@
-"""Weights of edges as kernels on a GPU take them, made of a matrix's values as these are at every call."""
+"""Edge weights in the form that GPU kernels take, computed at every call from a matrix's current values."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from bitsparse.ops.operands.csr import CSROperand
 
 
 class EdgeWeights:
-    """Values of the edges in another dtype, with the scales of columns and rows in them.
+    """The values of the edges in another dtype, multiplied by the scales of columns and rows.
 
-    The values of a matrix may be changed in place between calls, while its scales stay as they are. Where a kernel takes values as they
-    lie, there is nothing to do. Elsewhere every call writes them again, into memory that was allocated once, by one launch for a
-    conversion and one for each kind of scales, so that a captured call does so as well. Frozen values are written once.
+    The values of a matrix may be changed in place between calls, while its scales stay the same. If a kernel can take the values as they
+    are, nothing is computed. Otherwise every call computes the weights again into memory that was allocated once, with one launch for a
+    conversion and one for each kind of scales, so that a captured call computes them too. Weights of frozen values are computed once.
 
     Parameters
     ----------
     operand : CSROperand
-        Whose pattern tells the scales of an edge; it is not held.
+        Its pattern tells which scales belong to an edge; the operand itself is not kept.
     values : array (nnz,) or (nnz, heads), or None
-        None is one for every edge.
+        None means 1 for every edge.
     dtype : dtype
-        Floating if there are scales.
+        Dtype of the weights; floating if there are scales.
     col_scale, row_scale : array of float32, optional
-        Those of the matrix which become part of the weights; for values (nnz,).
+        The matrix's scales that become part of the weights; only with values (nnz,).
     counts : array (nnz,), optional
         How often each edge counts.
 
     Attributes
     ----------
     frozen : bool
-        The weights are the same in every call.
+        Whether the weights are the same in every call.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EdgeWeights:
         self.frozen = operand.frozen or values is None
 
     def now(self) -> Any:
-        """The weights of a call, on the current stream; None where every edge counts once."""
+        """The current weights, computed on the current stream; None if every edge counts once."""
         values, room = self._values, self._room
         if room is None:
             return values

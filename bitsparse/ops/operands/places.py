@@ -1,4 +1,4 @@
-"""Where a sparse function works: the device of its operands and the stream they belong to."""
+"""Where a sparse function works: the device of its operands and the stream to which they belong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bitsparse.errors import DeviceError
 
 
 def device_of_sparse(A: Any) -> str:
-    """``"cpu"`` or ``"cuda:N"``: where a sparse operand of any kind is, without touching its data.
+    """The device of a sparse operand of any kind, ``"cpu"`` or ``"cuda:N"``, without touching its data.
 
     Examples
     --------
@@ -29,16 +29,16 @@ def device_of_sparse(A: Any) -> str:
     if hasattr(A, "csr_arrays"):
         starts = getattr(A, "indptr", None)
         return interop.device_of(A.csr_arrays()[0] if starts is None else starts)
-    if isinstance(A, np.ndarray):  # which has no business here, and may have no buffer to give
+    if isinstance(A, np.ndarray):  # a dense array is refused later; its dtype may not even support the buffer protocol
         return "cpu"
     if not hasattr(A, "tocsr"):
         return interop.device_of_graph(A)
-    # The matrices of cupyx.scipy.sparse, as those of SciPy, hold their values in `data`; asked for their `device` some raise.
+    # Matrices of cupyx.scipy.sparse, like those of SciPy, hold their values in `data`; `device` raises on some of them.
     return interop.device_of(getattr(A, "data", None))
 
 
 def working_with(device: str, *operands: Any) -> AbstractContextManager[Any]:
-    """The device and stream for work on `operands`: PyTorch's stream if one of them is a tensor of its, else CuPy's."""
+    """A context on the device and stream for `operands`: PyTorch's stream if one of them is or came from a tensor, else CuPy's."""
     if device == "cpu":
         return interop.working_on(device, interop.NUMPY)
     torch = sys.modules.get("torch")
@@ -49,7 +49,7 @@ def working_with(device: str, *operands: Any) -> AbstractContextManager[Any]:
 
 
 def same_place(function: str, places: Iterable[tuple[str, str]]) -> str:
-    """The one device of operands given as (name, device).
+    """The common device of operands given as (name, device); refuses operands on different devices.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The sparse operand of every sparse function: CSR arrays from whatever holds a sparse matrix, and the caller's edge order."""
+"""Conversion of every kind of sparse matrix to the operand of sparse functions: CSR arrays and the caller's order of the edges."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from bitsparse.ops.operands.csr import SCHEDULE, CSROperand
 from bitsparse.ops.operands.dense import native
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 
-#: What is prepared for the incidence matrices of a pattern, by side, and the edges in the order of their columns.
+#: Slots for what is prepared for a pattern's incidence matrices, by side, and for the edges in the order of their columns.
 _INCIDENCES: Slot[Store] = Slot("incidence matrices")
 _BY_COLUMN: Slot[tuple[Array, Array]] = Slot("edges by column")
 
 
 def as_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
-    """CSR arrays of a bitsparse container or incidence matrix, a BitTensor or any :mod:`scipy.sparse` array, or on a GPU one of
-    ``cupyx.scipy.sparse``, where they lie; nothing is copied that is canonical already.
+    """The CSR arrays of a bitsparse container or incidence matrix, a BitTensor, a :mod:`scipy.sparse` array or, on a GPU, a matrix of
+    ``cupyx.scipy.sparse``. They stay on their device, and what is canonical already is not copied.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def as_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
     if isinstance(A, SparseArray):
         if device != "cpu":
             return _of_container(function, A, device)
-        # Its pattern was checked when it was made, and kernels of the CPU look at what they read.
+        # The pattern was checked when the container was made, and CPU kernels check what they read.
         indptr, indices, values = A.csr_arrays()
         values = _values(function, values, int(indices.size))
         return CSROperand(indptr, indices, values, *scales_of(A), A.shape)
@@ -63,7 +63,7 @@ def as_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
             _is_canonical(function, device, indptr, indices, A.shape)
         values = _values(function, values, int(indices.size))
         row_scale, col_scale = (getattr(A, name, None) for name in ("row_scale", "col_scale"))
-        # In the incidence matrix of rows and edges an edge's column is the edge itself.
+        # In the incidence matrix of rows and edges, the column of an edge is the number of the edge.
         columns, count = None if getattr(A, "in_order", False) else indices, int(indices.size)
         return CSROperand(indptr, columns, values, row_scale, col_scale, tuple(A.shape), count=count)
     if isinstance(A, BitTensor):
@@ -85,19 +85,19 @@ def as_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
 
 @contextmanager
 def sparse_operand(function: str, A: Any, *others: Any) -> Iterator[CSROperand]:
-    """:func:`as_csr`, and work on its device, on the stream that it and `others` belong to."""
+    """:func:`as_csr` as a context, in which work runs on the operand's device and on the stream of `A` and `others`."""
     device = device_of_sparse(A)
     with working_with(device, *others):
         yield as_csr(function, A, device)
 
 
 def single_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
-    """:func:`as_csr`, refused if edges have several values each."""
+    """:func:`as_csr`, but refuses a matrix whose edges have several values each."""
     return single_values(function, as_csr(function, A, device))
 
 
 def single_values(function: str, operand: CSROperand) -> CSROperand:
-    """The operand itself, refused if its edges have several values each."""
+    """The operand itself; refuses it if its edges have several values each."""
     if operand.values is not None and operand.values.ndim != 1:
         raise ShapeError(
             f"{function}: A has {operand.values.shape[1]} values to an edge, but {function} takes one; pick one, as in "
@@ -107,7 +107,7 @@ def single_values(function: str, operand: CSROperand) -> CSROperand:
 
 
 def _refuse_bits(function: str, A: Any) -> None:
-    """BitTensors whose stored bits are not the non-zero elements."""
+    """Refuse a BitTensor whose stored bits are not the non-zero elements of a matrix."""
     if not isinstance(A, BitTensor):
         return
     if A.scale is not None or A.offset is not None:
@@ -124,11 +124,11 @@ def _refuse_bits(function: str, A: Any) -> None:
 
 
 def _of_container(function: str, A: SparseArray, device: str) -> CSROperand:
-    """A container on a GPU, whose pattern is canonical and was checked when it was made."""
-    # Arrays that share a pattern share what is prepared for it. Values are read where they lie, as they may change.
+    """The operand of a container on a GPU, whose pattern is canonical and was checked when it was made."""
+    # Arrays that share a pattern share what is prepared for it. Values are not copied, as they may change.
     kept, (indptr, indices), (data, row_scale, col_scale), shape = parts_of(A)
     READY.of(kept, interop.Ready).wait()
-    # Whether booleans are all true is not asked: the answer would wait for the device in every call.
+    # Boolean values are kept even if all are true: to find out, every call would have to wait for the device.
     values = None if data is None else _numbers(function, data, int(indices.size))
     return CSROperand(indptr, indices, values, row_scale, col_scale, shape, device=device, prepared=kept)
 
@@ -139,11 +139,11 @@ def _of_form(function: str, A: Any) -> CSROperand:
 
 
 def _of_matrix(function: str, A: Any, device: str) -> CSROperand:
-    """A matrix of SciPy, or of CuPy on a GPU; sorted if need be, with repeated entries summed as SciPy does."""
+    """The operand of a SciPy matrix, or of a CuPy matrix on a GPU; sorted if need be, with repeated entries summed as in SciPy."""
     if device != "cpu":
         _check.numeric(function, "A", A.data)
         if A.format == "coo":
-            # Duplicates are summed as tocsr() of such a matrix does, so that the edges are those of the sum.
+            # Duplicates are summed as in tocsr() of such a matrix, so that each edge is one summed entry.
             return _of_form(function, A)
     shape, turned = (int(A.shape[0]), int(A.shape[1])), device != "cpu" and A.format == "csc"
     if turned:
@@ -168,7 +168,7 @@ def _of_matrix(function: str, A: Any, device: str) -> CSROperand:
 
 
 def _pattern(function: str, indptr: Any, indices: Any, shape: Any) -> tuple[Array, Array]:
-    """Index arrays of one dtype, as many indices as there are edges; kernels of the CPU check these on their way."""
+    """Index arrays of one dtype, with exactly one index per edge; CPU kernels check the indices as they read them."""
     space: Any = interop.namespace(indptr)
     if space is np:
         indptr, indices = np.asarray(indptr), np.asarray(indices)
@@ -193,7 +193,7 @@ def _pattern(function: str, indptr: Any, indices: Any, shape: Any) -> tuple[Arra
 
 
 def _is_canonical(function: str, device: str, indptr: Array, indices: Array, shape: Any) -> bool:
-    """Whether a foreign pattern on a GPU, whose indices kernels believe afterwards, is sorted and holds no entry twice."""
+    """Whether a foreign pattern on a GPU is sorted without duplicates; bad indices are refused, as kernels do not check them later."""
     sizes = (int(shape[0]), int(shape[1]))
     try:
         return bool(backends.family(device, "sparse.build").validate_csr(indptr, indices, sizes) == "canonical")
@@ -203,7 +203,7 @@ def _is_canonical(function: str, device: str, indptr: Array, indices: Array, sha
 
 
 def _values(function: str, values: Any, nnz: int) -> Array | None:
-    """None where every value is a stored True, as in a pattern."""
+    """The checked values; None if every value is True, as in a pattern."""
     if values is None:
         return None
     made = _numbers(function, values, nnz)
@@ -211,7 +211,7 @@ def _values(function: str, values: Any, nnz: int) -> Array | None:
 
 
 def _numbers(function: str, values: Any, nnz: int) -> Array:
-    """One number for each edge, or one for each edge and head; what is stored behind the last edge is left out."""
+    """One number per edge, or one per edge and head; entries behind the last edge are left out."""
     if values.ndim not in (1, 2) or values.shape[0] < nnz:
         raise ShapeError(f"{function}: A has {nnz} edges but values of shape {values.shape}; rebuild A")
     made: Array = values if values.shape[0] == nnz else values[:nnz]
@@ -225,7 +225,7 @@ def incidence_csr(function: str, A: Any, side: str) -> CSROperand:
     Parameters
     ----------
     side : {"rows", "cols"}
-        Which end of an edge counts as its node. By rows the matrix needs no column indices: the edges of a row lie side by side.
+        Which end of an edge counts as its node. With "rows" the matrix needs no column indices: the edges of a row lie side by side.
 
     Examples
     --------
@@ -251,14 +251,14 @@ def incidence_csr(function: str, A: Any, side: str) -> CSROperand:
 
 
 def _by_column(function: str, operand: CSROperand) -> tuple[Array, Array]:
-    """Where the edges of each column start, and the edges in this order."""
+    """Where the edges of each column start, and the edges in the order of their columns."""
     if operand.device != "cpu":
         build = backends.family(operand.device, "sparse.build")
         indptr, _, order = build.transpose_csr(operand.indptr, operand.columns, operand.shape)
     else:
         import scipy.sparse as sp
 
-        # SciPy's conversion counts by column before any kernel has looked at the columns.
+        # SciPy's conversion reads the columns before any kernel has checked them.
         operand.check_columns(function, operand.columns)
         position = np.arange(operand.nnz, dtype=operand.indptr.dtype)
         turned = sp.csr_array((position, operand.columns, operand.indptr), shape=operand.shape).tocsc()

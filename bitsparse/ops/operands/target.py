@@ -23,7 +23,7 @@ def target_array(
     device: str,
     operands: Iterable[Array],
 ) -> Array:
-    """The NumPy or CuPy array behind `out`, of exactly this shape, dtype and device; its own dtype serves where `dtype` is None."""
+    """The NumPy or CuPy array behind `out`, which must have exactly this shape, dtype and device; `dtype` None allows any dtype."""
     target: Array = interop.writable_array(out, function)
     _check.out_array(function, target, shape, target.dtype if dtype is None else dtype)
     return _apart(function, target, device, operands)
@@ -39,7 +39,7 @@ def target_of(
     like: BitTensor | None = None,
     otherwise: str = "Epilogue(bits=...) or another out",
 ) -> Array:
-    """:func:`target_array`, or the words behind `out` where the result is like a BitTensor; `otherwise` is what gives bits."""
+    """:func:`target_array`, or the words behind `out` if the result is a BitTensor as `like`; `otherwise` names the remedy in an error."""
     if like is None:
         if isinstance(out, BitTensor):
             raise DTypeError(f"{function}: the result is an ordinary array, but out is a BitTensor; pass {otherwise}")
@@ -63,7 +63,7 @@ def target_of(
 
 
 def zeros(space: Any, shape: tuple[int, ...], dtype: np.dtype[Any], target: Array | None) -> Array:
-    """What sums over nothing are, in NumPy's or CuPy's memory or in a C-contiguous `target`.
+    """Zeros, the result of empty sums, in new memory of NumPy or CuPy or in a C-contiguous `target`.
 
     Examples
     --------
@@ -72,12 +72,12 @@ def zeros(space: Any, shape: tuple[int, ...], dtype: np.dtype[Any], target: Arra
     """
     made: Array = space.empty(shape, dtype) if target is None else target
     if made.size:
-        made.view(np.uint8).fill(0)  # every dtype's zero, also that of bfloat16, which CuPy cannot compute with
+        made.view(np.uint8).fill(0)  # zero in every dtype, even in bfloat16, with which CuPy cannot compute
     return made
 
 
 def written(run: Callable[[Any], Any], out: Any, like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """What ``run(target)`` writes on the GPU of `like`, in `out` if it is given; by way of another array where that is not aligned."""
+    """The array that ``run(target)`` fills on the GPU of `like`: `out` if it is given, by way of another array if `out` is not aligned."""
     target = out
     if target is None or target.data.ptr % 16:
         target = cast(Any, interop.namespace(like)).empty(shape, dtype)

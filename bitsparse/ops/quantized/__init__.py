@@ -1,1 +1,1 @@
-"""Products of real matrices in integers."""
+"""Products of real matrices, computed in integers."""

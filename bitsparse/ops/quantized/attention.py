@@ -1,4 +1,4 @@
-"""Graph attention that gathers codes of features, and codes of gradients on the way back; scores, softmax and sums are float32."""
+"""Graph attention that gathers codes of features, and codes of gradients in its gradient; scores, softmax and sums are float32."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bitsparse.ops.quantized.scaled import ScaledCodes
 
 
 class Settings(NamedTuple):
-    """Slope of the leaky relu, and dropout of the weights with its seed."""
+    """Slope of the leaky relu, and dropout of the attention weights with its seed."""
 
     slope: float
     dropout: float
@@ -26,7 +26,7 @@ class Settings(NamedTuple):
 
 
 def _codes(x: ScaledCodes) -> Any:
-    """What a GPU's kernel gathers, or None where real values have to be; heads (N, H, D) are padded each."""
+    """The codes that a GPU kernel gathers, or None if real values must be gathered; with heads (N, H, D), each head is padded."""
     q = x.codes
     if q.device == "cpu" or q.bits != 8 or x.multiples is not None or q.size == 0:
         return None
@@ -37,9 +37,9 @@ def _codes(x: ScaledCodes) -> Any:
 
 
 def attention_of_codes(A: SparseArray, x: ScaledCodes, source: Any, target: Any, how: Settings) -> AttentionState:
-    """What :func:`bitsparse.attention` keeps, with its result, for features (N, H, D) on the grid of their codes.
+    """The state of :func:`bitsparse.attention`, with its result, for features (N, H, D) given as codes.
 
-    On a GPU codes of 8 bits with one scale are gathered as they are, a quarter of the bytes; others are dequantised before.
+    On a GPU, codes of 8 bits with one scale are gathered themselves, a quarter of the bytes; others are dequantised first.
     """
     function = "attention"
     with working_with(A.device, source):
@@ -63,7 +63,7 @@ def attention_of_codes(A: SparseArray, x: ScaledCodes, source: Any, target: Any,
 
 
 def attention_of_floats(A: SparseArray, x: Any, source: Any, target: Any, how: Settings) -> AttentionState:
-    """What :func:`bitsparse.attention` keeps, with its result, for features (N, H, D) as they are."""
+    """The state of :func:`bitsparse.attention`, with its result, for features (N, H, D) as they are."""
     made: tuple[Any, AttentionState] = attention(
         A, x, source, target, negative_slope=how.slope, dropout=how.dropout, seed=how.seed, return_state=True
     )
@@ -79,11 +79,11 @@ def attention_of_codes_vjp(
     state: AttentionState,
     how: Settings,
 ) -> tuple[Any, ...]:
-    """Gradients of :func:`attention_of_codes` by features and both scores, over the transpose, of the gradient on the grid of its codes.
+    """Gradients of :func:`attention_of_codes` by features and both scores, computed over the transpose with the gradient's codes.
 
-    `features` (N, H, D) of float32 are what the codes of the features stand for. `gradient` is as it came; on a GPU only what is gathered
-    are codes, so that the products of a node's own rows are those of float32. Without codes the gradient is gathered as it is.
-    The features, and of the state the result and the second sums, may be :class:`~bitsparse.backends.row_pieces.RowPieces`.
+    `features` (N, H, D) are the float32 values of the features' codes. `gradient` is given as float32; on a GPU only gathered rows are
+    read as codes, so that products of a node's own rows use float32. Without codes the gradient is gathered as it is.
+    The features, and in `state` the result and the second sums, may be :class:`~bitsparse.backends.row_pieces.RowPieces`.
     """
     function = "attention_vjp"
     with working_with(turned.device, gradient):

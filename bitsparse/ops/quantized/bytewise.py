@@ -1,4 +1,4 @@
-"""Products of codes of 8 bits that a GPU multiplies as the bytes that they are, side by side along the contraction axis."""
+"""Products of 8-bit codes on a GPU, which multiplies them as bytes that are contiguous along the contraction axis."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from bitsparse.interop.kept import Slot
 from bitsparse.ops.finish.epilogue import PLAIN
 from bitsparse.ops.finish.terms import operand_terms
 
-#: Bytes along the rows of codes, by the length of a piece; codes of the data serve several gradients.
+#: Slot for bytes that are contiguous along the rows, by the length of a piece; kept because codes of the data serve several gradients.
 TURNED: Slot[Array] = Slot("bytes along the rows", most=4)
-#: Bytes to which pieces are filled up, as rows are.
+#: Pieces, like rows, are padded to a multiple of this many bytes.
 _RUN = 16
 _KIND: dict[str, Any] = {"a_bits": 8, "b_bits": 8, "a_encoding": "signed", "b_encoding": "signed"}
 
 
 def fits(a: BitTensor, b: BitTensor, length: int) -> bool:
-    """Whether matrices of codes with one scale each are multiplied so, with so many products to a sum of 32 bits."""
+    """Whether two matrices can be multiplied as bytes, with 32-bit sums of `length` products."""
     return length << 14 < 1 << 31 and takes(a) and takes(b)
 
 
 def takes(x: BitTensor) -> bool:
-    """Whether a matrix of codes with one scale may be an operand."""
+    """Whether `x` can be an operand: a matrix of signed 8-bit codes with one scale, in rows on a GPU that multiplies bytes."""
     kind, scale = (x.bits, x.encoding, x.layout, x.ndim), x.scale
     if x.device == "cpu" or 0 in x.shape or kind != (8, "signed", "rows", 2):
         return False
@@ -41,7 +41,7 @@ def _backend(x: BitTensor) -> Any:
 def product(function: str, a: BitTensor, b: BitTensor, bias: Any = None, out: Any = None) -> Any:
     """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of codes that :func:`fits` takes.
 
-    Plus a `bias`, float32 (n,) beside them, if there is one; with a C-contiguous float32 `out` (m, n) all that joins what is there.
+    A `bias`, float32 (n,) on their device, is added if given. All this is added to a C-contiguous float32 `out` (m, n) if given.
     """
     shape = (a.shape[0], b.shape[1])
     with interop.working_on(a.device, interop.common_family((family_of(a), family_of(b)))):
@@ -65,7 +65,7 @@ def product(function: str, a: BitTensor, b: BitTensor, bias: Any = None, out: An
 
 
 def product_over_rows(function: str, a: BitTensor, b: BitTensor, most: int) -> Any:
-    """``a.T @ b`` of such codes (m, k) and (m, n), likewise, in pieces of up to `most` rows that keep a GPU busy side by side."""
+    """``a.T @ b`` of such codes (m, k) and (m, n), scaled likewise; pieces of up to `most` rows run in parallel, to keep a GPU busy."""
     with interop.working_on(a.device, interop.common_family((family_of(a), family_of(b)))):
         left, right = (part.repack(axis=-1, layout="rows").words for part in (a, b))
         sums = _backend(a).product_over_rows(left, right, a.shape[1], b.shape[1], most)
@@ -73,16 +73,16 @@ def product_over_rows(function: str, a: BitTensor, b: BitTensor, most: int) -> A
 
 
 def _along_columns(x: BitTensor) -> Array:
-    """The words of a matrix (m, k), those of a row side by side: (m, 1, W)."""
+    """The words of a matrix (m, k) with those of a row side by side, as (m, 1, W)."""
     if x.axis == -1:
         words: Array = interop.aligned(x.words)
         return words[:, None, :]
-    # packed along the columns of what is the transpose of a matrix packed along its rows
+    # x is packed along its columns, so its transpose is packed along the rows
     return _along_rows(x.T, -(-x.shape[1] // _RUN) * _RUN)[0]
 
 
 def _along_rows(x: BitTensor, piece: int) -> Array:
-    """The words of a matrix (m, k) in pieces of its rows, those of a piece side by side; kept with it."""
+    """The words of a matrix (m, k) in pieces of its rows, with the bytes of a piece contiguous along the rows; kept with `x`."""
     if x.axis == -2:
         x = x.repack(axis=-1, layout="rows")
 

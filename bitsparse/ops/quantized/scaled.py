@@ -1,4 +1,4 @@
-"""Codes of activations and gradients for products in integers: a step for all of them, or whole multiples of one, to a node each."""
+"""Codes of activations and gradients for integer products: all have one step, or each node has an integer multiple of a common step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bitsparse.ops.bits.pack import Coding, decode, on_grid
 from bitsparse.ops.finish import schemes
 from bitsparse.ops.quantized.operands import checked_dtype
 
-#: Largest multiple of the step that a node may have, so that it fits into a byte.
+#: Largest multiple of the step that a node may have: multiples must fit into a byte.
 MOST_STEPS = 255
 _SMALLEST = np.finfo(np.float32).smallest_normal
 GRANULARITIES = ("tensor", "node")
@@ -26,16 +26,16 @@ class ScaledCodes(NamedTuple):
     Attributes
     ----------
     codes : BitTensor (N, D)
-        Signed, with one scale.
+        Signed codes with one scale.
     multiples : uint8 array (N,) or None
-        Factors of the rows beside it.
+        Further factors, one per row.
     """
 
     codes: BitTensor
     multiples: Any = None
 
     def dequantize(self) -> Any:
-        """The real values, float32; ``fl(fl(multiple * scale) * code)`` where rows have multiples."""
+        """The real values, float32; ``fl(fl(multiple * scale) * code)`` if rows have multiples."""
         if self.multiples is None:
             return self.codes.dequantize()
         with working(self.codes):
@@ -54,13 +54,13 @@ def scaled_codes(
     factors: Any = None,
     largest: Any = None,
 ) -> ScaledCodes:
-    """The codes of a matrix of float32, float16 or bfloat16, on its own range; work on its stream.
+    """Quantise a matrix of float32, float16 or bfloat16 over its own range, on its stream.
 
-    With `factors`, float32 (M,), those of the rows of a float32 matrix times these; a GPU multiplies while it loads. Who knows the
-    `largest` magnitude of the matrix already passes it, a float32 array of one element where the matrix is; it serves where all have one
+    `factors`, float32 (M,), first multiply the rows of a float32 matrix; a GPU does so while it loads them. A caller that knows the
+    `largest` magnitude of the matrix can pass it as a float32 array of one element on the matrix's device; it is used if there are one
     scale and no factors.
 
-    On the CPU NaN and infinity are refused. A GPU is not waited for: there the scale becomes NaN, and so does all that is computed with it.
+    On the CPU, NaN and infinity are refused. On a GPU nothing waits for the answer: there the scale becomes NaN, and so does every result.
 
     Examples
     --------
@@ -87,19 +87,19 @@ def scaled_codes(
     whole = of_rows.max() if of_rows.size else np.float32(0)
     step = _usable(space, whole / (top * np.float32(MOST_STEPS)))
     unit = top * step
-    # Where the step is NaN multiples are 1, which can be converted.
+    # fmin and fmax turn NaN into 1, which can be converted to uint8.
     multiples = space.fmin(space.fmax(space.ceil(of_rows / unit), np.float32(1)), np.float32(MOST_STEPS))
     codes = on_steps(x, family, multiples * step, step, coding, int(top))
     return ScaledCodes(codes, multiples.reshape(-1).astype(np.uint8))
 
 
 def step_of(function: str, name: str, x: Any, bits: int) -> Any:
-    """What the codes of a matrix with one scale are worth, float32 () where it lies; NaN on a GPU if something is not finite."""
+    """The step of a matrix's codes with one scale, float32 () on its device; on a GPU it is NaN if the matrix is not finite."""
     return step_up_to(_magnitudes(function, name, x, False), bits)
 
 
 def step_up_to(largest: Any, bits: int) -> Any:
-    """What the codes of magnitudes up to a largest one are worth, float32 () where that lies; NaN if it is not finite.
+    """The step of codes for magnitudes up to `largest`, float32 () on its device; NaN if `largest` is not finite.
 
     Examples
     --------
@@ -109,14 +109,14 @@ def step_up_to(largest: Any, bits: int) -> Any:
     device, top = interop.device_of(largest), (1 << (bits - 1)) - 1
     if device != "cpu":
         return backends.family(device, "quantized.steps").steps_up_to(largest, top)
-    with np.errstate(invalid="ignore"):  # of infinity
+    with np.errstate(invalid="ignore"):  # infinity is allowed and becomes NaN
         return _usable(interop.namespace(largest), largest / np.float32(top))
 
 
 def magnitudes(x: Any, of_rows: bool, factors: Any = None) -> Any:
-    """The largest magnitude of floats, () or that of each row (M, 1), as float32 where they lie; NaN or infinite if one of them is.
+    """The largest magnitude of floats, () or per row (M, 1), as float32 on their device; NaN or infinite if a float is.
 
-    On a GPU the former may be that of rows times `factors`.
+    On a GPU, rows may be multiplied by `factors` first for the shape ().
 
     Examples
     --------
@@ -132,7 +132,7 @@ def magnitudes(x: Any, of_rows: bool, factors: Any = None) -> Any:
 
 
 def _magnitudes(function: str, name: str, x: Any, of_rows: bool, factors: Any = None) -> Any:
-    """:func:`magnitudes` of what is quantised; on the CPU, where nobody waits for the answer, they have to be finite."""
+    """:func:`magnitudes` of floats to be quantised; on the CPU, where the check does not wait for a device, they must be finite."""
     checked_dtype(function, x.dtype)
     found = magnitudes(x, of_rows, factors)
     if interop.device_of(x) == "cpu":
@@ -141,7 +141,7 @@ def _magnitudes(function: str, name: str, x: Any, of_rows: bool, factors: Any = 
 
 
 def _usable(space: Any, step: Any) -> Any:
-    """A step, or 1 where it is too small to divide by; NaN if it is not finite."""
+    """The step, or 1 if it is too small to divide by; NaN if it is not finite."""
     return space.where(step < _SMALLEST, np.float32(1), step + step * np.float32(0)).astype(np.float32)
 
 
@@ -155,9 +155,9 @@ def on_steps(
     factors: Any = None,
     out: Any = None,
 ) -> BitTensor:
-    """The codes of quotients by `divisor`, at most `top` from zero, with `step` as their scale; on a GPU of rows times `factors`.
+    """The codes of ``x / divisor`` within ``-top..top``, with `step` as their scale; on a GPU, rows may be multiplied by `factors` first.
 
-    Their words are `out`, if it is given.
+    The words are written to `out`, if it is given.
     """
     grid = schemes.Grid(np.zeros((), np.float32), divisor, 1.0, -top, top, "signed", step, None)
     return on_grid(x, family, grid, coding, factors=factors, out=out)

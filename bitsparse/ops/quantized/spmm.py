@@ -1,4 +1,4 @@
-"""Sums over neighbours in integers of a few bits: features are quantised, summed as integers and scaled back (TANGO section 3.3)."""
+"""Sums over neighbours in integers: features are quantised to a few bits, summed as integers and scaled back (TANGO section 3.3)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from bitsparse.ops.spmm.plan import SpmmPlan
 
 Granularity = Literal["tensor", "node"]
 BITS = (2, 4, 8)
-#: Bits of the values of edges, and the bit in which their stream of random draws differs from that of the features.
+#: Bits of the edges' values, and the bit by which their stream of random draws differs from that of the features.
 _VALUE_BITS, _VALUE_STREAM = 8, 1 << 31
 
 
-#: Prepared sums of codes that are scaled in the same kernel, by their kind.
+#: Slot for prepared sums of codes that are scaled in the same kernel, by their kind.
 SCALED_SUMS: Slot[Any] = Slot("scaled sums of codes", most=16)
 
 
@@ -44,7 +44,7 @@ class Own(NamedTuple):
 
 
 class SumSettings(NamedTuple):
-    """Checked settings of how features or gradients are quantised and summed."""
+    """Checked settings for quantising and summing features or gradients."""
 
     bits: int
     granularity: str
@@ -83,27 +83,27 @@ def quantized_spmm(
 ) -> Any:
     """Sums or means of neighbours' features, which are quantised to a few bits, summed as integers and scaled back (TANGO section 3.3).
 
-    The features times the `col_scale` of A are quantised symmetrically. Their codes, a quarter of float32's bytes or less, are gathered and
-    summed exactly, and the sums are multiplied by the `row_scale` of A and by the scale of the codes. CPU and GPU give the same bits.
+    The features times the `col_scale` of A are quantised symmetrically. Their codes, a quarter of float32's bytes or fewer, are gathered
+    and summed exactly. The sums are multiplied by the `row_scale` of A and by the scale of the codes. CPU and GPU give the same bits.
 
     Parameters
     ----------
     A : TCTiledCSR, FRDC, BitTensor of one bit, scipy.sparse array or cupyx.scipy.sparse matrix, (M, N)
-        Values of edges, (nnz,), are quantised to 8 bits, so that products are integers.
+        Edge values, (nnz,), are quantised to 8 bits, so that products are integers.
     x : array (N,), (N, D) or (N, H, D) of float32, float16 or bfloat16
         Features of the nodes.
     bits : {8, 4, 2}
         Bits of a code.
     granularity : {"tensor", "node"}, optional
-        One scale for all features, or one for each node: a multiple, 1 to 255, of a common step, so that sums stay integers. By default
-        "tensor" for 8 bits, and "node" for fewer, where a single scale costs several points of accuracy.
+        One scale for all features, or one per node: a multiple, 1 to 255, of a common step, so that sums stay integers. The default is
+        "tensor" for 8 bits, and "node" for fewer bits, where a single scale costs several points of accuracy.
     reduce : {"sum", "mean"}
         A mean divides by the number of edges of the row; rows without edges give 0.
     rounding : {"nearest", "stochastic"}
         How features and values are rounded.
     seed, stream : int, optional
-        The random draws of stochastic rounding, which makes the result unbiased: its mean over seeds is the real sum. Values of edges draw
-        from stream ``stream ^ 2**31``.
+        Seed and stream of stochastic rounding, which makes the result unbiased: its mean over seeds is the real sum. Edge values draw
+        from the stream ``stream ^ 2**31``.
 
     Returns
     -------
@@ -112,15 +112,15 @@ def quantized_spmm(
     Raises
     ------
     ShapeError, DTypeError, DeviceError
-        Operands do not match, or edges have a value for each head, which only :func:`spmm` takes.
+        Operands do not match, or edges have one value per head, which only :func:`spmm` takes.
     ValueError
-        An option is unknown, or, on a CPU, `x` holds NaN or infinity; the call does not wait for a GPU, where results are NaN instead.
+        An option is unknown, or `x` holds NaN or infinity on a CPU. On a GPU the call does not wait, and results are NaN instead.
 
     Notes
     -----
     The result is ``fl(fl(fl(sum of codes) * row_scale) * scale)``; for a mean, the sum is first divided by the number of edges. If node j
     has the scale ``s[j]``, nearest rounding changes an element by at most half of the sum of ``s[j]`` over its neighbours, each times the
-    edge's value and scales; stochastic rounding by at most twice that. Scales of nodes that are multiples of a common step follow
+    edge's value and scales; stochastic rounding changes it by at most twice as much. Node scales as multiples of a common step follow
     VS-Quant (Dai et al., MLSys 2021).
 
     Examples
@@ -148,7 +148,7 @@ def quantized_spmm(
 def feature_rows(
     function: str, name: str, x: Any, operand: CSROperand
 ) -> tuple[Array, tuple[int, ...], interop.Family]:
-    """Features as a matrix, with their shape and family; they must be floats, with one row for each column of the operand."""
+    """Features as a matrix, their shape and their family; they must be floats, with one row per column of the operand."""
     if isinstance(x, BitTensor):
         raise DTypeError(f"{function}: {name} is a BitTensor, which is quantised already; use spmm")
     features = as_features(function, name, x)
@@ -176,7 +176,7 @@ def summed(function: str, operand: CSROperand, x: Array, settings: SumSettings, 
 
 
 def coded_values(function: str, operand: CSROperand, coding: Coding) -> tuple[Array, Any]:
-    """The values of the edges as int8 codes, rounded as features are but with their own draws, and the scale of these codes."""
+    """The edge values as int8 codes, rounded like features but with their own draws, and the scale of these codes."""
     assert operand.values is not None
     how = _records.replace(coding, bits=_VALUE_BITS, stream=coding.stream ^ _VALUE_STREAM)
     given: Array = converted(operand.values, np.float32).reshape(1, -1)
@@ -201,14 +201,14 @@ def sum_of_codes(
 ) -> Array:
     """``fl(fl(sums of integers * row_scale) * scale)``, a NumPy or CuPy array (M, D).
 
-    If given, ``fl(own.factor * own.x)`` is added to it, and then the `bias`, float32 (D,).
+    ``fl(own.factor * own.x)`` is added to it if `own` is given, and then the `bias`, float32 (D,), if that is given.
 
     Parameters
     ----------
     operand : CSROperand
         The pattern and its row scales; its own values and column scales are ignored.
     values, value_scale : int8 array (nnz,) and float32 array, or None
-        Codes of the edges' values in canonical order, and their scale.
+        Codes of the edge values in canonical order, and their scale.
     """
     bare = replace(operand, values=None, col_scale=None, order=None, summed=False)
     codes = x.codes
@@ -229,7 +229,7 @@ def sum_of_codes(
 
 
 def _fits_kernel(operand: CSROperand, codes: BitTensor, by_nodes: bool) -> bool:
-    """Whether the kernel that sums and scales can be used: on a GPU, for codes in rows with one scale, whose sums fit int32."""
+    """Whether the kernel that sums and scales takes these codes: on a GPU, in rows, with one scale and sums that fit int32."""
     if operand.device == "cpu" or 0 in (operand.nnz, *operand.shape, codes.shape[1]):
         return False
     if codes.scale is None or codes.scale.ndim or codes.offset is not None:
@@ -250,7 +250,7 @@ def _scaled_at_once(
 ) -> Array:
     """:func:`sum_of_codes` in one GPU kernel, which gathers the multiple of a node along with its row.
 
-    Scaling takes two multiplications for each element of the result, less than writing the sums and reading them again would.
+    Scaling takes two multiplications per element of the result, which costs less than writing the sums and reading them again.
     """
     weights = "none" if multiples is None else "nodes"
     kind = CodeSumKind(codes.bits, "signed", shape[1], mean=reduce == "mean", weights=weights, scaled=True)
