@@ -81,8 +81,8 @@ def attention_of_codes_vjp(
 ) -> tuple[Any, ...]:
     """Gradients of :func:`attention_of_codes` by features and both scores, computed over the transpose with the gradient's codes.
 
-    `features` (N, H, D) are the float32 values of the features' codes. `gradient` is given as float32; on a GPU only gathered rows are
-    read as codes, so that products of a node's own rows use float32. Without codes the gradient is gathered as it is.
+    `features` (N, H, D) are the float32 values of the features' codes. `gradient` is not rounded; on a GPU only gathered rows are
+    read as codes, so that products of a node's own rows use real values. Without codes the gradient is gathered as it is.
     The features, and in `state` the result and the second sums, may be :class:`~bitsparse.backends.row_pieces.RowPieces`.
     """
     function = "attention_vjp"

@@ -1,4 +1,4 @@
-"""One array quantised once, for all who want its codes: those of the forward pass serve the backward pass too (TANGO section 3.2)."""
+"""A cache of quantised arrays: each array is quantised once, and the backward pass reuses codes of the forward pass (TANGO section 3.2)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHECKS = ("content", "version", "never")
 
 
 class CacheInfo(NamedTuple):
-    """What :meth:`QuantCache.info` tells."""
+    """The counts that :meth:`QuantCache.info` returns."""
 
     hits: int
     misses: int
@@ -36,14 +36,14 @@ class CacheInfo(NamedTuple):
 
 @dataclass
 class _Entry:
-    """The codes of one array and way of quantising, by packed axis and layout, and who has asked for them."""
+    """The codes of one array for one set of options, in each packed form that was asked for, and the arrays that they belong to."""
 
     version: int | None
-    #: Each with the version of its contents.
+    #: Codes by packed axis and layout, each with the version of its contents.
     forms: dict[tuple[int, str], tuple[BitTensor, int]] = field(default_factory=dict)
-    #: The arrays' memory: owner, view, and whether it is still there.
+    #: The arrays with this content: by owner and view of their memory, a function that tells whether they still exist.
     holders: dict[tuple[Hashable, Hashable], Callable[[], bool]] = field(default_factory=dict)
-    #: Asked for by something that cannot be watched.
+    #: Whether an object that cannot be watched, such as a list, has asked for the codes.
     lasting: bool = False
     ready: interop.Ready = field(default_factory=interop.Ready)
 
@@ -55,7 +55,7 @@ class _Entry:
         self.forms[form] = codes, contents_of_words(codes).version
 
     def overwritten(self) -> bool:
-        """Whether codes that were handed out have served as the `out` of something since."""
+        """Whether codes that were handed out have been overwritten since, as the `out` of some call."""
         return any(contents_of_words(codes).version != version for codes, version in self.forms.values())
 
     def alive(self) -> bool:
@@ -74,34 +74,34 @@ class _Wanted(NamedTuple):
 
 
 class QuantCache:
-    """Keeps the codes of arrays, so that several consumers, and a later backward pass, quantise an array once.
+    """Keeps the codes of arrays, so that an array is quantised only once for several consumers and a later backward pass.
 
-    Codes do not depend on how they are packed: asked for along another axis or in another layout, kept codes are repacked, not made
-    again. With ``rounding="stochastic"`` and ``seed=None`` the first draw is kept, so that forward and backward use the same numbers.
+    Codes do not depend on how they are packed: for another axis or another layout, kept codes are repacked, not computed again. With
+    ``rounding="stochastic"`` and ``seed=None`` the first draw is kept, so that forward and backward pass use the same numbers.
 
     Parameters
     ----------
     max_bytes : int, optional
-        Bound for the packed words and scales; what was not used for longest goes first. What is larger alone is not kept.
+        Bound for the packed words and scales; the least recently used codes go first. Codes that alone exceed it are not kept.
     check : {"content", "version", "never"}
-        How an array is recognised that may have changed since:
+        How the cache recognises an array that may have changed since an earlier call:
 
-        * ``"content"``: by a 64-bit fingerprint of all its bytes, computed at every call. A change is never missed, whoever made it,
+        * ``"content"``: by a 64-bit fingerprint of all its bytes, computed at every call. No change is missed, whoever made it,
           except with a chance of one in 2**64; equal arrays share their codes. It costs reading the array once (quantising reads it
           twice) and, on a GPU, waiting for the stream.
-        * ``"version"``: by its memory and the version that its library counts, at no cost: PyTorch's tensors, as its own autograd
-          does, and JAX's arrays, which never change; others are refused. Not counted, and so not seen, are changes behind PyTorch's
-          back: through ``tensor.data``, a NumPy view, DLPack (our `out=` as well) or a pointer. Call :meth:`invalidate` after them.
+        * ``"version"``: by its memory and the version that its library counts, at no cost. It works for PyTorch tensors, as in
+          PyTorch's autograd, and for JAX arrays, which never change; others are refused. Changes that PyTorch does not count are not
+          seen: through ``tensor.data``, a NumPy view, DLPack (our `out=` as well) or a pointer. Call :meth:`invalidate` after them.
         * ``"never"``: by its memory alone, at no cost. Whoever writes to the array must call :meth:`invalidate`.
 
     Notes
     -----
-    Arrays are not kept alive: codes are dropped at the first call after all arrays that they were asked for have other content or are
-    gone, and an address that was given to another array is not taken for the old one. Codes of lists, which cannot be watched, stay
-    until `max_bytes` or :meth:`clear` ends that.
+    Arrays are not kept alive. Codes are dropped at the first call after all their arrays have other content or no longer exist, and a
+    new array at an old address is not taken for the old array. Lists cannot be watched: their codes stay until `max_bytes` evicts
+    them or :meth:`clear` is called.
 
-    The BitTensors are shared: treat them as read-only. Calls from several threads are safe, and quantise once; a stream that gets codes
-    made on another one waits for them; as with any CuPy array, keep the codes until all work that reads them there is done. The array
+    The BitTensors are shared: treat them as read-only. Calls from several threads are safe and quantise once. A stream that gets codes
+    from another stream waits for them; as with any CuPy array, keep the codes until all work that reads them there is done. The array
     itself must not change during a call.
 
     Examples
@@ -132,14 +132,14 @@ class QuantCache:
 
     # -- asking ---------------------------------------------------------------------------------------------------
     def quantize(self, x: Any, bits: int, *, axis: int = -1, layout: Any = "planes", **options: Any) -> BitTensor:
-        """:func:`bitsparse.quantize`, or what it gave before for this array, bits and options.
+        """Return the result of :func:`bitsparse.quantize`, kept from an earlier call for this array, bits and options if possible.
 
         Raises
         ------
         DTypeError
-            ``check="version"`` and `x` has no version; and as :func:`bitsparse.quantize`.
+            ``check="version"`` and `x` has no version; or as in :func:`bitsparse.quantize`.
         DeviceError
-            ``check="content"`` while the stream is capturing, which cannot be waited for.
+            ``check="content"`` while the stream is capturing, as nothing can wait for it then.
         """
         function = "QuantCache.quantize"
         wanted = self._wanted(function, x, bits, axis, layout, options)
@@ -154,7 +154,7 @@ class QuantCache:
             if found is not None:
                 return found
             assert making is not None
-            making.exception()  # another thread is at it; if it fails, try again here
+            making.exception()  # wait for the thread that is quantising; if it fails, try again here
         try:
             made = quantize(x, bits, axis=axis, layout=layout, **options)
             self._put(wanted, made)
@@ -164,7 +164,7 @@ class QuantCache:
                 self._making.pop(wanted.key).set_result(None)
 
     def find(self, x: Any, bits: int, *, axis: int = -1, layout: Any = "planes", **options: Any) -> BitTensor | None:
-        """What :meth:`quantize` would give without quantising, or None; for functions that quantise on the way (see :meth:`keep`)."""
+        """The kept codes that :meth:`quantize` would return, or None; for functions that quantise by themselves (see :meth:`keep`)."""
         wanted = self._wanted("QuantCache.find", x, bits, axis, layout, options)
         with self._lock:
             found = self._take(wanted)
@@ -172,19 +172,19 @@ class QuantCache:
         return found
 
     def keep(self, x: Any, q: BitTensor, **options: Any) -> None:
-        """Take codes that were made elsewhere.
+        """Keep codes that were computed elsewhere.
 
         Parameters
         ----------
         x : array_like
-            The array, unchanged since.
+            The array, unchanged since it was quantised.
         q : BitTensor
-            Exactly what ``bs.quantize(x, q.bits, axis=q.axis, layout=q.layout, **options)`` gives.
+            Exactly what ``bs.quantize(x, q.bits, axis=q.axis, layout=q.layout, **options)`` returns.
 
         Raises
         ------
         DTypeError, ShapeError, ValueError, DeviceError
-            `q` cannot be that: another shape, encoding or device.
+            `q` has another shape, encoding or device than these codes.
         """
         function = "QuantCache.keep"
         if not isinstance(q, BitTensor):
@@ -206,9 +206,10 @@ class QuantCache:
 
     # -- forgetting -------------------------------------------------------------------------------------------------
     def invalidate(self, x: Any = None) -> None:
-        """Forget the codes of an array that was written to, and of its library's views of it; of all arrays by default.
+        """Forget the codes of an array that was written to, and of views of it in its library; by default, of all arrays.
 
-        Arrays made apart over one memory (by another library, by two calls of ``np.frombuffer``) are not recognised: pass each, or none.
+        Arrays that were created separately over the same memory (by another library, or by two calls of ``np.frombuffer``) are not
+        recognised: pass each of them, or none.
         """
         memory = None if x is None else memory_of(x)
         with self._lock:
@@ -217,14 +218,14 @@ class QuantCache:
                     del self._entries[key]
 
     def clear(self) -> None:
-        """Forget everything, the counts too."""
+        """Forget all codes and reset the counts."""
         with self._lock:
             self._entries.clear()
             self._hits = self._misses = self._repacks = self._evictions = 0
 
     # -- what it holds ------------------------------------------------------------------------------------------------
     def info(self) -> CacheInfo:
-        """Counts of hits, misses, hits that were repacked, evictions; arrays and bytes that are held."""
+        """The numbers of hits, misses, repacked hits and evictions, and of the entries and bytes that are held."""
         with self._lock:
             self._purge()
             counts = (self._hits, self._misses, self._repacks, self._evictions)
@@ -276,7 +277,7 @@ class QuantCache:
             return int(backends.family(device, "bits.pack").content_sum(array))
 
     def _take(self, wanted: _Wanted) -> BitTensor | None:
-        """The codes in the form asked for; with the lock held."""
+        """The codes in the form asked for, or None; the caller holds the lock."""
         entry = self._entries.get(wanted.key)
         if entry is None:
             return None
@@ -307,7 +308,7 @@ class QuantCache:
         return found
 
     def _hold(self, wanted: _Wanted, entry: _Entry) -> None:
-        """The array is one of those that the entry is kept for, and no other content of it is."""
+        """Note that the entry is kept for this array, and that entries for its earlier content are not."""
         if wanted.memory is None:
             entry.lasting = True
             return
@@ -324,7 +325,7 @@ class QuantCache:
             entry = _Entry(wanted.version)
             entry.add(wanted.form, made)
             self._hold(wanted, entry)
-            if self.max_bytes is not None and entry.nbytes > self.max_bytes:  # nothing makes room for it
+            if self.max_bytes is not None and entry.nbytes > self.max_bytes:  # too large even for an empty cache
                 self._entries.pop(wanted.key, None)
                 self._evictions += 1
                 return
@@ -357,7 +358,7 @@ def _way(
     seed: Any = None,
     stream: Any = 0,
 ) -> tuple[Any, ...]:
-    """The options of :func:`bitsparse.quantize` that decide about the codes, checked and in one form."""
+    """The options of :func:`bitsparse.quantize` that determine the codes, checked and in a form that can be compared."""
     scheme, bits = schemes.scheme_bits(function, scheme, bits)
     rounding = _check.rounding_of(function, scheme, rounding)
     granularity = _check.choice(function, "granularity", granularity, _check.GRANULARITIES)

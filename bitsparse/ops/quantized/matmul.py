@@ -1,4 +1,4 @@
-"""Products of real matrices in integers: both sides are quantised on the way, the result is real again (TANGO Fig. 4)."""
+"""Products of real matrices in integers: both operands are quantised, and the result is real again (TANGO Fig. 4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dtype
 from bitsparse.ops.quantized.plan import QuantizedMatmulPlan, QuantizedProduct
 
-#: Plans that a weight on a GPU keeps.
+#: Slot for the plans that a weight on a GPU keeps.
 _PLANS: Slot[QuantizedMatmulPlan] = Slot("quantized plans", most=8)
 
 
@@ -39,42 +39,43 @@ def quantized_matmul(
 ) -> Any:
     """``x @ w + bias`` of real matrices, multiplied as integers of a few bits and scaled back (TANGO section 3.2, Fig. 4).
 
-    ``fl(fl(float32(qx @ qw) * scale_x) * scale_w) + bias`` with ``qx`` the codes of ``quantize(x, bits, scheme="symmetric")`` and
-    ``qw`` those of `w`: the integers are exact, and a GPU gives the same bits as a CPU. There `x` is quantised while it is loaded for the
-    product, so that codes never travel through memory unless they are asked for.
+    The result is ``fl(fl(float32(qx @ qw) * scale_x) * scale_w) + bias``, where ``qx`` are the codes of
+    ``quantize(x, bits, scheme="symmetric")`` and ``qw`` those of `w`. The integers are exact, and a GPU gives the same bits as a CPU. A GPU
+    quantises `x` while it loads it for the product, so that codes never travel through memory unless they are asked for.
 
     Parameters
     ----------
     x : array (m, k) of float32, float16 or bfloat16
     w : array (k, n), or BitTensor (k, n)
-        An array is quantised like `x`, with a scale found from it; a BitTensor (scale for the whole or per column, no offset) is taken
+        An array is quantised like `x`, with a scale calibrated from it; a BitTensor (one scale or one per column, no offset) is used
         as it is, so weights may have other bits.
     bits : {8, 4}
     scheme : {"symmetric"}
         See :func:`quantize`.
     rounding : {"nearest", "stochastic"}
     seed, stream : int, optional
-        Of stochastic rounding; `x` draws as ``quantize(x, ..., seed=seed, stream=stream)`` does, an array `w` from ``stream + 1``.
+        Seed and stream of stochastic rounding; `x` draws like ``quantize(x, ..., seed=seed, stream=stream)``, and an array `w` draws from
+        ``stream + 1``.
     scale : float, or on a GPU an array of one float32, optional
-        The size of one step of `x`. On a GPU an array is read when the kernel runs, and not looked at before.
+        The size of one step of `x`. An array on a GPU is read when the kernel runs, and is not checked before.
     range : likewise, optional
-        The absmax of `x`, from which the scale is made; for instance the `absmax` of the layer before. With neither it is found by a pass
-        over `x`.
+        The absmax of `x`, which determines the scale; for instance the `absmax` of the previous layer. Without scale and range, a pass
+        over `x` finds the absmax.
     w_granularity : {"tensor", "col"}
-        One scale for an array `w`, or one for each column.
+        One scale for an array `w`, or one per column.
     bias : array_like (n,) or number, optional
         Added in float32.
     out : float32 array (m, n), optional
         Where to write; also returned.
     absmax : float32 array of one element, optional
-        Receives the largest magnitude of the result, which may be the `range` of the next layer.
+        Receives the largest magnitude of the result, which can serve as the `range` of the next layer.
     return_operands : bool, default False
         Return the codes as well, for a backward pass.
     cache : QuantCache, optional
-        Codes of `x` and `w` are looked for there first and kept there; with `range` or without, not with `scale`.
+        A cache in which codes of `x` and `w` are looked up and kept. It cannot be combined with `scale`.
     kernel : {None, "wgmma", "mma", "composed"}
-        Force a kernel; all give the same bits. "composed" quantises and multiplies one after the other: on a CPU always, on a GPU
-        where ``127 * 128 * k`` is beyond int32 or the weight's codes are wider than a signed byte.
+        Force a kernel; all give the same bits. "composed" quantises first and then multiplies. It is the only kernel on a CPU, and on a
+        GPU if ``127 * 128 * k`` exceeds int32 or the weight's codes are wider than a signed byte.
 
     Returns
     -------
@@ -85,12 +86,12 @@ def quantized_matmul(
     ShapeError, DTypeError, DeviceError
         Operands that do not fit.
     ValueError
-        NaN or infinity (on a GPU after the product, where `out` then holds no result), an unusable scale, a weight with an offset.
+        NaN or infinity (on a GPU raised after the product, and `out` then holds no result), an unusable scale, or a weight with an offset.
 
     Notes
     -----
-    With ``a = max|x|`` and ``b = max|w|`` every element is within ``k * (a * sw + b * sx + sx * sw / 2) / 2`` of the real product for
-    nearest rounding (twice that for stochastic), plus three roundings of float32; ``sx = a / (2**(bits-1) - 1)``, ``sw`` likewise.
+    Let ``a = max|x|``, ``b = max|w|``, ``sx = a / (2**(bits-1) - 1)``, and ``sw`` likewise. With nearest rounding, every element is within
+    ``k * (a * sw + b * sx + sx * sw / 2) / 2`` of the real product (twice that for stochastic), plus three roundings of float32.
 
     Examples
     --------
@@ -131,7 +132,7 @@ def quantized_matmul(
     plan = _plan_for(function, w, array, settings, bias, kernel)
     if cache is not None:
         codes = None
-        if kernel in (None, "composed"):  # a kernel that quantises has nothing to do with codes that are there
+        if kernel in (None, "composed"):  # the other kernels quantise by themselves and cannot use kept codes
             codes = cache.find(x, settings.bits, axis=-1, layout="rows", **options)
         if codes is not None:
             with working_with(plan.device, array, out):
@@ -165,20 +166,20 @@ def plan_quantized_matmul(
     Parameters
     ----------
     w : array (k, n) or BitTensor
-        Quantised once, here.
+        The weight; an array is quantised once, by this call.
     m : int
         Rows of the activations.
     bits, scheme, rounding, seed, stream, w_granularity, bias, kernel
-        As in :func:`quantized_matmul`; a call may have a seed of its own.
+        As in :func:`quantized_matmul`; a call may pass its own seed.
     dtype : dtype, optional
-        Of the activations: float32 by default, float16 or bfloat16.
+        Dtype of the activations: float32 (default), float16 or bfloat16.
 
     Returns
     -------
     QuantizedMatmulPlan
-        On a GPU ``plan(x, out=y)`` allocates, compiles and waits for nothing from its second call on (with `absmax` too, and with scale or
-        range being numbers, elements of the GPU, or neither), so that it can be captured into a CUDA graph; kernel "composed"
-        and `return_operands` allocate. There ``plan.check()`` tells of NaN.
+        On a GPU ``plan(x, out=y)`` allocates, compiles and waits for nothing from its second call on, so that it can be captured into a
+        CUDA graph. It may have `absmax`, and scale or range as numbers or as elements on the GPU; but kernel "composed" and
+        `return_operands` allocate. On a GPU ``plan.check()`` reports NaN and infinity.
 
     Examples
     --------
@@ -193,7 +194,7 @@ def plan_quantized_matmul(
 
 
 def _activations(function: str, x: Any) -> Any:
-    """A view of the activations, checked as far as a product of anything is."""
+    """The activations as a NumPy or CuPy view, checked for kind, shape and dtype."""
     if isinstance(x, BitTensor):
         raise DTypeError(f"{function}: x is a BitTensor, which is quantised already; use matmul with an Epilogue")
     array = interop.as_array(x, function)[0]
@@ -203,8 +204,8 @@ def _activations(function: str, x: Any) -> Any:
 
 
 def _plan_for(function: str, w: Any, x: Any, settings: Settings, bias: Any, kernel: Any) -> QuantizedMatmulPlan:
-    """The plan for these operands; a BitTensor on a GPU keeps it for calls of the same kind."""
-    # An array may be written to between calls, and a plan copies it.
+    """The plan for these operands; a weight given as BitTensor on a GPU keeps it for calls of the same kind."""
+    # A plan with an array as bias is not kept: it copies the array, which may be written to between calls.
     fixed = bias is None or isinstance(bias, (int, float))
 
     def make() -> QuantizedMatmulPlan:

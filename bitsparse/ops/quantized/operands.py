@@ -1,4 +1,4 @@
-"""The operands of a quantised product of real matrices: how they are quantised, activations checked, weights made ready."""
+"""The operands of a quantised product of real matrices: settings of quantisation, checks of activations, and codes of weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Settings(NamedTuple):
-    """How operands are quantised, checked."""
+    """Checked settings for quantising the operands."""
 
     bits: int
     rounding: str
@@ -32,7 +32,7 @@ class Settings(NamedTuple):
     def checked(
         cls, function: str, bits: Any, scheme: Any, rounding: Any, seed: Any, stream: Any, granularity: Any
     ) -> Settings:
-        """From what a user passed."""
+        """Settings made from a user's arguments."""
         _check.choice(function, "scheme", scheme, ("symmetric",))
         number = _check.integer(function, "bits", bits, 1, 32)
         if number not in BITS:
@@ -44,22 +44,22 @@ class Settings(NamedTuple):
         )
 
     def drawn(self) -> int:
-        """The seed of a plan or of a call that brings none: the user's, or a fresh one where something is left to chance."""
+        """The seed of a plan, or of a call without its own: the user's seed, or a fresh one if rounding is stochastic."""
         return schemes.drawn_seed(self.rounding) if self.seed is None else self.seed
 
     def options(self, seed: int | None, further: int = 0) -> dict[str, Any]:
-        """What a cache knows codes by, as keywords of :func:`quantize`; weights draw from the stream behind (`further`)."""
+        """The keywords of :func:`quantize` by which a cache knows codes; weights draw from a later stream (`further` = 1)."""
         found: dict[str, Any] = {"scheme": "symmetric", "rounding": self.rounding}
         return found | ({"seed": seed, "stream": self.stream + further} if self.rounding == "stochastic" else {})
 
 
-@functools.cache  # NumPy makes a dtype's name anew every time
+@functools.cache  # NumPy builds a dtype's name again every time
 def _is_taken(dtype: np.dtype[Any]) -> bool:
     return dtype.name in _DTYPES
 
 
 def checked_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of activations."""
+    """The dtype of activations; refuses one that kernels do not take."""
     if not _is_taken(dtype):
         raise DTypeError(
             f"{function}: x has dtype {dtype}, but activations are {', '.join(_DTYPES)}; use astype, or quantize and matmul"
@@ -68,16 +68,16 @@ def checked_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def check_matrix(function: str, name: str, x: Any, wanted: str) -> None:
-    """Refuse what has not exactly two dimensions."""
+    """Refuse an array that does not have exactly two dimensions."""
     if len(x.shape) != 2:
         remedy = f"; pass {name}[None, :] for one row or {name}[:, None] for one column" if len(x.shape) == 1 else ""
         raise ShapeError(f"{function}: {name} has shape {tuple(x.shape)}, but it must be a matrix {wanted}{remedy}")
 
 
 def weight_of(function: str, w: Any, settings: Settings, seed: int) -> BitTensor:
-    """The weight's codes, packed along the contraction axis; of a BitTensor those that it has, without what it keeps.
+    """The weight's codes; an array is quantised, and a BitTensor is copied without what it keeps, sharing its words.
 
-    Those that are made here lie as products read them: in planes on a CPU, as bytes on a GPU.
+    New codes are packed along the contraction axis as products read them: in planes on a CPU, as bytes on a GPU.
     """
     if not isinstance(w, BitTensor):
         array, family = interop.as_array(w, function, "w")
@@ -119,13 +119,13 @@ def codes_of(
     scale: Any = None,
     largest: Any = None,
 ) -> BitTensor:
-    """What :func:`quantize` gives for the symmetric scheme, for a range or a scale that is known or for neither."""
+    """The result of :func:`quantize` with the symmetric scheme, for a known `scale`, a known range `largest`, or neither."""
     low, high, is_finite = backends.family(interop.device_of(x), "bits.pack").calibrate(x, granularity)
     _check.finite(function, name, is_finite)
     if scale is not None:
         return on_grid(x, family, schemes.grid_from_scale("symmetric", coding.bits, scale, None), coding)
     if largest is not None:
         low = high = largest
-    elif not low.ndim:  # a single grid is made on the host
+    elif not low.ndim:  # a single grid is computed on the host
         low, high = interop.move(low, "cpu"), interop.move(high, "cpu")
     return coded(function, x, family, "symmetric", (low, high), coding)

@@ -1,4 +1,4 @@
-"""Products of real activations with weights of a few bits, prepared for one weight."""
+"""Products of real activations with a weight of a few bits, prepared for that weight."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from bitsparse.ops.operands.places import same_place, working_with
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.quantized.operands import Settings, bytes_of, checked_dtype, codes_of, weight_of
 
-#: Two kernels that quantise while they load, and quantising and multiplying one after the other.
+#: The first two kernels quantise while they load; "composed" quantises first and then multiplies.
 KERNELS = ("wgmma", "mma", "composed")
 _SMALLEST = np.finfo(np.float32).smallest_normal
 
 
 class QuantizedProduct(NamedTuple):
-    """A result with the operands that it was made of.
+    """The result of a quantised product, with the quantised operands.
 
     Attributes
     ----------
     out : float32 array (m, n)
     x, w : BitTensor
-        The codes of both, with their scales: rows layout, packed along the contraction axis. A `w` given as BitTensor is that very one.
+        The codes of both operands with their scales, in rows layout, packed along the contraction axis. A `w` given as BitTensor is
+        returned itself.
 
     Examples
     --------
@@ -53,9 +54,9 @@ class QuantizedMatmulPlan:
     shape : tuple of int
         Shape of the result.
     device : str
-        Where the weight is and the activations must be.
+        Device of the weight, on which the activations must be too.
     x_dtype : dtype
-        Of the activations.
+        Dtype of the activations.
     kernel : str
         ``"wgmma"``, ``"mma"`` or ``"composed"``.
     w : BitTensor
@@ -86,9 +87,9 @@ class QuantizedMatmulPlan:
         epilogue = None if bias is None else Epilogue(bias=bias)
         self.kernel = self._chosen(kernel)
         self._product: Any = None
-        self._right: BitTensor | None = None  # the weight as products of BitTensors want it
+        self._right: BitTensor | None = None  # the weight as products of BitTensors read it
         self._bytes: Any = None
-        #: Of `w`, since the plan has it packed otherwise as well.
+        #: Notices writes to `w`, of which the plan keeps a repacked copy; None without such a copy.
         self._seen: Seen | None = None
         self._ready = interop.Ready()
         kinds = LeftKind((m, self._k), settings.bits, "signed"), RightKind.of(self.w)
@@ -114,7 +115,7 @@ class QuantizedMatmulPlan:
             )
 
     def _repacked(self) -> BitTensor:
-        """The weight as products of BitTensors want it: itself if it lies so, else packed again, and kept."""
+        """The weight as products of BitTensors read it: the weight itself if it is packed that way, else a repacked copy; kept."""
         if (self.w.axis, self.w.layout) != (-2, "planes") and self._seen is None:
             self._seen = Seen(contents_of_words(self.w))
         self._right = self.w.repack(axis=-2, layout="planes")
@@ -123,12 +124,12 @@ class QuantizedMatmulPlan:
         return self._right
 
     def _keep_up(self) -> None:
-        """Before a call reads what was packed otherwise."""
+        """Bring repacked copies of the weight up to date before a call reads them."""
         if self._seen is not None:
             self._seen.keep_up(self._renew)
 
     def _renew(self) -> None:
-        """Pack the weight again, to which somebody has written, into the memory from which calls read it."""
+        """Pack the weight again after a write to it, into the same memory as before, as captured calls read that."""
         with working(self.w):
             if self._right is not None and self._right.words is not self.w.words:
                 words_to_overwrite(self._right)[...] = self.w.repack(axis=-2, layout="planes").words
@@ -151,7 +152,7 @@ class QuantizedMatmulPlan:
         return name
 
     def _why_not(self) -> str:
-        """Why no kernel that quantises while it loads serves; empty if one does."""
+        """Why no kernel that quantises while it loads can be used; empty if one can."""
         low, high = _check.limits_of(self.w.bits, self.w.encoding)
         if self.device == "cpu":
             return "runs on a GPU, but w is on the CPU"
@@ -165,12 +166,12 @@ class QuantizedMatmulPlan:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the result: float32."""
+        """Dtype of the result: float32."""
         return np.dtype(np.float32)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the plan keeps beside the codes of `w`."""
+        """Bytes that the plan keeps in addition to the codes of `w`."""
         right = None if self._right is None else self._right.words
         kept = sum(part.nbytes for part in (right, self._bytes) if part is not None and part is not self.w.words)
         return kept + (0 if self._product is None else int(self._product.nbytes))
@@ -214,7 +215,7 @@ class QuantizedMatmulPlan:
         copies: bool = False,
         stream: Any = None,
     ) -> Any:
-        """A call; with `copies` also of activations whose rows have gaps within, with `stream` of draws from another one (see Coding)."""
+        """Run a call; `copies` allows activations with gaps within rows, `stream` replaces the plan's stream of draws (see Coding)."""
         function = self._function
         with working_with(self.device, x, out):
             self._keep_up()
@@ -254,7 +255,7 @@ class QuantizedMatmulPlan:
         _check.planned(function, "x has shape", tuple(x.shape), wanted)
 
     def of_codes(self, q: BitTensor, out: Any = None, absmax: Any = None) -> Any:
-        """The product with activations that are quantised already."""
+        """The product with activations that have been quantised already."""
         with working_with(self.device, q, out):
             self._keep_up()
             self._ready.wait()
@@ -274,7 +275,7 @@ class QuantizedMatmulPlan:
         return schemes.checked_seed(self._function, self.settings.rounding, seed, self.settings.stream)[0]
 
     def _one_number(self, name: str, value: Any) -> Any:
-        """A scale or range as float32 of the host, or as the one element on the device that it is read from when the kernel runs."""
+        """A scale or range as a float32 on the host, or as one element on the device, which the kernel reads when it runs."""
         if value is None:
             return None
         function, there = self._function, interop.gpu_of(value)
@@ -302,9 +303,9 @@ class QuantizedMatmulPlan:
         return number
 
     def targets(self, x: Any, out: Any, absmax: Any, *numbers: Any) -> tuple[Any, Any]:
-        """The arrays behind `out` and `absmax`, to which the product with activations `x` can be written; an error if it cannot.
+        """The arrays behind `out` and `absmax`, checked to be able to take the product with activations `x`.
 
-        `numbers` are what else the kernel reads.
+        `numbers` are further arrays or numbers that the kernel reads.
         """
         function, target, top = self._function, None, None
         if out is None and absmax is None:
@@ -334,9 +335,9 @@ class QuantizedMatmulPlan:
         absmax: Any,
         wanted: bool,
     ) -> BitTensor | None:
-        """Enqueue the kernel; the codes of the activations if they are wanted."""
+        """Enqueue the kernel; return the codes of the activations if they are wanted."""
         settings = self.settings
-        if largest is not None and interop.device_of(largest) == "cpu":  # the grid is made here
+        if largest is not None and interop.device_of(largest) == "cpu":  # the grid is computed here
             grid = schemes.grid_from_range(self._function, "symmetric", settings.bits, largest, largest, np.float32)
             scale, largest = grid.scale, None
         codes = step = None
@@ -349,9 +350,9 @@ class QuantizedMatmulPlan:
         return assembled(BitTensor, codes, tuple(x.shape), settings.bits, -1, "rows", "signed", family, step, None)
 
     def check(self) -> None:
-        """Raise if a call since the last check met NaN or infinity; waits for those on a GPU, where results then mean nothing.
+        """Raise if a call since the last check met NaN or infinity; such results are meaningless. Waits for calls on a GPU.
 
-        A CPU raises as it goes. :func:`quantized_matmul` checks every time.
+        On a CPU each call raises by itself. :func:`quantized_matmul` checks every time.
 
         Raises
         ------

@@ -31,18 +31,18 @@ class CodedProduct(NamedTuple):
 def product_with_codes(
     function: str, x: Any, w: BitTensor, coding: Coding, bias: Any = None, out: Any = None, largest: Any = None
 ) -> CodedProduct:
-    """:func:`bitsparse.quantized_matmul` of an array (m, k) and codes (k, n) with one scale, together with the codes of the array.
+    """:func:`bitsparse.quantized_matmul` of an array (m, k) and codes (k, n) with one scale; also returns the codes of the array.
 
-    On a GPU the activations are quantised while they are loaded, unless they are narrow; NaN and infinity there give NaN without an error.
+    On a GPU the activations are quantised while they are loaded, unless they are narrow. NaN and infinity give NaN there, not an error.
 
     Parameters
     ----------
     bias : float32 array (n,), optional
         A NumPy or CuPy array on the operands' device, added to the product.
     out : float32 array (m, n), optional
-        C-contiguous, on the operands' device; the product and the bias are added to what it holds.
+        C-contiguous, on the operands' device; product and bias are added to its contents.
     largest : optional
-        The largest magnitude of `x`, if it is known.
+        The largest magnitude of `x`, if the caller knows it.
     """
     device, family = interop.device_of(x), family_of(w)
     narrow = coding.bits == 8 and x.shape[1] <= _NARROW

@@ -1,4 +1,4 @@
-"""Gradients of products of real matrices in integers: the gradient is quantised once, and the codes of the forward pass serve again."""
+"""Gradients of integer products of real matrices: the gradient is quantised once, and codes of the forward pass are reused."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dty
 from bitsparse.ops.quantized.scaled import scaled_codes
 from bitsparse.ops.quantized.spmm import Granularity, SumSettings, feature_rows, summed
 
-#: Codes of rows in pieces, packed along these; features of the data serve every step.
+#: Slot for codes cut into pieces of rows and packed along the rows; kept because features of the data serve every step.
 PIECES: Slot[list[BitTensor]] = Slot("pieces of rows", most=4)
-#: Rows of a piece of a product over many rows on a GPU, whose sums fit int32 and which keep it busy side by side.
+#: Rows of one piece of a product over many rows on a GPU: sums of a piece fit int32, and pieces run in parallel.
 PIECE = 8192
 
 
@@ -42,24 +42,25 @@ def quantized_spmm_vjp(
     seed: int | None = None,
     stream: int = 0,
 ) -> Any:
-    """Gradient of :func:`quantized_spmm` by the features, as if nothing had been rounded, itself in integers: a sum over the transpose.
+    """Gradient of :func:`quantized_spmm` by the features, as if nothing had been rounded; it is an integer sum over the transpose itself.
 
     Parameters
     ----------
     A, bits, granularity, reduce, rounding, seed, stream
         As in :func:`quantized_spmm`.
     gradient : array (M,), (M, D) or (M, H, D) of float32, float16 or bfloat16
-        Of the shape of the product.
+        Gradient by the product, in the product's shape.
 
     Returns
     -------
     float32 array (N, ...), in the family of `gradient`
-        What :func:`quantized_spmm` gives for the transpose. Its mean over seeds of stochastic rounding is the gradient of :func:`spmm`.
+        The result of :func:`quantized_spmm` for the transpose. With stochastic rounding, its mean over seeds is the gradient of
+        :func:`spmm`.
 
     Raises
     ------
     ShapeError, DTypeError, DeviceError, ValueError
-        As :func:`quantized_spmm`; `A` holds duplicates.
+        As in :func:`quantized_spmm`, or `A` holds duplicates.
 
     Examples
     --------
@@ -101,10 +102,10 @@ def quantized_matmul_vjp(
     stream: int = 0,
     wrt: str | tuple[str, ...] = ("x", "w"),
 ) -> Any:
-    """Gradients of :func:`quantized_matmul`, as if nothing had been rounded, themselves products of integers (TANGO section 3.2).
+    """Gradients of :func:`quantized_matmul`, as if nothing had been rounded; they are integer products themselves (TANGO section 3.2).
 
-    The gradient is quantised once, for both products. Pass the codes of the forward pass (``return_operands=True``) as `x` and `w`, so
-    that these are not quantised again, and nothing else of that pass has to be kept.
+    The gradient is quantised once for both products. Pass the codes of the forward pass (``return_operands=True``) as `x` and `w`: they
+    are not quantised again then, and nothing else of that pass has to be kept.
 
     Parameters
     ----------
@@ -112,18 +113,18 @@ def quantized_matmul_vjp(
     w : array (k, n), or BitTensor with one scale
     gradient : array (m, n), or BitTensor with one scale
     bits : {8, 4}
-        Of what is quantised here.
+        Bits of the codes of operands that are quantised here.
     rounding : {"nearest", "stochastic"}
     seed, stream : int, optional
         `gradient` draws from `stream`, an array `x` from ``stream + 1`` and an array `w` from ``stream + 2``.
     wrt : {"x", "w"} or tuple of these
-        Whose gradients to compute.
+        Operands whose gradients are computed.
 
     Returns
     -------
     float32 array, or tuple of arrays in the order of `wrt`
-        ``gradient @ w.T`` (m, k) and ``x.T @ gradient`` (k, n), in the family of `gradient`. Integers are summed exactly, in int64 where
-        int32 could overflow, so that all devices give the same bits. A GPU is not waited for; NaN and infinity give NaN there.
+        ``gradient @ w.T`` (m, k) and ``x.T @ gradient`` (k, n), in the family of `gradient`. Integers are summed exactly, in int64 if
+        int32 could overflow, so that all devices give the same bits. The call does not wait for a GPU; NaN and infinity give NaN there.
 
     Raises
     ------
@@ -171,7 +172,7 @@ def _shape(x: Any) -> tuple[int, ...]:
 
 
 def _as_codes(function: str, name: str, x: Any, coding: Coding) -> BitTensor:
-    """An operand's codes, as given or made here."""
+    """An operand's codes: those of a BitTensor, or the codes of a quantised array."""
     if isinstance(x, BitTensor):
         check_matrix(function, name, x, "")
         if x.offset is not None or x.scale is None or x.scale.size != 1:
@@ -190,8 +191,8 @@ def _as_codes(function: str, name: str, x: Any, coding: Coding) -> BitTensor:
 def product_of_codes(function: str, a: BitTensor, b: BitTensor, bias: Any = None, out: Any = None) -> Any:
     """``fl(fl(fl32(a @ b) * a.scale) * b.scale)`` of BitTensors with one scale each.
 
-    Plus a `bias`, a NumPy or CuPy array of float32 (n,) where they lie, which the same kernel adds, with one more rounding. With such an
-    `out` (m, n), which is C-contiguous, all that is added to what is there, with another rounding; on Hopper by that kernel, too.
+    A `bias`, a float32 NumPy or CuPy array (n,) on their device, is added by the same kernel, with one more rounding. With a C-contiguous
+    float32 `out` (m, n), all this is added to its contents, with another rounding; on Hopper the same kernel does that, too.
     """
     if bytewise.fits(a, b, a.shape[-1]):
         return bytewise.product(function, a, b, bias, out)
@@ -205,7 +206,7 @@ def product_of_codes(function: str, a: BitTensor, b: BitTensor, bias: Any = None
 
 
 def product_over_rows(function: str, a: BitTensor, b: BitTensor) -> Any:
-    """``a.T @ b`` of BitTensors (m, k) and (m, n), likewise; on a GPU over many rows in pieces, whose sums are added in int64."""
+    """``a.T @ b`` of BitTensors (m, k) and (m, n), scaled likewise; with many rows on a GPU, sums of pieces are added in int64."""
     rows = a.shape[0]
     if bytewise.fits(a, b, min(rows, PIECE)):
         return bytewise.product_over_rows(function, a, b, PIECE)
@@ -222,7 +223,7 @@ def product_over_rows(function: str, a: BitTensor, b: BitTensor) -> Any:
 
 
 def _cut(x: BitTensor, length: int) -> list[BitTensor]:
-    """Rows in pieces of a length, as a batch packed along them and without a scale, and a batch of what is left; kept with `x`."""
+    """The rows in pieces of `length`, as a batch packed along the rows without a scale, and the rest as another batch; kept with `x`."""
 
     def make() -> list[BitTensor]:
         (rows, width), words = x.words.shape, x.words
