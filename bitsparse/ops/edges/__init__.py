@@ -1,1 +1,1 @@
-"""Values per edge: products of their ends, softmax, attention."""
+"""Values per edge: products of the features of both ends, softmax and attention."""

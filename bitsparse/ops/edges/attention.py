@@ -1,4 +1,4 @@
-"""Graph attention in one pass: scores, softmax and weighted sum from one gather, without a value per edge in memory."""
+"""Graph attention in one pass: one gather yields scores, softmax and weighted sum, and no value per edge is stored."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from bitsparse.ops.plan import KeptCall, edge_call, learn_floats, repeated
 
 
 class AttentionState(NamedTuple):
-    """What :func:`attention` keeps for :func:`attention_vjp`, from which that makes every weight again; nothing of the edges' size.
+    """What :func:`attention` keeps so that :func:`attention_vjp` can compute every weight again; it holds nothing per edge.
 
     Attributes
     ----------
     result : array (M, D) or (M, H, D)
     lse : array (M,) or (M, H)
-        Logarithms of the sums that the softmax divides by.
+        Logarithms of the sums by which the softmax divides.
     share : array of the shape of `lse`
         Sums of the weights, before dropout, of edges whose score is above 0.
     above : array of the shape of `result`
-        The part of the result that these edges have.
+        The part of the result that comes from these edges.
 
     Examples
     --------
@@ -61,9 +61,9 @@ def attention(
 ) -> Any:
     """Aggregation of a graph attention layer (GAT): ``y[i] = sum over j of softmax_j(leaky_relu(source[j] + target[i])) * x[j]``.
 
-    Nothing is stored per edge. On the CPU the same bits as :func:`sddmm` with ``op="add"``, leaky relu, :func:`edge_softmax` and
-    :func:`spmm` one after another; on a GPU a row of `x` is gathered once while its weight is made, and weights are divided by their sum
-    at the end.
+    Nothing is stored per edge. On the CPU the result has the same bits as :func:`sddmm` with ``op="add"``, leaky relu,
+    :func:`edge_softmax` and :func:`spmm` one after another. A GPU gathers a row of `x` once while it computes the row's weight, and
+    divides by the sum of the weights at the end.
 
     Parameters
     ----------
@@ -74,30 +74,30 @@ def attention(
     source : array (N,) or (N, H)
         Score of a node as neighbour: ``x @ a_source`` for each head.
     target : array (M,) or (M, H)
-        Score of a node as the one that attends.
+        Score of a node that attends.
     negative_slope : float
-        Of the leaky relu.
+        Slope of the leaky relu.
     dropout : float
         Probability from 0 to 1 with which the weight of an edge and head is set to 0; the others are divided by ``1 - dropout``.
-    seed : int, or integer array of one element where A is
-        Of the dropout, which needs one: the gradient must know the same. Edges are kept by row, column and head alone (Philox4x32-10), so
-        that all devices keep the same. An array on a GPU is read when the kernel runs.
+    seed : int, or integer array of one element on the device of A
+        Seed of the dropout, required with dropout, as the gradient needs the same seed. Whether an edge is kept depends only on seed, row,
+        column and head (Philox4x32-10), so that all devices keep the same edges. An array on a GPU is read when the kernel runs.
     out : array, optional
         Where to write; also returned.
     return_lse : bool
-        Also return the logarithms of the sums that the softmax divides by.
+        Also return the logarithms of the sums by which the softmax divides.
     return_state : bool
-        Also return what :func:`attention_vjp` takes as `state`, which has these logarithms.
+        Also return the `state` of :func:`attention_vjp`, which includes these logarithms.
 
     Returns
     -------
     array (M, D) or (M, H, D)
-        dtype of `x` (float32 for integers), family of `x`. Rows without edges give 0. Weights are computed in float32, or in float64 for
-        float64 features.
+        The result, with the dtype of `x` (float32 for integers) and its family. Rows without edges give 0. Weights are computed in
+        float32, or in float64 for float64 features.
     array (M,) or (M, H), if `return_lse`
-        float32, or float64 for float64 features, family of `x`; minus infinity for rows without edges.
+        float32, or float64 for float64 features, in the family of `x`; minus infinity for rows without edges.
     AttentionState, if `return_state`
-        `result` is the first array; `lse` and `share` as above, `above` as `result`.
+        Its `result` is the first array, and `above` is like it; `lse` and `share` are like the array of `return_lse`.
 
     Raises
     ------
@@ -106,12 +106,12 @@ def attention(
     DTypeError, DeviceError
         An operand is not floating or not sparse, or they are on several devices.
     ValueError
-        `negative_slope` is not finite in float32, `dropout` is no probability or comes without `seed`, or A's arrays are not those of
-        a matrix.
+        `negative_slope` is not finite in float32, `dropout` is not a probability or comes without `seed`, or A's arrays are not those
+        of a matrix.
 
     Notes
     -----
-    Errors add up as in :func:`edge_softmax` and :func:`spmm`; on a GPU that of a weight is at most
+    Errors add up as in :func:`edge_softmax` and :func:`spmm`; on a GPU the error of a weight is at most
     ``(2 * |s - max| + 2 * max |s| + ceil(n / 2) + 40) * u`` in a row of n edges. The layer is that of Velickovic et al. (ICLR 2018);
     TANGO (Chen et al., SC 2023, section 2.1) splits it into the same steps.
 
@@ -146,7 +146,7 @@ def attention(
 def cosine_attention(A: SparseLike, x: ArrayLike, *, beta: Any = 1.0, out: Any = None, return_lse: bool = False) -> Any:
     """Aggregation of an attention-based graph network (AGNN): ``y[i] = sum over j of softmax_j(beta * cos(x[i], x[j])) * x[j]``.
 
-    On a GPU a row of `x` is gathered once for its score and its part of the sum, and nothing is stored per edge.
+    On a GPU a row of `x` is gathered once for both its score and its part of the sum, and nothing is stored per edge.
 
     Parameters
     ----------
@@ -155,16 +155,16 @@ def cosine_attention(A: SparseLike, x: ArrayLike, *, beta: Any = 1.0, out: Any =
     x : array (N, D), or BitTensor
         Features: float16, bfloat16, float32 or float64. A BitTensor is unpacked, and dequantised if it has a scale or an offset.
     beta : float, or floating array of one element
-        The layer's learnt factor. On a GPU an array is read by the kernels, so that no call waits for it.
+        The layer's learnt factor. On a GPU the kernels read an array themselves, so that no call waits for it.
     out : array, optional
         Where to write; also returned.
     return_lse : bool
-        Also return the logarithms of the sums that the softmax divides by, from which a backward pass recovers the weights.
+        Also return the logarithms of the sums by which the softmax divides; a backward pass recovers the weights from them.
 
     Returns
     -------
     array (N, D)
-        dtype of `x` (float32 for integers), family of `x`. Rows without edges give 0.
+        The result, with the dtype of `x` (float32 for integers) and its family. Rows without edges give 0.
     array (N,), if `return_lse`
         float32, or float64 for float64 features; minus infinity for rows without edges.
 
@@ -179,8 +179,8 @@ def cosine_attention(A: SparseLike, x: ArrayLike, *, beta: Any = 1.0, out: Any =
 
     Notes
     -----
-    A row of zeros has the cosine 0 with every other. Cosines are computed in float32, in float64 for float64 features; on a GPU sums of
-    squares of a row must be numbers of that type that are neither infinite nor below its smallest normal number. With u = 2**-24
+    A row of zeros has the cosine 0 with every other row. Cosines are computed in float32, or in float64 for float64 features. On a GPU the
+    sum of squares of a row, in that type, must be neither infinite nor below the smallest normal number. With u = 2**-24
     (2**-53) the error of a cosine is at most ``(ceil(D / 16) + 16) * u``, and errors of weights and sums are those of
     :func:`edge_softmax` and :func:`spmm`. The layer is that of Thekumparampil et al., "Attention-based graph neural network for
     semi-supervised learning" (2018), equation 7; TC-GNN (Wang et al., ATC 2023) accelerates its parts one by one.
@@ -210,7 +210,7 @@ def cosine_attention(A: SparseLike, x: ArrayLike, *, beta: Any = 1.0, out: Any =
 
 
 def checked_dropout(function: str, rate: Any, seed: Any, device: str) -> Dropout | None:
-    """Dropout of a rate, None for 0; the seed is left on its GPU.
+    """The dropout of a rate, or None for 0; a seed on a GPU stays there.
 
     Examples
     --------
@@ -233,7 +233,7 @@ def checked_dropout(function: str, rate: Any, seed: Any, device: str) -> Dropout
 
 
 def attending(function: str, operand: CSROperand, features: Features) -> None:
-    """Refuse nodes that cannot attend to each other by their features."""
+    """Refuse a matrix that is not square, or features that do not fit it, as nodes attend to each other by their features."""
     if operand.shape[0] != operand.shape[1]:
         raise ShapeError(
             f"{function}: A has shape {operand.shape}, but the nodes that attend are the nodes attended to; pass a square A"
@@ -244,7 +244,7 @@ def attending(function: str, operand: CSROperand, features: Features) -> None:
 
 
 def is_number(beta: Any) -> bool:
-    """Whether a factor or a seed is a number, not an array.
+    """Whether a factor or a seed is a number rather than an array.
 
     Examples
     --------
@@ -255,7 +255,7 @@ def is_number(beta: Any) -> bool:
 
 
 def beta_of(function: str, beta: Any, device: str, dtype: np.dtype[Any]) -> Any:
-    """The factor of cosines as a number or, on a GPU that alone knows it, as an array of one element of `dtype`."""
+    """The factor of cosines as a number; an array on a GPU is not read but returned as one element of `dtype`."""
     if is_number(beta):
         return _check.number(function, "beta", beta)
     array = converted(_single(function, "beta", beta, device, "f").reshape(1), dtype)
@@ -263,7 +263,7 @@ def beta_of(function: str, beta: Any, device: str, dtype: np.dtype[Any]) -> Any:
 
 
 def _single(function: str, name: str, given: Any, device: str, kinds: str) -> Any:
-    """An array of one number, on the device of A."""
+    """The checked array of one number, which must be on the device of A."""
     array = interop.as_array(given, function, name)[0]
     _check.numeric(function, name, array, kinds)
     if array.size != 1:
@@ -277,7 +277,7 @@ def checked_scores(
 ) -> list[Any]:
     """Scores of the neighbours and of the nodes that attend, one per node and head, in the dtype of the weights.
 
-    `shape` is that of the features, `dtype` that of their sums; what does not fit `operand` is refused.
+    `shape` is that of the features, and `dtype` that of their sums; refuses features and scores that do not fit `operand`.
     """
     inner = shape[1:]
     if not inner:
@@ -312,7 +312,7 @@ def _weighted(
     return_lse: bool,
     return_state: bool = False,
 ) -> Any:
-    """Sums of features, weighted by the softmax over the edges of each row; with what it divides by if that is asked for."""
+    """Sums of features weighted by the softmax over the edges of each row, with its logarithms or the state if they are asked for."""
     device, inner = same_place(function, [("A", operand.device), ("x", features.device)]), features.shape[1:]
     dtype, shape, space = _dtype_of(features), (operand.shape[0], *inner), interop.namespace(features.data)
     heads = inner[0] if len(inner) == 2 else 1
@@ -321,7 +321,7 @@ def _weighted(
     gathered, result = features.data.reshape(features.shape[0], features.columns), None
     if 0 in shape:
         result, into = space.empty(shape, dtype), None
-        gathered = space.zeros((features.shape[0], heads), dtype)  # scores have sums all the same
+        gathered = space.zeros((features.shape[0], heads), dtype)  # the softmax's sums exist even without features
     if return_state:
         option["state"] = space.empty_like(lse), space.empty((shape[0], gathered.shape[1]), dtype)
     if result is None or lse is not None:
@@ -342,12 +342,12 @@ def _weighted(
 
 
 def _dtype_of(features: Features) -> np.dtype[Any]:
-    """Of the result: that of floating features, float32 for integers."""
+    """Dtype of the result: that of floating features, or float32 for integers."""
     return np.dtype(np.float32) if features.dtype.kind in "biu" else features.dtype
 
 
 def _call(factor: float, operand: CSROperand, family: interop.Family, x: Any, *scores: Any) -> KeptCall | None:
-    """The kernel itself, for features of one floating dtype that it takes as they are, with scores or by cosines."""
+    """A kept call of the kernel itself, with scores or by cosines, for floating features that it takes as they are; else None."""
     backend, dtype, cosine = backends.family(operand.device, "edges.attention"), x.dtype, not scores
     heads, columns = x.shape[1] if x.ndim == 3 else 1, int(np.prod(x.shape[1:], dtype=np.int64))
     if cosine and not backends.family(operand.device, "edges.attention_layout").fits_registers(dtype, columns):

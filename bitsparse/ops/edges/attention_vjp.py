@@ -1,4 +1,4 @@
-"""Gradients of graph attention from one gather over the transpose, without a value per edge in memory."""
+"""Gradients of graph attention from one gather over the transpose; no value per edge is stored."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def attention_vjp(
         As in :func:`attention`; `x` is float16, bfloat16, float32 or float64.
     gradient : array of the shape of the result
     state : AttentionState, optional
-        What :func:`attention` gave for these operands; else it is computed again.
+        The state from :func:`attention` for these operands; without it, it is computed again.
     wrt : {"x", "source", "target"} or tuple of these
-        Whose gradients to compute.
+        Operands whose gradients are computed.
 
     Returns
     -------
     array, or tuple of arrays in the order of `wrt`
-        Of the shape, dtype and family of `x`, `source` and `target`. At a score of exactly 0 the slope is that of negative scores.
+        Each has the shape, dtype and family of its operand. At a score of exactly 0, the slope for negative scores is used.
 
     Raises
     ------
@@ -58,17 +58,18 @@ def attention_vjp(
 
     Notes
     -----
-    With z = source[j] + target[i], weights a = softmax(leaky_relu(z)), c = 0 or 1 / (1 - dropout) for each edge, D[i] = <g[i], y[i]>, and
-    with Y+ and P+ the parts that edges with z > 0 have in y and in the sum of a: as the gradients by the leaky relu's values,
-    ``a * (c * <g[i], x[j]> - D[i])``, add up to 0 in each row,
+    Let z = source[j] + target[i], weights a = softmax(leaky_relu(z)), c = 0 or 1 / (1 - dropout) for each edge, and D[i] = <g[i], y[i]>.
+    Let Y+ and P+ be the parts of y and of the sum of a that come from edges with z > 0. The gradients by the leaky relu's values,
+    ``a * (c * <g[i], x[j]> - D[i])``, add up to 0 in each row. Hence
 
     - ``dtarget[i] = (1 - negative_slope) * (<g[i], Y+[i]> - D[i] * P+[i])``, which takes no pass over the edges,
-    - ``dx[j] = sum over i of a * c * g[i]`` and, with the same sum G with each term times the slope at z,
-      ``dsource[j] = <x[j], G[j]> - sum over i of a * slope * D[i]``: one gather of g over the transpose for both.
+    - ``dx[j] = sum over i of a * c * g[i]`` and ``dsource[j] = <x[j], G[j]> - sum over i of a * slope * D[i]``, where G is the sum dx with
+      each term times the slope at z: one gather of g over the transpose serves both.
 
-    Computed in float32, or in float64 if an operand is float64. Operands of one dtype are gathered as they are, of 16 bits too; D is then
-    that of the rounded result. Same input, same bits. The steps that this fuses are those of TANGO (Chen et al., SC 2023, section 2.1);
-    weights made again from logarithms of sums are due to FlashAttention (Dao et al., NeurIPS 2022, section 3.1 and appendix B.4).
+    The computation is in float32, or in float64 if an operand is float64. Operands of one dtype are gathered as they are, even with 16
+    bits; D then belongs to the rounded result. The same input gives the same bits. The fused steps are those of TANGO (Chen et al., SC
+    2023, section 2.1); computing weights again from logarithms of sums is due to FlashAttention (Dao et al., NeurIPS 2022, section 3.1 and
+    appendix B.4).
 
     Examples
     --------
@@ -114,7 +115,7 @@ def attention_vjp_of_transpose(
     dropout: float,
     seed: Any,
 ) -> tuple[Any, ...]:
-    """All gradients, as :func:`attention_vjp` gives them, for a caller who has the transpose of A."""
+    """All gradients of :func:`attention_vjp`, for a caller that has the transpose of A."""
     function = "attention_vjp"
     in_pieces = isinstance(x, RowPieces)
     features = {} if in_pieces else {"x": x}
@@ -136,7 +137,7 @@ def _over_transpose(
     wrt: tuple[str, ...] = _NAMES,
     x: RowPieces | None = None,
 ) -> dict[str, Any]:
-    """Gradients of :func:`attention` over the transpose of its pattern, as NumPy or CuPy arrays; `x` where it is none of the parts."""
+    """Gradients of :func:`attention` over the transpose of its pattern, as NumPy or CuPy arrays; `x` is given if it is not in `parts`."""
     (columns, rows), function = operand.shape, parts.function
     _fits(parts, (rows, columns))
     inner = parts["gradient" if x else "x"].shape[1:]

@@ -37,17 +37,17 @@ def cosine_attention_vjp(
     A, x, beta
         As in :func:`cosine_attention`; `x` is float16, bfloat16, float32 or float64.
     gradient : array (N, D)
-        Of the shape of the result.
+        Gradient by the result, in the result's shape.
     result, lse : array (N, D) and (N,), optional
-        What :func:`cosine_attention` gave for these operands with ``return_lse=True``; else they are computed again.
+        The results of :func:`cosine_attention` for these operands with ``return_lse=True``; without them they are computed again.
     wrt : {"x", "beta"} or tuple of these
-        Whose gradients to compute.
+        Operands whose gradients are computed.
 
     Returns
     -------
     array, or tuple of arrays in the order of `wrt`
-        That of `x` of its shape, dtype and family; that of `beta` of its shape, dtype and family if it is an array, else () in what is
-        computed in, family of `x`. Through the cosines of a row of zeros, which has no direction, no gradient goes.
+        The gradient by `x` has the shape, dtype and family of `x`. That by `beta` has those of `beta` if it is an array; else its shape is
+        (), its dtype that of the computation, its family that of `x`. A row of zeros has no direction, so its cosines pass on no gradient.
 
     Raises
     ------
@@ -60,12 +60,13 @@ def cosine_attention_vjp(
 
     Notes
     -----
-    With u the rows of x over their norms, weights ``a[i, j] = exp(beta * <u[i], u[j]> - lse[i])`` and the gradients by the scores
-    ``s[i, j] = a[i, j] * (<g[i], x[j]> - <g[i], y[i]>)``, row i sums ``Q = sum_j s[i, j] * u[j] + sum_j s[j, i] * u[j]`` and
-    ``R = sum_j a[j, i] * g[j]``. Then ``dx[i] = R + beta / |x[i]| * (Q - <u[i], Q> * u[i])``, and half of the sum of ``<u[i], Q>`` is the
-    gradient by beta. On a GPU that is one pass over the edges if the pattern is symmetric, else one over each direction, and nothing is
-    stored per edge; rows that do not fit into the registers of a warp, and the CPU, take the steps one by one, with numbers per edge.
-    Computed in float32, or in float64 if an operand is float64. Same input, same bits.
+    Let u be the rows of x divided by their norms, ``a[i, j] = exp(beta * <u[i], u[j]> - lse[i])`` the weights, and
+    ``s[i, j] = a[i, j] * (<g[i], x[j]> - <g[i], y[i]>)`` the gradients by the scores. Row i sums
+    ``Q = sum_j s[i, j] * u[j] + sum_j s[j, i] * u[j]`` and ``R = sum_j a[j, i] * g[j]``. Then
+    ``dx[i] = R + beta / |x[i]| * (Q - <u[i], Q> * u[i])``, and half of the sum of ``<u[i], Q>`` is the gradient by beta. A GPU needs one
+    pass over the edges if the pattern is symmetric, else one per direction, and stores nothing per edge. The CPU, and rows that do not fit
+    into the registers of a warp, take the steps one by one, with numbers per edge. The computation is in float32, or in float64 if an
+    operand is float64. The same input gives the same bits.
 
     Examples
     --------
@@ -88,7 +89,7 @@ def cosine_attention_vjp(
 def cosine_attention_vjp_of_both(
     forward: Any, backward: Any, x: Any, gradient: Any, beta: Any, result: Any, lse: Any
 ) -> Any:
-    """Both gradients, as :func:`cosine_attention_vjp` gives them, for a caller who has the pattern and its transpose."""
+    """Both gradients of :func:`cosine_attention_vjp`, for a caller that has the pattern and its transpose."""
     function = "cosine_attention_vjp"
     with working_with(forward.device, x, beta, gradient):
         operand = as_csr(function, forward)
@@ -123,7 +124,7 @@ def _gradients(
 
 
 def _in_passes(ways: BothWays, parts: Floats, factor: Any, known: tuple[Any, Any]) -> tuple[Any, Any]:
-    """On a GPU, one pass over each direction."""
+    """Both gradients on a GPU, with one pass over each direction."""
     function, compute = parts.function, parts.compute
     if known[0] is None or known[1] is None:
         x = converted(parts["x"].data, compute)
@@ -147,7 +148,7 @@ def _in_passes(ways: BothWays, parts: Floats, factor: Any, known: tuple[Any, Any
 
 
 def _step_by_step(ways: BothWays, features: Array, grad: Array, factor: Any, names: tuple[str, ...]) -> tuple[Any, Any]:
-    """Weights from the cosines once more, their gradients as products of edges, the softmax's, and sums over both directions."""
+    """Both gradients in single steps: cosines and weights again, their gradients per edge, and sums over both directions."""
     inverse, unit = _directions(features)
     cosines = sddmm(ways.forward, unit)
     weights = edge_softmax(ways.forward, cosines * factor)
@@ -165,9 +166,9 @@ def _step_by_step(ways: BothWays, features: Array, grad: Array, factor: Any, nam
 
 
 def _directions(x: Array) -> tuple[Array, Array]:
-    """Inverses of the norms of rows (rows, 1), and rows of norm 1; zeros for rows of zeros."""
+    """The inverse norms of rows (rows, 1), and the rows scaled to norm 1; both are zero for rows of zeros."""
     space: Any = interop.namespace(x)
-    # Brought near 1 by its largest element, no row has squares that overflow or vanish.
+    # Each row is divided by its largest element first, so that its squares neither overflow nor vanish.
     largest = abs(x).max(axis=1, keepdims=True) if x.size else space.zeros((len(x), 1), x.dtype)
     largest = largest + (largest == 0)
     scaled = x / largest

@@ -1,4 +1,4 @@
-"""Scores of graph attention of the second kind, and their gradients, without an array of edges times features."""
+"""GATv2 attention scores and their gradients, without an array of edges times features."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def gatv2_scores(
 ) -> Any:
     """Scores of graph attention of the second kind (GATv2): ``e[i, j] = a @ leaky_relu(source[j] + target[i])`` where A has an entry.
 
-    With :func:`edge_softmax` and :func:`spmm` this is the layer: ``spmm(A, source, values=edge_softmax(A, gatv2_scores(A, source, target,
-    a)))``. Nothing of the size of edges times features is stored.
+    Together with :func:`edge_softmax` and :func:`spmm` it makes the layer: ``spmm(A, source, values=edge_softmax(A, gatv2_scores(A, source,
+    target, a)))``. No array of edges times features is stored.
 
     Parameters
     ----------
     A : TCTiledCSR, FRDC, BitTensor of one bit or scipy.sparse array, (M, N)
         Row i holds the nodes that node i attends to. Only its pattern counts.
     source : array (N, D) or (N, H, D)
-        Projected features of the nodes as neighbours: float16, bfloat16, float32 or float64.
+        Projected features of nodes as neighbours: float16, bfloat16, float32 or float64.
     target : array (M, D) or (M, H, D)
-        Projected features of the nodes as those that attend.
+        Projected features of nodes that attend.
     a : array (D,) or (H, D)
         The vector of each head.
     negative_slope : float
-        Of the leaky relu.
+        Slope of the leaky relu.
 
     Returns
     -------
     array (nnz,) or (nnz, H)
-        In the order of A's CSR arrays, of NumPy's promotion of the three dtypes, family of `source`.
+        Scores in the order of A's CSR arrays, in NumPy's promotion of the three dtypes and in the family of `source`.
 
     Raises
     ------
@@ -53,8 +53,8 @@ def gatv2_scores(
 
     Notes
     -----
-    Brody et al., "How attentive are graph attention networks?" (ICLR 2022), equation 7. Terms of a score are summed on a CPU as those of a
-    dot product by :func:`sddmm`, each with two more roundings; 16-bit floats are computed in float32 and rounded once.
+    Brody et al., "How attentive are graph attention networks?" (ICLR 2022), equation 7. On a CPU the terms of a score are summed like those
+    of a dot product in :func:`sddmm`, each with two more roundings. 16-bit floats are computed in float32 and rounded once.
 
     Examples
     --------
@@ -94,13 +94,12 @@ def gatv2_scores_vjp(
         As in :func:`gatv2_scores`.
     gradient : array of the shape of the result
     wrt : {"source", "target", "a"} or tuple of these
-        Whose gradients to compute.
+        Operands whose gradients are computed.
 
     Returns
     -------
     array, or tuple of arrays in the order of `wrt`
-        Of the shape, dtype and family of `source`, `target` and `a`. Where a sum of both ends is exactly 0 the slope is that of negative
-        ones.
+        Each has the shape, dtype and family of its operand. Where the sum of both ends is exactly 0, the slope for negative sums is used.
 
     Raises
     ------
@@ -111,9 +110,10 @@ def gatv2_scores_vjp(
 
     Notes
     -----
-    With g the gradient and l' the slope of the leaky relu, ``T[i] = sum over j of g[i, j] * l'(source[j] + target[i])`` and the same sums S
-    over the transpose are all: the gradients are ``a * S``, ``a * T`` and, as ``leaky_relu(z) = l'(z) * z``, ``sum of source * S + sum of
-    target * T``, which is added up in float64. Computed in float32, or in float64 if an operand is float64. Same input, same bits.
+    Let g be the gradient and l' the slope of the leaky relu. Everything follows from ``T[i] = sum over j of g[i, j] * l'(source[j] +
+    target[i])`` and the same sums S over the transpose: the gradients are ``a * S``, ``a * T`` and, since ``leaky_relu(z) = l'(z) * z``,
+    ``sum of source * S + sum of target * T``, which is summed in float64. All else is computed in float32, or in float64 if an operand is
+    float64. The same input gives the same bits.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def gatv2_scores_vjp(
 
 
 def _slope_and_shapes(parts: Floats, slope: Any) -> float:
-    """The slope; refuses operands that do not fit."""
+    """The checked slope; refuses operands whose shapes do not fit."""
     function, shape, inner = parts.function, parts.operand.shape, parts["source"].shape[1:]
     if len(inner) not in (1, 2):
         raise ShapeError(
@@ -170,7 +170,7 @@ def _laid_out(parts: Floats, dtype: np.dtype[Any]) -> tuple[Array, Array, Array]
 
 
 def _run(function: str, operand: CSROperand, what: str, x: Array, y: Array, weights: Array, slope: float) -> Array:
-    """What the backend computes of a pattern."""
+    """The result of the backend's function `what` over a pattern."""
     with operand.walked(function) as pattern:
         compute = getattr(backends.family(operand.device, "edges.gatv2"), what)
         made: Array = compute(pattern, x, y, weights, negative_slope=slope)

@@ -1,4 +1,4 @@
-"""Attention on a GPU, prepared for arrays that come later, of which only shapes and dtypes are known now."""
+"""Attention on a GPU and its gradients, prepared as functions without arguments that read and write the same arrays every time."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def attention_run(
     slope: float,
     dropout: Dropout | None,
 ) -> Run | None:
-    """What writes attention by `arrays` (x, source, target) into `out`, and into `state` (lse, share, above) if there is room for it.
+    """A function that writes attention with `arrays` (x, source, target) into `out`, and its state (lse, share, above) into `state`.
 
-    None where kernels cannot take the arrays as they are.
+    An empty `state` leaves the state out. The result is None if kernels cannot take the arrays as they are.
     """
     operand = as_csr("attention", A)
     x, scores = arrays[0], arrays[1:]
@@ -56,14 +56,15 @@ def attention_vjp_run(
     slope: float,
     dropout: Dropout | None,
 ) -> Run | None:
-    """What writes the gradients of attention by its `arrays` (x, source, target, gradient by the result) into `outs`; None as above.
+    """A function that writes the gradients of attention by x, source and target into `outs`; None as in :func:`attention_run`.
 
     Parameters
     ----------
     turned : SparseArray
         The transpose of the pattern.
+    arrays : (x, source, target, gradient by the result)
     state : (result, lse, share, above)
-        What :func:`attention_run` wrote.
+        The arrays that :func:`attention_run` wrote.
     """
     operand = as_csr("attention_vjp", turned)
     x, scores, gradient = arrays[0], arrays[1:3], arrays[3]
@@ -84,7 +85,7 @@ def attention_vjp_run(
 
 
 def cosine_run(A: SparseArray, x: Any, beta: Any, out: Any, lse: Any) -> Run | None:
-    """What writes attention by cosines into `out`, and the logarithms of what its softmax divides by into `lse`; None as above."""
+    """A function that writes attention by cosines into `out`, and the logarithms of the softmax's sums into `lse`; None likewise."""
     operand = as_csr("cosine_attention", A)
     if not _fits(operand, x, (beta, lse)) or not _in_registers(operand, x.dtype, x.shape[1]):
         return None
@@ -100,12 +101,12 @@ def cosine_run(A: SparseArray, x: Any, beta: Any, out: Any, lse: Any) -> Run | N
 def cosine_vjp_run(
     ways: tuple[SparseArray, SparseArray], arrays: tuple[Any, ...], outs: tuple[Any, Any], beta: Any
 ) -> Run | None:
-    """What writes the gradients of attention by cosines by its features and its factor into `outs`; None as above.
+    """A function that writes the gradients of attention by cosines, by features and factor, into `outs`; None likewise.
 
     Parameters
     ----------
     ways : tuple of SparseArray
-        The pattern and its transpose, the same one if it is symmetric.
+        The pattern and its transpose, which are the same if it is symmetric.
     arrays : (x, gradient by the result, result, lse)
     """
     operand, turned = (as_csr("cosine_attention_vjp", way) for way in ways)
@@ -127,7 +128,7 @@ def cosine_vjp_run(
 
 
 def _in_registers(operand: CSROperand, dtype: Any, columns: int) -> bool:
-    """Whether rows of features are short enough for one pass."""
+    """Whether rows of features are short enough for one pass, as they must fit into registers."""
     fits: Callable[..., bool] = backends.family(operand.device, "edges.attention_layout").fits_registers
     return fits(dtype, columns)
 
@@ -137,17 +138,17 @@ def _heads(x: Any) -> int:
 
 
 def _wide(part: Any) -> Any:
-    """Rows of all heads side by side."""
+    """The array as a matrix, with all heads of a row side by side."""
     return part.reshape(len(part), part.size // len(part))
 
 
 def _ends(part: Any, heads: int) -> Any:
-    """Numbers of nodes and heads."""
+    """The array as a matrix of nodes and heads."""
     return part.reshape(len(part), heads)
 
 
 def _fits(operand: CSROperand, x: Any, scores: tuple[Any, ...]) -> bool:
-    """Whether there is something to compute, in the dtypes in which kernels take it."""
+    """Whether there is something to compute, and in the dtypes that kernels take."""
     wanted = compute_dtype(np.dtype(x.dtype))
     return bool(
         operand.nnz and operand.order is None and x.size and all(one.size and one.dtype == wanted for one in scores)

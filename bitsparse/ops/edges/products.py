@@ -1,4 +1,4 @@
-"""Products per edge on a GPU: those that the pattern of a container keeps, and those of BitTensors that are computed as they are packed."""
+"""Products per edge on a GPU that the pattern of a container keeps, for arrays and for BitTensors, whose packed words are gathered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bitsparse.ops.spmm.gpu import shared_columns, tiles_of, windows_of
 
 
 class EdgeKey(NamedTuple):
-    """What tells apart the products per edge that a pattern keeps."""
+    """The key that distinguishes the products per edge that a pattern keeps."""
 
     op: str
     dtype: str
@@ -32,14 +32,14 @@ class EdgeKey(NamedTuple):
     precision: str
 
 
-#: Products of arrays that a pattern keeps; calls with packed integers, and products of them.
+#: Slots of a pattern for its products of arrays, its calls with packed integers, and its products of packed integers.
 EDGE_PRODUCTS: Slot[Callable[..., Any]] = Slot("products per edge")
 CODE_CALLS: Slot[KeptCall] = Slot("calls of codes")
 CODE_PRODUCTS: Slot[Callable[[Any, Any, Array], Array]] = Slot("products of codes")
 
 
 def is_kept(A: Any, operand: CSROperand, heads: int) -> bool:
-    """Whether a pattern keeps products per edge: that of a container whose heads of rows are numbered with its own indices."""
+    """Whether a pattern keeps products per edge: it must belong to a container on a GPU, whose index dtype can number rows times heads."""
     if operand.device == "cpu" or not isinstance(A, SparseArray) or operand.order is not None:
         return False
     return operand.indptr.dtype.itemsize == 8 or max(*operand.shape, 1) * heads < 1 << 31
@@ -48,13 +48,13 @@ def is_kept(A: Any, operand: CSROperand, heads: int) -> bool:
 def edge_product(
     operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, heads: int, precision: str = "fp32"
 ) -> Callable[..., Any]:
-    """``product(x, y, out)`` per edge for a pattern that is kept, of arrays (rows, columns) aligned to 16 bytes; made once."""
+    """The kept ``product(x, y, out)`` per edge for a pattern, of arrays (rows, columns) aligned to 16 bytes; created once."""
     key = EdgeKey(op, dtype.name, columns, heads, precision)
     return operand.kept(EDGE_PRODUCTS, lambda: _product(operand, key, dtype), key)
 
 
 def _product(operand: CSROperand, key: EdgeKey, dtype: np.dtype[Any]) -> Any:
-    """By windows of rows that share columns where that pays, on the matrix units where their precision is allowed; else edge by edge."""
+    """The quickest product: windows of rows with shared columns, on matrix units if their precision is allowed; or edge by edge."""
     op, columns, heads = key.op, key.columns, key.heads
     height = 0 if key.precision == "fp32" else _tile_height(operand, key, dtype)
     if height:
@@ -69,7 +69,7 @@ def _product(operand: CSROperand, key: EdgeKey, dtype: np.dtype[Any]) -> Any:
 
 
 def _tile_height(operand: CSROperand, key: EdgeKey, dtype: np.dtype[Any]) -> int:
-    """Rows of windows on the matrix units where these are estimated to be quicker, else 0."""
+    """The number of rows in a window for the matrix units if these are estimated to be quicker, else 0."""
     tiles, choice = (backends.family(operand.device, name) for name in ("edges.sddmm_tiles", "spmm.choice"))
     possible = tiles.heights(key.op, key.dtype, key.columns, key.heads, operand.shape[1])
     if not possible or operand.nnz < choice.WORTH * shared_columns(operand, 8).entries:
@@ -93,7 +93,7 @@ class CodePair:
     bits : int
     x, y : backends.cuda.sddmm_codes.CodeEnds
     left, right : Features
-        Shapes and dtypes of both, for the checks.
+        Shapes and dtypes of both ends, for checks.
     """
 
     op: str
@@ -104,7 +104,7 @@ class CodePair:
     right: Features
 
     def product(self, operand: CSROperand, kept: bool) -> Callable[[Any, Any, Array], Array]:
-        """``product(x, y, out)`` of such ends for a pattern with edges; what is prepared for it is kept with it if it may be."""
+        """``product(x, y, out)`` of such ends for a pattern with edges; the pattern keeps it if `kept`."""
         shape = self.left.shape
         heads = shape[1] if len(shape) == 3 else 1
         backend = backends.family(operand.device, "edges.sddmm_codes")
@@ -118,15 +118,15 @@ class CodePair:
         return product
 
     def into(self, operand: CSROperand, kept: bool, shape: tuple[int, ...], dtype: Any, out: Array | None) -> Array:
-        """The results in edge order, in `out` if it is given."""
+        """The results in canonical edge order, in `out` if it is given."""
         product = self.product(operand, kept)
         return written(lambda target: product(self.x, self.y, target), out, operand.indptr, shape, dtype)
 
 
 def code_pair(x: Any, y: Any, op: str) -> CodePair | None:
-    """Both ends of the edges packed, if they are BitTensors of a GPU and there is a kernel for the two; else they are unpacked.
+    """Both ends of the edges in packed form, if they are BitTensors on a GPU for which a kernel exists; else None, to unpack them.
 
-    There is none for differences and quotients, for integers of more than 8 bits, for sums beyond int32, for dot products whose scale or
+    No kernel exists for differences and quotients, for integers of more than 8 bits, for sums beyond int32, for dot products whose scale or
     offset depends on the column, and for a scale or an offset that depends on row and column.
     """
     y = x if y is None else y
@@ -156,7 +156,7 @@ def code_pair(x: Any, y: Any, op: str) -> CodePair | None:
 
 
 def repeated_codes(A: Any, x: Any, y: Any, op: Any, out: Any) -> Any:
-    """The result of a call like an earlier one on a GPU, which the pattern of A keeps; None for all others."""
+    """The result of a call with BitTensors on a GPU that the pattern of A keeps; None for any other call."""
     calls = store_of(A).get(CODE_CALLS) if isinstance(A, SparseArray) else None
     y = x if y is None else y
     if not calls or x.__class__ is not BitTensor or y.__class__ is not BitTensor or not isinstance(op, str):
@@ -169,7 +169,7 @@ def repeated_codes(A: Any, x: Any, y: Any, op: Any, out: Any) -> Any:
 
 
 def learn_codes(A: Any, operand: CSROperand, ends: tuple[Any, Any], pair: CodePair, result: ArrayKind) -> None:
-    """Keep the way of a call with a container on a GPU, if it brought packed integers that are gathered as they are."""
+    """Keep a call with a container on a GPU, if its BitTensors' own words are gathered."""
     x, y = ends[0], ends[0] if ends[1] is None else ends[1]
     for one in (x, y):
         if (one.bits, one.axis, one.layout) != (pair.bits, -1, "rows") or family_of(one).name not in ("numpy", "cupy"):
@@ -182,19 +182,19 @@ def learn_codes(A: Any, operand: CSROperand, ends: tuple[Any, Any], pair: CodePa
 
 
 def _key(x: BitTensor, y: BitTensor, op: str) -> tuple[Any, ...]:
-    """What makes two calls alike: the operation, what both ends are, and the shapes of their scales and offsets."""
+    """What two alike calls share: the operation, the kinds of both ends, and the shapes of their scales and offsets."""
     parts = (None if part is None else part.shape for one in (x, y) for part in (one.scale, one.offset))
     return op, kind_of(x), kind_of(y), tuple(parts)
 
 
 def _end(backend: Any, x: BitTensor, words: Any, encoding: str | None = None) -> Any:
-    """One end for the kernels."""
+    """One end in the form that kernels take."""
     parts = (None if part is None else _placed(part, x.ndim) for part in (x.scale, x.offset))
     return backend.CodeEnds(words, encoding or x.encoding, *parts)
 
 
 def _has_kernel(x: BitTensor, part: Any, op: str) -> bool:
-    """Whether kernels take this scale or offset."""
+    """Whether kernels take `part`, a scale or offset of `x`."""
     if part is None or part.ndim == 0 or part.shape[-1] == 1:
         return True
     return op != "dot" and all(size == 1 for size in part.shape[:-1])
@@ -207,7 +207,7 @@ def _placed(part: Any, ndim: int) -> Any:
 
 
 def _packed(x: BitTensor, bits: int) -> tuple[Any, str]:
-    """Words in rows layout at `bits` bits, and their encoding: themselves, or packed again where the width or layout is another."""
+    """The words in rows layout with `bits` bits, repacked if width or layout differ, and their encoding."""
     if x.bits == bits:
         found = interop.aligned(x.repack(axis=-1, layout="rows").words)
         return found, x.encoding

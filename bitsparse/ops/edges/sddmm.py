@@ -40,26 +40,26 @@ def sddmm(
     A : TCTiledCSR, FRDC, BitTensor of one bit or scipy.sparse array, (M, N)
         Only its pattern counts.
     x : array (M,), (M, D) or (M, H, D), or BitTensor
-        Features of the rows: integers, float16, bfloat16, float32 or float64. A BitTensor stands for its integers, or for the real values
-        if it has a scale or an offset (TANGO section 3.3 dequantises on the fly for the same reason: sums of differently scaled integers
-        mean nothing). On a GPU two BitTensors of up to 8 bits are gathered as they are packed (``layout="rows"`` needs no copy).
+        Features of the rows: integers, float16, bfloat16, float32 or float64. A BitTensor stands for its integers, or for real values if
+        it has a scale or an offset (TANGO section 3.3 dequantises on the fly for the same reason: sums of differently scaled integers mean
+        nothing). On a GPU, two BitTensors of up to 8 bits are gathered in packed form (``layout="rows"`` needs no copy).
     y : array (N,), (N, D) or (N, H, D), or BitTensor, optional
         Features of the columns; `x` by default.
     op : {"dot", "add", "sub", "mul", "div"}
-        ``"dot"`` gives one number per edge and head, the others work element by element. ``sddmm(A, target, source, op="add")`` makes the
-        scores of graph attention. ``"div"`` needs an operand of floats.
+        ``"dot"`` gives one number per edge and head; the others work element by element. ``sddmm(A, target, source, op="add")`` computes
+        the scores of graph attention. ``"div"`` needs a floating operand.
     precision : {"fp32", "tf32", "3xtf32"}
-        What dot products of floats may be computed in on a GPU, whose matrix units are used where that is estimated to be quicker (TC-GNN,
-        Algorithm 3): ``"tf32"`` rounds float32 factors to 11 significant bits, ``"3xtf32"`` adds the products of what that leaves.
-        16-bit floats lose nothing by either. Patterns that no container keeps, other dtypes and a CPU stay with float32.
+        Precision that dot products of floats may have on a GPU. If the lower precisions are allowed, matrix units are used when they are
+        estimated to be quicker (TC-GNN, Algorithm 3). ``"tf32"`` rounds float32 factors to 11 significant bits; ``"3xtf32"`` also adds the
+        products of the remainders. 16-bit floats lose nothing by either. Foreign matrices, other dtypes and a CPU keep float32.
     out : array, optional
         Where to write; also returned.
 
     Returns
     -------
     array (nnz,) or (nnz, H) for dot products, else (nnz,), (nnz, D) or (nnz, H, D)
-        In the order of A's CSR arrays as the caller holds them (for other formats that of ``A.tocsr()`` with sorted indices). Floating
-        dtypes follow NumPy's promotion; integers give exact int32 or int64, by the bounds of their dtypes.
+        In the order of A's CSR arrays as the caller holds them (for other formats, the order of ``A.tocsr()`` with sorted indices).
+        Floating dtypes follow NumPy's promotion; integers give exact int32 or int64, chosen by the bounds of their dtypes.
 
     Raises
     ------
@@ -72,19 +72,19 @@ def sddmm(
 
     Notes
     -----
-    A dot product of D terms is summed in 16 interleaved lanes (8 for float64) that are then folded in halves, every step rounded once: the
-    bits depend neither on threads nor on the processor, and with u = 2**-24 (2**-53) the error is at most
-    ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). On a GPU elements are dealt out otherwise and steps are
-    fused: the bound there is ``(ceil(D / 8) + 8) * u * sum |x y|``. Which kernel sums there, and so the last bits, may differ between
-    graphs and between a container, which keeps what is prepared for it, and a foreign matrix; for one of them it is always the same.
+    A dot product of D terms is summed in 16 interleaved lanes (8 for float64), which are then folded in halves; every step is rounded once.
+    The bits depend neither on threads nor on the processor, and with u = 2**-24 (2**-53) the error is at most
+    ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). A GPU distributes elements differently and fuses steps, so
+    that the bound is ``(ceil(D / 8) + 8) * u * sum |x y|``. The kernel on a GPU, and so the last bits, may differ between graphs, and
+    between a container, which keeps what is prepared for it, and a foreign matrix; for the same matrix it is always the same.
     16-bit floats are computed in float32 and rounded once. On the matrix units the bounds are, with s the sum of ``|x y|``,
     ``(1.3e-3 + D 2**-22) s`` for ``"tf32"``, ``(2**-20 + D 2**-22) s`` for ``"3xtf32"``, and ``D 2**-22 s`` for 16-bit floats before
     the result is rounded.
 
-    Of two BitTensors on a GPU, integers, sums and products have the host's bits. Dot products of real values come from exact integer sums:
-    their error is at most ``8 * u * sum (|s q| + |o|) (|t r| + |p|)`` for ends of the real values ``s q + o`` and ``t r + p``. Dot products
-    whose scale or offset depends on the column are no matter of integers: those BitTensors are dequantised before, as are those of more
-    than 8 bits.
+    For two BitTensors on a GPU, integer results, sums and products have the same bits as on the host. Dot products of real values come from
+    exact integer sums: if the ends have the real values ``s q + o`` and ``t r + p``, the error is at most
+    ``8 * u * sum (|s q| + |o|) (|t r| + |p|)``. BitTensors are dequantised first if they have more than 8 bits or, for dot products, if
+    their scale or offset depends on the column, since integer sums then do not suffice.
 
     Examples
     --------
@@ -162,7 +162,7 @@ def sddmm(
 def call_of(
     A: Any, op: str, precision: str, operand: CSROperand, family: interop.Family, x: Any, y: Any = None
 ) -> KeptCall | None:
-    """The kernel itself, for features of one floating dtype."""
+    """A kept call of the kernel itself, for features of one floating dtype; None if the pattern keeps no products."""
     columns, heads = int(np.prod(x.shape[1:], dtype=np.int64)), x.shape[1] if x.ndim == 3 else 1
     if (y is not None and y.dtype != x.dtype) or not is_kept(A, operand, heads):
         return None
@@ -174,7 +174,7 @@ def call_of(
 
 
 def _dtypes(x: Features, y: Features, op: str) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """(dtype of the result, dtype that it is computed in)."""
+    """The dtype of the result, and the dtype in which it is computed."""
     if x.dtype.kind in "biu" and y.dtype.kind in "biu":
         if op == "div":
             raise DTypeError(
@@ -208,7 +208,7 @@ def edge_softmax(A: SparseLike, scores: ArrayLike, *, out: Any = None) -> Any:
     Returns
     -------
     array of the shape and dtype of `scores`
-        NaN fills its row and head. A row whose scores are all minus infinity, or one with plus infinity, gives NaN.
+        A NaN makes its whole row and head NaN. A row whose scores are all minus infinity, or a row with plus infinity, gives NaN.
 
     Raises
     ------
@@ -245,10 +245,10 @@ def edge_softmax(A: SparseLike, scores: ArrayLike, *, out: Any = None) -> Any:
                 f"{function}: scores have shape {given.shape}, but edges take (nnz,) or (nnz, heads); reshape them"
             )
         dtype = native(given[:0]).dtype
-        compute = compute_dtype(dtype) if device == "cpu" else dtype  # a GPU's kernels widen 16-bit floats themselves
+        compute = compute_dtype(dtype) if device == "cpu" else dtype  # GPU kernels widen 16-bit floats themselves
         target = None if out is None else target_array(function, out, given.shape, dtype, device, ())
         canonical = interop.contiguous(converted(operand.edge_values(function, "scores", native(given)), compute))
-        # A GPU's kernels may write over their scores, but not beside them.
+        # GPU kernels may overwrite exactly their scores, but `out` must not overlap them in part.
         direct = None
         if device != "cpu" and operand.order is None and target is not None:
             start, other = (cast(Any, array).data.ptr for array in (target, canonical))
@@ -266,7 +266,7 @@ def edge_softmax(A: SparseLike, scores: ArrayLike, *, out: Any = None) -> Any:
 
 
 def softmax_call(operand: CSROperand, family: interop.Family, scores: Any) -> KeptCall | None:
-    """The kernel itself."""
+    """A kept call of the softmax kernel itself."""
     heads = scores.size // operand.nnz
     run = backends.family(operand.device, "edges.sddmm").EdgeSoftmax(operand.schedule, dtype=scores.dtype, heads=heads)
     return edge_call(operand, run, (scores,), scores.shape, scores.dtype, in_place=True)

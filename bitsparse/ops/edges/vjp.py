@@ -1,4 +1,4 @@
-"""Gradients of products per edge and of the softmax over rows: vector-Jacobian products in the caller's arrays."""
+"""Gradients of products per edge and of the softmax over rows, as vector-Jacobian products."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def sddmm_vjp(
     op: Op = "dot",
     wrt: str | tuple[str, ...] = ("x", "y"),
 ) -> Any:
-    """Gradients of :func:`sddmm`: what a change of `x` and `y` does to a loss whose gradient by the edges' results is `gradient`.
+    """Gradients of :func:`sddmm`: how a loss changes with `x` and `y`, if its gradient by the results of the edges is `gradient`.
 
     Parameters
     ----------
     A, op
         As in :func:`sddmm`.
     x, y : array (M,), (M, D) or (M, H, D) and (N,), (N, D) or (N, H, D)
-        float16, bfloat16, float32 or float64. Where one array was both, its gradient is the sum of the two.
+        float16, bfloat16, float32 or float64. If one array was passed as both, its gradient is the sum of the two gradients.
     gradient : array of the shape of the result
         One entry, row or several rows per edge, in the order of A's CSR arrays.
     wrt : {"x", "y"} or tuple of these
-        Whose gradients to compute.
+        Operands whose gradients are computed.
 
     Returns
     -------
     array, or tuple of arrays in the order of `wrt`
-        Of the shape, dtype and family of `x` and of `y`.
+        Each has the shape, dtype and family of its operand.
 
     Raises
     ------
@@ -51,7 +51,8 @@ def sddmm_vjp(
     Notes
     -----
     With ``op="dot"`` these are the sums ``dx[i] = sum over j of g[i, j] * y[j]``, and over the transpose for `y` (TC-GNN, Wang et al., ATC
-    2023, section 3; TANGO, Chen et al., SC 2023, section 2.1); their errors are bounded as those of :func:`spmm`. Same input, same bits.
+    2023, section 3; TANGO, Chen et al., SC 2023, section 2.1). Their errors have the bounds of :func:`spmm`. The same input gives the same
+    bits.
 
     Examples
     --------
@@ -79,7 +80,7 @@ def sddmm_vjp(
 
 
 def _by_end(ways: BothWays, edges: Array, ends: dict[str, Array], name: str, op: str) -> Any:
-    """The gradient by the features of one end, of that by the results of the edges."""
+    """The gradient by the features of one end, computed from `edges`, the gradient by the results of the edges."""
     own, other = ends[name], ends["x" if name == "y" else "y"]
     if op in ("add", "sub"):
         made = aggregate_edges(ways.forward, edges, side="rows" if name == "x" else "cols")
@@ -95,10 +96,10 @@ def _by_end(ways: BothWays, edges: Array, ends: dict[str, Array], name: str, op:
 
 
 def _gathered(pattern: Any, weights: Array, features: Array, op: str) -> Any:
-    """Sums of neighbours' features with a weight per edge and head, or per edge and element."""
+    """Sums of neighbours' features, with one weight per edge and head, or per edge and element."""
     if features.ndim == 1:
         features = features[:, None]
-    if op != "dot":  # every element is a head of its own
+    if op != "dot":  # every element becomes a head
         columns = int(np.prod(features.shape[1:]))
         features, weights = features.reshape(len(features), columns, 1), weights.reshape(len(weights), columns)
     return spmm(pattern, features, values=weights)
@@ -112,18 +113,18 @@ def edge_softmax_vjp(A: SparseLike, weights: ArrayLike, gradient: ArrayLike) -> 
     A : sparse (M, N)
         Only its pattern counts.
     weights : array (nnz,) or (nnz, H)
-        What :func:`edge_softmax` gave.
+        The result of :func:`edge_softmax`.
     gradient : array of the shape of `weights`
 
     Returns
     -------
     array of the shape, dtype and family of `weights`
-        ``w * (g - sum over the row of w * g)``, computed in float32, in float64 if an operand is float64.
+        ``w * (g - sum over the row of w * g)``, computed in float32, or in float64 if an operand is float64.
 
     Raises
     ------
     ShapeError, DTypeError, DeviceError
-        As :func:`edge_softmax`.
+        As in :func:`edge_softmax`.
 
     Examples
     --------
@@ -142,7 +143,7 @@ def edge_softmax_vjp(A: SparseLike, weights: ArrayLike, gradient: ArrayLike) -> 
 
 
 def to_edges(ways: BothWays, nodes: Array, side: str = "rows") -> Array:
-    """What each edge finds at its row, or at its column: features of nodes (M, ...) or (N, ...) as features of edges (nnz, ...)."""
+    """Features of nodes (M, ...) or (N, ...) as features of edges (nnz, ...): each edge gets those of its row, or of its column."""
     rows, columns = ways.operand.shape
     nothing = interop.namespace(nodes).zeros((columns if side == "rows" else rows, *nodes.shape[1:]), nodes.dtype)
     ends = (nodes, nothing) if side == "rows" else (nothing, nodes)

@@ -1,1 +1,1 @@
-"""Exact searches among rows of bits: nearest neighbours, and all pairs that are alike."""
+"""Exact searches among rows of bits: nearest neighbours, and all pairs of similar rows."""

@@ -1,4 +1,4 @@
-"""What is searched: rows of bits, from a BitTensor, booleans, or bytes as others pack them."""
+"""Rows of bits for searches, made from a BitTensor, booleans, or the packed bytes of other libraries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bitsparse.ops.bits.pack import pack_bits
 from bitsparse.ops.bits.packed_bytes import bytes_of, check_rows, with_bytes_reversed, words_of_bytes
 
 METRICS = ("hamming", "jaccard", "dot")
-#: Bits of a row; counts and keys of more would not fit their integers.
+#: The most bits of a row; with more, counts and keys would not fit their integers.
 MOST_BITS = 1 << 16
-#: Neighbours of a query.
+#: The most neighbours of a query.
 MOST_NEIGHBOURS = 1024
 
 
 class Codes(NamedTuple):
-    """Rows of bits as words (N, W); `raw` are bytes whose bits are in the order that their maker chose."""
+    """Rows of bits as words (N, W); `raw` says that they come from bytes, whose bits keep the order of the library that packed them."""
 
     words: Array
     length: int
@@ -32,14 +32,14 @@ class Codes(NamedTuple):
     family: interop.Family
 
     def like(self, other: Codes) -> Codes:
-        """These rows with their bits in the order of another's: among bytes any will do, beside bits it is that of numpy.packbits."""
+        """These rows with bits in the order of `other`: two rows of bytes need no change; beside bits, bytes are from numpy.packbits."""
         if self.raw == other.raw:
             return self
         return replace(self, words=with_bytes_reversed(self.words), raw=other.raw)
 
 
 def as_codes(function: str, name: str, x: Any) -> Codes:
-    """Rows of bits from what a user passes."""
+    """The rows of bits in a user's array, checked."""
     if isinstance(x, BitTensor):
         if x.ndim != 2 or x.bits != 1:
             raise ShapeError(
@@ -69,7 +69,7 @@ def as_codes(function: str, name: str, x: Any) -> Codes:
 
 
 def same_length(function: str, names: tuple[str, str], a: Codes, b: Codes) -> int:
-    """Bits of the rows of both; bytes may have some at the end that the other's bits do not."""
+    """The common number of bits of both sides' rows; bytes may have padding bits at the end that the other side does not have."""
     if a.length == b.length:
         return a.length
     short, long = sorted((a, b), key=lambda one: one.length)
@@ -81,12 +81,12 @@ def same_length(function: str, names: tuple[str, str], a: Codes, b: Codes) -> in
 
 
 def ones_of(codes: Codes) -> Array:
-    """How many bits of each row are set, int32 (N,)."""
+    """The number of set bits in each row, int32 (N,)."""
     return backends.family(codes.device, "search.nearest").ones_of(codes.words)
 
 
 def allowed(function: str, ones: Array, mask: Any, device: str) -> Array:
-    """Counts of ones with -1 for rows that `mask` does not allow."""
+    """The counts of ones, with -1 for rows that `mask` excludes from the search."""
     if mask is None:
         return ones
     array, _ = interop.as_array(mask, function, "mask")

@@ -13,7 +13,7 @@ from bitsparse.errors import ShapeError
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.search.codes import METRICS, MOST_NEIGHBOURS, Codes, allowed, as_codes, ones_of, same_length
 
-#: Bytes of a database in host memory that are on a GPU at a time.
+#: The most bytes of a database in host memory that are on a GPU at a time.
 PIECE_BYTES = 1 << 30
 
 
@@ -23,15 +23,15 @@ class NearestPlan:
     Attributes
     ----------
     shape : tuple of int
-        Of distances and indices: queries, k.
+        Shape of distances and indices: queries, k.
     dtype : dtype
-        Of distances.
+        Dtype of distances.
     device : str
-        Where the database is and queries must be.
+        Device of the database, on which queries must be too.
     kernel : str
-        What computes the counts.
+        Name of the kernel that computes the counts.
     nbytes : int
-        Bytes that are kept beside the database.
+        Bytes that are kept in addition to the database.
 
     Examples
     --------
@@ -65,11 +65,11 @@ class NearestPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the plan keeps beside the database."""
+        """Bytes that the plan keeps in addition to the database."""
         return sum(int(search.nbytes) for _, search in self._parts)
 
     def check(self) -> None:
-        """Nothing is left to be found out behind a call."""
+        """Do nothing: every call reports its errors itself."""
 
     def explain(self) -> str:
         """What runs and why, in a few lines."""
@@ -90,15 +90,15 @@ class NearestPlan:
         Parameters
         ----------
         queries
-            As many rows as were planned, as in :func:`nearest`.
+            Rows as in :func:`nearest`, as many as were planned.
         out : tuple of two arrays, optional
-            Where to write distances and indices, both of :attr:`shape`, of :attr:`dtype` and int64. On a GPU such a call allocates and
+            Where to write distances, of :attr:`dtype`, and indices, of int64, both of :attr:`shape`. On a GPU such a call allocates and
             waits for nothing.
         """
         return self.run(as_codes(self._function, "queries", queries), out)
 
     def run(self, queries: Codes, out: Any = None) -> tuple[Any, Any]:
-        """A call with queries as codes."""
+        """Run a call whose queries are codes already."""
         function, database = self._function, self._database
         _check.same_device(function, (queries.device, database.device))
         length = same_length(function, ("queries", "database"), queries, database)
@@ -113,7 +113,7 @@ class NearestPlan:
             return self.answers(best, length, targets, out, family)
 
     def targets(self, out: Any, queries: Codes) -> tuple[Any, Any]:
-        """The arrays behind `out` for distances and rows; None for each if there is none."""
+        """The arrays behind `out` for distances and rows, checked; two None if `out` is None."""
         if out is None:
             return None, None
         function = self._function
@@ -126,7 +126,7 @@ class NearestPlan:
         return distances, rows
 
     def best(self, words: Array, rows: Any = None) -> tuple[Array, Array]:
-        """Keys and rows of the nearest of all parts of the database, the rows in `rows` where there is one part."""
+        """Keys and rows of the nearest in all parts of the database; if there is only one part, the rows are written to `rows`."""
         best: tuple[Array, Array] = self._parts[0][1].run(words, rows if len(self._parts) == 1 else None)
         for start, search in self._parts[1:]:
             best = merged(best, search.run(words), start)
@@ -135,7 +135,7 @@ class NearestPlan:
     def answers(
         self, best: tuple[Array, Array], length: int, targets: tuple[Any, Any], out: Any, family: interop.Family
     ) -> tuple[Any, Any]:
-        """Distances and rows as a caller gets them, from keys and rows."""
+        """Distances and rows in the form that a caller gets, from keys and rows."""
         keys, found = best
         distances, rows = targets
         if rows is not None and found is not rows:
@@ -157,20 +157,20 @@ def plan_nearest(
 ) -> NearestPlan:
     """Prepare searches of one database: ``plan(queries, out=None)``.
 
-    The ones of every row are counted here, once; on a GPU the kernel is compiled and what it needs besides is allocated.
+    The ones of every row are counted here, once; on a GPU the kernel is compiled and its memory is allocated here, too.
 
     Parameters
     ----------
     database, k, metric, mask, kernel
         As in :func:`nearest`.
     queries : int
-        How many rows the queries of a call have.
+        Number of queries in a call.
 
     Returns
     -------
     NearestPlan
-        ``plan(queries)`` gives what ``nearest(queries, database, ...)`` does. Rows of the database are read where they lie, at every call;
-        after they were written to, plan again, as their ones have changed.
+        ``plan(queries)`` gives the same result as ``nearest(queries, database, ...)``. Every call reads the rows of the database itself,
+        not a copy. Plan again after writing to them, since the counts of their ones have changed.
 
     Examples
     --------
@@ -196,16 +196,16 @@ def nearest(
 ) -> tuple[Any, Any]:
     """The `k` nearest rows of a database of bits to each query, exactly.
 
-    All metrics follow from the ones that two rows have in common, which one-bit matrix instructions count: every row is compared with
-    every query, so no answer is missed.
+    All metrics follow from the number of ones that two rows have in common, which one-bit matrix instructions count. Every row is compared
+    with every query, so no answer is missed.
 
     Parameters
     ----------
     queries : BitTensor (Q, length) of one bit, bool (Q, length), or uint8 or int8 (Q, length / 8)
-        Bytes are those of :func:`from_packbits`; among bytes the order of the bits in them does not matter, beside a BitTensor or
-        booleans it is that of :func:`numpy.packbits`. Bits at the end of bytes that the other side does not have must be zero, as there.
+        Bytes are as in :func:`from_packbits`. If both sides are bytes, the order of bits within a byte does not matter; beside a BitTensor
+        or booleans, bytes have the order of :func:`numpy.packbits`. Padding bits at the end that the other side does not have must be zero.
     database : as `queries`, (N, length)
-        On the device of the queries, or in host memory while these are on a GPU: then it is taken there in pieces. Any N; at most
+        On the device of the queries, or in host memory for queries on a GPU: it is then copied to the GPU in pieces. Any N; at most
         65 536 bits.
     k : int, default 10
         1..1024.
@@ -213,19 +213,19 @@ def nearest(
         ``"hamming"``: bits that differ. ``"jaccard"``: one minus the bits in common over those set in either row; of two empty rows 0.
         ``"dot"``: the product of the rows as -1 and +1, ``length - 2 * hamming``; the largest is nearest.
     mask : bool array (N,), optional
-        Rows that may be found.
+        True for rows that may be found.
     kernel : str, optional
-        Force a kernel; all give the same answers. On a CPU there is ``"popcount"``, on a GPU ``"mma"``, and ``"wgmma"`` on Hopper.
+        Force a kernel; all give the same answers: ``"popcount"`` on a CPU, ``"mma"`` on a GPU, and also ``"wgmma"`` on Hopper.
     out : tuple of two arrays, optional
         Where to write distances and indices; also returned.
 
     Returns
     -------
     distances : array (Q, k) of int32, or float32 for "jaccard"
-        Nearest first. Jaccard distances are fractions that are compared exactly, and rounded once, here.
+        Nearest first. Jaccard distances are compared exactly, as fractions, and are rounded only once, for this result.
     indices : array (Q, k) of int64
-        Rows of the database. Of equal distances the lower row comes first. Where there are fewer than `k`, indices are -1 and distances
-        the largest there are: 2147483647, infinity, or -2147483648 for "dot".
+        Rows of the database. Of equal distances the lower row comes first. If fewer than `k` rows may be found, the remaining indices are
+        -1 and the distances are the farthest possible: 2147483647, infinity, or -2147483648 for "dot".
 
     Raises
     ------
@@ -250,7 +250,7 @@ def nearest(
 
 
 def _in_pieces(function: str, queries: Codes, database: Codes, options: Any, out: Any) -> tuple[Any, Any]:
-    """A search on a GPU of a database in host memory, piece by piece."""
+    """Search a database in host memory on a GPU, piece by piece."""
     k, metric, mask, kernel = options
     length = same_length(function, ("queries", "database"), queries, database)
     n, width = database.words.shape
@@ -278,7 +278,7 @@ def _in_pieces(function: str, queries: Codes, database: Codes, options: Any, out
 
 
 def merged(first: tuple[Array, Array], second: tuple[Array, Array], start: int) -> tuple[Array, Array]:
-    """The k best of the keys and rows (Q, k) of two parts, the second's rows counted from `start`, behind those of the first.
+    """The k best of the keys and rows (Q, k) of two parts; rows of the second part start at `start`, behind those of the first.
 
     Examples
     --------
@@ -289,7 +289,7 @@ def merged(first: tuple[Array, Array], second: tuple[Array, Array], start: int) 
     k = first[0].shape[1]
     keys = space.concatenate((first[0], second[0]), axis=1)
     rows = space.concatenate((first[1], space.where(second[1] < 0, -1, second[1] + start)), axis=1)
-    # One number to sort by: what is not there behind every key, and equal keys by their places, as both parts are in order.
+    # The number to sort by: missing rows come behind every key, and equal keys keep their order, as both parts are sorted.
     order = space.where(rows < 0, np.uint64(1 << 32), keys.astype(np.uint64))
     order = (order << np.uint64(12)) | space.arange(2 * k, dtype=np.uint64)
     places = (space.sort(order, axis=1)[:, :k] & np.uint64(4095)).astype(np.int64)

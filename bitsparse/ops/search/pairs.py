@@ -1,4 +1,4 @@
-"""All pairs of rows of bits that are alike, exactly."""
+"""All pairs of similar rows of bits, exactly."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from bitsparse._records import replace
 from bitsparse.backends.params import Array, PairTest
 from bitsparse.ops.search.codes import METRICS, Codes, as_codes, ones_of, same_length
 
-#: Rows of `a` that are compared at a time.
+#: The number of rows of `a` that are compared at a time.
 ROWS = 1 << 16
 
 
 def pairs(
     a: Any, b: Any = None, *, threshold: float, metric: str = "jaccard", limit: int | None = None
 ) -> tuple[Any, Any, Any]:
-    """All pairs of rows of bits that are at least as alike as a threshold says, exactly.
+    """All pairs of rows of bits that are at least as similar as a threshold, exactly.
 
-    Rows are taken in the order of their ones: rows that differ too much in these cannot be alike, and are not compared (BitBound,
+    Rows are sorted by their number of ones: rows whose numbers differ too much cannot be similar and are not compared (BitBound,
     Swamidass and Baldi 2007).
 
     Parameters
@@ -29,21 +29,21 @@ def pairs(
     a : BitTensor (M, length) of one bit, bool (M, length), or uint8 or int8 (M, length / 8)
         As in :func:`nearest`.
     b : as `a`, (N, length), optional
-        By default pairs are those of two different rows of `a`, each once.
+        By default, two different rows of `a` form a pair, each pair once.
     threshold : float
-        "jaccard": the least similarity, 0..1, that is the bits in common over those set in either row. A pair is found where that quotient
-        as a float64 is not less. "hamming": the most bits that differ. "dot": the least product.
+        "jaccard": the least similarity, 0..1, which is the number of bits in common divided by the number of bits set in either row. A pair
+        is found if that quotient, as a float64, is not less. "hamming": the most bits that differ. "dot": the least product.
     metric : {"jaccard", "hamming", "dot"}
         As in :func:`nearest`.
     limit : int, optional
-        Raise an error rather than find more pairs than this.
+        Raise an error if there are more pairs than this.
 
     Returns
     -------
     i, j : arrays of int64
         Rows of `a`, and of `b`, in ascending order; ``i < j`` without `b`.
     s : array of float32, or int32
-        Similarity for "jaccard" (of two empty rows 1), distance for "hamming", product for "dot".
+        Similarity for "jaccard" (1 for two empty rows), distance for "hamming", product for "dot".
 
     Raises
     ------
@@ -52,7 +52,7 @@ def pairs(
 
     See Also
     --------
-    pairs_iter : the same pairs in pieces, where they do not fit into memory.
+    pairs_iter : the same pairs in pieces, for when they do not fit into memory.
 
     Examples
     --------
@@ -78,13 +78,13 @@ def pairs_iter(
     a, b, threshold, metric
         As in :func:`pairs`.
     rows : int, default 65536
-        So many rows of `a` are compared for a piece. They are taken in the order of their ones, so a piece has pairs of rows with about
-        as many; pieces without pairs are left out.
+        Number of rows of `a` that are compared for one piece. Rows are sorted by their number of ones, so a piece has pairs of rows with
+        similar numbers; pieces without pairs are left out.
 
     Yields
     ------
     i, j, s : arrays
-        As from :func:`pairs`, in ascending order within a piece. Every pair comes once.
+        As from :func:`pairs`, in ascending order within a piece. Every pair is yielded once.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def pairs_iter(
 
 
 class _Search:
-    """Both sides in the order of their ones, and the test that pairs must pass."""
+    """Both sides, sorted by their number of ones, and the test that pairs must pass."""
 
     def __init__(self, function: str, a: Any, b: Any, threshold: Any, metric: Any, limit: Any) -> None:
         self.function, self.limit = function, None if limit is None else _check.integer(function, "limit", limit, 0)
@@ -118,16 +118,16 @@ class _Search:
             self.right, self.right_ones, self.right_order = same if b is None else by_ones(right.like(left))
 
     def working(self) -> Any:
-        """The device and stream of the rows."""
+        """A context on the device and stream of the rows."""
         return interop.working_on(self.device, self.family)
 
     def pieces(self, step: int) -> Iterator[tuple[Array, Array, Array]]:
-        """Pairs of `step` rows of the left side at a time, as NumPy's or CuPy's arrays, each piece in any order."""
+        """Pairs of `step` rows of the left side at a time, as NumPy or CuPy arrays, unsorted within a piece."""
         total, n, step = 0, self.left.words.shape[0], min(step, self.backend.MOST_ROWS)
         for start in range(0, max(1, n), step):
             begin, most_rows = start if self.triangle else 0, self.backend.MOST_ROWS
             for first in range(begin, max(begin + 1, self.right.words.shape[0]), most_rows):
-                # Rows of a later part all come behind those of the left side.
+                # Only the first part overlaps the left rows; rows of later parts all come behind them.
                 triangle = self.triangle and first == begin
                 left, right = slice(start, start + step), slice(first, first + most_rows)
                 sides = self.left.words[left], self.left_ones[left], self.right.words[right], self.right_ones[right]
@@ -149,23 +149,23 @@ class _Search:
     def _values(self, space: Any, common: Array, both: Array) -> Array:
         if self.metric == "jaccard":
             union = both - common
-            # Of two empty rows 1.
+            # The similarity of two empty rows is 1.
             return space.where(union == 0, 1, common).astype(np.float32) / space.maximum(union, 1).astype(np.float32)
         distance = both - 2 * common
         return distance if self.metric == "hamming" else self.length - 2 * distance
 
     def handed_out(self, i: Array, j: Array, s: Array) -> tuple[Any, Any, Any]:
-        """Pairs in ascending order, as arrays of the caller's library."""
+        """The pairs in ascending order, as arrays of the caller's library."""
         space: Any = interop.namespace(i)
         order = space.lexsort(space.stack((j, i)))
         i, j, s = (interop.from_array(one[order], self.family, self.function) for one in (i, j, s))
         return i, j, s
 
     def each(self, step: int) -> Iterator[tuple[Any, Any, Any]]:
-        """:func:`pairs_iter`."""
+        """The pieces that :func:`pairs_iter` yields."""
         pieces = self.pieces(step)
         while True:
-            with self.working():  # not while the caller has the piece
+            with self.working():  # left before the caller gets the piece
                 piece = next(pieces, None)
                 if piece is None:
                     return
@@ -175,14 +175,14 @@ class _Search:
 
 
 def by_ones(codes: Codes) -> tuple[Codes, Array, Array]:
-    """Rows in ascending order of their ones, those ones, and which row each was."""
+    """The rows in ascending order of their number of ones, these numbers, and the original index of each row."""
     ones, space = ones_of(codes), interop.namespace(codes.words)
     order: Any = space.argsort(ones, kind="stable").astype(np.int64)
     return replace(codes, words=space.ascontiguousarray(codes.words[order])), ones[order], order
 
 
 def test_of(function: str, metric: str, threshold: Any, length: int) -> PairTest:
-    """What a threshold asks of the ones in common, as integers.
+    """The test of integers that the ones of two rows must pass for a threshold.
 
     Examples
     --------
@@ -201,12 +201,12 @@ def test_of(function: str, metric: str, threshold: Any, length: int) -> PairTest
             f"{function}: threshold of metric='hamming' is a distance of at least 0, got {value}; pass such a number"
         )
     most = np.floor(value) if metric == "hamming" else np.floor((length - value) / 2)
-    # No pair differs in more than all bits, or in less than none.
+    # Clipped, as two rows differ in 0 to `length` bits; -1 lets no pair pass.
     return PairTest(2, 1, -int(np.clip(most, -1, length)))
 
 
 def _fraction_test(least: float, length: int) -> PairTest:
-    """The least fraction share / union of rows of this length that is not below a float64: a quotient passes if it is not below that."""
+    """The test for the least fraction common / union of rows of this length that, as a float64, is not below `least`."""
     if least == 0 or not length:
         return PairTest(1, 0, 0)
     union = np.arange(1, length + 1, dtype=np.int64)
