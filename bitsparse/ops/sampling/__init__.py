@@ -1,1 +1,1 @@
-"""Sums over sampled edges."""
+"""Sampling of edges, and sums over the sampled edges."""

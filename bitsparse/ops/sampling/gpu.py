@@ -1,4 +1,4 @@
-"""Sums over sampled edges on a GPU: drawn anew in every call, or over a sample that is kept."""
+"""Sums over sampled edges on a GPU, which draw the sample again in every call or keep it."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from bitsparse.ops.spmm.plan import KERNELS
 Run = Callable[[Array, Array | None, Array | None], Array]
 #: Kernels for a sample that is kept.
 SAMPLE_KERNELS = (*KERNELS, "short")
-#: Columns up to which a sample takes the last of them unless another is asked for, and bytes of the result beyond half as many.
+#: By default "short" is used up to this many columns; above half as many, only if the result has at most this many bytes.
 SHORT_COLUMNS, SHORT_BYTES = 64, 1 << 24
 #: The sampling that leaves nothing out.
 _EVERY_EDGE = Sampling(1 << 48, "sfs")
 
 
 def _takes_short(rows: int, columns: int) -> bool:
-    """Whether rows dealt out by their length are the quicker ones, as measured on graphs of 14 000 to 70 000 rows."""
+    """Whether the kernel "short" is the quickest, as measured on graphs of 14 000 to 70 000 rows."""
     return columns <= SHORT_COLUMNS // 2 or (columns <= SHORT_COLUMNS and rows * columns * 4 <= SHORT_BYTES)
 
 
-#: The kernels of sampled sums over a pattern, by width, strategy and whether they are rescaled; of these one for each dtype or kind of
-#: codes, number of columns and alignment of the arrays, with the weights that it reads.
+#: Slots for the kernels of sampled sums over a pattern: first by width, strategy and rescaling, then by dtype or kind of codes, number of
+#: columns and alignment of the arrays; each kernel is kept with the weights that it reads.
 DRAWN_SUMS: Slot[tuple[Any, Store]] = Slot("sampled sums", most=8)
 _KERNELS: Slot[tuple[Any, EdgeWeights]] = Slot("kernels", most=8)
 
 
 class DrawnSums:
-    """Sums that draw their samples as they go: ``sums(x, acc, out)``.
+    """Sums that draw their samples in every call: ``sums(x, acc, out)``.
 
-    What is prepared for them, a kernel for each kind of features, is kept with the pattern of a container.
+    The prepared kernels, one for each kind of features, are kept with the pattern of a container.
     """
 
     def __init__(self, operand: CSROperand, sampling: Sampling, rescale: bool) -> None:
@@ -51,17 +51,17 @@ class DrawnSums:
         self._kernels = operand.kept_with_factors(DRAWN_SUMS, dict, (sampling.width, sampling.strategy, rescale))
 
     def explain(self) -> list[str]:
-        """What a call does."""
+        """Describe the sample of a call."""
         total, edges = self.drawing.total, self.drawing.nnz
         return [f"{total} samples, {100 * total / max(1, edges):.1f} % of the edges, drawn in every call"]
 
     def prepare(self, dtype: np.dtype[Any], acc: np.dtype[Any], columns: int) -> Run:
-        """Compile for aligned features of a dtype; ``run(x, values, out)`` of such features."""
+        """Compile the kernel for aligned features of a dtype; returns ``run(x, values, out)`` for them."""
         self._at(dtype, acc, columns, 16)
         return lambda x, _, out: self(x, acc, out)
 
     def _at(self, kind: Any, acc: np.dtype[Any], columns: int, alignment: int) -> Any:
-        """For features of a dtype, or codes of a kind."""
+        """The kernel for features of a dtype, or codes of a kind, with its weights brought up to date."""
         operand, key = self.operand, (kind, columns, alignment)
         kept = _KERNELS.get(self._kernels, key)
         if kept is None:
@@ -81,11 +81,11 @@ class DrawnSums:
             kept = _KERNELS.keep(self._kernels, (made, weights), key)
             operand.ready.renew()
         made, weights = kept
-        weights.now()  # written to where the kernel reads them
+        weights.now()  # writes the current weights to the memory that the kernel reads
         return made
 
     def __call__(self, x: Array | CodeFeatures, acc: np.dtype[Any], out: Array | None) -> Array:
-        """The sums of the rows of `x`, contiguous and of the result's dtype, or codes."""
+        """The sums of rows of `x`, which is contiguous and of the result's dtype, or codes."""
         device = self.operand.device
         self.operand.ready.wait()
         if isinstance(x, CodeFeatures):
@@ -99,10 +99,10 @@ class DrawnSums:
 
 
 class StoredSums:
-    """Sums over one sample, kept as a sparse matrix in canonical order: products by the kernels of :func:`spmm`.
+    """Sums over one sample that is kept as a sparse matrix in canonical order and multiplied by the kernels of :func:`spmm`.
 
-    An edge drawn several times is kept once and weighted with how often, which is exact; or, where there are no weights else, as often as
-    it was drawn. Codes are gathered packed.
+    An edge that was drawn several times is kept once, with that number as an exact weight; if there are no other weights, it may instead be
+    kept as often as it was drawn. Codes are gathered packed.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class StoredSums:
         drawn = drawing.edges(sampling.seed, sampling.stream, columns=False)[0]
         starts, edges, weights = distinct_edges(drawing.starts, drawn)
         if weights is not None and csr.values is None and forced in (None, "csr", "short"):
-            # Reading some edges twice takes less than reading a weight for each.
+            # Reading some edges twice costs less than reading a weight for every edge.
             starts, edges, weights, forced = drawing.starts, interop.namespace(drawn).sort(drawn), None, forced or "csr"
         row_scale = csr.row_scale
         if rescale:
             factors = drawing.factors(np.float32)
             row_scale = factors if row_scale is None else factors * row_scale
         found = csr.columns[edges]
-        #: Where the values of the matrix are, which may change, and where those of the sample are put in every call.
+        #: The values of the matrix, which may change, and the array into which every call gathers those of the sample.
         self._values, self._drawn_edges, self._taken = csr.values, edges, None
         self._weights: EdgeWeights | None = None
         if csr.values is not None:
@@ -139,7 +139,7 @@ class StoredSums:
         self.operand.ready.renew()
 
     def explain(self) -> list[str]:
-        """What a call does."""
+        """Describe the sample that is kept, and the kernels for it."""
         kept, share = self.operand.nnz, 100 * self._drawn / max(1, self._edges)
         first = f"{self._drawn} samples, {share:.1f} % of the edges, kept as {kept} of them"
         if self._short is not None:
@@ -147,7 +147,7 @@ class StoredSums:
         return [first, *self._products.explain()]
 
     def prepare(self, dtype: np.dtype[Any], acc: np.dtype[Any], columns: int) -> Run:
-        """Choose and compile the kernel; ``run(x, values, out)`` for features of this dtype."""
+        """Choose and compile the kernel; returns ``run(x, values, out)`` for features of this dtype."""
         run = self._by_length(dtype, columns)
         if run is None:
             run = self._products.product(self.operand, dtype, acc, self.operand.values, True).run
@@ -161,7 +161,7 @@ class StoredSums:
         return fresh
 
     def _take(self) -> None:
-        """Write the values of the edges that were drawn to where the kernels read them; two or three launches."""
+        """Gather the current values of the sampled edges into the memory that kernels read; takes two or three launches."""
         if self._weights is None:
             return
         values, taken = as_bits(self._values), as_bits(self._taken)
@@ -172,7 +172,7 @@ class StoredSums:
             short.weigh(weights.now())
 
     def _by_length(self, dtype: np.dtype[Any], columns: int) -> Run | None:
-        """Rows dealt out by their length; None if they cannot be, or had better not be, and nobody insists."""
+        """The kernel "short"; None if it cannot be used or is not the quickest, unless the caller demands it."""
         operand = self.operand
         if self._asked != "short" and (self._asked is not None or not _takes_short(operand.shape[0], columns)):
             return None
@@ -192,7 +192,7 @@ class StoredSums:
         return lambda x, _, out: cast(Array, short(x, out))
 
     def __call__(self, x: Array | CodeFeatures, acc: np.dtype[Any], out: Array | None) -> Array:
-        """The sums of the rows of `x`, contiguous and of the result's dtype, or codes."""
+        """The sums of rows of `x`, which is contiguous and of the result's dtype, or codes."""
         self.operand.ready.wait()
         if isinstance(x, CodeFeatures):
             self._take()

@@ -1,4 +1,4 @@
-"""Edge sampling (AES-SpMM, ES-SpMM)."""
+"""Sampling of edges (AES-SpMM, ES-SpMM)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from bitsparse.ops.operands.sparse import single_values, sparse_operand
 
 Strategy = Literal["aes", "afs", "sfs", "uniform"]
 STRATEGIES = ("aes", "afs", "sfs", "uniform")
-#: Of those that need no seed the one that costs the least accuracy where sums are not rescaled, in the same time (docs/aes-tables.md).
+#: Among strategies without a seed, this one loses the least accuracy if sums are not rescaled, in the same time (docs/aes-tables.md).
 DEFAULT: Strategy = "afs"
 
 
-#: Samplings that a pattern keeps on a GPU, by width and strategy.
+#: Slot for the samplings that a pattern keeps on a GPU, by width and strategy.
 DRAWINGS: Slot[Any] = Slot("drawings", most=8)
 
 
@@ -35,17 +35,17 @@ class EdgeSample:
     Attributes
     ----------
     indptr : array of int64, shape (m + 1,)
-        Where each row's samples start. All arrays are where the matrix is.
+        Where each row's samples start. All arrays are on the device of the matrix.
     edges : array of int64, shape (indptr[-1],)
-        Positions of the sampled edges in the matrix's sorted CSR, in sampling order. An edge drawn twice stands twice.
+        Positions of the sampled edges in the matrix's sorted CSR, in sampling order. An edge drawn twice appears twice.
     indices : array of int32 or int64
-        Their columns.
+        Columns of the sampled edges.
     factors : array of float32, shape (m,)
-        ``row_nnz / samples`` of each row, the optional rescaling; 1 for empty rows.
+        ``row_nnz / samples`` of each row, for optional rescaling; 1 for empty rows.
     shape : tuple of int
         Shape of the matrix.
     strategy, width
-        As asked for.
+        As passed to :func:`edge_sample`.
 
     Examples
     --------
@@ -65,22 +65,22 @@ class EdgeSample:
 
     @property
     def nnz(self) -> int:
-        """Sampled edges, repeats counted."""
+        """The number of sampled edges, with repeats."""
         return int(self.edges.size)
 
     @property
     def device(self) -> str:
-        """Where the arrays are."""
+        """The device of the arrays."""
         return self._csr.device
 
     @property
     def all_indptr(self) -> Any:
-        """Where the rows of the whole array start, all of their edges counted."""
+        """Where the rows of the whole matrix start, with all edges."""
         return self._csr.indptr
 
     @property
     def distinct(self) -> int:
-        """Sampled edges, each counted once."""
+        """The number of different sampled edges."""
         space = interop.namespace(self.edges)
         seen = space.zeros(self._csr.nnz, bool)
         seen[self.edges] = True
@@ -88,15 +88,15 @@ class EdgeSample:
 
     @property
     def rate(self) -> float:
-        """Sampled edges (repeats counted) over all edges; 1 for a matrix without edges."""
+        """The number of sampled edges (with repeats) divided by that of all edges; 1 for a matrix without edges."""
         return self.nnz / self._csr.nnz if self._csr.nnz else 1.0
 
     def tocsr(self, rescale: bool = False) -> Any:
         """The sampled matrix as :class:`scipy.sparse.csr_array`: repeats summed, the matrix's row and column scales multiplied in.
 
-        Without values, scales and rescaling the entries count how often an edge was drawn (int32); else they are float32, or of the
-        matrix's own floating dtype. From a GPU comes a ``cupyx.scipy.sparse.csr_matrix``, which holds float32 and float64 only, so that
-        counts are float32 there.
+        Without values, scales and rescaling, the entries count how often an edge was drawn (int32); otherwise they are float32, or have
+        the matrix's own floating dtype. On a GPU the result is a ``cupyx.scipy.sparse.csr_matrix``, which holds only float32 and float64,
+        so that counts are float32 there.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class EdgeSample:
         rescale = _check.flag("tocsr", "rescale", rescale)
         csr, factors = single_values("tocsr", self._csr), self.factors if rescale else None
         plain, on_gpu = not csr.is_scaled and not rescale, self.device != "cpu"
-        # SciPy sums what repeats one after another; on a GPU an edge stands once and is counted.
+        # SciPy sums repeated entries one after another; on a GPU each edge appears once, with its count.
         starts, edges, counts = distinct_edges(self.indptr, self.edges) if on_gpu else (self.indptr, self.edges, None)
         indices, rows, space = csr.columns[edges], rows_of(starts), interop.namespace(edges)
         if csr.values is None:
@@ -147,28 +147,28 @@ def edge_sample(
 ) -> EdgeSample:
     """Choose at most `width` edges of each row.
 
-    Positions are those within a row's sorted columns; ``W = min(row_nnz, width)``.
+    Edges are numbered within a row by their sorted columns; ``W = min(row_nnz, width)``.
 
     ``"aes"`` (AES-SpMM section 3.3) takes `count` runs of N neighbouring edges; N and `count` follow from ``R = row_nnz / W`` by Table 1
-    (N at least 1, `count` at most W), and run k starts at ``(k * 1429) mod (row_nnz - N + 1)`` (Eq. 3). ``"afs"`` and ``"sfs"`` are
-    ES-SpMM's accuracy-first and speed-first strategies: edges ``(577 * k) mod row_nnz`` for ``k < W``, and the first W. ``"uniform"`` draws
-    one edge from each of W strata ``[k * row_nnz / W, (k + 1) * row_nnz / W)``, from 64 bits of Philox4x32-10 with key `seed` and counter
-    ``(row * width + k, stream)``, so that neither threads nor devices change it. Where N does not divide W fewer than W edges are taken;
-    runs may overlap, and repeats count.
+    (N at least 1, `count` at most W), and run k starts at ``(k * 1429) mod (row_nnz - N + 1)`` (Eq. 3). If N does not divide W, fewer than
+    W edges are taken; runs may overlap, and repeats count. ``"afs"`` and ``"sfs"`` are ES-SpMM's accuracy-first and speed-first strategies:
+    ``"afs"`` takes edges ``(577 * k) mod row_nnz`` for ``k < W``, and ``"sfs"`` the first W. ``"uniform"`` draws one edge from each of W
+    strata ``[k * row_nnz / W, (k + 1) * row_nnz / W)``, by 64 bits of Philox4x32-10 with key `seed` and counter
+    ``(row * width + k, stream)``, so that the sample depends neither on threads nor on the device.
 
     Parameters
     ----------
     A : sparse (m, n)
-        TCTiledCSR, FRDC, a one-bit BitTensor, any :mod:`scipy.sparse` array, or a matrix of ``cupyx.scipy.sparse``. It is sampled where
-        it is, to the same edges everywhere.
+        TCTiledCSR, FRDC, a one-bit BitTensor, any :mod:`scipy.sparse` array, or a matrix of ``cupyx.scipy.sparse``. It is sampled on its
+        own device, with the same edges on every device.
     width : int
         At least 1. AES-SpMM calls it the shared memory width and uses 16 to 1024.
     strategy : {"aes", "afs", "sfs", "uniform"}
         By default "afs", which on average lost less accuracy than "aes" in the same time (docs/aes-tables.md).
     seed : int, optional
-        Of "uniform", 64 bits; fresh entropy by default.
+        Seed of "uniform", 64 bits; fresh entropy by default.
     stream : int, default 0
-        Another sequence of the same seed, 32 bits.
+        Number of the random sequence for this seed, 32 bits.
 
     Returns
     -------
@@ -177,11 +177,11 @@ def edge_sample(
     Raises
     ------
     ValueError
-        A width below 1, an unknown strategy, or a seed for a strategy without chance.
+        A width below 1, an unknown strategy, or a seed for a strategy that draws nothing at random.
     DTypeError
         `A` is not sparse.
     KernelError
-        "uniform" of more than 2**31 - 1 edges of a row on a GPU.
+        "uniform" on a GPU for a row of more than 2**31 - 1 edges.
 
     Examples
     --------
@@ -197,7 +197,7 @@ def edge_sample(
 
 
 def sample_of(function: str, csr: CSROperand, sampling: Sampling) -> EdgeSample:
-    """The sample of an operand, drawn where it lies."""
+    """The sample of an operand, drawn on its device."""
     if csr.device != "cpu":
         drawing = drawing_of(csr, sampling)
         csr.ready.wait()
@@ -214,7 +214,7 @@ def sample_of(function: str, csr: CSROperand, sampling: Sampling) -> EdgeSample:
 
 
 def distinct_edges(starts: Array, edges: Array) -> tuple[Array, Array, Array | None]:
-    """A sample in the order of the edges, each once: starts of the rows, edges, and how often each was drawn (float32) if any was twice.
+    """A sample sorted by edge, without repeats: starts of the rows, edges, and how often each was drawn (float32), or None if all once.
 
     Examples
     --------
@@ -222,7 +222,7 @@ def distinct_edges(starts: Array, edges: Array) -> tuple[Array, Array, Array | N
     (array([0, 3, 4]), array([0, 1, 3, 4]), array([1., 1., 2., 1.], dtype=float32))
     """
     space: Any = interop.namespace(edges)
-    edges = space.sort(edges)  # rows keep to themselves
+    edges = space.sort(edges)  # edges are numbered by rows, so every row keeps its place
     first = space.ones(edges.size, np.bool_)
     first[1:] = edges[1:] != edges[:-1]
     if bool(first.all()):
@@ -235,14 +235,14 @@ def distinct_edges(starts: Array, edges: Array) -> tuple[Array, Array, Array | N
 
 
 def drawing_of(csr: CSROperand, sampling: Sampling) -> Any:
-    """How many edges of each row of an operand on a GPU are sampled, kept with its pattern."""
+    """The object that draws samples of an operand on a GPU, with the number of samples per row; kept with the pattern."""
     family, (width, strategy) = backends.family(csr.device, "sampling.sample"), sampling[:2]
     make = partial(family.Drawing, csr.indptr, csr.shape, csr.nnz, width=width, strategy=strategy)
     return csr.kept(DRAWINGS, make, (width, strategy))
 
 
 def sampling_of(function: str, width: Any, strategy: Any, seed: Any, stream: Any) -> Sampling:
-    """The options of a sampling, checked; entropy where a seed is wanted and none was given."""
+    """The checked options of a sampling; "uniform" without a seed gets one from fresh entropy."""
     name = _check.choice(function, "strategy", strategy, STRATEGIES)
     size = _check.integer(function, "width", width, 1, 1 << 48)
     return Sampling(size, name, *schemes.checked_seed(function, name, seed, stream, "strategy", "uniform"))

@@ -21,7 +21,7 @@ from bitsparse.ops.sampling.gpu import DrawnSums, StoredSums
 from bitsparse.ops.sampling.sample import DEFAULT, Strategy, sampling_of
 from bitsparse.ops.spmm.gpu import kept_product
 
-#: Codes of these widths lie whole in a word and are dequantised on the fly.
+#: Codes with these numbers of bits never cross a word boundary and are dequantised on the fly.
 CODE_BITS = (1, 2, 4, 8)
 
 
@@ -38,28 +38,28 @@ def sampled_spmm(
 ) -> Any:
     """Sum of sampled neighbours' features: ``edge_sample(A, width, strategy).tocsr(rescale) @ x`` without storing the sample.
 
-    AES-SpMM's kernel (Algorithm 1), with its quantised features (section 3.1): codes of 8 bits or fewer are read packed and dequantised on
-    the way (Eq. 2).
+    This is AES-SpMM's kernel (Algorithm 1) with its quantised features (section 3.1): codes of 8 bits or fewer are read packed and
+    dequantised on the fly (Eq. 2).
 
     Parameters
     ----------
     A : sparse (m, n)
-        As in :func:`edge_sample`; its values and its row and column scales are applied. The sum is computed where A is, and all other
-        arrays have to be there; containers on a GPU keep how many edges of each row are sampled.
+        As in :func:`edge_sample`; its values and its row and column scales are applied. The sum is computed on A's device, where all other
+        arrays must be too; containers on a GPU keep how many edges of each row are sampled.
     x : array (n, d) of float16, bfloat16, float32 or float64, or BitTensor (n, d)
-        A BitTensor of 1, 2, 4 or 8 bits stands for its real values (scale and offset applied), fastest in ``layout="rows"``, ``axis=-1``.
+        A BitTensor of 1, 2, 4 or 8 bits stands for its real values (with scale and offset); ``layout="rows"``, ``axis=-1`` is fastest.
     width, strategy, seed, stream
         As in :func:`edge_sample`.
     rescale : bool, default False
-        Multiply each row's sum by ``row_nnz / samples``, which undoes the loss of mass (the paper leaves it out).
+        Multiply each row's sum by ``row_nnz / samples``, to make up for the edges that were left out (the paper does not).
     out : array (m, d), optional
         Where to write; C-contiguous, of the result's dtype. Also returned.
 
     Returns
     -------
     array (m, d)
-        In the family of `x` and, as for :func:`spmm`, of the common dtype of `x` and A's values: float64 is summed in float64, everything
-        else in float32 (16-bit results are rounded once at the end). Float32 for a BitTensor.
+        In the family of `x` and, as for :func:`spmm`, in the common dtype of `x` and A's values. float64 is summed in float64, and
+        everything else in float32 (16-bit results are rounded once at the end). The result for a BitTensor is float32.
 
     Raises
     ------
@@ -68,11 +68,11 @@ def sampled_spmm(
 
     Notes
     -----
-    On the CPU terms are added in sampling order, one rounding a product and a sum, the same bits for any number of threads: the error is at
-    most ``(samples + 4) * u * sum |a x|`` with u = 2**-24, or 2**-53 for float64. A GPU adds the samples of rows with more than some 32 to
-    1024 of them in pieces, which it then adds in order: the same bound, and the same bits in every run. Codes it sums as they are, exactly
-    where there are no weights; scale and offset come to complete rows, or to the weights if they belong to the rows of `x`. There ``|q
-    scale| + |offset|`` takes the place of ``|x|`` in the bound.
+    On the CPU, terms are added in sampling order, with one rounding per product and per sum; the bits do not depend on the number of
+    threads. The error is at most ``(samples + 4) * u * sum |a x|`` with u = 2**-24, or 2**-53 for float64. A GPU splits rows of more than
+    some 32 to 1024 samples into pieces, whose sums it adds in order: the bound is the same, and every run gives the same bits. A GPU sums
+    codes directly, and exactly if there are no weights; scale and offset are applied to complete rows, or to the weights if they belong to
+    the rows of `x`. For codes on a GPU, ``|q scale| + |offset|`` replaces ``|x|`` in the bound.
 
     Examples
     --------
@@ -98,13 +98,13 @@ class SampledPlan:
     shape : tuple of int
         Shape of the result.
     device : str
-        Where the sparse operand is and all others must be.
+        Device of the sparse operand, on which all other arrays must be too.
     dtype : dtype
-        Of the result for features as planned.
+        Dtype of the result for features as planned.
     kernel : str
-        "stored" where the sample is a matrix of its own, "drawn" where every call draws it; `explain` says how it is multiplied.
+        "stored" if the sample is kept as a matrix, "drawn" if every call draws it; `explain` says how a stored sample is multiplied.
     stored : bool
-        Whether the sample is kept; else every call draws it again, with the same seed.
+        Whether the sample is kept; if not, every call draws it again with the same seed.
 
     Examples
     --------
@@ -118,7 +118,7 @@ class SampledPlan:
         self.shape, self.device = (csr.shape[0], columns), csr.device
         self.dtype, self.kernel, self.stored = np.dtype(np.float32), "drawn", False
         self._sums: DrawnSums | StoredSums | None = None
-        #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
+        #: On a GPU, the call that CuPy features of the planned dtype take without further checks.
         self._short: KeptCall | None = None
 
     def prepare(self, dtype: Any, store: bool | None, kernel: str | None) -> None:
@@ -146,15 +146,15 @@ class SampledPlan:
                 self._short = kept_product(self._sums.operand, run, wanted, (columns,), self.dtype)
 
     def check(self) -> None:
-        """Nothing that a call did not wait to find out can go wrong."""
+        """Do nothing: every call reports its errors itself."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the schedule by which a GPU walks the pattern, for all plans of this pattern together."""
+        """Bytes of the schedule by which a GPU walks the pattern; all plans of this pattern share it."""
         return self._csr.schedule_bytes
 
     def explain(self) -> str:
-        """What is summed and how, in a few lines."""
+        """Say in a few lines what is summed and how."""
         (rows, cols), edges = self._csr.shape, self._csr.nnz
         width, name, *_ = self._sampling
         first = f"{rows} x {cols}, {edges} edges: sums of {self.shape[1]} columns, {name} of width {width}"
@@ -175,7 +175,7 @@ class SampledPlan:
             return self.run(features, out)
 
     def run(self, x: Features, out: Any) -> Any:
-        """The sums of features, by what was prepared on a GPU or by samples that are drawn in this call."""
+        """The sums of features, by the sums prepared on a GPU, or else with samples drawn in this call."""
         function, csr, sampling, rescale = self._function, self._csr, self._sampling, self._rescale
         target, acc = None, compute_dtype(x.dtype)
         if out is not None:
@@ -212,7 +212,7 @@ def plan_sampled_spmm(
     store: bool | None = None,
     kernel: str | None = None,
 ) -> SampledPlan:
-    """Prepare sums over one sample for many features of the same width, as over the layers and calls of a model.
+    """Prepare sums over one sample for many features of the same width, such as those of a model's layers and calls.
 
     Parameters
     ----------
@@ -221,15 +221,15 @@ def plan_sampled_spmm(
     n : int
         Columns of the features.
     width, strategy, rescale, seed, stream
-        As in :func:`sampled_spmm`; without a `seed` one is drawn now.
+        As in :func:`sampled_spmm`; without a `seed`, this call draws one.
     dtype : dtype, default float32
-        Of the features to come. On a GPU their kernel is chosen and compiled now, others' at their first sum.
+        Dtype of the features. On a GPU, the kernel for it is chosen and compiled now, and those for other dtypes at their first sum.
     store : bool, optional
-        On a GPU: keep the sample as a sparse matrix, repeated edges as one with a weight, and multiply with the kernels of :func:`spmm`
-        (what None means); or draw it anew in every call, which takes no memory for it.
+        On a GPU, True (default) keeps the sample as a sparse matrix and multiplies it with the kernels of :func:`spmm`; repeated edges
+        may be kept as one with a weight. False draws the sample again in every call, which takes no memory for it.
     kernel : {"csr", "windows", "tiles", "short"}, optional
-        With `store`, as in :func:`spmm`; ``"short"`` deals the rows out by their length, for float32 features of up to 64 columns, a
-        multiple of 4. By default it is taken for up to 32 columns, and beyond where the result has at most 16 MiB.
+        With `store`, as in :func:`spmm`. ``"short"`` distributes rows by their length, for float32 features of up to 64 columns, in
+        multiples of 4. By default it is used up to 32 columns, and up to 64 if the result has at most 16 MiB.
 
     Returns
     -------
@@ -240,7 +240,7 @@ def plan_sampled_spmm(
     Raises
     ------
     KernelError
-        `kernel` cannot compute this, or `store` and `kernel` do not go together or with the CPU.
+        `kernel` cannot compute this, `kernel` is given without `store`, or one of them is given on a CPU.
 
     Examples
     --------
@@ -261,12 +261,12 @@ def plan_sampled_spmm(
 
 
 def _dtypes(function: str, csr: CSROperand, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """(dtype of the result, dtype of its sums) for floating features."""
+    """The dtype of the result and the dtype of its sums, for floating features."""
     return sum_dtypes(function, dtype, csr.values, csr.is_scaled, 0)
 
 
 def _features(function: str, csr: CSROperand, x: Any) -> Features:
-    """Float rows in the dtype of the result, or codes with their affine map, whose result is float32."""
+    """Features as float rows in the dtype of the result, or as codes with scale and offset, whose result is float32."""
     features = as_features(function, "x", x)
     if features.source is None:
         _check.numeric(function, "x", features.data, "f")
@@ -283,7 +283,7 @@ def _features(function: str, csr: CSROperand, x: Any) -> Features:
     packed = x.repack(axis=-1, layout="rows")
     scale, offset = x.scale, x.offset
     if scale is not None or offset is not None:
-        # both, as dequantize applies them: fl(fl(q * scale) + offset)
+        # kernels get both, in order to compute fl(fl(q * scale) + offset) like dequantize
         space: Any = interop.namespace(packed.words)
         scale = space.ones((), np.float32) if scale is None else scale
         offset = space.zeros((), np.float32) if offset is None else offset

@@ -66,7 +66,7 @@ def sampled_spmm_vjp(
     seed : int, optional
         The seed of the forward pass; required for "uniform".
     wrt : {"x", "values"} or tuple of these
-        The operands whose gradients to compute. For a pattern, "values" are the ones that its edges count as.
+        Operands whose gradients are computed. For a pattern, each of the "values" is 1.
 
     Returns
     -------

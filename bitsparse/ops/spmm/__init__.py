@@ -1,1 +1,1 @@
-"""Sparse times dense."""
+"""Products of sparse matrices with dense features."""

@@ -1,4 +1,4 @@
-"""Sparse products of packed integers on a GPU: when features are gathered without unpacking them, by which kernel, and what is kept."""
+"""Sparse products of packed integers on a GPU: when features are gathered packed, by which kernel, and what is kept."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.spmm.finish import SumFinish
 from bitsparse.ops.spmm.sums import Sums
 
-#: If the int32 sums would take more bytes than this, they are not stored between two kernels: the epilogue is part of the first.
+#: If int32 sums would take more bytes than this, they are not stored between two kernels: the epilogue becomes part of the first.
 ONE_KERNEL_BYTES = 1 << 30
-#: One kernel is also quicker for float results if rows have fewer edges than the first on average and at least the second many columns.
+#: One kernel is also quicker for float results if rows have fewer than FEW_EDGES edges on average and at least WIDE columns.
 FEW_EDGES, WIDE = 8, 64
 _NOT_PACKED = "features are gathered packed only with 1, 2, 4, 8 or 16 bits, and with scales and offsets only if these follow the sums"
 
 
-#: Products of packed integers by their kind and finish, each with the finish that is part of its kernel.
+#: Slot for products of packed integers by their kind and finish, each with the finish that is part of its kernel.
 CODE_SUMS: Slot[tuple[Any, SumFinish | None]] = Slot("code sums")
-#: Values of the edges as these kernels take them, by dtype, with the arrays that they were made from.
+#: Slot for the edge values in the form that these kernels take, by dtype, with the arrays from which they were made.
 CODE_VALUES: Slot[tuple[Any, EdgeWeights]] = Slot("values of codes")
 
 
@@ -37,7 +37,7 @@ class CodeProducts:
     Parameters
     ----------
     function : str
-        The public function, for messages.
+        The public function, for error messages.
     reduce : str
         One of `REDUCTIONS`.
     forced : str or None
@@ -186,7 +186,8 @@ def _counter(operand: CSROperand, kind: CodeSumKind) -> Any:
 def _in_one(sums: Sums, finish: SumFinish) -> bool:
     """Whether the epilogue becomes part of the kernel that sums.
 
-    Then no memory is needed for the sums. But the lanes of a warp end their rows at different times, so most wait while one applies it.
+    Then no memory is needed for the sums. But the lanes of a warp finish their rows at different times, so that most lanes wait while one
+    applies the epilogue.
     """
     params, packed, operand = finish.params, sums.x.packed, sums.operand
     if packed is None or packed.bits == 1 or (params.out != "float" and params.axis != -1):

@@ -1,4 +1,4 @@
-"""An epilogue behind a sparse product: which scales can be taken out of its sums, and what becomes of these."""
+"""An epilogue behind a sparse product: which scales can be taken out of the sums, and how they become part of the chain."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from bitsparse.ops.operands.csr import CSROperand
 Scales = tuple[Array | None, Array | None]
 
 
-#: Finishes of a pattern, each with the arrays of the operand that it belongs to.
+#: Slot for the finishes of a pattern, each with the arrays of the operand to which it belongs.
 FINISHES: Slot[tuple[tuple[Any, ...], SumFinish]] = Slot("finishes", most=8)
-#: What the scale and offset of a BitTensor contribute, by their places; both are held beside it, so that no other array has these.
+#: Slot for the terms of a BitTensor's scale and offset, by their ids; both arrays are held too, so that no other array gets these ids.
 _TERMS: Slot[tuple[Any, Any, OperandParams]] = Slot("contributions", most=8)
 
 
 class SumFinish:
     """An epilogue behind sums or means over one pattern, of features of one width.
 
-    Sums of integers with one factor to a tensor, a column or a row are exact, and the factors belong to the chain, as in :func:`matmul`; so
-    host and GPU give the same bits. Where a factor differs by neighbour (a `col_scale` of the matrix, values that are no integers, a
-    scale for each node, a maximum or minimum of real values) the sums are those of :func:`spmm` without an epilogue, rounded to float32.
+    Integers are summed exactly if their factors are per tensor, per column or per row: the factors then belong to the chain, as in
+    :func:`matmul`, so that host and GPU give the same bits. If a factor differs by neighbour (a `col_scale` of the matrix, values that are
+    not integers, one scale per node, or a maximum or minimum of real values), the sums are those of :func:`spmm` without an epilogue,
+    rounded to float32.
 
     Parameters
     ----------
     epilogue : Epilogue
     operand : CSROperand
     shape : tuple of int
-        Of the result, which has two dimensions.
+        Shape of the result, which has two dimensions.
     reduce : str
         One of `REDUCTIONS`.
     """
@@ -50,7 +51,7 @@ class SumFinish:
     ) -> None:
         self._function, self.epilogue, self.shape, self._reduce = function, epilogue, shape, reduce
         self._row_scale, self._scaled = operand.row_scale, operand.col_scale is not None
-        #: The epilogue's own chain; errors of its shapes come here.
+        #: The epilogue's own chain; wrong shapes in the epilogue raise here.
         self.params = epilogue.params(function, shape)
         self._kept: Store = {}
         self._device: dict[str, tuple[Any, Any]] = {}
@@ -59,12 +60,12 @@ class SumFinish:
 
     @classmethod
     def kept(cls, function: str, epilogue: Any, operand: CSROperand, shape: tuple[int, ...], reduce: str) -> SumFinish:
-        """What a container on a GPU keeps for this epilogue, or a new one.
+        """The finish that a container on a GPU keeps for this epilogue, or a new one.
 
         Raises
         ------
         DTypeError
-            `epilogue` is none.
+            `epilogue` is not an Epilogue.
         ShapeError
             The result does not have two dimensions, or the vectors of the epilogue do not fit it.
         """
@@ -73,12 +74,12 @@ class SumFinish:
             raise ShapeError(
                 f"{function}: the result has shape {shape}, but an epilogue takes rows and columns; reshape x to (N, columns)"
             )
-        # A graph that is its own transpose is summed with factors of rows on the way there, and without them on the way back.
+        # A symmetric graph is summed with row scales in the forward pass and without them in the backward pass.
         key = epilogue, shape, reduce, operand.row_scale is not None
         return operand.kept_with_factors(FINISHES, lambda: cls(function, epilogue, operand, shape, reduce), key)
 
     def takes_out(self, scales: Scales | None, weights: Array | None) -> bool:
-        """Whether integers with this scale and offset, or features that are no BitTensor, are summed and all scales belong to the chain."""
+        """Whether integers are summed and all scales go to the chain, for this scale and offset, or None for plain features."""
         real = weights is not None and weights.dtype.kind not in "biu"
         if self._scaled or real or REDUCTIONS[self._reduce].selects:
             return False
@@ -87,11 +88,11 @@ class SumFinish:
         return all(part is None or part.ndim == 0 or part.shape[-2] == 1 for part in scales)
 
     def behind(self, operand: CSROperand, x: BitTensor | None, weights: Array | None) -> OperandParams:
-        """What the factors taken out of sums of the integers of `x` add to the chain; kept for one scale and offset."""
+        """What the factors that were taken out of the sums of the integers of `x` add to the chain; kept by scale and offset."""
         scale, offset = (None, None) if x is None else (x.scale, x.offset)
         if x is None or (scale is None and offset is None and self._row_scale is None):
             return OperandParams()
-        # With values what an offset adds depends on them, and they may have changed since the last call.
+        # With values, the term of an offset depends on them, and they may have changed since the last call.
         fixed = weights is operand.values and (weights is None or offset is None)
         key = (id(scale), id(offset))
         found = _TERMS.get(self._kept, key) if fixed else None
@@ -109,7 +110,7 @@ class SumFinish:
         return made
 
     def _line_sums(self, operand: CSROperand, weights: Array | None) -> Array:
-        """How often a row adds the offset of its neighbours; of a mean its share."""
+        """How often the sum of a row contains its neighbours' offset; for a mean, that number divided by the count."""
         space: Any = interop.namespace(operand.indptr)
         counts = operand.indptr[1:] - operand.indptr[:-1]
         if weights is None:
@@ -125,7 +126,7 @@ class SumFinish:
 
     # ---- the chain on sums in memory
     def on_host(self, sums: Array, behind: OperandParams | None, target: Array | None) -> Array:
-        """What becomes of sums on the CPU."""
+        """Apply the chain to sums on the CPU."""
         params = self.params if behind is None else self.params.joined(behind)
         made: Array = backends.family("cpu", "matmul.matmul").epilogue(_as_sums(sums), params)
         if target is None:
@@ -134,11 +135,11 @@ class SumFinish:
         return target
 
     def device_chain(self, largest: float) -> Any:
-        """The chain prepared on the current device for sums of up to so much, which nobody else uses at the same time."""
+        """A new chain prepared on the current device, for sums up to `largest` and for one user at a time."""
         return backends.family("cuda", "matmul.matmul").DeviceEpilogue(self.params, self.shape, largest)
 
     def on_gpu(self, sums: Array, behind: OperandParams | None, target: Array | None) -> Array:
-        """The same on the current device and stream, in a kernel behind that of the sums."""
+        """Apply the chain to sums on the current device and stream, in a kernel behind that of the sums."""
         sums = _as_sums(sums)
         with self._lock:
             kind = sums.dtype.name
@@ -154,7 +155,7 @@ class SumFinish:
         return made
 
     def check(self, chains: tuple[Any, ...] = ()) -> None:
-        """Raise if NaN was to become a code since this was asked last; waits where that cannot be ruled out.
+        """Raise if NaN was to become a code since the last check; waits for the GPU unless NaN is impossible.
 
         Raises
         ------
@@ -166,6 +167,6 @@ class SumFinish:
 
 
 def _as_sums(sums: Array) -> Array:
-    """Sums of a dtype that the chain takes: int32, int64 or float32."""
+    """The sums in a dtype that the chain takes: int32, int64 or float32."""
     wanted = sums.dtype if sums.dtype.name in ("int32", "int64") else np.dtype(np.float32)
     return interop.contiguous(converted(sums, wanted))

@@ -1,4 +1,4 @@
-"""Sparse times dense on a GPU: which kernel computes a product, why, and what it keeps between calls."""
+"""Products of sparse matrices with dense features on a GPU: the choice of the kernel, and what is kept between calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.operands.target import written
 from bitsparse.ops.plan import KeptCall
 
-#: ``run(x, weights, out)`` of features (cols, columns), values per edge or None, and an array for the result or None.
+#: ``run(x, weights, out)`` takes features (cols, columns), values per edge or None, and an array for the result or None.
 Run = Callable[[Array, Array | None, Array | None], Array]
 
 
@@ -41,7 +41,7 @@ class Product(NamedTuple):
 
 
 class ProductKey(NamedTuple):
-    """What tells apart the products that a pattern keeps: for whom they are, and the options."""
+    """The key that distinguishes the products that a pattern keeps: the public function, and the options."""
 
     function: str
     columns: int
@@ -50,8 +50,8 @@ class ProductKey(NamedTuple):
     forced: str | None = None
 
 
-#: Kinds of product that a pattern keeps; what windows of rows share, by their height; windows of eight rows, and for matrix units, by their
-#: height and the columns that are multiplied at once.
+#: Slots of a pattern: its products by key, the columns that windows of rows share by their height, windows of eight rows, and windows for
+#: matrix units by their height and the number of columns that are multiplied at once.
 PRODUCTS: Slot[tuple[Any, GpuProducts]] = Slot("products", most=16)
 SHARED_COLUMNS: Slot[Any] = Slot("shared columns")
 WINDOWS: Slot[Any] = Slot("windows")
@@ -67,9 +67,9 @@ def kept_product(
     brought: Array | None = None,
     biased: bool = False,
 ) -> KeptCall:
-    """A product of CuPy features of one dtype and shape with A's own values, or with ones like those that were `brought`.
+    """A kept call for CuPy features of one dtype and shape, with A's own values or with values like `brought`.
 
-    Calls of a `biased` product bring a bias of the columns as well, of the dtype of the result.
+    A call of a `biased` product also passes a bias of the columns, which has the dtype of the result.
     """
     rows, cols = operand.shape
     values, columns = operand.values, int(np.prod(inner, dtype=np.int64))
@@ -101,9 +101,9 @@ def kept_product(
 
 
 class GpuProducts:
-    """Products of one operand with features of one width, one for each kind of features and values.
+    """Products of one operand with features of one width, one per kind of features and values.
 
-    It holds the operand's arrays but not what the container keeps, so that the container can keep it without a cycle.
+    It holds the operand's arrays but not the container's store, so that the container can keep it without a reference cycle.
     """
 
     def __init__(self, operand: CSROperand, key: ProductKey) -> None:
@@ -113,9 +113,10 @@ class GpuProducts:
 
     @classmethod
     def kept(cls, operand: CSROperand, key: ProductKey) -> GpuProducts:
-        """What a container keeps for products of this kind, or new ones; values that one plan alone has are kept by that plan.
+        """The products of this kind that a container keeps, or new ones; products with frozen values belong to one plan alone.
 
-        Arrays over one pattern that have factors of rows and of columns, as a mean and its gradient have, do not push each other out.
+        The key contains which factors exist, so that a mean and its gradient, which scale rows and columns of one pattern, do not evict
+        each other.
         """
         if operand.frozen:
             return cls(operand, key)
@@ -123,7 +124,7 @@ class GpuProducts:
         return operand.kept_with_factors(PRODUCTS, lambda: cls(operand, key), (key, which))
 
     def explain(self) -> list[str]:
-        """Which kernel runs for what has been prepared so far, and why."""
+        """Name the kernel of each product that has been prepared so far, and say why it was chosen."""
         return [f"{name}: {product.explain}" for (name, *_), product in self._made.items()]
 
     def product(
@@ -135,9 +136,9 @@ class GpuProducts:
         keep: bool,
         biased: bool = False,
     ) -> Product:
-        """The product for features of `dtype` summed in `acc`, with weights like these; plus a bias that calls bring if it is `biased`.
+        """The product for features of `dtype` summed in `acc`, with weights like `weights`; calls of a `biased` product pass a bias, too.
 
-        With `keep` what takes a pass over the pattern may be prepared to find the quickest kernel.
+        With `keep`, preparations that take a pass over the pattern are allowed in order to find the quickest kernel.
         """
         own = weights is not None and weights is self._values
         values = None if weights is None else weights.dtype
@@ -170,7 +171,7 @@ class GpuProducts:
         return found
 
     def chosen(self, operand: CSROperand, kind: Any, keep: bool) -> tuple[str, int, str]:
-        """Kernel, height of its windows and why."""
+        """The chosen kernel, the height of its windows, and the reason."""
         choice = backends.family(operand.device, "spmm.choice")
         refused = choice.refusals(kind, operand.shape, operand.nnz)
         forced = self._key.forced
@@ -198,9 +199,9 @@ class GpuProducts:
     def _csr(
         self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, biased: bool
     ) -> Callable[..., Array]:
-        """An edge at a time."""
+        """The kernel that takes one edge at a time."""
         row_scale, col_scale = self._row_scale, self._col_scale
-        # Values of 16 bits go with such features as they are, unless scales become part of them.
+        # Values of 16 bits are not converted for features of 16 bits, unless scales become part of them.
         narrow = None
         if weights is not None and row_scale is None and col_scale is None:
             backend = backends.family(operand.device, "spmm.spmm")
@@ -208,7 +209,7 @@ class GpuProducts:
         brought_in = acc if narrow is None else narrow
         own: EdgeWeights | None = None
         if kind.fixed and weights is not None:
-            # Scales of the matrix's own values become part of them: a stream of factors, not a second gather for every edge.
+            # Scales become part of the matrix's own values: reading one stream of factors replaces a second gather for every edge.
             if acc.kind == "f" and kind.reduce == "sum" and not kind.per_head:
                 own, col_scale, row_scale = EdgeWeights(operand, weights, brought_in, col_scale, row_scale), None, None
             else:
@@ -225,7 +226,7 @@ class GpuProducts:
         return run
 
     def _windows(self, operand: CSROperand, kind: Any, weights: Array | None) -> tuple[Run, str]:
-        """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
+        """The kernel with windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
         windows = windows_of(operand)
         col_scale, row_scale, shape = self._col_scale, self._row_scale, (operand.shape[0], kind.columns)
         counts = counts_of(operand) if kind.reduce == "mean" else None
@@ -240,7 +241,7 @@ class GpuProducts:
         return run, f", {windows.reuse:.2f} edges to a row of features that is read"
 
     def _tiles(self, operand: CSROperand, kind: Any, weights: Array | None, height: int) -> tuple[Run, str]:
-        """Windows of rows on the matrix units."""
+        """The kernel with windows of rows on the matrix units."""
         choice, tiles = backends.family(operand.device, "spmm.choice"), tiles_of(operand, height, kind.dtype)
         arranged = _arranged(operand, kind, weights, tiles.arrange)
         precision, reduce = choice.tiles_precision(kind), kind.reduce
@@ -250,7 +251,7 @@ class GpuProducts:
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
             given = None if arranged is None else arranged(values)
             result: Array = tiles.run(x, given, row_scale, col_scale, reduce, precision, out)
-            if not known:  # the first product prepares the rest
+            if not known:  # the first call prepares the rest
                 ready.renew()
                 known.append(True)
             return result
@@ -260,7 +261,7 @@ class GpuProducts:
 
 
 def _added(run: Run) -> Callable[..., Array]:
-    """Sums, and then a bias of their columns."""
+    """A product that runs `run` and then adds a bias of the columns."""
 
     def biased(x: Array, values: Array | None, out: Array | None, bias: Array) -> Array:
         made = run(x, values, out)
@@ -273,9 +274,9 @@ def _added(run: Run) -> Callable[..., Array]:
 def _arranged(
     operand: CSROperand, kind: Any, weights: Array | None, arrange: Callable[[Any, Any], Any]
 ) -> Callable[[Any], Any] | None:
-    """The values of a call as a kernel wants them, in what ``arrange(values, into)`` makes of them; None if there are no values.
+    """A function from the values of a call to the array that ``arrange(values, into)`` makes for a kernel; None without values.
 
-    Those of the matrix are written again in every call, into memory that was allocated once, unless they are frozen.
+    The matrix's own values are arranged again in every call, into memory that was allocated once, unless they are frozen.
     """
     if weights is None:
         return None
@@ -287,12 +288,12 @@ def _arranged(
 
 
 def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) -> Callable[..., Array]:
-    """``sums(x, values, out, behind=None, bias=None)`` an edge at a time.
+    """A function ``sums(x, values, out, behind=None, bias=None)`` that takes one edge at a time.
 
-    Arrays of an unusual alignment have products of their own, made when they first come; users of other streams wait for these.
+    Each unusual alignment of arrays has its own kernel, compiled at its first use; other streams wait for that.
     """
     backend, choice = (backends.family(operand.device, name) for name in ("spmm.spmm", "spmm.choice"))
-    # What a product needs is named here, so that it does not hold the operand.
+    # Only these parts of the operand are named, so that the function does not hold the operand itself.
     schedule, ready, alignment_of = operand.schedule, operand.ready, choice.alignment_of
     how |= {"columns": kind.columns, "x_dtype": kind.dtype, "acc_dtype": acc, "reduce": kind.reduce}
     made: dict[int, Any] = {}
@@ -315,7 +316,7 @@ def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) ->
 
 
 def counts_of(operand: CSROperand) -> Array:
-    """What the sums of the rows are divided by for their means."""
+    """The divisors of the rows' sums for means: the number of edges, but at least 1, as float32."""
     space: Any = interop.namespace(operand.indptr)
     return space.maximum(operand.indptr[1:] - operand.indptr[:-1], 1).astype(np.float32)
 
@@ -323,18 +324,18 @@ def counts_of(operand: CSROperand) -> Array:
 def run_windows(
     windows: Any, x: Array, out: Array | None, shape: tuple[int, ...], dtype: Any, how: dict[str, Any]
 ) -> Array:
-    """A product over windows, into `out` if it is given; arrays that the kernel cannot take are copied."""
+    """A product over windows, in `out` if it is given; arrays that the kernel cannot take are copied."""
     return written(lambda target: windows.run(interop.aligned(x), target, **how), out, x, shape, dtype)
 
 
 def windows_of(operand: CSROperand) -> Any:
-    """Windows of eight rows of the pattern, made once."""
+    """Windows of eight rows of the pattern, computed once."""
     family = backends.family(operand.device, "spmm.windows")
     return WINDOWS.of(operand.prepared, lambda: family.Windows(operand.indptr, operand.indices, operand.shape))
 
 
 def tiles_of(operand: CSROperand, height: int, dtype: Any) -> Any:
-    """Condensed windows of the pattern for features of a dtype, made once."""
+    """Condensed windows of the pattern for features of a dtype, computed once."""
     choice, family = (backends.family(operand.device, name) for name in ("spmm.choice", "spmm.tiles"))
     group, translation = choice.group_of(dtype), TRANSLATIONS.get(operand.prepared, height)
     pattern = (operand.indptr, operand.indices, operand.shape, operand.nnz)
@@ -346,7 +347,7 @@ def tiles_of(operand: CSROperand, height: int, dtype: Any) -> Any:
 
 
 def shared_columns(operand: CSROperand, height: int) -> Any:
-    """What windows of so many rows share, counted once for a pattern."""
+    """How many columns windows of `height` rows share, counted once per pattern."""
     count = backends.family(operand.device, "spmm.choice").shared_columns
     pattern = operand.indptr, operand.indices, operand.shape
     return SHARED_COLUMNS.of(operand.prepared, lambda: count(*pattern, height), height)

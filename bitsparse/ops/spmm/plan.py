@@ -1,4 +1,4 @@
-"""Sparse times dense, prepared for one sparse operand and one width of features."""
+"""Products of a sparse matrix with dense features, prepared for one sparse operand and one width of features."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRECISIONS = ("fp32", "tf32", "3xtf32")
 KERNELS = ("csr", "windows", "tiles", "codes")
 #: Scale and offset of features that have neither.
 _UNSCALED: Scales = (None, None)
-#: What becomes on a GPU of integers that stand for real values.
+#: The epilogue by which a GPU turns sums of integers into real values.
 _REAL = Epilogue(offset_correction=True)
 
 
@@ -42,13 +42,13 @@ class SpmmPlan:
     shape : tuple of int
         Shape of the result.
     device : str
-        Where the sparse operand is and all others must be.
+        Device of the sparse operand, on which all other arrays must be too.
     kernel : str
         Name of the kernel that multiplies features as planned; the CPU has one, "csr".
     longest_row : int
-        Most edges in a row of A.
+        Largest number of edges in a row of A.
 
-    A plan for a BitTensor takes those of the planned bits and encoding, in any layout, with any scale and offset.
+    A plan for BitTensors takes those of the planned bits and encoding, in any layout, with any scale and offset.
 
     Examples
     --------
@@ -73,22 +73,22 @@ class SpmmPlan:
         precision = _check.choice(function, "precision", precision, PRECISIONS)
         self._forced = _check.kernel(function, kernel, KERNELS)
         self._columns = math.prod(inner)
-        #: What tells its products on a GPU apart.
+        #: The key of the plan's products on a GPU.
         self._key = ProductKey(function, self._columns, self._reduce, precision, self._forced)
         self.device = operand.device
         self.shape = (operand.shape[0], *inner)
         self._finish: SumFinish | None = None
         if epilogue is not None:
             self._finish = SumFinish.kept(function, epilogue, operand, self.shape, self._reduce)
-        #: Bits and encoding of the features to come, if they are BitTensors.
+        #: Bits and encoding of the planned features, if they are BitTensors.
         self._planned: tuple[int, str] | None = None
         self._products: GpuProducts | None = None
         self._codes: CodeProducts | None = None
-        #: On a GPU, which kernel sums unpacked features of a dtype, and why.
+        #: Sentences for :meth:`explain`, by dtype: which kernel sums unpacked features, and why.
         self._told: dict[str, str] = {}
         self._planned_dtype: np.dtype[Any] = np.dtype(np.float32)
         self.kernel = "csr"
-        #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
+        #: On a GPU, the call that CuPy features of the planned dtype take without further checks.
         self._short: KeptCall | None = None
         if self.device != "cpu":
             self._products = GpuProducts.kept(operand, self._key)
@@ -105,13 +105,13 @@ class SpmmPlan:
 
     @property
     def _needs_values(self) -> bool:
-        """Whether A's own values do not fit the planned features, so that every call has to bring others."""
+        """Whether A's own values do not fit the planned features, so that every call must pass others."""
         own = self._operand.values
         return own is not None and not fits_heads(own, self._inner)
 
     @property
     def longest_row(self) -> int:
-        """Most edges in a row of A; on a GPU it is read back at the first question."""
+        """Largest number of edges in a row of A; on a GPU it is copied to the host at the first use."""
         return self._operand.longest_row
 
     @property
@@ -123,11 +123,11 @@ class SpmmPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the schedule by which a GPU walks the pattern, for all plans of this pattern together."""
+        """Bytes of the schedule by which a GPU walks the pattern; all plans of this pattern share it."""
         return self._operand.schedule_bytes
 
     def explain(self) -> str:
-        """How the work is divided, in a few lines; on a GPU also which kernel runs, and why."""
+        """Say in a few lines how the work is divided and, on a GPU, which kernel runs and why."""
         (rows, cols), edges = self._operand.shape, self._operand.nnz
         width = " x ".join(map(str, self._inner)) or "1"
         first = f"{rows} x {cols}, {edges} edges, longest row {self.longest_row}: {self._reduce} of {width} columns"
@@ -155,9 +155,10 @@ class SpmmPlan:
             return self.run(features, values, out)
 
     def check(self) -> None:
-        """Raise if NaN was to become a code in a product with an epilogue since the last check; waits for those on a GPU.
+        """Raise if NaN was to become a code in a product with an epilogue since the last check; waits for products on a GPU.
 
-        A CPU raises as it goes. On a GPU a plan does not wait, and such results hold the smallest code; :func:`spmm` checks every time.
+        On a CPU each call raises by itself. On a GPU a plan does not wait, and such results hold the smallest code in place of NaN;
+        :func:`spmm` checks every time.
 
         Raises
         ------
@@ -169,7 +170,7 @@ class SpmmPlan:
                 self._finish.check(chains)
 
     def _takes_out(self, bits: int, scales: Scales) -> bool:
-        """Whether integers that stand for real values are summed on a GPU, and what they stand for is found from the sums."""
+        """Whether a GPU sums the integers of a BitTensor with scales exactly and computes the real values from the sums."""
         operand = self._operand
         if self._codes is None or len(self._inner) != 1 or operand.values is not None:
             return False
@@ -183,7 +184,7 @@ class SpmmPlan:
         return SumFinish.kept(self._function, _REAL, self._operand, self.shape, self._reduce)
 
     def plan_bits(self, bits: int, encoding: str) -> None:
-        """Choose and compile for BitTensors of this kind, without scale and offset."""
+        """Choose and compile the kernel for BitTensors of this kind, without scale and offset."""
         self._planned, self._planned_dtype = (bits, encoding), construct.smallest_dtype(bits, encoding)
         if self._codes is not None:
             self.kernel = "codes"
@@ -206,9 +207,9 @@ class SpmmPlan:
             self._product(sums, self._planned_dtype)
 
     def prepare(self, planned: Any, biased: bool = False) -> KeptCall | None:
-        """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once.
+        """Choose and compile the kernel for features of a dtype; returns the kept call for CuPy arrays of that dtype, if possible.
 
-        With `biased` calls bring a bias of the columns behind the features, of one axis and float32 both.
+        With `biased`, calls pass a bias (columns,) behind the features (N, columns), both float32.
         """
         wanted = self._planned_dtype = _check.dtype(self._function, np.float32 if planned is None else planned)
         if self._products is None or self._is_empty or self._needs_values:
@@ -218,7 +219,7 @@ class SpmmPlan:
         sums = self._sums(self._operand, Features(empty, shape, wanted, None, interop.CUPY), own)
         data_dtype = wanted if wanted.kind in "biu" else sums.dtype
         product = self._product(sums, data_dtype, biased)
-        # Integers whose sums might need more than 64 bits are looked at in every call.
+        # Integers whose sums might need more than 64 bits are checked in every call.
         wide = sums.acc.kind == "i" and 8 in (wanted.itemsize, 0 if own is None else own.dtype.itemsize)
         if data_dtype == wanted and not wide and self._finish is None:
             kinds = wanted, self._inner, sums.result_dtype
@@ -226,10 +227,10 @@ class SpmmPlan:
         return self._short
 
     def _product(self, sums: Sums, dtype: np.dtype[Any], biased: bool = False) -> Product:
-        """On a GPU the kernel for features as an array of `dtype`."""
+        """The product on a GPU for unpacked features of `dtype`."""
         assert self._products is not None and self._codes is not None
         operand, products = sums.operand, self._products
-        if operand is not self._operand:  # without its factors of rows
+        if operand is not self._operand:  # the operand without its row scale
             key = _records.replace(self._key, function=f"{self._function} of integers")
             products = GpuProducts.kept(operand, key)
         product = products.product(operand, dtype, sums.acc, sums.weights, self._keep, biased)
@@ -243,7 +244,7 @@ class SpmmPlan:
         return product
 
     def as_they_lie(self, operand: CSROperand, family: interop.Family, x: Any, values: Any = None) -> KeptCall | None:
-        """The kernel itself, for arrays of features, and on a GPU of values for every edge, that are summed as they are."""
+        """A kept call of the kernel itself, for features (and, on a GPU, edge values) that need no conversion; else None."""
         if self._is_empty or values is operand.values is not None:
             return None
         weights = operand.values if values is None else values
@@ -258,7 +259,7 @@ class SpmmPlan:
     def _dtypes(
         self, operand: CSROperand, dtype: np.dtype[Any], weights: Array | None, largest: Any = None
     ) -> tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]]:
-        """(dtype of a sum, of its accumulators, of the result) for features of `dtype`; see :func:`sum_dtypes`."""
+        """The dtypes of a sum, of its accumulators and of the result for features of `dtype`; see :func:`sum_dtypes`."""
         scaled = operand.is_scaled
         exact = not scaled and dtype.kind in "biu" and (weights is None or weights.dtype.kind in "biu")
         longest = operand.longest_row if exact else 0
@@ -298,7 +299,7 @@ class SpmmPlan:
         return out if out is not None else finish.epilogue.wrap(result, self.shape, x.family, function)
 
     def _finished(self, finish: SumFinish, sums: Sums, behind: OperandParams | None, target: Array | None) -> Array:
-        """Sums through an epilogue; in the kernel of the sums where that can be."""
+        """Compute the sums and apply the epilogue `finish`, in the same kernel if possible."""
         if self._codes is None:
             if sums.is_counted and not self._is_empty:
                 with sums.operand.checked(self._function):
@@ -316,7 +317,7 @@ class SpmmPlan:
             return finish.on_gpu(self._call(sums, room), behind, target)
 
     def _weights(self, values: Any, shape: tuple[int, ...]) -> Array | None:
-        """Values per edge in canonical order for features of this shape."""
+        """Values per edge in canonical order, checked for features of this shape; None for a pattern."""
         function, operand = self._function, self._operand
         if values is None:
             own = operand.values
@@ -338,7 +339,7 @@ class SpmmPlan:
         return weights
 
     def _call(self, sums: Sums, target: Array | None) -> Array:
-        """The sums, into `target` if it is given."""
+        """The sums, in `target` if it is given."""
         operand, x = sums.operand, sums.x
         if self._is_empty:
             return zeros(interop.namespace(operand.indptr), self.shape, sums.result_dtype, target)
@@ -362,5 +363,5 @@ class SpmmPlan:
 
 
 def without_row_scale(operand: CSROperand) -> CSROperand:
-    """The operand without its factors of rows, which then belong to what stands behind the sums."""
+    """The operand without its row scale, which is then applied behind the sums."""
     return operand if operand.row_scale is None else replace(operand, row_scale=None)

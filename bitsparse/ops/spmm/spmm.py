@@ -1,4 +1,4 @@
-"""Sparse times dense: sums, means, maxima and minima of neighbours' features, with values or scales on the edges."""
+"""Products of sparse matrices with features: sums, means, maxima and minima over neighbours, with values or scales on the edges."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ def spmm(
     Parameters
     ----------
     A : TCTiledCSR, FRDC, BitTensor of one bit, scipy.sparse array or cupyx.scipy.sparse matrix, (M, N)
-        The adjacency: row i holds what node i aggregates. A pattern (no values, or all True) counts as ones; values of shape (nnz, H) are
-        one per head for features (N, H, D); `row_scale` and `col_scale`
-        of a container are factors per row and column. Duplicates are summed, as SciPy does. The product is computed where A lies, and all
-        other arrays have to be there; containers on a GPU keep what was prepared for their pattern.
+        The adjacency: row i holds the nodes that node i aggregates. A pattern (no values, or all True) counts as ones; values of shape
+        (nnz, H) are one per head for features (N, H, D); `row_scale` and `col_scale` of a container are factors per row and column.
+        Duplicates are summed, as in SciPy. The product is computed on A's device, where all other arrays must be too; containers on a GPU
+        keep what was prepared for their pattern.
     x : array (N,), (N, D) or (N, H, D), or BitTensor (N, D) or (N, H, D)
         Features: bool, integers, float16, bfloat16, float32 or float64, from any array library. A BitTensor without scale and offset
-        stands for its integers; with them its values are dequantised while they are gathered, to the same float32 values as
-        ``x.dequantize()``. Gathered packed at 1, 2, 4, 8 and 16 bits; ``layout="rows"`` saves a conversion. On a GPU that goes for integers
-        summed in int32 and for float weights without scale and offset (see Notes for those with); others are unpacked first.
+        stands for its integers; with them, its values are dequantised while they are gathered, to the same float32 values as
+        ``x.dequantize()``. It is gathered packed at 1, 2, 4, 8 and 16 bits; ``layout="rows"`` saves a conversion. On a GPU this holds for
+        integers summed in int32 and for float weights, without scale and offset (see Notes for those with); others are unpacked first.
     values : array (nnz,) or (nnz, H), optional
         Weights of the edges instead of A's own, in the order of A's CSR arrays; one per head for features (N, H, D).
     reduce : {"sum", "mean", "max", "min"}
         The mean divides by the number of edges of the row, whatever their weights. Rows without edges give 0.
     precision : {"fp32", "tf32", "3xtf32"}
-        What float32 features may be multiplied in. "tf32" allows tensor cores, which take 10 bits of each factor's fraction and sum in
-        float32; "3xtf32" splits every factor in two and comes close to float32. It is a permission: a CPU, and kernels without tensor
-        cores, compute in float32 all the same.
+        Precision that products of float32 features may have. "tf32" allows tensor cores, which take 10 bits of each factor's fraction and
+        sum in float32; "3xtf32" splits every factor in two and comes close to float32. It is only a permission: a CPU, and kernels without
+        tensor cores, compute in float32 anyway.
     kernel : {"csr", "windows", "tiles", "codes"}, optional
-        On a GPU: an edge at a time, windows of eight rows that share the features that they read, windows on tensor cores, or packed
-        features gathered as they are; by default what is estimated to be quickest for arrays that keep what is prepared.
+        On a GPU: one edge at a time, windows of eight rows that share the features that they read, windows on tensor cores, or features
+        gathered packed. By default, the kernel with the lowest estimated cost for containers, which keep what is prepared.
     epilogue : Epilogue, optional
-        What becomes of the sums of features (N, D): float32, or a BitTensor if it gives bits. The scales of a BitTensor, for all of it or
-        by column, and the `row_scale` of A belong to its chain then, as in :func:`matmul`, so that integers are summed exactly and the
-        result has the same bits on every device; offsets are refused unless it has ``offset_correction=True``. Where a factor differs
-        by neighbour (`col_scale`, floating values, a scale for each node) and for a maximum or minimum the chain follows the sums without
-        it, rounded to float32.
+        Chain applied to the sums of features (N, D); it gives float32, or a BitTensor if it makes bits. The scales of a BitTensor (one for
+        all, or one per column) and the `row_scale` of A then belong to the chain, as in :func:`matmul`, so that integers are summed
+        exactly and the result has the same bits on every device; offsets are refused unless it has ``offset_correction=True``. If a factor
+        differs by neighbour (`col_scale`, floating values, one scale per node), and for a maximum or minimum, the chain is applied to the
+        ordinary sums, rounded to float32.
     out : array or BitTensor, optional
         Where to write; of exactly the result's shape and dtype. Also returned.
 
@@ -72,12 +72,12 @@ def spmm(
     array (M,), (M, D) or (M, H, D), or BitTensor (M, D)
         In the family of `x`. Floating features and values follow NumPy's promotion. Integers without a floating factor give exact sums,
         int32 if ``longest row * max|A| * max|x| < 2**31`` by dtype or bits, else int64; their mean is float32, the quotient of sum and
-        count, each rounded to float32. Integers with a floating factor give float32, beyond 16 bits float64.
+        count, each rounded to float32. Integers with a floating factor give float32, or float64 beyond 16 bits.
 
     Raises
     ------
     ShapeError
-        `A` and `x` do not fit, or values or `out` have another shape than the result asks for.
+        `A` and `x` do not fit, or values or `out` do not have the required shape.
     ValueError
         An integer sum might exceed int64, or A's arrays are not those of a matrix.
     DTypeError, DeviceError
@@ -89,23 +89,23 @@ def spmm(
     -----
     Rows of up to 1024 edges are summed in the order of their columns, longer ones in pieces of 1024, which are then added in order; each
     step is rounded once. The bits of a result depend neither on the number of threads nor on the processor. With u = 2**-24 (2**-53 for
-    float64, and one rounding more, of 2**-11 or 2**-8, for 16-bit features, which are summed in float32) the error of a row of n edges is
-    at most ``(min(n, 1024) + ceil(n / 1024) + 3) * u * sum |a x|``, three roundings being those of the weights and scales. NaN propagates
-    through all reductions.
+    float64), the error of a row of n edges is at most ``(min(n, 1024) + ceil(n / 1024) + 3) * u * sum |a x|``, where three roundings are
+    those of the weights and scales. 16-bit features are summed in float32, with one more rounding, of 2**-11 or 2**-8, at the end. NaN
+    propagates through all reductions.
 
-    On a GPU the pieces have some L edges, 32 to 1024 by the size of `A` and the chip, which takes the place of 1024 in this bound;
-    integers, maxima and minima are the same bits as on the CPU, floating sums the same bits in every run. On tensor cores, which 16-bit
-    features may use unasked, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 1.2e-3 for "tf32" and 2**-20 for "3xtf32"; for 16-bit
-    features, before the result is rounded, e = 0 with values of their dtype and 2**-20 with a `col_scale` (float16: and 2**-25 for each
-    edge with a factor below 2**-14).
+    On a GPU the pieces have some L edges, from 32 to 1024 depending on the size of `A` and the chip, and L replaces 1024 in this bound.
+    Integers, maxima and minima have the same bits as on the CPU; floating sums have the same bits in every run. On tensor cores, which
+    16-bit features may use without a permission, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 1.2e-3 for "tf32" and 2**-20 for
+    "3xtf32"; for 16-bit features, before the result is rounded, e = 0 with values of their dtype and 2**-20 with a `col_scale` (for
+    float16, also 2**-25 for each edge with a factor below 2**-14).
 
-    Of a BitTensor (N, D) with one scale and offset for all or to a column a GPU sums the integers, exactly, where A has neither values nor
-    a `col_scale`: what they stand for is found from the sums in six roundings, so that the error is at most
-    ``6 * u * sum (|q * scale| + |offset|)`` times the row's scale. With values or a `col_scale` integers of 2 to 16 bits without scale
-    and offset are summed in float32 as they are gathered.
+    If a BitTensor (N, D) has a scale and an offset for all or per column, and A has neither values nor a `col_scale`, a GPU sums the
+    integers exactly. It computes the real values from the sums with six roundings, so that the error is at most
+    ``6 * u * sum (|q * scale| + |offset|)`` times the row's scale. With values or a `col_scale`, integers of 2 to 16 bits without scale
+    and offset are summed in float32 while they are gathered.
 
     TANGO (Chen et al., SC 2023, section 3.3) splits products with a weight per edge and head into one product per head; here each head is
-    a pass over a row's edges while they are in cache. Work is shared out by edges, and long rows are shared out as well.
+    a pass over a row's edges while they are in cache. Work is divided by edges, and long rows are divided as well.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def spmm(
     known = repeated(A, function, options, given, out, _first_call if values is None else None)
     if known is not None:
         return known
-    # What takes long to prepare for a pattern is worth it where the pattern is kept.
+    # Long preparations for a pattern pay only if a container keeps them.
     keep = isinstance(A, SparseArray)
     with sparse_operand(function, A, x, values, out) as operand:
         features = as_features(function, "x", x)
@@ -146,7 +146,7 @@ def spmm(
 def _first_call(
     A: SparseArray, reduce: Reduce, precision: Precision, kernel: str | None, shape: tuple[int, ...], dtype: Any
 ) -> KeptCall | None:
-    """A product of a container with features of a kind, prepared; None where a product has to be looked at every time."""
+    """A kept call of a container with features of this shape and dtype; None if such products must be checked every time."""
     function = "spmm"
     _check.numeric_dtype(function, "x", dtype)
     if A.device == "cpu" or not 1 <= len(shape) <= 3:
@@ -157,7 +157,7 @@ def _first_call(
 
 
 def spmm_with_bias(A: SparseArray, x: Any, bias: Any, *, reduce: Reduce, precision: Precision, out: Any) -> None:
-    """:func:`spmm` of a container on a GPU with CuPy's features (N, D), plus a bias (D,), into `out`: the bits of one after the other."""
+    """Write :func:`spmm` of a container on a GPU with CuPy features (N, D), plus a bias (D,), to `out`, with the bits of both steps."""
     known = repeated(A, "spmm with a bias", (reduce, precision), (x, bias), out, _first_biased)
     if known is None:
         spmm(A, x, reduce=reduce, precision=precision, out=out)
@@ -167,7 +167,7 @@ def spmm_with_bias(A: SparseArray, x: Any, bias: Any, *, reduce: Reduce, precisi
 def _first_biased(
     A: SparseArray, reduce: Reduce, precision: Precision, shape: tuple[int, ...], dtype: Any
 ) -> KeptCall | None:
-    """Sums and means of float32 with a bias, prepared."""
+    """A kept call for sums or means of float32 features with a bias; None for all others."""
     if len(shape) != 2 or dtype != np.float32 or REDUCTIONS[reduce].selects:
         return None
     with sparse_operand("spmm", A) as operand:
@@ -176,9 +176,9 @@ def _first_biased(
 
 
 def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce, kernel: str | None = None) -> KeptCall | None:
-    """A product of a container on a GPU with features like `x` and values like `values`, prepared; None as above.
+    """A kept call of a container on a GPU with features like `x` and values like `values`; None if there is no such call.
 
-    Of these arrays only shapes and dtypes count.
+    Only shapes and dtypes of these arrays matter.
     """
     if values is None:
         return _first_call(A, reduce, "fp32", kernel, x.shape, x.dtype)
@@ -211,31 +211,31 @@ def plan_spmm(
     A : sparse (M, N)
         As in :func:`spmm`.
     n : int
-        Columns of the features, of one head if there are several.
+        Columns of the features, or of one head if there are several.
     heads : int, optional
-        Heads of features (N, heads, n); by default they are (N, n).
+        Heads of features (N, heads, n); without it features are (N, n).
     reduce : {"sum", "mean", "max", "min"}
     dtype : dtype, default float32
-        Of the features to come. On a GPU their kernel is chosen and compiled now, others' at their first product.
+        Dtype of the features. On a GPU, the kernel for it is chosen and compiled now, and those for other dtypes at their first product.
     bits : int, optional
-        The features to come are BitTensors of so many bits, instead of arrays.
+        The features are BitTensors of this many bits, instead of arrays.
     encoding : {"unsigned", "signed", "bipolar"}
-        Of these BitTensors.
+        Encoding of these BitTensors.
     epilogue : Epilogue, optional
-        As in :func:`spmm`. On a GPU a BitTensor of 2, 4, 8 or 16 bits is summed and sent through it in one launch where floats come out or
-        bits packed along the features (``axis=-1``); in two otherwise. Nothing that comes out is looked at: see ``plan.check()``.
+        As in :func:`spmm`. On a GPU, sums of a BitTensor of 2, 4, 8 or 16 bits and the epilogue may share one launch if the result is
+        floats or bits packed along the features (``axis=-1``); otherwise they take two. Results are not checked: see ``plan.check()``.
     precision, kernel
         As in :func:`spmm`.
     frozen : bool, default False
-        Multiply with A's values as they are now, of which the plan makes a copy. Otherwise every call reads them where they lie, so that
-        values changed in place count, and kernels that want them in another order bring them into it every time.
+        Multiply with A's current values, of which the plan makes a copy. Otherwise every call reads A's own values, so that changes in
+        place take effect, and kernels that need another order rearrange the values every time.
 
     Returns
     -------
     SpmmPlan
         On a GPU ``plan(x, out=y)`` with C-contiguous `x` of the planned dtype allocates, compiles and waits for nothing from its second
-        call on, so that it can be captured into a CUDA graph; so does one with a BitTensor of the planned bits in the layout "rows" whose
-        scale and offset it has met before. 64-bit integers are the exception: their bounds are looked at every time.
+        call on, so that it can be captured into a CUDA graph. The same holds for a BitTensor of the planned bits in the layout "rows" whose
+        scale and offset the plan has met before. 64-bit integers are the exception: their bounds are checked every time.
 
     Examples
     --------
@@ -272,9 +272,9 @@ def aggregate_edges(
 ) -> Any:
     """Reduce features of edges to their nodes: the product of the incidence matrix with the edges' features.
 
-    The incidence form of edge aggregation (TANGO, Chen et al., SC 2023, section 3.3): no matrix of ones in place of node features, and by
-    rows no gather at all, since the edges of a row lie side by side. In training it makes the gradients of node scores from those of
-    edge scores, by rows for one end and by columns for the other.
+    This is the incidence form of edge aggregation (TANGO, Chen et al., SC 2023, section 3.3). It needs no matrix of ones in place of node
+    features, and by rows no gather at all, since the edges of a row lie side by side. In training it computes the gradients of node scores
+    from those of edge scores, by rows for one end and by columns for the other.
 
     Parameters
     ----------
@@ -284,13 +284,13 @@ def aggregate_edges(
         One row per edge, in the order of A's CSR arrays; dtypes as for :func:`spmm`.
     reduce : {"sum", "mean", "max", "min"}
     side : {"rows", "cols"}
-        Which end of an edge receives it. Edges of a column are taken in the order of their rows.
+        Which end of an edge receives its features. Edges of a column are taken in the order of their rows.
     out : array, optional
 
     Returns
     -------
     array (M, ...) or, by columns, (N, ...)
-        dtypes, errors and bounds as for :func:`spmm`.
+        Dtypes, errors and bounds are as for :func:`spmm`.
 
     Examples
     --------

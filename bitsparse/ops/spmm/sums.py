@@ -1,4 +1,4 @@
-"""What one sparse product sums: its operands and dtypes; and the sums on the CPU, by edges or by counters of bits."""
+"""The sums of one sparse product, described by operands and dtypes, and their computation on the CPU, by edges or by bit counters."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Sums(NamedTuple):
     reduce : str
         One of `REDUCTIONS`.
     dtype, acc, result_dtype : dtype
-        Of floating features as they are summed, of the accumulators, and of the result.
+        Dtypes of floating features when they are summed, of the accumulators, and of the result.
     heads : int
-        Heads of the features that the kernels tell apart.
+        Number of heads that the kernels must distinguish.
     """
 
     operand: CSROperand
@@ -42,15 +42,15 @@ class Sums(NamedTuple):
 
     @property
     def is_counted(self) -> bool:
-        """Whether vertical counters on the CPU, an eighth of the work, give the sums before an epilogue."""
+        """Whether vertical counters on the CPU, with an eighth of the work, can compute the sums before an epilogue."""
         packed = self.x.packed
         if packed is None or packed.bits != 1 or packed.affine is not None or packed.encoding == "signed":
-            return False  # a bit counts as 0 and 1 or as -1 and 1, while one signed bit means 0 or -1
+            return False  # counters take a bit as 0 and 1 or as -1 and 1, but one signed bit means 0 or -1
         plain = self.weights is None and self.acc == np.int32 and self.operand.indices is not None
         return plain and not REDUCTIONS[self.reduce].selects
 
     def counted(self) -> Array:
-        """Sums or means of one-bit integers by counters."""
+        """Sums or means of one-bit integers, computed by vertical counters."""
         packed, operand = self.x.packed, self.operand
         assert packed is not None
         count = backends.family("cpu", "binary.bspmm").count
@@ -63,7 +63,7 @@ class Sums(NamedTuple):
         return sums.astype(np.float32) / counts
 
     def by_edges(self, data: Array, out: Array | None) -> Array:
-        """The sums of packed features, or of rows of numbers, an edge at a time on the CPU."""
+        """The sums of packed features, or of rows of numbers, computed edge by edge on the CPU."""
         operand = self.operand
         return backends.family("cpu", "spmm.spmm").spmm(
             operand.pattern,
@@ -79,7 +79,7 @@ class Sums(NamedTuple):
         )
 
     def explain(self, by_counters: bool) -> str:
-        """How integers of few bits are summed on the CPU, in a few words."""
+        """Describe in a few words how integers of few bits are summed on the CPU."""
         if by_counters:
             return "vertical counters, the epilogue behind them"
         gathered = self.x.packed is not None and self.acc.name in ("int32", "float32")
@@ -89,7 +89,7 @@ class Sums(NamedTuple):
 def kept_on_host(
     operand: CSROperand, family: interop.Family, x: Array, values: Array | None, acc: np.dtype[Any], reduce: str
 ) -> KeptCall | None:
-    """Sums on the CPU of floats like `x`, with values like those brought or the operand's own; None if these must be converted."""
+    """A kept call on the CPU for floats like `x`, with values like `values` or the operand's own; None if these must be converted."""
     own = operand.values if values is None else None
     weights = own if values is None else values
     if weights is not None and not (weights.dtype == acc and weights.flags.c_contiguous and weights.flags.aligned):
@@ -112,7 +112,7 @@ def kept_on_host(
 
 
 def division_on_host(operand: CSROperand) -> str:
-    """How the rows are shared out on the CPU, in a line."""
+    """Describe in a line how the rows are divided among threads on the CPU."""
     units = -(-(operand.shape[0] + operand.nnz) // SEGMENT)
     long_rows = int(np.count_nonzero(np.diff(operand.indptr) > SEGMENT))
     shared = f"{long_rows} longer rows are shared out" if long_rows else "no row is shared out"

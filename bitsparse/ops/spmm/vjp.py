@@ -1,4 +1,4 @@
-"""Gradients of sparse products and of sums over edges: vector-Jacobian products in the caller's arrays."""
+"""Gradients of sparse products and of sums over edges, as vector-Jacobian products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bitsparse.ops.operands.csr import fits_heads
 from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.spmm.spmm import Precision, aggregate_edges, spmm
 
-#: Bytes of one array of features of edges, where gradients of maxima and minima need some: columns are taken a few at a time.
+#: The most bytes of one array of edge features. Gradients of maxima and minima need such arrays, so they take a few columns at a time.
 _PIECE_BYTES = 1 << 28
 
 
@@ -33,7 +33,7 @@ def spmm_vjp(
     precision: Precision = "fp32",
     wrt: str | tuple[str, ...] = "x",
 ) -> Any:
-    """Gradients of :func:`spmm`: what a change of `x` or of the edges' values does to a loss whose gradient by the product is `gradient`.
+    """Gradients of :func:`spmm`: how a loss changes with `x` or the edge values, if its gradient by the product is `gradient`.
 
     Parameters
     ----------
@@ -41,15 +41,15 @@ def spmm_vjp(
         As in :func:`spmm`; `x` and the values are float16, bfloat16, float32 or float64. A container keeps its transpose and what is
         prepared for it, so that the next call finds both.
     gradient : array (M,), (M, D) or (M, H, D)
-        Of the shape of the product.
+        Gradient by the product, in the product's shape.
     wrt : {"x", "values"} or tuple of these
-        Whose gradients to compute. The values are `values`, else those of `A`, else the ones that a pattern stands for.
+        Operands whose gradients are computed. "values" are `values`, else those of `A`, else the ones for which a pattern stands.
 
     Returns
     -------
     array, or tuple of arrays in the order of `wrt`
-        That of `x` of its shape, dtype and family; that of the values of shape (nnz,), or (nnz, H) for values per head, in the order of
-        A's CSR arrays, in the dtype of the values (that of `x` for a pattern).
+        The gradient by `x` has the shape, dtype and family of `x`. The gradient by the values has shape (nnz,), or (nnz, H) for values per
+        head, in the order of A's CSR arrays, and the dtype of the values (that of `x` for a pattern).
 
     Raises
     ------
@@ -62,10 +62,10 @@ def spmm_vjp(
 
     Notes
     -----
-    The gradient of a sum by `x` is the product of the transpose with `gradient`, that by the values is an :func:`sddmm` (TC-GNN, Wang et
-    al., ATC 2023, section 3; TANGO, Chen et al., SC 2023, section 2.1), with the bounds of these functions. The gradient of a maximum or
-    minimum goes to the edges that attain it, in equal parts; features of edges are made for some columns at a time, of 256 MiB at most.
-    Same input, same bits, on every run.
+    The gradient of a sum by `x` is the product of the transpose with `gradient`, and the gradient by the values is an :func:`sddmm`
+    (TC-GNN, Wang et al., ATC 2023, section 3; TANGO, Chen et al., SC 2023, section 2.1), with the bounds of these functions. The gradient
+    of a maximum or minimum goes in equal parts to the edges that attain it; this takes features of edges for some columns at a time, of
+    256 MiB at most. The same input gives the same bits in every run.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def spmm_vjp(
 
 
 def _row_factor(ways: BothWays, reduce: str, dtype: np.dtype[Any]) -> Array | None:
-    """What a row of the product is multiplied with: the scale of the row, over its edges for a mean."""
+    """The factor of each row of the product: the row's scale, divided by the number of its edges for a mean."""
     scale = ways.operand.row_scale
     if reduce != "mean":
         return scale
@@ -126,7 +126,7 @@ def _row_factor(ways: BothWays, reduce: str, dtype: np.dtype[Any]) -> Array | No
 def _by_features(
     ways: BothWays, grad: Features, weights: Array | None, factor: Array | None, precision: Precision
 ) -> Array:
-    """The transpose times the gradient; factors of the rows are part of the gather, in float32, or come before it in float64."""
+    """The transpose times the gradient; float32 row factors are applied in the gather, and float64 ones before it."""
     data = grad.data
     if factor is not None and factor.dtype == np.float64:
         data, factor = converted(data, factor.dtype) * factor.reshape(-1, *(1,) * (data.ndim - 1)), None
@@ -136,7 +136,7 @@ def _by_features(
 
 
 def _by_values(ways: BothWays, x: Features, grad: Features, weights: Array | None, factor: Array | None) -> Array:
-    """Dot products of the gradient's rows with the features' rows, of all heads together unless each has values of its own."""
+    """Dot products of the gradient's rows with the features' rows, over all heads together unless each head has its own values."""
     compute = computed_in(x.dtype, grad.dtype)
     inner = x.shape[1:] if weights is not None and weights.ndim == 2 else (x.columns,)
     left, right = (converted(part.data.reshape(part.shape[0], *inner), compute) for part in (grad, x))
@@ -146,7 +146,7 @@ def _by_values(ways: BothWays, x: Features, grad: Features, weights: Array | Non
 
 
 def _edge_factor(ways: BothWays, factor: Array | None, dtype: np.dtype[Any]) -> Array | None:
-    """Factor of the row times factor of the column, for every edge."""
+    """The row's factor times the column's factor, for every edge; None if there are none."""
     columns = ways.operand.col_scale
     if factor is None and columns is None:
         return None
@@ -161,7 +161,7 @@ def _edge_factor(ways: BothWays, factor: Array | None, dtype: np.dtype[Any]) -> 
 def _of_selected(
     ways: BothWays, x: Features, grad: Features, weights: Array | None, reduce: Reduce, names: tuple[str, ...]
 ) -> dict[str, Array]:
-    """Gradients of maxima or minima: equal parts to all edges that attain one."""
+    """Gradients of maxima or minima, which go in equal parts to all edges that attain one."""
     compute = computed_in(
         x.dtype, grad.dtype, *(() if weights is None or weights.dtype.kind != "f" else (weights.dtype,))
     )
@@ -196,7 +196,7 @@ def _of_selected(
 
 
 def _pieces(columns: int, heads: int, column_bytes: int) -> Iterator[tuple[int, slice]]:
-    """Columns, a few at a time, each time of one head."""
+    """Slices of a few columns at a time, each within one head, with the number of that head."""
     width, step = columns // max(heads, 1), max(1, _PIECE_BYTES // max(column_bytes, 1))
     for head in range(heads):
         for first in range(head * width, (head + 1) * width, step):
@@ -218,18 +218,18 @@ def aggregate_edges_vjp(
     A, edges, reduce, side
         As in :func:`aggregate_edges`; `edges` are float16, bfloat16, float32 or float64.
     gradient : array (M, ...) or, by columns, (N, ...)
-        Of the shape of the result.
+        Gradient by the result, in the result's shape.
 
     Returns
     -------
     array of the shape, dtype and family of `edges`
-        Every edge gets the gradient at its node: all of it for a sum, a part by the node's edges for a mean, and an equal part if it
-        attains the maximum or minimum, else 0.
+        Every edge gets the gradient at its node: all of it for a sum, and this divided by the number of the node's edges for a mean. For
+        a maximum or minimum, the edges that attain it get equal parts, and the others 0.
 
     Raises
     ------
     ShapeError, DTypeError, DeviceError, ValueError
-        As :func:`aggregate_edges`.
+        As in :func:`aggregate_edges`.
 
     Examples
     --------
