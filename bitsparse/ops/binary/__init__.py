@@ -1,1 +1,1 @@
-"""Products and aggregation of signs (BitGNN)."""
+"""Products and aggregation of -1/+1 signs (BitGNN)."""

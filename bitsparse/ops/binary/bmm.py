@@ -1,4 +1,4 @@
-"""Products of -1/+1 matrices with full-precision operands binarised while loading (BitGNN's BMM)."""
+"""Products of -1/+1 matrices, in which full-precision operands are binarised while loading (BitGNN's BMM)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bitsparse.ops.binary.bmm_plan import (
 from bitsparse.ops.binary.signs import as_signs, norm_of
 from bitsparse.ops.finish.epilogue import Epilogue
 
-#: Plans that a right operand on a GPU keeps.
+#: Slot for the plans that a right operand on a GPU keeps.
 _PLANS: Slot[BmmPlan] = Slot("bmm plans", most=8)
 
 
@@ -40,7 +40,7 @@ def bmm(
     """Product of the signs of two matrices, ``sign(a) @ sign(w)``, exact (BitGNN sections 2.2 and 3.1.2).
 
     The letters of `variant` are the precisions of the activation `a`, of the weight `w` and of the output: F is full precision, B is one
-    bit. Full-precision operands are binarised while loading, ``v >= 0``. FFF, which has nothing binary, does not exist.
+    bit. Full-precision operands are binarised while loading, ``v >= 0``. FFF does not exist, as nothing in it is binary.
 
     Parameters
     ----------
@@ -49,31 +49,30 @@ def bmm(
     w : BitTensor of one bipolar bit, or array (..., k, n)
         Letter B or F. Batch dimensions broadcast.
     variant : str, optional
-        ``"BBB"``, ``"BBF"``, ``"BFB"``, ``"BFF"``, ``"FBB"``, ``"FBF"`` or ``"FFB"``. By default the letters of the operands, and B out if
-        the epilogue binarises.
+        ``"BBB"``, ``"BBF"``, ``"BFB"``, ``"BFF"``, ``"FBB"``, ``"FBF"`` or ``"FFB"``. By default the letters of the operands, with output
+        B if the epilogue binarises, else F.
     epilogue : Epilogue, optional
-        Scales (as Bi-GCN's mean magnitudes), bias, batch norm, activation; binarised for B out, at exactly the sign of that float32 chain.
-        Scales of BitTensors are multiplied in, as by :func:`matmul`.
+        Scales (such as Bi-GCN's mean magnitudes), bias, batch norm, activation; for output B the result is exactly the sign of that float32
+        chain. Scales of BitTensors are multiplied in, as in :func:`matmul`.
     a_norm : BatchNorm or tuple ``(mean, var[, weight, bias, eps])``, optional
-        Batch norm of a full-precision `a`, one value per column, in front of its sign: folded as by :class:`Epilogue` into
-        ``fl(fl(float32(a) * scale) + shift)``, whose sign is taken. With ``(threshold, 1.0, 1.0, 0.0, 0.0)`` a column's bit is
-        ``a >= threshold``, exactly.
+        Batch norm of a full-precision `a`, one value per column, before its sign is taken. As in :class:`Epilogue`, it is folded into
+        ``fl(fl(float32(a) * scale) + shift)``. With ``(threshold, 1.0, 1.0, 0.0, 0.0)`` a column's bit is exactly ``a >= threshold``.
     row_absmean : bool, default False
-        Multiply each row of the result by the mean magnitude of that row of `a` (of the batch norm's result, if there is one), as
-        Bi-GCN and XNOR-Net do. It is one more row scale: multiplied with the epilogue's and rounded, first in the chain.
+        Multiply each row of the result by the mean magnitude of that row of `a` (or of the batch norm's result), as in Bi-GCN and
+        XNOR-Net. It is one more row scale: the product with the epilogue's row scale is rounded and comes first in the chain.
     kernel : str, optional
-        Force a kernel: those of :func:`matmul`, for which `a` is packed first, and on a GPU ``"rows"``, which binarises while it loads. It
-        is chosen there for two dimensions and rows that are contiguous.
+        Force a kernel: one of those of :func:`matmul`, for which `a` is packed first, or ``"rows"`` on a GPU, which binarises while it
+        loads. By default a GPU uses "rows" for matrices whose rows are contiguous.
     out
         As in :func:`matmul`.
     absmean : float32 array (m,), optional
         Receives the mean magnitudes of the rows of a full-precision `a`, whether or not they scale the result. Groups of 128 columns
-        are added as a binary tree of neighbours, their sums one after another, so that every device finds the same numbers.
+        are added as a binary tree of neighbours, and their sums one after another, so that all devices give the same numbers.
 
     Returns
     -------
     array (..., m, n) or BitTensor (..., m, n)
-        Int32 sums of -1/+1 products; float32 with an epilogue or `row_absmean`; a bipolar BitTensor for B out.
+        Int32 sums of -1/+1 products; float32 with an epilogue or `row_absmean`; a bipolar BitTensor for output B.
 
     Raises
     ------
@@ -126,21 +125,21 @@ def plan_bmm(
     Parameters
     ----------
     w : BitTensor of one bipolar bit, or array (k, n)
-        Packed once, here.
+        The weight, which is packed once, by this call.
     m : int
         Rows of the activations.
     variant : str, optional
-        As in :func:`bmm`; its first letter says what the activations are: F, the default, for arrays of `dtype`, B for BitTensors.
+        As in :func:`bmm`. The first letter is the kind of the activations: F (default) for arrays of `dtype`, B for BitTensors.
     epilogue, a_norm, row_absmean, kernel
-        As in :func:`bmm`; on a GPU a plan has the kernel ``"rows"``.
+        As in :func:`bmm`; on a GPU a plan always uses the kernel ``"rows"``.
     dtype : dtype, optional
-        Of full-precision activations, float32 by default.
+        Dtype of full-precision activations, float32 by default.
 
     Returns
     -------
     BmmPlan
         On a GPU ``plan(a, out=y)`` allocates, compiles and waits for nothing from its second call on, so that it can be captured into
-        a CUDA graph. There ``plan.check()`` tells of NaN.
+        a CUDA graph. On a GPU ``plan.check()`` reports NaN.
 
     Examples
     --------
@@ -166,18 +165,18 @@ def plan_bmm(
 
 
 def _device_of(function: str, a: Any, w: Any) -> str:
-    """Where both operands are."""
+    """The device of both operands, which must be the same."""
     places = [x.device if isinstance(x, BitTensor) else (interop.gpu_of(x) or ("cpu",))[0] for x in (a, w)]
     return _check.same_device(function, places)
 
 
 def _is_whole(a: Any) -> bool:
-    """Whether `a` is packed, or an array whose rows follow each other without gaps."""
+    """Whether `a` is a BitTensor or a C-contiguous array."""
     return isinstance(a, BitTensor) or bool(getattr(getattr(a, "flags", None), "c_contiguous", False))
 
 
 def _key_of(a: Any, dtype: Any, wanted: Wanted) -> tuple[Any, ...]:
-    """What a plan for a weight depends on; a plan keeps the objects that it is known by."""
+    """The key by which a weight keeps a plan; the plan holds the objects whose ids are in the key, so that these stay valid."""
     kind = (a.encoding, a.bits, a.offset is None) if isinstance(a, BitTensor) else dtype
     return tuple(a.shape), kind, wanted.variant, id(wanted.epilogue), id(wanted.a_norm), wanted.row_absmean
 
@@ -189,9 +188,9 @@ def _checked_call(plan: BmmPlan, a: Any, out: Any, absmean: Any) -> Any:
 
 
 def _kept_plan(function: str, a: Any, w: Any, wanted: Wanted, full: Wanted) -> BmmPlan:
-    """The plan of the kernel that loads rows; a BitTensor on the right keeps it for calls of the same kind.
+    """The plan with the kernel "rows"; a BitTensor as right operand keeps it for calls of the same kind.
 
-    `full` is `wanted` with the three letters.
+    `full` is `wanted` with all three letters known.
     """
     _check.matmul_shapes(function, tuple(a.shape), tuple(w.shape))
     dtype = None if full.variant[0] == "B" else interop.as_array(a, function, "a")[0].dtype

@@ -1,4 +1,4 @@
-"""Products of signs, prepared for one weight."""
+"""Products of signs that are prepared for one weight."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bitsparse.ops.plan import KeptCall
 
 
 class Wanted(NamedTuple):
-    """What a product of signs is asked for, beside its operands: letters, epilogue, batch norm of `a`, whether its rows scale it."""
+    """The options of a product of signs: letters, epilogue, batch norm of `a`, and whether mean magnitudes of rows scale the result."""
 
     variant: Any
     epilogue: Epilogue | None
@@ -34,13 +34,13 @@ class Wanted(NamedTuple):
     row_absmean: bool
 
 
-#: Products of packed operands of at most so many bits of the right one are left to the kernel that loads rows: larger ones are
-#: worth the warpgroup's instructions.
+#: If both operands are packed, the kernel "rows" is used for right operands of up to this many bits; larger ones are quicker with
+#: warpgroup instructions.
 _SMALL_WEIGHT = 1 << 22
 
 
 def checked_variant(function: str, variant: Any, found: str, epilogue: Any) -> str:
-    """The three letters, which the operands (`found`) must fit."""
+    """The three letters; refuses FFF, and letters that the operands (`found`) do not fit."""
     if letters.checked(function, variant, found, epilogue) == "FFF":
         raise ValueError(
             f"{function}: FFF is an ordinary product; use a @ w, or binarise something: variant 'FFB', or pack_bits(w, encoding='bipolar')"
@@ -49,7 +49,7 @@ def checked_variant(function: str, variant: Any, found: str, epilogue: Any) -> s
 
 
 def rows_kernel_serves(function: str, a: Any, w: Any, device: str, *, forced: bool) -> bool:
-    """Whether the kernel that binarises while it loads takes these operands; if it is forced and cannot, an error says why."""
+    """Whether to use the kernel "rows" for these operands; if it is `forced` but does not take them, an error says why."""
     reason = _why_not(a, w, device)
     if reason and forced:
         raise KernelError(f"{function}: kernel 'rows' {reason}; pass kernel=None")
@@ -74,7 +74,7 @@ def _why_not(a: Any, w: Any, device: str) -> str:
 
 
 def full_precision_only(function: str, wanted: Wanted, absmean: bool) -> None:
-    """Refuse for packed activations what needs their values."""
+    """Refuse options that need the values of activations if these are packed."""
     if wanted.variant[0] == "F":
         return
     asked = (("a_norm", wanted.a_norm is not None), ("row_absmean", wanted.row_absmean), ("absmean", absmean))
@@ -96,7 +96,7 @@ def multiply_signs(
     out: Any,
     absmean: Any,
 ) -> Any:
-    """The product of the signs of `a`, packed first, by the kernels of :func:`matmul`; `wanted` has all three letters."""
+    """The product of signs by the kernels of :func:`matmul`, for which `a` is packed first; `wanted` has all three letters."""
     full_precision_only(function, wanted, absmean is not None)
     epilogue = letters.with_output(function, wanted.variant[2], wanted.epilogue)
     left, means = as_signs(function, "a", a, -1, norm, wanted.row_absmean or absmean is not None)
@@ -107,7 +107,7 @@ def multiply_signs(
     if wanted.row_absmean:
         left = left.with_affine(means[..., None])
         epilogue = Epilogue() if epilogue is None else epilogue
-    # A tile of -1 is not a tile of zeros that could be skipped: all bits count.
+    # No tiles are skipped: a zero bit stands for -1.
     product = multiply(function, left, right, epilogue=epilogue, out=out, kernel=kernel)
     if target is not None:
         with working(left):
@@ -123,13 +123,13 @@ class BmmPlan:
     shape : tuple of int
         Shape of the result.
     device : str
-        Where the weight is and the activations must be.
+        Device of the weight, on which the activations must be too.
     variant : str
-        BitGNN's letters.
+        BitGNN's three letters.
     a_dtype : dtype or None
-        Of full-precision activations; None where they are BitTensors.
+        Dtype of full-precision activations; None if they are BitTensors.
     kernel : str
-        ``"rows"`` on a GPU; on the CPU the kernel forced, or "packed".
+        ``"rows"`` on a GPU; on the CPU the forced kernel, or "packed".
 
     Examples
     --------
@@ -139,7 +139,7 @@ class BmmPlan:
 
     def __init__(self, function: str, w: Any, m: int, wanted: Wanted, a_dtype: Any, kernel: str | None) -> None:
         self._function, self.variant, self._scaled = function, wanted.variant, wanted.row_absmean
-        self._known_by = wanted  # kept, as the identity of its parts is part of a key
+        self._known_by = wanted  # held, since the ids of its parts are in the key of this plan
         finish = letters.with_output(function, self.variant[2], wanted.epilogue)
         self._epilogue = Epilogue() if finish is None and self._scaled else finish
         self._wanted = replace(wanted, epilogue=self._epilogue)
@@ -151,10 +151,10 @@ class BmmPlan:
             )
         if right.offset is not None:
             raise ValueError(f"{function}: w has an offset, which signs do not have; pass w.with_affine(w.scale)")
-        # Tensors of its own, as the one given may keep this plan.
+        # The plan holds copies of the tensor, which share its words: the tensor itself may keep this plan.
         self._w = copy(right)
         self._right, self.device = copy(self._w.repack(axis=-2, layout="planes")), right.device
-        #: What was made of `w` belongs to the contents that it had, and may be made anew on another stream than a call's.
+        #: The contents of `w` for which the plan was prepared; after a write to `w`, another stream than a call's may prepare it again.
         self._seen, self._ready = Seen(contents_of_words(self._w)), interop.Ready()
         self._k, n = right.shape
         self.shape = (m, n)
@@ -162,7 +162,7 @@ class BmmPlan:
         self._norm: Norm | None = None if wanted.a_norm is None else norm_of(function, wanted.a_norm, self._k)
         _check.accumulator(function, self._k, 1, 1)
         self._products: dict[tuple[bool, bool], Any] = {}
-        #: On a GPU, what a call may do at once for arrays of CuPy's, and the kinds that BitTensors must have.
+        #: On a GPU, the call that CuPy arrays take without further checks, and the kinds of BitTensors that may take it.
         self._call: KeptCall | None = None
         self._a_kind: tuple[Any, ...] | None = None
         self._out_kind: tuple[Any, ...] | None = None
@@ -192,13 +192,13 @@ class BmmPlan:
         self._call = KeptCall(product, (kind,), result, self.device, ready=self._ready, beside=(words,))
 
     def compile_rest(self) -> None:
-        """Compile what calls on a GPU may need besides: means of rows, or a scale that bits bring along."""
+        """Compile the further kernels that calls on a GPU may need: with mean magnitudes of rows, or with a scale of packed activations."""
         if self.device != "cpu":
             with working(self._right):
                 self._product(self.a_dtype is None and self._epilogue is not None, self.a_dtype is not None)
 
     def _product(self, own_scale: bool, means: bool) -> Any:
-        """The kernel's product, for activations with a scale of their own or none, with or without means; made once."""
+        """The product of the kernel, for activations with or without their own scale, and with or without means; created once."""
         key = own_scale, means or self._scaled
         if key not in self._products:
             self._products[key] = backends.family(self.device, "binary.bmm").SignProduct(
@@ -215,7 +215,7 @@ class BmmPlan:
         return self._products[key]
 
     def _thresholds(self) -> Any:
-        """Integer thresholds equal to the chain's sign, where all rows share them."""
+        """Integer thresholds equal to the chain's sign, if all rows share them; else None."""
         p = self._params
         if p is None or not p.binarize or p.axis != -1 or not self.shape[0] or not self._k:
             return None
@@ -227,7 +227,7 @@ class BmmPlan:
         )
 
     def _renew(self) -> None:
-        """Make again what was made of the weight, to which somebody has written, in the memory from which calls read it."""
+        """Prepare the weight again after a write to it, in the same memory as before, as captured calls read that."""
         with working(self._w):
             if self._right.words is not self._w.words:
                 words_to_overwrite(self._right)[...] = self._w.repack(axis=-2, layout="planes").words
@@ -238,17 +238,17 @@ class BmmPlan:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the result; of the integers that it holds if it is a BitTensor."""
+        """Dtype of the result; if that is a BitTensor, of the integers that it holds."""
         return np.dtype(np.int32) if self._epilogue is None else self._epilogue.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the plan keeps beside the words of `w`."""
+        """Bytes that the plan keeps in addition to the words of `w`."""
         own = 0 if self._right.words is self._w.words else self._right.words.nbytes
         return int(own) + sum(int(product.nbytes) for product in self._products.values())
 
     def explain(self) -> str:
-        """What runs, in a few lines."""
+        """Say in a few lines what runs."""
         (m, n), what = self.shape, "bits" if self.a_dtype is None else str(self.a_dtype)
         if self.a_dtype is not None and self.device != "cpu":
             what += " binarised while loading"
@@ -298,7 +298,7 @@ class BmmPlan:
             return as_array_or_bits(function, epilogue, result, self.shape, family)
 
     def _activations(self, a: Any) -> tuple[Any, interop.Family, Any]:
-        """The activations as the kernel takes them, their family, and the row scale that bits may have."""
+        """The checked activations, their family, and the row scale that packed activations may have."""
         function, wanted = self._function, (self.shape[0], self._k)
         letter = letters.activation_letter(function, "a", a)
         if letter != self.variant[0]:
@@ -328,9 +328,9 @@ class BmmPlan:
         return x, family, scale
 
     def check(self) -> None:
-        """Raise if a call since the last check met NaN, which has no sign; waits for those on a GPU, where results then mean nothing.
+        """Raise if a call since the last check met NaN, which has no sign; such results are meaningless. Waits for calls on a GPU.
 
-        A CPU raises as it goes. :func:`bmm` checks every time.
+        On a CPU each call raises by itself. :func:`bmm` checks every time.
 
         Raises
         ------
@@ -345,7 +345,7 @@ class BmmPlan:
 
 
 def _array_of(x: Any, kind: tuple[Any, ...] | None) -> Any:
-    """The array itself, or the words where a BitTensor of a kind is wanted; None for another one."""
+    """The array itself if `kind` is None; else the words of a BitTensor of this kind without scale and offset, or None."""
     if kind is None:
         return x
     right_kind = x.__class__ is BitTensor and kind_of(x) == kind and x.scale is None and x.offset is None
@@ -353,7 +353,7 @@ def _array_of(x: Any, kind: tuple[Any, ...] | None) -> Any:
 
 
 def _dtype_of(function: str, variant: str, dtype: Any) -> np.dtype[Any] | None:
-    """The dtype of full-precision activations."""
+    """The checked dtype of full-precision activations; None for packed ones."""
     if variant[0] == "B":
         if dtype is not None:
             raise DTypeError(

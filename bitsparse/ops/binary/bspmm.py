@@ -1,4 +1,4 @@
-"""Aggregation with one-bit features, one-bit adjacency, or both (BitGNN's BSpMM)."""
+"""Aggregation with one-bit features, a one-bit adjacency, or both (BitGNN's BSpMM)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import single_csr
 from bitsparse.ops.operands.target import target_of
 
-#: What gives bits, for messages.
+#: The remedy in the message about an `out` of bits.
 _OTHERWISE = "a variant that ends in B"
-#: Ways to count, and kernels for a GPU.
+#: Ways to count bits, and kernels for a GPU.
 KERNELS = (*METHODS, "csr", "frdc", "windows")
 
 
@@ -45,11 +45,11 @@ class BspmmPlan:
     Attributes
     ----------
     shape : tuple of int
-        Of the result.
+        Shape of the result.
     variant : str
         The three letters.
     device : str
-        Where the adjacency is and all others must be.
+        Device of the adjacency, on which all other arrays must be too.
 
     Examples
     --------
@@ -76,14 +76,14 @@ class BspmmPlan:
 
     @property
     def kernel(self) -> str:
-        """How bits are counted or floats are summed."""
+        """Name of the method that counts bits, or of the kernel that sums floats."""
         if self._gpu is not None:
             return self._gpu.kernel
         return self._wanted.kernel or METHODS[0 if self.variant[:2] == "BB" else 2]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the result, with an addend of float32 if there is one; of the integers that it holds if it is a BitTensor."""
+        """Dtype of the result for an addend of float32, if there is one; for a BitTensor, of the integers that it holds."""
         wanted = self._wanted
         if wanted.epilogue is not None:
             return wanted.epilogue.dtype
@@ -92,11 +92,11 @@ class BspmmPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept for the adjacency beside its own arrays."""
+        """Bytes that are kept for the adjacency in addition to its own arrays."""
         return 0 if self._gpu is None else int(self._csr.schedule.nbytes)
 
     def explain(self) -> str:
-        """Which kernel computes it and why, in a few lines."""
+        """Say in a few lines which kernel computes the aggregate and why."""
         (rows, cols), edges = self._csr.shape, self._csr.nnz
         first = f"{self.variant}: {rows} x {cols}, {edges} edges: {self._wanted.reduce} of {self.shape[1]} features"
         if self._gpu is None:
@@ -105,7 +105,7 @@ class BspmmPlan:
         return "\n".join((first, *self._tiles(), *self._gpu.explain()))
 
     def _tiles(self) -> list[str]:
-        """Why 4 x 4 tiles are not summed as such, where the adjacency has some."""
+        """Say why 4 x 4 tiles are not summed tile by tile, if the adjacency has tiles."""
         tiles = TILES.get(self._csr.prepared)
         if tiles is None or self._wanted.kernel == "frdc":
             return []
@@ -113,9 +113,9 @@ class BspmmPlan:
         return [f"4 x 4 tiles hold {each:.2f} edges each; edges are taken from CSR, made from them once"]
 
     def check(self) -> None:
-        """Raise if NaN was to become a bit in a call since the last check; waits for those on a GPU.
+        """Raise if NaN was to become a bit in a call since the last check; waits for calls on a GPU.
 
-        A CPU raises as it goes. On a GPU a plan does not wait, and such bits are 0; :func:`bspmm` checks every time.
+        On a CPU each call raises by itself. On a GPU a plan does not wait, and such bits are 0; :func:`bspmm` checks every time.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class BspmmPlan:
             return self.run(signs_or_floats(function, self._csr, x), add, out)
 
     def prepare(self, dtype: np.dtype[Any]) -> None:
-        """Choose and compile for bipolar bits, or for floats of a dtype, and an addend of float32 if there is one."""
+        """Choose and compile the kernel for bipolar bits, or for floats of `dtype`, with a float32 addend if calls have one."""
         if self._gpu is None or 0 in self.shape:
             return
         space: Any = interop.namespace(self._csr.indptr)
@@ -152,7 +152,7 @@ class BspmmPlan:
         self._gpu.prepare(self._csr, x, added)
 
     def run(self, x: Features, add: Any, out: Any, checked: bool = False) -> Any:
-        """The aggregate of features that fit the adjacency, on its device's current stream; `checked` as by :meth:`check`."""
+        """The aggregate of features that fit the adjacency, on the current stream of its device; `checked` adds a :meth:`check`."""
         wanted, csr = self._wanted, self._csr
         function, epilogue = wanted.function, wanted.epilogue
         _check.planned(function, "x has shape", x.shape, (csr.shape[1], wanted.columns))
@@ -169,7 +169,7 @@ class BspmmPlan:
         if out is not None:
             if epilogue is not None and epilogue.gives_bits:
                 like = epilogue.wrap(x.data[:0], self.shape, interop.NUMPY, function)
-            # A CPU has its result already.
+            # A CPU has computed its result already, so `out` may overlap its operands.
             read = [] if self._gpu is None else [x.data] if addend is None else [x.data, addend.data]
             dtype = result.dtype if self._gpu is None else self._gpu.result_dtype(x, addend)
             target = target_of(function, out, self.shape, dtype, self.device, read, like, _OTHERWISE)
@@ -198,7 +198,7 @@ def bspmm(
     """Aggregate neighbours' features, ``A @ x``, with one bit per feature, per edge or per result (BitGNN sections 3.2.2 and 3.3).
 
     The letters of `variant` are the precisions of the activation `x`, of the adjacency `A` and of the output: F is full precision, B is one
-    bit. One-bit features are -1/+1, a one-bit adjacency is 0/1. With both, sums are exact integer counters; with B out and B in they are
+    bit. One-bit features are -1/+1, and a one-bit adjacency is 0/1. With both, sums are exact integer counts; for output B, these are
     compared with integer thresholds and never stored.
 
     Parameters
@@ -206,50 +206,50 @@ def bspmm(
     A : sparse (m, n)
         TCTiledCSR, FRDC, any :mod:`scipy.sparse` array, a matrix of ``cupyx.scipy.sparse``, a one-bit BitTensor, or any object with
         ``csr_arrays()``. Its ``row_scale`` and ``col_scale`` (factorised edge weights, section 3.1.2) are applied. Letter B takes the
-        pattern without explicit zeros; letter F the values (ones if it has none). The aggregate is computed where A lies, and all other
-        arrays have to be there; containers on a GPU keep what was prepared for their pattern.
+        pattern without explicit zeros, and letter F the values (ones if A has none). The aggregate is computed on A's device, where all
+        other arrays must be too; containers on a GPU keep what was prepared for their pattern.
     x : BitTensor (n, d) of one bit, or float array (n, d)
-        Letter B: bipolar bits for -1/+1 (unsigned bits for 0/1 are summed as such), fastest packed along the features (``axis=-1``).
-        Letter F: float16, bfloat16 or float32. A scale of the bits is applied wherever the result is float (or the sign of a float):
+        Letter B: bipolar bits for -1/+1 (unsigned bits are summed as 0/1), fastest if packed along the features (``axis=-1``).
+        Letter F: float16, bfloat16 or float32. A scale of the bits is applied whenever the result is float (or the sign of a float):
         with an epilogue, a mean, scales or values of A, or an addend that is float or has a scale or an offset.
     variant : str, optional
         ``"BBB"``, ``"BBF"``, ``"FBB"``, ``"FBF"``, ``"BFB"``, ``"BFF"``, ``"FFB"`` or ``"FFF"``. By default the letters of the operands,
-        and B out if the epilogue binarises.
+        with output B if the epilogue binarises, else F.
     reduce : {"sum", "mean"}
         The mean divides by the number of entries of the row; an empty row gives 0.
     add : array or one-bit BitTensor (m, d), optional
         Added to the aggregate, before the epilogue (BitGNN's ADD, for the node's own features).
     epilogue : Epilogue, optional
-        Scale, bias, batch norm, activation; binarised for B out, at exactly the sign of that float32 chain.
+        Scale, bias, batch norm, activation; for output B the result is exactly the sign of that float32 chain.
     kernel : {None, "twice-plus", "plus-minus", "select", "csr", "frdc", "windows"}
-        How 0/1 times -1/+1 is computed: ``2 popc(a & b) - popc(a)`` (default), ``popc(a & b) - popc(a & ~b)``, or bit by bit. All
-        give the same result; full-precision operands, and scales of columns, only know "select". On a GPU bits are counted an edge at a
-        time ("csr", also for FRDC, from what is made of its tiles once) or, if asked for, a 4 x 4 tile of FRDC at a time ("frdc");
-        full-precision features are gathered an edge at a time ("csr") or in windows of eight rows that share them ("windows"), as
-        :func:`spmm` does, by default what is estimated to be quicker.
+        The first three say how 0/1 times -1/+1 is computed: ``2 popc(a & b) - popc(a)`` (default), ``popc(a & b) - popc(a & ~b)``, or bit
+        by bit. All give the same result; full-precision operands and column scales allow only "select". The others are for a GPU. Bits are
+        counted edge by edge ("csr", default; edges of FRDC are derived from its tiles once) or by 4 x 4 tiles of FRDC ("frdc").
+        Full-precision features are gathered edge by edge ("csr") or in windows of eight rows that share them ("windows"), as in
+        :func:`spmm`; the default is the one with the lower estimated cost.
     out : array or BitTensor, optional
         Where to write, of exactly the result's kind, shape and dtype; also returned.
 
     Returns
     -------
     array (m, d) or BitTensor (m, d)
-        Int32 for B features and B adjacency without scales of A, mean, epilogue or real addend; else float32; for B out a bipolar
-        BitTensor packed along the features (as the epilogue says). A row without neighbours aggregates to 0, and sign(0) = +1.
+        Int32 for B features and B adjacency without scales of A, mean, epilogue or real addend; else float32. For output B, a bipolar
+        BitTensor packed along the features, unless the epilogue says otherwise. A row without neighbours gives 0, and sign(0) = +1.
 
     Raises
     ------
     ShapeError, DTypeError
         Operands that do not fit each other or the letters.
     KernelError
-        A kernel that does not exist, or not for these letters.
+        The kernel does not exist, or does not take these letters.
 
     Notes
     -----
-    Float sums are float32, added in column order with one rounding a product and a sum: the error is at most ``(row_nnz + 2) * 2**-24 * sum
-    |a x|``. On a GPU rows longer than some L edges are summed in pieces, as :func:`spmm` says, scales of columns and of rows may be
-    multiplied into the weights first (three roundings more), and the same bits come out in every run. A bit of a float sum may differ
-    between devices where the number whose sign it is lies within that bound. There the epilogue is applied in the kernel that sums; only
-    bits packed along the rows (``axis=-2``) are turned by a second one. NaN has no sign: ValueError, on a GPU after the kernel has run.
+    Float sums are float32, added in column order with one rounding per product and per sum: the error is at most
+    ``(row_nnz + 2) * 2**-24 * sum |a x|``. On a GPU, rows longer than some L edges are summed in pieces, as in :func:`spmm`; column and row
+    scales may be multiplied into the weights first (three more roundings); and every run gives the same bits. The sign of a float sum may
+    differ between devices if the sum lies within that bound of 0. A GPU applies the epilogue in the kernel that sums; only bits packed
+    along the rows (``axis=-2``) need a second kernel. NaN has no sign and raises ValueError, on a GPU after the kernel has run.
 
     Examples
     --------
@@ -305,25 +305,25 @@ def plan_bspmm(
     n : int
         Features of a node.
     variant : str, optional
-        As in :func:`bspmm`. By default x is one bit, or full precision where `dtype` is given.
+        As in :func:`bspmm`. By default x is one bit, or full precision if `dtype` is given.
     add : bool
-        Whether calls bring an addend, of float32 first of all.
+        Whether calls pass an addend, which the plan expects to be float32.
     dtype : dtype, optional
-        Of full-precision features to come: float16, bfloat16 or float32 (default). On a GPU their kernel is chosen and compiled now, as
-        that of bipolar bits is; others' at their first call.
+        Dtype of full-precision features: float16, bfloat16 or float32 (default). On a GPU, the kernel for it, or for bipolar bits, is
+        chosen and compiled now; those for other features at their first call.
 
     Returns
     -------
     BspmmPlan
         On a GPU ``plan(x, out=y)`` and ``plan(x, add, out=y)`` with features as planned, packed along the features, allocate, compile and
-        wait for nothing from their second call on, so that they can be captured into a CUDA graph. Exceptions: addends of other dtypes
-        than float32 are converted, and integers added to integers are allocated for. NaN that should become a bit gives 0 there and is
-        reported by ``plan.check()``.
+        wait for nothing from their second call on, so that they can be captured into a CUDA graph. There are two exceptions: addends that
+        are not float32 are converted, and integer addends of integer sums take new memory. A NaN that should become a bit gives 0 on a
+        GPU and is reported by ``plan.check()``.
 
     Raises
     ------
     DTypeError, ValueError, KernelError
-        As :func:`bspmm`.
+        As in :func:`bspmm`.
 
     Examples
     --------
@@ -353,12 +353,12 @@ def plan_bspmm(
         return plan
 
 
-#: Aggregations that a pattern keeps on a GPU, by all that is asked of them, each with the arrays that it belongs to.
+#: Slot for the aggregations that a pattern keeps on a GPU, by their options, each with the arrays to which it belongs.
 _AGGREGATES: Slot[tuple[tuple[Any, ...], GpuAggregates]] = Slot("aggregates", most=8)
 
 
 def _aggregates(csr: CSROperand, wanted: Aggregation) -> GpuAggregates:
-    """What a container keeps for aggregations of this kind, or new ones."""
+    """The aggregations of this kind that a container keeps, or new ones."""
     key, arrays = replace(wanted, function=""), (csr.indptr, csr.values, csr.row_scale, csr.col_scale)
     held = _AGGREGATES.get(csr.prepared, key)
     if held is None or not same_arrays(held[0], arrays):
@@ -368,12 +368,12 @@ def _aggregates(csr: CSROperand, wanted: Aggregation) -> GpuAggregates:
     return held[1]
 
 
-#: The epilogue that only binarises, whose thresholds are prepared once.
+#: Slot for the epilogue that only binarises; it is kept so that its thresholds are prepared once.
 _BINARISING: Slot[Epilogue | None] = Slot("binarising", most=1)
 
 
 def _finish(A: Any, csr: CSROperand, function: str, letter: str, epilogue: Epilogue | None) -> Epilogue | None:
-    """The epilogue that gives the output letter; a container on a GPU keeps the one that only binarises."""
+    """The epilogue for the output letter; a container on a GPU keeps the one that only binarises."""
     if isinstance(A, FRDC) and csr.device != "cpu":
         TILES.keep(csr.prepared, (A.indptr, A.indices, A.tiles))
     if epilogue is not None or letter == "F" or csr.device == "cpu":

@@ -1,4 +1,4 @@
-"""Float sums of an aggregation on a GPU: the kernels of :func:`spmm`, with the epilogue and the addend in them."""
+"""Float sums of an aggregation on a GPU, by the kernels of :func:`spmm`, which also apply the epilogue and the addend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.spmm.gpu import GpuProducts, ProductKey, counts_of, edge_sums, run_windows, windows_of
 
-#: ``run(x, behind, out)`` of features and what a call brings along for the finish.
+#: ``run(x, behind, out)`` takes features, the further operands of the finish, and an array for the result or None.
 _Run = Callable[[Array, Any, Array | None], Array]
 
 
@@ -27,10 +27,10 @@ class Made(NamedTuple):
     ----------
     kernel : str
     run : callable
-        ``run(x, addend, out)`` gives numbers, or words packed along the features.
+        ``run(x, addend, out)`` returns numbers, or words packed along the features.
     explain : str
     nan_seen : callable
-        Whether NaN was to become a bit since this was asked last; waits.
+        Whether NaN was to become a bit since the last such question; waits for the GPU.
     """
 
     kernel: str
@@ -42,7 +42,7 @@ class Made(NamedTuple):
 def float_sums(
     operand: CSROperand, x: Features, wanted: Aggregation, params: EpilogueParams, added: str | None
 ) -> Made:
-    """Sums of floats, or of one-bit features with weights, with factors of columns, or with an addend before a chain."""
+    """Sums of floats, or of one-bit features that need floats: with weights, with column scales, or with an addend before a chain."""
     if x.encoding is None:
         return _float_product(operand, x, wanted, params, added)
     packed, finishing = (backends.family(operand.device, name) for name in ("spmm.codes", "finish.floats"))
@@ -68,7 +68,7 @@ def float_sums(
 
 
 def _behind(finishing: Any, schedule: Any, x: Features, addend: Addend | None) -> Any:
-    """What one call brings along for the finish of float sums."""
+    """The addend and the scale of one call, for the finish of float sums."""
     scale = x.feature_scale
     if scale is not None:
         room = schedule.workspace("factors", (finishing.padded_columns(x.shape[1]),), np.float32)
@@ -83,9 +83,9 @@ def _behind(finishing: Any, schedule: Any, x: Features, addend: Addend | None) -
 def _float_product(
     operand: CSROperand, x: Features, wanted: Aggregation, params: EpilogueParams, added: str | None
 ) -> Made:
-    """The kernels of :func:`spmm`.
+    """Sums of float features by the kernels of :func:`spmm`.
 
-    Features of 16 bits are summed, and come out, in float32; kernels on the matrix units would round them to 16 bits first.
+    Features of 16 bits give float32 sums, without the matrix units, whose kernels would round the sums to 16 bits first.
     """
     dtype, columns, reduce, weights = x.data.dtype, wanted.columns, wanted.reduce, operand.values
     forced = wanted.kernel if wanted.kernel in ("csr", "windows") else None
@@ -103,7 +103,7 @@ def _float_product(
     kernel, _, why = products.chosen(operand, kind, True)
     factors = None
     if kernel == "windows" and weights is None and operand.col_scale is not None:
-        # a factor to a column, not one to an edge
+        # windows take one factor per column, which replaces one per edge
         factors, values, row_scale = operand.col_scale, EdgeWeights(operand, None, np.float32), operand.row_scale
     else:
         values, row_scale = weights_of(operand, wanted.mean)
@@ -123,7 +123,7 @@ def _float_product(
 
 
 def weights_of(operand: CSROperand, mean: bool) -> tuple[EdgeWeights, Array | None]:
-    """Float32 weights of the edges with the factors of the columns, and of the rows of sums, in them; factors of rows that remain."""
+    """Float32 edge weights that include the column scale and, for weighted sums, the row scale; and the row scale if it remains."""
     row_scale = None if operand.row_scale is None else interop.contiguous(converted(operand.row_scale, np.float32))
     plain = operand.values is None and operand.col_scale is None
     within, behind = (None, row_scale) if mean or plain else (row_scale, None)
@@ -131,14 +131,14 @@ def weights_of(operand: CSROperand, mean: bool) -> tuple[EdgeWeights, Array | No
 
 
 def _by_edges(operand: CSROperand, kind: Any, values: EdgeWeights, finish: Any) -> _Run:
-    """An edge at a time."""
+    """The kernel that takes one edge at a time."""
     weights = "none" if values.now() is None else "edge"
     sums = edge_sums(operand, kind, np.dtype(np.float32), weights=weights, finish=finish)
     return lambda x, behind, out: sums(x, values.now(), out, behind)
 
 
 def _in_windows(operand: CSROperand, kind: Any, values: EdgeWeights, col_scale: Array | None, finish: Any) -> _Run:
-    """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
+    """The kernel with windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
     windows, now = windows_of(operand), values.now()
     factors = None if now is None and col_scale is None else windows.weigh(now, col_scale)
     counts = counts_of(operand) if kind.reduce == "mean" else None

@@ -1,4 +1,4 @@
-"""Aggregation with one-bit operands on a GPU: which kernel computes it, why, and what is kept between calls."""
+"""Aggregation with one-bit operands on a GPU: the choice of the kernel, and what is kept between calls."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features
 
-#: Aggregations that are kept for an epilogue, one for each kind of features.
+#: The most aggregations that are kept for an epilogue, one for each kind of features.
 _KEPT = 8
 
 
 class GpuAggregates:
     """Aggregations over one pattern with one epilogue, one for each kind of features.
 
-    It holds the operand's arrays but not what the container keeps, so that the container can keep it without a cycle.
+    It holds the operand's arrays but not the container's store, so that the container can keep it without a reference cycle.
     """
 
     def __init__(self, rows: int, wanted: Aggregation, ready: interop.Ready) -> None:
         self.wanted, self._shape, self._ready = wanted, (rows, wanted.columns), ready
         self._made: dict[Any, Made] = {}
-        #: The chain as it is, and as the kernels take it, which pack along the features.
+        #: The chain as asked for; and the chain for the kernels, which always pack bits along the features.
         self._chain = (wanted.epilogue or Epilogue()).params(wanted.function, self._shape)
         self._params = replace(self._chain, axis=-1, layout="planes")
 
     def explain(self) -> list[str]:
-        """Which kernel runs for what has been prepared so far, and why."""
+        """Name the kernel of each aggregation that has been prepared so far, and say why it was chosen."""
         return [f"{key[0]}: {made.explain}" for key, made in self._made.items()] or ["nothing is prepared yet"]
 
     def result_dtype(self, x: Features, addend: Addend | None) -> np.dtype[Any] | None:
-        """Of the numbers that come out; None where integers are added whose values decide."""
+        """Dtype of numbers in the result; None if it depends on the values of an integer addend."""
         if not self.wanted.is_exact(x, addend):
             return np.dtype(np.float32)
         return np.dtype(np.int32) if addend is None or addend.encoding is not None else None
 
     def run(self, operand: CSROperand, x: Features, addend: Addend | None, out: Array | None) -> Array:
-        """The aggregate, into `out` if it is given."""
+        """The aggregate, in `out` if it is given."""
         chain, shape = self._chain, self._shape
         stored = words_shape(shape, 1, chain.axis, chain.layout) if chain.out == "bits" else shape
         if 0 in shape:
@@ -67,26 +67,26 @@ class GpuAggregates:
 
     @property
     def kernel(self) -> str:
-        """Which kernel was prepared last; before that the one forced, or the usual one."""
+        """Name of the kernel that was prepared last; before that, of the forced kernel or the usual one."""
         return next((made.kernel for made in reversed(self._made.values())), self.wanted.kernel or self.wanted.method)
 
     def nan_seen(self) -> bool:
-        """Whether NaN was to become a bit since this was asked last; waits for the current stream."""
+        """Whether NaN was to become a bit since the last such question; waits for the current stream."""
         return sum([made.nan_seen() for made in self._made.values()]) > 0
 
     def prepare(self, operand: CSROperand, x: Features, addend: Addend | None) -> Made:
         """The aggregation for features and an addend like these."""
         exact, counts = self.wanted.is_exact(x, addend), self.wanted.counts(x)
-        # The chain of the counters knows neither factors of nodes nor what is added before it.
+        # The chain behind counters takes neither scales of nodes nor an addend before it.
         counted = exact or (counts and x.node_scale is None and addend is None)
-        # It knows the factors of the features when it is made.
+        # It takes the scale of the features when it is prepared, so that the scale is part of the key.
         scale = None if x.source is None or not counted or exact else x.source.scale
         added = None if addend is None else "floats" if addend.encoding is None else "bits"
         key = (x.encoding or x.data.dtype.name, x.node_scale is None, x.feature_scale is None, id(scale), added)
         made = self._made.get(key)
         if made is None:
             self._ready.wait()
-            # Only where something depends on it is the longest row looked for, which waits.
+            # Finding the longest row waits for the GPU, so it is done only if something depends on it.
             wide = operand.indptr.dtype.itemsize == 8
             asked = counted and (wide or addend is not None or self._chain.out == "bits")
             longest = operand.longest_row if asked else 0
@@ -157,7 +157,7 @@ class GpuAggregates:
             sums = self._counter(operand, x, output=output, params=params, operand=behind, mean=mean)
 
         def run(x: Features, addend: Addend | None, out: Array | None, _kept: Any = known_by) -> Array:
-            return sums(x.data, out)  # the scale is kept, as its address is what the product is known by
+            return sums(x.data, out)  # _kept holds the scale, since its id is part of the key
 
         return Made(self.wanted.method, run, f"{self._explained()}, {how}", sums.nan_seen)
 
@@ -176,6 +176,6 @@ class GpuAggregates:
         return family.BinarySum(schedule, **given)
 
 
-#: The arrays of an FRDC array, and how its tiles are dealt out.
+#: Slots for the arrays of an FRDC array, and for the schedule of its tiles.
 TILES: Slot[tuple[Any, ...]] = Slot("frdc tiles", most=1)
 _TILE_SCHEDULES: Slot[Any] = Slot("tile schedule", most=1)

@@ -1,4 +1,4 @@
-"""Aggregation with one-bit operands on the CPU: which sums, and what happens to them."""
+"""Aggregation with one-bit operands on the CPU: the sums, and the steps that follow them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROOM = 1 << 22  # bytes of sums held at a time on the way to their final form
 
 
 class HostCall:
-    """One aggregation: which sums, and what happens to them."""
+    """One aggregation: it chooses the kind of sums, and applies the chain to them."""
 
     def __init__(self, csr: CSROperand, x: Features, wanted: Aggregation, extra: Addend | None) -> None:
         if x.encoding is None:
@@ -37,7 +37,7 @@ class HostCall:
         wanted.check_sums(self.counts, self.longest if self.counts else 0)
 
     def run(self) -> Array:
-        """Numbers, or packed words."""
+        """The result, as numbers or packed words."""
         extra = self._extra
         if self.exact:
             sums = self._counted(self.csr.indptr, self.indices)
@@ -46,7 +46,7 @@ class HostCall:
             dtype = sum_dtype(extra, self.longest)
             return np.asarray(sums.astype(dtype, copy=False) + extra.astype(dtype))
         wanted = self.wanted
-        # Before an addend the scales are part of the sums.
+        # With an addend, the scales are applied to the sums before it, and so not by the chain.
         own = OperandParams(self.csr.row_scale, self.x.feature_scale) if extra is None else OperandParams()
         params = (wanted.epilogue or Epilogue()).params(wanted.function, self.shape, own)
         if params.out == "float":
@@ -59,16 +59,16 @@ class HostCall:
         return np.asarray(repack(words, self.shape, 1, axis=-1, layout="planes", **turned))
 
     def _counted(self, indptr: Array, indices: Array) -> NDArray[np.int32]:
-        """Counters of the rows of a pattern."""
+        """The counts of set bits for the rows of a pattern, as sums of 0/1 or -1/+1."""
         bipolar, kernel = self.x.encoding == "bipolar", self.wanted.method
         return backends.family("cpu", "binary.bspmm").count(
             indptr, indices, self.x.data, self.shape[1], bipolar=bipolar, kernel=kernel
         )
 
     def _signs(self, params: EpilogueParams) -> Array:
-        """Words packed along the features."""
+        """The signs of the results, as words packed along the features."""
         features, wanted, limits = self.shape[1], self.wanted, None
-        # Of the ways to count, one compares its sums with thresholds without storing them.
+        # Only the first method of counting can compare its sums with thresholds without storing them.
         if self.counts and self._extra is None and wanted.method == METHODS[0]:
             limits = thresholds.of_epilogue(params, self.lengths, features, self.longest, mean=wanted.mean)
         if limits is None:
@@ -78,14 +78,14 @@ class HostCall:
         return np.asarray(sign(self.csr.indptr, self.indices, self.x.data, features, limits, bipolar=bipolar))
 
     def _chained(self, params: EpilogueParams, made: Array) -> Array:
-        """Sums of some rows at a time, through the chain, into `made`: nothing of the size of the result is held besides it."""
+        """Apply the chain to the sums of some rows at a time, and write to `made`, so that little other memory is needed."""
         extra, chain = self._extra, backends.family("cpu", "matmul.matmul").epilogue
         step = max(1, _ROOM // max(4 * self.shape[1], 1))
         for start in range(0, self.shape[0], step):
             rows = slice(start, min(start + step, self.shape[0]))
             sums = self._sums(rows)
             if extra is not None:
-                # the adjacency's and the features' scales belong to the aggregate alone
+                # the scales of adjacency and features apply to the aggregate, but not to the addend
                 first = EpilogueParams(row_scale=_part(self.csr.row_scale, rows), col_scale=self.x.feature_scale)
                 sums = chain(sums, first) + extra[rows].astype(np.float32)
             made[rows] = chain(sums, replace(params, row_scale=_part(params.row_scale, rows)))

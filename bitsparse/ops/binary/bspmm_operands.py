@@ -1,4 +1,4 @@
-"""What :func:`bspmm` takes besides the adjacency: features of one bit or full precision, an addend, and arrays to write to."""
+"""The operands of :func:`bspmm` besides the adjacency: features of one bit or full precision, and an addend; and its options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLOATS = ("float16", "bfloat16", "float32")
 
 
 class Addend(NamedTuple):
-    """What joins an aggregate: numbers (m, features), or words (m, 1, W) of one bit with their encoding."""
+    """The addend of an aggregate: numbers (m, features), or words (m, 1, W) of one bit with their encoding."""
 
     data: Array
     encoding: str | None
@@ -33,17 +33,17 @@ class Addend(NamedTuple):
 
     @property
     def is_integer(self) -> bool:
-        """Whether it leaves integer sums integers."""
+        """Whether integer sums stay integers with this addend."""
         return self.encoding is not None or self.data.dtype.kind in "biu"
 
 
 class Aggregation(NamedTuple):
-    """What is asked of an aggregation, beside its operands.
+    """The options of an aggregation.
 
     Attributes
     ----------
     function : str
-        Who asks, for messages.
+        The public function, for error messages.
     variant : str
         The three letters.
     columns : int
@@ -51,9 +51,9 @@ class Aggregation(NamedTuple):
     reduce : {"sum", "mean"}
     epilogue : Epilogue or None
     kernel : str or None
-        The one that is forced.
+        The forced kernel.
     row_factors, col_factors : bool
-        Whether the adjacency has factors of rows, of columns.
+        Whether the adjacency has row scales, and column scales.
     """
 
     function: str
@@ -72,20 +72,20 @@ class Aggregation(NamedTuple):
 
     @property
     def method(self) -> str:
-        """How bits are counted."""
+        """Name of the method that counts bits."""
         return self.kernel if self.kernel in METHODS else METHODS[0]
 
     def counts(self, x: Features) -> bool:
-        """Whether the sums over neighbours are integers: bits, without weights."""
+        """Whether the sums over neighbours are integers, which takes bits and no weights."""
         return x.encoding is not None and self.variant[1] == "B" and not self.col_factors
 
     def is_exact(self, x: Features, addend: Addend | None) -> bool:
-        """Whether no float step follows, so that the stored integers are summed, as matmul multiplies them."""
+        """Whether no float step follows, so that stored integers are summed without their scale, as in matmul."""
         plain = self.epilogue is None and not self.mean and not self.row_factors
         return plain and self.counts(x) and (addend is None or addend.is_integer)
 
     def check_sums(self, counted: bool, longest: int) -> None:
-        """Refuse rows that counters do not hold, and ways of counting where numbers are summed."""
+        """Refuse rows that are too long for counters, and a method of counting if numbers are summed."""
         if longest >= 1 << 31:
             raise ValueError(f"{self.function}: a row has {longest} entries, beyond int32 counters; split the graph")
         if not counted and self.kernel in METHODS and self.kernel != "select":
@@ -96,7 +96,7 @@ class Aggregation(NamedTuple):
 
 
 def signs_or_floats(function: str, csr: CSROperand, x: Any) -> Features:
-    """Features of the columns of an adjacency: floats, or words of one bit packed along the features; copied only if need be."""
+    """Features of the columns of an adjacency, as floats or as words of one bit packed along the features; copied only if need be."""
     features = as_features(function, "x", x)
     source = features.source
     if source is None and features.dtype.name not in FLOATS:
@@ -115,7 +115,7 @@ def signs_or_floats(function: str, csr: CSROperand, x: Any) -> Features:
     return dataclasses.replace(features, data=source.repack(axis=-1, layout="planes").words)
 
 
-#: The entries of a pattern that are not zero, and the mask that tells which they are.
+#: Slot for the mask of a matrix's non-zero entries, and the pattern of these entries.
 _NONZERO: Slot[tuple[Array, CSROperand]] = Slot("entries that are not zero", most=1)
 
 
@@ -126,7 +126,7 @@ def pattern_of(csr: CSROperand) -> CSROperand:
     keep = csr.values != 0
     if bool(keep.all()):
         return dataclasses.replace(csr, values=None)
-    # What is prepared for the entries that remain is kept as long as the same ones do, which takes a look at the values as they are.
+    # The remaining pattern, with all that is prepared for it, is kept while the mask stays the same; so the values are compared every time.
     kept = _NONZERO.get(csr.prepared)
     if kept is not None and bool((kept[0] == keep).all()):
         return kept[1]
@@ -142,7 +142,7 @@ def pattern_of(csr: CSROperand) -> CSROperand:
 
 
 def addend_of(function: str, value: Any, shape: tuple[int, int], device: str) -> Addend:
-    """What :func:`bspmm` adds to an aggregate, checked."""
+    """The checked addend of :func:`bspmm`."""
     if isinstance(value, BitTensor):
         letters.activation_letter(function, "add", value)
         found, there = value.shape, value.device
@@ -165,7 +165,7 @@ def addend_of(function: str, value: Any, shape: tuple[int, int], device: str) ->
 
 
 def sum_dtype(addend: Array, longest: int) -> np.dtype[Any]:
-    """int32 where sums of counters and these integers fit, else int64; wide ones are looked at, which waits.
+    """int32 if sums of counters and these integers fit, else int64; for wide integers it reads the data, which waits for a GPU.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""ADD and CONCAT, the small operations around aggregation (BitGNN section 3.1.2, third group)."""
+"""ADD and CONCAT, small operations around aggregation (BitGNN section 3.1.2, third group)."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.signs import bipolar
 from bitsparse.ops.finish.epilogue import Epilogue
 
-#: So many arrays CuPy joins by a copy each; of more it uploads the addresses, and a replay would read whatever that memory holds by then.
+#: CuPy joins up to this many arrays with one copy each. For more it uploads their addresses, and a graph's replay would then read whatever
+#: that memory holds.
 _COPIED = 8
 
 
 def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None = None) -> Any:
-    """Sum of two activations of one precision: BitGNN's ADD, as for a node's own features beside its neighbours'.
+    """Sum of two activations of one precision: BitGNN's ADD, for example of a node's own features and those of its neighbours.
 
     Parameters
     ----------
     a, b : two arrays or two one-bit bipolar BitTensors, of equal shape (..., m, n)
         Mixed precisions are refused, as in the paper.
     variant : {"FFF", "FFB", "BBF", "BBB"}, optional
-        Letters of `a`, `b` and the result; by default those of the operands, and B out if the epilogue binarises.
+        Letters of `a`, `b` and the result; by default those of the operands, with output B if the epilogue binarises, else F.
     epilogue : Epilogue, optional
-        Applied to the sum (int32 of bits, else float32).
+        Applied to the sum (int32 for bits, else float32).
 
     Returns
     -------
     array or BitTensor (..., m, n)
-        BBF without an epilogue: the stored integers, int32 in {-2, 0, 2}. BBB: sign of the sum with sign(0) = +1, which is the bitwise or
-        of bits without scales and offsets. FFF without an epilogue: as NumPy adds floats; integers and bools exactly, in int32 or int64.
-        Else float32, or a BitTensor for B out; scales and offsets of the bits are applied first.
+        BBF without an epilogue: the sum of the stored integers, int32 in {-2, 0, 2}. BBB: the sign of the sum with sign(0) = +1, which is
+        the bitwise or of bits without scales and offsets. FFF without an epilogue: floats are added as in NumPy, and integers and bools
+        exactly, in int32 or int64. Otherwise float32, or a BitTensor for output B; scales and offsets of the bits are applied first.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
 
 
 def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None, finish: Epilogue | None) -> Any:
-    """ADD of signs: the or of the bits is the sign of their sum, as sign(0) = +1, unless they count differently."""
+    """ADD of signs. Without scales and offsets, the or of the bits is the sign of their sum, as sign(0) = +1."""
     device = _check.same_device("add", (a.device, b.device))
     family = interop.common_family([family_of(a), family_of(b)])
     with interop.working_on(device, family):
@@ -89,7 +90,7 @@ def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None
         if chosen == "BBB" and epilogue is None and not real:
             other = b.repack(axis=a.axis, layout=a.layout)  # type: ignore[arg-type]
             return assembled(BitTensor, a.words | other.words, a.shape, 1, a.axis, a.layout, "bipolar", family)
-        # Without a float step the stored integers are added, as matmul multiplies them.
+        # Without a float step the stored integers are added without scales, as in matmul.
         values = (x.dequantize() if real and finish is not None else x.toarray(np.int32) for x in (a, b))
         total = sum(interop.as_array(value, "add")[0] for value in values)
         result = interop.from_array(total, family, "add")
@@ -101,10 +102,10 @@ def _float32(x: Array) -> Array:
 
 
 def _sum(function: str, left: Array, right: Array) -> Array:
-    """Floats as NumPy adds them; integers in a type that cannot wrap (NumPy would wrap them, and or two bools)."""
+    """The sum: floats as in NumPy, integers in a type that cannot wrap (NumPy lets integers wrap, and adds bools by a logical or)."""
     if left.dtype.kind not in "biu" or right.dtype.kind not in "biu":
         if interop.namespace(left) is not np and "bfloat16" in (left.dtype.name, right.dtype.name):
-            # CuPy has no arithmetic for these; NumPy's own rounds a float32 sum, too.
+            # CuPy cannot compute with bfloat16; like NumPy, this rounds a float32 sum.
             result = (np.empty(0, left.dtype) + np.empty(0, right.dtype)).dtype
             wide = np.promote_types(result, np.float32)
             return converted(converted(left, wide) + converted(right, wide), result)
@@ -120,14 +121,14 @@ def _sum(function: str, left: Array, right: Array) -> Array:
 
 
 def concat(parts: Any, axis: int = -1) -> Any:
-    """Join activations of one precision along an axis: BitGNN's CONCAT (a node's own features beside its neighbours').
+    """Join activations of one precision along an axis: BitGNN's CONCAT (of a node's own features and those of its neighbours).
 
-    Bits are joined packed: whole words where lengths allow it, shifted ones elsewhere.
+    Bits are joined in packed form: whole words if lengths allow it, else shifted words.
 
     Parameters
     ----------
     parts : sequence of arrays, or of BitTensors of equal bits and encoding
-        Of equal shape but for `axis`. Scales and offsets are refused: two tensors need not share a grid.
+        Parts of equal shape except along `axis`. Scales and offsets are refused: two tensors need not share a grid.
     axis : int, default -1
 
     Returns
@@ -177,7 +178,7 @@ def concat(parts: Any, axis: int = -1) -> Any:
 
 
 def _joined(arrays: list[Any], axis: int) -> Any:
-    """Arrays one behind the other; while a stream is capturing each is copied by itself, as CuPy would upload the addresses of many."""
+    """The arrays joined along an axis; while a stream is capturing, each of many arrays is copied by itself (see `_COPIED`)."""
     space: Any = interop.namespace(arrays[0])
     if len(arrays) <= _COPIED or not interop.is_capturing(interop.device_of(arrays[0])):
         return space.concatenate(arrays, axis=axis)
@@ -208,7 +209,7 @@ def _concat_bits(parts: list[BitTensor], axis: int) -> BitTensor:
         shape = (*first.shape[: len(first.shape) + axis], sum(part.shape[axis] for part in same))
         shape = (*shape, *first.shape[len(first.shape) + axis + 1 :])
         if axis != first.axis:
-            # Batch dimensions stand where they do in the logical shape; the outer axis comes right after them.
+            # In the words, batch dimensions are in the same place as in the logical shape, directly followed by the outer axis.
             words_axis = len(shape) + axis if axis < -2 else len(shape) - 2
             words = _joined([part.words for part in same], words_axis)
         else:
@@ -220,7 +221,7 @@ def _concat_bits(parts: list[BitTensor], axis: int) -> BitTensor:
 
 
 def join_bits(out: NDArray[np.uint32], parts: Sequence[tuple[NDArray[np.uint32], int]]) -> None:
-    """Runs of bits one behind the other into words that are zero: words and used bits of each, pad bits zero."""
+    """Write runs of bits one behind the other into `out`, which must be zero; a part is its words, with zero padding, and its length."""
     at = 0
     for words, used in parts:
         n, word, shift = -(-used // 32), at // 32, np.uint32(at % 32)
@@ -232,5 +233,5 @@ def join_bits(out: NDArray[np.uint32], parts: Sequence[tuple[NDArray[np.uint32],
 
 
 def _shape_of(function: str, name: str, x: Any) -> tuple[int, ...]:
-    """Shape of an array, BitTensor or nested list."""
+    """The shape of an array, BitTensor or nested list."""
     return tuple(x.shape) if hasattr(x, "shape") else interop.as_array(x, function, name)[0].shape

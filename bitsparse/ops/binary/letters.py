@@ -1,4 +1,4 @@
-"""BitGNN's three letters (section 3.1.2): activation, weight or adjacency, output; F is full precision, B is one bit."""
+"""BitGNN's three letters (section 3.1.2) for activation, weight or adjacency, and output: F is full precision, B is one bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRIPLES = tuple(a + b + c for a in "FB" for b in "FB" for c in "FB")
 
 
 def checked(function: str, variant: Any, found: str, epilogue: Any) -> str:
-    """The three letters asked for, or by default those of the operands (`found`) and of the epilogue.
+    """The three letters of `variant`, or by default those of the operands (`found`) and of the epilogue.
 
     >>> checked("example", None, "BB", None), checked("example", "FBB", "FB", None)
     ('BBF', 'FBB')
@@ -27,7 +27,7 @@ def checked(function: str, variant: Any, found: str, epilogue: Any) -> str:
 
 
 def fitting(function: str, variant: Any, found: str, epilogue: Any) -> str:
-    """:func:`checked` letters, which the operands (`found`) must fit."""
+    """The :func:`checked` letters; refuses letters that the operands (`found`) do not fit."""
     chosen = checked(function, variant, found, epilogue)
     if chosen[:2] != found:
         raise DTypeError(
@@ -38,7 +38,7 @@ def fitting(function: str, variant: Any, found: str, epilogue: Any) -> str:
 
 
 def activation_letter(function: str, name: str, x: Any) -> str:
-    """B for a BitTensor of one bit, bipolar or unsigned, F for an ordinary array; other BitTensors are refused."""
+    """B for a BitTensor of one bit, bipolar or unsigned, and F for an ordinary array; refuses other BitTensors."""
     if not isinstance(x, BitTensor):
         return "F"
     if x.bits != 1:
@@ -55,7 +55,7 @@ def activation_letter(function: str, name: str, x: Any) -> str:
 
 
 def with_output(function: str, letter: str, epilogue: Epilogue | None) -> Epilogue | None:
-    """The epilogue that gives the output letter: binarising for B; for F as it is. One that requantises gives neither and is refused."""
+    """The epilogue for the output letter: made to binarise for B, unchanged for F. An epilogue that requantises fits neither letter."""
     if epilogue is not None and epilogue.bits is not None:
         raise ValueError(
             f"{function}: the result is full precision or one bit, but the epilogue asks for {epilogue.bits} bits; apply it afterwards, "

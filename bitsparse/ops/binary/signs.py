@@ -1,4 +1,4 @@
-"""Arrays on their way to bits: batch norm in front of the sign, and the mean magnitudes that binary networks scale their rows by."""
+"""Arrays turned into signs: the batch norm before the sign, and the mean magnitudes by which binary networks scale their rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bitsparse.ops.finish.epilogue import folded
 
 Norm = tuple[NDArray[np.float32], NDArray[np.float32]]
 
-#: Magnitudes that are added as a tree; the sums of such groups are added one after another.
+#: Groups of this many magnitudes are added as a tree; the sums of groups are added one after another.
 _GROUP = 128
 
 
 def norm_of(function: str, a_norm: Any, features: int) -> Norm | None:
-    """The factor and the addend of every feature, float32 ``(features,)``."""
+    """The factor and the addend of every feature, float32 ``(features,)``; None without a batch norm."""
     scale, shift = folded(a_norm, function, "a_norm")
     if scale is None or shift is None:
         return None
@@ -35,7 +35,7 @@ def norm_of(function: str, a_norm: Any, features: int) -> Norm | None:
 def mean_magnitudes(values: Any) -> Any:
     """Mean magnitude of every row of a float32 array, in an order of additions that does not depend on the device.
 
-    Groups of 128 columns, the last one filled up with zeros, are added as a binary tree of neighbours; their sums one after another.
+    Groups of 128 columns, the last padded with zeros, are added as a binary tree of neighbours; their sums are added one after another.
 
     Examples
     --------
@@ -61,9 +61,9 @@ def mean_magnitudes(values: Any) -> Any:
 def as_signs(
     function: str, name: str, x: Any, axis: int, norm: Norm | None = None, absmean: bool = False
 ) -> tuple[BitTensor, Any]:
-    """A bipolar BitTensor as it is; the signs of an array, packed along the contraction axis. And the rows' mean magnitudes, if asked for.
+    """A bipolar BitTensor unchanged, or an array's signs packed along `axis`; and the rows' mean magnitudes if asked for, else None.
 
-    With a norm the sign is that of ``fl(fl(x * scale) + shift)``, and the magnitudes are those of this value.
+    With a norm, signs and magnitudes are those of ``fl(fl(x * scale) + shift)``.
     """
     if isinstance(x, BitTensor):
         return bipolar(function, name, x), None
@@ -72,7 +72,7 @@ def as_signs(
     with interop.working_on(interop.device_of(array), family):
         space, values = interop.namespace(array), array
         if norm is not None or absmean:
-            with np.errstate(over="ignore", invalid="ignore"):  # infinite values have a sign; NaN is met below
+            with np.errstate(over="ignore", invalid="ignore"):  # infinite values have a sign; NaN is refused below
                 values = array.astype(np.float32)
                 if norm is not None:
                     values = values * space.asarray(norm[0])
@@ -90,7 +90,7 @@ def as_signs(
 
 
 def check_array(function: str, name: str, array: Any) -> None:
-    """Refuse what has no signs to multiply by."""
+    """Refuse an array that is not numeric or has fewer than two dimensions."""
     _check.numeric(function, name, array)
     if array.ndim < 2:
         raise ShapeError(
@@ -99,7 +99,7 @@ def check_array(function: str, name: str, array: Any) -> None:
 
 
 def bipolar(function: str, name: str, x: BitTensor) -> BitTensor:
-    """The BitTensor itself, whose bits must stand for -1 and +1."""
+    """The BitTensor itself; refuses one whose bits do not stand for -1 and +1."""
     if x.encoding != "bipolar":
         raise DTypeError(
             f"{function}: {name} holds {x.encoding} bits, but binary operands are bipolar (-1/+1); pass "

@@ -112,7 +112,7 @@ class MatmulPlan:
         return repacked + int(self.product.nbytes)
 
     def explain(self) -> str:
-        """Which kernel runs, why, and what is skipped, in a few lines."""
+        """Say in a few lines which kernel runs, why, and what is skipped."""
         *batch, m, n = self.shape
         k = self._a.shape[-1]
         repacked = " (a repacked to axis -1, planes)" if self._prepared.left is not self._a else ""

@@ -177,7 +177,7 @@ class QuantizedMatmulPlan:
         return kept + (0 if self._product is None else int(self._product.nbytes))
 
     def explain(self) -> str:
-        """What runs, in a few lines."""
+        """Say in a few lines what runs."""
         (m, n), s = self.shape, self.settings
         how = "quantised, then multiplied" if self.kernel == "composed" else "quantised while loading"
         return (

@@ -225,7 +225,7 @@ def plan_sampled_spmm(
     dtype : dtype, default float32
         Dtype of the features. On a GPU, the kernel for it is chosen and compiled now, and those for other dtypes at their first sum.
     store : bool, optional
-        On a GPU, True (default) keeps the sample as a sparse matrix and multiplies it with the kernels of :func:`spmm`; repeated edges
+        On a GPU, True or None keeps the sample as a sparse matrix and multiplies it with the kernels of :func:`spmm`; repeated edges
         may be kept as one with a weight. False draws the sample again in every call, which takes no memory for it.
     kernel : {"csr", "windows", "tiles", "short"}, optional
         With `store`, as in :func:`spmm`. ``"short"`` distributes rows by their length, for float32 features of up to 64 columns, in

@@ -72,7 +72,7 @@ class NearestPlan:
         """Do nothing: every call reports its errors itself."""
 
     def explain(self) -> str:
-        """What runs and why, in a few lines."""
+        """Say in a few lines what runs and why."""
         n, length = self._database.words.shape[0], self._database.length
         first = (
             f"nearest: {self.shape[0]} queries x {n} rows of {length} bits, k={self.k}, {self.metric}, on {self.device}"

@@ -311,7 +311,7 @@ class SpmmPlan:
                 return finished
         schedule, dtype = sums.operand.schedule, sums.result_dtype
         with schedule.order:
-            # Where a captured plan may find it again.
+            # The workspace keeps its address, so that a captured plan finds it again.
             kept = dtype.name in ("int32", "int64", "float32")
             room = schedule.workspace("sums", self.shape, dtype) if kept else None
             return finish.on_gpu(self._call(sums, room), behind, target)
