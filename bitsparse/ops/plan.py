@@ -1,4 +1,4 @@
-"""What all plans have in common, and the one mechanism by which a call like an earlier one goes straight to its kernel."""
+"""The interface of all plans, and the mechanism by which a call that is like an earlier one goes straight to its kernel."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def attention_vjp_run(
     slope: float,
     dropout: Dropout | None,
 ) -> Run | None:
-    """A function that writes the gradients of attention by x, source and target into `outs`; None as in :func:`attention_run`.
+    """A function that writes the gradients of attention by x, source and target into `outs`; None if kernels cannot take the arrays.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def attention_vjp_run(
 
 
 def cosine_run(A: SparseArray, x: Any, beta: Any, out: Any, lse: Any) -> Run | None:
-    """A function that writes attention by cosines into `out`, and the logarithms of the softmax's sums into `lse`; None likewise."""
+    """A function that writes attention by cosines into `out`, and logarithms of the softmax's sums into `lse`; None if kernels cannot."""
     operand = as_csr("cosine_attention", A)
     if not _fits(operand, x, (beta, lse)) or not _in_registers(operand, x.dtype, x.shape[1]):
         return None
@@ -101,7 +101,7 @@ def cosine_run(A: SparseArray, x: Any, beta: Any, out: Any, lse: Any) -> Run | N
 def cosine_vjp_run(
     ways: tuple[SparseArray, SparseArray], arrays: tuple[Any, ...], outs: tuple[Any, Any], beta: Any
 ) -> Run | None:
-    """A function that writes the gradients of attention by cosines, by features and factor, into `outs`; None likewise.
+    """A function that writes the gradients of attention by cosines, by features and factor, into `outs`; None if kernels cannot.
 
     Parameters
     ----------

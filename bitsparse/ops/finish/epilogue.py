@@ -1,4 +1,4 @@
-"""What happens to a product before it is stored: scales, bias, batch norm, activation, requantisation (QGTC section 4.5)."""
+"""Epilogues, the last steps of a product before it is stored: scales, bias, batch norm, activation, requantisation (QGTC section 4.5)."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def matmul(
     -----
     A BitTensor keeps what was prepared for it as left operand (for up to 8 kinds of right operand), so that ``a @ b`` is quick from the
     second time on, on a CPU also with `out`. On a GPU a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size.
-    What a plan prepares is kept by the plan alone.
+    A plan alone keeps what it prepares.
 
     Examples
     --------

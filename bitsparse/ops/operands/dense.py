@@ -141,8 +141,9 @@ def unpacked(function: str, name: str, x: Features) -> Features:
 def gathered(function: str, x: Features, integers: bool = False) -> Features:
     """Features of a BitTensor as kernels gather them: its integers, or its real values if it has a scale or an offset.
 
-    With `integers`, scale and offset are ignored. Bits that allow the layout ``"rows"`` are gathered packed; others are unpacked first.
-    On a GPU without a kernel for the packed form, the caller uses :func:`unpacked`.
+    With `integers`, scale and offset are ignored. The words stay packed if the bits allow the layout ``"rows"`` and scale and offset, if
+    any, can be applied by the gather; otherwise they are unpacked here. A caller on a GPU without a kernel for packed words uses
+    :func:`unpacked`.
 
     Examples
     --------
@@ -261,7 +262,7 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _affine_parts(x: BitTensor) -> tuple[str, Array, Array] | None:
-    """The word "row" or "column", with scale and offset as vectors along it; None if they vary along both, or by head."""
+    """Whether scale and offset vary by "row" or by "column", and both as vectors; None if they vary along both, or by head."""
     scale = np.ones((), np.float32) if x.scale is None else x.scale
     # A missing offset becomes 0, although adding 0 turns -0 into +0: sums begin at +0, so the difference does not show.
     offset = np.zeros((), np.float32) if x.offset is None else x.offset

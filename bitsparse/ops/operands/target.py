@@ -1,4 +1,4 @@
-"""Where results go: the array behind `out`, checked before anything is written."""
+"""The arrays to which results are written, such as the one behind `out`, checked before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of 8-bit codes on a GPU, which multiplies them as bytes that are contiguous along the contraction axis."""
+"""Products of 8-bit codes on a GPU, which multiplies the codes as bytes that are contiguous along the contraction axis."""
 
 from __future__ import annotations
 

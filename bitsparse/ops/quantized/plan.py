@@ -303,7 +303,7 @@ class QuantizedMatmulPlan:
         return number
 
     def targets(self, x: Any, out: Any, absmax: Any, *numbers: Any) -> tuple[Any, Any]:
-        """The arrays behind `out` and `absmax`, checked to be able to take the product with activations `x`.
+        """The arrays behind `out` and `absmax`, or None; refuses arrays that cannot take the product with activations `x`.
 
         `numbers` are further arrays or numbers that the kernel reads.
         """

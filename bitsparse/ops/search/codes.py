@@ -23,7 +23,10 @@ MOST_NEIGHBOURS = 1024
 
 
 class Codes(NamedTuple):
-    """Rows of bits as words (N, W); `raw` says that they come from bytes, whose bits keep the order of the library that packed them."""
+    """Rows of bits as words (N, W); `raw` says that they come from bytes, whose bits still have the order of the library that packed them.
+
+    Beside rows that are not raw, bytes are taken to be from :func:`numpy.packbits`.
+    """
 
     words: Array
     length: int
@@ -32,7 +35,7 @@ class Codes(NamedTuple):
     family: interop.Family
 
     def like(self, other: Codes) -> Codes:
-        """These rows with bits in the order of `other`: two rows of bytes need no change; beside bits, bytes are from numpy.packbits."""
+        """These rows with bits in the order of `other`: if only one of both is `raw`, the bits of every byte are reversed."""
         if self.raw == other.raw:
             return self
         return replace(self, words=with_bytes_reversed(self.words), raw=other.raw)

@@ -79,7 +79,7 @@ class SumFinish:
         return operand.kept_with_factors(FINISHES, lambda: cls(function, epilogue, operand, shape, reduce), key)
 
     def takes_out(self, scales: Scales | None, weights: Array | None) -> bool:
-        """Whether integers are summed and all scales go to the chain, for this scale and offset, or None for plain features."""
+        """Whether the chain takes all scales, so that integers (or plain features, if `scales` is None) are summed without them."""
         real = weights is not None and weights.dtype.kind not in "biu"
         if self._scaled or real or REDUCTIONS[self._reduce].selects:
             return False
