@@ -57,7 +57,7 @@ def spmm(
         tensor cores, compute in float32 anyway.
     kernel : {"csr", "windows", "tiles", "codes"}, optional
         On a GPU: one edge at a time, windows of eight rows that share the features that they read, windows on tensor cores, or features
-        gathered packed. By default, the kernel with the lowest estimated cost for containers, which keep what is prepared.
+        gathered packed. By default, containers, which keep what is prepared, use the kernel with the lowest estimated cost.
     epilogue : Epilogue, optional
         Chain applied to the sums of features (N, D); it gives float32, or a BitTensor if it makes bits. The scales of a BitTensor (one for
         all, or one per column) and the `row_scale` of A then belong to the chain, as in :func:`matmul`, so that integers are summed
@@ -90,7 +90,7 @@ def spmm(
     Rows of up to 1024 edges are summed in the order of their columns, longer ones in pieces of 1024, which are then added in order; each
     step is rounded once. The bits of a result depend neither on the number of threads nor on the processor. With u = 2**-24 (2**-53 for
     float64), the error of a row of n edges is at most ``(min(n, 1024) + ceil(n / 1024) + 3) * u * sum |a x|``, where three roundings are
-    those of the weights and scales. 16-bit features are summed in float32, with one more rounding, of 2**-11 or 2**-8, at the end. NaN
+    those of the weights and scales. 16-bit features are summed in float32, which adds one rounding of the result, by 2**-11 or 2**-8. NaN
     propagates through all reductions.
 
     On a GPU the pieces have some L edges, from 32 to 1024 depending on the size of `A` and the chip, and L replaces 1024 in this bound.
@@ -157,7 +157,7 @@ def _first_call(
 
 
 def spmm_with_bias(A: SparseArray, x: Any, bias: Any, *, reduce: Reduce, precision: Precision, out: Any) -> None:
-    """Write :func:`spmm` of a container on a GPU with CuPy features (N, D), plus a bias (D,), to `out`, with the bits of both steps."""
+    """Write :func:`spmm` of a container on a GPU with CuPy features (N, D), plus a bias (D,), to `out`; same bits as separate steps."""
     known = repeated(A, "spmm with a bias", (reduce, precision), (x, bias), out, _first_biased)
     if known is None:
         spmm(A, x, reduce=reduce, precision=precision, out=out)
