@@ -7,8 +7,8 @@
 array([[6],
        [3]], dtype=int32)
 
-Functions on the CPU release the GIL. Another thread may call them too; one that writes into an array while a function reads it makes the
-function's result wrong, or raises a ValueError, and nothing worse.
+Functions on the CPU release the GIL, so several threads may call them at once. If a thread writes into an array while a function reads it,
+the function returns a wrong result or raises a ValueError; nothing worse happens.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from bitsparse.errors import *
 from bitsparse.interop import use_stream
 from bitsparse.ops import *
 
-#: Each layer lists its public names; these are beside them.
+#: Public names of this module itself; each layer below adds its own.
 __all__ = ["__version__", "get_num_threads", "set_num_threads", "tune", "use_stream"]
 __all__ += arrays.__all__
 __all__ += errors.__all__
 __all__ += ops.__all__
 
-#: Parts for users that are imported when they are asked for, as in ``bs.nn``.
+#: Public submodules that are imported on first access, as in ``bs.nn``.
 _PARTS = ("datasets", "distributed", "graph", "nn", "viz")
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # Read from the installed metadata only when asked: importlib.metadata costs more than the rest of the import.
+    # Read from the installed metadata on first access only: importlib.metadata costs more than the rest of the import.
     if name == "__version__":
         from importlib.metadata import version
 
         return version("bitsparse")
     if name in _PARTS:
         return importlib.import_module(f"bitsparse.{name}")
-    if name == "tune":  # the networks are a layer of their own, above the arrays
+    if name == "tune":  # imported late, because the networks are a layer above the arrays
         from bitsparse.nn import tune
 
         globals()["tune"] = tune

@@ -1,4 +1,4 @@
-"""``python -m bitsparse``."""
+"""Runs the command line program for ``python -m bitsparse``."""
 
 import sys
 

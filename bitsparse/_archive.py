@@ -1,4 +1,4 @@
-"""Arrays in ``.npz`` files, each checked before memory is spent on it. Nothing is unpickled and no text is evaluated."""
+"""Reads arrays from ``.npz`` files and checks each before it allocates memory. Nothing is unpickled and no text is evaluated."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from bitsparse._check import brief, shown
 from bitsparse.errors import DTypeError, FileFormatError
 
-#: What Python's zip reader raises for damaged bytes; an `OSError` only where a damaged offset made it seek before the file.
+#: Errors that Python's zip reader raises for damaged bytes. It also raises `OSError` if a damaged offset makes it seek before the file.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, struct.error, ValueError, OverflowError)
-#: Zlib never shrinks more than this.
+#: Largest factor by which zlib can shrink data.
 _MOST_DEFLATE = 1032
 _LONGEST_HEADER = 10_000
 _CHUNK = 1 << 20
@@ -33,7 +33,7 @@ _FREE_BYTES, _BYTES_FOR_EACH = 1 << 26, 256
 
 
 def most_bytes(size: int) -> int:
-    """What a compressed file of `size` bytes may unpack to: 64 MiB and 256 bytes for each of its own, or ``BITSPARSE_MAX_BYTES``."""
+    """Most bytes that a file of `size` bytes may unpack to: 64 MiB plus 256 for each of its bytes, or ``BITSPARSE_MAX_BYTES``."""
     named = os.environ.get("BITSPARSE_MAX_BYTES")
     if named is None:
         return _FREE_BYTES + _BYTES_FOR_EACH * size
@@ -43,13 +43,13 @@ def most_bytes(size: int) -> int:
 
 
 def unpacks_to(most: int) -> str:
-    """The sentence for a file that is beyond the limit."""
+    """The error message for a file that unpacks to more than `most` bytes."""
     return f"it unpacks to more than {most} bytes; if you trust it, set the environment variable BITSPARSE_MAX_BYTES to what it needs"
 
 
 @contextmanager
 def reading(function: str, what: Any = None, remedy: str = "") -> Iterator[None]:
-    """Whatever is wrong with the content of a file, one error says it: function, file, what is wrong, and the remedy."""
+    """Turn any error about the content of a file into a FileFormatError that names function, file, problem and remedy."""
     try:
         yield
     except (ValueError, DTypeError) as error:
@@ -58,7 +58,7 @@ def reading(function: str, what: Any = None, remedy: str = "") -> Iterator[None]
 
 
 def path_or_file(function: str, file: Any, member: str) -> None:
-    """Refuse what is neither a path nor a file, which has that member: not as wrong content of a file, so that it is no DTypeError."""
+    """Raise TypeError unless `file` is a path or has the method `member`; a DTypeError would be taken for wrong content of a file."""
     if not isinstance(file, (str, os.PathLike)) and (not hasattr(file, member) or isinstance(file, io.TextIOBase)):
         raise TypeError(
             f"{function}: file must be a path or a binary file, got {shown(file)}; wrap bytes in io.BytesIO"
@@ -67,7 +67,7 @@ def path_or_file(function: str, file: Any, member: str) -> None:
 
 @contextmanager
 def opened(function: str, file: str | os.PathLike[str] | IO[bytes]) -> Iterator[Archive]:
-    """The archive in a file of this name, or in a seekable binary file."""
+    """Open the archive in the file with this path, or in a seekable binary file."""
     path_or_file(function, file, "seek")
     if isinstance(file, (str, os.PathLike)):
         with open(file, "rb") as stream:
@@ -86,7 +86,7 @@ class Archive:
     Raises
     ------
     FileFormatError
-        Here and in every method: the file or the array is damaged, or takes more memory than :func:`most_bytes` allows.
+        The constructor and every method raise it if the file or the array is damaged or takes more memory than :func:`most_bytes` allows.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -100,21 +100,21 @@ class Archive:
         return name in self.names
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """An array of numbers or text, in native byte order."""
+        """The array of numbers or text with this name, in native byte order."""
         array = self.read(name)
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
     def find(self, name: str) -> NDArray[Any] | None:
-        """The array, or None if there is none of this name."""
+        """The array with this name, or None if there is none."""
         return self[name] if name in self.names else None
 
     def text(self, name: str, most: int = 1 << 16) -> str:
-        """A single text of at most `most` bytes."""
+        """The single text stored under this name, of at most `most` bytes."""
         (text,) = self.texts(name, most, ())
         return text
 
     def texts(self, name: str, most: int = 1 << 16, shape: tuple[int, ...] | None = None) -> list[str]:
-        """All texts of an array of them."""
+        """The elements of an array of texts, as a list."""
         array = self.read(name, shape=shape, most=most)
         if array.dtype.kind != "U":
             raise FileFormatError(f"{name} has dtype {array.dtype}, but text is needed; it is damaged")
@@ -130,7 +130,7 @@ class Archive:
     def read(
         self, name: str, dtype: Any = None, shape: tuple[int, ...] | None = None, most: int | None = None
     ) -> NDArray[Any]:
-        """An array whose bytes were counted first, of a dtype and a shape if they are known, and of at most `most` bytes."""
+        """Read an array after checking its size, and its dtype, shape and limit of `most` bytes if they are given."""
         if name not in self.names:
             raise FileFormatError(f"{name} is missing; the file is damaged or holds something else")
         with _damage_named(f"{name} is damaged"):
@@ -161,7 +161,7 @@ class Archive:
             return np.ndarray(sizes, found, content, order="F" if fortran else "C")
 
     def _check_size(self, name: str, info: zipfile.ZipInfo) -> None:
-        """Compare what an array is said to take with the bytes that are there, and with what is allowed."""
+        """Compare the announced size of an array with the bytes in the file and with the limit."""
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise FileFormatError(f"{name} is compressed in another way than numpy.savez does; write it with that")
         growth = 1 if info.compress_type == zipfile.ZIP_STORED else _MOST_DEFLATE
@@ -190,7 +190,7 @@ def _damage_named(what: str) -> Iterator[None]:
 
 
 def npy(name: str, content: bytes) -> NDArray[Any]:
-    """The array of numbers that a whole ``.npy`` file holds.
+    """The array of numbers in the bytes of a ``.npy`` file.
 
     Examples
     --------
@@ -208,7 +208,7 @@ def npy(name: str, content: bytes) -> NDArray[Any]:
 
 
 def _header(name: str, stream: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """Dtype, shape, order and length of a ``.npy`` header, which is matched and not evaluated."""
+    """Dtype, shape, order and length of a ``.npy`` header, which is parsed by a regular expression and never evaluated."""
 
     def refuse(why: str) -> FileFormatError:
         return FileFormatError(f"{name} is not a plain array ({why}); write it with numpy.savez")
@@ -246,7 +246,7 @@ def _header(name: str, stream: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The entries of a header's dict, as text; no entries for what is none.
+    """The entries of a header's dict, as text; empty if the text is not such a dict.
 
     >>> _fields("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }")
     {'descr': "'<f4'", 'fortran_order': 'False', 'shape': '(3, 4)'}

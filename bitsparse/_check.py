@@ -1,6 +1,6 @@
-"""Argument checks and the sentences that users read when one fails.
+"""Argument checks and the error messages that users read when one fails.
 
-Every message names the function, the value or both values that clash, and the remedy. Checks run before anything is written.
+Every message names the function, the wrong value or the two values that clash, and the remedy. Checks run before anything is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ ENCODINGS = ("unsigned", "signed", "bipolar")
 LAYOUTS = ("planes", "rows")
 ROW_LAYOUT_BITS = (1, 2, 4, 8, 16)
 GRANULARITIES = ("tensor", "row", "col")
-#: The first of each is the default. Rounding down is half a step too low on average, so only the paper's own equation does it unasked.
+#: The first one of each scheme is its default. Rounding down is half a step too low on average, so only the scheme of the paper defaults
+#: to it.
 ROUNDINGS_OF_SCHEME = {
     "affine-pow2": ("floor",),
     "affine": ("nearest", "floor", "stochastic"),
@@ -69,7 +70,7 @@ def bit_count(function: str, bits: Any, low: int = 1, high: int = MAX_BITS) -> i
 
 
 def flag(function: str, name: str, value: Any) -> bool:
-    """A truth value, which no array and no word is."""
+    """`value` as a bool; arrays and strings are refused, although Python would give them a truth value."""
     if not isinstance(value, (bool, np.bool_)):
         raise DTypeError(f"{function}: {name} must be True or False, got {shown(value)}")
     return bool(value)
@@ -83,7 +84,7 @@ def choice(function: str, name: str, value: Any, choices: Sequence[str]) -> str:
 
 @contextmanager
 def needed(function: str, module: str, command: str, package: str = "") -> Iterator[None]:
-    """Imports of a package that may be missing, and the command that installs it; an error inside of it is not hidden."""
+    """Around an import: if the package is missing, raise an error with the command that installs it; other errors pass through."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -93,12 +94,12 @@ def needed(function: str, module: str, command: str, package: str = "") -> Itera
 
 
 def extra(function: str, module: str, package: str, group: str) -> AbstractContextManager[None]:
-    """Imports of a package that comes with one of our extras."""
+    """As :func:`needed`, for a package that comes with one of our extras."""
     return needed(function, module, f"pip install 'bitsparse[{group}]'", package)
 
 
 def instance(function: str, name: str, value: Any, kind: Any, what: str, remedy: str = "") -> Any:
-    """`value`, which must be of a type of ours, said in words; `remedy` tells how one is made."""
+    """`value`, checked to be an instance of `kind`; messages call that type `what`, and `remedy` tells how to make one."""
     if not isinstance(value, kind):
         raise DTypeError(f"{function}: {name} must be {what}, got {type(value).__name__}{remedy and f'; {remedy}'}")
     return value
@@ -155,7 +156,7 @@ def shape(function: str, value: Any) -> tuple[int, ...]:
 
 
 def sparse_remedy(A: Any) -> str:
-    """What to pass to a sparse function instead of something that it does not read."""
+    """The remedy for an argument `A` that a sparse function cannot read."""
     dense = hasattr(A, "ndim") or isinstance(A, (list, tuple))
     return "pass TCTiledCSR(A)" if dense else "pass one of these"
 
@@ -177,7 +178,7 @@ def numeric(function: str, name: str, array: NDArray[Any], kinds: str = "biuf") 
 
 
 def numeric_dtype(function: str, name: str, dtype: np.dtype[Any], kinds: str = "biuf") -> None:
-    """As :func:`numeric`."""
+    """As :func:`numeric`, but takes the dtype itself."""
     wanted_kind = dtype.kind in kinds or ("f" in kinds and dtype.name == "bfloat16")
     if wanted_kind and (dtype.kind != "f" or dtype.itemsize <= 8):
         return
@@ -187,7 +188,7 @@ def numeric_dtype(function: str, name: str, dtype: np.dtype[Any], kinds: str = "
 
 
 def dtype(function: str, value: Any, kinds: str = "biuf", name: str = "dtype") -> np.dtype[Any]:
-    """A dtype that a caller asks for: of plain numbers and in the byte order of this machine, as all results are."""
+    """A dtype that a caller asks for: it must be of plain numbers and, like all results, in the byte order of this machine."""
     try:
         wanted: np.dtype[Any] = np.dtype(value)
     except TypeError:
@@ -238,7 +239,7 @@ def limits_of(bits: int, encoding_name: str) -> tuple[int, int]:
 
 
 def largest_code(bits: int, encoding_name: str) -> int:
-    """Largest magnitude of an integer of so many bits.
+    """Largest magnitude of an integer of `bits` bits under an encoding.
 
     >>> largest_code(4, "unsigned"), largest_code(4, "signed"), largest_code(1, "bipolar")
     (15, 8, 1)
@@ -247,7 +248,7 @@ def largest_code(bits: int, encoding_name: str) -> int:
 
 
 def values_fit(function: str, low: int, high: int, bits: int, encoding_name: str) -> None:
-    """``low..high`` are the extreme values found in the data."""
+    """Refuse data whose extreme values ``low..high`` do not fit the bits and encoding."""
     smallest, largest = limits_of(bits, encoding_name)
     if low < smallest or high > largest:
         remedy = (
@@ -300,7 +301,7 @@ def same_device(function: str, devices: Sequence[str]) -> str:
 
 
 def on_cpu(function: str, name: str, device: str) -> None:
-    """Refuse what a function of the CPU cannot read."""
+    """Refuse an array on a GPU, for functions that run on the CPU only."""
     if device != "cpu":
         raise DeviceError(
             f"{function}: {name} is on {device}, but this function runs on the CPU in this release; pass it with .get()"
@@ -334,13 +335,13 @@ def out_like(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dt
 
 
 def writable(function: str, out: NDArray[Any]) -> None:
-    """Refuse an output that cannot be written to, as CuPy's always can."""
+    """Refuse an output that cannot be written to; CuPy's arrays are always writable."""
     if not getattr(out.flags, "writeable", True):
         raise ValueError(f"{function}: out is read-only, but results are written in place; pass a writable array")
 
 
 def out_array(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse an output into which results cannot be written in place, row by row."""
+    """As :func:`out_like`, and refuse an output that is not aligned or not C-contiguous."""
     out_like(function, out, wanted_shape, dtype)
     flags, aligned = out.flags, getattr(out.flags, "aligned", True)  # CuPy's always are
     if not (flags.c_contiguous and aligned):
@@ -351,7 +352,7 @@ def out_array(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], d
 
 
 def planned(function: str, what: str, found: Any, wanted: Any, error: type[Exception] = ShapeError) -> None:
-    """Refuse a call of a plan that was made for another kind of operand; `what` names the operand and what differs, as "x has shape"."""
+    """Refuse an operand that a plan was not made for; `what` names the operand and the property that differs, as in "x has shape"."""
     if found != wanted:
         raise error(f"{function}: {what} {found}, but the plan is for {wanted}; make another plan")
 
@@ -374,7 +375,7 @@ def kernel(function: str, name: Any, kernels: Sequence[str]) -> str | None:
 
 
 def vector(function: str, name: str, value: Any, length: int, batch: tuple[int, ...]) -> None:
-    """A per-row or per-column vector: scalar, ``(length,)`` or ``(*batch, length)``."""
+    """Check the shape of a per-row or per-column vector: scalar, ``(length,)`` or ``(*batch, length)``."""
     if value.shape not in ((), (length,), (*batch, length)):
         also = f" or {(*batch, length)}" if batch else ""
         raise ShapeError(
@@ -383,7 +384,7 @@ def vector(function: str, name: str, value: Any, length: int, batch: tuple[int, 
 
 
 def affine_shape(function: str, name: str, value: NDArray[Any], shape_: tuple[int, ...]) -> None:
-    """Scale or offset of an array of ``shape_``: scalar, one per row ``(..., M, 1)`` or one per column ``(..., 1, N)``."""
+    """Check a scale or offset of an array of ``shape_``: scalar, one per row ``(..., M, 1)`` or one per column ``(..., 1, N)``."""
     if value.shape == ():
         return
     rows, cols = shape_[-2:]

@@ -1,4 +1,4 @@
-"""What distributed functions ask of a communicator, and what is built on it for all engines: checks, agreement, small values."""
+"""The communicator protocol of the distributed functions, and helpers on top of it: checks, agreement, exchange of small values."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ REDUCTIONS = ("sum", "max", "min")
 
 @runtime_checkable
 class Communicator(Protocol):
-    """What the functions of :mod:`bitsparse.distributed` need of the processes that work together.
+    """How the functions of :mod:`bitsparse.distributed` exchange data between the processes that work together.
 
     :func:`from_torch`, :func:`from_mpi` and :func:`local` make communicators; any object with these members is one. Every rank calls the
-    same methods in the same order. Arrays are NumPy's, or CuPy's on the rank's GPU, without gaps; on a GPU the work is enqueued on CuPy's
-    current stream. A plan may call them from a thread of its own while it sums, one call at a time.
+    same methods in the same order. Arrays are contiguous, and NumPy's or CuPy's on the rank's GPU; work on a GPU is enqueued on CuPy's
+    current stream. A plan may call these methods from a thread of its own while it sums, one call at a time.
 
     Attributes
     ----------
     rank, size : int
-        This rank, 0 to size - 1, and how many there are.
+        This rank, 0 to size - 1, and the number of ranks.
     engine : str
-        What carries the bytes: ``"local"``, ``"gloo"``, ``"nccl"`` or ``"mpi"``; the key of :data:`bitsparse.distributed.LINKS`.
+        The library that moves the bytes: ``"local"``, ``"gloo"``, ``"nccl"`` or ``"mpi"``; a key of :data:`bitsparse.distributed.LINKS`.
     """
 
     rank: int
@@ -41,23 +41,24 @@ class Communicator(Protocol):
     engine: str
 
     def all_gather(self, send: Any, receive: Any) -> None:
-        """Every rank's `send` into `receive`, which has a leading axis of `size` more; `send` may be this rank's part of it."""
+        """Collect every rank's `send` in `receive`, which has one more leading axis of length `size`; `send` may be a part of it."""
 
     def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> None:
-        """Rows of `send`, as many for each rank as counted, in the order of the ranks, into rows of `receive` in the same manner.
+        """Send ``send_counts[r]`` rows of `send` to each rank r, and receive ``receive_counts[r]`` rows of `receive` from it.
 
-        Rows for this rank itself may be left out of `send`, whose count is 0 then: those counted of `receive` stay as they are.
+        Both arrays hold their rows in the order of the ranks. A rank may leave out its rows for itself: their count in `send_counts` is
+        then 0, and its own rows of `receive` stay as they are.
         """
 
     def all_reduce(self, array: Any, op: Reduction = "sum") -> None:
-        """The sum, maximum or minimum over all ranks, in place: the same bits everywhere for integers, maxima and minima."""
+        """Reduce over all ranks in place; integers, maxima and minima have the same bits on every rank."""
 
     def barrier(self) -> None:
-        """Wait until every rank has come here."""
+        """Wait until every rank has called this."""
 
 
 class Engine:
-    """What the communicators of the package share: who they are, and checks in front of every exchange."""
+    """Base class of the communicators in this package: their name for messages, and checks before every exchange."""
 
     rank: int
     size: int
@@ -68,7 +69,7 @@ class Engine:
 
     @contextmanager
     def _during(self, operation: str, kinds: tuple[type[BaseException], ...]) -> Iterator[None]:
-        """Errors of an engine with the rank and what it was doing."""
+        """Turn errors of an engine into a CommunicationError that names the rank and the operation."""
         try:
             yield
         except CommunicationError:
@@ -79,7 +80,7 @@ class Engine:
             ) from error
 
     def _checked(self, operation: str, send: Any, receive: Any, rows: tuple[int, int]) -> None:
-        """Refuse arrays that do not fit each other: as many rows as announced, of one make."""
+        """Refuse arrays that do not have the announced numbers of rows, or whose rows differ in shape, dtype or device."""
         for name, array, count in (("send", send, rows[0]), ("receive", receive, rows[1])):
             if array.shape[:1] != (count,) or not array.flags.c_contiguous:
                 raise ShapeError(
@@ -95,7 +96,7 @@ class Engine:
 
 
 def kept_rows(rank: int, send_counts: Sequence[int], receive_counts: Sequence[int]) -> slice | None:
-    """Where the rows of `receive` are that an exchange leaves as they are; None if it leaves none.
+    """The rows of `receive` that an exchange leaves as they are, or None if it writes all of them.
 
     Examples
     --------
@@ -121,13 +122,13 @@ def who(comm: Communicator | Engine) -> str:
 
 
 def is_communicator(function: str, comm: Any) -> Any:
-    """`comm` itself, refused if it is none."""
+    """`comm` itself; raises if it is not a communicator."""
     how = "make one with distributed.from_torch(group), from_mpi(comm) or local(size)"
     return _check.instance(function, "comm", comm, Communicator, "a communicator", how)
 
 
 def bytes_of(array: Any) -> Any:
-    """An array without gaps as one row of bytes, without a copy.
+    """The bytes of a contiguous array as a one-dimensional view.
 
     Examples
     --------
@@ -138,7 +139,7 @@ def bytes_of(array: Any) -> Any:
 
 
 def gathered_values(comm: Communicator, values: Any) -> Array:
-    """A few numbers of every rank, ``(size, count)`` on the CPU of each; int64 unless they are float64.
+    """Give every rank the few numbers of all ranks, as ``(size, count)`` on the CPU; int64 unless they are float64.
 
     Examples
     --------
@@ -155,7 +156,7 @@ def gathered_values(comm: Communicator, values: Any) -> Array:
 
 
 def gathered_parts(comm: Communicator, mine: Any) -> list[Any]:
-    """An array of every rank, NumPy's or CuPy's; they differ in their number of rows.
+    """Give every rank the arrays of all ranks (NumPy's or CuPy's), which may differ in their number of rows.
 
     Examples
     --------
@@ -171,7 +172,7 @@ def gathered_parts(comm: Communicator, mine: Any) -> list[Any]:
 
 
 def gathered_text(comm: Communicator, text: str) -> list[str]:
-    """A text of every rank.
+    """Give every rank the texts of all ranks.
 
     Examples
     --------
@@ -183,12 +184,12 @@ def gathered_text(comm: Communicator, text: str) -> list[str]:
 
 
 def agree(comm: Communicator, function: str, **facts: Any) -> None:
-    """Raise on every rank, with both values, if the ranks do not say the same; facts are what JSON can hold, and NumPy's scalars.
+    """Raise on every rank if the ranks pass different facts, which are values that JSON can hold or NumPy scalars.
 
     Raises
     ------
     CommunicationError
-        On all ranks alike, before anything else is exchanged.
+        It is the same on all ranks, names both values, and comes before anything else is exchanged.
 
     Examples
     --------
@@ -203,7 +204,7 @@ def agree(comm: Communicator, function: str, **facts: Any) -> None:
         return
     said = [json.loads(text) for text in texts]
     rank = next(r for r, text in enumerate(texts) if text != texts[0])
-    # By their text, as 1 == 1.0 == True.
+    # Compared as text, because 1 == 1.0 == True.
     differing = [key for key in said[0] | said[rank] if repr(said[0].get(key)) != repr(said[rank].get(key))]
     name = differing[0]
     raise CommunicationError(
@@ -213,13 +214,13 @@ def agree(comm: Communicator, function: str, **facts: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's scalars as Python's; of anything else the name of its type, which the function that takes it refuses by itself."""
+    """A NumPy scalar as Python's; for anything else the name of its type, since the calling function refuses such values itself."""
     return value.item() if isinstance(value, np.generic) else type(value).__name__
 
 
 @contextmanager
 def together(comm: Communicator, function: str) -> Iterator[None]:
-    """What every rank does by itself before it goes on with the others: if it fails on one, all raise, so that none waits for it.
+    """Around work that each rank does alone: if it fails on one rank, all ranks raise, so that none waits for that one.
 
     Examples
     --------
@@ -248,7 +249,7 @@ def together(comm: Communicator, function: str) -> Iterator[None]:
 
 
 def check_timeout(function: str, timeout: float) -> float:
-    """Seconds that a rank waits for the others, as a float.
+    """The number of seconds that a rank waits for the others, checked and as a float.
 
     >>> check_timeout("local", 0)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Make sure that the compiled part is there, and say what is wrong if it is not."""
+"""Check on import that the compiled part is installed, and explain what is wrong if it is not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Writing files whole or not at all, and never through a link that somebody else laid.
+"""Write files completely or not at all, and never through a link that another user planted.
 
-A file that is being written has a name that cannot be guessed, beside its target and made with ``O_EXCL``, so that no link and no file of
-another's is ever opened by it. It takes the target's place by one rename after its bytes are on the disk.
+A new file is written in the folder of its target under a name that cannot be guessed. It is opened with ``O_EXCL``, so that it can never be
+a link or another user's file. Once its bytes are on the disk, one rename puts it in the target's place.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr
 
 
 def open_new(path: str | os.PathLike[str]) -> BinaryIO:
-    """A file that did not exist, open for reading and writing; `FileExistsError` if anything has the name, a dangling link too."""
+    """Create a file for reading and writing; `FileExistsError` if the name is taken, even by a dangling link."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666)
     return os.fdopen(handle, "w+b")
 
 
 def open_plain(path: str | os.PathLike[str], *, write: bool = False) -> BinaryIO:
-    """A file that exists, if it is a plain one: links, pipes, devices and folders are refused with an `OSError`."""
+    """Open an existing plain file; links, pipes, devices and folders are refused with an `OSError`."""
     handle = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_NONBLOCK", 0) | _NO_LINKS)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -36,18 +36,18 @@ def open_plain(path: str | os.PathLike[str], *, write: bool = False) -> BinaryIO
 
 
 def open_end(path: str | os.PathLike[str]) -> BinaryIO:
-    """A file that exists, to whose end is written, also when other processes write there; links are refused with an `OSError`."""
+    """Open an existing file for appending, even while other processes append to it; links are refused with an `OSError`."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | _NO_LINKS), "ab")
 
 
 def publish(unfinished: BinaryIO, name: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Give the open file `name` the name `path`, once its bytes are on the disk; what had that name, a link too, is gone then."""
+    """Rename the open file `name` to `path` once its bytes are on the disk; this replaces whatever had that name, even a link."""
     unfinished.flush()
     os.fsync(unfinished.fileno())
     unfinished.close()
     os.replace(name, path)
     if os.name != "posix":
-        return  # elsewhere a folder cannot be opened
+        return  # other systems cannot open a folder
     folder = os.open(Path(path).parent, os.O_RDONLY | _NO_LINKS & ~getattr(os, "O_NOFOLLOW", 0))
     try:
         os.fsync(folder)
@@ -57,9 +57,9 @@ def publish(unfinished: BinaryIO, name: str | os.PathLike[str], path: str | os.P
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[BinaryIO]:
-    """A binary file to write, which takes the place of `path` when the block ends, and is deleted when it raises.
+    """A binary file to write; it takes the place of `path` when the block ends, and is deleted if the block raises.
 
-    It gets the permissions `mode`, or those of the file that it replaces.
+    The file gets the permissions `mode`, or those of the file that it replaces.
     A target that is neither a plain file nor a link to one is refused.
 
     Examples
@@ -84,7 +84,7 @@ def replacing(path: str | os.PathLike[str], *, mode: int | None = None) -> Itera
     try:
         stream = open_new(unfinished)
     except OSError as error:
-        error.filename = str(target)  # the name that was asked for, not one that nobody knows
+        error.filename = str(target)  # the name that the caller knows, not the random one
         raise
     try:
         permissions = old if mode is None else mode
@@ -99,12 +99,12 @@ def replacing(path: str | os.PathLike[str], *, mode: int | None = None) -> Itera
 
 
 def distrust(found: os.stat_result) -> str | None:
-    """Why what a file or folder holds may be another user's, or None: only the user and root may own it, and nobody else write to it.
+    """Why another user may have written a file or folder, or None if only its owner can write to it and that is this user or root.
 
-    In a folder with the sticky bit, such as ``/tmp``, anybody may make files, but nobody can replace those of another.
+    A folder with the sticky bit, such as ``/tmp``, passes: anybody may create files there, but nobody can replace those of another user.
     """
     if os.name != "posix":
-        return None  # elsewhere the mode says nothing about who may write
+        return None  # on other systems the mode does not tell who may write
     if found.st_uid not in (os.geteuid(), 0):
         return f"it belongs to the user with number {found.st_uid}, and this process runs as {os.geteuid()}"
     others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -114,7 +114,7 @@ def distrust(found: os.stat_result) -> str | None:
 
 
 def keep(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """A file of a cache, made whole or not at all; a folder that cannot be written is no reason to fail."""
+    """Write a cache file completely or not at all; errors of the file system are ignored, since a cache is optional."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as stream:

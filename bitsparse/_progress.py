@@ -1,4 +1,4 @@
-"""A bar for long work, where somebody may be watching, and a stopwatch that knows what the time went to."""
+"""A progress bar for long work on a terminal, and a stopwatch that divides time into phases."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
-#: Seconds after which whoever watches a terminal is told what goes on.
+#: Seconds of work before progress is shown.
 PATIENCE = 2.0
 
 
 @contextlib.contextmanager
 def progress(total: int, unit: str) -> Iterator[Callable[[], object]]:
-    """A bar on stderr, or a count where tqdm is not installed: only on a terminal, and only past two seconds.
+    """A bar on stderr, or a count if tqdm is not installed, shown only on a terminal and only after two seconds.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def progress(total: int, unit: str) -> Iterator[Callable[[], object]]:
 
 @contextlib.contextmanager
 def _counted(total: int, unit: str) -> Iterator[Callable[[], object]]:
-    """A line on the terminal with the steps that are done, written anew ten times a second at most and gone at the end."""
+    """A line on the terminal that counts finished steps; it is rewritten at most ten times a second and erased at the end."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
@@ -51,7 +51,7 @@ def _counted(total: int, unit: str) -> Iterator[Callable[[], object]]:
     try:
         yield advance
     finally:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)  # to the line's start, and delete it
+        print("\r\033[K", end="", file=sys.stderr, flush=True)  # go to the start of the line and erase it
 
 
 class Stopwatch:
@@ -60,9 +60,9 @@ class Stopwatch:
     Parameters
     ----------
     phase : str
-        The first one.
+        The first phase.
     since : int, optional
-        When it began, as :func:`time.perf_counter_ns` gives it; by default now.
+        When that phase began, as a value of :func:`time.perf_counter_ns`; by default now.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Stopwatch:
         self._phase, self._phases = phase, {phase: 0}
 
     def enter(self, phase: str) -> str:
-        """From now on it is this phase; gives the one before."""
+        """Begin `phase` and return the phase before it."""
         now = time.perf_counter_ns()
         self._phases[self._phase] += now - self._last
         self._phases.setdefault(phase, 0)
@@ -89,7 +89,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Within the block it is this phase, afterwards the one before again."""
+        """Within the block the clock is in `phase`; afterwards it returns to the phase before."""
         before = self.enter(phase)
         try:
             yield
@@ -97,7 +97,7 @@ class Stopwatch:
             self.enter(before)
 
     def each(self, phase: str, items: Iterable[_Item]) -> Iterator[_Item]:
-        """The same items, of which making, or waiting for them, is this phase."""
+        """Yield the same items; the time to make them or wait for them counts as `phase`."""
         waiting = iter(items)
         while True:
             with self.during(phase):
@@ -108,7 +108,7 @@ class Stopwatch:
             yield item
 
     def phases(self) -> dict[str, int]:
-        """Nanoseconds of every phase up to the last change of phases, in the order in which they began."""
+        """Nanoseconds of each phase up to the last change, in the order in which the phases began."""
         return dict(self._phases)
 
     def total(self) -> int:

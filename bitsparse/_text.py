@@ -1,4 +1,4 @@
-"""Times, sizes, and values in messages, as people read them."""
+"""Text for people: times, sizes, and values in messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def duration(seconds: float) -> str:
-    """A time in its own unit, with two or three digits that mean something.
+    """A time in a suitable unit, with two or three significant digits.
 
     Examples
     --------
@@ -23,7 +23,7 @@ def duration(seconds: float) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Bytes in the unit that leaves one to three digits before the point.
+    """A number of bytes in the unit that leaves one to three digits before the point.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def size(nbytes: float) -> str:
 
 
 class _Short(reprlib.Repr):
-    """A few elements of few levels. Names of subclasses do not matter, as a named tuple may be doubled like any other."""
+    """``repr`` of the first elements and levels only. Subclasses, such as named tuples, are shortened like their base types."""
 
     def repr1(self, x: Any, level: int) -> str:
         for kind in (tuple, list, set, frozenset, dict):
@@ -45,14 +45,14 @@ class _Short(reprlib.Repr):
                 return getattr(self, f"repr_{kind.__name__}")(x, level)
         if isinstance(x, (bytes, bytearray)) and len(x) > self.maxstring:
             return f"{bytes(x[: self.maxstring // 2])!r}... ({len(x)} bytes)"
-        if isinstance(x, int) and not -(1 << 128) < x < 1 << 128:  # Python refuses to print those of 4300 digits
+        if isinstance(x, int) and not -(1 << 128) < x < 1 << 128:  # Python refuses to print integers beyond 4300 digits
             return f"{'-' * (x < 0)}0x{abs(x) >> (abs(x).bit_length() - 32):x}... ({x.bit_length()} bits)"
         if isinstance(x, (np.ndarray, np.void)) and x.dtype.hasobject:
             return f"an array of objects of shape {x.shape}"
         return super().repr1(x, level)
 
 
-#: Characters of a value in a message.
+#: Most characters of a value in a message.
 _MOST_SHOWN = 240
 _short = _Short()
 _short.maxlevel, _short.maxstring, _short.maxlong, _short.maxother = 3, 80, 80, 120
@@ -60,7 +60,7 @@ _short.maxtuple = _short.maxlist = _short.maxset = _short.maxfrozenset = _short.
 
 
 def shown(value: Any) -> str:
-    """``repr(value)`` in bounded time and length, for error messages: what was passed may be a billion characters, or nested without end.
+    """``repr(value)`` in bounded time and length for error messages, since a user may pass a billion characters or endless nesting.
 
     >>> shown("exact"), shown([1, 2, 3, 4, 5]), shown(10**5000), len(shown("a" * 10**6))
     ("'exact'", '[1, 2, 3, 4, ...]', '0xc7882004... (16610 bits)', 80)
@@ -70,6 +70,6 @@ def shown(value: Any) -> str:
 
 
 def brief(error: BaseException) -> str:
-    """What an error of another library says, cut where it quotes too much of what it was given."""
+    """The message of another library's error, cut if it quotes too much of its input."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."

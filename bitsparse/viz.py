@@ -19,11 +19,11 @@ from bitsparse.graph.adjacency import pattern_of, tiles_with_entries
 
 __all__ = ["pareto", "quality", "spy", "stages", "tile_fill"]
 
-#: How many words are looked at in one step, which bounds the memory that this takes.
+#: Number of words counted in one step, which bounds the memory.
 _CHUNK_WORDS = 1 << 22
-#: Cells of a picture along its longer side: where an array has more tiles, each cell stands for several.
+#: Most cells along a side of a picture: if an array has more tiles, each cell stands for several.
 _CELLS = 512
-#: Letters of a title to the inch.
+#: Letters of a title per inch.
 _LETTERS = 13
 #: Line styles for features of 8, 4, 2 and 1 bits.
 _DASHES = ("--", "-.", ":", (0, (5, 1)))
@@ -40,7 +40,7 @@ def tile_fill(x: BitTensor) -> NDArray[np.float64]:
     Returns
     -------
     ndarray (ceil(m / 8), ceil(k / 128)) of float64
-        Between 0 and 1; tiles at the edges are measured by the elements they have.
+        Between 0 and 1; for tiles at the edges, the share of the elements inside the array.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def tile_fill(x: BitTensor) -> NDArray[np.float64]:
 
 
 class _SetTiles(NamedTuple):
-    """The tiles that hold something: their rows and columns in the grid of all tiles, and how full each is."""
+    """The non-empty tiles: their rows and columns in the grid of all tiles, and how full each is."""
 
     down: NDArray[np.int64]
     across: NDArray[np.int64]
@@ -81,7 +81,7 @@ class _SetTiles(NamedTuple):
     grid: tuple[int, int]
 
     def picture(self, most: int) -> tuple[NDArray[np.float64], int, int]:
-        """The mean fill in cells of several tiles where a side has more than `most`, and how many down and across a cell stands for."""
+        """Mean fill of each cell of a picture with at most `most` cells a side, and how many tiles a cell covers down and across."""
         step, wide = (max(1, -(-count // most)) for count in self.grid)
         cells = (-(-self.grid[0] // step), -(-self.grid[1] // wide))
         cell = self.down // step * cells[1] + self.across // wide
@@ -112,12 +112,12 @@ def spy(x: Any, ax: Any = None, *, name: str = "") -> Any:
     Parameters
     ----------
     x : BitTensor (m, k), or TCTiledCSR, FRDC, :mod:`scipy.sparse` array or graph (m, k)
-        Of a sparse array every stored entry counts, and nothing is made dense: beyond 512 tiles along a side, a cell of the picture shows
-        the mean fill of the non-empty ones of several.
+        Every stored entry of a sparse array counts, and nothing is made dense. Beyond 512 tiles along a side, a cell of the picture covers
+        several tiles and shows the mean fill of the non-empty ones.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure (``ax.figure``), which no window shows.
     name : str, optional
-        Of the graph, in front of the title; by default that of a :class:`~bitsparse.datasets.GraphData`.
+        Name of the graph, put before the title; by default the name of a :class:`~bitsparse.datasets.GraphData`.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def spy(x: Any, ax: Any = None, *, name: str = "") -> Any:
     ImportError
         matplotlib is not installed.
     DTypeError, ShapeError
-        As :func:`tile_fill`; or `x` has no elements.
+        As for :func:`tile_fill`; or `x` has no elements.
 
     Examples
     --------
@@ -165,21 +165,21 @@ def spy(x: Any, ax: Any = None, *, name: str = "") -> Any:
 
 
 def _axes(function: str, ax: Any) -> Any:
-    """The caller's axes, or those of a new figure."""
+    """The caller's axes, or the axes of a new figure."""
     with _check.extra(function, "matplotlib", "matplotlib", "viz"):
         from matplotlib.figure import Figure
     return Figure(figsize=(6.4, 5.6), layout="constrained").subplots() if ax is None else ax
 
 
 def _title(ax: Any, name: str, text: str) -> None:
-    """A title within the width of its axes, the graph's name in front; what is longer goes on in the next line."""
+    """Set a title that begins with the graph's name and wraps at the width of its axes."""
     title = f"{name}: {text}" if name else text
     width = ax.figure.get_size_inches()[0] * ax.get_position().width
     ax.set_title("\n".join(textwrap.wrap(title, max(20, int(_LETTERS * width)))), fontsize="medium")
 
 
 def pareto(tuned: Any, ax: Any = None, *, name: str = "") -> Any:
-    """Draw what :func:`bitsparse.tune` measured: time against accuracy, a circle's area for its bytes, a line along the quickest.
+    """Draw what :func:`bitsparse.tune` measured: time against accuracy, circle areas in proportion to bytes, a line along the quickest.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def pareto(tuned: Any, ax: Any = None, *, name: str = "") -> Any:
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure (``ax.figure``), which no window shows.
     name : str, optional
-        Of the graph, in front of the title.
+        Name of the graph, put before the title.
 
     Returns
     -------
@@ -214,7 +214,7 @@ def pareto(tuned: Any, ax: Any = None, *, name: str = "") -> Any:
         if chosen:
             areas = [20 + 380 * each.nbytes / most for each in chosen]
             ax.scatter(*_places(chosen), s=areas, color=color, alpha=0.6, label=label)
-    line: list[Any] = []  # the quickest at each accuracy; others are in the set for their bytes
+    line: list[Any] = []  # the quickest at each accuracy; the other ones in the set take fewer bytes
     for each in sorted(tuned.pareto, key=lambda each: (each.milliseconds, -each.accuracy)):
         if not line or each.accuracy > line[-1].accuracy:
             line.append(each)
@@ -226,13 +226,13 @@ def pareto(tuned: Any, ax: Any = None, *, name: str = "") -> Any:
     _title(ax, name, f"{len(tuned.candidates)} choices on {tuned.device}, {len(tuned.pareto)} in the Pareto set")
     ax.set(xscale="log", xlabel=f"milliseconds (area: bytes, up to {size(most)})", ylabel="accuracy in per cent")
     _plain_ticks(ax, [each.milliseconds for each in tuned.candidates])
-    # Outside, where it hides no choice.
+    # Outside the axes, where the legend hides no circle.
     ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, markerscale=0.5)
     return ax
 
 
 def _plain_ticks(ax: Any, values: Sequence[float]) -> None:
-    """Numbers as they are along a logarithmic axis, so few that none stands in another."""
+    """Label a logarithmic axis with plain numbers, few enough not to overlap."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     wide = max(values) > 4 * min(values)
@@ -248,8 +248,8 @@ def _places(chosen: Sequence[Any]) -> tuple[list[float], list[float]]:
 def quality(measured: Any, axes: Any = None, *, name: str = "") -> Any:
     """Draw what :func:`bitsparse.nn.sampling_quality` measured: accuracy by width, sampling rates of the nodes, speed by width.
 
-    Strategies are lines in float32; other bits are dashed lines of the first strategy, and so are the sampling rates drawn. The dotted
-    line is full precision over all edges.
+    Each strategy in float32 is a solid line; fewer bits of the first strategy are dashed lines. The sampling rates drawn are those of the
+    first strategy. The dotted line is full precision over all edges.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def quality(measured: Any, axes: Any = None, *, name: str = "") -> Any:
     axes : sequence of three matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure (``axes[0].figure``), which no window shows.
     name : str, optional
-        Of the graph, in front of the titles.
+        Name of the graph, put before the titles.
 
     Returns
     -------
@@ -318,7 +318,7 @@ def quality(measured: Any, axes: Any = None, *, name: str = "") -> Any:
 
 
 def stages(report: Any, ax: Any = None, *, name: str = "") -> Any:
-    """Draw where the time of a run over batches went.
+    """Draw how much time each stage of a run over batches took.
 
     Parameters
     ----------
@@ -326,7 +326,7 @@ def stages(report: Any, ax: Any = None, *, name: str = "") -> Any:
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure (``ax.figure``), which no window shows.
     name : str, optional
-        Of the graph, in front of the title.
+        Name of the graph, put before the title.
 
     Returns
     -------
@@ -352,7 +352,7 @@ def stages(report: Any, ax: Any = None, *, name: str = "") -> Any:
 
 
 def bars(ax: Any, names: Sequence[str], values: Sequence[float], said: Sequence[str], color: Any = "C0") -> None:
-    """A bar for each name, the first on top, and at its end what is said of it."""
+    """Draw a bar for each name, the first on top, with its text from `said` at its end."""
     places = range(len(names))
     ax.bar_label(ax.barh(places, values, color=color), said, padding=3)
     ax.set_yticks(places, names)
