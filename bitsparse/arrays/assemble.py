@@ -1,4 +1,4 @@
-"""Sparse arrays made of others, and some that need no data: the functions of :mod:`scipy.sparse` of the same names."""
+"""Functions that build sparse arrays from other arrays or from a shape alone, named as in :mod:`scipy.sparse`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def issparse(x: Any) -> bool:
     return is_operand(x)
 
 
-# -- of several -------------------------------------------------------------------------------------------------------
+# -- from other arrays ------------------------------------------------------------------------------------------------
 def vstack(blocks: Sequence[Any]) -> TCTiledCSR | FRDC:
     """Arrays on top of each other.
 
@@ -47,7 +47,7 @@ def vstack(blocks: Sequence[Any]) -> TCTiledCSR | FRDC:
     Returns
     -------
     FRDC or TCTiledCSR
-        An FRDC if all blocks are and have no scales; else a TCTiledCSR of the dtype that holds all values, a pattern if all are.
+        An FRDC if all blocks are FRDC without scales; else a TCTiledCSR, a pattern if all blocks are, or of a dtype that holds all values.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def vstack(blocks: Sequence[Any]) -> TCTiledCSR | FRDC:
 
 
 def hstack(blocks: Sequence[Any]) -> TCTiledCSR | FRDC:
-    """Arrays of shapes (m, n_i) side by side; the rest is as in :func:`vstack`.
+    """Arrays of shapes (m, n_i) side by side; otherwise as :func:`vstack`.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def hstack(blocks: Sequence[Any]) -> TCTiledCSR | FRDC:
 
 
 def block_diag(blocks: Sequence[Any]) -> TCTiledCSR | FRDC:
-    """Arrays one behind the other on the diagonal; the rest is as in :func:`vstack`.
+    """Arrays as blocks along the diagonal; otherwise as :func:`vstack`.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def _arrays(function: str, blocks: Sequence[Any]) -> list[SparseArray]:
 
 
 def _alike(function: str, arrays: list[SparseArray]) -> list[Pattern]:
-    """The entries of arrays: all without values, or all with values of one dtype."""
+    """The entries of each array: either all have no values, or all have values of one dtype."""
     parts = [entries(array, function) for array in arrays]
     if all(part.values is None for part in parts):
         return parts
@@ -168,7 +168,7 @@ def _beside(parts: list[Pattern]) -> Pattern:
     together = None if values is None else space.empty(total, as_bits(values).dtype)
     at, first = starts[:-1].copy(), 0  # where the next part of each row begins, and its first column
     for part, count, width in zip(parts, counts, widths, strict=True):
-        # Entry e of row i goes as far behind the row's beginning as it was behind it in its own array.
+        # An entry keeps its distance from the beginning of its row's part.
         moved = (at - part.indptr[:-1])[rows_of(part.indptr)] + space.arange(part.indices.size)
         indices[moved] = part.indices + indices.dtype.type(first)
         if together is not None:
@@ -231,7 +231,7 @@ def kron(A: Any, B: Any) -> TCTiledCSR | FRDC:
 
 
 def _products(one: Any, two: Any) -> Any:
-    """Every value times every other; CuPy multiplies no bfloat16."""
+    """Every value of `one` times every value of `two`; bfloat16 goes through float32, because CuPy cannot multiply it."""
     dtype = np.result_type(one.dtype, two.dtype)
     if dtype.name != "bfloat16":
         return (one[:, None] * two).ravel()
@@ -269,7 +269,7 @@ def _triangle(A: Any, k: int, lower: bool, function: str) -> Any:
         return triangle(array, k, lower, function)
 
 
-# -- of nothing -------------------------------------------------------------------------------------------------------
+# -- from a shape alone -----------------------------------------------------------------------------------------------
 def _sizes(function: str, m: Any, n: Any) -> tuple[int, int]:
     return matrix_shape(function, (_check.integer(function, "m", m, 0), _check.integer(function, "n", n, 0)))
 
@@ -294,7 +294,7 @@ def eye(m: int, n: int | None = None, k: int = 0, dtype: Any = np.float64, *, de
 def random(
     m: int, n: int, density: float = 0.01, *, dtype: Any = None, rng: Any = None, device: str = "cpu"
 ) -> TCTiledCSR:
-    """An array (m, n) with entries at random places: :func:`scipy.sparse.random_array`'s.
+    """An array (m, n) with entries at random places, drawn by :func:`scipy.sparse.random_array`.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ def random(
     density : float, default 0.01
         Share of the elements that are stored, 0 to 1.
     dtype : dtype, optional
-        float64 by default: uniform in [0, 1); integers are uniform over their range.
+        By default float64. Floats are uniform in [0, 1), integers over their whole range.
     rng : numpy.random.Generator or int, optional
 
     Examples
@@ -320,7 +320,7 @@ def random(
     if not 0 <= _check.number("random", "density", density) <= 1:
         raise ValueError(f"random: density must be in 0..1, got {density}")
     wanted = None if dtype is None else _check.dtype("random", dtype)
-    # SciPy holds no floats of 16 bits.
+    # SciPy cannot hold 16-bit floats.
     drawn = wanted if wanted is None or (wanted.kind in "biuf" and wanted != np.float16) else np.dtype(np.float32)
     made = TCTiledCSR(
         sparse.random_array(shape, density=density, format="coo", dtype=drawn, rng=np.random.default_rng(rng))

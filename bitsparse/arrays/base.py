@@ -1,4 +1,4 @@
-"""What every bitsparse array shares: operators, protocols that keep other libraries from guessing, and the manners of scipy.sparse."""
+"""Base class of all bitsparse arrays: operators, copies between devices, and the protocols by which other libraries see an array."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bitsparse.errors import DTypeError, ShapeError
 
 
 class Operators:
-    """The one hook of the array types: public functions that stand above this layer, and that ``@`` and `dequantize` call.
+    """Public functions of a higher layer that the array types call, for ``@`` and `dequantize`.
 
-    :mod:`bitsparse.ops` fills it when it is imported, which ``import bitsparse`` does.
+    This is the only hook for such calls. :mod:`bitsparse.ops` fills it when ``import bitsparse`` imports it.
     """
 
     __slots__ = ("dequantize", "matmul", "spmm")
@@ -32,11 +32,11 @@ class Operators:
 
 
 operators = Operators()
-#: Operators whose integer results might wrap.
+#: Operators whose integer results could overflow, and are therefore computed by :mod:`bitsparse.arrays.exact`.
 _EXACT = ("add", "subtract", "multiply", "negative")
 
 
-#: Functions of NumPy that mean something for these arrays, with the number of their arguments.
+#: NumPy functions that accept these arrays: the number of arguments, and what each computes.
 _OF_NUMPY: dict[Any, tuple[int, Callable[..., Any]]] = {
     np.shape: (1, lambda a: a.shape),
     np.ndim: (1, lambda a: a.ndim),
@@ -46,17 +46,17 @@ _OF_NUMPY: dict[Any, tuple[int, Callable[..., Any]]] = {
     np.dot: (2, operator.matmul),
 }
 
-#: Functions of NumPy whose first argument is the array and whose others are those of the member of that name, where there is one.
+#: NumPy functions that call the array's method of this name, if it has one, with their other arguments.
 _REDUCTIONS: dict[Any, str] = {np.sum: "sum", np.any: "any", np.all: "all", np.count_nonzero: "count_nonzero"}
 
 
 def _is_operand(other: Any) -> bool:
-    """Whether the other side of an operator is an array, sparse ones of other libraries too."""
+    """Whether the other operand is an array, including sparse arrays of other libraries."""
     return interop.is_array_like(other) or (hasattr(other, "tocsr") and not isinstance(other, type))
 
 
 def _operator(operation: Callable[[Any, Any], Any], name: str, *, swap: bool = False, arrays_only: bool = False) -> Any:
-    """The method of an operator; with `arrays_only` Python compares identities where the other side is no array and no number."""
+    """The method of an operator; with `arrays_only`, Python compares identities if the other operand is neither array nor number."""
 
     def method(self: BitArray, other: Any) -> Any:
         if arrays_only and not (isinstance(other, Number) or _is_operand(other)):
@@ -72,7 +72,7 @@ def read_only(field: str, doc: str) -> Any:
 
 
 class BitArray(ABC):
-    """Base class of the array types; users meet it only in ``isinstance``."""
+    """Base class of the array types; users need it only for ``isinstance``."""
 
     __slots__ = ()
 
@@ -81,8 +81,8 @@ class BitArray(ABC):
     __array_priority__ = 1000.0
     __hash__ = None  # type: ignore[assignment]  # == is elementwise, as in NumPy
 
-    #: Names of the component arrays, of those that scale their values, of what describes them, and of the constructor that adopts
-    #: all of these after checks.
+    #: Names of the component arrays, of the scales, of the settings that describe both, and of the constructor that adopts all of
+    #: these after checks.
     component_names: ClassVar[tuple[str, ...]]
     scale_names: ClassVar[tuple[str, ...]]
     setting_names: ClassVar[tuple[str, ...]]
@@ -141,24 +141,24 @@ class BitArray(ABC):
 
     @property
     def family(self) -> str:
-        """Array library that results computed from this array alone come back in: that of the data it was made from.
+        """Array library of results computed from this array alone: the library of the data that it was made from.
 
-        NumPy's data moved to a GPU is CuPy's, and the other way round.
+        An array of NumPy data that moves to a GPU belongs to CuPy, and the other way round.
         """
         name = self._family.name
         return name if name not in ("numpy", "cupy") else "numpy" if self.device == "cpu" else "cupy"
 
     def components(self) -> dict[str, Any]:
-        """The component arrays and scales by name, None for what there is not."""
+        """The component arrays and scales by name; None for those that the array does not have."""
         return {name: getattr(self, f"_{name}") for name in (*self.component_names, *self.scale_names)}
 
     def settings(self) -> dict[str, Any]:
-        """What describes the components: the other keyword arguments of `from_words` or `from_arrays`."""
+        """The settings that describe the components: the other keyword arguments of `from_words` or `from_arrays`."""
         return {name: getattr(self, name) for name in self.setting_names}
 
     @abstractmethod
     def _moved(self, move: Callable[[Any], Any]) -> Self:
-        """The same array of components that ``move`` has put elsewhere; it takes None as well."""
+        """The same array with every component replaced by ``move(component)``; ``move`` must accept None."""
 
     def to_device(self, device: Any, *, stream: Any = None) -> Self:
         """The same array on ``device`` ("cpu", "cuda", "cuda:1"); itself if it is there already.
@@ -169,9 +169,9 @@ class BitArray(ABC):
         ----------
         device : str
         stream : optional
-            A CUDA stream to copy on, as in :func:`bitsparse.use_stream`. The copy overlaps with work on other streams; those have to
-            wait for it before they read the array, and have to be done with it before it is dropped. Components that lie in
-            page-locked memory (``interop.pinned_empty``) are then read in stream order, and must not change before.
+            A CUDA stream to copy on, as in :func:`bitsparse.use_stream`. The copy overlaps with work on other streams, which must wait
+            for it before they read the array, and must finish with the array before it is dropped. Components in page-locked memory
+            (``interop.pinned_empty``) are read in stream order, so they must not change until the copy is done.
 
         Raises
         ------
@@ -200,17 +200,17 @@ class BitArray(ABC):
         here = self.get()
         return restored, (type(self), {**here.components(), **here.settings()}, self.device)
 
-    # -- how it shows itself ----------------------------------------------------------------------------------------
+    # -- text and HTML ----------------------------------------------------------------------------------------------
     @abstractmethod
     def _details(self) -> str:
-        """What the line of text says of the format."""
+        """The part of ``repr`` that describes the format."""
 
     @abstractmethod
     def _rows(self) -> dict[str, object]:
-        """Rows of the HTML table that belong to the format."""
+        """Rows of the HTML table that describe the format."""
 
     def _other_forms(self) -> dict[str, int]:
-        """Bytes of other forms of the same content, to compare with."""
+        """Bytes that other forms of the same content would take, for comparison."""
         return {"float32": 4 * math.prod(self.shape)}
 
     def __repr__(self) -> str:
@@ -220,7 +220,7 @@ class BitArray(ABC):
         return display.table(self, self._rows(), self._other_forms())
 
     def _working(self) -> AbstractContextManager[Any]:
-        """A context with the current device and stream that work on this array belongs to."""
+        """A context that makes the device and stream for work on this array current."""
         return interop.working_on(self.device, self._family)
 
     def __len__(self) -> int:
@@ -237,7 +237,7 @@ class BitArray(ABC):
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        # As for scipy.sparse, NumPy sees one opaque object (which is how `csr_array @ A` finds A.__rmatmul__), never dense data.
+        # As with scipy.sparse, NumPy sees one opaque object and never dense data; so `csr_array @ A` finds A.__rmatmul__.
         if dtype is not None and np.dtype(dtype) != np.dtype(object):
             raise DTypeError(
                 f"{type(self).__name__}: implicit conversion to a dense {np.dtype(dtype)} array is refused; call .toarray()"
@@ -259,7 +259,7 @@ class BitArray(ABC):
         if member is not None and hasattr(self, member) and args and args[0] is self:
             return getattr(self, member)(*args[1:], **kwargs)
         count, meaning = _OF_NUMPY.get(func, (-1, None))
-        # numpy.dot of more dimensions is not the product of matrices.
+        # numpy.dot of arrays with more than two dimensions differs from matmul.
         flat = func is not np.dot or all(len(getattr(arg, "shape", ())) <= 2 for arg in args)
         if meaning is not None and len(args) == count and flat and not kwargs:
             return meaning(*args)
@@ -277,9 +277,9 @@ class BitArray(ABC):
         return operators.matmul(other, self)
 
     def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
-        """Decode, compute with NumPy or CuPy, give back in the family of the ordinary operand (QGTC section 5).
+        """Decode, compute with NumPy or CuPy, and return an array of the ordinary operand's library (QGTC section 5).
 
-        Sums, differences and products of integers are exact: int32 or int64, whichever holds them.
+        Sums, differences and products of integers are exact: int32, or int64 if int32 cannot hold them.
         """
         theirs: Any
         mine, family = interop.as_array(self.decoded(), name)
@@ -314,7 +314,7 @@ class BitArray(ABC):
             return interop.from_array(result, family, name)
 
     def value_limits(self, decoded: Any) -> tuple[int, int]:
-        """Between which values the integers that :meth:`decoded` gave lie."""
+        """Lower and upper bound of the integers that :meth:`decoded` returned."""
         return exact.limits_of_operand(decoded)
 
     __add__ = _operator(operator.add, "add")
@@ -333,7 +333,7 @@ class BitArray(ABC):
     __ne__ = _operator(operator.ne, "not_equal", arrays_only=True)
 
     def _not_in_place(self, other: Any) -> Any:
-        """``A += B`` would make of the name `A` an array of another type."""
+        """Refuse ``A += B``, which would bind the name `A` to an array of another type."""
         name = type(self).__name__
         raise DTypeError(
             f"{name}: it is not changed in place, and results of arithmetic are ordinary or scipy.sparse arrays; write the operator out, "
@@ -347,5 +347,5 @@ class BitArray(ABC):
 
 
 def restored(cls: type[BitArray], parts: dict[str, Any], device: str = "cpu") -> Any:
-    """Rebuild through the checks: a pickle or a file may come from elsewhere."""
+    """Rebuild an array with all checks, because a pickle or a file may come from an unknown source."""
     return getattr(cls, cls.adopting)(**parts).to_device(device)

@@ -1,4 +1,4 @@
-"""BitTensor: integers of 1..32 bits in bit planes or packed side by side (3D-stacked bit compression, QGTC section 4.2)."""
+"""BitTensor: integers of 1..32 bits, stored as bit planes or side by side (3D-stacked bit compression, QGTC section 4.2)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class BitTensor(PackedArray):
     ----------
     arg : array_like, sparse array, BitTensor, tuple
         The data, in the forms of :mod:`scipy.sparse`: integers or booleans of at least two dimensions from any array library; a
-        sparse array or ``(data, (row, col))`` or ``(data, indices, indptr)`` with `shape`, which is never densified (at 1 bit duplicates
-        are or-ed, otherwise summed); another BitTensor, converted as asked; a shape tuple ``(M, N)`` for zeros. Floats are taken only at
-        ``bits=1``, by their sign (``x >= 0``).
+        sparse array or ``(data, (row, col))`` or ``(data, indices, indptr)`` with `shape`, which is never densified (duplicates are
+        or-ed at 1 bit, otherwise summed); another BitTensor, converted to the other arguments; a shape tuple ``(M, N)`` for zeros. Floats
+        are accepted only at ``bits=1``, which keeps their sign (``x >= 0``).
     bits : int, optional
-        Bits per value, 1..32. By default as few as hold the data (1 for floats and shapes).
+        Bits per value, 1..32. By default the fewest that hold the data (1 for floats and shapes).
     encoding : {"unsigned", "signed", "bipolar"}, optional
         ``"unsigned"`` holds 0..2**bits-1 (default), ``"signed"`` is two's complement, ``"bipolar"`` is one bit for -1 or +1.
     axis : int, default -1
-        The packed axis, -1 or -2. A product wants its contraction axis packed: -1 on the left, -2 on the right.
+        The packed axis, -1 or -2. A product needs its contraction axis packed: -1 on the left, -2 on the right.
     layout : {"planes", "rows"}
         ``"planes"`` keeps bit ``p`` of all elements together (products); ``"rows"`` keeps whole integers of 1, 2, 4, 8 or 16 bits side by
         side (gathers).
@@ -41,14 +41,14 @@ class BitTensor(PackedArray):
     shape : tuple of int, optional
         Shape of the sparse forms.
     copy : bool, default False
-        Copy the words even where another BitTensor's could be shared.
+        Copy the words even if those of another BitTensor could be shared.
 
     Attributes
     ----------
     words : ndarray of uint32
         The packed bits, C-contiguous, 16-byte aligned: ``(..., outer, bits, ceil(L / 128) * 4)`` for planes and
         ``(..., outer, ceil(L * bits / 128) * 4)`` for rows, with L the length of the packed axis. Bit ``b`` of word ``w`` belongs to
-        element ``32 w + b`` (planes); bits beyond L are zero. Treat it as read-only: derived data such as `tile_bitmap` is kept.
+        element ``32 w + b`` (planes); bits beyond L are zero. Treat it as read-only: derived data such as `tile_bitmap` is cached.
 
     Raises
     ------
@@ -59,8 +59,8 @@ class BitTensor(PackedArray):
 
     Notes
     -----
-    A ``torch.nn.Module`` keeps a BitTensor as an ordinary attribute; ``register_buffer`` takes tensors only, such as its `words`, and
-    ``bitsparse.torch.Buffer`` makes buffers of all that an array consists of.
+    A ``torch.nn.Module`` keeps a BitTensor as an ordinary attribute. ``register_buffer`` takes only tensors, such as its `words`;
+    ``bitsparse.torch.Buffer`` makes buffers of all parts of an array.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class BitTensor(PackedArray):
         copy: bool = False,
         check: bool = True,
     ) -> Self:
-        """Adopt packed words, without a copy where they are C-contiguous and 16-byte aligned.
+        """Adopt packed words, without a copy if they are C-contiguous and 16-byte aligned.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class BitTensor(PackedArray):
         scale: NDArray[np.float32] | None = None,
         offset: NDArray[np.float32] | None = None,
     ) -> Self:
-        """Without checks, for arguments known to fit."""
+        """Build a BitTensor without checks, from arguments that are known to fit."""
         self = object.__new__(cls)
         self._words, self._shape, self._bits, self._axis = words, shape, bits, axis
         self._layout, self._encoding, self._family = layout, encoding, family
@@ -208,7 +208,7 @@ class BitTensor(PackedArray):
 
     # -- conversions ----------------------------------------------------------------------------------------------
     def _moved(self, move: Callable[[Any], Any]) -> BitTensor:
-        # The small ones first: copies of ordinary memory would wait behind that of the words.
+        # The small arrays first: their copies would have to wait for the copy of the words.
         scale, offset = move(self._scale), move(self._offset)
         return self._with(move(self._words), self._shape, self._axis, self._layout, (scale, offset))
 
@@ -218,7 +218,7 @@ class BitTensor(PackedArray):
         Parameters
         ----------
         dtype : dtype, optional
-            By default the smallest that holds every value of these bits and encoding. A narrower one is refused.
+            By default the smallest dtype that holds every value of these bits and encoding. A narrower one is refused.
 
         Examples
         --------
@@ -238,13 +238,13 @@ class BitTensor(PackedArray):
             return interop.from_array(result, self._family, "toarray")
 
     def decoded(self) -> Any:
-        """What ``+ - * /`` use: :meth:`dequantize` if there is a scale or offset, else int32 (int64 for 32 unsigned bits)."""
+        """Values for ``+ - * /``: :meth:`dequantize` if there is a scale or offset, else int32 (int64 for 32 unsigned bits)."""
         if self._scale is not None or self._offset is not None:
             return self.dequantize()
         return self.toarray(np.int64 if construct.smallest_dtype(self._bits, self._encoding) == np.uint32 else np.int32)
 
     def value_limits(self, decoded: Any) -> tuple[int, int]:
-        """Of all values of these bits and encoding."""
+        """Bounds of all values that these bits and this encoding can hold."""
         return _check.limits_of(self._bits, self._encoding)
 
     def dequantize(self, dtype: Any = np.float32) -> Any:
@@ -257,7 +257,7 @@ class BitTensor(PackedArray):
         return self.dequantize(wanted) if wanted.kind not in "iub" else self.toarray(wanted)
 
     def tocsr(self) -> Any:
-        """The integers as :class:`scipy.sparse.csr_array`, without ever holding the dense array. Two dimensions, on the CPU."""
+        """The integers as :class:`scipy.sparse.csr_array`, without making the dense array; for two dimensions, on the CPU."""
         _check.on_cpu("tocsr", "the BitTensor", self.device)
         if self.ndim != 2:
             raise ShapeError(
@@ -266,11 +266,11 @@ class BitTensor(PackedArray):
         return sparse_convert.words_to_matrix(self)
 
     def to_scipy(self) -> Any:
-        """:meth:`tocsr`, moved to the CPU if need be."""
+        """:meth:`tocsr`, after moving the array to the CPU if need be."""
         return self.to_device("cpu").tocsr()
 
     def repack(self, *, axis: int | None = None, layout: Layout | None = None) -> BitTensor:
-        """The same integers packed along another axis or in another layout; itself if nothing changes.
+        """The same integers packed along another axis or in another layout; this array itself if nothing changes.
 
         Examples
         --------
@@ -290,7 +290,7 @@ class BitTensor(PackedArray):
     def _with(
         self, words: NDArray[np.uint32], shape: tuple[int, ...], axis: int, layout: str, affine: Any = ()
     ) -> BitTensor:
-        """Other words with the same bits and encoding, and the same scale and offset unless others are given."""
+        """A BitTensor of other words with the same bits and encoding, and the same scale and offset unless `affine` is given."""
         scale, offset = affine or (self._scale, self._offset)
         return self._make(words, shape, self._bits, axis, layout, self._encoding, self._family, scale, offset)
 
@@ -301,7 +301,7 @@ class BitTensor(PackedArray):
 
     @property
     def mT(self) -> BitTensor:
-        """Last two axes swapped: a view of the same words with the other packed axis."""
+        """The array with its last two axes swapped: a view of the same words whose packed axis is the other one."""
         shape = (*self._shape[:-2], self._shape[-1], self._shape[-2])
         affine = _swapped(self._scale), _swapped(self._offset)
         return self._with(self._words, shape, -3 - self._axis, self._layout, affine)
@@ -320,9 +320,9 @@ class BitTensor(PackedArray):
         return self.T
 
     def __getitem__(self, key: Any) -> BitTensor:
-        """Slices and index arrays on every dimension, each by itself, and integers on batch dimensions.
+        """Index every dimension independently: by slices and index arrays, and batch dimensions by integers too.
 
-        A slice with step 1 of the outer axis (the one that is not packed) is a view of a two-dimensional BitTensor; everything else copies.
+        A slice with step 1 along the axis that is not packed is a view of a two-dimensional BitTensor; everything else copies.
         """
         return word_operators.getitem(self, key)
 

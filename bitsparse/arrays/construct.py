@@ -1,4 +1,4 @@
-"""How a BitTensor comes to be: one function per form of the constructor, and the checks on words that arrive packed."""
+"""Construction of a BitTensor: one function per form of the constructor's argument, and checks of words from outside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FUNCTION = "BitTensor"
 
 
 class Parts(NamedTuple):
-    """What identifies a BitTensor besides its affine parameters."""
+    """The fields of a BitTensor except its affine parameters."""
 
     words: NDArray[np.uint32]
     shape: tuple[int, ...]
@@ -32,7 +32,8 @@ class Parts(NamedTuple):
 
 
 def smallest_dtype(bits: int, encoding: str) -> np.dtype[Any]:
-    """
+    """The smallest integer dtype that holds every value of these bits and encoding.
+
     >>> smallest_dtype(9, "signed"), smallest_dtype(1, "bipolar")
     (dtype('int16'), dtype('int8'))
     """
@@ -41,7 +42,7 @@ def smallest_dtype(bits: int, encoding: str) -> np.dtype[Any]:
 
 
 def holds(dtype: np.dtype[Any], bits: int, encoding: str) -> bool:
-    """Whether every value of these bits and encoding is exact in ``dtype``."""
+    """Whether ``dtype`` holds every value of these bits and encoding exactly."""
     low, high = _check.limits_of(bits, encoding)
     if dtype.kind == "b":
         return low == 0 and high == 1
@@ -54,7 +55,7 @@ def holds(dtype: np.dtype[Any], bits: int, encoding: str) -> bool:
 def checked_words(
     function: str, words: NDArray[Any], shape: tuple[int, ...], bits: int, axis: int, layout: str
 ) -> NDArray[np.uint32]:
-    """Words that arrive from outside: uint32 (or int32, reinterpreted) of exactly the shape that the other arguments mean."""
+    """Words from outside as uint32, after checking that they are uint32 or int32 and have the shape that the other arguments imply."""
     if words.dtype not in (np.dtype(np.uint32), np.dtype(np.int32)):
         raise DTypeError(
             f"{function}: words have dtype {words.dtype}, but packed words are uint32; use words.view(numpy.uint32)"
@@ -68,13 +69,13 @@ def checked_words(
 
 
 def form_of(function: str, bits: int, encoding: Any, layout: Any, axis: Any, ndim: int) -> tuple[str, str, int]:
-    """The checked encoding, layout and packed axis of values of so many bits and dimensions."""
+    """The checked encoding, layout and packed axis for values of `bits` bits in `ndim` dimensions."""
     encoding = _check.encoding(function, encoding, bits)
     return encoding, _check.layout(function, layout, bits), _check.axis(function, axis, ndim)
 
 
 def check_dtype(function: str, dtype: np.dtype[Any], bits: int | None) -> None:
-    """Refuse to pack what is neither whole numbers nor, at one bit, floats."""
+    """Refuse dtypes that cannot be packed: all but integers, booleans and, at one bit, floats."""
     _check.numeric_dtype(function, "x", dtype)
     if dtype.kind not in "biu" and bits != 1:
         raise DTypeError(
@@ -83,7 +84,7 @@ def check_dtype(function: str, dtype: np.dtype[Any], bits: int | None) -> None:
 
 
 def prefix_mask(ones: int, words: int) -> NDArray[np.uint32]:
-    """``words`` words of which the first ``ones`` bits are set.
+    """An array of ``words`` words whose first ``ones`` bits are set.
 
     >>> prefix_mask(33, 4)
     array([4294967295,          1,          0,          0], dtype=uint32)
@@ -114,7 +115,7 @@ def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any
 
 
 def pack(function: str, x: Any, bits: Any, *, encoding: Any, axis: Any, layout: Any, fits: bool = False) -> Parts:
-    """Pack an ordinary array, after checking that its values fit; where whole numbers are known to, nobody waits for a GPU."""
+    """Pack an ordinary array after checking that its values fit; with `fits` this is known, and the host need not wait for a GPU."""
     array, family = interop.as_array(x, function)
     _check.at_least_2d(function, "x", array.shape)
     if bits is not None:
@@ -138,7 +139,7 @@ def _check_values(function: str, array: NDArray[Any], bits: int | None, encoding
     if interop.device_of(array) == "cpu":
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
     else:
-        low, high, _ = backends.family(interop.device_of(array), "bits.pack").minmax(array)  # in one pass
+        low, high, _ = backends.family(interop.device_of(array), "bits.pack").minmax(array)  # both in one pass
     if encoding == "bipolar":
         _check.bipolar_values(function, array.size == 0 or (low >= -1 and high <= 1 and bool((array != 0).all())))
         return 1 if bits is None else bits
@@ -189,7 +190,7 @@ def _from_sparse(arg: Any, shape: Any, bits: Any, encoding: Any, axis: Any, layo
 
 
 def from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any, copy: bool) -> Parts:
-    """Another BitTensor, converted as asked."""
+    """The parts of another BitTensor, converted to the bits, encoding, axis and layout that were asked for."""
     if shape is not None and tuple(shape) != x.shape:
         raise ShapeError(f"{_FUNCTION}: shape {tuple(shape)} was asked for, but the BitTensor has shape {x.shape}")
     bits = x.bits if bits is None else _check.bit_count(_FUNCTION, bits)

@@ -1,4 +1,4 @@
-"""How arrays show themselves."""
+"""Text and HTML that describe an array, for ``repr`` and notebooks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def human_bytes(count: int) -> str:
-    """Return a byte count for people.
+    """A byte count in a readable unit.
 
     >>> human_bytes(512), human_bytes(1_500_000)
     ('512 B', '1.4 MiB')
@@ -24,7 +24,7 @@ def _scales(x: Any) -> str:
 
 
 def _ratios(x: Any, others: dict[str, int]) -> dict[str, str]:
-    """Bytes of an array over those of its other forms."""
+    """The bytes of an array divided by those of each other form."""
     ratios = {name: x.nbytes / size for name, size in others.items() if size}
     return {name: f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}" for name, ratio in ratios.items()}
 

@@ -1,4 +1,4 @@
-"""``+ - *`` of integers in a dtype that cannot wrap."""
+"""``+ - *`` of integers, computed in a dtype in which the result cannot overflow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_integral(x: Any) -> bool:
 
 
 def limits_of_operand(x: Any) -> Limits:
-    """Smallest and largest value that a scalar has, or that the dtype of an array holds.
+    """Smallest and largest value of an operand: the value of a scalar itself, or the range of an array's dtype.
 
     >>> limits_of_operand(7), limits_of_operand(np.zeros(2, np.int8)), limits_of_operand(np.zeros(2, bool))
     ((7, 7), (-128, 127), (0, 1))
@@ -33,19 +33,19 @@ def limits_of_operand(x: Any) -> Limits:
 def computed(
     name: str, operation: Callable[[Any, Any], Any], left: Any, right: Any, limits: tuple[Limits, Limits]
 ) -> Any:
-    """``operation(left, right)`` exactly, for one of NumPy's ``add``, ``subtract`` and ``multiply``.
+    """The exact ``operation(left, right)``, where `operation` is NumPy's ``add``, ``subtract`` or ``multiply``.
 
-    The result is int32 where NumPy's would be and the limits of both operands say that nothing can wrap, else int64.
+    The result is int32 if NumPy's would be and the limits of both operands rule out overflow, else int64.
 
     Parameters
     ----------
     name : str
-        Of the operator, for messages.
+        Name of the operator, for messages.
     operation : ufunc
     left, right : arrays, NumPy scalars or Python integers
         At least one is an array of one dimension or more.
     limits : two pairs of int
-        Between which values the elements of each lie.
+        Smallest and largest possible element of each operand.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def computed(
         raise _beyond(name, limits)
     result = operation(*(_as(x, np.int64) for x in operands))
     if not _within((low, high), _INT64) and result.size:
-        # A result that wrapped is off by a multiple of 2**64, which floats show although they know its last digits only roughly.
+        # An overflow changes the result by a multiple of 2**64, which a comparison with float64 reveals despite its rounding.
         roughly = operation(*(_as(x, np.float64) for x in operands))
         if float(abs(roughly - result.astype(np.float64)).max()) > 2.0**62:
             raise _beyond(name, tuple(_found(x, pair) for x, pair in zip(operands, limits, strict=True)))
@@ -81,7 +81,7 @@ def computed(
 
 
 def _as(x: Any, dtype: Any) -> Any:
-    """An array in a dtype; a scalar as Python's, which takes the dtype of the array beside it."""
+    """An array or a scalar, converted to a dtype."""
     if not hasattr(x, "dtype") or x.ndim == 0:
         return dtype(int(x))
     return x.astype(dtype, copy=False)
@@ -92,7 +92,7 @@ def _within(inner: Limits, outer: Limits) -> bool:
 
 
 def _found(x: Any, limits: Limits) -> Limits:
-    """Extreme values of the data themselves."""
+    """The extreme values of the data itself; `limits` for a Python integer or an empty array."""
     return limits if not hasattr(x, "dtype") or not x.size else (int(x.min()), int(x.max()))
 
 

@@ -1,4 +1,4 @@
-"""Sparse arrays from edge lists and tables, and as what other libraries hold."""
+"""Conversion of sparse arrays from edge lists and tables, and to the sparse arrays and graphs of other libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Exchange(BitArray):
-    """The ways between a sparse array and other libraries."""
+    """Base class with the conversions between a sparse array and other libraries."""
 
     __slots__ = ()
 
@@ -43,12 +43,12 @@ class Exchange(BitArray):
         index_dtype: Any = None,
         **options: Any,
     ) -> Self:
-        """An edge list: element ``(rows[e], cols[e])`` for every edge.
+        """Build the array from an edge list, with an element ``(rows[e], cols[e])`` for every edge e.
 
         Parameters
         ----------
         rows, cols : array_like of int, shape (E,)
-            For ``A @ X`` to gather at row i what node j has, i is the row and j the column.
+            In ``A @ X``, row i of the result sums the rows j of ``X`` for all edges (i, j).
         shape : tuple of int or int, optional
             By default square, up to the largest index.
         values : array_like, shape (E,) or (E, H), optional
@@ -79,14 +79,14 @@ class Exchange(BitArray):
         edge_weight: Any = None,
         **options: Any,
     ) -> Self:
-        """The edges of a graph of PyTorch Geometric: row i gathers from the nodes whose messages reach node i.
+        """Build the array from the edges of a PyTorch Geometric graph; row i lists the nodes that send messages to node i.
 
         Parameters
         ----------
         edge_index : array_like of int, shape (2, E)
             Sources, then targets: element ``(edge_index[1, e], edge_index[0, e])`` for every edge.
         num_nodes : int or pair of int, optional
-            Number of nodes, or those of sources and of targets; by default up to the largest number.
+            Number of nodes, or the numbers of sources and of targets; by default as many as the largest index needs.
         edge_weight : array_like, shape (E,) or (E, H), optional
             Summed over repeated edges; without weights repeated edges are merged.
         **options
@@ -114,16 +114,16 @@ class Exchange(BitArray):
         shape: tuple[int, int] | int | None = None,
         **options: Any,
     ) -> Self:
-        """A table with one edge a line: element ``(table[rows][e], table[cols][e])``.
+        """Build the array from a table with one edge per line: an element ``(table[rows][e], table[cols][e])`` for line e.
 
         Parameters
         ----------
         table : mapping
-            Whatever gives its columns by their names: a table of pandas, Arrow, Polars or cuDF, or a dict of arrays.
+            Any object whose columns are accessible by name: a table of pandas, Arrow, Polars or cuDF, or a dict of arrays.
         rows, cols : str
-            Columns with the numbers of nodes.
+            Names of the columns that hold the node numbers.
         values : str, optional
-            Column with values.
+            Name of the column that holds the values.
         shape, **options
             As in :meth:`from_edges`.
 
@@ -151,16 +151,16 @@ class Exchange(BitArray):
 
     # -- out --------------------------------------------------------------------------------------------------------
     def toarray(self: Any, dtype: Any = None, *, order: str | None = None, out: Any = None) -> Any:
-        """The dense array, scales applied.
+        """The dense array, with scales applied.
 
         Parameters
         ----------
         dtype : dtype, optional
-            By default that of the array.
+            By default the dtype of the array.
         order : {"C", "F"}, optional
-            How the result lies in memory: rows one after the other, as by default, or columns.
+            Memory order of the result: by rows (the default) or by columns.
         out : array, optional
-            Where to write it: of its shape and dtype, with any strides.
+            Where to write the result; it has the same shape and dtype, and any strides.
 
         Examples
         --------
@@ -185,21 +185,21 @@ class Exchange(BitArray):
             return out
 
     def decoded(self: Any) -> Any:
-        """:meth:`toarray`: what arithmetic of a dense bitsparse array with this one uses."""
+        """:meth:`toarray`; a dense bitsparse array calls this for arithmetic with a sparse one."""
         return self.toarray()
 
     def to_scipy(self: Any) -> Any:
-        """:meth:`tocsr`, moved to the CPU if need be."""
+        """:meth:`tocsr`, after moving the array to the CPU if need be."""
         return self.to_device("cpu").tocsr()
 
     def to_cupy(self: Any) -> Any:
-        """:meth:`tocsr` as a :class:`cupyx.scipy.sparse.csr_matrix`, moved to a GPU if need be."""
+        """:meth:`tocsr` as a :class:`cupyx.scipy.sparse.csr_matrix`, after moving the array to a GPU if need be."""
         return (self.to_device("cuda") if self.device == "cpu" else self).tocsr()
 
     def to_torch(self: Any) -> Any:
-        """The array as a sparse CSR tensor of PyTorch where it lies, scales applied.
+        """The array as a sparse CSR tensor of PyTorch on the same device, with scales applied.
 
-        Indices and values are shared, not copied; the ones of a pattern are float32, since PyTorch multiplies no sparse integers.
+        Indices and values are shared, not copied; the ones of a pattern are float32, since PyTorch cannot multiply sparse integers.
         """
         with _check.extra("to_torch", "torch", "PyTorch", "torch"):
             torch = importlib.import_module("torch")
@@ -211,7 +211,7 @@ class Exchange(BitArray):
                 return torch.sparse_csr_tensor(*parts, size=self.shape, check_invariants=False)
 
     def to_jax(self: Any) -> Any:
-        """The array as :class:`jax.experimental.sparse.BCSR` where it lies, scales applied; the ones of a pattern are float32."""
+        """The array as :class:`jax.experimental.sparse.BCSR` on the same device, with scales applied; ones of a pattern are float32."""
         with _check.extra("to_jax", "jax", "JAX", "jax"):
             sparse = importlib.import_module("jax.experimental.sparse")
         with working(self):
@@ -221,14 +221,14 @@ class Exchange(BitArray):
             return sparse.BCSR((values, indices, indptr), shape=self.shape, indices_sorted=True, unique_indices=True)
 
     def to_edge_index(self: Any) -> tuple[Any, Any]:
-        """``(edge_index, edge_weight)`` as PyTorch Geometric takes them, in the order of rows: the way back from :meth:`from_edge_index`.
+        """``(edge_index, edge_weight)`` for PyTorch Geometric, in the order of rows; the inverse of :meth:`from_edge_index`.
 
         Returns
         -------
         edge_index : array of int64, shape (2, E)
             Columns (sources), then rows (targets), in the array's :attr:`family`.
         edge_weight : array or None
-            Scales applied; None of a pattern.
+            With scales applied; None for a pattern.
 
         Examples
         --------
@@ -244,12 +244,12 @@ class Exchange(BitArray):
             return edge_index, None if is_pattern else interop.from_array(values, family_of(self), "to_edge_index")
 
     def to_networkx(self: Any, create_using: Any = None) -> Any:
-        """The array as a graph of networkx with an edge from every row to its columns and its value as "weight".
+        """The array as a networkx graph with an edge from row to column for every entry, whose value is its "weight".
 
         Parameters
         ----------
         create_using : optional
-            As networkx takes it; by default a ``DiGraph``.
+            The same argument as in networkx; by default a ``DiGraph``.
         """
         try:
             networkx = importlib.import_module("networkx")
@@ -260,7 +260,7 @@ class Exchange(BitArray):
 
 
 def _parts(x: SparseArray, function: str) -> tuple[Any, Any, Any]:
-    """CSR arrays with one value an entry, scales applied; the ones of a pattern are float32."""
+    """CSR arrays with one value per entry and scales applied; the ones of a pattern are float32."""
     scaled = sparse_convert.scaled(x, function)
     is_pattern = all(part is None for part in values_and_scales(x))
     values: Any = scaled.values
@@ -272,7 +272,7 @@ def _column(table: Any, name: str) -> Any:
         found = table[name]
     except (KeyError, IndexError, TypeError) as error:
         raise ValueError(f"from_table: the table has no column {name!r} ({type(error).__name__})") from None
-    if hasattr(found, "to_cupy"):  # cuDF's
+    if hasattr(found, "to_cupy"):  # a column of cuDF
         return found.to_cupy()
-    # Columns of Arrow in pieces, and those of pandas that Arrow holds, know how they become one array of NumPy.
+    # Chunked columns of Arrow, and pandas columns backed by Arrow, convert themselves to one NumPy array.
     return found.to_numpy() if hasattr(found, "to_numpy") else interop.as_array(found, "from_table", name)[0]

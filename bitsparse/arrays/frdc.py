@@ -27,15 +27,15 @@ class FRDC(SparseArray):
     Parameters
     ----------
     arg : array_like, sparse array, BitTensor, tuple
-        The data, in the forms that :class:`bitsparse.TCTiledCSR` takes. Values must be 0 or 1; repeated entries are or-ed and explicit
-        zeros dropped.
+        The data, in any form that :class:`bitsparse.TCTiledCSR` takes. Values must be 0 or 1; repeated entries are or-ed and explicit
+        zeros are dropped.
     shape : tuple of int, optional
         Shape of the sparse forms.
     pattern : bool, default False
-        Accept any values and keep which are not zero.
+        Accept any values and store only which ones are not zero.
     row_scale, col_scale : array_like of float, optional
         float32 factors, shapes (m,) and (n,): the array is ``diag(row_scale) A diag(col_scale)``, the factorised weights of BitGNN. By
-        default those of `arg`.
+        default the scales of `arg`.
     index_dtype : {int32, int64}, optional
         By default int64 if a size or the number of entries reaches 2**31, else int32.
 
@@ -51,7 +51,7 @@ class FRDC(SparseArray):
     Raises
     ------
     ValueError
-        Values are neither 0 nor 1, the components contradict each other, or an index is out of range.
+        A value is neither 0 nor 1, the components contradict each other, or an index is out of range.
     ShapeError, DTypeError, DeviceError
         Not two dimensions, not numbers, or on another device.
 
@@ -118,7 +118,7 @@ class FRDC(SparseArray):
         Raises
         ------
         ValueError
-            They are not what the blocks of any pattern of this shape are.
+            The arrays are not the canonical blocks of any pattern of this shape.
 
         Examples
         --------
@@ -157,10 +157,10 @@ class FRDC(SparseArray):
     nnz: Final[int] = read_only("_nnz", "Number of set bits.")
 
     def astype(self, dtype: Any, casting: str = "unsafe", copy: bool = True) -> TCTiledCSR:
-        """The same array as a :class:`bitsparse.TCTiledCSR` with values of `dtype`, since bits hold none."""
+        """The same array as a :class:`bitsparse.TCTiledCSR` with values of `dtype`, since an FRDC stores no values."""
         return TCTiledCSR(self, index_dtype=self.index_dtype).astype(dtype, casting, copy)
 
-    # -- what the base class asks -----------------------------------------------------------------------------------
+    # -- hooks of the base class ------------------------------------------------------------------------------------
     @property
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
         kept = CSR_FORM.get(self._prepared)

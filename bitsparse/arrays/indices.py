@@ -1,4 +1,4 @@
-"""Index arrays: which dtype a container uses, and the checks on indices that come from outside."""
+"""Index arrays: the choice of their dtype, and checks of indices that come from outside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bitsparse.errors import DTypeError, ShapeError
 
 #: Sizes and counts below this fit int32 indices (tests lower it).
 INT32_LIMIT = 1 << 31
-#: Beyond this the compiled part has no bits left beside an index.
+#: Largest size: beyond it, an index would leave no spare bits in the 64-bit words of the compiled part.
 _LARGEST = 1 << 58
 
 
@@ -27,7 +27,7 @@ def matrix_shape(function: str, shape: Any) -> tuple[int, int]:
 
 
 def index_dtype(function: str, shape: tuple[int, int], nnz: int, asked: Any = None) -> np.dtype[Any]:
-    """int32 while every size and count fits, else int64; int64 may be asked for, int32 only where it fits."""
+    """int32 if it holds every size and count, else int64; a caller may ask for int64, or for int32 if that fits."""
     largest = max(*shape, nnz)
     needed = np.dtype(np.int32 if largest < INT32_LIMIT else np.int64)
     if asked is None:
@@ -44,7 +44,7 @@ def index_dtype(function: str, shape: tuple[int, int], nnz: int, asked: Any = No
 
 
 def index_array(function: str, name: str, value: Any) -> NDArray[Any]:
-    """A one-dimensional integer array, as int32 or int64, without a copy where it is one already."""
+    """A one-dimensional integer array as int32 or int64, without a copy if it has such a dtype already."""
     array: NDArray[Any]
     array, _ = interop.as_array(value, function, name)
     if array.ndim != 1:
@@ -61,7 +61,7 @@ def index_array(function: str, name: str, value: Any) -> NDArray[Any]:
 
 
 def index_arrays(function: str, indptr: Any, indices: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """:func:`index_array` of both, in the wider of their dtypes."""
+    """Both arrays after :func:`index_array`, in the wider of their dtypes."""
     starts, columns = index_array(function, "indptr", indptr), index_array(function, "indices", indices)
     wide = np.result_type(starts.dtype, columns.dtype)
     return starts.astype(wide, copy=False), columns.astype(wide, copy=False)
@@ -79,7 +79,7 @@ def rows_of(indptr: NDArray[Any]) -> NDArray[Any]:
 
 
 def row_range(indptr: NDArray[Any], start: int, stop: int) -> tuple[NDArray[Any], int, int]:
-    """The indptr of rows side by side, and between which entries they are; of a GPU in one look.
+    """The indptr of rows ``start..stop``, and their first and last entry; on a GPU with one transfer to the host.
 
     >>> row_range(np.array([0, 2, 2, 3]), 1, 3)
     (array([0, 0, 1]), 2, 3)
@@ -92,7 +92,7 @@ def row_range(indptr: NDArray[Any], start: int, stop: int) -> tuple[NDArray[Any]
 
 
 def devices_of(*arrays: Any) -> list[str]:
-    """Where arrays lie, leaving out None."""
+    """The devices of the arrays that are not None."""
     return [interop.device_of(array) for array in arrays if array is not None]
 
 
@@ -108,11 +108,11 @@ def gather(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
 def canonical_order(
     indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int]
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Column indices sorted in each row, and where each came from; repeated columns keep their order."""
+    """Column indices sorted within each row, and the old position of each; repeated columns keep their order."""
     if (device := interop.device_of(indptr)) != "cpu":
         columns, moved, _ = backends.family(device, "sparse.build").canonical_csr(indptr, indices, shape)
         return columns, moved
-    if shape[1] > 8 * indices.size:  # transposing takes memory for every column
+    if shape[1] > 8 * indices.size:  # transposing, as below, needs memory for every column
         order = np.lexsort((indices, rows_of(indptr)))
         return indices[order], order
     from scipy import sparse
@@ -124,7 +124,7 @@ def canonical_order(
 
 
 def without_spare(matrix: Any) -> Any:
-    """A matrix of SciPy or CuPy whose arrays end with its last entry; SciPy allows room behind it, which is no part of the matrix.
+    """A SciPy or CuPy matrix whose arrays end at its last entry; SciPy allows spare room after it.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def without_spare(matrix: Any) -> Any:
 
 
 def csr_of(function: str, matrix: Any) -> Any:
-    """A matrix of SciPy or CuPy in CSR format. SciPy believes arrays that it converts, so these are looked at first, lest it crashes.
+    """A SciPy or CuPy matrix in CSR format. Its arrays are checked first, because SciPy may crash when it converts damaged ones.
 
     Examples
     --------
@@ -166,13 +166,13 @@ def csr_of(function: str, matrix: Any) -> Any:
     elif kind in ("csc", "bsr"):
         _refuse_damaged(function, matrix, kind)
     csr = without_spare(matrix).tocsr()
-    if kind not in ("coo", "csc", "bsr"):  # what was sound stays so
+    if kind not in ("coo", "csc", "bsr"):  # these were checked before the conversion
         _refuse_damaged(function, csr, "csr")
     return csr
 
 
 def _refuse_damaged(function: str, matrix: Any, kind: str) -> None:
-    """Raise unless the arrays of a compressed matrix in host memory describe one of its shape."""
+    """Raise unless the arrays of a compressed matrix in host memory fit its shape."""
     starts, index = index_arrays(function, matrix.indptr, matrix.indices)
     block = matrix.blocksize if kind == "bsr" else (1, 1)
     rows, cols = (size // step for size, step in zip(matrix.shape, block, strict=True))
@@ -180,7 +180,7 @@ def _refuse_damaged(function: str, matrix: Any, kind: str) -> None:
     try:
         backends.family("cpu", "sparse.build").validate_csr(
             starts,
-            index[: max(nnz, 0)],  # SciPy allows room behind the entries
+            index[: max(nnz, 0)],  # SciPy allows spare room after the entries
             (cols, rows) if kind == "csc" else (rows, cols),
         )
     except ValueError as error:
@@ -192,7 +192,7 @@ def _refuse_damaged(function: str, matrix: Any, kind: str) -> None:
 
 
 def outside(indptr: Any, indices: Any, columns: int) -> str | None:
-    """What a message says of the first index that is no column, or None if there is none; `indptr` may be damaged as well.
+    """Text about the first column index that is out of range, or None if all are valid; `indptr` may be damaged too.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What the rest of the library asks of the arrays and their users need not see: one function for each such question."""
+"""Access to the internals of arrays for the rest of the library: one function for each thing that users need not see."""
 
 from __future__ import annotations
 
@@ -27,50 +27,50 @@ Sparse = TypeVar("Sparse", bound="SparseArray")
 
 
 def family_of(array: BitArray) -> Family:
-    """The array library that results computed from `array` come back in."""
+    """The array library of results computed from `array`."""
     return array._family
 
 
 def working(array: BitArray) -> AbstractContextManager[Any]:
-    """A context with the current device and stream that work on `array` belongs to."""
+    """A context that makes the device and stream for work on `array` current."""
     return array._working()
 
 
 def assembled(cls: type[Bits], *parts: Any) -> Bits:
-    """The BitTensor of `cls` that consists of these parts, which are not checked: see :class:`bitsparse.arrays.construct.Parts`."""
+    """A BitTensor of type `cls` made of these parts without checks: see :class:`bitsparse.arrays.construct.Parts`."""
     return cls._make(*parts)
 
 
 def with_words(
     x: BitTensor, words: NDArray[Any], shape: tuple[int, ...], axis: int, layout: str, affine: Any = ()
 ) -> BitTensor:
-    """A BitTensor of other words with the bits, encoding and family of `x`, and its scale and offset unless others are given."""
+    """A BitTensor of other words with the bits, encoding and family of `x`, and its scale and offset unless `affine` is given."""
     return x._with(words, shape, axis, layout, affine)
 
 
 def with_scale(x: BitTensor, scale: Any) -> BitTensor:
-    """The words of `x` with a scale on its device and no offset. The scale is not checked, so that the host need not wait for it."""
+    """`x` with another scale, on its device, and no offset. The scale is not checked, so that the host need not wait for it."""
     return x._with(x._words, x._shape, x._axis, x._layout, (scale, None))
 
 
 @lru_cache(maxsize=1024)
 def kind_of_bits(*kind: Any) -> tuple[Any, ...]:
-    """Shape, bits, axis, layout, encoding, device and family as one tuple, for equal kinds the same object where possible."""
+    """Shape, bits, axis, layout, encoding, device and family as one tuple; equal kinds give the same object where possible."""
     return kind
 
 
 @dataclass(slots=True, eq=False)
 class Derived:
-    """What is kept of the words of one BitTensor, as they are in one version of the memory.
+    """Cached results that were derived from the words of one BitTensor, valid for one version of their memory.
 
     Attributes
     ----------
     version : int
-        Of the memory's contents.
+        Version of the memory's contents.
     bitmap, sums : array or None
         :attr:`PackedArray.tile_bitmap` and :attr:`PackedArray.line_sums`.
     prepared : dict
-        Products prepared for this operand on a GPU, by the other operand's kind.
+        Products prepared for this operand on a GPU, keyed by the other operand's kind.
     """
 
     version: int
@@ -81,7 +81,7 @@ class Derived:
 
 @dataclass(slots=True, eq=False)
 class Kept:
-    """What :func:`kind_of`, :func:`contents_of_words` and :func:`derived_of` found for one BitTensor, each None until it is asked for."""
+    """Cached results of :func:`kind_of`, :func:`contents_of_words` and :func:`derived_of` for one BitTensor; None until first used."""
 
     kind: tuple[Any, ...] | None = None
     contents: Contents | None = None
@@ -89,7 +89,7 @@ class Kept:
 
 
 def kind_of(x: PackedArray) -> tuple[Any, ...]:
-    """All that a product prepared on a GPU depends on in its right operand; kept."""
+    """The properties of a right operand on which a product prepared on a GPU depends; cached."""
     kept = x._kept
     if kept.kind is None:
         kept.kind = kind_of_bits(x.shape, x.bits, x.axis, x.layout, x.encoding, x.device, family_of(x))
@@ -97,7 +97,7 @@ def kind_of(x: PackedArray) -> tuple[Any, ...]:
 
 
 def contents_of_words(x: PackedArray) -> Contents:
-    """The contents of the memory where the words of `x` lie, with the version that counts changes: the same for every BitTensor there."""
+    """The record of the memory that holds the words of `x`, with a version that counts changes; BitTensors in that memory share it."""
     kept = x._kept
     if kept.contents is None:
         kept.contents = contents_of(x.words)
@@ -105,7 +105,7 @@ def contents_of_words(x: PackedArray) -> Contents:
 
 
 def derived_of(x: PackedArray) -> Derived:
-    """What is kept of the words of `x`; nothing any more once the memory was written to, through whichever BitTensor."""
+    """The results derived from the words of `x`; empty again after any BitTensor in that memory was written to."""
     version, kept = contents_of_words(x).version, x._kept
     if kept.derived is None or kept.derived.version != version:
         kept.derived = Derived(version)
@@ -113,45 +113,45 @@ def derived_of(x: PackedArray) -> Derived:
 
 
 def has_derived(x: PackedArray) -> bool:
-    """Whether anything was ever kept of the words of `x`."""
+    """Whether any result was ever derived from the words of `x`."""
     return x._kept.derived is not None
 
 
 def words_to_overwrite(x: PackedArray) -> NDArray[Any]:
-    """The words of `x` for somebody who is about to write to them: nothing derived from them is kept any longer."""
+    """The words of `x`, for a caller that is about to write to them; results derived from them become invalid."""
     contents_of_words(x).changed()
     return x.words
 
 
 def with_fields(A: Sparse, **fields: Any) -> Sparse:
-    """The array `A` with other fields, which are not checked."""
+    """A copy of `A` with some fields replaced, without checks."""
     return A._with(**fields)
 
 
 def of_result(A: SparseArray, result: Pattern) -> SparseArray:
-    """Canonical entries as what arithmetic of `A` gives: bits of an FRDC as an FRDC, everything else as a TCTiledCSR."""
+    """Canonical entries as an array of the type that arithmetic of `A` returns: FRDC for bits of an FRDC, else TCTiledCSR."""
     return A._of_result(result)
 
 
 def row_blocks(A: Sparse, start: int, stop: int) -> Sparse | None:
-    """A view of whole blocks of rows without scales of rows, where the format has such blocks and these rows are some; else None."""
+    """A view of rows without row scales if they are whole blocks of the format; None if they are not or it has no blocks."""
     return A._row_blocks(start, stop)
 
 
 def become(A: SparseArray, other: SparseArray) -> None:
-    """Make of `A` what `other` is, in place: arrays that shared its pattern or kept results keep them as they were."""
+    """Replace all fields of `A` by those of `other`; arrays that shared the old pattern or cached results keep them."""
     A._become(other)
 
 
 def patterns_of(A: Sparse) -> tuple[Sparse, Sparse, NDArray[Any]]:
-    """The pattern of `A` and its transpose as arrays without values and scales, and which entry of the one each of the other is."""
+    """The pattern of `A` and its transpose as arrays without values and scales, and the entry of `A` for each one of the transpose."""
     order, turned = A._turned()
     bare = {"row_scale": None, "col_scale": None, "data": None}
     return with_fields(A, **bare), with_fields(A if turned is None else turned, **bare), order
 
 
 def scales_of(A: SparseArray) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-    """Row and column factors of `A` themselves, where the public members give copies."""
+    """Row and column factors of `A` themselves; the public properties return copies."""
     return A._row_scale, A._col_scale
 
 
@@ -161,10 +161,10 @@ def values_and_scales(A: SparseArray) -> tuple[Any, NDArray[Any] | None, NDArray
 
 
 def store_of(A: SparseArray) -> Store:
-    """What is kept for the pattern of `A`, by all arrays that share it."""
+    """The cache for the pattern of `A`, which all arrays with that pattern share."""
     return A._prepared
 
 
 def parts_of(A: SparseArray) -> tuple[Store, tuple[Any, Any], tuple[Any, Any, Any], tuple[int, int]]:
-    """What kernels read of `A`: what is kept, canonical CSR ``(indptr, indices)``, value array and scales where they lie, and the shape."""
+    """The inputs of kernels: cache, canonical CSR ``(indptr, indices)``, values with row and column factors, and shape of `A`."""
     return store_of(A), A._pattern, values_and_scales(A), A.shape

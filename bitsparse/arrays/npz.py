@@ -19,7 +19,7 @@ from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DTypeError
 
 _FORMAT = "bitsparse-3"
-#: Bytes of a header at most. Ours is a short JSON text, so a longer one was not written by this library.
+#: Most bytes of a header. Ours is a short JSON text, so a longer one was not written by this library.
 _MAX_HEADER = 65536
 Saved = BitTensor | TCTiledCSR | FRDC
 _TYPES: dict[str, type[Saved]] = {"BitTensor": BitTensor, "TCTiledCSR": TCTiledCSR, "FRDC": FRDC}
@@ -34,7 +34,7 @@ def save_npz(file: str | os.PathLike[str] | IO[bytes], x: Saved, *, compressed: 
     Parameters
     ----------
     file : path or binary file
-        As in :func:`numpy.savez`: ``.npz`` is appended to a path without it. A file of that name stays until the new one is whole.
+        As in :func:`numpy.savez`: ``.npz`` is appended to a path without it. An existing file stays until the new one is complete.
     x : BitTensor, TCTiledCSR or FRDC
         The array.
     compressed : bool, default True
@@ -56,7 +56,7 @@ def save_npz(file: str | os.PathLike[str] | IO[bytes], x: Saved, *, compressed: 
     x = x.get()  # a file is written from host memory
     parts = {name: part for name, part in x.components().items() if part is not None}
     for name, part in parts.items():
-        if part.dtype.name == "bfloat16":  # a NumPy file would call it raw bytes
+        if part.dtype.name == "bfloat16":  # NumPy would store it as raw bytes without a type
             raise DTypeError(
                 f"save_npz: {name} is bfloat16, which .npz files cannot hold; convert it with astype('float32')"
             )

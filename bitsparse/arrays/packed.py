@@ -1,4 +1,4 @@
-"""The fields of a BitTensor, and what can be read off them: shape and format, counts, sums, zero tiles."""
+"""The fields of a BitTensor and the properties computed from them: shape and format, counts, sums, zero tiles."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PackedArray(BitArray):
         """The same integers packed along another axis or in another layout."""
 
     def _backend(self) -> Any:
-        """The packing functions of the device where the words are."""
+        """The packing functions for the device of the words."""
         return backends.family(self.device, "bits.pack")
 
     # -- what it is -----------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class PackedArray(BitArray):
     def tile_bitmap(self) -> NDArray[np.uint32]:
         """Which 8 x 128 tiles of this left operand hold a set bit: uint32 ``(..., ceil(M / 8), ceil(ceil(K / 128) / 32))``.
 
-        Little-endian, one bit per tile, planes or-ed (QGTC section 4.3). Built on first use and kept.
+        Little-endian, one bit per tile, planes or-ed (QGTC section 4.3). Built on first use and cached.
         """
         kept = derived_of(self)
         if kept.bitmap is None:
@@ -101,7 +101,7 @@ class PackedArray(BitArray):
 
     @property
     def line_sums(self) -> NDArray[np.int64]:
-        """Sum of the integers along the packed axis, int64 ``(..., outer)``; an offset's correction needs it. Kept."""
+        """Sum of the integers along the packed axis, int64 ``(..., outer)``, for products with an offset; cached."""
         kept = derived_of(self)
         if kept.sums is None:
             planes = self.repack(layout="planes")
@@ -122,7 +122,7 @@ class PackedArray(BitArray):
 
     # -- reductions -----------------------------------------------------------------------------------------------
     def sum(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
-        """Sum of the integers, int64; along the last two axes by counting bits.
+        """Sum of the integers as int64; along the last two axes it is computed by counting bits.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class PackedArray(BitArray):
         return word_reductions.total(self, axis, keepdims)
 
     def count_nonzero(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
-        """Number of integers that are not zero, int64; arguments as of :meth:`sum`. An offset is refused.
+        """Number of integers that are not zero, int64; takes the arguments of :meth:`sum`. An offset is refused.
 
         Examples
         --------
@@ -154,9 +154,9 @@ class PackedArray(BitArray):
         return word_reductions.counts(self, axis, keepdims)
 
     def any(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
-        """Whether an integer is not zero; arguments as of :meth:`sum`. An offset is refused."""
+        """Whether any integer is not zero; takes the arguments of :meth:`sum`. An offset is refused."""
         return word_reductions.counts(self, axis, keepdims, "any") > 0
 
     def all(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
-        """Whether no integer is zero; arguments as of :meth:`sum`. An offset is refused."""
+        """Whether no integer is zero; takes the arguments of :meth:`sum`. An offset is refused."""
         return word_reductions.all_of(self, axis, keepdims)

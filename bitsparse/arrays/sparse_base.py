@@ -1,4 +1,4 @@
-"""What the sparse containers share: scales, conversions by way of CSR, operators with SciPy's meaning, and how they show themselves."""
+"""Base class of the sparse containers: scales, conversions through CSR, transposes, and operators with SciPy's meaning."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Transpose(NamedTuple):
     pattern: Any  # an array of that pattern without values and scales; None: the pattern is symmetric
 
 
-#: What is derived from a pattern: its index of windows by their height, its transpose and which of its entries each of that is, and the
-#: CSR form of blocks.
+#: Slots for what is derived from a pattern: its index of windows for each window height, its transpose, the entry of the pattern that
+#: each entry of the transpose is, and the CSR form of FRDC blocks.
 TRANSLATIONS: Slot[Translation] = Slot("translations")
 _TRANSPOSE: Slot[Transpose] = Slot("transpose")
 _ORDER: Slot[NDArray[Any]] = Slot("order of the transpose")
@@ -45,7 +45,7 @@ CSR_FORM: Slot[tuple[NDArray[Any], NDArray[Any]]] = Slot("csr")
 
 
 class SparseArray(Members, Exchange):
-    """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users meet it only in ``isinstance``."""
+    """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users need it only for ``isinstance``."""
 
     __slots__ = (
         "__weakref__",
@@ -63,10 +63,10 @@ class SparseArray(Members, Exchange):
 
     scale_names = ("row_scale", "col_scale")
     adopting = "from_arrays"
-    #: Whether elements are bits, so that values are not kept.
+    #: Whether elements are bits, so that no values are stored.
     holds_bits: ClassVar[bool]
 
-    #: Whether the data it was made from held entries twice, so that values in their order would not fit.
+    #: Whether the source data had repeated entries, so that values in the order of that data would not fit.
     had_duplicates: bool
     _shape: tuple[int, int]
     _device: str
@@ -75,15 +75,15 @@ class SparseArray(Members, Exchange):
     _data: NDArray[Any] | None
     _row_scale: NDArray[np.float32] | None
     _col_scale: NDArray[np.float32] | None
-    #: What was derived from this pattern (its index of windows, its transpose, schedules, tilings) where it lies, for all arrays that
-    #: share it; of values only with the component they came from.
+    #: Cache of what was derived from this pattern (index of windows, transpose, schedules, tilings) on its device, shared by all arrays
+    #: with this pattern. Anything derived from values is stored together with the value array it came from.
     _prepared: Store
 
     @abstractmethod
     def __init__(self, arg: Any, *, pattern: bool = False, **options: Any) -> None: ...
 
     def _adopt(self, made: Pattern, row_scale: Any = None, col_scale: Any = None) -> None:
-        """Fields that do not depend on the format; scales given beat those that the data brought along."""
+        """Set the fields that do not depend on the format; scales passed here override those that came with the data."""
         name = type(self).__name__
         self._shape, self._family, self.had_duplicates = made.shape, made.family, made.had_duplicates
         self._prepared, self._data = {}, None
@@ -93,18 +93,18 @@ class SparseArray(Members, Exchange):
         self._row_scale = sparse_forms.scale_vector(name, "row_scale", row_scale, made.shape[0], device)
         self._col_scale = sparse_forms.scale_vector(name, "col_scale", col_scale, made.shape[1], device)
 
-    # -- what each format knows -------------------------------------------------------------------------------------
+    # -- hooks of the formats ---------------------------------------------------------------------------------------
     @property
     @abstractmethod
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Canonical CSR ``(indptr, indices)``."""
 
     def _kept_arrays(self) -> tuple[NDArray[Any], ...]:
-        """What is kept of the format beside the component arrays and counts as its bytes."""
+        """Cached arrays of the format that count towards `nbytes` besides the component arrays."""
         return ()
 
     def _keep(self, slot: Slot[T], derive: Callable[[], T], key: Any = None) -> T:
-        """What is derived from the pattern, once for all arrays that share it, and in the order of a GPU's streams."""
+        """Result of `derive`, computed once for all arrays that share the pattern, and in stream order on a GPU."""
         with self._working():
             ready = None if self.device == "cpu" else READY.of(self._prepared, interop.Ready)
             if ready is not None:
@@ -118,14 +118,14 @@ class SparseArray(Members, Exchange):
 
     @abstractmethod
     def _of_pattern(self, pattern: Pattern) -> Self:
-        """An array of this type and settings of another pattern."""
+        """An array of another pattern with the type and settings of this one."""
 
     def _of_result(self, result: Pattern) -> SparseArray:
-        """What arithmetic of this array gives: an array of this type, where it holds such values."""
+        """The result of arithmetic on this array as an array, of this type if it can hold the values."""
         return self._of_pattern(result)
 
     def _row_blocks(self, start: int, stop: int) -> Self | None:
-        """Rows as a view without `row_scale`, where they are whole blocks of the format."""
+        """A view of rows without `row_scale` if they are whole blocks of the format; None otherwise."""
         return None
 
     def _become(self, other: SparseArray) -> None:
@@ -147,7 +147,7 @@ class SparseArray(Members, Exchange):
         index_dtype: Any = None,
         **options: Any,
     ) -> Self:
-        """A CSR array; without values it is a pattern. Arrays that are canonical are shared, not copied.
+        """Build from the arrays of a CSR array; without values it is a pattern. Canonical arrays are shared, not copied.
 
         Parameters
         ----------
@@ -186,12 +186,12 @@ class SparseArray(Members, Exchange):
 
     @property
     def row_scale(self) -> NDArray[np.float32] | None:
-        """One float32 factor per row, or None; a copy, as scales do not change: see :meth:`with_scales`."""
+        """A copy of the float32 factors of rows, or None; :meth:`with_scales` makes an array with other ones."""
         return None if self._row_scale is None else self._row_scale.copy()
 
     @property
     def col_scale(self) -> NDArray[np.float32] | None:
-        """One float32 factor per column, or None; a copy, as scales do not change: see :meth:`with_scales`."""
+        """A copy of the float32 factors of columns, or None; :meth:`with_scales` makes an array with other ones."""
         return None if self._col_scale is None else self._col_scale.copy()
 
     @property
@@ -201,16 +201,16 @@ class SparseArray(Members, Exchange):
 
     @property
     def index_dtype(self) -> np.dtype[Any]:
-        """int32, or int64 where a size or count needs it or it was asked for."""
+        """int32, or int64 if a size or count needs it or the user asked for it."""
         return self._indices.dtype
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the values, or uint8; with scales float32, or float64 for float64 values."""
+        """The dtype of the values, or uint8 without values; with scales float32, or float64 for float64 values."""
         return self.scaled_dtype(np.dtype(np.uint8) if self._data is None else self._data.dtype)
 
     def scaled_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """That of values of `dtype` once the scales are applied."""
+        """The dtype that values of `dtype` have once the scales are applied."""
         if self._row_scale is None and self._col_scale is None:
             return dtype
         return np.dtype(np.float64 if dtype == np.float64 else np.float32)
@@ -224,24 +224,24 @@ class SparseArray(Members, Exchange):
 
     # -- conversions ------------------------------------------------------------------------------------------------
     def csr_arrays(self) -> CSRArrays:
-        """``(indptr, indices, values)`` of the canonical CSR array, values in row order or None.
+        """``(indptr, indices, values)`` of the canonical CSR array, with values in row order or None.
 
-        The scales are not applied. Those of a :class:`bitsparse.TCTiledCSR` are its members themselves; a :class:`bitsparse.FRDC` derives
-        the pattern once and keeps it. Treat it as read-only.
+        Scales are not applied. A :class:`bitsparse.TCTiledCSR` returns its own component arrays; a :class:`bitsparse.FRDC` derives the
+        pattern once and caches it. Treat the arrays as read-only.
         """
         return *self._pattern, self._data
 
     def tocsr(self, copy: bool = False) -> Any:
-        """The array as :class:`scipy.sparse.csr_array`, scales applied. 16-bit floats become float32, which SciPy can hold.
+        """The array as :class:`scipy.sparse.csr_array`, with scales applied. 16-bit floats become float32, which SciPy can hold.
 
-        It has memory of its own, whether a `copy` is asked for or not. On a GPU a :class:`cupyx.scipy.sparse.csr_matrix`, which holds
-        booleans and floats only: integers of up to 16 bits and the ones of a pattern become float32, wider integers float64.
+        The result never shares memory with the array, whatever `copy` says. On a GPU it is a :class:`cupyx.scipy.sparse.csr_matrix`, which
+        holds only booleans and floats: integers of up to 16 bits and the ones of a pattern become float32, wider integers float64.
         """
         with self._working():
             return sparse_convert.to_matrix(self)
 
     def tocoo(self, copy: bool = False) -> Any:
-        """The array as :class:`scipy.sparse.coo_array`, scales applied, a copy anyway; on a GPU as CuPy's, as :meth:`tocsr`."""
+        """A copy as :class:`scipy.sparse.coo_array`, with scales applied; on a GPU CuPy's, as in :meth:`tocsr`."""
         with self._working():
             return self.tocsr().tocoo()
 
@@ -265,7 +265,7 @@ class SparseArray(Members, Exchange):
 
     # -- parts ------------------------------------------------------------------------------------------------------
     def with_scales(self, row_scale: Any = None, col_scale: Any = None) -> Self:
-        """The same array with other scales; None removes one. ``D^-1/2 A D^-1/2`` takes no value per edge.
+        """The same array with other scales; None removes one. ``D^-1/2 A D^-1/2`` then needs no value per edge.
 
         Parameters
         ----------
@@ -286,7 +286,7 @@ class SparseArray(Members, Exchange):
 
     @property
     def T(self) -> Self:
-        """Transpose. Its pattern is derived once and kept; where it is that of the array itself, the two share all that there is of it."""
+        """Transpose. Its pattern is derived once and cached; if the pattern is symmetric, the two arrays share it and its cache."""
         moved: list[Any] = []
         turned = self._keep(_TRANSPOSE, lambda: self._transpose(moved)).pattern
         fields: dict[str, Any] = {"row_scale": self._col_scale, "col_scale": self._row_scale, "family": self._family}
@@ -299,7 +299,7 @@ class SparseArray(Members, Exchange):
 
     @property
     def has_symmetric_pattern(self) -> bool:
-        """Whether element (i, j) is stored wherever (j, i) is; found out once.
+        """Whether element (i, j) is stored whenever (j, i) is; computed once.
 
         Examples
         --------
@@ -309,15 +309,15 @@ class SparseArray(Members, Exchange):
         return self._turned_pattern() is None
 
     def _turned_pattern(self) -> Any:
-        """An array of the transposed pattern without values and scales; None where the pattern is symmetric."""
+        """An array of the transposed pattern without values and scales; None if the pattern is symmetric."""
         return self._keep(_TRANSPOSE, self._transpose).pattern
 
     def _turned(self) -> tuple[NDArray[Any], Any]:
-        """Which entry each of the transpose is, and the transposed pattern, which is found with it."""
+        """:meth:`_turned_order` and :meth:`_turned_pattern`, which are computed together."""
         return self._turned_order(), self._turned_pattern()
 
     def _turned_order(self) -> NDArray[Any]:
-        """Entry of the array that each entry of its transpose is."""
+        """For each entry of the transpose, the number of that entry in this array."""
         return self._keep(_ORDER, self._find_order)
 
     def _find_order(self) -> NDArray[Any]:
@@ -328,7 +328,7 @@ class SparseArray(Members, Exchange):
         return order
 
     def _transpose(self, moved: list[Any] | None = None) -> Transpose:
-        """The transpose of the pattern, with the values, which go to `moved`; on a GPU with the order, which is kept."""
+        """The transpose of the pattern; transposed values are appended to `moved`, and on a GPU the order is cached too."""
         values = self._data if moved is not None else None
         turned, order = sparse_convert.transposed(*self._pattern, values, self._shape)
         if order is not None:
@@ -342,7 +342,7 @@ class SparseArray(Members, Exchange):
         return Transpose(None if same else self._of_pattern(replace(turned, values=None, family=self._family)))
 
     def transpose(self, axes: tuple[int, int] | None = None, copy: bool = False) -> Self:
-        """:attr:`T`, with `copy` in memory of its own; `axes` can be nothing else than (1, 0)."""
+        """:attr:`T`, or a copy of it; `axes` must be None or (1, 0)."""
         if axes is not None and tuple(axes) != (1, 0):
             raise ValueError(f"transpose: axes must be (1, 0), the only transpose there is, got {axes}")
         return self.T.copy() if copy else self.T
@@ -368,8 +368,8 @@ class SparseArray(Members, Exchange):
         family = interop.common_family([family, self._family])
         with interop.working_on(self.device, family):
             turned = self.T
-            # Values beside the pattern: theirs are other arrays in every call, and what is prepared for the pattern serves them all.
+            # Values are passed apart from the pattern: they are a new array in every call, but what is prepared for the pattern is reused.
             columns, values = interop.contiguous(theirs.T), values_and_scales(turned)[0]
             product = operators.spmm(with_fields(turned, data=None), columns, values=values).T
-            # NumPy's libraries adopt a transposed view, those on a GPU need not.
+            # Libraries on the CPU can adopt a transposed view; those on a GPU may not.
             return interop.from_array(product if there == "cpu" else interop.contiguous(product), family, "matmul")

@@ -1,4 +1,4 @@
-"""Sparse containers as what other libraries hold: compressed matrices of SciPy or CuPy, dense arrays, the transposed pattern."""
+"""Conversions of sparse containers: to compressed matrices of SciPy or CuPy, to dense arrays, and to the transposed pattern."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _CHUNK = 1 << 22
 
 
 def stored(x: Any) -> Pattern:
-    """The entries as they are, without the scales."""
+    """The stored entries, without the scales."""
     indptr, indices, values = x.csr_arrays()
     return Pattern(indptr, indices, x.shape, values, family=family_of(x))
 
 
 def scaled(x: Any, function: str) -> Pattern:
-    """The entries with one value each and the scales applied; 16-bit floats are float32."""
+    """The entries with one value each and the scales applied; 16-bit floats become float32."""
     indptr, indices, values = x.csr_arrays()
     space = interop.namespace(indices)
     if values is not None and values.ndim == 2:
@@ -46,7 +46,7 @@ def scaled(x: Any, function: str) -> Pattern:
 
 
 def scipy_csr(function: str, made: Pattern, *, copy: bool) -> Any:
-    """A :class:`scipy.sparse.csr_array`. SciPy believes the arrays, which their owner may have written into since they were checked."""
+    """A :class:`scipy.sparse.csr_array`. SciPy trusts the arrays, so they are checked again in case their owner has written into them."""
     from scipy import sparse
 
     try:
@@ -61,9 +61,9 @@ def scipy_csr(function: str, made: Pattern, *, copy: bool) -> Any:
 
 
 def to_matrix(x: Any, function: str = "tocsr", copy: bool = True) -> Any:
-    """A :class:`scipy.sparse.csr_array`, or a :class:`cupyx.scipy.sparse.csr_matrix` of an array on a GPU.
+    """A :class:`scipy.sparse.csr_array`, or a :class:`cupyx.scipy.sparse.csr_matrix` for an array on a GPU.
 
-    Without a copy it shares what the container keeps, and nothing may be done to it in place.
+    Without `copy` it shares memory with the container and must not be changed in place.
     """
     made = scaled(x, function)
     if x.device == "cpu":
@@ -77,7 +77,7 @@ def to_matrix(x: Any, function: str = "tocsr", copy: bool = True) -> Any:
 
 
 def to_dense(x: Any, order: str | None = None) -> Any:
-    """A NumPy or CuPy array of every element, in the dtype of the values; 16-bit floats are float32."""
+    """The dense NumPy or CuPy array, in the dtype of the values; 16-bit floats become float32."""
     if x.device == "cpu":
         return to_matrix(x, "toarray", copy=False).toarray(order=order)
     made = scaled(x, "toarray")
@@ -88,14 +88,14 @@ def to_dense(x: Any, order: str | None = None) -> Any:
 
 
 def transposed(indptr: Any, indices: Any, values: Any, shape: tuple[int, int]) -> tuple[Pattern, Any]:
-    """The transpose of a canonical pattern with its values, and on a GPU which entry each is; the same arrays if it is its own."""
+    """The transpose of a canonical pattern with its values, and on a GPU also its order; the same arrays if it is symmetric."""
     build = backends.family(interop.device_of(indices), "sparse.build")
     starts, rows, order, moved = build.transpose_both(indptr, indices, values, shape)
     return Pattern(starts, rows, (shape[1], shape[0]), moved), order
 
 
 def coordinates_of_words(x: Any) -> tuple[Any, Any, Any]:
-    """Values, rows and columns of the non-zero integers of a BitTensor where they lie, a chunk of outer slices at a time."""
+    """Values, rows and columns of the non-zero integers of a BitTensor, on its device, decoded a chunk of outer slices at a time."""
     plain = x.with_affine() if x.axis == -1 else x.with_affine().T
     length = plain.shape[1]
     step = max(1, _CHUNK // max(length, 1))

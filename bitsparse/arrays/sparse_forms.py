@@ -1,6 +1,6 @@
-"""How a sparse container comes to be: one function per form of the constructor, all ending in one canonical CSR pattern.
+"""Construction of sparse containers: one function per form of the constructor's argument, each returning a canonical CSR pattern.
 
-Everything works on NumPy arrays and on CuPy arrays alike, and stays where the data is.
+Everything works on NumPy and CuPy arrays alike, and the result is on the device of the data.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ from bitsparse.arrays.sparse_merge import (
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import as_bits, converted
 
-#: Elements of a dense array that are looked at together, in host memory and on a GPU.
+#: Elements of a dense array that are processed at a time, in host memory and on a GPU.
 _CHUNK, _GPU_CHUNK = 1 << 22, 1 << 26
-#: Parts that a form has at most, and tuples that they stand in.
+#: Most parts of a form, and deepest nesting of its tuples.
 _PARTS, _LEVELS = 8, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to become of the data."""
+    """Options of the conversion to a pattern."""
 
-    index: Any = None  #: index dtype asked for; None: as small as fits
+    index: Any = None  #: index dtype; None for the smallest that fits
     binary: bool = False  #: bits: repeated entries are or-ed instead of summed, zeros are dropped
     pattern: bool = False  #: values other than 0 and 1 may be dropped
-    integers: bool = False  #: integers only, added in 64 bits, or as bits where they are; no factors
-    blocks: bool = False  #: the blocks of FRDC as well, where making them tells whether the pattern is canonical
-    adopt: bool = False  #: a canonical CSR array that keeps its index dtype and values; any other is refused
+    integers: bool = False  #: integers only, added in 64 bits or or-ed if they are bits; scales are multiplied in
+    blocks: bool = False  #: also make the blocks of FRDC if that checks whether the pattern is canonical
+    adopt: bool = False  #: accept only a canonical CSR array, and keep its index dtype and values
 
 
 _ANY = Wanted()
-#: What is on no GPU, as is known without asking the libraries that have arrays there.
+#: Types that are never on a GPU, so that no GPU library has to be asked about them.
 _ELSEWHERE = (np.ndarray, np.generic, int, float, str, Wanted)
 
 
 # -- where it is ------------------------------------------------------------------------------------------------------
 def _home(part: Any, deeper: int = _LEVELS) -> tuple[str, interop.Family] | None:
-    """The GPU that data or the first such part of it lies on, and its family; None for the CPU and for what is no data."""
+    """The GPU and family of the data, or of the first part of it that is on a GPU; None if no part is."""
     if part is None or isinstance(part, _ELSEWHERE):
         return None
     if isinstance(part, (tuple, list)):
-        # A list of more is a list of numbers.
+        # A longer list is a list of numbers.
         found = (_home(one, deeper - 1) for one in (part if deeper and len(part) <= _PARTS else ()))
         return next((home for home in found if home is not None), None)
     if isinstance(part, BitArray):
@@ -83,13 +83,13 @@ def _home(part: Any, deeper: int = _LEVELS) -> tuple[str, interop.Family] | None
 
 
 def working_on(parts: Any) -> AbstractContextManager[Any]:
-    """A context for work on what lies where the first of the parts on a GPU does."""
+    """A context for work on the GPU of the first part that is on one, or else on the CPU."""
     device, family = _home(parts) or ("cpu", interop.NUMPY)
     return interop.working_on(device, family)
 
 
 def _where_it_lies(read: Callable[..., Pattern]) -> Callable[..., Pattern]:
-    """The reader working on the device and stream of its data, and its pattern in that family if no values tell another."""
+    """Make a reader work on the device and stream of its data, and return a pattern in that family unless its values have another."""
 
     @functools.wraps(read)
     def wrapped(function: str, *args: Any, **options: Any) -> Pattern:
@@ -110,7 +110,7 @@ def read(function: str, arg: Any, shape: Any = None, wanted: Wanted = _ANY) -> P
     Parameters
     ----------
     function : str
-        Whose argument it is, for messages.
+        The function whose argument this is, for messages.
     arg, shape
         The data, and the shape of forms that do not carry one.
     wanted : Wanted
@@ -160,7 +160,7 @@ def _of_container(function: str, arg: Any, shape: Any, wanted: Wanted) -> Patter
     made = sparse_convert.scaled(arg, function) if wanted.integers else sparse_convert.stored(arg)
     dtype = index_dtype(function, arg.shape, made.indices.size, wanted.index)
     indptr, indices = made.indptr.astype(dtype, copy=False), made.indices.astype(dtype, copy=False)
-    # Bits drop explicit zeros, which only the values show.
+    # Values are needed to find explicit zeros, which arrays of bits drop.
     values = None if wanted.pattern and not wanted.binary else made.values
     scales = (None, None) if wanted.integers else scales_of(arg)
     return Pattern(indptr, indices, arg.shape, values, arg.had_duplicates, *scales, made.family)
@@ -199,7 +199,7 @@ def _of_scipy(function: str, arg: Any, wanted: Wanted) -> Pattern:
 
 
 def _of_columns(function: str, indptr: Any, indices: Any, shape: Any, data: Any, wanted: Wanted) -> Pattern:
-    """Columns one behind the other, as coordinates."""
+    """Read a matrix in compressed column format as coordinates."""
     starts, rows = index_arrays(function, indptr, indices)
     device = _check.same_device(function, devices_of(starts, rows))
     try:
@@ -211,7 +211,7 @@ def _of_columns(function: str, indptr: Any, indices: Any, shape: Any, data: Any,
 
 @_where_it_lies
 def from_graph(function: str, graph: interop.Compressed | interop.Coordinates, wanted: Wanted = _ANY) -> Pattern:
-    """What :func:`bitsparse.interop.read_graph` gives; results come back in the family of its indices."""
+    """The pattern of a graph from :func:`bitsparse.interop.read_graph`; its family is that of the graph's indices."""
     if isinstance(graph, interop.Coordinates):
         family = interop.common_family([graph.family, interop.as_array(graph.rows, function, "the rows")[1]])
         made = _of_coordinates(function, graph.values, graph.rows, graph.cols, graph.shape, wanted)
@@ -279,7 +279,8 @@ def _of_coordinates(function: str, data: Any, rows: Any, cols: Any, shape: Any, 
         or_ed = wanted.binary or (values is not None and values.dtype.kind == "b" and not wanted.integers)
         if values is not None and or_ed and values.ndim == 1 and (values == 1).all():
             values = None
-        # Numbers of the entries keep every dtype and shape of values, and must not be added where entries are repeated.
+        # Sorting the numbers of the entries works for every dtype and shape of values. These numbers must not be summed where entries
+        # are repeated.
         kept = np.ones(row.size, np.bool_) if values is None else np.arange(row.size, dtype=dtype)
         matrix = sparse.coo_array((kept, (row, col)), shape=sizes)
         matrix.has_canonical_format = values is not None
@@ -292,7 +293,7 @@ def _of_coordinates(function: str, data: Any, rows: Any, cols: Any, shape: Any, 
 
 @_where_it_lies
 def from_edges(function: str, rows: Any, cols: Any, shape: Any, values: Any, symmetric: bool, index: Any) -> Pattern:
-    """An edge list; without a shape, as many nodes as the largest index tells."""
+    """The pattern of an edge list; without a shape, the largest index determines the number of nodes."""
     _check.flag(function, "symmetric", symmetric)
     row, col = index_array(function, "rows", rows), index_array(function, "cols", cols)
     if row.size != col.size:
@@ -320,7 +321,7 @@ def from_edges(function: str, rows: Any, cols: Any, shape: Any, values: Any, sym
 # -- CSR --------------------------------------------------------------------------------------------------------------
 @_where_it_lies
 def from_csr(function: str, indptr: Any, indices: Any, shape: Any, data: Any = None, wanted: Wanted = _ANY) -> Pattern:
-    """Any CSR array, checked, sorted, and with repeated entries summed as SciPy does (or-ed for bits)."""
+    """The canonical pattern of any CSR array: checked, sorted, and with repeated entries summed as in SciPy (or-ed for bits)."""
     sizes = matrix_shape(function, shape)
     starts, columns = index_arrays(function, indptr, indices)
     widest = starts.dtype
@@ -330,7 +331,7 @@ def from_csr(function: str, indptr: Any, indices: Any, shape: Any, data: Any = N
     build, blocks = backends.family(device, "sparse.build"), None
     try:
         if wanted.blocks and device == "cpu" and widest == dtype and all_set(data, columns.size):
-            # On the CPU that looks at every entry; what it refuses is looked at again.
+            # On the CPU this also checks every entry; if it fails, the check below finds out why.
             with suppress(ValueError):
                 blocks = build.frdc(starts, columns, sizes)
         state = "canonical" if blocks is not None else build.validate_csr(starts, columns, sizes)

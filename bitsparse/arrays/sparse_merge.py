@@ -1,4 +1,4 @@
-"""Canonical CSR patterns with their values: repeated entries merged, bits told from numbers. NumPy and CuPy arrays alike."""
+"""Canonical CSR patterns with their values: merging of repeated entries, and checks for bits; for NumPy and CuPy arrays alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bitsparse import backends, interop
 from bitsparse.arrays.indices import rows_of
 from bitsparse.interop import as_bits
 
-#: One in bfloat16.
+#: The bits of 1.0 in bfloat16.
 _ONE = 0x3F80
 
 
@@ -28,7 +28,7 @@ class Pattern:
     row_scale: NDArray[np.float32] | None = None
     col_scale: NDArray[np.float32] | None = None
     family: interop.Family = interop.NUMPY
-    blocks: tuple[NDArray[Any], NDArray[Any], NDArray[np.uint16]] | None = None  # those of FRDC, if made on the way
+    blocks: tuple[NDArray[Any], NDArray[Any], NDArray[np.uint16]] | None = None  # those of FRDC, if made in passing
 
 
 def _starts_of_kept(starts: NDArray[Any], kept: NDArray[Any]) -> NDArray[Any]:
@@ -42,15 +42,15 @@ def _starts_of_kept(starts: NDArray[Any], kept: NDArray[Any]) -> NDArray[Any]:
 def merge_duplicates(
     starts: NDArray[Any], columns: NDArray[Any], values: NDArray[Any] | None, binary: bool
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, bool]:
-    """Repeated entries of sorted rows summed; booleans and bits or-ed.
+    """Merge repeated entries of sorted rows: sum numbers, or booleans and bits.
 
-    As in SciPy integers wrap. Floats are added as NumPy adds: 16-bit ones in float32, in pairs from nine entries of one place on.
+    Integers overflow as in SciPy. Floats are added as in NumPy: 16-bit floats in float32, and pairwise from nine entries per element on.
 
     Returns
     -------
     indptr, indices, values
     repeated : bool
-        Whether there were any.
+        Whether there were repeated entries.
     """
     space, rows = interop.namespace(columns), rows_of(starts)
     first = space.ones(columns.size, np.bool_)
@@ -79,20 +79,20 @@ def _reduced_on_gpu(values: Any, at: Any, binary: bool) -> Any:
 
 # -- bits -------------------------------------------------------------------------------------------------------------
 def nonzeros(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which values are not zero."""
+    """A mask of the values that are not zero."""
     if values.dtype.name == "bfloat16" and interop.namespace(values) is not np:
         values = as_bits(values) & 0x7FFF
     return np.not_equal(values, 0)
 
 
 def occupied(values: NDArray[Any]) -> Any:
-    """Which entries have a value that is not zero."""
+    """A mask of the entries that have a value other than zero."""
     found = nonzeros(values)
     return found if found.ndim == 1 else found.any(axis=1)
 
 
 def zeros_and_ones(values: NDArray[Any]) -> bool:
-    """Whether values are one bit each."""
+    """Whether there is one value per entry and each is 0 or 1."""
     if values.ndim != 1 or values.dtype.kind == "b":
         return values.ndim == 1
     if values.dtype.name == "bfloat16" and interop.namespace(values) is not np:
@@ -109,7 +109,7 @@ def all_set(data: Any, nnz: int) -> bool:
 
 
 def not_bits(function: str) -> ValueError:
-    """The error for values that are not."""
+    """The error for values other than 0 and 1."""
     return ValueError(
         f"{function}: bits hold only 0 and 1, but the data has other values; keep them in a TCTiledCSR, or pass pattern=True "
         f"to keep only which elements are not zero"
@@ -128,7 +128,7 @@ def bits_only(function: str, made: Pattern, pattern: bool) -> Pattern:
 
 
 def entries_of(made: Pattern) -> tuple[Any, Any]:
-    """Row pointers and columns in one dtype, which is what is done with entries takes."""
+    """Row pointers and columns in one common dtype, as the functions on entries require."""
     wide = np.result_type(made.indptr.dtype, made.indices.dtype)
     return made.indptr.astype(wide, copy=False), made.indices.astype(wide, copy=False)
 

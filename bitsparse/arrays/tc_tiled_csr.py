@@ -1,4 +1,4 @@
-"""TCTiledCSR: CSR with an index for tensor cores, the columns condensed in windows of rows (TC-GNN section 4.1)."""
+"""TCTiledCSR: CSR with an index for tensor cores that condenses the columns of each window of rows (TC-GNN section 4.1)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.backends.params import Translation
 from bitsparse.errors import DTypeError
 
-#: A row in its window is one bit of a 16-bit mask while translating.
+#: Largest window: the translation marks the rows of a window in a 16-bit mask.
 _TALLEST = 16
 
 
 class TCTiledCSR(SparseArray):
-    """CSR array that can also be read in windows of rows, each window's columns condensed to those that occur in it.
+    """CSR array that can also be read in windows of rows, with each window's columns condensed to those that occur in it.
 
-    The index that condenses the columns is built once: when a kernel or one of the members below first wants it, or at once by
+    The index that condenses the columns is built once: when a kernel or one of the members below first needs it, or immediately by
     :func:`bitsparse.graph.translate`.
 
     Parameters
@@ -34,25 +34,25 @@ class TCTiledCSR(SparseArray):
     arg : array_like, sparse array, BitTensor, tuple
         The data, in the forms of :mod:`scipy.sparse`: a sparse array; ``(data, (row, col))`` or ``(data, indices, indptr)`` with `shape`,
         where data may be None (every entry is 1) or of shape (nnz, H); a shape tuple ``(M, N)`` for zeros; a dense array; a BitTensor,
-        FRDC or TCTiledCSR. Repeated entries are summed as SciPy does (entries without values are merged); explicit zeros are kept.
-        Data in a GPU's memory (CuPy, PyTorch, JAX, :mod:`cupyx.scipy.sparse`) makes an array there.
+        FRDC or TCTiledCSR. Repeated entries are summed as in SciPy (entries without values are merged); explicit zeros are kept.
+        Data on a GPU (CuPy, PyTorch, JAX, :mod:`cupyx.scipy.sparse`) makes an array on that GPU.
     window : int, default 16
         Rows per window, 1..16.
     shape : tuple of int, optional
         Shape of the sparse forms.
     pattern : bool, default False
-        Drop the values: every stored entry becomes 1. Booleans that are all true are kept as a pattern anyway.
+        Drop the values: every stored entry becomes 1. Booleans that are all true always become a pattern.
     row_scale, col_scale : array_like of float, optional
-        float32 factors, shapes (m,) and (n,): the array is ``diag(row_scale) A diag(col_scale)``. By default those of `arg`.
+        float32 factors, shapes (m,) and (n,): the array is ``diag(row_scale) A diag(col_scale)``. By default the scales of `arg`.
     index_dtype : {int32, int64}, optional
         By default int64 if a size or the number of entries reaches 2**31, else int32.
 
     Attributes
     ----------
     indptr, indices : ndarray, shapes (m + 1,) and (nnz,)
-        The CSR array: columns ascend in every row. What came in this form is shared, not copied.
+        The CSR array: columns ascend in every row. Arrays that were passed in this form are shared, not copied.
     data : ndarray, shape (nnz,) or (nnz, H), or None
-        Values in the order of `indices`. Data that came in this order is shared, not copied.
+        Values in the order of `indices`. Data that was passed in this order is shared, not copied.
     cols_indptr : ndarray, shape (windows + 1,)
         Where each window's columns start in `cols`.
     cols : ndarray
@@ -69,8 +69,8 @@ class TCTiledCSR(SparseArray):
 
     Notes
     -----
-    All component arrays are canonical: equal input gives equal arrays. `data` may be changed in place: products read it where it lies, in
-    every call and on every device. The other arrays must stay as they are, as more is kept that was made from them.
+    All component arrays are canonical: equal input gives equal arrays. `data` may be changed in place, since products read it anew in every
+    call on every device. The other arrays must not change, because cached results were derived from them.
 
     Examples
     --------
@@ -130,12 +130,12 @@ class TCTiledCSR(SparseArray):
         col_scale: Any = None,
         had_duplicates: bool = False,
     ) -> Self:
-        """Adopt the arrays of a canonical CSR array (see the class), after checking that they are.
+        """Adopt the arrays of a CSR array (see the class), after checking that they are canonical.
 
         Raises
         ------
         ValueError
-            They are damaged, or columns do not ascend in every row; :meth:`from_csr_arrays` sorts them.
+            The arrays are damaged, or columns do not ascend in every row; :meth:`from_csr_arrays` sorts them.
         """
         made = sparse_forms.from_csr("TCTiledCSR.from_arrays", indptr, indices, shape, data, Wanted(adopt=True))
         made = replace(made, had_duplicates=bool(had_duplicates))
@@ -151,7 +151,7 @@ class TCTiledCSR(SparseArray):
 
     @property
     def translation(self) -> Translation:
-        """The index of windows as kernels load it: `cols_indptr`, `cols` and `edge_col`; built when first asked for, and kept."""
+        """The index of windows for kernels: `cols_indptr`, `cols` and `edge_col`; built on first use and cached."""
         return self._keep(TRANSLATIONS, self._translate, self._window)
 
     def _translate(self) -> Translation:
@@ -178,7 +178,7 @@ class TCTiledCSR(SparseArray):
         return -(-self._shape[0] // self._window)
 
     def tile_count(self, width: int = 8) -> int:
-        """Tiles of `window` x `width` that the condensed columns fill: those an instruction of that shape has to visit.
+        """Number of tiles of `window` x `width` that the condensed columns fill, which instructions of that shape have to visit.
 
         Examples
         --------
@@ -197,12 +197,12 @@ class TCTiledCSR(SparseArray):
         Parameters
         ----------
         values : array_like, shape (nnz,) or (nnz, H), or None
-            In the order of `indices`, copied; None leaves a pattern.
+            In the order of `indices`; they are copied. None gives a pattern.
 
         Raises
         ------
         ValueError
-            The array was made from data with repeated entries, to which values in their order do not fit.
+            The array was made from data with repeated entries, so values in the order of that data do not fit.
 
         Examples
         --------
@@ -223,9 +223,9 @@ class TCTiledCSR(SparseArray):
         return self._with(data=data, family=interop.common_family([self._family, family]))
 
     def astype(self, dtype: Any, casting: str = "unsafe", copy: bool = True) -> Self:
-        """The same array with values of `dtype`, as :meth:`numpy.ndarray.astype`; a pattern gets ones.
+        """The same array with values of `dtype`, as in :meth:`numpy.ndarray.astype`; the values of a pattern are ones.
 
-        Without `copy` it is this array itself where the dtype is its own.
+        With ``copy=False`` the result is this array itself if it has that dtype already.
         """
         wanted = _check.dtype("astype", dtype)
         _check.choice("astype", "casting", casting, ("no", "equiv", "safe", "same_kind", "unsafe"))
@@ -240,7 +240,7 @@ class TCTiledCSR(SparseArray):
             data = ones(self.nnz, np.float32) if self._data is None else self._data
             return self._with(data=interop.converted(data, wanted, copy=True))
 
-    # -- what the base class asks -----------------------------------------------------------------------------------
+    # -- hooks of the base class ------------------------------------------------------------------------------------
     _pattern = property(attrgetter("_indptr", "_indices"))
 
     def _kept_arrays(self) -> tuple[NDArray[Any], ...]:
@@ -269,6 +269,6 @@ class TCTiledCSR(SparseArray):
 
 
 def _shared(values: NDArray[Any]) -> NDArray[Any]:
-    """Values as kernels load them: in C order, and on a GPU at an address that suits vectors; themselves if they are."""
+    """Values as kernels need them: in C order, and on a GPU aligned for vector loads; copied only if they are not so already."""
     made: NDArray[Any] = interop.contiguous(values)
     return made if interop.namespace(made) is np else interop.aligned(made)

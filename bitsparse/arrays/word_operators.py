@@ -1,4 +1,4 @@
-"""Indexing and bitwise operators of a BitTensor: what can stay packed stays packed."""
+"""Indexing and bitwise operators of a BitTensor, which work on packed words where possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def _picked(x: Any, keys: tuple[Any, ...]) -> Any:
     batch_keys, (row_key, col_key) = keys[:-2], keys[-2:]
     outer_key, packed_key = (row_key, col_key) if x.axis == -1 else (col_key, row_key)
     words = x.words
-    # Each axis by itself, as NumPy would pair two index arrays; from the back, as an integer drops its dimension and moves those behind it.
+    # One axis at a time, because NumPy would pair two index arrays; the last axis first, because an integer removes its dimension and
+    # so renumbers those after it.
     for at in reversed(range(len(batch_keys))):
         words = words[(slice(None),) * at + (_placed(batch_keys[at], words),)]
     kept = sum(not isinstance(one, int) for one in batch_keys)
@@ -47,12 +48,12 @@ def _picked(x: Any, keys: tuple[Any, ...]) -> Any:
 
 
 def _placed(key: Any, beside: Any) -> Any:
-    """An index array on the device of what it indexes; slices as they are."""
+    """An index array, moved to the device of the array that it indexes; slices stay as they are."""
     return interop.move(key, interop.device_of(beside)) if isinstance(key, np.ndarray) else key
 
 
 def _full_key(shape: tuple[int, ...], key: Any) -> tuple[Any, ...]:
-    """One checked entry per dimension: slices and one-dimensional index arrays, for batches also ints."""
+    """One checked key per dimension: a slice or a one-dimensional index array, or an int for a batch dimension."""
     keys = list(key) if isinstance(key, tuple) else [key]
     dots = [position for position, one in enumerate(keys) if one is Ellipsis]
     if len(dots) > 1:
@@ -79,7 +80,7 @@ def _one_key(key: Any, size: int, dim: int) -> Any:
             )
         return int(key)
     if interop.namespace(key) is not np:
-        key = key.get()  # its bounds are checked here
+        key = key.get()  # bounds are checked on the host
     if not isinstance(key, (list, np.ndarray)):
         kinds = (
             "integers, slices or one-dimensional index arrays" if dim < -2 else "slices or one-dimensional index arrays"
@@ -105,10 +106,10 @@ def _index_array(index: NDArray[Any], size: int, dim: int) -> NDArray[np.int64]:
 
 
 def _index_affine(part: NDArray[np.float32] | None, keys: tuple[Any, ...]) -> NDArray[np.float32] | None:
-    """The same index on a scale or offset, whose broadcast dimensions stay whole."""
+    """Apply the same index to a scale or offset; its broadcast dimensions stay whole."""
     if part is None or part.ndim == 0:
         return part
-    for dim in range(len(keys) - 1, -1, -1):  # from the back, so that integers may drop a dimension
+    for dim in range(len(keys) - 1, -1, -1):  # last axis first, because an integer removes its dimension
         key = keys[dim]
         if part.shape[dim] == 1:
             key = 0 if isinstance(key, int) else slice(None)
@@ -118,7 +119,7 @@ def _index_affine(part: NDArray[np.float32] | None, keys: tuple[Any, ...]) -> ND
 
 # -- & | ^ ~ of unsigned integers ----------------------------------------------------------------------------------------
 def combine(x: Any, y: Any, operation: Any, name: str) -> Any:
-    """``x & y`` and its kin; the result is packed as ``x`` and has no affine parameters."""
+    """``x & y`` and similar; the result is packed like ``x`` and has no affine parameters."""
     if not isinstance(y, type(x)):
         return NotImplemented
     if x.shape != y.shape:
@@ -139,7 +140,7 @@ def combine(x: Any, y: Any, operation: Any, name: str) -> Any:
 
 
 def invert(x: Any) -> Any:
-    """``~x``: every bit flipped, padding left zero."""
+    """``~x``: every bit flipped except the padding, which stays zero."""
     if x.encoding != "unsigned":
         raise DTypeError(f"~: flipping bits is defined for unsigned, got {x.encoding}; use -x")
     length = x.shape[x.axis] * (1 if x.layout == "planes" else x.bits)

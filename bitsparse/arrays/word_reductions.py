@@ -1,4 +1,4 @@
-"""Sums and counts of the integers of a BitTensor, taken on its packed words: population counts of every plane."""
+"""Sums and counts of the integers of a BitTensor, computed on its packed words by population counts of every plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def total(x: PackedArray, axis: Any, keepdims: Any) -> Any:
-    """``x.sum``."""
+    """Implements ``x.sum``."""
     if x.scale is not None or x.offset is not None:
         raise DTypeError(
             "sum: the BitTensor has a scale or an offset, which its integers leave out; use x.dequantize().sum(...) for the real "
@@ -25,7 +25,7 @@ def total(x: PackedArray, axis: Any, keepdims: Any) -> Any:
 
 
 def counts(x: PackedArray, axis: Any, keepdims: Any, function: str = "count_nonzero") -> Any:
-    """``x.count_nonzero``."""
+    """Implements ``x.count_nonzero``."""
     if x.offset is not None:
         raise DTypeError(
             f"{function}: the BitTensor has an offset, so that stored zeros are not zero; use x.dequantize() for the real values, "
@@ -35,13 +35,13 @@ def counts(x: PackedArray, axis: Any, keepdims: Any, function: str = "count_nonz
 
 
 def all_of(x: PackedArray, axis: Any, keepdims: Any) -> Any:
-    """``x.all``."""
+    """Implements ``x.all``."""
     axes = axes_of("all", axis, x.ndim)
     return counts(x, axis, keepdims, "all") == int(np.prod([x.shape[one] for one in axes], dtype=np.int64))
 
 
 def _marked(x: PackedArray) -> Any:
-    """One bit for every integer that is not zero."""
+    """A 1-bit BitTensor that marks every integer that is not zero."""
     planes, kind = x.repack(layout="planes"), (x.shape, 1, x.axis, "planes", "unsigned", family_of(x))
     with working(x):
         if x.encoding == "bipolar":
@@ -54,7 +54,7 @@ def _marked(x: PackedArray) -> Any:
 
 
 def axes_of(function: str, axis: Any, ndim: int) -> tuple[int, ...]:
-    """The axes to reduce, counted from 0."""
+    """The axes to reduce, as non-negative numbers."""
     if axis is None:
         return tuple(range(ndim))
     named = axis if isinstance(axis, tuple) else (axis,)
@@ -75,7 +75,7 @@ def axes_of(function: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _reduced(function: str, x: Any, axis: Any, keepdims: Any) -> Any:
-    """int64 sums: of the packed axis by population counts, of the others among those."""
+    """int64 sums: population counts reduce the packed axis, and ordinary sums of these reduce the other axes."""
     axes, ndim = axes_of(function, axis, x.ndim), x.ndim
     keep = _check.flag(function, "keepdims", keepdims)
     wanted = tuple(1 if one in axes else size for one, size in enumerate(x.shape) if keep or one not in axes)
@@ -85,7 +85,7 @@ def _reduced(function: str, x: Any, axis: Any, keepdims: Any) -> Any:
             x = x.repack(axis=-3 - x.axis)
         sums = x.line_sums
         packed = ndim + x.axis
-        # Which axis of the sums each of the others is: that beside the packed one is their last.
+        # The axes of `sums` that remain to be reduced; its last axis is the matrix axis that is not packed.
         rest = [len(sums.shape) - 1 if one >= ndim - 2 else one for one in axes if one != packed]
     else:
         sums, _ = interop.as_array(x.toarray(), function)
