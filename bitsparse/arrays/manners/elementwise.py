@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and bitwise operators of the sparse arrays, with each other, scalars, SciPy's and dense arrays."""
+"""Arithmetic, comparisons and bitwise operators of sparse arrays with each other, scalars, SciPy's sparse arrays and dense arrays."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"})
 _MERGED = frozenset({"add", "subtract"})
-#: Values that the compiled part adds; the others are SciPy's.
+#: Dtypes of values that the compiled part adds; SciPy adds the others.
 _ADDED = frozenset({"float32", "float64", "int32", "uint32", "int64", "uint64"})
 _SCALARS = (bool, int, float, complex, np.generic)
-#: What elements that neither of two arrays stores become True by.
+#: Comparisons that are True for two elements that neither array stores.
 _OF_NOTHING = frozenset({"less_equal", "greater_equal", "equal"})
-#: Operators of bits, as operations of booleans.
+#: Bitwise operators, and the operations on booleans that they stand for.
 _OF_BITS = {"&": "multiply", "|": "maximum", "^": "not_equal"}
 
 
 def elementwise(x: SparseArray, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
-    """What scipy.sparse gives for the same operator. Sparse results are arrays like `x`, dense ones are in the family of the other."""
+    """The result of the same operator in scipy.sparse: sparse ones as arrays like `x`, dense ones in the other operand's family."""
     if isinstance(other, complex) or getattr(getattr(other, "dtype", None), "kind", "") == "c":
         raise DTypeError(f"{name}: the other operand is complex; pass real numbers, as in other.real")
     if x.device != "cpu":
@@ -51,7 +51,7 @@ def elementwise(x: SparseArray, operation: Callable[[Any, Any], Any], other: Any
     if is_sparse(other) and not swap and name in _MERGED and (sum_of := _added(x, made, other, name)) is not None:
         return sum_of
     theirs, kin, family = _operand(x, other, name)
-    if isinstance(other, _SCALARS) and name == "multiply":  # as SciPy does it, but the pattern is shared and not copied
+    if isinstance(other, _SCALARS) and name == "multiply":  # as in SciPy, but the pattern is shared and not copied
         values: Any = made.values
         return of_result(x, replace(made, values=values * other))
     quick = _compared(x, made, operation, other, name) if isinstance(other, _SCALARS) else None
@@ -68,18 +68,18 @@ def elementwise(x: SparseArray, operation: Callable[[Any, Any], Any], other: Any
         raise ShapeError(f"{name}: {error}") if getattr(theirs, "shape", x.shape) != x.shape else error from None
     if result is NotImplemented:
         raise DTypeError(f"{name}: scipy.sparse has no such operator for {type(other).__name__}")
-    if isinstance(result, bool):  # what SciPy says of arrays of two shapes
+    if isinstance(result, bool):  # SciPy's answer if the shapes differ
         raise ShapeError(f"{name}: shapes {x.shape} and {theirs.shape} differ; sparse arrays do not broadcast")
     if isinstance(result, np.ndarray):
         return interop.from_array(result, interop.common_family([family_of(x), family]), name)
     if isinstance(other, _SCALARS) and name == "divide":
         return of_result(x, replace(made, values=result.data))  # the entries of `x`, whose pattern is shared
-    # Merging two canonical matrices SciPy makes one.
+    # If SciPy merges two canonical matrices, the result is canonical.
     return back(x, result.tocsr(), name, *kin, canonical=bool(kin) or isinstance(other, _SCALARS))
 
 
 def _compared(x: SparseArray, made: Pattern, operation: Any, other: Any, name: str) -> Pattern | None:
-    """A comparison with a number that zero does not pass: the entries that pass it. None of any other operation."""
+    """The entries that pass a comparison with a number, if zero does not pass it; None for any other operation."""
     values: Any = made.values
     if name not in _COMPARISONS or bool(operation(np.zeros(1, values.dtype), other)[0]):
         return None
@@ -88,7 +88,7 @@ def _compared(x: SparseArray, made: Pattern, operation: Any, other: Any, name: s
 
 
 def _added(x: SparseArray, made: Pattern, other: SparseArray, name: str) -> SparseArray | None:
-    """The sum or difference of two arrays of one shape and dtype, zeros left out; None where they are not."""
+    """The sum or difference without zeros, if both arrays have the same shape and dtype; None otherwise."""
     _check.same_device(name, (x.device, other.device))
     theirs: Any = counted(other, name)
     pair: tuple[Any, Any] = made.values, theirs.values
@@ -106,7 +106,7 @@ def _added(x: SparseArray, made: Pattern, other: SparseArray, name: str) -> Spar
 
 
 def _operand(x: SparseArray, other: Any, name: str) -> tuple[Any, tuple[Any, ...], interop.Family]:
-    """The other operand as SciPy takes it, the array of ours that it is, and its family."""
+    """The other operand in a form that SciPy accepts, a tuple with the operand itself if it is one of our arrays, and its family."""
     if is_sparse(other):
         _check.same_device(name, (x.device, other.device))
         return matrix(counted(other, name), name), (other,), interop.NUMPY
@@ -118,7 +118,7 @@ def _operand(x: SparseArray, other: Any, name: str) -> tuple[Any, tuple[Any, ...
         other = other.decoded()
     theirs, family = interop.as_numpy(other, name, "the other operand")
     _check.numeric(name, "the other operand", theirs)
-    # SciPy has no sums with bfloat16.
+    # SciPy cannot add bfloat16.
     return interop.converted(theirs, np.dtype(np.float32)) if theirs.dtype.name == "bfloat16" else theirs, (), family
 
 
@@ -137,7 +137,7 @@ def _on_gpu(x: SparseArray, operation: Any, other: Any, name: str, swap: bool) -
     made, space = counted(x, name), interop.namespace(x.csr_arrays()[0])
     values: Any = made.values
     if isinstance(other, _SCALARS):
-        zero = np.zeros(1, values.dtype)  # on the host, where the answer is waited for by nobody
+        zero = np.zeros(1, values.dtype)  # on the host, so that nothing waits for the GPU
         in_numpy = getattr(np, name) if name in ("maximum", "minimum") else operation
         with np.errstate(all="ignore"):
             of_zero = in_numpy(other, zero) if swap else in_numpy(zero, other)
@@ -146,7 +146,7 @@ def _on_gpu(x: SparseArray, operation: Any, other: Any, name: str, swap: bool) -
                 f"{name}: with {other!r} elements that are not stored would become {of_zero[0]}, which on a GPU is refused; "
                 f"write it of A.toarray()"
             )
-        if name == "divide":  # SciPy multiplies with the inverse, in float64
+        if name == "divide":  # as SciPy, multiply by the inverse in float64
             number: Any = other
             return with_numbers(x, space.multiply(values, 1.0 / number, dtype=np.float64))
         values = operation(other, values) if swap else operation(values, other)
@@ -165,7 +165,7 @@ def _on_gpu(x: SparseArray, operation: Any, other: Any, name: str, swap: bool) -
         raise ShapeError(f"{name}: shapes {x.shape} and {theirs.shape} do not fit together") from None
     if name == "multiply" or (name == "divide" and not swap):
         factors = theirs[rows_of(made.indptr), made.indices]
-        # SciPy multiplies with the inverse, so that what is not stored stays zero, also over zero.
+        # As SciPy, multiply by the inverse: elements that are not stored stay zero, even if they are divided by zero.
         return with_numbers(x, values * (factors if name == "multiply" else space.divide(1, factors)))
     mine = space.zeros(x.shape, values.dtype)
     mine[rows_of(made.indptr), made.indices] = values
@@ -174,7 +174,7 @@ def _on_gpu(x: SparseArray, operation: Any, other: Any, name: str, swap: bool) -
 
 
 def merged(x: SparseArray, other: SparseArray, name: str, swap: bool = False, bits: bool = False) -> SparseArray:
-    """An operation of two arrays on a GPU that leaves zeros zero, without the zeros that it makes; with `bits` of booleans."""
+    """Apply an operation that maps zeros to zero to two arrays on a GPU, and drop zeros from the result; `bits` means on booleans."""
     if x.shape != other.shape:
         raise ShapeError(f"{name}: shapes {x.shape} and {other.shape} differ; sparse arrays do not broadcast")
     if name in _OF_NOTHING:
@@ -205,18 +205,18 @@ def merged(x: SparseArray, other: SparseArray, name: str, swap: bool = False, bi
 
 
 def _numbers(x: SparseArray, name: str) -> Pattern:
-    """The entries of `x` with one number each; of a pattern without, where :func:`counted` would make int32 of them."""
+    """The entries of `x` with one number each, but those of a pattern without values (:func:`counted` would give them int32 ones)."""
     return entries(x, name) if is_pattern(x) else counted(x, name)
 
 
 # -- named functions --------------------------------------------------------------------------------------------------
 def maximum(x: SparseArray, other: Any) -> Any:
-    """The larger of two elements."""
+    """Elementwise maximum."""
     return _larger(x, other, "maximum")
 
 
 def minimum(x: SparseArray, other: Any) -> Any:
-    """The smaller of two elements."""
+    """Elementwise minimum."""
     return _larger(x, other, "minimum")
 
 
@@ -227,14 +227,14 @@ def _larger(x: SparseArray, other: Any, name: str) -> Any:
 
 
 def product(x: SparseArray, other: Any) -> Any:
-    """Product element by element, ``A * other``; on the CPU by SciPy's method, which takes more shapes than ``*``."""
+    """Elementwise product ``A * other``; on the CPU by SciPy's ``multiply``, which accepts more shapes than ``*``."""
     if x.device == "cpu":
         return elementwise(x, lambda mine, theirs: mine.multiply(theirs), other, "multiply")
     return elementwise(x, operator.mul, other, "multiply")
 
 
 def power(x: SparseArray, n: Any, dtype: Any = None) -> Any:
-    """Every element to the power `n`, which is not 0; entries stay where they are."""
+    """Every element to the power `n`, which must not be 0; the pattern stays the same."""
     if not isinstance(n, (int, float, np.number)) or isinstance(n, bool):
         raise DTypeError(f"power: the exponent is a number, got {type(n).__name__}; write it of A.toarray()")
     if n == 0:
@@ -244,7 +244,7 @@ def power(x: SparseArray, n: Any, dtype: Any = None) -> Any:
 
     def raised(values: Any) -> Any:
         values = values if dtype is None else values.astype(_check.dtype("power", dtype))
-        # NumPy's powers of booleans are int8, CuPy's int64.
+        # Powers of booleans are int8 in NumPy but int64 in CuPy.
         return (
             values.astype(np.int8) if values.dtype == np.bool_ and isinstance(n, (int, np.integer)) else values
         ) ** n
@@ -253,7 +253,7 @@ def power(x: SparseArray, n: Any, dtype: Any = None) -> Any:
 
 
 def unary(name: str) -> Callable[[SparseArray], Any]:
-    """A function of NumPy's that leaves zero as it is, of every value; on a GPU refused for the dtypes for which NumPy refuses it."""
+    """A function that applies the NumPy function `name`, which maps 0 to 0, to every value; it refuses the same dtypes as NumPy."""
 
     def function(x: SparseArray) -> Any:
         try:
@@ -270,7 +270,7 @@ def unary(name: str) -> Callable[[SparseArray], Any]:
 
 # -- bits -------------------------------------------------------------------------------------------------------------
 def _bits(x: Any, name: str) -> Pattern:
-    """The entries of an array of booleans or a pattern, those that are False left out."""
+    """The entries of a pattern or an array of booleans, without those that are False."""
     if not is_pattern(x) and x.dtype != np.bool_:
         raise DTypeError(
             f"{name}: the operators of bits take patterns and booleans, got {x.dtype}; compare first, as in A != 0"
@@ -283,7 +283,7 @@ def _with_ones(made: Pattern) -> Pattern:
 
 
 def bitwise(name: str) -> Callable[[SparseArray, Any], Any]:
-    """The operator ``&``, ``|`` or ``^`` of patterns and booleans."""
+    """The operator ``&``, ``|`` or ``^`` for patterns and booleans."""
 
     def function(x: SparseArray, other: Any) -> Any:
         if not is_sparse(other):
@@ -310,7 +310,7 @@ def _arrays(csr: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def inverted(x: SparseArray) -> Any:
-    """``~x``: every element that is not stored, found on packed bits; booleans and patterns only."""
+    """``~x``: True for every element that is not stored, computed on packed bits; for booleans and patterns only."""
     made = _with_ones(_bits(x, "~"))
     packed = fitted(x, made, "~").to_bit_tensor()
     flipped = type(x)(~packed)

@@ -1,4 +1,4 @@
-"""Extremes of rows and columns, and where they are, by sorting the entries: NumPy's and CuPy's arrays alike."""
+"""Extremes of rows and columns and their positions, found by sorting the entries; for NumPy and CuPy arrays alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = 1 << 62
 
 
 def of_lines(made: Pattern, axis: int, name: str) -> Any:
-    """The largest or smallest element of every column (axis 0) or row (axis 1), elements that are not stored included; NaN propagates.
+    """The largest or smallest element of every column (axis 0) or row (axis 1), including elements that are not stored; NaN propagates.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def of_lines(made: Pattern, axis: int, name: str) -> Any:
 
 
 def places(made: Pattern, axis: int | None, name: str) -> Any:
-    """Where the first largest or smallest element is: of all counted row by row, in every column (axis 0) or in every row (axis 1).
+    """Index of the first largest or smallest element of each column (axis 0), of each row (axis 1), or of all, counted row by row.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def _one_row(made: Pattern, name: str) -> Pattern:
 
 
 def _best(made: Pattern, name: str) -> tuple[Any, Any]:
-    """The first extreme entry, a NaN where there is one, of every row that has entries; and these rows."""
+    """Position of the first extreme entry (or NaN) of every row that has entries, and these rows."""
     space, values = interop.namespace(made.indptr), made.values
     lengths = made.indptr[1:] - made.indptr[:-1]
     filled = space.flatnonzero(lengths)
@@ -99,7 +99,7 @@ def _best(made: Pattern, name: str) -> tuple[Any, Any]:
 
 
 def _ranks(keys: Any) -> Any:
-    """Integers in the order of the values, NaN last, equal where these are equal."""
+    """Integers in the same order as the values, with NaN last; equal values get equal integers."""
     space = interop.namespace(keys)
     order = space.argsort(keys)
     ordered = keys[order]
@@ -110,7 +110,7 @@ def _ranks(keys: Any) -> Any:
 
 
 def _first_gap(made: Pattern, starts: Any, ends: Any) -> Any:
-    """The first column of rows that holds no entry."""
+    """The first column without an entry in each of the rows from `starts` to `ends`."""
     space = interop.namespace(starts)
     rows = rows_of(made.indptr)
     local = space.arange(made.indices.size) - made.indptr[rows]

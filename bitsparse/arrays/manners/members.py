@@ -1,4 +1,4 @@
-"""The class that gives the sparse arrays the members of :class:`scipy.sparse.csr_array`; what they do is in the modules beside it."""
+"""The class that gives sparse arrays the members of :class:`scipy.sparse.csr_array`; the other modules of this package implement them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def member(function: Callable[P, R]) -> Callable[P, R]:
-    """The method that computes `function` of an array, with the device and the stream current that work on the array belongs to."""
+    """A method that calls `function` while the device and stream for work on the array are current."""
 
     @wraps(function)
     def method(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -32,7 +32,7 @@ def member(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _in_place(operation: Callable[[Any, Any], Any], sign: str) -> Any:
-    """``A += B`` makes a new array of the same class; whatever else would come out is refused."""
+    """A method for ``A += B`` that makes a new array of the same class, and raises if the result is of another class."""
 
     def method(self: Any, other: Any) -> Any:
         result = operation(self, other)
@@ -47,14 +47,14 @@ def _in_place(operation: Callable[[Any, Any], Any], sign: str) -> Any:
 
 
 class Members(BitArray):
-    """Members of a sparse array that :class:`scipy.sparse.csr_array` has too, with the same results."""
+    """Members that sparse arrays share with :class:`scipy.sparse.csr_array`, with the same results."""
 
     __slots__ = ()
 
     # -- shape and kind ---------------------------------------------------------------------------------------------
     @property
     def size(self: Any) -> int:
-        """Number of stored entries, as in SciPy; that of all elements is the product of :attr:`shape`."""
+        """Number of stored entries, as in SciPy; the number of all elements is the product of :attr:`shape`."""
         return int(self.nnz)
 
     def __len__(self) -> int:
@@ -62,47 +62,47 @@ class Members(BitArray):
 
     @property
     def mT(self: Any) -> Any:
-        """:attr:`T`, as there are two dimensions and values are real."""
+        """:attr:`T`, since the array has two dimensions and its values are real."""
         return self.T
 
     H = mT
 
     @property
     def has_canonical_format(self) -> bool:
-        """True: columns ascend in every row, and none is there twice."""
+        """True: columns ascend strictly in every row."""
         return True
 
     has_sorted_indices = has_canonical_format
 
     def sort_indices(self) -> None:
-        """Nothing, as indices are sorted."""
+        """Does nothing, since indices are always sorted."""
 
     def sorted_indices(self: Any) -> Any:
-        """A copy."""
+        """A copy of the array, whose indices are always sorted."""
         return self.copy()
 
     def sum_duplicates(self) -> None:
-        """Nothing, as no element is stored twice."""
+        """Does nothing, since no element is stored twice."""
 
     def prune(self) -> None:
-        """Nothing, as no room is kept behind the entries."""
+        """Does nothing, since the arrays have no spare room after the entries."""
 
     eliminate_zeros = member(reshaping.eliminate_zeros)
     setdiag = member(reshaping.set_diagonal)
     resize = member(reshaping.resize)
 
     def check_format(self: Any, full_check: bool = True) -> None:
-        """Check the component arrays again, which were checked when they came in.
+        """Check the component arrays again, as when the array was made.
 
         Raises
         ------
         ValueError
-            They were damaged since.
+            They have been damaged since then.
         """
         restored(type(self), {**self.components(), **self.settings()}, self.device)
 
     def reshape(self: Any, *shape: Any, order: str = "C", copy: bool = False) -> Any:
-        """The same elements in another shape of two dimensions, where one size may be -1.
+        """The same elements in another shape of two dimensions; one size may be -1.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class Members(BitArray):
         order : {"C", "F"}
             Row by row or column by column.
         copy : bool
-            Taken as SciPy does; an array of the same shape is itself without it.
+            As in SciPy; if False, an array that already has this shape is returned itself.
 
         Examples
         --------
@@ -174,19 +174,19 @@ class Members(BitArray):
     trunc = member(elementwise.unary("trunc"))
 
     def conj(self: Any, copy: bool = True) -> Any:
-        """The array, as its values are real."""
+        """The array itself or a copy, since its values are real."""
         return self.copy() if copy else self
 
     conjugate = conj
 
     @property
     def real(self: Any) -> Any:
-        """The array, as its values are real."""
+        """The array itself, since its values are real."""
         return self
 
     @property
     def imag(self: Any) -> Any:
-        """Zeros where there are entries, as values are real."""
+        """An array with the same pattern whose values are 0, since values are real."""
         return mapped(self, "imag", lambda values: values ^ values if values.dtype == np.bool_ else values * 0)
 
     __and__ = __rand__ = member(elementwise.bitwise("&"))
@@ -209,15 +209,15 @@ class Members(BitArray):
         return operators.spmm(self, other)
 
     def dot(self: Any, other: Any) -> Any:
-        """``A @ other``, and ``A * other`` of a scalar."""
+        """``A @ other``, or ``A * other`` for a scalar."""
         return self * other if isinstance(other, (int, float, np.number)) else self @ other
 
     def matvec(self: Any, x: Any) -> Any:
-        """``A @ x`` of a vector (N,) or dense columns (N, K): what :func:`scipy.sparse.linalg.aslinearoperator` asks for."""
+        """``A @ x`` for a vector (N,) or dense columns (N, K), as :func:`scipy.sparse.linalg.aslinearoperator` needs it."""
         return self @ x
 
     def rmatvec(self: Any, x: Any) -> Any:
-        """``A.T @ x`` of a vector or dense columns."""
+        """``A.T @ x`` for a vector or dense columns."""
         return self.T @ x
 
     matmat, rmatmat = matvec, rmatvec
@@ -251,7 +251,7 @@ class Members(BitArray):
         return self.toarray(order=order, out=out)
 
     def asformat(self: Any, format: str | None, copy: bool = False) -> Any:
-        """The array as SciPy's (on a GPU CuPy's) of that format: "csr", "csc", "coo", "bsr", "dia", "lil" or "dok"; None: itself.
+        """The array in a format of SciPy (CuPy on a GPU): "csr", "csc", "coo", "bsr", "dia", "lil" or "dok"; itself for None.
 
         Examples
         --------
@@ -270,22 +270,22 @@ class Members(BitArray):
             return self.tocsr().asformat(format)
 
     def tocsc(self: Any, copy: bool = False) -> Any:
-        """The array in SciPy's format of columns; on a GPU CuPy's, as :meth:`tocsr`. It is a copy anyway."""
+        """A copy in SciPy's column format, or CuPy's on a GPU as in :meth:`tocsr`; `copy` makes no difference."""
         return self.asformat("csc")
 
     def tobsr(self: Any, blocksize: tuple[int, int] | None = None, copy: bool = True) -> Any:
-        """The array in SciPy's format of dense blocks; on the CPU. It is a copy anyway."""
+        """A copy in SciPy's format of dense blocks, on the CPU only; `copy` makes no difference."""
         on_cpu(self, "tobsr", "use A.get().tobsr()")
         return self.tocsr().tobsr(blocksize=blocksize)
 
     def todia(self: Any, copy: bool = False) -> Any:
-        """The array in SciPy's format of diagonals; on the CPU. It is a copy anyway."""
+        """A copy in SciPy's format of diagonals, on the CPU only; `copy` makes no difference."""
         return self.asformat("dia")
 
     def tolil(self: Any, copy: bool = False) -> Any:
-        """The array in SciPy's format of lists, whose elements can be set; on the CPU. It is a copy anyway."""
+        """A copy in SciPy's format of lists, whose elements can be set, on the CPU only; `copy` makes no difference."""
         return self.asformat("lil")
 
     def todok(self: Any, copy: bool = False) -> Any:
-        """The array in SciPy's format of a dictionary; on the CPU. It is a copy anyway."""
+        """A copy in SciPy's dictionary format, on the CPU only; `copy` makes no difference."""
         return self.asformat("dok")

@@ -1,4 +1,4 @@
-"""NumPy functions called on sparse arrays: those with an equivalent member in SciPy call it, all others are refused by name."""
+"""NumPy functions called on sparse arrays: a function with an equivalent member calls it; any other raises an error that names it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MEMBERS = {np.sum, np.mean, np.max, np.min, np.argmax, np.argmin, np.count_nonz
 
 
 def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``ufunc(*inputs)``, at least one of whose inputs is a sparse array."""
+    """``ufunc(*inputs)``, where at least one input is a sparse array."""
     meaning: Any = _of_one(ufunc, inputs[0]) if len(inputs) == 1 else _BINARY.get(ufunc)
     out = kwargs.pop("out", (None,))[0]
     if method != "__call__" or meaning is None or kwargs or (out is not None and not isinstance(out, np.ndarray)):
@@ -64,7 +64,7 @@ def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str,
 
 
 def _of_one(ufunc: Any, x: Any) -> Any:
-    """The member of the same name, or the operator, that a ufunc of one operand stands for; None if there is neither."""
+    """The member or operator that a ufunc of one operand stands for; None if there is neither."""
     name = ufunc.__name__
     member = is_sparse(x) and hasattr(x, name) and getattr(np, name, None) is ufunc
     return operator.methodcaller(name) if member else _UNARY.get(ufunc)

@@ -24,16 +24,16 @@ _WHERE = "A[...]"
 
 
 def getitem(x: SparseArray, key: Any) -> Any:
-    """Rows, columns and elements, as those of :class:`scipy.sparse.csr_array`.
+    """Rows, columns and elements, as in :class:`scipy.sparse.csr_array`.
 
-    ``A[2:5]``, ``A[:, cols]``, ``A[mask]`` and ``A[rows][:, cols]`` are arrays of this type with the scales that belong to them (rows
-    of an FRDC from one block border to another are views); ``A[i, j]`` and ``A[rows, cols]`` are values, of two dimensions for index
-    arrays of two. What has one dimension, ``A[i]`` and ``A[:, j]``, is SciPy's array of one dimension, and is refused on a GPU.
+    ``A[2:5]``, ``A[:, cols]``, ``A[mask]`` and ``A[rows][:, cols]`` are arrays of this type with the scales of these rows and columns
+    (whole block rows of an FRDC are views). ``A[i, j]`` and ``A[rows, cols]`` are values; two-dimensional index arrays give a sparse array
+    of their shape. ``A[i]`` and ``A[:, j]`` are SciPy's one-dimensional sparse arrays, and are refused on a GPU.
 
     Raises
     ------
     IndexError
-        An index is out of bounds, or of another kind.
+        An index is out of bounds or of an unsupported kind.
 
     Examples
     --------
@@ -58,11 +58,11 @@ def getitem(x: SparseArray, key: Any) -> Any:
 
 
 def _line(x: SparseArray, axis: int) -> Any:
-    """A single row or column as SciPy's array of one dimension."""
+    """A single row or column as a one-dimensional sparse array of SciPy."""
     from scipy import sparse
 
     made = sparse_convert.scaled(x, _WHERE)
-    places = made.indices.copy() if axis == 0 else rows_of(made.indptr)  # those of a row may be a view
+    places = made.indices.copy() if axis == 0 else rows_of(made.indptr)  # the indices of a row may be a view
     return sparse.coo_array((made.values, (places,)), shape=(x.shape[1 - axis],))
 
 
@@ -120,12 +120,12 @@ def _one_key(x: SparseArray, key: Any, axis: int) -> Any:
     low, high = _extent(found) if found.size else (0, 0)
     if found.size and not (-size <= low and high < size):
         raise _beyond(found, axis, size)
-    found = found.astype(np.int64)  # which numbers of uint64 may be beyond
+    found = found.astype(np.int64)  # after the check of bounds, because uint64 may be beyond int64
     return found if low >= 0 else found + (found < 0) * size
 
 
 def _extent(found: Any) -> tuple[int, int]:
-    """The smallest and the largest number, of a GPU in one look."""
+    """The smallest and the largest number; on a GPU with one transfer to the host."""
     if (space := interop.namespace(found)) is np:
         return int(found.min()), int(found.max())
     low, high = space.stack((found.min(), found.max())).get().tolist()
@@ -139,7 +139,7 @@ def _beyond(found: Any, axis: int, size: int) -> IndexError:
 
 # -- rows and columns -------------------------------------------------------------------------------------------------
 def _named_on_gpu(x: SparseArray, key: Any) -> Any:
-    """A key of row numbers for an array on a GPU, where they are checked while rows are counted; None for any other."""
+    """The key if it lists rows of an array on a GPU, which are checked while they are counted; None for any other key."""
     if x.device == "cpu" or getattr(key, "ndim", 0) != 1 or hasattr(key, "nnz"):
         return None
     found, _ = interop.as_array(key, _WHERE, "the index")
@@ -165,7 +165,7 @@ def _rows_on_gpu(x: SparseArray, rows: Any) -> SparseArray:
 
 
 def _picked(x: SparseArray, row: Any, col: Any) -> SparseArray:
-    """Rows and columns by slices and index arrays; factors are picked along, and values keep their dtype and heads."""
+    """Rows and columns picked by slices and index arrays, with their scales; values keep their dtype and heads."""
     row_scale, col_scale = scales_of(x)
     start, stop, step = _bounds(row, x.shape[0])
     blocks = row_blocks(x, start, stop) if step == 1 and _is_whole(col, x.shape[1]) else None
@@ -184,7 +184,7 @@ def _picked(x: SparseArray, row: Any, col: Any) -> SparseArray:
 
 
 def _some_rows(x: SparseArray, start: int, stop: int, row_scale: Any) -> SparseArray:
-    """Rows side by side, whose indices are a view where kernels may read one; nothing has to be looked at."""
+    """Rows ``start..stop``; their indices are a view if kernels can read it there, and no entry has to be examined."""
     indptr, indices, values = x.csr_arrays()
     starts, first, last = row_range(indptr, start, stop)
     columns = indices[first:last]
@@ -214,7 +214,7 @@ def _is_whole(key: Any, size: int) -> bool:
 
 
 def _places(made: Pattern, key: Any, size: int) -> Any:
-    """An index array for a slice or itself."""
+    """The index array of a slice; an index array itself."""
     return interop.namespace(made.indptr).arange(*_bounds(key, size)) if isinstance(key, slice) else key
 
 
@@ -236,7 +236,7 @@ def _rows(made: Pattern, key: Any) -> Pattern:
 
 
 def rows_at(made: Pattern, rows: Any) -> Pattern:
-    """The rows of a pattern that an int64 index array names.
+    """The rows of a pattern that an int64 index array lists.
 
     Examples
     --------
@@ -259,13 +259,13 @@ def _columns(made: Pattern, key: Any) -> Pattern:
         indptr, indices, values = take(*entries_of(made), made.values, start, stop)
         return replace(made, indptr=indptr, indices=indices, values=values, shape=(made.shape[0], stop - start))
     columns = _places(made, key, made.shape[1])
-    if made.shape[1] > 8 * made.indices.size:  # both ways take memory for every column
+    if made.shape[1] > 8 * made.indices.size:  # both methods below need memory for every column
         made, columns = _occupied(made, columns)
     return _columns_by_scipy(made, columns) if device == "cpu" else turned(rows_at(turned(made), columns))
 
 
 def _occupied(made: Pattern, columns: Any) -> tuple[Pattern, Any]:
-    """The pattern with its occupied columns alone and an empty one behind them, and where `columns` are among these.
+    """The pattern with only its occupied columns and an empty last one, and the numbers of `columns` among these.
 
     Examples
     --------
@@ -282,7 +282,7 @@ def _occupied(made: Pattern, columns: Any) -> tuple[Pattern, Any]:
 
 
 def _columns_by_scipy(made: Pattern, columns: Any) -> Pattern:
-    """The columns that SciPy picks: values as the integers that their bits are, whole rows of them by the numbers of the entries."""
+    """Pick columns with SciPy, which carries the bits of the values as integers, or the number of each entry that has several values."""
     values: Any = made.values
     if values is None:
         carried: Any = np.ones(made.indices.size, np.int8)
@@ -313,7 +313,7 @@ def turned(made: Pattern) -> Pattern:
 
 # -- elements ---------------------------------------------------------------------------------------------------------
 def _elements(x: SparseArray, row: Any, col: Any) -> Any:
-    """Single elements, by index arrays that broadcast: a scalar, or as many dimensions as they have."""
+    """Single elements at index arrays that broadcast: a scalar, or a result of the broadcast shape."""
     if x.device == "cpu" and isinstance(row, int) and isinstance(col, int):
         values, *scales = values_and_scales(x)
         if all(scale is None for scale in scales) and (values is None or values.ndim == 1):
@@ -344,7 +344,7 @@ def _element(x: SparseArray, row: int, col: int) -> Any:
 
 
 def elements(made: Pattern, rows: Any, cols: Any) -> Any:
-    """The elements at `rows` and `cols` (int64, one dimension): a search in every row.
+    """The elements at `rows` and `cols` (int64, one dimension), found by a search in each row.
 
     Examples
     --------
@@ -369,12 +369,12 @@ def elements(made: Pattern, rows: Any, cols: Any) -> Any:
 
 
 def one_value_each(heads: int) -> ShapeError:
-    """The error for elements of edges that have several values."""
+    """The error for single elements of an array whose edges have several values."""
     return ShapeError(f"{_WHERE}: the edges have {heads} values each; pick one with with_values")
 
 
 def of_dense(x: SparseArray, found: Any) -> SparseArray:
-    """The elements of a dense array that are not zero."""
+    """The non-zero elements of a dense array as a sparse array like `x`."""
     space = interop.namespace(found)
     rows, cols = space.nonzero(found)
     starts = space.zeros(found.shape[0] + 1, np.int64)

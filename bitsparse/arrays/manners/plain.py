@@ -1,4 +1,4 @@
-"""An array as plain entries, as numbers, and as a matrix of SciPy that shares its memory; and the way back."""
+"""Conversions of an array to plain entries, to numbers and to a SciPy matrix that shares its memory, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def entries(x: SparseArray, function: str) -> Pattern:
-    """The entries of `x` as they are; scales are multiplied into the values."""
+    """The entries of `x`; scales, if there are any, are multiplied into the values."""
     bare = all(scale is None for scale in scales_of(x))
     return sparse_convert.stored(x) if bare else sparse_convert.scaled(x, function)
 
@@ -39,25 +39,25 @@ def counted(x: SparseArray, function: str) -> Pattern:
 
 
 def matrix(made: Pattern, function: str) -> Any:
-    """A :class:`scipy.sparse.csr_array` that shares the memory; nothing may be done to it in place."""
+    """A :class:`scipy.sparse.csr_array` that shares the memory; it must not be changed in place."""
     csr = sparse_convert.scipy_csr(function, made, copy=False)
     csr.has_canonical_format = csr.has_sorted_indices = True
     return csr
 
 
 def on_cpu(x: SparseArray, function: str, remedy: str) -> None:
-    """Refuse an array on a GPU by name, with what to do instead."""
+    """Refuse an array on a GPU with an error that names the function and says what to do instead."""
     if x.device != "cpu":
         raise DeviceError(f"{function}: it is not there on a GPU yet, and the array is on {x.device}; {remedy}")
 
 
 def wide(*arrays: SparseArray) -> Any:
-    """int64 if the indices of one of these arrays are, else None: what fits."""
+    """int64 if any of these arrays has int64 indices, else None, which means the smallest dtype that fits."""
     return np.int64 if any(array.index_dtype == np.int64 for array in arrays) else None
 
 
 def back(x: SparseArray, csr: Any, function: str, *others: SparseArray, canonical: bool = False) -> SparseArray:
-    """A compressed matrix of SciPy as an array like `x`; booleans stay booleans. What is not known to be canonical is checked."""
+    """A compressed SciPy matrix as an array like `x`; booleans stay booleans. It is checked unless known to be `canonical`."""
     family = interop.common_family([family_of(x), *(family_of(other) for other in others)])
     if canonical:
         made = Pattern(csr.indptr, csr.indices, csr.shape, csr.data, family=family)
@@ -69,20 +69,20 @@ def back(x: SparseArray, csr: Any, function: str, *others: SparseArray, canonica
 
 
 def fitted(x: SparseArray, made: Pattern, function: str, *others: SparseArray) -> SparseArray:
-    """Entries that are canonical as an array like `x`, their indices as narrow as they may be."""
+    """Canonical entries as an array like `x`, with int32 indices if they fit and neither `x` nor `others` has int64 ones."""
     dtype = index_dtype(function, made.shape, int(made.indices.size), wide(x, *others))
     starts, columns = (part.astype(dtype, copy=False) for part in (made.indptr, made.indices))
     return of_result(x, replace(made, indptr=starts, indices=columns))
 
 
 def mapped(x: SparseArray, function: str, operation: Callable[[Any], Any]) -> SparseArray:
-    """The same entries with `operation` of their values, which leaves zero as it is."""
+    """The same entries with `operation` applied to their values; `operation` must map 0 to 0."""
     with working(x):
         return with_numbers(x, operation(counted(x, function).values))
 
 
 def with_numbers(x: SparseArray, values: Any) -> SparseArray:
-    """The entries of `x` with other numbers: where the type holds them, with its pattern and all that is kept for it."""
+    """The entries of `x` with other values; the result shares the pattern and its cache if the type of `x` holds values."""
     if x.holds_bits:
         return of_result(x, replace(sparse_convert.stored(x), values=values))
     made = with_fields(x, data=values, row_scale=None, col_scale=None)
@@ -91,7 +91,7 @@ def with_numbers(x: SparseArray, values: Any) -> SparseArray:
 
 
 def two_sizes(function: str, shape: Any, size: int) -> tuple[int, int]:
-    """A shape that holds `size` elements, where one of the two sizes may be -1."""
+    """The two sizes of a shape for `size` elements; one of them may be given as -1."""
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     if not all(isinstance(one, (int, np.integer)) for one in sizes):
         raise DTypeError(f"{function}: a shape holds integers, got {tuple(sizes)}")

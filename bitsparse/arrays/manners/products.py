@@ -1,4 +1,4 @@
-"""Products of two sparse arrays: of bits the library's own, of numbers SciPy's on the CPU, cuSPARSE's and our own of integers on a GPU."""
+"""Products of two sparse arrays: SciPy multiplies numbers on the CPU, cuSPARSE floats on a GPU, and our own code everything else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def is_operand(other: Any) -> bool:
-    """Whether a product with `other` is one of two sparse arrays: ours or SciPy's or CuPy's, which know their format."""
+    """Whether `other` makes a product of two sparse arrays: one of ours, or one of SciPy or CuPy, which have a `format`."""
     if not hasattr(other, "tocsr"):
         return False
     return is_sparse(other) or (hasattr(other, "nnz") and hasattr(other, "format") and not isinstance(other, BitArray))
@@ -32,8 +32,8 @@ def is_operand(other: Any) -> bool:
 def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArray:
     """``x @ other``, or ``other @ x``, of two sparse arrays.
 
-    Booleans give booleans (some row and column have an entry in common), integers exact sums, floats what SciPy or cuSPARSE gives. Sums of
-    integers are int32, or int64 where that might not hold them or an operand is of 64 bits. Sums that come to zero are left out.
+    Booleans give booleans (whether row and column have a common entry), integers give exact sums, and floats the sums of SciPy or cuSPARSE.
+    Sums of integers are int32, or int64 if int32 might not hold them or an operand has 64 bits. Sums that are zero are not stored.
     """
     kin: tuple[SparseArray, ...] = ()
     if not is_sparse(other) and x.device != "cpu" and interop.device_of(getattr(other, "data", None)) == x.device:
@@ -74,7 +74,7 @@ def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArra
 def _by_scipy(left: Pattern, right: Pattern) -> Pattern:
     """The product of numbers on the CPU."""
     product = indices.without_spare((matrix(left, "matmul") @ matrix(right, "matmul")).tocsr())
-    is_wide = product.shape[1] > 8 * product.nnz  # transposing takes memory for every column
+    is_wide = product.shape[1] > 8 * product.nnz  # transposing, as below, needs memory for every column
     if is_wide:
         product.sort_indices()
     made = Pattern(product.indptr, product.indices, product.shape, product.data)
@@ -82,7 +82,7 @@ def _by_scipy(left: Pattern, right: Pattern) -> Pattern:
 
 
 def _exact(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
-    """Both in the dtype in which integer sums are exact; booleans and floats as they are."""
+    """Both operands in a dtype in which integer sums are exact; booleans and floats stay as they are."""
     pair: tuple[Any, Any] = left.values, right.values
     kinds = {values.dtype.kind for values in pair}
     if "f" in kinds or kinds == {"b"}:
@@ -103,16 +103,16 @@ def _exact(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
 
 
 def _numbers(scalars: list[Any]) -> list[int]:
-    """Integers as Python's, those of a GPU in one look."""
+    """Integer scalars as Python integers; on a GPU with one transfer to the host."""
     space: Any = interop.namespace(scalars[0])
-    if space is np or any(scalar.dtype == np.uint64 for scalar in scalars):  # which int64 might not hold
+    if space is np or any(scalar.dtype == np.uint64 for scalar in scalars):  # int64 might not hold uint64
         return [int(scalar) for scalar in scalars]
     found: list[int] = space.stack([scalar.astype(np.int64) for scalar in scalars]).get().tolist()
     return found
 
 
 def _of_bits(left: Pattern, right: Pattern) -> Pattern:
-    """The product of booleans on the CPU, of which only the pattern is to be found."""
+    """The product of booleans on the CPU, for which only the pattern has to be computed."""
     left, right = _true(left, right)
     lengths = right.indptr[1:] - right.indptr[:-1]
     most = int(lengths[left.indices].sum(dtype=np.int64))
@@ -123,7 +123,7 @@ def _of_bits(left: Pattern, right: Pattern) -> Pattern:
 
 
 def _true(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
-    """The entries of two arrays of booleans that are true; of one array, where both are the same, looked at once."""
+    """The true entries of two arrays of booleans; if both are the same array, it is examined only once."""
     one = _kept(left)
     same = right.values is left.values and right.indices is left.indices and right.indptr is left.indptr
     return one, one if same else _kept(right)
@@ -156,14 +156,14 @@ def _on_gpu(left: Pattern, right: Pattern) -> Pattern:
 
 
 def _arrays(made: Pattern, index: np.dtype[Any]) -> tuple[Any, Any, Any]:
-    """Index arrays of one dtype; integers as signed ones, whose sums have the same bits as unsigned ones."""
+    """The arrays with indices in dtype `index`, and integers as signed ones, whose sums have the same bits as unsigned sums."""
     values: Any = made.values
     signed = values.view(f"i{values.dtype.itemsize}") if values.dtype.kind == "u" else values
     return made.indptr.astype(index, copy=False), made.indices.astype(index, copy=False), signed
 
 
 def _by_cusparse(left: Pattern, right: Pattern) -> Pattern:
-    """Products of floats by CuPy's call of cuSPARSE, sorted."""
+    """The product of floats by cuSPARSE through CuPy, with sorted columns."""
     dtype = np.result_type(left.values.dtype, right.values.dtype)  # type: ignore[union-attr]
     try:
         sparse = importlib.import_module("cupyx.scipy.sparse")

@@ -1,4 +1,4 @@
-"""Sums, extremes, counts and diagonals, with the results and dtypes of :class:`scipy.sparse.csr_array`."""
+"""Sums, extremes, counts and diagonals, with the same results and dtypes as :class:`scipy.sparse.csr_array`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 def one_axis(function: str, axis: Any) -> int | None:
     """0, 1, or None for both."""
     axes = axes_of(function, axis, 2)
-    if not axes:  # NumPy reduces nothing then, and SciPy has no such result
+    if not axes:  # NumPy would reduce nothing then; SciPy has no such result
         raise ShapeError(f"{function}: axis=() names no axis; pass 0, 1, or None for both")
     return axes[0] if len(axes) == 1 else None
 
 
 def delivered(x: SparseArray, result: Any, function: str, axis: int | None, out: Any, keepdims: bool) -> Any:
-    """A scalar or array as its caller wants it: with all dimensions, in `out`, in the family of `x`."""
+    """A result in the form that the caller asked for: with all dimensions, in `out`, or in the family of `x`."""
     if keepdims:
         kept = {None: (1, 1), 0: (1, x.shape[1]), 1: (x.shape[0], 1)}[axis]
         result = interop.namespace(result).asarray(result).reshape(kept)
@@ -47,16 +47,16 @@ def delivered(x: SparseArray, result: Any, function: str, axis: int | None, out:
 
 # -- sums -------------------------------------------------------------------------------------------------------------
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """In which dtype SciPy sums."""
+    """The dtype in which SciPy sums values of `dtype`."""
     if dtype.kind == "u":
         return np.dtype(np.uint64)
     return np.dtype(np.int64) if dtype.kind in "bi" else dtype
 
 
 def total(x: SparseArray, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
-    """Sum of all elements, of columns (axis 0) or of rows (axis 1).
+    """Sum of all elements, of each column (axis 0) or of each row (axis 1).
 
-    Booleans, patterns and integers are summed in 64 bits, floats in their dtype (16-bit ones in float32).
+    Booleans, patterns and integers are summed in 64 bits, floats in their own dtype (16-bit floats in float32).
 
     Examples
     --------
@@ -77,7 +77,7 @@ def total(x: SparseArray, axis: Any = None, dtype: Any = None, out: Any = None, 
 
 
 def _sums_of_rows(x: SparseArray) -> Any:
-    """Sums of rows; of a pattern the lengths of its rows."""
+    """The sum of each row; for a pattern, this is the length of the row."""
     if is_pattern(x):
         indptr, _, _ = x.csr_arrays()
         return interop.namespace(indptr).subtract(indptr[1:], indptr[:-1], dtype=np.int64)
@@ -86,7 +86,7 @@ def _sums_of_rows(x: SparseArray) -> Any:
 
 
 def mean(x: SparseArray, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
-    """Mean of all elements, of columns (axis 0) or of rows (axis 1), elements that are not stored included; float64 of integers."""
+    """Mean of all elements, of each column (axis 0) or row (axis 1), with those that are not stored; float64 for integers."""
     axis, made = one_axis("mean", axis), counted(x, "mean")
     count = x.shape[0] * x.shape[1] if axis is None else x.shape[axis]
     if not count:
@@ -103,7 +103,7 @@ def mean(x: SparseArray, axis: Any = None, dtype: Any = None, out: Any = None, *
 
 
 def _line_sums(x: SparseArray, made: Pattern, axis: int | None, dtype: np.dtype[Any]) -> Any:
-    """Sums of the entries `made` of `x` on a GPU, the same bits in every run; 16-bit floats are added as float32."""
+    """Sums of the entries `made` of `x` on a GPU, bitwise equal in every run; 16-bit floats are added as float32."""
     values: Any = made.values
     if axis is None:
         return values.sum(dtype=dtype)
@@ -111,7 +111,7 @@ def _line_sums(x: SparseArray, made: Pattern, axis: int | None, dtype: np.dtype[
     if axis == 0 and x.holds_bits:
         other = turned(made)
         starts, values = other.indptr, other.values
-    elif axis == 0:  # the transpose is kept
+    elif axis == 0:  # the transpose is cached
         _, pattern, order = patterns_of(x)
         starts, values = pattern.csr_arrays()[0], gather(values, order)
     added = np.dtype(np.float32) if dtype == np.float16 else dtype
@@ -121,7 +121,7 @@ def _line_sums(x: SparseArray, made: Pattern, axis: int | None, dtype: np.dtype[
 
 # -- extremes ---------------------------------------------------------------------------------------------------------
 def _extreme(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdims: bool) -> Any:
-    """``x.max`` and its kin: a scalar, or SciPy's array of one dimension; with all dimensions an array like `x`."""
+    """``x.max`` and similar: a scalar, or a one-dimensional sparse array of SciPy; with `keepdims` an array like `x`."""
     axis = one_axis(name, axis)
     if out is not None:
         raise DTypeError(f"{name}: out= is not taken, as in scipy.sparse; assign the result")
@@ -170,7 +170,7 @@ def _place(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepd
 
 
 def extreme(name: str, what: str) -> Callable[..., Any]:
-    """The function ``max``, ``min``, ``nanmax``, ``nanmin``, ``argmax`` or ``argmin`` of a sparse array: its name, and what it finds."""
+    """Make the function ``max``, ``min``, ``nanmax``, ``nanmin``, ``argmax`` or ``argmin``; `what` is for its docstring."""
     compute = _place if name.startswith("arg") else _extreme
 
     def function(
@@ -191,12 +191,12 @@ def extreme(name: str, what: str) -> Callable[..., Any]:
 
 # -- counts -----------------------------------------------------------------------------------------------------------
 def count_nonzero(x: SparseArray, axis: Any = None) -> Any:
-    """Number of elements that are not zero, in all, by column (axis 0) or by row (axis 1)."""
+    """Number of elements that are not zero: in total, by column (axis 0) or by row (axis 1)."""
     return _counts(x, "count_nonzero", axis, False)
 
 
 def getnnz(x: SparseArray, axis: Any = None) -> Any:
-    """Number of stored entries, in all, by column (axis 0) or by row (axis 1)."""
+    """Number of stored entries: in total, by column (axis 0) or by row (axis 1)."""
     return _counts(x, "getnnz", axis, True)
 
 
@@ -214,7 +214,7 @@ def _counts(x: SparseArray, function: str, axis: Any, stored: bool) -> Any:
 
 
 def _counts_on_gpu(x: SparseArray, function: str, axis: int | None) -> Any:
-    """Elements that are not zero, in all or by row: nothing is picked, only counted."""
+    """Number of elements that are not zero, in total or by row, counted without picking the entries first."""
     made = entries(x, function)
     if made.values is None:
         return int(made.indices.size) if axis is None else interop.from_array(_sums_of_rows(x), family_of(x), function)
@@ -226,7 +226,7 @@ def _counts_on_gpu(x: SparseArray, function: str, axis: int | None) -> Any:
 
 
 def not_zero(x: SparseArray, function: str) -> Pattern:
-    """The entries that are not zero, scales multiplied in, without values."""
+    """The pattern of the entries that are not zero once scales are multiplied in."""
     return bits_only(function, entries(x, function), True)
 
 
@@ -258,7 +258,7 @@ def _on_diagonal(x: SparseArray, k: Any, function: str) -> Any:
     if values is not None and values.ndim == 2:
         raise one_value_each(values.shape[1])
     found = backends.family(x.device, "sparse.entries").diagonal(indptr, indices, values, x.shape, int(k))
-    if x.device == "cpu":  # no zero has a sign, as in SciPy's sum
+    if x.device == "cpu":  # adding 0 turns -0.0 into 0.0, as SciPy's sum does
         found = (found + found.dtype.type(0)).astype(x.dtype, copy=False)
     return found
 

@@ -1,4 +1,4 @@
-"""Other shapes, triangles and what is done in place."""
+"""Reshaping, triangles, and operations that change an array in place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEYS = 1 << 62
 
 
 def reshape(x: SparseArray, shape: Any, order: str) -> SparseArray:
-    """``x.reshape``: entries in the order of rows stay in that order, so that nothing is sorted."""
+    """``x.reshape``; it need not sort, because entries that are in row-major order stay in that order."""
     if order not in ("C", "F"):
         raise ValueError(f"reshape: order must be 'C' or 'F', got {order!r}")
     size = x.shape[0] * x.shape[1]
@@ -46,7 +46,7 @@ def reshape(x: SparseArray, shape: Any, order: str) -> SparseArray:
 
 
 def triangle(x: SparseArray, k: Any, lower: bool, function: str) -> SparseArray:
-    """The entries on and below (or above) diagonal `k`; scales, values' dtype and heads stay."""
+    """The entries on and below (or above) diagonal `k`; scales are multiplied in, dtype and heads of the values stay."""
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
         raise DTypeError(f"{function}: the number of a diagonal is an integer, got {k!r}")
     made = entries(x, function)
@@ -63,19 +63,19 @@ def _no_scales(x: SparseArray, function: str) -> None:
 
 
 def set_diagonal(x: SparseArray, values: Any, k: int = 0) -> None:
-    """Set elements ``(i, i + k)``, in place. Arrays that share the pattern keep it; on the CPU.
+    """Set elements ``(i, i + k)`` in place. Other arrays that share the pattern keep it as it was.
 
     Parameters
     ----------
     values : scalar or array_like of one dimension
-        Converted to :attr:`dtype`; an array that is shorter sets the first elements.
+        Converted to :attr:`dtype`; an array shorter than the diagonal sets its first elements.
     k : int, default 0
-        Which diagonal.
+        Number of the diagonal.
 
     Raises
     ------
     DTypeError
-        The array has scales, or is on a GPU (DeviceError).
+        The array has scales.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def set_diagonal(x: SparseArray, values: Any, k: int = 0) -> None:
     )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a pattern changes is what was asked for
+            warnings.simplefilter("ignore")  # SciPy warns that the pattern changes, which is intended
             csr.setdiag(given.astype(csr.dtype), k)
     except ValueError as error:
         raise ShapeError(f"setdiag: {error}") from None
@@ -114,7 +114,7 @@ def set_diagonal(x: SparseArray, values: Any, k: int = 0) -> None:
 
 
 def _with_diagonal(x: SparseArray, given: Any, k: int) -> SparseArray:
-    """What :func:`set_diagonal` makes on a GPU, of coordinates."""
+    """The result of :func:`set_diagonal` on a GPU, built from coordinates."""
     made = entries(x, "setdiag")
     if made.values is not None and made.values.ndim == 2:
         raise ShapeError("setdiag: the edges have several values each; pick one with with_values")
@@ -137,7 +137,7 @@ def _with_diagonal(x: SparseArray, given: Any, k: int) -> SparseArray:
 
 
 def eliminate_zeros(x: SparseArray) -> None:
-    """Remove entries that are zero, in place. Arrays that share the pattern keep it.
+    """Remove entries that are zero, in place. Other arrays that share the pattern keep it as it was.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def eliminate_zeros(x: SparseArray) -> None:
 
 
 def resize(x: SparseArray, *shape: Any) -> None:
-    """Another shape in place: elements outside of it are gone, and what it has beyond the old one is empty.
+    """Change the shape in place: elements outside the new shape are dropped, and new rows and columns are empty.
 
     Examples
     --------
