@@ -1,4 +1,4 @@
-"""Graphs for networks to sum over, and their preparation: translation, partitions, batches, orderings, incidence, tile statistics."""
+"""Graphs whose neighbours networks sum over, and their preparation: translation, partitions, batches, orderings, incidence, tile counts."""
 
 from bitsparse.graph.batches import SubgraphBatch, batch
 from bitsparse.graph.incidence import Incidence, incidence

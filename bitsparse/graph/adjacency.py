@@ -1,4 +1,4 @@
-"""Any graph as a canonical CSR pattern."""
+"""Conversion of any graph to a canonical CSR pattern, and checks of graphs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.backends.params import TILE_COLS, TILE_ROWS
 from bitsparse.errors import DTypeError, ShapeError
 
-#: What makes an adjacency of an edge list.
+#: The call that makes an adjacency matrix from an edge list, for messages.
 _FROM_EDGES = "TCTiledCSR.from_edge_index(edge_index, num_nodes)"
 
 
 def pattern_of(function: str, graph: Any, *, anywhere: bool = False) -> Pattern:
-    """The stored entries of a sparse array of any kind, of a dense one, or of an object with `indptr` and `indices` (square).
+    """The stored entries of any sparse array, of a dense array, or of a square graph given as an object with `indptr` and `indices`.
 
-    Arrays on a GPU are refused unless they may be `anywhere`.
+    Arrays on a GPU are refused unless `anywhere` is set.
     """
     if hasattr(graph, "indptr") and hasattr(graph, "indices") and not hasattr(graph, "shape"):
         nodes = len(graph.indptr) - 1
@@ -35,14 +35,14 @@ def pattern_of(function: str, graph: Any, *, anywhere: bool = False) -> Pattern:
 
 
 def check_square(function: str, shape: tuple[int, ...], name: str = "the graph") -> None:
-    """Refuse what is no graph by its shape."""
+    """Refuse a shape that is not square."""
     if len(shape) != 2 or shape[0] != shape[1]:
         remedy = f"pad it, or, if it is an edge list, pass {_FROM_EDGES}" if len(shape) == 2 == shape[0] else "pad it"
         raise ShapeError(f"{function}: {name} has shape {shape}, but a graph has as many rows as columns; {remedy}")
 
 
 def refuse_edge_list(function: str, graph: Any) -> None:
-    """Refuse a dense array of integers (2, E) with one above 1, which are numbers of nodes and no entries of an adjacency.
+    """Refuse a dense array of integers (2, E) with a value above 1, which is an edge list and not an adjacency matrix.
 
     Examples
     --------
@@ -72,12 +72,12 @@ def square_pattern(function: str, graph: Any, *, anywhere: bool = False) -> Patt
 
 
 def square_sparse(function: str, adjacency: Any, name: str = "adjacency") -> Any:
-    """A square sparse array as SciPy's; an array of this library shares its indices with it.
+    """A square sparse array in a format of SciPy; the result shares indices with an array of this library.
 
     Raises
     ------
     DTypeError, ShapeError, DeviceError
-        It is no sparse array of SciPy or of this library, not square, or on a GPU.
+        The argument is not a sparse array of SciPy or of this library, is not square, or is on a GPU.
 
     Examples
     --------
@@ -99,12 +99,12 @@ def square_sparse(function: str, adjacency: Any, name: str = "adjacency") -> Any
 
 
 def refuse_weights(function: str, graph: Any) -> None:
-    """Refuse a graph whose entries are not all 1, for what takes every stored entry as one edge.
+    """Refuse a graph whose entries are not all 1, for networks that count every stored entry as one edge.
 
     Raises
     ------
     ValueError
-        An entry has another value, or rows or columns have factors.
+        An entry has another value, or rows or columns have scales.
 
     Examples
     --------
@@ -132,7 +132,7 @@ entry as one edge, or run the network in full precision
 
 
 def _stored_values(function: str, graph: Any) -> Any:
-    """The values of the entries as they were given, before repeated ones are merged; None where they are all 1."""
+    """The values of the entries as given, before repeated entries are merged; None if they are all 1."""
     if hasattr(graph, "indptr") and hasattr(graph, "indices") and not hasattr(graph, "shape"):
         return getattr(graph, "weights", None)
     if hasattr(graph, "csr_arrays"):
@@ -145,14 +145,14 @@ def _stored_values(function: str, graph: Any) -> Any:
 
 
 def tiles_with_entries(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[tuple[int, int], Any, Any]:
-    """The grid of 8 x 128 tiles over a pattern, the ascending numbers of those that hold an entry, and how many each holds."""
+    """The grid of 8 x 128 tiles over a pattern, the ascending numbers of the non-empty tiles, and the number of entries in each."""
     grid = (-(-shape[0] // TILE_ROWS), -(-shape[1] // TILE_COLS))
     numbers = np.repeat(np.arange(shape[0], dtype=np.int64) // TILE_ROWS * grid[1], np.diff(indptr))
     return grid, *np.unique(numbers + indices // TILE_COLS, return_counts=True)
 
 
 def tiles_of(indptr: Any, indices: Any) -> tuple[int, int]:
-    """8 x 128 tiles of a square pattern, and those that hold an edge."""
+    """Number of 8 x 128 tiles of a square pattern, and how many of them hold an edge."""
     nodes = indptr.size - 1
     grid, numbers, _ = tiles_with_entries(indptr, indices, (nodes, nodes))
     return grid[0] * grid[1], numbers.size

@@ -1,4 +1,4 @@
-"""Batches of subgraphs: block-diagonal 1-bit adjacency and features in one piece of memory (QGTC sections 4.1 and 4.6)."""
+"""Batches of subgraphs: block-diagonal 1-bit adjacency and features in one buffer (QGTC sections 4.1 and 4.6)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class SubgraphBatch:
     starts : ndarray of int64, shape (parts + 1,)
         Where each part starts in `nodes`.
     adjacency : BitTensor, shape (N, N), 1 bit
-        Packed along the columns, a left operand; its `tile_bitmap` is there already.
+        Packed along the columns, as a left operand; its `tile_bitmap` is computed already.
     features : BitTensor or ndarray, shape (N, D), or None
-        Rows of the features that belong to `nodes`; a BitTensor is packed along axis -2 in planes, a right operand.
+        The rows of the features for `nodes`; a BitTensor is packed along axis -2 in planes, as a right operand.
     edges : int
-        Edges in the batch.
+        Number of edges in the batch.
     dropped : int
-        Edges that left the batch or, unless kept, their part.
+        Number of edges left out because they lead out of the batch or, unless `between` was set, out of their part.
     buffer : ndarray of uint8
         The memory of adjacency, bitmap, features and their scale and offset, one after the other at multiples of 128 bytes.
     sections : dict
@@ -61,12 +61,12 @@ class SubgraphBatch:
 
     @property
     def tile_bitmap(self) -> NDArray[np.uint32]:
-        """Which 8 x 128 tiles of the adjacency hold an edge."""
+        """Bitmap of the 8 x 128 tiles of the adjacency that hold an edge."""
         return self.adjacency.tile_bitmap
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer: what a copy to a device moves."""
+        """Bytes of the buffer, all of which a copy to a device moves."""
         return int(self.buffer.nbytes)
 
     @property
@@ -75,14 +75,14 @@ class SubgraphBatch:
         return interop.device_of(self.buffer)
 
     def to_device(self, device: Any, *, stream: Any = None) -> SubgraphBatch:
-        """The same batch on ``device``, in a single copy; itself if it is there already. `nodes` and `starts` stay on the host.
+        """The same batch on ``device``, moved in a single copy; itself if it is there already. `nodes` and `starts` stay on the host.
 
         Parameters
         ----------
         device : str
         stream : optional
-            A CUDA stream to copy on, as in :meth:`bitsparse.BitTensor.to_device`. An :class:`bitsparse.interop.Uploader` and
-            :meth:`placed` overlap the copies of many batches with work without such care.
+            A CUDA stream to copy on, with the same duties as in :meth:`bitsparse.BitTensor.to_device`. To overlap the copies of many
+            batches with work, an :class:`bitsparse.interop.Uploader` with :meth:`placed` is simpler.
         """
         target = interop.parse_device(device, "to_device")
         if target == self.device:
@@ -96,7 +96,7 @@ class SubgraphBatch:
         Parameters
         ----------
         buffer : ndarray of uint8
-            NumPy's or CuPy's, at least `nbytes` long, at an address that is a multiple of 16.
+            An array of NumPy or CuPy, at least `nbytes` long, at an address that is a multiple of 16.
         """
         if buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.size < self.nbytes:
             raise ShapeError(
@@ -118,7 +118,7 @@ class SubgraphBatch:
 
 
 def _over(x: BitTensor, words: Any, scale: Any = None, offset: Any = None) -> BitTensor:
-    """The same integers, whose words, scale and offset lie elsewhere."""
+    """A BitTensor like `x` over other arrays for its words, scale and offset."""
     kind = (x.shape, x.bits, x.axis, x.layout, x.encoding, family_of(x))
     return assembled(BitTensor, words, *kind, scale, offset)
 
@@ -141,9 +141,9 @@ def batch(
     labels : array_like of int, shape (n,)
         The part of each node, from :func:`partition` or a data set's graph numbers. Empty parts are left out.
     features : BitTensor or array_like, shape (n, D), optional
-        Quantised features travel as they are; ordinary arrays keep their dtype.
+        Quantised features are copied as they are; ordinary arrays keep their dtype.
     parts_per_batch : int, default 20
-        Parts in a batch (the paper's setting).
+        Number of parts in a batch (the default is the paper's setting).
     between : bool, default False
         Keep the edges between parts of one batch, as Cluster-GCN does; QGTC's batches are block-diagonal.
     self_loops : bool, default False
@@ -152,7 +152,7 @@ def batch(
     Yields
     ------
     SubgraphBatch
-        In ascending order of parts; nothing but the batch at hand is held.
+        In ascending order of parts; only the current batch is in memory.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def _features(features: Any, nodes: int) -> Any:
 
 
 def _packed(packets: Packets, group: Group, features: Any) -> SubgraphBatch:
-    """One buffer with everything, and the arrays as views of it."""
+    """Pack a batch into one buffer; its arrays are views of that buffer."""
     nodes = packets.order[group.low : group.high].astype(np.int64)
     low, high = np.searchsorted(packets.bounds, (group.low, group.high))
     indptr, cols = packets.pack(group).pattern()

@@ -1,4 +1,4 @@
-"""What graphs for training are made of: edge lists and adjacencies as a pattern, weights, and how often edges are repeated."""
+"""Edge lists and adjacencies for training graphs, read as a pattern, edge weights, and counts of repeated edges."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Array = NDArray[Any]
 
 
 class Edges(NamedTuple):
-    """What a graph is made of.
+    """The edges of a graph for training.
 
     Attributes
     ----------
     adjacency : SparseArray (targets, sources)
-        Its pattern; its values do not count.
+        Only its pattern counts; its values are ignored.
     weight : array (nnz,) of float32 or float64, or None
         Weights of the edges, in the order of the CSR arrays.
     counts : array (nnz,) of float32, or None
-        How often an edge occurs, where one does more than once.
+        How often each edge occurs; None if every edge occurs once.
     """
 
     adjacency: SparseArray
@@ -38,7 +38,7 @@ class Edges(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The arguments that a graph for training is made of.
+    """The arguments from which a graph for training is made.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Asked(NamedTuple):
 
 
 def asked_for(function: str, edges: Any, num_nodes: Any, weight: Any) -> Asked:
-    """What arguments mean: data of PyTorch Geometric's bring weights and nodes along, and nodes are one number or (sources, targets).
+    """Normalise arguments: PyTorch Geometric data supplies weights and node counts; `num_nodes` is a number or (sources, targets).
 
     Examples
     --------
@@ -77,7 +77,7 @@ def asked_for(function: str, edges: Any, num_nodes: Any, weight: Any) -> Asked:
 
 
 def of_list(function: str, edges: Any, shape: tuple[int, int] | None, weight: Any, name: str = "weight") -> Edges:
-    """Edges (2, E), sources and targets, with one weight for each, if any.
+    """The edges of an edge list (2, E) of sources and targets, with one weight for each edge, if any.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def of_list(function: str, edges: Any, shape: tuple[int, int] | None, weight: An
         raise ShapeError(
             f"{function}: edges has shape {array.shape}, but an edge list is (2, E); pass edge_index, or a sparse array"
         )
-    # PyTorch's current stream, for its tensors: what it still has to compute there is waited for, and the graph is made there.
+    # For tensors, this is PyTorch's current stream, so that the graph is made after the work that computes them.
     with interop.working_on(interop.device_of(array), family):
         return _of_list(function, array, shape, weight, name)
 
@@ -120,7 +120,7 @@ def _of_list(function: str, array: Any, shape: tuple[int, int] | None, weight: A
 def of_sparse(
     function: str, asked: Asked, name: str = "weight", convert: Callable[[Any], SparseArray] = TCTiledCSR
 ) -> Edges:
-    """A sparse array of any library, whose values are the weights.
+    """The edges of a sparse array of any library, whose values are the weights.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def of_sparse(
 
 
 def of_adjacency(function: str, adjacency: SparseArray) -> Edges:
-    """An adjacency whose values and scales are its weights, unless all are 1.
+    """The edges of an adjacency; its values and scales are the weights, unless all are 1.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def of_adjacency(function: str, adjacency: SparseArray) -> Edges:
 
 
 def precise(function: str, weight: Array) -> Array:
-    """A copy of weights, in float64 if they are or need it, else in float32.
+    """A copy of weights, in float64 if they have that dtype or need its precision, else in float32.
 
     Examples
     --------
@@ -181,9 +181,9 @@ def precise(function: str, weight: Array) -> Array:
 
 
 def with_loops(edges: Edges, loop_weight: float = 1.0) -> Edges:
-    """The same edges, and one of `loop_weight` from every node to itself where there is none.
+    """The same edges, plus one of weight `loop_weight` from every node to itself that has no such edge yet.
 
-    A loop that an edge list repeats counts once in a graph without weights. A bipartite graph gets edges from source i to target i.
+    In a graph without weights, a loop that the edge list repeats counts once. A bipartite graph gets edges from source i to target i.
 
     Examples
     --------
@@ -214,7 +214,7 @@ def with_loops(edges: Edges, loop_weight: float = 1.0) -> Edges:
 
 
 def _looped(edges: Edges, own: Array, loops: Array, loop_weight: float) -> Array:
-    """Weights of the edges and of loops behind them, or how often they occur."""
+    """The weights (or counts) of the edges, followed by those of the new loops."""
     space: Any = interop.namespace(loops)
     weight = edges.weight
     if weight is None:
@@ -224,7 +224,7 @@ def _looped(edges: Edges, own: Array, loops: Array, loop_weight: float) -> Array
 
 
 def degrees(edges: Edges, *, weighted: bool) -> Array:
-    """The sum of each target's weights, or how many edges it has, in float64.
+    """The sum of each target's edge weights, or its number of edges, in float64.
 
     Examples
     --------

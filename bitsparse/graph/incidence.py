@@ -1,4 +1,4 @@
-"""The incidence matrix of a graph: edges summed at the nodes they touch (TANGO section 3.3)."""
+"""The incidence matrix of a graph, which sums edge features at the nodes that the edges touch (TANGO section 3.3)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bitsparse.graph.adjacency import pattern_of
 
 @dataclass(frozen=True)
 class Incidence:
-    """Which edges meet at each node: a 0/1 matrix of nodes by edges in CSR form, one entry per edge.
+    """The edges of each node: a 0/1 matrix of nodes by edges in CSR form, with one entry per edge.
 
     A sum over the edges of a node then reads two arrays (this and the edge features) instead of three (adjacency, edge features and
-    node features of ones), and, by rows, touches the edges in order.
+    node features of ones). For ``"rows"`` it also reads the edges in order.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ class Incidence:
 
     @property
     def in_order(self) -> bool:
-        """Whether `edges` counts up from 0, so that the sum is one over consecutive segments and no gather."""
+        """Whether `edges` counts up from 0, so that a sum runs over consecutive segments without a gather."""
         return self.side == "rows"
 
     def csr_arrays(self) -> tuple[NDArray[Any], NDArray[Any], None]:
-        """``(indptr, indices, None)``: the pattern as every bitsparse function takes it."""
+        """``(indptr, indices, None)``: the pattern in the form that all bitsparse functions accept."""
         return self.indptr, self.edges, None
 
     def tocsr(self) -> Any:
@@ -61,7 +61,7 @@ def incidence(graph: Any, side: str = "rows") -> Incidence:
     graph : sparse array of shape (m, n), tuple, TCTiledCSR, FRDC, BitTensor
         Edges are counted in its CSR order.
     side : {"rows", "cols"}, default "rows"
-        ``"rows"``: node i gets the edges of row i (the in-edges, for ``A @ X``); ``"cols"``: node j gets those of column j.
+        ``"rows"``: node i gets the edges of row i (its in-edges in ``A @ X``); ``"cols"``: node j gets the edges of column j.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The graph of a network: a pattern, the factors of its normalisation, and sums of codes over neighbours."""
+"""The graph of a network: a pattern, the scaling factors of its normalisation, and sums of codes over neighbours."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Form = Literal["csr", "dense", "frdc", "tiled"]
 FORMS = ("csr", "dense", "frdc", "tiled", "auto")
 Normalisation = Literal["gcn", "mean", "sum"]
 NORMALISATIONS = ("gcn", "mean", "sum")
-#: "auto" multiplies dense bits where they take no more bytes than this, and
+#: "auto" chooses dense bits only if they take at most this many bytes,
 _DENSE_BYTES = 1 << 26
-#: where at least one in so many positions holds an edge.
+#: and if at least one in this many positions holds an edge.
 _DENSE_ABOVE = 64
 
 _Array = NDArray[Any]
 
 
 def form_for(asked: str, nodes: int, edges: int) -> Form:
-    """The form to use: what is asked for, or for ``"auto"`` dense bits where they are small and quicker, else CSR.
+    """The form to use: the one asked for, or for ``"auto"`` dense bits if they are small and faster, else CSR.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def form_for(asked: str, nodes: int, edges: int) -> Form:
 
 
 def factors(normalisation: str, degrees: _Array, columns: _Array | None) -> tuple[_Array | None, _Array | None]:
-    """Factors of rows and columns, float32 from one float64 computation: ``D^-1/2`` on both sides, ``1 / D``, or none.
+    """Factors of rows and columns, computed in float64 and rounded to float32: ``D^-1/2`` on both sides, ``1 / D``, or none.
 
     Examples
     --------
@@ -60,14 +60,14 @@ def factors(normalisation: str, degrees: _Array, columns: _Array | None) -> tupl
 
 
 def _inverse(degrees: _Array, *, root: bool) -> NDArray[np.float32]:
-    """``1 / sqrt(d)`` or ``1 / d``; 0 where there is no edge."""
+    """``1 / sqrt(d)`` or ``1 / d``; 0 for nodes without edges."""
     d = np.maximum(degrees, 1).astype(np.float64)
     value = 1.0 / (np.sqrt(d) if root else d)
     return np.where(degrees > 0, value, 0.0).astype(np.float32)
 
 
 class _Arrays(NamedTuple):
-    """The arrays of a graph, as :class:`bitsparse.backends.cuda.packets.PacketArrays` names them."""
+    """The arrays of a graph, with the names in :class:`bitsparse.backends.cuda.packets.PacketArrays`."""
 
     indptr: Any
     indices: Any
@@ -84,7 +84,7 @@ def _host_arrays(indptr: _Array, indices: _Array, normalisation: str) -> _Arrays
 
 
 def _placed(parts: _Arrays, device: str) -> _Arrays:
-    """The arrays on a device."""
+    """The arrays moved to a device, with `term` and 32-bit degrees if it is a GPU."""
     if device == "cpu" == interop.device_of(parts.indptr):
         return parts
     if parts.indices.dtype != np.int32:
@@ -99,23 +99,24 @@ def _placed(parts: _Arrays, device: str) -> _Arrays:
 
 
 class Graph:
-    """A graph as networks sum over it: its pattern, the factors of a normalisation, where it lies and in which form.
+    """A graph over whose neighbours networks sum: a pattern and the factors of a normalisation, in some form on some device.
 
-    Every stored position is one edge, whatever its value. Every form gives the same sums of codes, which are integers, and sends them
-    through the same epilogue: equal results, bit for bit.
+    Every stored position is one edge, whatever its value. Every form gives the same integer sums of codes and sends them through the same
+    epilogue, so results are equal bit for bit.
 
     Parameters
     ----------
     adjacency : sparse array (n, n)
-        Any scipy.sparse format, TCTiledCSR or FRDC; ``A[i, j]`` for what i takes from j. :meth:`from_csr` takes plain arrays.
+        Any scipy.sparse format, TCTiledCSR or FRDC; node i receives from node j if ``A[i, j]`` is stored. :meth:`from_csr` takes plain
+        arrays.
     normalisation : {"gcn", "mean", "sum"}
-        ``D^-1/2 A D^-1/2`` (Kipf and Welling 2017, Eq. 2), ``D^-1 A`` or ``A``, with the degrees of this very pattern. For a directed graph
-        the left factor of ``"gcn"`` is made of row sums and the right one of column sums.
+        ``D^-1/2 A D^-1/2`` (Kipf and Welling 2017, Eq. 2), ``D^-1 A`` or ``A``, where D holds the degrees of this pattern. For a directed
+        graph the left factor of ``"gcn"`` comes from row sums and the right one from column sums.
     self_loops : bool, optional
-        Put an edge from each node to itself into the pattern where there is none; by default only for ``"gcn"``.
+        Add an edge from each node to itself if it has none; by default only for ``"gcn"``.
     form : {"auto", "csr", "dense", "frdc", "tiled"}
-        How sums of codes read it: as CSR, dense bits, :class:`bitsparse.FRDC` or :class:`bitsparse.TCTiledCSR`; ``"auto"`` takes dense bits
-        where they are small and quicker, else CSR.
+        How sums of codes read the pattern: as CSR, dense bits, :class:`bitsparse.FRDC` or :class:`bitsparse.TCTiledCSR`; ``"auto"``
+        chooses dense bits if they are small and faster, else CSR.
     device : str, default "cpu"
 
     Attributes
@@ -124,21 +125,21 @@ class Graph:
     device : str
     normalisation : {"gcn", "mean", "sum"}
     self_loops : bool
-        Whether an edge from every node to itself was put into the pattern.
+        Whether the pattern was given an edge from every node to itself.
     form : {"csr", "dense", "frdc", "tiled"}
     indptr, indices : ndarray
         CSR arrays of the pattern, self loops included, on the device.
     degrees : ndarray of int64 (int32 on a GPU), shape (nodes,)
-        Edges of each row.
+        Number of edges in each row.
     row_scale, col_scale : ndarray of float32, shape (nodes,), or None
-        What sums of a row, and messages of a node, are multiplied by.
+        Factors by which the sum of each row, and the messages of each node, are multiplied.
     longest : int
-        No row has more edges.
+        Upper bound of the number of edges in a row.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError, DeviceError
-        The adjacency is no square sparse array, or an option is unknown.
+        The adjacency is not a square sparse array, or an option is unknown.
 
     Examples
     --------
@@ -187,12 +188,12 @@ class Graph:
         form: Literal["auto", "csr", "dense", "frdc", "tiled"] = "auto",
         device: str = "cpu",
     ) -> Graph:
-        """A graph from the arrays of a CSR pattern on the CPU; options as of the class.
+        """A graph from the arrays of a CSR pattern on the CPU; the options are those of the class.
 
         Raises
         ------
         ShapeError, DTypeError, ValueError, DeviceError
-            The arrays are no square pattern, or an option is unknown.
+            The arrays are not a square pattern, or an option is unknown.
 
         Examples
         --------
@@ -211,7 +212,7 @@ class Graph:
 
     @classmethod
     def of_pattern(cls, indptr: _Array, indices: _Array, normalisation: str, self_loops: bool, form: Form) -> Graph:
-        """A graph on the CPU from a pattern as it is, unchecked; `self_loops` says whether they are in it."""
+        """A graph on the CPU from an unchecked pattern, which stays as it is; `self_loops` says whether it has self loops."""
         parts = _host_arrays(indptr, indices, normalisation)
         return cls.of_arrays(parts, normalisation, self_loops, form, int(parts.degrees.max(initial=0)), fixed=True)
 
@@ -219,17 +220,17 @@ class Graph:
     def of_arrays(
         cls, arrays: Any, normalisation: str, self_loops: bool, form: Form, longest: int, *, fixed: bool = False
     ) -> Graph:
-        """A graph over arrays that are there, on any device, unchecked.
+        """A graph over existing arrays on any device, without checks.
 
         Parameters
         ----------
         arrays
-            With `indptr`, `indices`, `degrees`, `left`, `right` and, on a GPU, `term` (degrees times `left`), as
-            :class:`bitsparse.backends.cuda.packets.PacketArrays` has them. Rows may be fewer than nodes; the others are empty.
+            An object with `indptr`, `indices`, `degrees`, `left`, `right` and, on a GPU, `term` (degrees times `left`), as in
+            :class:`bitsparse.backends.cuda.packets.PacketArrays`. There may be fewer rows than nodes; the other rows are empty.
         normalisation, self_loops, form, longest
-            As the attributes. All forms but CSR copy the pattern as it is when it is first summed over.
+            As the attributes. All forms but CSR copy the pattern when it is first summed over.
         fixed : bool
-            The pattern stays as it is, so that its long rows can be shared out; else it may be written over between calls.
+            Whether the pattern never changes, so that long rows can be split among threads; else it may be overwritten between calls.
         """
         self = cls.__new__(cls)
         self._set(arrays, normalisation, self_loops, form, longest, fixed)
@@ -242,7 +243,7 @@ class Graph:
         self.nodes, self.edges, self.longest = int(arrays.indptr.size) - 1, int(arrays.indices.size), longest
         self.device, self.fixed = interop.device_of(arrays.indptr), fixed
         self._packed: dict[Form, Any] = {}
-        #: What networks prepared for this graph, by device.
+        #: Cache of what networks prepared for this graph, by device.
         self.prepared: dict[str, Any] = {}
 
     def to_device(self, device: str) -> Graph:
@@ -281,23 +282,23 @@ class Graph:
 
     # -- on codes -----------------------------------------------------------------------------------------------------
     def message_form(self, bits: int) -> dict[str, Any]:
-        """Packed axis and layout of codes that :meth:`aggregate` reads without converting them."""
+        """Packed axis and layout of codes that :meth:`aggregate` reads without a conversion."""
         return message_form(self.form, bits)
 
     def aggregate(
         self, columns: int, bits: int, *, encoding: str = "unsigned", epilogue: Epilogue
     ) -> Callable[..., Any]:
-        """Sums of codes over neighbours, through an epilogue: ``run(x, out=None)``.
+        """A function ``run(x, out=None)`` that sums codes over neighbours and applies an epilogue.
 
-        On a GPU, from the second call on, nothing is allocated with `out`, and the host waits for nothing.
+        On a GPU, calls with `out` allocate nothing and never make the host wait, from the second call on.
 
         Parameters
         ----------
         columns, bits, encoding
-            Of the codes, a BitTensor (nodes, columns) in :meth:`message_form` (others are converted).
+            Form of the codes, a BitTensor (nodes, columns); it is converted to :meth:`message_form` if need be.
         epilogue : Epilogue
-            Of the sums, which the graph's `row_scale` multiplies, as the scale of the left operand of a product; with
-            ``offset_correction`` an offset of the codes counts once per edge. On a GPU without `row_scale` of its own.
+            Applied to the sums after the graph's `row_scale`, which counts as the scale of a product's left operand. With
+            ``offset_correction`` an offset of the codes counts once per edge. On a GPU it must have no `row_scale` of its own.
         """
         function, shape = "aggregate", (self.nodes, columns)
         bits = _check.bit_count(function, bits)
@@ -318,14 +319,14 @@ class Graph:
         return run
 
     def packed(self, form: Form | None = None) -> Any:
-        """The pattern without factors as a BitTensor, FRDC or TCTiledCSR (for ``"csr"`` too); by default of its own form. Kept."""
+        """The pattern without factors as a BitTensor, FRDC or TCTiledCSR (also for ``"csr"``), by default in its own form; cached."""
         form = form or self.form
         if form not in self._packed:
             self._packed[form] = self._pack(form)
         return self._packed[form]
 
     def _pack(self, form: Form) -> BitTensor | FRDC | TCTiledCSR:
-        # On a GPU there may be room behind the edges.
+        # On a GPU the arrays may have spare room after the edges.
         indptr, indices = self.indptr, self.indices[: int(self.indptr[-1])]
         packed = (FRDC if form == "frdc" else TCTiledCSR).from_csr_arrays(indptr, indices, (self.nodes, self.nodes))
         return packed.to_bit_tensor() if form == "dense" else packed

@@ -1,18 +1,18 @@
-"""Parts of a graph as packets: one piece of memory for each group of batches, small enough to travel (QGTC section 4.6).
+"""Parts of a graph as packets: one compact buffer for each group of batches, quick to copy to a GPU (QGTC section 4.6).
 
-A packet holds, one after the other at multiples of 16 bytes:
+A packet holds these sections, one after the other at multiples of 16 bytes:
 
-- eight uint32: nodes, chunks, entries, where chunks, stream and features start, bytes in all, flags (1: an edge from every node to itself
-  is to be put in; such edges do not travel);
-- five uint32 for each chunk of at most 256 rows, and for the end: first row, first column, first entry,
-  ``(offset in the stream / 4) << 5 | code`` and the span, the nodes of the largest block;
-- the stream: of each chunk the lengths of its rows, in 4 << (code >> 3) bits, then the gaps between the ascending columns of each row, in
-  units of 3, 4, 5, 6, 7, 8, 12 or 16 bits (code & 7), whichever takes the fewest bytes. A unit of all ones adds its value and stands
-  for no entry;
-- the features' codes, row after row, without the padding of a BitTensor's rows.
+- the head, eight uint32: number of nodes, of chunks and of entries; start of chunks, stream and features; total bytes; and flags (1: the
+  receiver adds an edge from every node to itself, which the packet leaves out);
+- the chunks, five uint32 for each chunk of at most 256 rows, and five more for the end: first row, first column, first entry,
+  ``(offset in the stream / 4) << 5 | code``, and the span, which is the number of nodes in the largest block;
+- the stream: for each chunk the lengths of its rows, in 4 << (code >> 3) bits each, then the gaps between the ascending columns of each
+  row, in units of 3, 4, 5, 6, 7, 8, 12 or 16 bits (code & 7), whichever takes the fewest bytes. A unit of all ones stands for no entry
+  but adds its value to the next gap;
+- the codes of the features, row after row, without the padding of a BitTensor's rows.
 
-Numbers of nodes are local to the packet. The gaps of row r begin at the larger of the chunk's first column and ``r + 1 - span``, before
-which its block cannot start. So an edge takes less than a byte.
+Node numbers are local to the packet. The gaps of row r count from the larger of the chunk's first column and ``r + 1 - span``, before
+which its block cannot start. An edge thus takes less than a byte.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from bitsparse.graph.parts import numbered_by_part
 
 _HEAD, _TABLE = 32, 20
 _LOOPS = 1
-#: Bytes of a group's stream that a chunk's offset can tell.
+#: Bytes of a group's stream that the offset of a chunk can address.
 _STREAM_LIMIT = 1 << 29
 _MOST = 2**31 - 1
 
 
 class FeatureForm(NamedTuple):
-    """How features lie in a packet: codes of a BitTensor (n, columns) packed along its rows.
+    """How a packet stores features: codes of a BitTensor (n, columns) packed along its rows.
 
     Examples
     --------
@@ -56,12 +56,12 @@ class FeatureForm(NamedTuple):
 
     @property
     def runs(self) -> int:
-        """Runs of bytes of each row: one for each plane, or one."""
+        """Runs of bytes in each row: one for each plane, or a single one."""
         return self.bits if self.layout == "planes" else 1
 
     @property
     def used(self) -> int:
-        """Bytes of a run that travel."""
+        """Bytes of a run in the packet."""
         return -(-self.columns * self.bits // (8 * self.runs))
 
     @property
@@ -72,12 +72,12 @@ class FeatureForm(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row that travel."""
+        """Bytes of a row in the packet."""
         return self.runs * self.used
 
 
 class Group(NamedTuple):
-    """Batches that travel and are computed together: the new numbers `low` .. `high` of their nodes, and what they hold."""
+    """Batches that are copied and computed together: the range `low` .. `high` of their nodes' new numbers, and their contents."""
 
     number: int
     batches: int
@@ -106,7 +106,7 @@ class Packet:
     loops: bool
 
     def pattern(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The CSR arrays of the group's edges, loops first in each row."""
+        """The CSR arrays of the group's edges, with self loops first in each row."""
         data, group = self.buffer[: self.nbytes], self.group
         indptr, indices = packing.expand(data, group.nodes, group.entries)
         return indptr, indices
@@ -134,16 +134,16 @@ class Packets:
     between : bool, default False
         Keep the edges between parts of one batch.
     self_loops : bool, default False
-        Put in an edge from each node to itself where there is none.
+        Add an edge from each node to itself if it has none.
     group_nodes : int, default 1 << 16
-        Batches are put together while they have at most so many nodes; a larger one stands alone.
+        Most nodes of a group of several batches; a larger batch forms a group of its own.
 
     Attributes
     ----------
     order, place : ndarray of int32, shape (n,)
-        The node with each new number, part after part, and the new number of each node.
+        The old number of each new number, part after part, and the new number of each old one.
     bounds, batches : ndarray of int64
-        Where parts and batches start, in new numbers.
+        Where parts and batches start, in new node numbers.
 
     Examples
     --------
@@ -198,7 +198,7 @@ class Packets:
 
     @cached_property
     def _chunks(self) -> NDArray[np.int64]:
-        """First row, rows and first block of all chunks: small blocks of one group together, large ones in pieces."""
+        """First row, number of rows, first block and span of each chunk: small blocks of a group share one, large blocks are split."""
         most = packing.CHUNK_ROWS
         ends = {int(self.batches[last]) for _, last in self._bounds}
         chunks: list[tuple[int, int, int, int]] = []
@@ -222,7 +222,7 @@ class Packets:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """All groups, in the order of their nodes; found by one pass over the edges.
+        """All groups in the order of their nodes, computed by one pass over the edges.
 
         Raises
         ------
@@ -244,7 +244,7 @@ class Packets:
         return tuple(groups)
 
     def layout(self, group: Group, row_bytes: int) -> tuple[int, int, int, int]:
-        """Where chunks, stream and features of a packet start, and its bytes, which 32 bits have to hold."""
+        """Where chunks, stream and features of a packet start, and its total bytes, which must fit 32 bits."""
         table = _TABLE * (group.last_chunk - group.first_chunk + 1)
         stream = _HEAD + -(-table // 16) * 16
         features = stream + -(-group.stream_bytes // 16) * 16
@@ -261,7 +261,7 @@ class Packets:
         return self.layout(group, row_bytes)[3]
 
     def facts(self, row_bytes: int = 0) -> dict[str, int]:
-        """Nodes, edges inside blocks and those that lead out of them, batches, groups, and the bytes of all packets."""
+        """Numbers of nodes, of edges inside blocks and between them (dropped), of batches and groups, and the bytes of all packets."""
         groups, features = self.groups, self.nodes * row_bytes
         return {
             "nodes": self.nodes,
@@ -274,7 +274,7 @@ class Packets:
         }
 
     def pack(self, group: Group, row_bytes: int = 0, buffer: NDArray[np.uint8] | None = None) -> Packet:
-        """Write a group's head, chunks and stream; the room for features is left as it is.
+        """Write a group's head, chunks and stream; the space for features is left as it is.
 
         Parameters
         ----------
@@ -308,7 +308,7 @@ class Packets:
         return Packet(group, buffer, total, features_at, self.loops)
 
     def put_features(self, packet: Packet, first: int, words: NDArray[np.uint32], form: FeatureForm) -> None:
-        """Write rows of features, from the group's node `first` on, as a BitTensor's words."""
+        """Write rows of features, given as a BitTensor's words, into the packet from the group's node `first` on."""
         count = words.shape[0]
         start = packet.features_at + first * form.row_bytes
         to = packet.buffer[start : start + count * form.row_bytes]
@@ -316,26 +316,26 @@ class Packets:
         packing.copy_runs(to, form.used, source, form.stride, form.used, count * form.runs)
 
 
-# -- an epoch, kept to run more than once ------------------------------------------------------------------------------
+# -- an epoch that runs more than once ---------------------------------------------------------------------------------
 def tiles_in(packets: Iterable[Packet]) -> tuple[int, int]:
-    """8 x 128 tiles of the packets' dense adjacency, and those that hold an edge: a pass over the edges."""
+    """Number of 8 x 128 tiles in the packets' dense adjacency, and how many hold an edge; needs a pass over the edges."""
     counts = [tiles_of(*packet.pattern()) for packet in packets]
     return sum(every for every, _ in counts), sum(used for _, used in counts)
 
 
 class PackedEpoch:
-    """All packets of one epoch, ready to travel; made by :meth:`bitsparse.nn.ClusterRunner.pack`.
+    """All packets of one epoch, ready to be copied; made by :meth:`bitsparse.nn.ClusterRunner.pack`.
 
     Attributes
     ----------
     packets : tuple of Packet
-        In page-locked memory where the runner's device is a GPU.
+        In page-locked memory if the runner's device is a GPU.
     nbytes : int
         Bytes that one epoch moves from host to device.
     seconds : float
-        Time it took to pack.
+        Time that packing took.
     owner : Packets
-        Of the runner that packed it, the only one that may run it.
+        The packets of the runner that packed the epoch; no other runner may run it.
     """
 
     def __init__(self, packets: tuple[Packet, ...], form: FeatureForm, seconds: float, owner: Packets) -> None:
@@ -343,17 +343,17 @@ class PackedEpoch:
         self.nbytes = sum(packet.nbytes for packet in packets)
 
     def facts(self) -> dict[str, int]:
-        """Nodes, edges, groups and bytes, with the 8 x 128 tiles of the dense adjacency, which takes a pass over the edges."""
+        """The facts of :meth:`Packets.facts` and the numbers of 8 x 128 tiles, which need a pass over the edges."""
         tiles, used = tiles_in(self.packets)
         return self.owner.facts(self.form.row_bytes) | {"tiles": tiles, "tiles_with_edges": used}
 
     def check_owner(self, function: str, packets: Packets) -> None:
-        """Another runner's packets hold other nodes in another order.
+        """Refuse an epoch that another runner packed, since its packets hold other nodes in another order.
 
         Raises
         ------
         ValueError
-            It was packed by another runner than the one of `packets`.
+            The epoch was not packed by the runner of `packets`.
         """
         if self.owner is not packets:
             raise ValueError(

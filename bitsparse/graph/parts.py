@@ -1,4 +1,4 @@
-"""Partitions by METIS, kept on disk by the graph they were made of, as METIS takes minutes; and nodes numbered part after part."""
+"""Partitions by METIS, cached on disk for each graph because METIS takes minutes; and numbering of nodes part after part."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from bitsparse.arrays.indices import index_array
 from bitsparse.errors import FileFormatError, ShapeError
 from bitsparse.graph.adjacency import scipy_pattern, square_pattern
 
-#: Bytes in front of the numbers of a ``.npy`` file, at most.
+#: Most bytes of the header of a ``.npy`` file.
 _LONGEST_HEADER = 1 << 14
-#: METIS cuts a graph of fewer edges within half a second.
+#: METIS cuts a graph with fewer edges than this within half a second.
 _SOON_EDGES = 100_000
 _CHILD = "from bitsparse.graph.parts import _answer; _answer()"
 
@@ -39,7 +39,7 @@ def partition(
     recursive: bool | None = None,
     balance: Literal["nodes", "edges"] = "nodes",
 ) -> NDArray[np.int32]:
-    """Split the nodes into parts of about equal size with few edges between them (METIS, as QGTC section 4.1 and Cluster-GCN use it).
+    """Split the nodes into parts of about equal size with few edges between them (METIS, as in QGTC section 4.1 and Cluster-GCN).
 
     Parameters
     ----------
@@ -48,11 +48,11 @@ def partition(
     parts : int
         Number of parts, 1..n. Some may stay empty when it is close to n.
     seed : int, default 0
-        Of METIS; the same seed gives the same parts.
+        Seed of METIS; the same seed gives the same parts.
     recursive : bool, optional
-        Recursive bisection instead of k-way partitioning; by default up to 8 parts.
+        Recursive bisection instead of k-way partitioning; by default for up to 8 parts.
     balance : {"nodes", "edges"}
-        What parts have about equally many of: nodes, or nodes and stored entries of their rows together.
+        What is about equal in all parts: the number of nodes, or that number plus the stored entries of their rows.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def partition(
     Raises
     ------
     ImportError
-        pymetis is not installed, as on systems for which it has no wheel.
+        pymetis is not installed; some systems have no wheel of it.
 
     Examples
     --------
@@ -101,20 +101,20 @@ def partition(
 
 # -- in a process of its own ------------------------------------------------------------------------------------------
 def partition_apart(graph: Any, parts: int, *, seed: int = 0) -> NDArray[np.int32]:
-    """:func:`bitsparse.graph.partition` in a process of its own, unless the graph is so small that it takes no time.
+    """:func:`bitsparse.graph.partition` in a process of its own, unless the graph is so small that METIS takes almost no time.
 
-    METIS keeps the interpreter's lock (GIL) while it works, for minutes perhaps, so that no interruption, timer or other thread of the
-    same process gets a turn. That other process is outside the terminal's group and killed when this call is interrupted.
+    METIS holds the interpreter's lock (GIL) while it works, perhaps for minutes, so that no interrupt, timer or other thread of its process
+    can run. The separate process is outside the terminal's process group, and is killed when this call is interrupted.
 
     Parameters
     ----------
     graph, parts, seed
-        As there.
+        As for that function.
 
     Raises
     ------
     OSError
-        The process ended without an answer, as when the system has no memory for it.
+        The process ended without an answer, for example because the system has no memory left.
     """
     pattern = square_pattern("partition", graph)
     if pattern.indices.size < _SOON_EDGES:
@@ -122,7 +122,7 @@ def partition_apart(graph: Any, parts: int, *, seed: int = 0) -> NDArray[np.int3
     _check.integer("partition", "parts", parts, 1, max(pattern.shape[0], 1))
     given = io.BytesIO()
     np.savez(given, indptr=pattern.indptr, indices=pattern.indices, asked=[parts, seed])
-    # It finds modules where this process does, and nowhere else (-P).
+    # The child finds modules where this process does, and nowhere else (-P).
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-P", "-c", _CHILD]
     ended = subprocess.run(
@@ -135,7 +135,7 @@ def partition_apart(graph: Any, parts: int, *, seed: int = 0) -> NDArray[np.int3
 
 
 def _answer() -> None:
-    """The other process: a graph comes in, the part of each node goes out."""
+    """Run in the separate process: read a graph from stdin and write the part of each node to stdout."""
     from scipy import sparse
 
     with np.load(io.BytesIO(sys.stdin.buffer.read())) as given:
@@ -146,9 +146,9 @@ def _answer() -> None:
     sys.stdout.buffer.write(labels.getbuffer())
 
 
-# -- kept on disk -----------------------------------------------------------------------------------------------------
+# -- cached on disk ---------------------------------------------------------------------------------------------------
 def graph_hash(graph: Any) -> str:
-    """A name for a pattern: equal patterns have equal names, whatever holds them.
+    """A name for a pattern: equal patterns have equal names, whatever type of array holds them.
 
     Examples
     --------
@@ -172,22 +172,22 @@ def cached_partition(
     cache: bool | str | Path = True,
     cut: Callable[..., NDArray[np.int32]] | None = None,
 ) -> tuple[NDArray[np.int32], bool]:
-    """:func:`bitsparse.graph.partition`, kept on disk.
+    """:func:`bitsparse.graph.partition` with a cache on disk.
 
     Parameters
     ----------
     graph, parts, seed
-        As there.
+        As for that function.
     cache : bool or path, default True
-        Where to keep them: ``parts`` in the cache folder (``BITSPARSE_CACHE_DIR``), another folder, or with False nowhere.
+        Where to store the labels: ``parts`` in the cache folder (``BITSPARSE_CACHE_DIR``), another folder, or with False nowhere.
     cut : callable, optional
-        What makes them, with the same arguments, in place of :func:`bitsparse.graph.partition`: :func:`partition_apart`.
+        The function that computes the labels, such as :func:`partition_apart`; by default :func:`bitsparse.graph.partition`.
 
     Returns
     -------
     labels : ndarray of int32, shape (n,)
     found : bool
-        Whether they were there. A file that cannot be read, or holds something else, is made anew.
+        Whether the labels were in the cache. A file that cannot be read or holds something else is written anew.
     """
     make = partial(cut or partition, graph, parts, seed=seed)
     if cache is False:
@@ -205,7 +205,7 @@ def cached_partition(
 
 
 def _load(path: Path, nodes: int, parts: int) -> NDArray[np.int32] | None:
-    """Labels of an earlier run, or None; a file of another size than such labels take is not even read."""
+    """Labels of an earlier run, or None if the file is missing or holds anything else; a large file is not read to its end."""
     try:
         with open_plain(path) as stream:
             content = stream.read(4 * nodes + _LONGEST_HEADER)
@@ -225,7 +225,7 @@ def _metis() -> str:
 
 # -- numbering --------------------------------------------------------------------------------------------------------
 class Numbered(NamedTuple):
-    """The node with each new number, the new number of each node, and where parts start, in new numbers; last, how many nodes there are."""
+    """The old number of each new one, the new number of each old one, and where each part starts (and the last ends) in new numbers."""
 
     order: NDArray[Any]
     place: NDArray[Any]
@@ -233,7 +233,7 @@ class Numbered(NamedTuple):
 
 
 def numbered_by_part(function: str, nodes: int, labels: Any) -> Numbered:
-    """Number the nodes of a graph, fewer than 2**31, part after part, within a part as before; empty parts are left out.
+    """Renumber fewer than 2**31 nodes part after part, in their old order within each part; empty parts are left out.
 
     Examples
     --------
@@ -248,5 +248,5 @@ def numbered_by_part(function: str, nodes: int, labels: Any) -> Numbered:
     order = np.argsort(part, kind="stable").astype(np.int32)
     place = np.empty(nodes, np.int32)
     place[order] = np.arange(nodes, dtype=np.int32)
-    sizes = np.unique(part, return_counts=True)[1]  # labels may be any numbers: no array is as long as the largest
+    sizes = np.unique(part, return_counts=True)[1]  # labels may be huge, so no array may be as long as the largest one
     return Numbered(order, place, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))

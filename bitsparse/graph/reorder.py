@@ -1,4 +1,4 @@
-"""Orderings of the nodes that bring edges together."""
+"""Orderings of the nodes that put connected nodes close together."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def reorder(graph: Any, method: str = "rcm", *, parts: int | None = None, seed: 
     ----------
     graph : sparse array of shape (n, n), tuple, TCTiledCSR, FRDC, BitTensor
     method : {"rcm", "degree", "partition"}
-        ``"rcm"``: reverse Cuthill-McKee on the symmetric pattern, which narrows the band. ``"degree"``: most edges first, ties by
-        number. ``"partition"``: the parts of :func:`partition` one after the other, nodes of a part by number.
+        ``"rcm"``: reverse Cuthill-McKee on the symmetric pattern, which narrows the band. ``"degree"``: nodes with the most edges first,
+        ties by number. ``"partition"``: the parts of :func:`partition` one after the other, nodes of a part by number.
     parts : int, optional
-        For ``"partition"``; by default parts of about 256 nodes.
+        Number of parts for ``"partition"``; by default parts have about 256 nodes.
     seed : int, default 0
-        For ``"partition"``.
+        Seed for ``"partition"``.
 
     Returns
     -------
     ndarray of int64, shape (n,)
-        ``order[i]`` is the old number of new node i, as :func:`permute` takes it.
+        ``order[i]`` is the old number of new node i, as :func:`permute` expects.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def reorder(graph: Any, method: str = "rcm", *, parts: int | None = None, seed: 
     if method == "partition":
         count = max(1, -(-pattern.shape[0] // 256)) if parts is None else parts
         return np.argsort(partition(graph, count, seed=seed), kind="stable").astype(np.int64)
-    if pattern.shape[0] == 0:  # which SciPy refuses
+    if pattern.shape[0] == 0:  # SciPy refuses an empty graph
         return np.empty(0, np.int64)
     from scipy.sparse import csgraph, csr_array
 
@@ -67,18 +67,18 @@ def reorder(graph: Any, method: str = "rcm", *, parts: int | None = None, seed: 
 
 
 def permute(graph: Any, order: Any) -> Any:
-    """Rows and columns of a graph in another order.
+    """The same graph with its rows and columns in another order.
 
     Parameters
     ----------
     graph : TCTiledCSR, FRDC or scipy.sparse array of shape (n, n)
     order : array_like of int, shape (n,)
-        The old number of each new node, as :func:`reorder` gives it.
+        The old number of each new node, as :func:`reorder` returns it.
 
     Returns
     -------
     TCTiledCSR, FRDC or scipy.sparse array
-        Of the type of `graph`, with values and scales moved along.
+        It has the type of `graph`; values and scales are reordered as well.
 
     Examples
     --------

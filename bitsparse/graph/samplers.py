@@ -1,6 +1,6 @@
-"""Batches of a graph for training: what samplers share, sampled neighbours, and threads that make batches ahead; drawn by counters.
+"""Batches of a graph for training: the base class of samplers, neighbour sampling, and threads that make batches ahead of time.
 
-Batches of a graph on a GPU are made there, with the bits of those that the CPU makes.
+Random draws come from a counter-based generator. For a graph on a GPU, batches are made there, bitwise equal to those of the CPU.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from bitsparse.graph.adjacency import pattern_of, refuse_edge_list, square_patte
 Nodes = NDArray[np.int64]
 _T = TypeVar("_T")
 _STREAMS = 32
-#: Numbers of which the order is the order of an epoch; two that are equal keep theirs.
+#: Range of the random keys whose sorted order is the order of an epoch; equal keys keep their order.
 _KEYS = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some edges of a graph as a graph of its own, rows and columns numbered anew; CuPy's arrays where the graph is on a GPU.
+    """Some edges of a graph as a graph of its own with new row and column numbers; its arrays are CuPy's if the graph is on a GPU.
 
     Attributes
     ----------
@@ -38,11 +38,11 @@ class Block:
     indices : ndarray of int32
         Columns, ascending within a row.
     edges : ndarray of int64
-        Which entry of the whole graph each is.
+        The number of each entry in the whole graph.
     shape : tuple of int
-        Targets and sources.
+        Number of targets and of sources.
     weight : ndarray of float32, or None
-        What an edge counts so that sums are those of the whole graph on average, where edges are drawn unevenly.
+        Weight of each edge that makes sums equal those of the whole graph on average, if edges are drawn unevenly.
     """
 
     indptr: NDArray[Any]
@@ -52,7 +52,7 @@ class Block:
     weight: NDArray[np.float32] | None = None
 
     def tocsr(self) -> Any:
-        """As :class:`scipy.sparse.csr_array`, of the weights or of ones.
+        """The block as :class:`scipy.sparse.csr_array` with its weights, or ones if it has none.
 
         Examples
         --------
@@ -69,18 +69,18 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class SampledBatch:
-    """What one step of training looks at; CuPy's arrays where the graph is on a GPU.
+    """The part of a graph for one step of training; its arrays are CuPy's if the graph is on a GPU.
 
     Attributes
     ----------
     nodes : ndarray of int64
-        Numbers in the whole graph of the sources of the first block: the nodes whose features are needed.
+        The nodes whose features are needed, which are the sources of the first block, by their numbers in the whole graph.
     blocks : tuple of Block
-        One for each layer, the first layer's first: its targets are the sources of the next. Or a single one that all layers sum over.
+        One block for each layer, first layer first; its targets are the sources of the next. Or a single block for all layers.
     targets : ndarray of int64
-        Numbers in the whole graph of the nodes whose results count: the targets of the last block.
+        The nodes whose results count, which are the targets of the last block, by their numbers in the whole graph.
     weight : ndarray of float32, or None
-        What the loss of each target counts so that the sum is that of the whole graph on average, where nodes are drawn unevenly.
+        Weight of each target's loss that makes the sum equal that of the whole graph on average, if nodes are drawn unevenly.
     """
 
     nodes: Nodes
@@ -90,14 +90,14 @@ class SampledBatch:
 
 
 class BatchSampler(ABC):
-    """What the samplers share: a graph, a seed, and batches that follow from the seed, the epoch and their number alone."""
+    """Base class of the samplers: a graph, a seed, and batches that depend only on the seed, the epoch and their number."""
 
     def __init__(self, function: str, graph: Any, seed: int, *, square: bool = True) -> None:
         if not square:
             refuse_edge_list(function, graph)
         pattern = (square_pattern if square else pattern_of)(function, graph, anywhere=True)
         self._function, self.shape = function, pattern.shape
-        #: Where the graph is, and its batches.
+        #: The device of the graph and of its batches.
         self.device = interop.device_of(pattern.indptr)
         self.seed = _check.integer(function, "seed", seed, 0, 2**63 - 1)
         self._indptr, self._indices = pattern.indptr, pattern.indices
@@ -107,7 +107,7 @@ class BatchSampler(ABC):
         self._orders: dict[int, Nodes] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what each thread has of its own and what is found again, for pickles and copies."""
+        """The state for pickles and copies, without thread-local arrays and without the cache of orders."""
         return {**self.__dict__, "_own": None, "_orders": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -115,16 +115,16 @@ class BatchSampler(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches in an epoch."""
 
     def batch(self, epoch: int, number: int) -> SampledBatch:
-        """A batch of an epoch; the same for the same seed, in whatever order and by whichever thread they are asked for."""
+        """A batch of an epoch; the same seed gives the same batch, whatever the order of calls and the calling thread."""
         with interop.working_on(self.device, interop.CUPY):
             return self._batch(epoch, number)
 
     @abstractmethod
     def _batch(self, epoch: int, number: int) -> SampledBatch:
-        """A batch, where CuPy works on the graph's device."""
+        """Make a batch; CuPy's current device is that of the graph."""
 
     def __iter__(self) -> Iterator[SampledBatch]:
         return (self.batch(0, number) for number in range(len(self)))
@@ -138,7 +138,7 @@ class BatchSampler(ABC):
         return interop.namespace(self._indptr)
 
     def _there(self, array: Any) -> Any:
-        """An array of the host beside the graph."""
+        """An array, moved to the device of the graph."""
         return interop.move(array, self.device)
 
     @property
@@ -147,13 +147,13 @@ class BatchSampler(ABC):
 
     @property
     def _place(self) -> Any:
-        """A number for every column, -1 but while a batch is made; one array for each thread."""
+        """Work array with a number for every column, all -1 between batches; each thread has its own."""
         if not hasattr(self._own, "place"):
             self._own.place = self._space.full(self.shape[1], -1, np.int32)
         return self._own.place
 
     def _draws(self, epoch: int, number: int, hop: int = 0, hops: int = 1) -> dict[str, int]:
-        """Seed and stream of draws that nobody else has."""
+        """Seed and stream of the random generator that only this hop of this batch uses."""
         _check.integer(self._function, "epoch", epoch, 0, 1 << 40)
         _check.integer(self._function, "number", number, 0, max(len(self) - 1, 0))
         place = (epoch * len(self) + number) * hops + hop
@@ -170,7 +170,7 @@ class BatchSampler(ABC):
         return order
 
     def _induced(self, nodes: Nodes, weight: Callable[[Nodes, Nodes], Any] | None = None) -> Block:
-        """The edges among ascending nodes; weights are made of the rows and of the edges in the whole graph."""
+        """The block of all edges among ascending nodes; `weight` computes weights from rows and edges, as numbered in the whole graph."""
         starts, columns, edges = self._kernels.induced(*self._graph, nodes, place=self._place)
         made, space = None, self._space
         if weight is not None:
@@ -184,18 +184,18 @@ def _narrow(starts: Nodes, edges: Nodes) -> NDArray[Any]:
 
 
 class NeighborSampler(BatchSampler):
-    """Batches of nodes with some neighbours of each, of these again some, and so on (GraphSAGE, Hamilton et al., NeurIPS 2017).
+    """Batches of nodes with some neighbours of each, some neighbours of these, and so on (GraphSAGE, Hamilton et al., NeurIPS 2017).
 
     Parameters
     ----------
     graph : sparse array (targets, sources)
-        Any graph that :func:`bitsparse.graph.partition` takes, or one on a GPU, where batches are made then; row i holds what node i
-        receives. Values do not count. A bipartite one is sampled once.
+        Any graph that :func:`bitsparse.graph.partition` takes, or one on a GPU, where batches are then made; row i lists the nodes that
+        node i receives from. Values are ignored. A bipartite graph can be sampled for one layer only.
     fanouts : sequence of int
-        At most so many neighbours of a node in each layer, the last layer's first, as ``NeighborLoader`` of PyTorch Geometric takes them;
-        -1 for all. Every set of so many neighbours is as likely as any other; none is taken twice.
+        Most neighbours of a node in each layer, last layer first, as in ``NeighborLoader`` of PyTorch Geometric; -1 for all. Every set of
+        that many neighbours is equally likely; no neighbour is drawn twice.
     nodes : array_like of int, optional
-        Targets to make batches of, each once; by default all.
+        The targets, each at most once; by default all nodes.
     batch_size : int
     shuffle : bool
         Whether every epoch has an order of its own.
@@ -204,7 +204,7 @@ class NeighborSampler(BatchSampler):
     Raises
     ------
     ShapeError, ValueError, DTypeError
-        The graph is no graph but an edge list, or is bipartite and has more than one layer, or nodes are repeated or are none of its.
+        The graph is an edge list, or is bipartite and there is more than one layer; or nodes are repeated or not in the graph.
 
     Examples
     --------
@@ -276,22 +276,22 @@ def ahead(
     depth: int | None = None,
     finish: Callable[[SampledBatch], _T] | None = None,
 ) -> Iterator[Any]:
-    """The batches of an epoch in order, made by threads while earlier ones are worked on; the same for any number of threads.
+    """The batches of an epoch in order, made by threads while the caller works on earlier ones; the same for any number of threads.
 
     Parameters
     ----------
     sampler : NeighborSampler, SaintSampler or ClusterSampler
     epoch : int
     threads : int
-        0 makes each when it is asked for, as a sampler on a GPU always does.
+        0 makes each batch on request, as a sampler on a GPU always does.
     depth : int, optional
-        How many are made ahead, at most; by default one for each thread and four at least.
+        Most batches that are made ahead; by default one for each thread, but at least four.
     finish : callable, optional
-        What a thread does with a batch, as fetching the features of its nodes.
+        Function that a thread applies to each batch, for example to fetch the features of its nodes.
 
     Yields
     ------
-    SampledBatch, or what `finish` gives
+    SampledBatch, or what `finish` returns
 
     Examples
     --------
@@ -311,7 +311,7 @@ def ahead(
 
 
 def made_ahead(make: Callable[[Any], _T], items: Iterable[Any], threads: int, depth: int) -> Generator[_T]:
-    """What is made of each item, in order; `threads`, if there are any, are at most `depth` items ahead, and done when this is closed.
+    """``make(item)`` for each item in order; threads, if any, work at most `depth` items ahead and end when this generator is closed.
 
     Examples
     --------

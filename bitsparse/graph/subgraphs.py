@@ -1,4 +1,4 @@
-"""Batches that are subgraphs: GraphSAINT's, with weights that undo how they are drawn, and clusters."""
+"""Batches that are subgraphs: those of GraphSAINT, with weights that correct for uneven draws, and clusters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bitsparse.arrays.indices import index_array
 from bitsparse.graph.parts import numbered_by_part
 from bitsparse.graph.samplers import BatchSampler, Nodes, SampledBatch
 
-#: What one edge counts in the tables that nodes and edges are drawn from: shares are whole numbers, so that every machine draws the same.
+#: Share of one edge in the tables for drawing nodes and edges. Shares are integers, so that every machine draws the same.
 _SHARE = 1 << 32
-#: Epochs from which the batches are that coverage is counted in.
+#: Number of the first epoch whose batches are used only to count coverage.
 _COUNTED = 1 << 31
 
 
 class SaintSampler(BatchSampler):
-    """Subgraphs of nodes that are drawn with known probabilities, with weights that undo them (GraphSAINT, Zeng et al., ICLR 2020).
+    """Subgraphs of nodes drawn with known probabilities, with weights that correct for these (GraphSAINT, Zeng et al., ICLR 2020).
 
     Parameters
     ----------
@@ -28,22 +28,23 @@ class SaintSampler(BatchSampler):
         As for :class:`NeighborSampler`.
     kind : {"node", "edge", "walk"}
         What is drawn, with replacement: nodes by the squared norm of their column of ``D^-1 A``, edges by ``1 / degree`` of both ends, or
-        walks from even roots (Algorithm 2). A batch has the nodes that came up and all edges among them.
+        walks from uniformly drawn roots (Algorithm 2). A batch has all nodes that were drawn and all edges among them.
     size : int
-        How many are drawn for a batch.
+        Number of draws for a batch.
     length : int
         Steps of a walk.
     batches : int, optional
-        Of an epoch; by default as many as draw a node each on average.
+        Batches in an epoch; by default enough for one draw per node.
     seed : int
     counted : int
-        Walks: batches in which the coverage is counted that weights follow from. That of nodes and edges is known.
+        For walks, the number of batches in which the coverage is counted that determines the weights. For nodes and edges it is known.
 
     Notes
     -----
-    ``batch.weight`` is 1 / (n P(v)), so that the sum of weighted losses is the mean of all nodes on average; ``block.weight`` is
-    P(v) / P(u, v), by which sums over a target's neighbours in batches that have it are those over all its neighbours on average (section
-    3.2; P that a node, or both ends of an edge, are in a batch). Nodes that counting never met weigh as if met once.
+    P is the probability that a node, or both ends of an edge, are in a batch (section 3.2). ``batch.weight`` is 1 / (n P(v)), so that the
+    sum of weighted losses is on average the mean over all nodes. ``block.weight`` is P(v) / P(u, v), so that the sum over a target's
+    neighbours, in batches with this target, is on average the sum over all its neighbours. Nodes that were never counted weigh as if
+    counted once.
 
     Examples
     --------
@@ -73,7 +74,7 @@ class SaintSampler(BatchSampler):
         whole = max(-(-nodes // self.size), 1)
         self._batches = _check.integer(name, "batches", whole if batches is None else batches, 1, 1 << 40)
         self._counted = _check.integer(name, "counted", counted, 1, 1 << 20)
-        #: Of what is drawn by shares, in host memory, and the same beside the graph; walks need neither.
+        #: Rows and running shares to draw from, in host memory and (below) on the device of the graph; walks need neither.
         self._rows, self._table = np.empty(0, np.int64), np.empty(0, np.int64)
         self._host = interop.move(self._indptr, "cpu"), interop.move(self._indices, "cpu")
         if kind != "walk":
@@ -93,13 +94,13 @@ class SaintSampler(BatchSampler):
         return self._batches if self.shape[0] else 0
 
     def _shares(self) -> Nodes:
-        """Running sums of the shares that nodes or edges are drawn by."""
+        """Running sums of the shares by which nodes or edges are drawn."""
         indptr, indices = self._host
         degrees, incoming = np.diff(indptr).astype(np.int64), np.bincount(indices, minlength=self.shape[0])
         if self.kind == "edge":
             return np.cumsum(_SHARE // degrees[self._rows] + _SHARE // incoming[indices])
         each = np.maximum(_SHARE // np.maximum(degrees, 1) ** 2, 1)[self._rows]
-        # Sums of whole numbers below 2**53: exact. A node without edges may come up as well.
+        # Sums of integers below 2**53 are exact. Nodes without edges get a share of 1, so they may be drawn too.
         return np.cumsum(np.maximum(np.bincount(indices, each, self.shape[0]).astype(np.int64), 1))
 
     def _drawn(self, epoch: int, number: int) -> Nodes:
@@ -117,7 +118,7 @@ class SaintSampler(BatchSampler):
         return space.unique(space.concatenate([rows[chosen], self._indices[chosen]]).astype(np.int64))
 
     def coverage(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """How likely each node is in a batch, and both ends of each edge; known for nodes and edges, counted for walks."""
+        """Probabilities that a node, and that both ends of an edge, are in a batch; known for nodes and edges, counted for walks."""
         with self._lock, interop.working_on(self.device, interop.CUPY):
             if self._coverage is None:
                 node, edge = self._counts() if self.kind == "walk" else self._known()
@@ -137,13 +138,13 @@ class SaintSampler(BatchSampler):
         columns, loops = self._host[1], self._rows == self._host[1]
         both: Any = np.zeros(self._indices.size)
         if self.kind == "edge":
-            # A node comes with every edge at it, out or in; an edge between two nodes, in either direction, brings both.
+            # A node is in a batch if any of its edges, out or in, is drawn; an edge in either direction brings both of its ends.
             at = np.bincount(self._rows, share, self.shape[0])
             at += np.bincount(columns, np.where(loops, 0, share), self.shape[0])
             keys = np.minimum(self._rows, columns) * np.int64(self.shape[0]) + np.maximum(self._rows, columns)
             _, pair = np.unique(keys, return_inverse=True)
             both, share = np.bincount(pair, share)[pair], at
-        # None of `size` draws, without cancellation where they are rare.
+        # Probability of no hit in `size` draws, minus 1; expm1 and log1p avoid cancellation for rare nodes.
         either = share[self._rows] + share[columns] - both
         missed = [np.expm1(self.size * np.log1p(-np.minimum(part, 1 - 1e-16))) for part in (share, either)]
         node = -missed[0]
@@ -158,18 +159,18 @@ class SaintSampler(BatchSampler):
 
 
 class ClusterSampler(BatchSampler):
-    """Some parts of a graph together, with all edges among their nodes (Cluster-GCN, Chiang et al., KDD 2019).
+    """Batches of several parts of a graph, with all edges among their nodes (Cluster-GCN, Chiang et al., KDD 2019).
 
     Parameters
     ----------
     graph : sparse array (n, n)
         As for :class:`NeighborSampler`.
     labels : array_like (n,) of int
-        The part of each node, as :func:`bitsparse.graph.partition` gives them.
+        The part of each node, as :func:`bitsparse.graph.partition` returns it.
     parts : int
-        How many make a batch.
+        Number of parts in a batch.
     shuffle : bool
-        Whether every epoch puts other parts together.
+        Whether every epoch combines other parts.
     seed : int
 
     Examples
@@ -195,7 +196,7 @@ class ClusterSampler(BatchSampler):
         return -(-(self._bounds.size - 1) // self.parts)
 
     def _batch(self, epoch: int, number: int) -> SampledBatch:
-        self._draws(epoch, number)  # for its checks
+        self._draws(epoch, number)  # only to check the arguments
         count = self._bounds.size - 1
         order = interop.move(self._order(epoch, count), "cpu") if self.shuffle else np.arange(count)
         some = order[number * self.parts : (number + 1) * self.parts]

@@ -1,4 +1,4 @@
-"""Sums of codes over the neighbours in a graph, on a CPU and on a GPU, whose arrays have fixed addresses and may change between calls."""
+"""Sums of codes over the neighbours in a graph, on a CPU and on a GPU; a graph on a GPU may change between calls, in place."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from bitsparse.graph.operand import Graph
 
 _INT32 = np.dtype(np.int32)
-#: Bits of codes that lie side by side; others lie in planes.
+#: Bits of codes that are stored side by side; codes of other bits are stored in planes.
 CODE_ROW_BITS = (2, 4, 8, 16)
 
 
 def message_form(form: str, bits: int) -> dict[str, Any]:
-    """Packed axis and layout of codes that sums over a pattern in this form read without converting them.
+    """Packed axis and layout of codes that sums over a pattern in this form read without a conversion.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def message_form(form: str, bits: int) -> dict[str, Any]:
 def host_sums(
     graph: Graph, columns: int, bits: int, encoding: str, epilogue: Epilogue
 ) -> Callable[[BitTensor, Any], Any]:
-    """``run(x, out)`` for :meth:`bitsparse.graph.Graph.aggregate`: a product with dense bits, or sums over neighbours."""
+    """``run(x, out)`` for :meth:`bitsparse.graph.Graph.aggregate` on the CPU: a product with dense bits, or sums over neighbours."""
     function, scale = "aggregate", graph.row_scale
     if graph.form == "dense":
         left = graph.packed().with_affine(None if scale is None else scale[:, None])
@@ -59,7 +59,7 @@ def host_sums(
 def device_sums(
     graph: Graph, columns: int, bits: int, encoding: str, acc: np.dtype[Any], epilogue: Epilogue
 ) -> Callable[[BitTensor, Any], Any]:
-    """``run(x, out)`` for :meth:`bitsparse.graph.Graph.aggregate`."""
+    """``run(x, out)`` for :meth:`bitsparse.graph.Graph.aggregate` on a GPU."""
     function, shape = "aggregate", (graph.nodes, columns)
     bits = _check.bit_count(function, bits, high=16)
     if acc != _INT32:
@@ -74,7 +74,7 @@ def device_sums(
     offset: Any = None
 
     def behind(x: BitTensor) -> OperandParams:
-        """What scales and offsets of graph and codes add to the epilogue."""
+        """The scales and offsets of graph and codes, as additions to the epilogue."""
         term = None
         if x.offset is not None:
             if not epilogue.offset_correction:

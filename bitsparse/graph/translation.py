@@ -1,4 +1,4 @@
-"""Sparse graph translation, under the name that the literature gives it, and counts of tiles: what translation and batching save."""
+"""Sparse graph translation, named as in the literature, and counts of tiles that show what translation and batching save."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bitsparse.graph.batches import SubgraphBatch
 def translate(
     graph: Any, *, window: int = 16, pattern: bool = False, row_scale: Any = None, col_scale: Any = None
 ) -> TCTiledCSR:
-    """A CSR array with the columns of every window of rows condensed now (TC-GNN section 4.1, Algorithm 1), not at first use.
+    """A CSR array whose columns are condensed in each window of rows immediately, not at first use (TC-GNN section 4.1, Algorithm 1).
 
     Parameters
     ----------
@@ -43,13 +43,13 @@ def translate(
     ((2, 901), array([  7, 900], dtype=int32), 1)
     """
     translated = TCTiledCSR(graph, window=window, pattern=pattern, row_scale=row_scale, col_scale=col_scale)
-    _ = translated.translation  # built, and kept
+    _ = translated.translation  # builds and caches the index
     return translated
 
 
 @dataclass(frozen=True)
 class TileStatistics:
-    """Tiles of one shape over a sparse array.
+    """Numbers of tiles of one shape that cover a sparse array.
 
     Attributes
     ----------
@@ -58,13 +58,13 @@ class TileStatistics:
     nnz : int
         Stored entries.
     total : int
-        Tiles of the whole array, empty ones included.
+        Tiles of the whole array, including empty ones.
     before : int
-        Tiles with an entry, where the columns stand.
+        Tiles with an entry before the columns are condensed.
     after : int
         Tiles once the columns of each window are condensed.
     columns : int
-        Unique columns summed over the windows.
+        Number of unique columns, summed over the windows.
     """
 
     window: int
@@ -82,7 +82,7 @@ class TileStatistics:
 
     @property
     def fill_before(self) -> float:
-        """Share of a non-empty tile that holds entries, on average."""
+        """Average share of a non-empty tile that is filled with entries."""
         return self.nnz / (self.before * self.window * self.width) if self.before else 0.0
 
     @property
@@ -92,7 +92,7 @@ class TileStatistics:
 
     @property
     def sharing(self) -> float:
-        """Share of the entries whose column another row of the window has met already."""
+        """Share of the entries whose column occurs already in another row of the window."""
         return 1 - self.columns / self.nnz if self.nnz else 0.0
 
 
