@@ -1,4 +1,4 @@
-"""What comparisons with other libraries share: their arrays, and calls that end when a GPU is done."""
+"""Helpers for comparisons with other libraries: conversion to their arrays, and calls that wait for a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bitsparse import jit
 
 
 def finished(call: Callable[[], Any], device: str) -> Callable[[], Any]:
-    """``call``, and on a GPU a wait until it is done.
+    """``call``, followed on a GPU by a wait until its work is done.
 
     Examples
     --------
@@ -31,9 +31,9 @@ def finished(call: Callable[[], Any], device: str) -> Callable[[], Any]:
 
 
 def torch_csr(matrix: Any, device: str) -> Any:
-    """A SciPy csr_array as a sparse tensor of PyTorch, which must be installed; on the CPU it shares the arrays."""
+    """A SciPy csr_array as a sparse tensor of PyTorch, which must be installed; on the CPU the two share their arrays."""
     torch: Any = import_module("torch")
     arrays = (torch.from_numpy(part).to(device) for part in (matrix.indptr, matrix.indices, matrix.data))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CSR is called a beta feature
+        warnings.simplefilter("ignore")  # PyTorch warns that CSR is a beta feature
         return torch.sparse_csr_tensor(*arrays, size=matrix.shape, check_invariants=False)

@@ -1,4 +1,4 @@
-"""Benchmark records: one JSON object a line, the same fields in every suite."""
+"""Benchmark records: one JSON object per line, with the same fields in every suite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from bitsparse._ext import bits
 
-#: What decides speed and results beside the library itself, where it is installed.
+#: Packages that affect speed and results; records name the versions of those that are installed.
 _LIBRARIES = ("bitsparse", "numpy", "scipy", "torch", "torch_geometric")
 
 
@@ -27,7 +27,7 @@ def _today() -> str:
 
 
 def installed_version(*distributions: str) -> str | None:
-    """The version of the first of these distributions that is installed, read without importing it."""
+    """The version of the first installed one of these distributions, read without importing it."""
     for name in distributions:
         with suppress(PackageNotFoundError):
             return version(name)
@@ -41,9 +41,10 @@ def _library_versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and when the numbers were taken; GPU fields are ``None`` for a suite that runs on the CPU.
+    """Where and when the numbers were measured; GPU fields are ``None`` for a suite that runs on the CPU.
 
-    ``date`` is the day in UTC, ``versions`` the libraries (CuPy on a GPU; the compiler of our C code and NumPy's BLAS on a CPU).
+    ``date`` is the day in UTC. ``versions`` are those of the libraries, plus CuPy on a GPU, or the compiler of our C code and NumPy's BLAS
+    on a CPU.
     """
 
     device: str
@@ -69,23 +70,23 @@ class Record:
     Attributes
     ----------
     suite, case : str
-        Names, as the command line takes them.
+        Names, as on the command line.
     params : dict
-        Sizes, options and everything else one needs to repeat the measurement.
+        Sizes, options and everything else needed to repeat the measurement.
     ours_ms, peer_ms : float or None
-        Median milliseconds of one call, measured in turns; ``peer_ms`` is ``None`` without a peer, both where nothing was timed.
+        Median milliseconds of one call, measured in turns; ``peer_ms`` is ``None`` without a peer, and both are if nothing was timed.
     peer : str or None
-        What it is compared with.
+        What our function is compared with.
     ratio : float or None
-        ``peer_ms / ours_ms``: above 1 ours is faster.
+        ``peer_ms / ours_ms``: if it is above 1, ours is faster.
     floor_ms : float or None
-        The time that nothing can beat: it follows from what the hardware is built for, never from a measurement.
+        Lower bound of the time; it follows from the specification of the hardware, never from a measurement.
     estimate_ms : float or None
-        The time that the rates measured on this kind of machine suggest. Caches can make a call quicker than that.
+        The time expected from rates measured on this kind of machine. Caches can make a call faster than that.
     bytes : int
         Bytes of operands and result that one call of ours has to touch.
     machine : Machine
-        Where and when; :meth:`flat` puts its fields beside the others.
+        Where and when it was measured; :meth:`flat` merges its fields with the others.
 
     Examples
     --------
@@ -109,15 +110,15 @@ class Record:
 
     def __post_init__(self) -> None:
         ratio = None if self.peer_ms is None or self.ours_ms is None else self.peer_ms / self.ours_ms
-        object.__setattr__(self, "ratio", ratio)  # as the record is frozen
+        object.__setattr__(self, "ratio", ratio)  # because the record is frozen
 
     @classmethod
     def counted(cls, suite: str, case: str, params: dict[str, Any], machine: Machine) -> Record:
-        """Make a record of what was counted and not timed."""
+        """Make a record of a case that was counted and not timed."""
         return cls(suite, case, params, None, None, None, 0, machine)
 
     def flat(self) -> dict[str, Any]:
-        """All fields by name, those of the machine among them."""
+        """All fields by name, including those of the machine."""
         fields = asdict(self)
         machine: dict[str, Any] = fields.pop("machine")
         return fields | machine
@@ -128,7 +129,7 @@ class Record:
 
 
 def cpu_name() -> str:
-    """Name of the processor, as the operating system tells it.
+    """Name of the processor, as reported by the operating system.
 
     Examples
     --------
@@ -144,7 +145,7 @@ def cpu_name() -> str:
 
 
 def _compiler() -> str:
-    """The compiler that built our C code, as it signed the library."""
+    """The compiler that built our C code, from the signature that it left in the library."""
     signed = re.search(rb"GCC: \([^)]*\) [0-9.]+|clang version [0-9.]+", Path(bits.__file__).read_bytes())
     return signed[0].decode("ascii", "replace") if signed else "unknown"
 
@@ -157,10 +158,11 @@ def _blas() -> str:
 
 
 def program_commit(root: Path) -> str | None:
-    """Twelve digits of the commit that ``BITSPARSE_COMMIT`` names, else of the one checked out in ``root``; ``None`` without git there.
+    """First twelve digits of the commit in ``BITSPARSE_COMMIT``, else of the commit checked out in ``root``; ``None`` without git there.
 
-    The variable comes first: who sets it has installed the package from that commit, and the folder may be a copy whose git is another.
-    ``-dirty`` follows a checked-out commit where sources were changed since. Records and documents do not count: suites write them.
+    The variable has priority: it names the commit that the package was installed from, while ``root`` may belong to another git
+    repository. ``-dirty`` is appended to a checked-out commit if sources have changed since. Records and documents do not count as
+    changes, because suites write them.
     """
     named = os.environ.get("BITSPARSE_COMMIT", "").strip()[:12]
     if named or not (root / ".git").exists():

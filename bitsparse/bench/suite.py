@@ -1,6 +1,6 @@
-"""A benchmark suite is a list of cases; this module times them, two or more functions side by side, and makes records.
+"""A benchmark suite is a list of cases; this module times their functions side by side and makes records.
 
-Side by side: so that neither function sees a quieter machine than the other.
+Functions are timed side by side so that none of them sees a quieter machine than the others.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Protocol(NamedTuple):
     seconds : float
         Soft limit for one whole measurement; slow functions get fewer samples, but never fewer than three.
     sample_ms : float
-        A sample of a fast function is as many back-to-back calls as fill this time, divided by their number.
+        A sample of a fast function is the mean of as many back-to-back calls as fill this time.
     pause : float
-        Seconds of sleep before each sample: thread pools (OpenBLAS above all) spin for up to 0.1 s after their last task,
-        and would take the cores from the function that is measured next.
+        Seconds of sleep before each sample. Thread pools, above all OpenBLAS's, spin for up to 0.1 s after their last task
+        and would otherwise take cores from the next function.
     """
 
     warmup: int = 2
@@ -51,15 +51,15 @@ def time_interleaved(functions: Sequence[Callable[[], object]], protocol: Protoc
     """Median milliseconds per call of each function, measured in turns within one run.
 
     Each round takes one sample of every function, in an order that alternates from round to round. A sample is a pause,
-    one untimed call where calls are short enough to afford it (it wakes the function's own thread pool), and the timed
-    calls. The garbage collector rests meanwhile.
+    one untimed call to wake the function's own thread pool if calls are short enough, and the timed calls. The garbage
+    collector is off meanwhile.
 
     Parameters
     ----------
     functions : sequence of callables without arguments
-        What is compared; results are dropped at once.
+        The functions to compare; their results are dropped at once.
     protocol : Protocol, optional
-        Numbers of calls and limits.
+        Numbers of calls, and limits.
 
     Returns
     -------
@@ -118,18 +118,18 @@ class Prepared:
     ours, peer : callable without arguments
         One call of each side; ``peer`` may be ``None``.
     peer_name : str or None
-        What the peer is, with its version.
+        Name of the peer, with its version.
     params : dict
-        Goes into the record as it is.
+        Copied into the record.
     bytes : int
         Bytes of operands and result of one call of ours.
     floor_ms, estimate_ms : float, optional
         See :class:`~bitsparse.bench.records.Record`.
     peer_scale : float
-        Factor for the peer's time where the two sides do a different amount of the same work; the unscaled time and the
-        factor are recorded in the parameters.
+        Factor for the peer's time if the two sides do different amounts of the same work; the parameters then record the
+        unscaled time and the factor.
     measure : callable, optional
-        Measures both sides itself and returns ``(ours_ms, peer_ms)``, in place of timing calls in this process; it may add to ``params``.
+        Measures both sides itself and returns ``(ours_ms, peer_ms)``, instead of timing calls in this process; it may add to ``params``.
         ``peer_ms`` is None if there is no peer.
     """
 
@@ -146,9 +146,9 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Case:
-    """A named case; ``prepare`` makes its data, so that only one case is in memory at a time.
+    """A named case; its data are made only by ``prepare``, so that one case is in memory at a time.
 
-    ``prepare`` may raise :class:`Unavailable` with the reason, as the end of a sentence.
+    ``prepare`` may raise :class:`Unavailable` with the reason, worded as the end of a sentence.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Plain text tables for a terminal."""
+"""Plain-text tables for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEADINGS = ("case", "ours ms", "peer ms", "ratio", "floor ms", "estimate ms", "p
 
 
 def format_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lay out rows as a text table; columns in which all cells are numbers (or ``-``) are aligned right.
+    """Lay out rows as a text table; columns whose cells are all numbers (or ``-``) are aligned right.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Graphs to work on: readers of files, seeded synthetic graphs, and a data set that needs no download."""
+"""Data sets: readers of graph files, seeded synthetic graphs, and a real graph that needs no download."""
 
 from bitsparse.datasets.digits import digits
 from bitsparse.datasets.graph_data import GraphData

@@ -1,4 +1,4 @@
-"""A real graph that comes with scikit-learn: nearest neighbours among its handwritten digits."""
+"""A real graph from data that comes with scikit-learn: nearest neighbours among its handwritten digits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def digits(neighbors: int = 10, *, seed: int = 0) -> GraphData:
     ----------
     neighbors : int, default 10
     seed : int, default 0
-        Of the split: 20 training nodes of each class, 500 for validation and 1000 for testing.
+        Seed of the split into 20 training nodes per class, 500 nodes for validation and 1000 for testing.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A graph with what a node classifier needs, checked as a whole before anything computes with it."""
+"""A graph with the features, labels and split that a node classifier needs, all checked together on construction."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class GraphData:
     labels : ndarray (n,) of int, optional
         Any integers; -1 for nodes without a label.
     train_mask, val_mask, test_mask : ndarray (n,) of bool, optional
-        A split: disjoint, of labelled nodes; all three or none.
+        A split into disjoint sets of labelled nodes; all three masks or none.
     weights : ndarray (nnz,) of real numbers, optional
-        One for each entry of `indices`; :attr:`adjacency` leaves them out.
+        One weight for each entry of `indices`; :attr:`adjacency` leaves them out.
     name : str, default "graph"
 
     Raises
@@ -101,12 +101,12 @@ class GraphData:
 
     @property
     def adjacency(self) -> Any:
-        """The pattern as a csr_array of bool (duplicates, if any, remain)."""
+        """The pattern as a csr_array of bool; repeated entries, if any, stay."""
         return self._csr(np.ones(self.indices.size, np.bool_))
 
     @property
     def weighted(self) -> Any:
-        """The adjacency with its weights, a csr_array; :attr:`adjacency` if there are none."""
+        """The adjacency with its weights as a csr_array; :attr:`adjacency` if there are no weights."""
         return self.adjacency if self.weights is None else self._csr(self.weights)
 
     def _csr(self, values: NDArray[Any]) -> Any:
@@ -116,7 +116,7 @@ class GraphData:
 
     @property
     def classes(self) -> NDArray[Any]:
-        """The labels that occur, ascending, without negative ones."""
+        """The labels that occur, in ascending order and without negative ones."""
         if self.labels is None:
             return np.empty(0, np.int64)
         return np.unique(self.labels[self.labels >= 0])
@@ -128,13 +128,13 @@ class GraphData:
 
     @property
     def targets(self) -> NDArray[np.int64]:
-        """Labels renumbered 0, 1, ... in ascending order, -1 where there is none."""
+        """Labels renumbered 0, 1, ... in ascending order; -1 for nodes without a label."""
         if self.labels is None:
             return np.full(self.num_nodes, -1, np.int64)
         return np.where(self.labels >= 0, np.searchsorted(self.classes, self.labels), -1).astype(np.int64)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph with everything that it holds as ``.npz``, which :func:`bitsparse.datasets.read` reads, named after the file.
+        """Write the graph with all its parts to a ``.npz`` file; :func:`bitsparse.datasets.read` reads it and names it after the file.
 
         Examples
         --------
@@ -157,7 +157,7 @@ class GraphData:
         per_class : int, default 20
             Training nodes of each class (at most half of the class).
         val, test : int
-            Validation and test nodes among the remaining labelled ones; scaled down in proportion where there are too few.
+            Validation and test nodes among the remaining labelled ones; scaled down in proportion if there are too few.
         seed : int, default 0
 
         Examples
@@ -190,10 +190,10 @@ class GraphData:
     def with_generated(
         self, *, features: int = 64, classes: int = 8, seed: int = 0, labels: NDArray[Any] | None = None
     ) -> GraphData:
-        """The same graph with made-up labels and features that a graph network can learn, for graphs that have none.
+        """The same graph with made-up labels and features that a graph network can learn from, for graphs that have none.
 
-        Labels are the parts of :func:`bitsparse.graph.partition`, unless they are given. Features are 0/1 words: a twentieth of all at
-        random, and of those that belong to the node's class a quarter.
+        Labels are the parts of :func:`bitsparse.graph.partition`, unless they are given. Features are 0 or 1: a feature is 1 with
+        probability 1/4 if it belongs to the node's class, and 1/20 otherwise.
 
         Parameters
         ----------
@@ -228,7 +228,7 @@ class GraphData:
 
 
 def arrays_of(graph: GraphData) -> dict[str, Any]:
-    """The arrays of a graph under the names that they have in ``.npz`` files.
+    """The arrays of a graph, under their names in ``.npz`` files.
 
     Examples
     --------
@@ -245,7 +245,7 @@ def arrays_of(graph: GraphData) -> dict[str, Any]:
 
 
 def check_numbers(where: str, name: str, array: Any, kinds: str = "iu", kind: str = "integers") -> None:
-    """Refuse what is no vector of numbers of these kinds."""
+    """Refuse anything but a one-dimensional array whose dtype is of these kinds."""
     if not isinstance(array, np.ndarray) or array.ndim != 1:
         raise ShapeError(f"{where}{name} has shape {np.shape(array)}, but it must be one-dimensional")
     if array.dtype.kind not in kinds:
@@ -255,7 +255,7 @@ def check_numbers(where: str, name: str, array: Any, kinds: str = "iu", kind: st
 def check_csr(
     where: str, prefix: str, indptr: Any, indices: Any, shape: tuple[int, int] | None = None, data: Any = None
 ) -> None:
-    """Refuse arrays that are no CSR form: of a matrix, or without a shape of a graph. Errors call them `prefix` and their name."""
+    """Refuse arrays that are not the CSR form of a matrix, or of a graph if no shape is given; errors put `prefix` before their names."""
     for name, array in (("indptr", indptr), ("indices", indices)):
         check_numbers(where, f"{prefix}{name}", array)
     row, column = ("node", "nodes") if shape is None else ("row", "columns")

@@ -1,4 +1,4 @@
-"""Planetoid's raw files (Yang et al. 2016): eight pieces of a citation graph, seven of them pickled by Python 2."""
+"""Reader of Planetoid's raw files (Yang et al. 2016): eight pieces of a citation graph, seven of them pickled by Python 2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bitsparse.errors import ShapeError
 PIECES = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 _VALIDATION = 500
 
-#: What a pickle may do: build numbers, text, tuples, lists, dicts, and the few objects that `_Unpickler` replaces.
+#: Instructions allowed in a pickle: they build numbers, text, tuples, lists, dicts, and the few objects that `_Unpickler` replaces.
 _INSTRUCTIONS = (
     "PROTO FRAME STOP MARK POP POP_MARK GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE NONE NEWTRUE "
     "NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING UNICODE "
@@ -36,7 +36,7 @@ _OPCODES = frozenset(_INSTRUCTIONS.split())
 
 
 class _Array:
-    """Stands for ``numpy.ndarray`` while unpickling; memory is only taken for bytes that are in the file."""
+    """Stands in for ``numpy.ndarray`` while unpickling; it allocates memory only for bytes that are in the file."""
 
     def __init__(self) -> None:
         self.array: NDArray[Any] = np.empty(0)
@@ -58,7 +58,7 @@ class _Array:
 
 
 class _DType:
-    """Stands for ``numpy.dtype``: plain numbers only."""
+    """Stands in for ``numpy.dtype``; only plain numbers are allowed."""
 
     def __init__(self, code: Any = "", *_: Any) -> None:
         text = code.decode("latin-1") if isinstance(code, bytes) else code
@@ -75,7 +75,7 @@ class _DType:
 
 
 class _Csr:
-    """Stands for SciPy's ``csr_matrix``."""
+    """Stands in for SciPy's ``csr_matrix``."""
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, dict):
@@ -114,27 +114,27 @@ def _empty(kind: Callable[[], Any], *arguments: Any) -> Any:
     return kind()
 
 
-#: Bytes that the objects of a pickle may take for each of the file, and how many any file may.
+#: Bytes that the objects of a pickle may take per byte of the file, and bytes that are always allowed.
 _GROWTH, _FREE_BYTES = 16, 1 << 20
 
 
 def _with_plain_keys(instruction: int, unpickler: _Unpickler) -> None:
-    """Set elements of a dict: those since the last mark, or the one key and value that end the stack."""
+    """Set elements of a dict, from the items since the last mark or the last key and value on the stack, if all keys are plain."""
     keys = unpickler.stack[-2:-1] if instruction == pickle.SETITEM[0] else unpickler.stack[::2]
     if not all(isinstance(key, (int, float, str, bytes, type(None))) for key in keys):
         raise ValueError("a dict has keys that are neither numbers nor text")
     unpickler.PLAIN[instruction](unpickler)
 
 
-#: Python's own, whose methods can be replaced.
+#: Python's unpickler written in Python, whose methods can be replaced.
 _Python = pickle._Unpickler
 
 
 class _Unpickler(_Python):
-    """Python's own unpickler in Python (its memo is a dict), with stand-ins for the classes that the files name and no others.
+    """Python's unpickler written in Python, limited to stand-ins for the few classes that the files name; its memo is a dict.
 
-    A few bytes that repeat a memo entry could otherwise copy it a million times, hash a tuple that holds itself a billion times over, or
-    write attributes of our own functions.
+    Without these limits, a few bytes that repeat a memo entry could copy it a million times, hash a tuple that contains itself a billion
+    times, or set attributes of our own functions.
     """
 
     PLAIN: ClassVar[dict[int, Any]] = dict(_Python.dispatch)
@@ -164,13 +164,13 @@ class _Unpickler(_Python):
             raise ValueError("its objects take far more memory than the file has bytes")
 
     def load_reduce(self) -> None:
-        """Call a stand-in."""
+        """Call a stand-in, and count the bytes that it makes."""
         self.PLAIN[pickle.REDUCE[0]](self)
         value = self.stack[-1]
         self._take(len(value) if isinstance(value, bytes) else 0)
 
     def load_build(self) -> None:
-        """Give a stand-in its state; functions and plain objects take none."""
+        """Give a stand-in its state; refuse functions and plain objects, which have none."""
         state, inst = self.stack[-1], self.stack[-2]
         if not isinstance(inst, (_Array, _DType, _Csr)):
             raise ValueError("a pickle sets attributes of something else than an array")
@@ -184,7 +184,7 @@ class _Unpickler(_Python):
         dispatch[instruction[0]] = partial(_with_plain_keys, instruction[0])
 
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in of a class, or an error."""
+        """The stand-in for a class; raises ValueError for any other class."""
         modern = {"copy_reg": "copyreg", "__builtin__": "builtins"}.get(module, module)
         stand_in = self.ALLOWED.get(f"{modern}.{name}")
         if stand_in is None:
@@ -195,7 +195,7 @@ class _Unpickler(_Python):
 
 
 def safe_load(content: bytes) -> Any:
-    """What a pickle of numbers, arrays, CSR matrices, lists and dicts holds; nothing else in it is built, imported or called.
+    """Load a pickle of numbers, arrays, CSR matrices, lists and dicts; nothing else in it is built, imported or called.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def safe_load(content: bytes) -> Any:
         raise ValueError(f"it is damaged ({type(error).__name__}: {brief(error)})") from None
     except pickle.UnpicklingError as error:
         raise ValueError(f"it is damaged ({brief(error)})") from None
-    except ValueError as error:  # pickletools quotes whole lines
+    except ValueError as error:  # shortened, because pickletools quotes whole lines
         raise ValueError(brief(error)) from None
     if isinstance(value, _Array):
         return value.array
@@ -235,24 +235,24 @@ def read_planetoid(path: str | os.PathLike[str]) -> GraphData:
     """Read a Planetoid graph from its raw files ``ind.NAME.{x, tx, allx, y, ty, ally, graph, test.index}``.
 
     The files are pickles. They are read with an unpickler that builds numbers, arrays, CSR matrices, lists and dicts and refuses everything
-    else, so that nothing in them is ever run. Nodes of a gap in the test numbers (citeseer has 15) get no features and the label -1.
+    else, so that no code in them ever runs. Nodes in gaps of the test numbers (citeseer has 15) get no features and the label -1.
 
     Parameters
     ----------
     path : path
-        Any one of the eight files, or a folder that holds those of one graph.
+        Any one of the eight files, or a folder that holds the files of one graph.
 
     Returns
     -------
     GraphData
-        Symmetric and without repeated edges, with the standard split: `y`'s nodes, the next 500, and those of ``test.index``.
+        Symmetric and without repeated edges, with the standard split: the nodes of `y`, the next 500, and those in ``test.index``.
 
     Raises
     ------
     FileNotFoundError, OSError
         A file is missing or cannot be read.
     FileFormatError, ShapeError
-        A file is damaged, holds something else, or they do not fit together; the message names the file.
+        A file is damaged or holds something else, or the files do not fit together; the message names the file.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def read_planetoid(path: str | os.PathLike[str]) -> GraphData:
 
 
 def names_of(path: Path) -> list[str]:
-    """The graphs whose pieces a folder holds, or the one that a file is a piece of."""
+    """Names of the graphs whose pieces are in a folder, or of the one graph that a file is a piece of."""
     if path.is_dir():
         return sorted(file.name[4:-6] for file in path.glob("ind.*.graph"))
     name = re.fullmatch(rf"ind\.(.*)\.({'|'.join(map(re.escape, PIECES))})", path.name)
@@ -284,7 +284,7 @@ def names_of(path: Path) -> list[str]:
 
 
 def _pieces(path: Path) -> tuple[Path, str]:
-    """The folder and the name of the one graph."""
+    """The folder and the name of the graph that a path stands for."""
     names = names_of(path)
     if path.is_dir() and len(names) != 1:
         held = ", ".join(names) or "none"
@@ -306,7 +306,7 @@ def _expect(piece: str, part: Any, size: int) -> None:
         if not (isinstance(part, dict) and all(type(k) is int and isinstance(v, list) for k, v in part.items())):
             raise ValueError("it must hold a dict from node to list of nodes")
         total = sum(map(len, part.values()))
-        if total > size:  # one list under many keys
+        if total > size:  # a damaged file may repeat one list under many keys
             raise ValueError(f"it spreads {size} bytes over {total} edges")
         if not all(type(node) is int and 0 <= node < 1 << 62 for value in part.values() for node in value):
             raise ValueError("its lists must hold node numbers")

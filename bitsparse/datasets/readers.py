@@ -1,6 +1,6 @@
-"""Readers of npz files, and of any file whose form they recognise.
+"""A reader of npz files, and one that recognises the format of any file.
 
-Nothing is unpickled, and what a file announces is checked before memory is spent on it.
+Nothing is unpickled, and sizes that a file announces are checked before memory is allocated.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def read_npz(path: str | os.PathLike[str]) -> GraphData:
     ``weights``                               one number per entry of ``indices``
     ========================================  =========================================================================
 
-    The form of TC-GNN and QGTC is read as well: ``src_li, dst_li`` (source and target of every edge) and ``num_nodes``; repeated edges are
-    merged. So is what :func:`bitsparse.save_npz` writes of a square array: its stored entries are the edges, and its values the weights,
-    unless all are 1.
+    The format of TC-GNN and QGTC is read as well: ``src_li, dst_li`` (source and target of every edge) and ``num_nodes``; repeated edges
+    are merged. So is a square array written by :func:`bitsparse.save_npz`: its stored entries are the edges, and its values are the
+    weights, unless all are 1.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ def read_npz(path: str | os.PathLike[str]) -> GraphData:
     FileNotFoundError, OSError
         The file cannot be read.
     FileFormatError, ShapeError, DTypeError
-        It is not an npz file, is damaged, holds pickled objects, its arrays are not a graph, or it unpacks to more than 64 MiB and 256
-        bytes for each of its own (set ``BITSPARSE_MAX_BYTES`` for files that do); the message names the file and the array.
+        The file is not an npz file, is damaged, holds pickled objects, holds arrays that are not a graph, or unpacks to more than 64 MiB
+        plus 256 times its own size (set ``BITSPARSE_MAX_BYTES`` to allow this); the message names the file and the array.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def read_npz(path: str | os.PathLike[str]) -> GraphData:
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
-    """Which form a file has: ``"planetoid"``, ``"npz"``, ``"mtx"`` or ``"edges"``, by its name and first bytes.
+    """The format of a file, told by its name and first bytes: ``"planetoid"``, ``"npz"``, ``"mtx"`` or ``"edges"``.
 
     Examples
     --------
@@ -103,16 +103,16 @@ def recognise(path: str | os.PathLike[str]) -> str:
 
 
 def read(path: str | os.PathLike[str], *, weights: bool = False, base: int = 0, symmetric: bool = False) -> GraphData:
-    r"""Read a graph from a file of any form that is known, told apart by its name and first bytes.
+    r"""Read a graph from a file of any known format, which is told by its name and first bytes.
 
     Parameters
     ----------
     path : path
-        For :func:`read_npz`, :func:`read_mtx`, :func:`read_planetoid` or :func:`read_edges`.
+        A file for :func:`read_npz`, :func:`read_mtx`, :func:`read_planetoid` or :func:`read_edges`.
     weights : bool, default False
-        Keep edge weights of text files (npz files always give theirs).
+        Keep edge weights of text files; those of npz files are always kept.
     base, symmetric
-        Of edge lists; see :func:`read_edges`.
+        Options for edge lists; see :func:`read_edges`.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def read(path: str | os.PathLike[str], *, weights: bool = False, base: int = 0, 
     FileNotFoundError, OSError
         The file cannot be read.
     ValueError, ShapeError, DTypeError
-        It has no known form, is damaged, or is not a graph.
+        The file has no known format, is damaged, or is not a graph.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def _node_count(archive: Archive) -> int | None:
 
 
 def _pairs(archive: Archive, name: str) -> GraphData:
-    """TC-GNN's form."""
+    """The graph in an archive in the format of TC-GNN."""
     source, target, nodes = archive["src_li"], archive.find("dst_li"), _node_count(archive)
     if target is None or nodes is None:
         raise ValueError("src_li is there, but dst_li or num_nodes is missing; that form needs all three")
@@ -182,7 +182,7 @@ def _graph(archive: Archive, name: str) -> GraphData:
 
 
 def _of_saved(array: Any, name: str) -> GraphData:
-    """A graph from an array of the library; values that are all 1 are no weights."""
+    """A graph from an array of this library; its values are weights unless all are 1."""
     matrix = array.tocsr()
     if matrix.shape[0] != matrix.shape[1]:
         raise ShapeError(
@@ -195,7 +195,7 @@ def _of_saved(array: Any, name: str) -> GraphData:
 
 
 def _features(archive: Archive) -> Any:
-    """Sparse features, or dense ones, or None."""
+    """The features in an archive: sparse, dense, or None."""
     missing = [key for key in _FEATURES if key not in archive]
     if len(missing) == len(_FEATURES):
         return archive.find("features")

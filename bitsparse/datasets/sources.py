@@ -1,4 +1,4 @@
-"""What the readers share: opening files, bounding what they announce, and CSR patterns from pairs of nodes."""
+"""Helpers of the readers: opening files, limiting the sizes that files announce, and CSR patterns from pairs of nodes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bitsparse._check import brief, shown
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.errors import DTypeError, FileFormatError, ShapeError
 
-#: Nodes that a file may announce without a line for any of them, and how many more each of its entries allows.
+#: Nodes that a file may announce without having any entry for them, and how many more each of its entries allows.
 _FREE_NODES = 1 << 24
 _NODES_PER_ENTRY = 16
 _CHUNK = 1 << 20
 
 
 def existing_file(function: str, path: str | os.PathLike[str]) -> Path:
-    """The path, if there is a file; else an error that says so."""
+    """The path, after checking that it names an existing file."""
     file = Path(path)
     if "\0" in str(file):
         raise ValueError(f"{function}: the path {shown(str(file))} holds a zero byte; check it")
@@ -38,7 +38,7 @@ def existing_file(function: str, path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def naming(function: str, where: object) -> Iterator[None]:
-    """Whatever is wrong with the content of a file, an error that names the function and the file."""
+    """Turn any error about the content of a file into one that names the function and the file."""
     try:
         yield
     except (ShapeError, DTypeError) as error:
@@ -52,9 +52,9 @@ def naming(function: str, where: object) -> Iterator[None]:
 
 
 def plain_bytes(function: str, file: Path, limit: int | None = None) -> bytes:
-    """The file's bytes, gzip undone where the file begins like it; at most `limit` of them.
+    """The first `limit` bytes of a file, or all of them, decompressed if it begins like a gzip file.
 
-    Memory grows with what is really read, never with what a header says, and not beyond what :func:`most_bytes` allows.
+    Memory grows with the bytes that are really read, never with a size in a header, and not beyond the limit of :func:`most_bytes`.
     """
     try:
         with file.open("rb") as raw:
@@ -80,7 +80,7 @@ def plain_bytes(function: str, file: Path, limit: int | None = None) -> bytes:
 
 
 def node_limit(nodes: int, entries: int, what: str) -> None:
-    """Refuse a number of nodes that a few bytes could announce and that nothing in the file needs."""
+    """Refuse a number of nodes that is far larger than the number of entries justifies, since a few bytes can announce any number."""
     most = _FREE_NODES + _NODES_PER_ENTRY * entries
     if not 0 <= nodes <= most:
         raise ValueError(
@@ -91,7 +91,7 @@ def node_limit(nodes: int, entries: int, what: str) -> None:
 def csr_of_pairs(
     rows: NDArray[Any], cols: NDArray[Any], nodes: int, weights: NDArray[Any] | None = None
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    """Sorted CSR arrays of a list of pairs; repeated pairs become one, with their weights added."""
+    """Sorted CSR arrays of a list of pairs; repeated pairs are merged and their weights added."""
     from scipy import sparse
 
     values = np.ones(rows.size, np.bool_) if weights is None else weights
@@ -111,9 +111,9 @@ def graph_of_pairs(
     weights: NDArray[Any] | None = None,
     mirrored: int = 0,
 ) -> GraphData:
-    """A graph from source and target of every edge, both checked against the number of nodes.
+    """A graph from the source and target of every edge, after checking them against the number of nodes.
 
-    Unless `mirrored` is 0, the other direction of every edge is added, with its weight times that.
+    Unless `mirrored` is 0, the reverse of every edge is added, with its weight multiplied by `mirrored`.
     """
     if rows.size != cols.size:
         raise ShapeError(f"there are {rows.size} sources but {cols.size} targets; each edge needs both")

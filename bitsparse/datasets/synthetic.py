@@ -1,4 +1,4 @@
-"""Seeded synthetic graphs with the sizes of published ones; integers decide everything, so that every device makes the same graph."""
+"""Seeded synthetic graphs with the sizes of published ones, drawn in integers only, so that every device makes the same graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bitsparse._check import shown
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.errors import DTypeError
 
-#: Nodes and stored entries (both directions of every edge) of the graphs that are imitated.
+#: Nodes and stored entries (both directions of every edge) of the published graphs.
 SIZES = {
     "arxiv": (169_343, 2_332_486),
     "ppi": (56_944, 1_637_432),
@@ -32,39 +32,39 @@ _COMMUNITY = 500
 _TABLE = 1 << 16
 #: Streams of the generator: degrees, community sizes, edges anywhere, edges inside a community.
 _DEGREES, _SIZES, _OUTSIDE, _INSIDE = range(4)
-#: How many pairs are drawn at a time: as many as fit into a CPU's caches, and enough to keep a GPU busy.
+#: Number of pairs drawn at a time: few enough to fit into a CPU's caches, and enough to keep a GPU busy.
 _CHUNK, _GPU_CHUNK = 1 << 20, 1 << 24
 _MOST_ROUNDS = 400
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
-#: An array of NumPy or of CuPy; functions are called through ``xp``, which is one of these modules.
+#: An array of NumPy or CuPy; ``xp`` is the module that it belongs to.
 _Array = Any
 
 
 def synthetic(
     size: str | tuple[int, int], kind: Literal["power_law", "communities"] = "power_law", *, seed: int = 0
 ) -> GraphData:
-    """A random undirected graph with power-law degrees and exactly the asked number of stored entries.
+    """A random undirected graph with power-law degrees and exactly the requested number of stored entries.
 
     ``"power_law"``: degrees follow a power law of exponent 2.1 up to ``min(n / 8, 30000)``, and the two ends of an edge are independent,
-    each node being chosen in proportion to its degree. ``"communities"``: the same degrees, nodes numbered by community; communities have
-    251 to 750 nodes, and of a node's edges 80 %, but no more than half its community, stay inside.
+    each node being chosen in proportion to its degree. ``"communities"``: the degrees are the same, and nodes are numbered by community.
+    Communities have 251 to 750 nodes; 80 % of a node's edges stay inside its community, but no more than half the community's size.
 
-    No edge occurs twice and no node is its own neighbour: pairs that would are drawn again, until the count is exact. Everything random
-    is an integer of the Philox generator looked up in integer tables, so that the same seed gives the same graph on every device.
+    No edge occurs twice and no node is its own neighbour: such pairs are drawn again until the count is exact. All random choices are
+    integers of the Philox generator looked up in integer tables, so that the same seed gives the same graph on every device.
 
     Parameters
     ----------
     size : str or tuple
-        A key of :data:`SIZES`, or (nodes, stored entries); the entries are even, as each edge has two.
+        A key of :data:`SIZES`, or (nodes, stored entries); the entries must be even, since each edge has two.
     kind : {"power_law", "communities"}
     seed : int, default 0
 
     Returns
     -------
     GraphData
-        Symmetric, columns ascending. Making it takes about four times the memory of its arrays.
+        Symmetric, with ascending columns. Making it takes about four times the memory of its arrays.
 
     Raises
     ------
@@ -89,25 +89,25 @@ def synthetic_csr(
     seed: int = 0,
     device: Any = "cpu",
 ) -> tuple[Any, Any]:
-    """The CSR arrays of :func:`synthetic`, made on any device: the same numbers everywhere.
+    """The CSR arrays of :func:`synthetic`, made on any device with the same result.
 
     Parameters
     ----------
     size, kind, seed
         As in :func:`synthetic`.
     device : str, default "cpu"
-        Where to make them. On "cuda" the power law of the size of papers (1.6 billion entries) takes 2.3 s and 62 GB on an H200, nine times
-        the memory of the arrays.
+        Where to make them. On "cuda", ``"power_law"`` with the size of papers (1.6 billion entries) takes 2.3 s and 62 GB on an H200, nine
+        times the memory of the arrays.
 
     Returns
     -------
     indptr, indices : ndarray
-        NumPy or CuPy arrays; int32, from 2**31 entries on int64.
+        NumPy or CuPy arrays; int32, or int64 from 2**31 entries on.
 
     Raises
     ------
     ValueError, DTypeError, DeviceError
-        As :func:`synthetic`, or there is no such device.
+        As for :func:`synthetic`, or there is no such device.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def synthetic_csr(
 
 
 def _csr(xp: Any, nodes: int, entries: int, kind: str, highest: int, seed: int) -> tuple[_Array, _Array]:
-    """The arrays, with the functions of NumPy or CuPy."""
+    """The CSR arrays, computed with NumPy or CuPy (`xp`)."""
     degrees = _degrees(xp, nodes, entries, highest, seed)
     if kind == "power_law":
         pools = [_Pool(degrees, [0, nodes], entries // 2, _OUTSIDE)]
@@ -148,7 +148,7 @@ def _csr(xp: Any, nodes: int, entries: int, kind: str, highest: int, seed: int) 
     del degrees
     keys = [_distinct_pairs(xp, pools, nodes, highest, seed)]
     del pools
-    # Popped, so that the keys are held by nobody else and the last step can free them as soon as it has read them.
+    # Popped, so that no other reference remains and the last step can free the keys as soon as it has read them.
     return _both_directions(keys.pop(), nodes) if xp is np else _both_sorted(xp, keys.pop(), nodes)
 
 
@@ -174,7 +174,7 @@ def _checked_size(size: str | tuple[int, int], kind: str) -> tuple[int, int, str
 
 # -- random integers --------------------------------------------------------------------------------------------------
 def _words(xp: Any, first: int, count: int, stream: int, seed: int) -> tuple[_Array, ...]:
-    """Four random words, as uint64, for each of `count` draws from number `first` on: Philox4x32-10 of (draw, stream, 0)."""
+    """Four random 32-bit words, as uint64, for each of `count` draws from number `first` on: Philox4x32-10 of (draw, stream, 0)."""
     draw = xp.arange(first, first + count, dtype=np.uint64)
     c0, c1 = draw & _LOW, draw >> _32
     c2, c3 = xp.full_like(draw, stream), xp.zeros_like(draw)
@@ -188,7 +188,7 @@ def _words(xp: Any, first: int, count: int, stream: int, seed: int) -> tuple[_Ar
 
 
 def _below(high: _Array, low: _Array, limit: Any) -> _Array:
-    """Integers in [0, limit), limit < 2**32, from 64 random bits: the top of their product with it."""
+    """Integers in [0, limit), with limit < 2**32: the high bits of the product of 64 random bits and `limit`."""
     return ((high * limit + ((low * limit) >> _32)) >> _32).astype(np.int64)
 
 
@@ -198,7 +198,7 @@ def _chunk(xp: Any) -> int:
 
 # -- degrees and communities ------------------------------------------------------------------------------------------
 def _degrees(xp: Any, nodes: int, entries: int, highest: int, seed: int) -> _Array:
-    """A degree for every node: the table's entry at 16 random bits."""
+    """A degree for every node: the entry of the table at an index of 16 random bits."""
     table = xp.asarray(_degree_table(entries / max(nodes, 1), highest))
     result = xp.empty(nodes, np.int32)
     for start in range(0, nodes, 8 * _CHUNK):
@@ -209,7 +209,7 @@ def _degrees(xp: Any, nodes: int, entries: int, highest: int, seed: int) -> _Arr
 
 
 def _degree_table(mean: float, highest: int) -> NDArray[np.int32]:
-    """Quantiles of a power law between a lowest degree, found by bisection so that the mean fits, and `highest`."""
+    """Quantiles of a power law up to `highest`, whose lowest degree is found by bisection so that the mean fits."""
     share = (np.arange(_TABLE) + 0.5) / _TABLE
 
     def quantiles(lowest: float) -> NDArray[np.float64]:
@@ -225,7 +225,7 @@ def _degree_table(mean: float, highest: int) -> NDArray[np.int32]:
 
 
 def _communities(nodes: int, seed: int) -> NDArray[np.int64]:
-    """Where each community starts, and the end: 251 to 750 nodes each, the last one what is left."""
+    """Where each community starts, and the end: each has 251 to 750 nodes, and the last has the rest."""
     most = nodes // (_COMMUNITY // 2) + 1
     (word, *_) = _words(np, 0, most, _SIZES, seed)
     sizes = _COMMUNITY // 2 + 1 + _below(word, np.zeros_like(word), np.uint64(_COMMUNITY))
@@ -235,7 +235,7 @@ def _communities(nodes: int, seed: int) -> NDArray[np.int64]:
 
 # -- edges ------------------------------------------------------------------------------------------------------------
 class _Pool:
-    """Ends of edges to draw from: each node as often as its share of edges; both ends of a pair lie in one group of nodes."""
+    """Ends of edges to draw from, with each node as often as its share of edges; both ends of a pair lie in the same group of nodes."""
 
     def __init__(self, share: _Array, bounds: Any, wanted: int, stream: int) -> None:
         xp = interop.namespace(share)
@@ -244,7 +244,7 @@ class _Pool:
         before = xp.concatenate([xp.zeros(1, np.int64), after])
         if xp is np:
             self.ends = np.repeat(np.arange(share.size, dtype=np.int32), share)
-        else:  # CuPy repeats by one number only
+        else:  # CuPy cannot repeat each element by its own number
             self.ends = xp.empty(int(before[-1]), np.int32)
             for start in range(0, self.ends.size, 4 * _GPU_CHUNK):
                 places = xp.arange(start, min(start + 4 * _GPU_CHUNK, self.ends.size), dtype=np.int64)
@@ -252,7 +252,7 @@ class _Pool:
         self.starts = before[xp.asarray(bounds)]
 
     def pairs(self, count: int, nodes: int, seed: int) -> Iterator[_Array]:
-        """The next `count` pairs as ``smaller * nodes + larger``, a piece at a time; pairs of a node with itself are left out."""
+        """The next `count` pairs as keys ``smaller * nodes + larger``, in pieces; pairs of a node with itself are left out."""
         xp = interop.namespace(self.ends)
         for start in range(self.drawn, self.drawn + count, _chunk(xp)):
             words = _words(xp, start, min(_chunk(xp), self.drawn + count - start), self.stream, seed)
@@ -270,9 +270,9 @@ class _Pool:
 
 
 def _distinct_pairs(xp: Any, pools: list[_Pool], nodes: int, highest: int, seed: int) -> _Array:
-    """As many distinct pairs as the pools want, ascending, with no node in more than `highest` of them."""
+    """As many distinct pairs as the pools want, in ascending order, with no node in more than `highest` of them."""
     target = sum(pool.wanted for pool in pools)
-    runs: list[_Array] = []  # what was found so far, each array ascending and at least twice as long as the next
+    runs: list[_Array] = []  # pairs found so far: each array is ascending, and at least twice as long as the next
     degree = xp.zeros(nodes, np.int32)
     for _ in range(_MOST_ROUNDS):
         if not any(pool.wanted for pool in pools):
@@ -292,7 +292,7 @@ def _distinct_pairs(xp: Any, pools: list[_Pool], nodes: int, highest: int, seed:
             f"synthetic: {lacking} of {target} edges found no free pair of nodes; ask for fewer entries or more nodes"
         )
     for pool in pools:
-        pool.ends = xp.empty(0, np.int32)  # frees the memory of what was drawn from, for the last step
+        pool.ends = xp.empty(0, np.int32)  # frees the pool's memory for the last step
     _merge_last(xp, runs, len(runs))
     return runs.pop()
 
@@ -302,13 +302,13 @@ def _merge_last(xp: Any, runs: list[_Array], count: int) -> None:
     merged = xp.concatenate(runs[len(runs) - count :]) if count else xp.empty(0, np.int64)
     del runs[len(runs) - count :]
     if count > 1:
-        # NumPy's stable sort merges runs that ascend already, which its default sort does not; CuPy has one way to sort.
+        # NumPy's stable sort merges ascending runs, unlike its default sort; CuPy has only one sort.
         merged.sort(**({"kind": "stable"} if xp is np else {}))
     runs.append(merged)
 
 
 def _distinct(pool: _Pool, count: int, runs: list[_Array], nodes: int, seed: int) -> _Array:
-    """The next pairs of the pool without those that are there already, ascending."""
+    """The next pairs of the pool in ascending order, without those that were found already."""
     xp = interop.namespace(pool.ends)
     new = xp.empty(count, np.int64)
     filled = 0
@@ -329,7 +329,7 @@ def _distinct(pool: _Pool, count: int, runs: list[_Array], nodes: int, seed: int
 
 
 def _within_degrees(new: _Array, degree: _Array, nodes: int, highest: int) -> _Array:
-    """Of new pairs, in ascending order, those that take no node beyond `highest`; degrees are counted up."""
+    """The new pairs, in ascending order, that keep every node within `highest`; `degree` is updated."""
     xp = interop.namespace(new)
 
     def counted(keys: _Array) -> _Array:
@@ -352,7 +352,7 @@ def _within_degrees(new: _Array, degree: _Array, nodes: int, highest: int) -> _A
             order = at[xp.argsort(end[at], kind="stable")]
             owner = end[order]
             rank = xp.arange(owner.size) - xp.searchsorted(owner, owner)
-            # Each of the two sides gets half of the room that is left, so that together they cannot use more.
+            # Each of the two sides may use half of the remaining room, so that together they cannot exceed it.
             room = xp.maximum(highest - degree[owner], 0)
             keep[order[rank >= (room + 1 - side) // 2]] = False
         new = new[keep]
@@ -362,12 +362,12 @@ def _within_degrees(new: _Array, degree: _Array, nodes: int, highest: int) -> _A
 
 
 def _both_sorted(xp: Any, keys: _Array, nodes: int) -> tuple[_Array, _Array]:
-    """CSR arrays of a symmetric pattern from its ascending upper half, by one more sort."""
+    """CSR arrays of a symmetric pattern from its ascending upper half, by one more sort (used on a GPU)."""
     dtype = np.int32 if 2 * keys.size < 1 << 31 else np.int64
     most = max(nodes, 1)
     both = xp.empty(2 * keys.size, np.int64)
     both[: keys.size] = keys
-    # In parts: of the largest graphs each array takes gigabytes.
+    # In parts, because each array takes gigabytes for the largest graphs.
     for start in range(0, keys.size, 16 * _CHUNK):
         part = keys[start : start + 16 * _CHUNK]
         both[keys.size + start : keys.size + start + part.size] = part % most * most + part // most
@@ -384,7 +384,7 @@ def _both_sorted(xp: Any, keys: _Array, nodes: int) -> tuple[_Array, _Array]:
 
 
 def _both_directions(keys: NDArray[np.int64], nodes: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """CSR arrays of a symmetric pattern from its ascending upper half."""
+    """CSR arrays of a symmetric pattern from its ascending upper half, by SciPy (used on the CPU)."""
     from scipy import sparse
 
     dtype = np.int32 if 2 * keys.size < 1 << 31 else np.int64

@@ -1,4 +1,4 @@
-"""Graphs from text: Matrix Market files and edge lists, whose numbers NumPy reads; what it cannot read is named here, word by word."""
+"""Readers of graphs from text: Matrix Market files and edge lists. NumPy parses the numbers; if it fails, errors here name the word."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from bitsparse.datasets.graph_data import GraphData
 from bitsparse.datasets.sources import existing_file, graph_of_pairs, naming, node_limit, plain_bytes
 from bitsparse.errors import ShapeError
 
-#: Bytes of an entry of a Matrix Market file, at least: two numbers, a blank and the end of the line; one number in a dense file.
+#: Least bytes of an entry of a Matrix Market file: two numbers, a blank and the end of the line; or one number with its end of line in a
+#: dense file.
 _LEAST_BYTES = {"coordinate": 4, "array": 2}
 _FIELDS = ("pattern", "real", "double", "integer", "unsigned-integer")
-#: What the other direction of an entry is multiplied by; 0 where there is none.
+#: Factor for the mirrored copy of an entry; 0 means that there is none.
 _MIRRORED = {"general": 0, "symmetric": 1, "skew-symmetric": -1}
-#: Control characters that NumPy takes for blanks become question marks, which no number holds.
+#: Control characters that NumPy would take for blanks become question marks, which no number contains.
 _CONTROLS = b"\x1c\x1d\x1e\x1f"
 _BLANKS = bytes.maketrans(b"\t\v\f" + _CONTROLS, b" ??" + b"????")
-#: Of edge lists: what stands between columns, and the quotes around them, are blanks.
+#: For edge lists: separators between columns, and quotes around them, become blanks.
 _BETWEEN = bytes.maketrans(b"\t\v\f,;\"'" + _CONTROLS, b" " * 7 + b"????")
 
 
 # -- columns of numbers -----------------------------------------------------------------------------------------------
 class _Column(NamedTuple):
-    """The dtype of a column, how its numbers are called, and whether a word is one of them."""
+    """The dtype of a column, the name of its numbers in messages, and a test whether a word is such a number."""
 
     dtype: str
     what: str
@@ -44,7 +45,7 @@ class _Column(NamedTuple):
 def _is_number(word: bytes) -> bool:
     with suppress(ValueError):
         float(word)
-        return b"_" not in word  # which Python lets stand between digits
+        return b"_" not in word  # Python allows it between digits
     return False
 
 
@@ -63,9 +64,9 @@ _WHOLE = _Column("i8", "a whole number of at most 18 digits: it cannot be parsed
 
 
 def _columns(body: bytes, line: int, columns: Sequence[_Column], *, loose: bool = False) -> list[NDArray[Any]]:
-    """The columns of numbers in a text whose first line has the number `line`; blank lines are passed over.
+    """The columns of numbers in a text whose first line has the number `line` in its file; blank lines are skipped.
 
-    With `loose`, lines may hold more than these columns, and whole numbers may be written ``1.0``.
+    With `loose`, lines may have more columns than these, and whole numbers may be written as ``1.0``.
     """
     fields = [(str(i), column.dtype) for i, column in enumerate(columns)]
     if not body or body.isspace():
@@ -73,14 +74,14 @@ def _columns(body: bytes, line: int, columns: Sequence[_Column], *, loose: bool 
     used = range(len(columns)) if loose else None
     for dtype in (fields, [(name, "f8") for name, _ in fields])[: 1 + loose]:
         with suppress(ValueError, DeprecationWarning), warnings.catch_warnings():
-            warnings.simplefilter("error", DeprecationWarning)  # older NumPy only warns of 1.5 as a whole number
+            warnings.simplefilter("error", DeprecationWarning)  # older NumPy only warns of 1.5 as an integer
             table = np.loadtxt(io.BytesIO(body), dtype, comments=None, usecols=used, ndmin=1, encoding="utf-8")
             return [table[name] for name, _ in fields]
     raise _first_fault(body, line, columns, loose)
 
 
 def _first_fault(body: bytes, line: int, columns: Sequence[_Column], loose: bool) -> ValueError:
-    """The error for the first word that is no number of its column, or the first line that lacks one."""
+    """The error for the first word that is not a valid number of its column, or the first line with too few or too many words."""
     for number, text in enumerate(body.split(b"\n"), line):
         words = text.split()
         if 0 < len(words) < len(columns) or (len(words) > len(columns) and not loose):
@@ -94,7 +95,7 @@ def _first_fault(body: bytes, line: int, columns: Sequence[_Column], loose: bool
 
 # -- Matrix Market ----------------------------------------------------------------------------------------------------
 class _Announced(NamedTuple):
-    """The head of a Matrix Market file, and where its body begins."""
+    """The header of a Matrix Market file, and the position and line where its body begins."""
 
     form: str
     field: str
@@ -152,12 +153,12 @@ def read_mtx(path: str | os.PathLike[str], *, weights: bool = False) -> GraphDat
 
 
 def _lines(content: bytes) -> bytes:
-    """Lines that end in a newline, however they end in the file."""
+    """The content with all line ends replaced by newlines."""
     return content.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in content else content
 
 
 def _announced(content: bytes) -> _Announced:
-    """What the head says; sizes are compared with the bytes there are."""
+    """Parse the header, and compare the sizes that it announces with the bytes that follow."""
     stream = io.BytesIO(content)
     words = stream.readline(1024).decode("latin-1").lower().split()
     if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"] or words[2] not in _LEAST_BYTES:
@@ -170,7 +171,7 @@ def _announced(content: bytes) -> _Announced:
     line, number = b"%", 0
     while line and (line.startswith(b"%") or not line.strip(b" \t\n")):
         line, number = stream.readline(), number + 1
-    sizes = re.findall(rb"[^ \t\n]+", line)  # by the blanks that separate entries, and no others
+    sizes = re.findall(rb"[^ \t\n]+", line)  # split at the same blanks as entries, and no others
     needed = 3 if form == "coordinate" else 2
     if len(sizes) != needed or not all(size.isdigit() and len(size) < 19 for size in sizes):
         shown_line = line[:60].decode("latin-1").strip()
@@ -188,7 +189,7 @@ def _announced(content: bytes) -> _Announced:
 
 
 def _entries(content: bytes, head: _Announced) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    """Rows, columns and values as they stand in the file."""
+    """Rows, columns and values of the entries in the file, before they are mirrored."""
 
     def is_place(word: bytes) -> bool:
         return _is_whole(word) and 1 <= int(word) <= head.size
@@ -213,7 +214,7 @@ def _entries(content: bytes, head: _Announced) -> tuple[NDArray[Any], NDArray[An
 
 
 def _of_dense(values: NDArray[Any], head: _Announced) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Column after column, the lower triangle alone unless the matrix is general; zeros are no edges."""
+    """The entries of a dense file, which lists columns one after the other, without upper triangle if symmetric; zeros are no edges."""
     cols, rows = np.divmod(np.arange(head.size * head.size), max(head.size, 1))
     if head.symmetry != "general":
         kept = rows > cols if head.symmetry == "skew-symmetric" else rows >= cols
@@ -231,11 +232,11 @@ def read_edges(
     symmetric: bool = False,
     nodes: int | None = None,
 ) -> GraphData:
-    r"""Read a text file with one edge a line: source, target and perhaps a weight.
+    r"""Read a text file with one edge per line: source, target and perhaps a weight.
 
     Columns are separated by blanks, tabs, commas or semicolons, and may be quoted. Lines that begin with ``#``, ``%`` or ``//`` are
-    comments, and one line of column names, neither of the first two a number, is passed over. Nodes are whole numbers, which may be
-    written ``1.0``. The file may be gzipped, and begin with a byte order mark of UTF-8.
+    comments. A first line of column names is skipped if neither of the first two is a number. Nodes are whole numbers, which may be
+    written as ``1.0``. The file may be gzipped, and may begin with a UTF-8 byte order mark.
 
     Parameters
     ----------
@@ -243,11 +244,11 @@ def read_edges(
     base : {0, 1}
         The number of the first node.
     weights : bool, default False
-        Keep the third column as ``GraphData.weights`` (repeated edges add theirs); otherwise whatever follows the target is ignored.
+        Keep the third column as ``GraphData.weights``, summed over repeated edges; otherwise everything after the target is ignored.
     symmetric : bool, default False
-        Add the other direction of every edge.
+        Add the reverse of every edge.
     nodes : int, optional
-        By default one more than the largest number.
+        Number of nodes; by default one more than the largest node number.
 
     Returns
     -------
