@@ -1,9 +1,9 @@
-"""Any array library in, the same library out, on the CPU and on NVIDIA GPUs.
+"""Conversion of arrays from any library and back to the same library, on the CPU and on NVIDIA GPUs.
 
-``arrays`` views arrays in host memory as NumPy arrays and those in a GPU's memory as CuPy arrays; neither copies where the memory can
-be shared. ``results`` gives them back in the caller's family. ``transfers`` and ``uploads`` copy between the two. ``streams`` decides on
-which stream the work of a call is enqueued, ``memory`` whose memory it allocates. PyTorch and JAX are never imported here: they are found
-in ``sys.modules`` when one of their arrays arrives.
+``arrays`` views arrays in host memory as NumPy arrays and arrays on a GPU as CuPy arrays, without a copy if the memory can be shared.
+``results`` returns them in the caller's library. ``transfers`` and ``uploads`` copy between host and GPU. ``streams`` chooses the stream
+on which a call enqueues its work, and ``memory`` the allocator that it uses. PyTorch and JAX are never imported here: they are found in
+``sys.modules`` when one of their arrays arrives.
 """
 
 from bitsparse.interop.addresses import ArraysAt, on_stream

@@ -1,4 +1,4 @@
-"""Arrays over memory that somebody else owns, known by its address alone."""
+"""Arrays over memory that another library owns and of which only the address is known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bitsparse.interop.devices import require_cupy
 
 
 class ArraysAt:
-    """Arrays of one shape and dtype in C order, wherever their memory lies.
+    """Makes arrays of one shape and dtype in C order over memory at any address.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class ArraysAt:
 
 
 def on_stream(gpu: int, pointer: int) -> AbstractContextManager[Any]:
-    """A context in which CuPy works on a GPU, and on the stream there that has this address."""
+    """A context that makes a GPU, and the stream with this address on it, CuPy's current ones."""
     cupy = sys.modules.get("cupy") or require_cupy("bitsparse")
     switch = None if cupy.cuda.runtime.getDevice() == gpu else cupy.cuda.Device(gpu)
     return streams.switched(cupy, switch, pointer)

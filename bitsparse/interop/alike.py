@@ -1,4 +1,4 @@
-"""Quick checks by which a kept call decides whether new arrays are like those it was prepared for. Nothing is taken on trust."""
+"""Quick checks by which a prepared call decides whether new arrays are like those it was prepared for; all properties are checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ArrayKind = tuple[tuple[int, ...], Any]
 
 
 class Bounds(NamedTuple):
-    """What the memory of a call must satisfy.
+    """Conditions on the memory of a call.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Bounds(NamedTuple):
 class Arrays(ABC):
     """How to check and make arrays of one library on one device."""
 
-    #: What gives kernels the address of an array, if they do not take the array itself.
+    #: Function that returns the address of an array, for kernels that do not take the array itself.
     address: Callable[[Any], int] | None = None
 
     def kind(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayKind:
@@ -47,11 +47,11 @@ class Arrays(ABC):
 
     @abstractmethod
     def here(self) -> bool:
-        """Whether calls now compute on the arrays' device, and no tracing, transform or recording has to see the call."""
+        """Whether the arrays' device is the current one, and no tracing, transform or recording has to see the call."""
 
     @abstractmethod
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:
-        """Whether `array` has the kind, is in C order and aligned, and can be read (or written, if `writable`) where it lies."""
+        """Whether `array` has the kind, is in C order and aligned, and can be read (or written, if `writable`) in place."""
 
     @abstractmethod
     def span(self, array: Any) -> tuple[int, int]:
@@ -59,12 +59,12 @@ class Arrays(ABC):
 
     @abstractmethod
     def empty(self, kind: ArrayKind) -> Any:
-        """New memory for a result."""
+        """A new array for a result."""
 
     def takes(
         self, arrays: Sequence[Any], kinds: Sequence[ArrayKind], out: Any, result: ArrayKind, about: Bounds
     ) -> bool:
-        """Whether all arrays have their kinds and `out`, if given, has the result's and shares no memory with what is read."""
+        """Whether all arrays have their kinds, and `out`, if given, has the kind of the result and shares no memory with them."""
         alike, alignment = self.alike, about.alignment
         for i, array in enumerate(arrays):
             if not alike(array, kinds[i], alignment):
@@ -112,7 +112,7 @@ class CuPyArrays(Arrays):
 
 
 class NumPyArrays(Arrays):
-    """NumPy arrays, which CPU kernels need aligned to their items only."""
+    """NumPy arrays; CPU kernels need them aligned to their items only."""
 
     def here(self) -> bool:
         """True, always."""
@@ -135,7 +135,7 @@ class NumPyArrays(Arrays):
 
 
 class Tensors(Arrays):
-    """PyTorch tensors in host memory, which CPU kernels take by address."""
+    """PyTorch tensors in host memory; CPU kernels take their addresses."""
 
     def __init__(self) -> None:
         torch = self._torch = sys.modules["torch"]
@@ -151,7 +151,7 @@ class Tensors(Arrays):
         return nothing_recorded(self._torch)
 
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:
-        """Whether `array` has the kind, is in C order, holds its values without a pending negation, and no gradient would be lost."""
+        """Whether `array` has the kind, is in C order and has no pending negation, and no gradient would be lost."""
         if array.__class__ not in self._classes or array.dtype is not kind[1] or array.layout is not self._strided:
             return False
         if not (array.is_cpu and array.shape == kind[0] and array.is_contiguous()) or array.is_neg():

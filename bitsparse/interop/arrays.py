@@ -1,8 +1,8 @@
-"""Arrays of any library on any device: NumPy and CuPy views of them.
+"""NumPy and CuPy views of arrays of any library on any device.
 
-Memory is shared through DLPack, the array interfaces or the library's own NumPy view (bfloat16 as that of ml_dtypes). A copy is made only
-where the memory layout asks for it later on. PyTorch and JAX are never imported here: they are found in ``sys.modules`` when one of their
-arrays arrives.
+Memory is shared through DLPack, the array interfaces or the library's own NumPy view (with the bfloat16 of ml_dtypes). A copy is made only
+later on, if a function needs another memory layout. PyTorch and JAX are never imported here: they are found in ``sys.modules`` when one of
+their arrays arrives.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from bitsparse.interop import streams
 from bitsparse.interop.devices import CUPY, JAX, NUMPY, TORCH, Family, device_of, is_cupy, require_cupy
 from bitsparse.interop.tensors import plain_tensor
 
-#: DLPack device types whose memory the CPU reads (CPU, pinned CUDA host, ROCm host), and those that CuPy reads (CUDA, managed by CUDA).
+#: DLPack device types whose memory the CPU can read (CPU, pinned CUDA host, ROCm host), and those that CuPy can (CUDA, managed by CUDA).
 _HOST_DLPACK_DEVICES, _CUDA_DLPACK_DEVICES = (1, 3, 11), (2, 13)
-#: Where libraries that are known by DLPack alone keep the function that adopts an array.
+#: Names under which libraries that support only DLPack have the function that adopts an array.
 _ADOPTING = ("from_dlpack", "utils.dlpack.from_dlpack", "experimental.dlpack.from_dlpack")
-#: Lists in lists that are read as one array.
+#: Deepest nesting of lists that are read as one array.
 _DEEPEST = 16
-#: What is no array yet.
+#: Types that are not arrays, but that NumPy makes arrays from.
 _SEQUENCES = (np.generic, bool, int, float, complex, list, tuple, range)
 
-#: How arrays, and tensors of every library, show their memory.
+#: Attributes by which arrays and tensors of all libraries export their memory.
 _PROTOCOLS = (
     *("__array__", "__array_interface__", "__array_struct__", "__cuda_array_interface__"),
     *("__dlpack__", "__buffer__"),
@@ -42,7 +42,7 @@ def _is_of(x: Any, library: str, kind: str) -> Any:
 
 
 def _on_gpu(x: Any) -> bool:
-    """Whether an array of whatever library lies in the memory of one GPU."""
+    """Whether an array of any library is in the memory of one GPU."""
     if is_cupy(x):
         return True
     if _is_of(x, "torch", "Tensor"):
@@ -56,7 +56,7 @@ def _on_gpu(x: Any) -> bool:
 
 
 def gpu_of(x: Any) -> tuple[str, Family] | None:
-    """``"cuda:0"`` and so on and the family of an array in a GPU's memory, of whatever library; None for everything else.
+    """Device (``"cuda:0"`` and so on) and family of an array of any library in a GPU's memory; None for everything else.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def gpu_of(x: Any) -> tuple[str, Family] | None:
 
 
 def is_array_like(x: Any) -> bool:
-    """Whether `x` is an array of some library, or what NumPy makes one of; text and classes are none.
+    """Whether `x` is an array of some library, or an object that NumPy makes an array from; text and classes do not count.
 
     Examples
     --------
@@ -91,25 +91,25 @@ def is_array_like(x: Any) -> bool:
 
 
 def as_array(x: Any, function: str, name: str = "x", *, gpu: bool = True) -> tuple[Any, Family]:
-    """A NumPy or CuPy view of ``x`` where it lies, in native byte order, and the family that ``x`` belongs to.
+    """A NumPy or CuPy view of ``x`` on its device, in native byte order, and the family that ``x`` belongs to.
 
-    Memory on a GPU is shared with CuPy arrays, PyTorch CUDA tensors, JAX arrays and every other producer of DLPack or of the CUDA array
-    interface. Work that its owner has enqueued is waited for in stream order, as DLPack asks for, not by the host. A copy is made only
-    for lists, ranges, scalars and arrays in the other byte order.
+    Memory on a GPU is shared with CuPy arrays, PyTorch CUDA tensors, JAX arrays and all other producers of DLPack or of the CUDA array
+    interface. The stream waits for work that the owner has enqueued, as DLPack specifies, but the host does not. A copy is made only for
+    lists, ranges, scalars and arrays in the other byte order.
 
     Parameters
     ----------
     x : array_like
         Array of NumPy, CuPy, PyTorch or JAX, any other DLPack or array-interface producer, nested lists or a scalar.
     function, name : str
-        Who asks and for which argument; used in messages.
+        The calling function and its argument, for messages.
     gpu : bool, default True
-        Arrays in a GPU's memory are taken as well.
+        Whether arrays in a GPU's memory are accepted too.
 
     Raises
     ------
     DeviceError
-        ``x`` lies on a device that is not taken, or on a GPU while CuPy is missing.
+        ``x`` is on a device that is not accepted, or on a GPU while CuPy is missing.
     DTypeError
         ``x`` is masked, sparse, needs a gradient or cannot be viewed as numbers.
 
@@ -126,12 +126,12 @@ def as_array(x: Any, function: str, name: str = "x", *, gpu: bool = True) -> tup
 
 
 def as_numpy(x: Any, function: str, name: str = "x") -> tuple[NDArray[Any], Family]:
-    """:func:`as_array` of what lies in host memory."""
+    """:func:`as_array` for arrays in host memory only."""
     return as_array(x, function, name, gpu=False)
 
 
 def _view(x: Any, function: str, name: str, gpu: bool) -> tuple[Any, Family]:
-    """:func:`as_array` in the byte order of ``x``."""
+    """:func:`as_array`, but in the byte order of ``x``."""
     if isinstance(x, np.ndarray):
         if isinstance(x, np.ma.MaskedArray):
             raise DTypeError(
@@ -165,7 +165,7 @@ def _view(x: Any, function: str, name: str, gpu: bool) -> tuple[Any, Family]:
 
 
 def _dlpack_family(x: Any) -> Family:
-    """The library of an array that exports DLPack, if it also adopts it: TensorFlow, PaddlePaddle and their like; else NumPy."""
+    """The library of an array that exports DLPack if it can also adopt it, as TensorFlow and PaddlePaddle can; else NumPy."""
     name = type(x).__module__.partition(".")[0]
     if not hasattr(x, "__dlpack__") or name not in sys.modules:
         return NUMPY
@@ -212,7 +212,7 @@ def _from_torch(x: Any, torch: Any, function: str, name: str, gpu: bool) -> Any:
         ) from None
     if x.dtype == torch.bfloat16:
         try:
-            import ml_dtypes  # only here, as it costs time at import
+            import ml_dtypes  # only here, because it makes our import slower
         except ModuleNotFoundError:
             raise DTypeError(
                 f"{function}: {name} is bfloat16, for which NumPy needs the package ml_dtypes; install it, or pass {name}.float()"
@@ -223,7 +223,7 @@ def _from_torch(x: Any, torch: Any, function: str, name: str, gpu: bool) -> Any:
 
 @functools.cache
 def _numbers(torch: Any) -> dict[Any, tuple[Any, Any]]:
-    """PyTorch's dtypes that kernels know: as what CuPy makes an array, and as what it is then viewed, if that is another."""
+    """For each dtype of PyTorch that kernels know: the dtype of the CuPy array, and the one to view it as, if it differs."""
     names = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
     known = {getattr(torch, name): (np.dtype(name), None) for name in names}
     ml_dtypes = sys.modules.get("ml_dtypes")
@@ -231,18 +231,18 @@ def _numbers(torch: Any) -> dict[Any, tuple[Any, Any]]:
 
 
 def over_tensor(x: Any, function: str) -> Any:
-    """A CuPy array over a tensor of PyTorch's on the current device and stream, for callers that know what becomes of its gradient.
+    """A CuPy array over a PyTorch tensor on the current device and stream, for callers that take care of its gradient.
 
-    :func:`as_array` asks whether one would be lost, which takes three times as long as all else.
+    :func:`as_array` also checks that no gradient is lost, which takes three times as long as everything else.
     """
     array = None if x.is_neg() or not x.is_cuda else _over_tensor(x, sys.modules["torch"], function)
     return as_array(x, function)[0] if array is None else array
 
 
 def _over_tensor(x: Any, torch: Any, function: str) -> Any:
-    """A CuPy array over a tensor without gaps, of PyTorch's current stream, which CuPy's is as well; None for what DLPack has to see to.
+    """A CuPy array over a contiguous tensor, if PyTorch and CuPy have the same current stream; None if DLPack has to be used.
 
-    PyTorch takes ten times as long to export a tensor.
+    This is ten times as fast as an export by PyTorch.
     """
     kind = _numbers(torch).get(x.dtype)
     index, size = x.device.index, x.numel()
@@ -284,7 +284,7 @@ def _from_dlpack(x: Any, function: str, name: str) -> Any:
 
 
 def _from_protocol(x: Any, function: str, name: str) -> NDArray[Any]:
-    """Host memory of an object that exports it in one of the standard ways."""
+    """A NumPy view of an object that exports host memory by one of the standard protocols."""
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         device_type, device_id = x.__dlpack_device__()
         if int(device_type) not in _HOST_DLPACK_DEVICES:
@@ -304,18 +304,18 @@ def _from_protocol(x: Any, function: str, name: str) -> NDArray[Any]:
 
 
 def as_host(x: Any, function: str, name: str = "x") -> NDArray[Any]:
-    """``x`` as a NumPy array, copied from a GPU if it lies there; for small parameters only."""
+    """``x`` as a NumPy array, copied from a GPU if it is there; for small parameters only."""
     array, _ = as_array(x, function, name)
     return array if isinstance(array, np.ndarray) else np.asarray(array.get())
 
 
 def writable_array(x: Any, function: str, name: str = "out") -> Any:
-    """The memory of ``x`` itself as NumPy or CuPy array, to write results into; never a copy.
+    """A NumPy or CuPy view of ``x`` to write results into; never a copy.
 
     Raises
     ------
     DTypeError
-        ``x`` is not an array that may be written to, or its dtype has no NumPy view.
+        ``x`` is not an array that can be written to, or its dtype has no NumPy view.
     """
     if is_cupy(x):
         return x

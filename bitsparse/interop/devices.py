@@ -1,4 +1,4 @@
-"""Access to CuPy without importing it before it is needed, names of devices, and array libraries."""
+"""Access to CuPy, which is imported only when it is needed; names of devices; and names of array libraries."""
 
 from __future__ import annotations
 

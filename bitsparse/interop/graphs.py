@@ -1,8 +1,8 @@
-"""Sparse matrices and graphs of other libraries as index arrays, known by what they have: none of these libraries is imported here.
+"""Sparse matrices and graphs of other libraries as index arrays; they are recognised by their attributes, without an import.
 
-Messages go from the source of an edge to its target, and ``A @ x`` gathers at row i what is at column j: graphs of PyTorch Geometric and
-DGL, which are there for messages, become ``A[target, source]``. Graphs of networkx and igraph become what these libraries call their
-adjacency matrix, ``A[source, target]``. An edge of a graph without directions stands on both sides.
+In PyTorch Geometric and DGL, messages go from the source of an edge to its target. In ``A @ x``, row i gathers from the columns j, so these
+graphs become ``A[target, source]``. Graphs of networkx and igraph become what these libraries call their adjacency matrix,
+``A[source, target]``. An undirected edge becomes two entries, one in each direction.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop.arrays import as_array, gpu_of
 from bitsparse.interop.devices import NUMPY, Family, namespace
 
-#: Name of the attribute of an edge that counts as its value in networkx and igraph.
+#: Name of the edge attribute in networkx and igraph that holds the value of an edge.
 _WEIGHT = "weight"
 
 
 class Compressed(NamedTuple):
-    """Rows, or columns, one behind the other."""
+    """A graph in compressed form, by rows (CSR) or by columns (CSC)."""
 
     indptr: Any
     indices: Any
@@ -31,7 +31,7 @@ class Compressed(NamedTuple):
 
 
 class Coordinates(NamedTuple):
-    """An entry at every (rows[e], cols[e]); `family` is the library of the indices where they have been viewed already."""
+    """A graph with an entry at every (rows[e], cols[e]); `family` is the library of the indices if they were viewed already."""
 
     rows: Any
     cols: Any
@@ -43,14 +43,14 @@ class Coordinates(NamedTuple):
 def read_graph(x: Any, function: str) -> Compressed | Coordinates | None:
     """The entries of a sparse matrix or graph of another library; None for everything else.
 
-    Taken are PyTorch's sparse tensors (CSR, CSC, COO), JAX's BCSR and BCOO, ``SparseTensor`` of torch_sparse, ``Data`` and ``EdgeIndex`` of
-    PyTorch Geometric (with ``edge_weight``, or ``adj_t`` where there is no ``edge_index``), graphs of DGL with one kind of edges, networkx
-    and igraph (with the edges' attribute "weight").
+    It reads PyTorch's sparse tensors (CSR, CSC, COO), JAX's BCSR and BCOO, ``SparseTensor`` of torch_sparse, ``Data`` and ``EdgeIndex`` of
+    PyTorch Geometric (with ``edge_weight``, or ``adj_t`` if there is no ``edge_index``), graphs of DGL with one kind of edges, and graphs
+    of networkx and igraph (with the edge attribute "weight").
 
     Raises
     ------
     DTypeError, ShapeError
-        It is one of these, but of a form without a matrix of two dimensions; the message names the form to convert to.
+        The object is of one of these types, but is not a two-dimensional matrix; the message names the form to convert to.
     """
     layout = str(getattr(x, "layout", ""))
     if layout.startswith("torch.sparse"):
@@ -75,7 +75,7 @@ def read_graph(x: Any, function: str) -> Compressed | Coordinates | None:
 
 
 def device_of_graph(x: Any) -> str:
-    """Where a sparse matrix or graph of another library is: ``"cpu"`` or ``"cuda:0"`` and so on, without a look at its data."""
+    """The device of a sparse matrix or graph of another library, ``"cpu"`` or ``"cuda:0"`` and so on, without reading its data."""
     parts = (getattr(x, name, None) for name in ("edge_index", "adj_t", "data"))
     found = gpu_of(next((part for part in parts if part is not None), x))
     return "cpu" if found is None else found[0]
@@ -93,7 +93,7 @@ def _of_torch(x: Any, layout: str, function: str) -> Compressed | Coordinates:
         raise DTypeError(f"{function}: a {layout} tensor is not read as it is; pass A.to_sparse_csr()")
     if x.sparse_dim() != 2:
         raise ShapeError(f"{function}: the tensor has {x.sparse_dim()} sparse dimensions, but 2 are needed")
-    # Those as they are stored, since repeated ones are summed here.
+    # The indices as they are stored, since repeated entries are summed here anyway.
     rows, cols = x._indices()
     return Coordinates(rows, cols, x._values(), shape)
 
@@ -106,12 +106,12 @@ def _of_jax(x: Any, kind: str, function: str) -> Compressed | Coordinates:
         )
     shape = int(x.shape[0]), int(x.shape[1])
     if kind == "BCSR":
-        nnz = int(x.indptr[-1])  # behind which JAX may leave room
+        nnz = int(x.indptr[-1])  # JAX may leave spare room after these entries
         if nnz == x.indices.shape[0]:
             return Compressed(x.indptr, x.indices, x.data, shape)
         return Compressed(x.indptr, x.indices[:nnz], x.data[:nnz], shape)
     indices, family = as_array(x.indices, function, "the indices")
-    # Entries outside of the shape are room that JAX leaves.
+    # Entries outside the shape are padding that JAX adds.
     kept = (indices[:, 0] < shape[0]) & (indices[:, 1] < shape[1])
     if bool(kept.all()):
         return Coordinates(indices[:, 0], indices[:, 1], x.data, shape, family)
@@ -132,7 +132,7 @@ def _of_edge_index(edge_index: Any, sizes: Any, function: str, weight: Any = Non
 
 
 def edges_of(edge_index: Any, num_nodes: Any, weight: Any, function: str) -> Coordinates:
-    """Edges (2, E) from sources to targets between nodes of one kind, or of two kinds of which `num_nodes` gives both numbers.
+    """Edges (2, E) from sources to targets; `num_nodes` is one number, or a pair for two kinds of nodes.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def _of_data(x: Any, function: str) -> Compressed | Coordinates | None:
 
 
 def nodes_of_data(x: Any) -> tuple[int | None, int | None] | None:
-    """How many sources and targets data of PyTorch Geometric has, also one kind of edges of a HeteroData; None where it does not tell."""
+    """Numbers of sources and targets of PyTorch Geometric data or of one edge type of a HeteroData; None if they are unknown."""
     nodes = getattr(x, "num_nodes", None)
     if nodes is not None:
         return nodes, nodes
@@ -177,7 +177,7 @@ def _of_dgl(x: Any, function: str) -> Coordinates:
 def _of_networkx(x: Any) -> Coordinates:
     number = {node: at for at, node in enumerate(x)}
     edges = [(number[u], number[v], weight) for u, v, weight in x.edges(data=_WEIGHT)]
-    # A pair of nodes may have several edges, of which the matrix has the sum.
+    # A pair of nodes may have several edges, whose weights the matrix sums.
     weights = [1 if weight is None else weight for *_, weight in edges]
     weighted = x.is_multigraph() or any(weight is not None for *_, weight in edges)
     return _both_ways([edge[:2] for edge in edges], weights if weighted else None, len(number), x.is_directed())
@@ -189,7 +189,7 @@ def _of_igraph(x: Any) -> Coordinates:
 
 
 def _both_ways(edges: Iterable[tuple[int, int]], weights: Any, nodes: int, directed: bool) -> Coordinates:
-    """Edges, and without directions those reversed that do not end where they begin."""
+    """The edges; in an undirected graph also their reverses, except for loops."""
     ends = np.array(list(edges), np.int64).reshape(-1, 2)
     values = None if weights is None else np.asarray(weights)
     if not directed:

@@ -1,4 +1,4 @@
-"""Whose memory an array is: recognised again, known to be gone without keeping it alive, and known to have been written to by us."""
+"""Identity of the memory behind an array: recognising it again, noticing when it is freed, and counting our own writes to it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Memory:
     Attributes
     ----------
     owner : hashable
-        The same for all arrays that share an allocation, while it lives.
+        The same for all arrays that share an allocation, as long as it lives.
     view : hashable
-        Where in it the elements lie.
+        Where the elements are in the allocation.
     alive : callable
-        Whether the allocation is still there. If not, another may have its address.
+        Whether the allocation still exists. If not, another one may have its address.
     version : int or None
-        A number that grows with every change that the array's library knows of; 0 for arrays that cannot change; None where nobody counts.
+        A number that grows with every change that the array's library notices; 0 for arrays that cannot change; None if it does not count.
     """
 
     owner: Hashable
@@ -81,7 +81,7 @@ def _weakly(library: str, owner: Any, view: Hashable, version: int | None) -> Me
 
 def _of_torch(x: Any) -> Memory | None:
     # A weak reference to the storage, not to the tensor: x.detach() and every view are new tensors over the same storage, and share
-    # their counter. The reference keeps the storage's address from being used again, though not its memory.
+    # its counter. The reference prevents reuse of the storage's address, but does not keep its memory.
     try:
         storage = sys.modules["torch.multiprocessing.reductions"].StorageWeakRef(x.untyped_storage())
         version: int | None = x._version
@@ -92,15 +92,15 @@ def _of_torch(x: Any) -> Memory | None:
 
 
 class Contents:
-    """What one allocation holds, told apart by a version: whoever keeps something made from it compares versions.
+    """The contents of one allocation, identified by a version: code that caches something made from them compares versions.
 
-    There is one for an allocation, whichever arrays lie over it, for as long as somebody holds it. Writing to a part changes the
-    version of the whole.
+    All arrays over an allocation share one such object, as long as somebody refers to it. Writing to a part changes the version of the
+    whole.
 
     Attributes
     ----------
     version : int
-        Never the same again after :meth:`changed`.
+        A number that changes with every :meth:`changed` and never repeats.
     """
 
     __slots__ = ("__weakref__", "version")
@@ -111,19 +111,19 @@ class Contents:
         self.version = next(self._versions)
 
     def changed(self) -> None:
-        """Whoever writes to the memory calls this first."""
+        """Give the contents a new version; must be called before the memory is written to."""
         self.version = next(self._versions)
 
 
 class Seen:
-    """The contents that something was made from, which is made anew once they have changed."""
+    """The contents from which something was made, and the version at that time, to make it anew once they have changed."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents, self._version = contents, contents.version
         self._lock = threading.Lock()
 
     def keep_up(self, renew: Callable[[], None]) -> None:
-        """Call `renew` if the contents have changed since the last time; from several threads one does, and the others wait."""
+        """Call `renew` if the contents have changed since the last call; of several threads, one calls it and the others wait."""
         if self._contents.version == self._version:
             return
         with self._lock:
@@ -138,9 +138,9 @@ _contents_lock = threading.Lock()
 
 
 def contents_of(x: Any) -> Contents:
-    """The contents of the allocation in which an array of NumPy or CuPy lies.
+    """The contents of the allocation that a NumPy or CuPy array is in.
 
-    Arrays that another library allocated do not tell whether they share memory: all of them in one place have one version.
+    Whether arrays allocated by other libraries share memory is unknown, so all of them on one device share a single version.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What is kept between calls, beside the memory that it was prepared for: typed slots in a store."""
+"""Caches that live between calls, next to the array or pattern that they were prepared for: typed slots in a store."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, Generic, TypeVar
 from bitsparse.interop.streams import Ready
 
 T = TypeVar("T")
-#: What one pattern or operand keeps. Only slots read and write it.
+#: The cache of one pattern or operand. Only slots read and write it.
 Store = dict[Any, Any]
 
 
 class Slot(Generic[T]):
-    """A place in every store for things of one type, told apart by keys.
+    """A place in every store for things of one type, distinguished by keys.
 
-    The module that prepares something makes the slot for it once. Another module that wants the same thing imports the slot, so that no
-    two of them write to one place by accident. A slot holds a bounded number of things; one more, and it begins anew.
+    The module that prepares something creates the slot for it once. Other modules that need the same thing import the slot, so that no two
+    modules write to one place by accident. A slot holds a bounded number of things; when it is full, it is emptied.
 
     Parameters
     ----------
     name : str
-        For the reader of a store.
+        Name of the slot, for people who inspect a store.
     most : int
-        How many things a store keeps here.
+        Most things that a store keeps in this slot.
 
     Examples
     --------
@@ -42,12 +42,12 @@ class Slot(Generic[T]):
         return f"Slot({self.name!r})"
 
     def get(self, store: Store, key: Hashable = None) -> T | None:
-        """What is kept under a key, or None."""
+        """The thing under a key, or None."""
         things = store.get(self)
         return None if things is None else things.get(key)
 
     def keep(self, store: Store, thing: T, key: Hashable = None) -> T:
-        """Keep a thing, and return it."""
+        """Store a thing under a key, and return it."""
         things = store.setdefault(self, {})
         if len(things) >= self.most and key not in things:
             things.clear()
@@ -55,14 +55,14 @@ class Slot(Generic[T]):
         return thing
 
     def of(self, store: Store, make: Callable[[], T], key: Hashable = None) -> T:
-        """What is kept under a key; made and kept if there is nothing yet."""
+        """The thing under a key, which is made and stored if there is none yet."""
         thing = self.get(store, key)
         return self.keep(store, make(), key) if thing is None else thing
 
     def all(self, store: Store) -> Iterable[T]:
-        """Everything that is kept here."""
+        """Everything in this slot of a store."""
         return tuple(store.get(self, {}).values())
 
 
-#: When what a store keeps may be read on another stream of its GPU.
+#: The event after which other streams of the GPU may read what a store holds.
 READY: Slot[Ready] = Slot("ready")

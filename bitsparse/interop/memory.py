@@ -1,4 +1,4 @@
-"""Whose memory CuPy allocates from: that of its own pool, or that of a library whose call is being served."""
+"""The memory that CuPy allocates from: its own pool, or the memory of another library during a call from that library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _lent = _Lent()
 
 @contextmanager
 def lent_memory(malloc: Callable[[int], Any]) -> Iterator[None]:
-    """Allocate with `malloc`, a CuPy allocator over another library's memory, which serves calls that are being captured as well."""
+    """Let CuPy allocate with `malloc`, an allocator over another library's memory, which also works while a call is captured."""
     with require_cupy("lent_memory").cuda.using_allocator(malloc):
         _lent.depth += 1
         try:
@@ -29,7 +29,7 @@ def lent_memory(malloc: Callable[[int], Any]) -> Iterator[None]:
 
 
 def is_lent() -> bool:
-    """Whether a call may allocate whenever it likes, also while it is being captured.
+    """Whether a call may allocate at any time, even while it is being captured.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What public functions take, for type checkers: arrays of any library, and sparse matrices of any."""
+"""Types of the arguments of public functions, for type checkers: arrays and sparse matrices of any library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SparseLike(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """Of the values."""
+        """Dtype of the values."""
 
 
 #: An array of NumPy, CuPy, PyTorch, JAX or another producer of DLPack or of the CUDA array interface, a BitTensor, lists or a number.

@@ -1,4 +1,4 @@
-"""Results in the caller's family, and arrays of NumPy's or CuPy's where and as somebody wants them."""
+"""Results in the caller's array library, and NumPy or CuPy arrays moved, aligned or converted as needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INFINITY = 0x7F800000
 
 
 def common_family(families: Iterable[Family]) -> Family:
-    """The family that results come back in: the first that is neither NumPy nor CuPy, else the first.
+    """The family of a result: the first of its operands' families that is neither NumPy nor CuPy, else the first.
 
     Examples
     --------
@@ -37,9 +37,9 @@ def common_family(families: Iterable[Family]) -> Family:
 
 
 def from_array(result: Any, family: Family, function: str) -> Any:
-    """``result`` as an array of ``family`` on the device where it lies, without a copy where the library can adopt the memory.
+    """``result`` as an array of ``family`` on the same device, without a copy if the library can adopt the memory.
 
-    A family that knows one device only gives way on the other: NumPy's results on a GPU are CuPy's, and the other way round.
+    NumPy's family has CuPy arrays on a GPU, and CuPy's has NumPy arrays on the CPU.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def from_array(result: Any, family: Family, function: str) -> Any:
     if family.name == "torch":
         torch = sys.modules["torch"]
         adopt = torch.from_numpy if on_host else torch.from_dlpack
-        if result.dtype.name == "bfloat16":  # which NumPy and not every CuPy export
+        if result.dtype.name == "bfloat16":  # NumPy and some versions of CuPy cannot export it
             return adopt(result.view(np.int16)).view(torch.bfloat16)
         return adopt(result)
     if family.name == "jax":
@@ -70,11 +70,11 @@ def from_array(result: Any, family: Family, function: str) -> Any:
     try:
         return family.namespace.from_dlpack(result)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
-        return result  # a library of the host
+        return result  # the library works on the host only
 
 
 def _adopted(result: Any, family: Family, function: str) -> Any:
-    """A result in a library that knows DLPack alone; TensorFlow takes what an array exports, without gaps, and others the array itself."""
+    """A result in a library that supports only DLPack; TensorFlow adopts the capsule of a contiguous array, others the array itself."""
     result = contiguous(result)
     exported = result.__dlpack__ if family.name == "tensorflow" else lambda: result
     try:
@@ -87,9 +87,9 @@ def _adopted(result: Any, family: Family, function: str) -> Any:
 
 
 def move(x: Any, device: str, *, later: bool = False) -> Any:
-    """A NumPy or CuPy array on ``device`` (as :func:`parse_device` writes it); itself if it is there, and None if it is None.
+    """A NumPy or CuPy array on ``device`` (as returned by :func:`parse_device`); itself if it is there already, and None for None.
 
-    Host memory has been read when this returns, unless it is page-locked and ``later`` allows to read it in stream order.
+    Host memory has been read when this returns, unless it is page-locked and ``later`` allows reading it in stream order.
     """
     if x is None or device_of(x) == device:
         return x
@@ -103,7 +103,7 @@ def move(x: Any, device: str, *, later: bool = False) -> Any:
 
 
 def contiguous(x: Any) -> Any:
-    """A NumPy or CuPy array in C order, itself if it is; CuPy copies bfloat16 only as bits."""
+    """A NumPy or CuPy array in C order, itself if it is so already; CuPy can copy bfloat16 only as bits."""
     space = namespace(x)
     if space is np:
         return np.ascontiguousarray(x)
@@ -114,16 +114,16 @@ def contiguous(x: Any) -> Any:
 
 
 def as_bits(array: Any) -> Any:
-    """bfloat16 as 16-bit integers, which is how CuPy moves it; anything else as it is."""
-    dtype = array.dtype  # whose name takes longer to find out than its size
+    """bfloat16 viewed as 16-bit integers, which CuPy can move; anything else as it is."""
+    dtype = array.dtype  # the size is checked first because it is faster to get than the name
     return array.view(np.uint16) if dtype.itemsize == 2 and dtype.name == "bfloat16" else array
 
 
 def converted(array: Any, dtype: Any, *, copy: bool = False) -> Any:
-    """A NumPy or CuPy array as `dtype`, itself if it is of that already and no copy is asked for.
+    """A NumPy or CuPy array as `dtype`; itself if it has that dtype already and no copy is asked for.
 
-    CuPy moves bfloat16 but does not convert it, so that on a GPU this goes through the bits, by way of float32 and with one rounding to
-    nearest even from there.
+    CuPy can move bfloat16 but not convert it, so on a GPU this function works on the bits: it goes through float32, and rounds once from
+    there, to nearest even.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def converted(array: Any, dtype: Any, *, copy: bool = False) -> Any:
         single = (bits.astype(np.uint32) << 16).view(np.float32)
         if wanted != np.float64:
             return single.astype(wanted, copy=False)
-        # CuPy's conversion takes subnormal numbers for zero: these are mantissas times 2**-133.
+        # CuPy's conversion turns subnormal numbers into zero, so they are computed here as mantissas times 2**-133.
         small = (bits & 0x7F).astype(np.float64) * 2.0**-133
         return space.where(bits & 0x7F80, single.astype(wanted), space.where(bits & 0x8000, -small, small))
     wide = contiguous(array.astype(np.float32, copy=False)).view(np.uint32)
@@ -151,7 +151,7 @@ def converted(array: Any, dtype: Any, *, copy: bool = False) -> Any:
 
 
 def aligned(words: Any) -> Any:
-    """C-contiguous and 16-byte aligned, copied only if it is not."""
+    """An array that is C-contiguous and 16-byte aligned, copied only if it is not so already."""
     space = namespace(words)
     words = contiguous(words)
     address = words.ctypes.data if space is np else words.data.ptr

@@ -1,4 +1,4 @@
-"""Arrays that have no memory: they stand for those of calls to come while the launches of such a call are recorded."""
+"""Stand-ins: arrays without memory that represent the arrays of future calls while the launches of such a call are recorded."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-#: No memory has such addresses; so many bytes are between those of two stand-ins.
+#: Address of the first stand-in, which no real memory has, and the distance in bytes between two stand-ins.
 _FIRST, _APART = 0x7B << 56, 1 << 48
 _MOST = 1 << 7
 
 
 class NotRecordable(Exception):
-    """What a call does is more than launches of kernels over its arrays."""
+    """Raised if a call does more than launch kernels over its arrays."""
 
 
 class _Pointer(NamedTuple):
@@ -25,15 +25,15 @@ class _Flags(NamedTuple):
 
 
 class StandIn:
-    """An array in C order in a GPU's memory, of which nothing but its shape, dtype and number is known.
+    """A future array in C order in a GPU's memory, of which only shape, dtype and buffer number are known.
 
-    It has what kernels are launched by. Whatever would read it, or compute with it by other means, raises
+    It has the attributes that launches of kernels need. Any other use that would read it or compute with it raises
     :class:`~bitsparse.interop.NotRecordable`.
 
     Parameters
     ----------
     number : int
-        Of the buffer that it stands for.
+        Number of the buffer that it stands for.
     shape : tuple of int
     dtype : dtype
 
@@ -76,7 +76,7 @@ class StandIn:
         return self.shape[0]
 
     def reshape(self, *shape: Any) -> StandIn:
-        """The same memory with another shape of as many elements."""
+        """The same memory in another shape with the same number of elements."""
         sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         if math.prod(sizes) != self.size:
             raise NotRecordable(f"an array of {self.shape} is reshaped to {sizes}")
@@ -91,7 +91,7 @@ class StandIn:
         return StandIn(self.number, (*self.shape[:-1], last), wanted)
 
     def astype(self, dtype: Any, copy: bool = True) -> StandIn:
-        """Itself, if it has the dtype; kernels convert nothing that lies elsewhere."""
+        """The stand-in itself, if it has this dtype already; a conversion cannot be recorded."""
         if copy or np.dtype(dtype) != self.dtype:
             raise NotRecordable(f"an array of {self.dtype} is copied as {np.dtype(dtype)}")
         return self
@@ -111,7 +111,7 @@ class StandIn:
 
 
 def place_of(address: int) -> tuple[int, int] | None:
-    """The number of the stand-in that an address lies in, and how far behind its start; None for memory that there is.
+    """The number of the stand-in that contains an address, and the offset in it; None for an address of real memory.
 
     Examples
     --------

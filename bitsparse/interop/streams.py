@@ -1,4 +1,4 @@
-"""On which GPU and stream the work of a call is enqueued: the data's device and PyTorch's current stream for its tensors, else CuPy's."""
+"""The GPU and stream of a call's work: the device of its data, and PyTorch's current stream for tensors, else CuPy's."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _chosen = _Chosen()
 
 @contextmanager
 def use_stream(stream: Any) -> Iterator[None]:
-    """Enqueue bitsparse's work on a CUDA stream of the caller's, whatever library its operands belong to.
+    """Enqueue bitsparse's work on the caller's CUDA stream, whatever library the operands belong to.
 
-    Without it, work on PyTorch tensors goes to PyTorch's current stream and all other work to CuPy's current stream.
+    Without this, work on PyTorch tensors goes to PyTorch's current stream, and all other work to CuPy's current stream.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def use_stream(stream: Any) -> Iterator[None]:
 
 
 class _Foreign:
-    """A stream by its address, in CUDA's stream protocol."""
+    """A stream known by its address, wrapped in CUDA's stream protocol."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer
@@ -67,14 +67,14 @@ class _Foreign:
 
 
 def stream_at(cupy: Any, pointer: int) -> Any:
-    """The stream at an address as one of CuPy's."""
+    """A CuPy stream object for the stream at an address."""
     if hasattr(cupy.cuda.Stream, "from_external"):
         return cupy.cuda.Stream.from_external(_Foreign(pointer))
     return cupy.cuda.ExternalStream(pointer)  # before CuPy 14
 
 
 def pointer_of(stream: Any, function: str) -> int:
-    """The address of a stream, given as that or as an object of CuPy, PyTorch or CUDA Python."""
+    """The address of a stream that is given as an address or as an object of CuPy, PyTorch or CUDA Python."""
     for name in ("ptr", "cuda_stream"):
         if hasattr(stream, name):
             return int(getattr(stream, name))
@@ -88,25 +88,25 @@ def pointer_of(stream: Any, function: str) -> int:
 
 
 def of_caller(stream: Any, function: str, gpu: int = -1) -> Any:
-    """A caller's stream, in any of these forms, as one of CuPy's; None for the current one of a GPU, by default of the current GPU."""
+    """A caller's stream, in any form of :func:`pointer_of`, as a CuPy stream; for None the current stream of `gpu` (-1: current GPU)."""
     cupy = sys.modules["cupy"]
     return cupy.cuda.get_current_stream(gpu) if stream is None else stream_at(cupy, pointer_of(stream, function))
 
 
 def for_copies(stream: Any, function: str) -> Any:
-    """The caller's stream, or one of its own that waits for no other."""
+    """The caller's stream for copies, or a new one that waits for no other stream."""
     return require_cupy(function).cuda.Stream(non_blocking=True) if stream is None else of_caller(stream, function)
 
 
 def recorded(stream: Any, *, timed: bool = False) -> Any:
-    """An event behind all that is enqueued on a stream of CuPy's."""
+    """An event recorded after everything that is enqueued on a CuPy stream so far."""
     event = sys.modules["cupy"].cuda.Event(disable_timing=not timed)
     event.record(stream)
     return event
 
 
 def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
-    """A context in which CuPy's current device and stream are those that work on data of ``family`` on ``device`` belongs to."""
+    """A context that makes the device and stream for work on data of ``family`` on ``device`` CuPy's current ones."""
     if device == "cpu":
         return _NOTHING
     cupy = require_cupy("bitsparse")  # another library's array may be the first on a GPU
@@ -123,14 +123,14 @@ def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
 
 
 def stream_of_torch(index: int) -> int:
-    """The address of PyTorch's current stream on a GPU; asked in every call, so without the object that PyTorch makes of it."""
+    """The address of PyTorch's current stream on a GPU; as every call needs it, this avoids making PyTorch's stream object."""
     torch = sys.modules["torch"]
     address = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return int(torch.cuda.current_stream(index).cuda_stream if address is None else address(index))
 
 
 def is_capturing(device: str) -> bool:
-    """Whether CuPy's current stream on ``device`` records a CUDA graph.
+    """Whether CuPy's current stream on ``device`` is capturing a CUDA graph.
 
     Examples
     --------
@@ -145,15 +145,15 @@ def is_capturing(device: str) -> bool:
 
 @contextmanager
 def moving(device: str, family: Family, stream: Any = None) -> Iterator[None]:
-    """:func:`working_on`, or on the caller's stream if there is one."""
+    """As :func:`working_on`, but on the caller's stream if one is given."""
     with working_on(device, family), nullcontext() if stream is None else use_stream(stream):
         yield
 
 
 class Ready:
-    """Lets streams wait for what was prepared, and kept, on another stream; on the CPU there is nothing to wait for.
+    """Lets streams wait for cached results that were prepared on another stream; on the CPU there is nothing to wait for.
 
-    A capture begins after a synchronisation and takes no events of other streams, so that nothing waits while a stream is capturing.
+    A capture begins after a synchronisation and cannot include events of other streams, so nothing waits while a stream is capturing.
     """
 
     __slots__ = ("_event", "_known")
@@ -163,7 +163,7 @@ class Ready:
         self._known: set[int] = set()
 
     def wait(self) -> None:
-        """Before the current stream reads what was prepared."""
+        """Make the current stream wait before it reads what was prepared."""
         if self._event is None:
             return
         cupy = sys.modules["cupy"]
@@ -173,7 +173,7 @@ class Ready:
             self._known.add(stream.ptr)
 
     def renew(self) -> None:
-        """After the current stream, having waited, has prepared something."""
+        """Record that the current stream, after :meth:`wait`, has prepared something."""
         cupy = sys.modules["cupy"]
         stream = cupy.cuda.get_current_stream()
         if not cupy.cuda.runtime.streamIsCapturing(stream.ptr):
@@ -181,12 +181,12 @@ class Ready:
 
 
 def current_gpu() -> Callable[[], int]:
-    """What gives the number of CuPy's current device, for those who ask often."""
+    """The function that returns the number of CuPy's current device, for code that calls it often."""
     return sys.modules["cupy"].cuda.runtime.getDevice
 
 
 @contextmanager
 def switched(cupy: Any, switch: Any, pointer: int | None) -> Iterator[None]:
-    """A context in which CuPy's current device and stream are others; None for those that are to stay."""
+    """A context that changes CuPy's current device, stream or both; None leaves one as it is."""
     with _NOTHING if switch is None else switch, _NOTHING if pointer is None else stream_at(cupy, pointer):
         yield

@@ -1,6 +1,6 @@
 """Checks of PyTorch tensors before their memory is shared: gradients, traces or tangents must not be lost silently.
 
-PyTorch is not imported here, since whoever passes a tensor has imported it.
+PyTorch is not imported here, since a caller who passes a tensor has imported it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from bitsparse.errors import DTypeError
 
 #: Functions of ``torch._C`` that tell whether torch.jit is tracing, how many dispatch modes are active, whether a transform of torch.func
-#: is active, and whether calls go through a dispatch key (asked for PreDispatch, where torch.export traces).
+#: is active, and whether calls go through a dispatch key (PreDispatch, at which torch.export traces).
 _QUESTIONS = (
     "_is_tracing",
     "_len_torch_dispatch_stack",
@@ -31,7 +31,7 @@ def plain_tensor(x: Any, torch: Any, function: str, name: str, *, writable: bool
     function, name : str
         The calling function and its argument, for messages.
     writable : bool
-        Whether results are to be written into ``x``. PyTorch would not notice, so a tensor that requires a gradient is then always refused.
+        Whether results will be written into ``x``. PyTorch would not notice, so a tensor that requires a gradient is then always refused.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def _has_tangent(x: Any) -> bool:
 
 
 def nothing_recorded(torch: Any) -> bool:
-    """Whether PyTorch is not tracing, no transform or dispatch mode is active, and no tensor has a tangent. Every kept call asks this."""
+    """Whether PyTorch is not tracing, no transform or dispatch mode is active, and no tensor has a tangent; prepared calls check this."""
     questions = _questions(torch)
     if questions is None:
         return False
@@ -91,7 +91,7 @@ def nothing_recorded(torch: Any) -> bool:
 def _questions(torch: Any) -> tuple[Any, ...] | None:
     """The functions of `_QUESTIONS`, and the key for the last one.
 
-    They are not public. If a release of PyTorch lacks one, the result is None, and kept calls are not used for tensors.
+    They are not public. If a release of PyTorch lacks one, the result is None, and prepared calls are not used for tensors.
     """
     inside = torch._C
     found = [getattr(inside, name, None) for name in _QUESTIONS]

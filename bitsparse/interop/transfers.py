@@ -1,10 +1,10 @@
-"""Copies between host memory and a GPU: page-locked memory, pieces of it through which ordinary memory travels, results on their way back.
+"""Copies between host memory and a GPU: page-locked memory, copies of ordinary memory through pieces of it, and downloads of results.
 
-A copy engine reads only page-locked memory. Handed anything else, the driver copies it into its own buffers first, in one thread, and keeps
-the caller waiting. Here several threads fill pieces of page-locked memory while the copy engine empties others.
+The copy engine of a GPU reads only page-locked memory. The driver copies other memory into its own buffers first, in a single thread, while
+the caller waits. Here several threads fill pieces of page-locked memory while the copy engine empties others.
 
-:func:`to_gpu` is the copy behind every ``to_device``. :class:`Downloader` brings results home on a stream of its own;
-:class:`bitsparse.interop.Uploader` is its counterpart.
+:func:`to_gpu` is the copy behind every ``to_device``. :class:`Downloader` copies results to the host on a stream of its own;
+:class:`bitsparse.interop.Uploader` is its counterpart for the other direction.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from bitsparse.interop.devices import CUPY, parse_device, require_cupy
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-#: Where arrays start that share a buffer: a multiple of a memory transaction on every device.
+#: Alignment of arrays that share a buffer: a multiple of a memory transaction on every device.
 ALIGNMENT = 128
-#: Bytes of a piece: 70 microseconds of a PCIe 5 link, several times what enqueueing one takes.
+#: Bytes of a piece: 70 microseconds of a PCIe 5 link, several times the time to enqueue one.
 CHUNK_BYTES = 4 << 20
-#: Pieces in the process; at most so many threads fill them (one core copies a fraction of what such a link takes).
+#: Most pieces in the process, and most threads that fill them (one core copies at a fraction of the rate of such a link).
 _CHUNKS, _THREADS = 8, 4
-#: Fewer pieces are filled by the caller alone.
+#: Up to this number of pieces, the calling thread fills them alone.
 _FEW_CHUNKS = 4
 
-#: Smaller arrays go through CuPy's own staging: they need no pieces and must not wait for one.
+#: Smaller arrays go through CuPy's own staging: they need no pieces and should not wait for one.
 _SMALL_BYTES = 1 << 20
 
 Bytes = NDArray[np.uint8]
 
 
 def pinned_empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> NDArray[Any]:
-    """An uninitialised NumPy array in page-locked memory, which copies to a GPU at the full rate and without the host's help.
+    """An uninitialised NumPy array in page-locked memory, which is copied to a GPU at the full rate and without the host's help.
 
-    Page-locking takes milliseconds for each 10 MB and takes the memory from everybody else: make few, and keep them.
+    Page-locking takes milliseconds for each 10 MB and withdraws the memory from all other programs: make few such arrays, and keep them.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def pinned_empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> NDArray
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     nbytes = int(np.prod(sizes, dtype=np.int64)) * np.dtype(dtype).itemsize
     memory = cupy.cuda.alloc_pinned_memory(nbytes + ALIGNMENT)
-    flat = np.frombuffer(memory, np.uint8, nbytes + ALIGNMENT)  # keeps the memory
+    flat = np.frombuffer(memory, np.uint8, nbytes + ALIGNMENT)  # keeps the memory alive
     start = -flat.ctypes.data % ALIGNMENT
     return flat[start : start + nbytes].view(dtype).reshape(sizes)
 
@@ -80,7 +80,7 @@ def aligned_bytes(nbytes: int, alignment: int = ALIGNMENT) -> Bytes:
 
 
 def is_pinned(array: NDArray[Any]) -> bool:
-    """Whether a host array lies in page-locked memory, whoever allocated it."""
+    """Whether a host array is in page-locked memory, whichever library allocated it."""
     asked = getattr(require_cupy("is_pinned").cuda.pinned_memory, "is_memory_pinned", None)
     return bool(asked is not None and array.nbytes and asked(array.ctypes.data))
 
@@ -91,7 +91,7 @@ def bytes_of(array: NDArray[Any]) -> Bytes:
 
 
 class Chunks:
-    """Pieces of page-locked memory that copies take in turns; made when they are needed, kept for good."""
+    """Pieces of page-locked memory that copies use in turn; they are allocated on demand and never freed."""
 
     def __init__(self, chunk_bytes: int = CHUNK_BYTES, limit: int = _CHUNKS) -> None:
         self.chunk_bytes, self._limit = chunk_bytes, limit
@@ -100,7 +100,7 @@ class Chunks:
         self._lock = threading.Lock()
 
     def take(self) -> Bytes:
-        """A piece that nothing reads any more; waits for the oldest copy if all are in use."""
+        """A piece that no copy reads any more; waits for the oldest copy if all pieces are in use."""
         with self._lock:
             if self._free and (self._free[0][1] is None or self._count >= self._limit or self._free[0][1].done):
                 piece, event = self._free.popleft()
@@ -112,18 +112,18 @@ class Chunks:
         return piece
 
     def give(self, piece: Bytes, event: Any) -> None:
-        """Back, to be taken once ``event`` has happened (None: at once)."""
+        """Return a piece, which may be taken again once ``event`` has happened (None: at once)."""
         with self._lock:
             self._free.append((piece, event))
 
 
 def cores() -> int:
-    """Cores that this process may use, where the system tells; else those of the machine."""
+    """Number of cores that this process may use, if the system tells; else that of the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Shared:
-    """The pieces and threads of the process."""
+    """The pieces and threads that all copies of the process share."""
 
     def __init__(self) -> None:
         self.lock, self.chunks = threading.Lock(), Chunks()
@@ -133,7 +133,7 @@ class _Shared:
     def pool(self) -> ThreadPoolExecutor:
         with self.lock:
             if self.threads is None:
-                from concurrent.futures import ThreadPoolExecutor  # which costs an import of the package milliseconds
+                from concurrent.futures import ThreadPoolExecutor  # here, because it makes the package's import slower
 
                 self.threads = ThreadPoolExecutor(self.workers, thread_name_prefix="bitsparse-transfer")
             return self.threads
@@ -143,7 +143,7 @@ _shared = _Shared()
 
 
 def _forget() -> None:
-    """A child of fork() has none of its parent's threads, and no GPU."""
+    """Start afresh in a child of fork(), which has neither its parent's threads nor its GPU."""
     global _shared
     _shared = _Shared()
 
@@ -153,7 +153,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def enqueue(cupy: Any, to: int, source: Bytes, stream: Any, chunks: Chunks | None = None) -> bool:
-    """Enqueue a copy of host bytes to a device address; whether the source will be read only later, because it is page-locked itself.
+    """Enqueue a copy of host bytes to a device address, and return whether the source is page-locked and will be read only later.
 
     Any other source has been read when this returns.
     """
@@ -185,14 +185,14 @@ def enqueue(cupy: Any, to: int, source: Bytes, stream: Any, chunks: Chunks | Non
         while filling:
             send(*_filled(filling))
     finally:
-        for _, piece, _, future in filling:  # after an error
+        for _, piece, _, future in filling:  # something is left only after an error
             future.exception()
             chunks.give(piece, None)
     return False
 
 
 def _filled(filling: deque[tuple[int, Bytes, int, Future[None]]]) -> tuple[int, Bytes, int]:
-    """The oldest piece, once its thread is done with it."""
+    """The oldest piece, once its thread has filled it."""
     filling[0][3].result()
     start, piece, count, _ = filling.popleft()
     return start, piece, count
@@ -200,7 +200,7 @@ def _filled(filling: deque[tuple[int, Bytes, int, Future[None]]]) -> tuple[int, 
 
 # -- arrays inside buffers, and single copies ----------------------------------------------------------------------------
 def view(buffer: Any, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array inside a buffer of bytes, NumPy's or CuPy's.
+    """A view of a part of a NumPy or CuPy buffer of bytes as an array.
 
     Examples
     --------
@@ -212,7 +212,7 @@ def view(buffer: Any, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def offsets_of(sizes: list[int]) -> tuple[list[int], int]:
-    """Where parts of so many bytes start, at multiples of 128 bytes, and the bytes of all.
+    """Start of each part in a buffer, at multiples of 128 bytes, for parts with these sizes; and the total bytes.
 
     Examples
     --------
@@ -229,12 +229,12 @@ def offsets_of(sizes: list[int]) -> tuple[list[int], int]:
 def to_gpu(x: NDArray[Any], device: str, *, later: bool = False) -> Any:
     """A copy of a host array on ``device`` ("cuda:0"), enqueued on CuPy's current stream there.
 
-    The source has been read when this returns, unless it is page-locked and ``later`` allows to read it when the stream gets there.
+    The source has been read when this returns, unless it is page-locked and ``later`` allows reading it when the stream gets there.
 
     Raises
     ------
     DeviceError
-        The stream is capturing: replays would copy whatever the memory holds by then.
+        The stream is capturing; replays would copy whatever the memory holds at that time.
     """
     cupy = require_cupy("to_device")
     with streams.working_on(device, CUPY):
@@ -242,7 +242,7 @@ def to_gpu(x: NDArray[Any], device: str, *, later: bool = False) -> Any:
         _refuse_capture("to_device", x.nbytes, "move them before the capture begins")
         if not x.flags.c_contiguous or (x.nbytes < _SMALL_BYTES and not is_pinned(x)):
             return cupy.asarray(x)
-        # bfloat16 is what not every CuPy allocates
+        # Allocated as uint16, because some versions of CuPy cannot allocate bfloat16.
         out = cupy.empty(x.shape, np.uint16 if x.dtype.name == "bfloat16" else x.dtype).view(x.dtype)
         if enqueue(cupy, out.data.ptr, bytes_of(x), stream) and not later:
             streams.recorded(stream).synchronize()
@@ -250,12 +250,12 @@ def to_gpu(x: NDArray[Any], device: str, *, later: bool = False) -> Any:
 
 
 def uploaded(x: Any, function: str, dtype: Any = None) -> Any:
-    """A small array on CuPy's current GPU, for `function`: what lies on a host is copied there, on its current stream.
+    """A small array on CuPy's current GPU, for `function`; an array in host memory is copied there on the current stream.
 
     Raises
     ------
     DeviceError
-        The stream is capturing: replays would copy whatever CuPy's page-locked memory holds by then.
+        The stream is capturing; replays would copy whatever CuPy's page-locked memory holds at that time.
     """
     if isinstance(x, np.ndarray):
         _refuse_capture(function, x.nbytes, "make the call once before the capture begins, or a plan for it")
@@ -271,7 +271,7 @@ def _refuse_capture(function: str, nbytes: int, remedy: str) -> None:
 
 @dataclass(eq=False)
 class Download:
-    """A result on its way back: what :meth:`Downloader.download` gives."""
+    """A result that is being copied to the host; returned by :meth:`Downloader.download`."""
 
     array: Any
     out: NDArray[Any]
@@ -279,12 +279,12 @@ class Download:
     arrived: Any = None
 
     def hold(self, stream: Any = None) -> None:
-        """Later work on the current stream (or `stream`) waits until the array was read, so that it may overwrite it."""
+        """Make later work on the current stream (or `stream`) wait until the array has been read, so that it may overwrite the array."""
         if self.arrived is not None:
             streams.of_caller(stream, "Downloader").wait_event(self.arrived)
 
     def wait(self) -> NDArray[Any]:
-        """`out` with the values; the host waits. Idempotent."""
+        """Wait on the host, and return `out` with the values; may be called again."""
         if self.staged is not None:
             self.arrived.synchronize()
             np.copyto(self.out, self.staged)
@@ -293,14 +293,14 @@ class Download:
 
 
 class Downloader(AbstractContextManager["Downloader"]):
-    """Copies results from a device into host arrays (``numpy.memmap`` too) behind the work that computes them.
+    """Copies results from a device into host arrays (also ``numpy.memmap``) after the work that computes them.
 
     Parameters
     ----------
     device : str
         As for :class:`Uploader`; on ``"cpu"`` results are copied at once.
     slots : int, default 2
-        Results on their way at the same time; the oldest is waited for where there are more.
+        Most results being copied at the same time; one more waits for the oldest.
     stream : optional
         The stream to copy on; by default one of its own.
 
@@ -323,9 +323,9 @@ class Downloader(AbstractContextManager["Downloader"]):
                 self._stream = streams.for_copies(stream, "Downloader")
 
     def download(self, array: Any, out: NDArray[Any]) -> Download:
-        """Enqueue the copy of a C-contiguous array, behind the current stream's work; :meth:`Download.wait` puts it into `out`.
+        """Enqueue the copy of a C-contiguous array after the current stream's work; :meth:`Download.wait` puts it into `out`.
 
-        The array must not be overwritten before it was read: let :meth:`Download.hold` see to that. Its memory is kept.
+        The array must not be overwritten before it has been read; :meth:`Download.hold` ensures that. Its memory is kept alive.
         """
         if array.shape != out.shape or array.dtype != out.dtype:
             raise ShapeError(
@@ -360,7 +360,7 @@ class Downloader(AbstractContextManager["Downloader"]):
         return download
 
     def close(self) -> None:
-        """Wait for everything that is on its way."""
+        """Wait for all copies."""
         for download in self._last:
             if download is not None:
                 download.wait()

@@ -1,9 +1,9 @@
-"""Batches of host arrays on their way to a GPU, beside the work that is going on there.
+"""Uploads of batches of host arrays to a GPU, which overlap with work there.
 
-:class:`Uploader` copies batch after batch into a few device buffers on a stream of its own: the next batch travels while the kernels of the
-one before run. On a CPU it copies nothing, or together what came apart, so that one pipeline serves both.
+:class:`Uploader` copies batch after batch into a few device buffers on a stream of its own: the next batch is copied while the kernels of
+the one before run. On a CPU it copies nothing, or joins separate arrays, so that the same pipeline works on both.
 
-The order on the host that overlaps: ``upload(i + 1)``, then the kernels of ``i``, then ``release(i)``. The host waits for nothing but
+For copies and work to overlap, the host calls ``upload(i + 1)``, then the kernels of ``i``, then ``release(i)``. It waits for nothing but
 page-locked memory that is still being read.
 """
 
@@ -34,26 +34,26 @@ from bitsparse.interop.transfers import (
     pinned_empty,
 )
 
-#: How often a packer looks whether a buffer was dropped that nobody uploaded.
+#: Seconds between checks whether a staging buffer was dropped without an upload.
 _LOOK_SECONDS = 0.05
 
 
 @dataclass(eq=False)
 class Upload(AbstractContextManager[Any]):
-    """One batch on its way: what :meth:`Uploader.upload` gives. ``with upload as buffer:`` waits and releases.
+    """One batch being copied; returned by :meth:`Uploader.upload`. ``with upload as buffer:`` waits and releases.
 
     Attributes
     ----------
     slot : int
-        Which of the uploader's device buffers holds it; always 0 on a CPU.
+        Number of the uploader's device buffer that holds the batch; always 0 on a CPU.
     nbytes : int
         Bytes from the start of the first source to the end of the last.
     offsets : tuple of int
         Where each source starts.
     buffer : array of uint8
-        The whole device buffer; :meth:`wait` gives the bytes of the batch.
+        The whole device buffer; :meth:`wait` returns the bytes of the batch.
     begun, arrived : event or None
-        Of the copy's start and end on its stream.
+        CUDA events at the start and end of the copy on its stream.
     """
 
     buffer: Any
@@ -66,9 +66,9 @@ class Upload(AbstractContextManager[Any]):
     released: bool = False
 
     def wait(self, stream: Any = None) -> Any:
-        """The bytes on the device; work enqueued from now on, on the current stream (or `stream`), finds them there.
+        """The bytes on the device; work enqueued from now on, on the current stream (or `stream`), waits until they are there.
 
-        The host does not wait. While a stream is capturing, wait before the capture or replay.
+        The host does not wait. For a stream that captures, call this before the capture or replay.
         """
         if self.released:
             raise DeviceError(
@@ -79,29 +79,29 @@ class Upload(AbstractContextManager[Any]):
         return self.buffer[: self.nbytes]
 
     def release(self, stream: Any = None) -> None:
-        """All work that reads the bytes is enqueued on the current stream (or `stream`): what follows it may overwrite them."""
+        """Declare that all work that reads the bytes is enqueued on the current stream (or `stream`); a later batch may overwrite them."""
         if not self.released:
             self.released = True
             if self.free is not None:
                 self.free(stream)
 
     def done(self) -> bool:
-        """Whether the copy has arrived, so that page-locked sources may change."""
+        """Whether the copy is finished, so that page-locked sources may change."""
         return self.arrived is None or bool(self.arrived.done)
 
     def synchronize(self) -> None:
-        """The host waits for the copy."""
+        """Wait on the host for the copy."""
         if self.arrived is not None:
             self.arrived.synchronize()
 
     @property
     def events(self) -> tuple[Any, Any] | None:
-        """CuPy's events at the copy's start and end on its stream (``timed=True``)."""
+        """CuPy events at the start and end of the copy on its stream (with ``timed=True``)."""
         return None if self.begun is None else (self.begun, self.arrived)
 
     @property
     def ms(self) -> float | None:
-        """Milliseconds between the copy's start and end on the device (``timed=True``); waits for the copy."""
+        """Milliseconds between the start and end of the copy on the device (with ``timed=True``); waits for the copy."""
         if self.begun is None:
             return None
         self.synchronize()
@@ -116,7 +116,7 @@ class Upload(AbstractContextManager[Any]):
 
 @dataclass(eq=False)
 class _Slot:
-    """A device buffer: who uses it, and the event after which it is free."""
+    """A device buffer: whether it is in use, and the event after which it is free."""
 
     buffer: Any = None
     used: bool = False
@@ -125,7 +125,7 @@ class _Slot:
 
 @dataclass(eq=False)
 class _Staging:
-    """A page-locked buffer: the array that was handed out, then the event after which it is free."""
+    """A page-locked buffer: a weak reference to the array that was handed out, or the event after which it is free."""
 
     memory: Bytes
     handed: Any = None
@@ -133,7 +133,7 @@ class _Staging:
 
     def is_free(self) -> bool:
         if self.handed is not None:
-            return self.handed() is None  # dropped without an upload
+            return self.handed() is None  # the array was dropped without an upload
         return self.event is None or bool(self.event.done)
 
     def holds(self, address: int) -> bool:
@@ -147,23 +147,23 @@ class Uploader(AbstractContextManager["Uploader"]):
     Parameters
     ----------
     device : str
-        ``"cuda"``, ``"cuda:1"``, or ``"cpu"``, where nothing is copied that is one contiguous array already.
+        ``"cuda"``, ``"cuda:1"``, or ``"cpu"``, where a batch that is a single contiguous array is not copied.
     slots : int, default 2
-        Device buffers, used in turn. Two overlap the copy of a batch with the work on the one before.
+        Number of device buffers, used in turn. Two suffice to overlap the copy of a batch with the work on the one before.
     capacity : int, default 0
-        Bytes of each buffer; they grow where a batch is larger. Below it addresses never change, so that a CUDA graph can be captured
-        for each slot.
+        Bytes of each buffer, which grows for a larger batch. If no batch exceeds it, addresses never change, so that a CUDA graph can be
+        captured for each slot.
     chunk_bytes : int, default 4 MiB
-        Pieces in which memory that is not page-locked travels.
+        Size of the pieces in which memory that is not page-locked is copied.
     timed : bool, default False
-        Measure each copy (:attr:`Upload.ms`); an attribute, which may change between uploads.
+        Measure each copy (:attr:`Upload.ms`); an attribute that may be changed between uploads.
     stream : optional
         The stream to copy on, as in :func:`bitsparse.use_stream`; by default one of its own.
 
     Attributes
     ----------
     grown : int
-        How often a buffer was allocated anew.
+        How often a buffer was replaced by a larger one.
     moved : int
         Bytes copied so far.
 
@@ -195,10 +195,10 @@ class Uploader(AbstractContextManager["Uploader"]):
             )
         self.grown = self.moved = 0
         self.timed, self._turn, self._closed = timed, 0, False
-        self._given = stream  # kept: the stream below is only its address
+        self._given = stream  # keeps the stream alive, since the stream below has only its address
         self._slots = [_Slot() for _ in range(slots)]
         self._staging: list[_Staging] = []
-        #: Copies on their way and what they read, which must live until then.
+        #: Unfinished copies and their sources, which must live until the copies are done.
         self._reading: list[tuple[Any, list[Bytes]]] = []
         self._lock, self._changed = threading.Lock(), threading.Condition()
         if self.device == "cpu":
@@ -215,8 +215,8 @@ class Uploader(AbstractContextManager["Uploader"]):
     def staging(self, nbytes: int) -> Bytes:
         """Page-locked bytes to write a batch into, for the next :meth:`upload`, which takes them back.
 
-        Waits while ``slots + 1`` of them are written or travelling. May be called in another thread than uploads. An array that is
-        dropped without an upload is free again.
+        Waits while ``slots + 1`` such buffers are being written or copied. It may be called in another thread than uploads. An array that
+        is dropped without an upload is free again.
         """
         if self.device == "cpu":
             return aligned_bytes(nbytes)
@@ -225,14 +225,14 @@ class Uploader(AbstractContextManager["Uploader"]):
                 free = [one for one in self._staging if one.is_free()]
                 fitting = [one for one in free if one.memory.nbytes >= nbytes]
                 if not fitting and len(self._staging) > len(self._slots) and free:
-                    self._staging.remove(free[0])  # too small: another takes its place
+                    self._staging.remove(free[0])  # too small, so a larger one takes its place
                 if not fitting and len(self._staging) <= len(self._slots):
                     with streams.working_on(self.device, CUPY):
                         fitting = [_Staging(pinned_empty(max(1, nbytes + nbytes // 8)))]
                     self._staging += fitting
                 if fitting:
                     chosen = min(fitting, key=lambda one: one.memory.nbytes)
-                    # Over a buffer, not an array: NumPy's views of it then keep it alive, not what it is a view of.
+                    # Made from a buffer object, not as a view of an array: views of `handed` then keep `handed` itself alive.
                     handed = np.frombuffer(chosen.memory.data, np.uint8, nbytes)
                     chosen.handed, chosen.event = weakref.ref(handed), None
                     return handed
@@ -249,13 +249,13 @@ class Uploader(AbstractContextManager["Uploader"]):
     def upload(self, *sources: Any) -> Upload:
         """Enqueue the copy of C-contiguous host arrays, one after the other at multiples of 128 bytes, into the next slot.
 
-        Page-locked sources travel as they are and must not change before :meth:`Upload.done`; all others (``numpy.memmap`` too) are
-        read here, in pieces. The copy waits on the device, not on the host, until the slot's last batch is released and done with.
+        Page-locked sources are copied directly and must not change before :meth:`Upload.done`; all others (also ``numpy.memmap``) are
+        read during this call, in pieces. The device, not the host, waits until work on the slot's last batch is done.
 
         Raises
         ------
         DeviceError
-            Every slot holds a batch that was not released, or the uploader is closed.
+            Every slot holds a batch that is not released, or the uploader is closed.
         DTypeError, ValueError
             A source is not a NumPy array, or not contiguous.
         """
@@ -292,7 +292,7 @@ class Uploader(AbstractContextManager["Uploader"]):
         return Upload(slot.buffer, tuple(offsets), total, slot=number, arrived=arrived, begun=begun, free=free)
 
     def _here(self, parts: list[Bytes], offsets: tuple[int, ...], total: int) -> Upload:
-        """A batch for the CPU: the one array that came, or a buffer with all of them."""
+        """A batch for the CPU: a single source itself, or a buffer with copies of all sources."""
         if len(parts) == 1:
             return Upload(parts[0], offsets, total)
         buffer = self.staging(total)
@@ -302,7 +302,7 @@ class Uploader(AbstractContextManager["Uploader"]):
         return Upload(buffer, offsets, total)
 
     def _give_back(self, parts: list[Bytes], event: Any) -> None:
-        """Staging buffers among the sources are free once ``event`` has happened."""
+        """Mark staging buffers among the sources as free once ``event`` has happened."""
         with self._changed:
             for part in parts:
                 for one in self._staging:
@@ -312,14 +312,14 @@ class Uploader(AbstractContextManager["Uploader"]):
 
     # -- device side ------------------------------------------------------------------------------------------------
     def _free(self, slot: _Slot, stream: Any) -> None:
-        """Later batches may overwrite a buffer once the work that is now on the current stream (or `stream`) is done."""
+        """Let later batches overwrite a buffer once the work that is now on the current stream (or `stream`) is done."""
         with streams.working_on(self.device, CUPY):
             event = streams.recorded(streams.of_caller(stream, "Uploader", int(self.device[5:])))
         with self._lock:
             slot.free, slot.used = event, False
 
     def close(self) -> None:
-        """Wait for copies and for work on released batches; give the memory back."""
+        """Wait for copies and for work on released batches, and free the memory."""
         with self._lock:
             self._closed = True
             if self.device != "cpu":
