@@ -1,7 +1,7 @@
-"""CUDA C++ from ``cuda_src`` to loaded kernels: compilation with NVRTC, a cache of cubins on disk, launches, device properties.
+"""From the CUDA C++ in ``cuda_src`` to loaded kernels: compilation with NVRTC, a cache of cubins on disk, launches, device properties.
 
-Every kernel takes one structure by value, given here as a :class:`ctypes.Structure`. Nothing in this package needs a GPU before a
-kernel is loaded; :func:`compile_all` builds for any list of architectures on a machine without one.
+Every kernel takes one structure by value, which is a :class:`ctypes.Structure` here. Nothing in this package needs a GPU before a kernel is
+loaded; :func:`compile_all` compiles for any list of architectures on a machine without one.
 """
 
 from bitsparse.interop.devices import cupy as cupy

@@ -1,4 +1,4 @@
-"""Source text to cubins, now or ahead of time: NVRTC, variants of kernels, and a cache keyed by everything that goes into a compilation."""
+"""Compilation of sources to cubins, on demand or ahead of time: NVRTC, variants of kernels, and a cache keyed by all inputs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from bitsparse.interop.devices import require_cupy
 
 #: Every architecture that a release is checked against.
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
-#: Version of how files lie in the cache. It goes into their names, so that files of other versions are not read.
+#: Version of the file format of the cache. It is part of file names, so that files of other versions are not read.
 _LAYOUT = "3"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _RESOURCES = re.compile(r"bytes stack frame|registers|spill|wgmma\.mma_async")
 
 
 class Variant(NamedTuple):
-    """One compilation: a file, the function in it, and its constants; ``only`` names the one architecture that has the instructions."""
+    """One compilation: a source file, a function in it, and constants; ``only`` is the one architecture that it can run on, if any."""
 
     source: str
     function: str
@@ -48,7 +48,7 @@ class Variant(NamedTuple):
 def variants_of(
     source: str, function: str, constants: Iterable[Mapping[str, int]] = ({},), only: str | None = None
 ) -> list[Variant]:
-    """Variants of one function, each once: what a module that launches it lists in its ``VARIANTS``.
+    """The distinct variants of one function, which the module that launches it lists in its ``VARIANTS``.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def variants_of(
 
 
 def flags(**wanted: int) -> dict[str, int]:
-    """Constants ``BS_NAME`` of those that are not 0; sources know the others by their absence.
+    """Constants ``BS_NAME`` for the arguments that are not 0; sources test whether a constant is defined.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def source_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Where cubins are kept: ``BITSPARSE_CACHE_DIR``, else ``bitsparse`` in the user's cache folder."""
+    """The folder of the cache: ``BITSPARSE_CACHE_DIR``, else ``bitsparse`` in the user's cache folder."""
     named = os.environ.get("BITSPARSE_CACHE_DIR")
     if named:
         return Path(named)
@@ -132,7 +132,7 @@ def _options(defines: Mapping[str, int], arch: str) -> tuple[str, ...]:
 
 
 def compile_kernel(source: str, defines: Mapping[str, int], arch: str) -> tuple[Path, str]:
-    """Compile one file of ``cuda_src``, or find it compiled.
+    """Compile one file of ``cuda_src``, or find its cubin in the cache.
 
     Parameters
     ----------
@@ -146,13 +146,13 @@ def compile_kernel(source: str, defines: Mapping[str, int], arch: str) -> tuple[
     Returns
     -------
     path, log : Path, str
-        The cubin, and what the assembler said about registers and spills.
+        The cubin, and the assembler's messages about registers and spills.
 
     Raises
     ------
     KernelError
-        NVRTC is missing, does not know ``arch``, or refuses the source; or the folder of the cache cannot be written, belongs to another
-        user, or can be written by one.
+        NVRTC is missing, does not know ``arch``, or refuses the source; or the folder of the cache is not writable, belongs to another
+        user, or is writable by another user.
     """
     nvrtc, version = _nvrtc()
     texts, options = with_headers(source), _options(defines, arch)
@@ -176,12 +176,12 @@ def compile_kernel(source: str, defines: Mapping[str, int], arch: str) -> tuple[
 
 
 def _content_hash(name: str, cubin: bytes) -> str:
-    """What the first line of a log says of its cubin; the name is part of it, so that no cubin stands in for another."""
+    """The hash of a cubin in the first line of its log; it covers the file name, so that no cubin can stand in for another."""
     return hashlib.sha256(name.encode() + b"\0" + cubin).hexdigest()
 
 
 def _own_folder(folder: Path) -> None:
-    """Make the folder of an architecture, and refuse it, or the cache around it, where another user could put cubins into it."""
+    """Make the folder of an architecture; refuse it, or the cache folder around it, if another user could put cubins into it."""
     try:
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def _own_folder(folder: Path) -> None:
 
 
 def _kept(path: Path) -> str | None:
-    """The log of a cubin that is there, whole and ours; None, with a warning if something else has its name, where it must be compiled."""
+    """The log of a cubin that is in the cache, complete and ours; else None, with a warning if a wrong file has its name."""
     parts: list[bytes] = []
     try:
         for each in (path, path.with_suffix(".log")):
@@ -241,7 +241,7 @@ def _run_nvrtc(nvrtc: Any, source: str, texts: Mapping[str, str], options: tuple
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write so that another process sees the whole file or none."""
+    """Write a file so that other processes see either all of it or none."""
     try:
         with replacing(path, mode=0o600) as stream:
             stream.write(content)
@@ -266,9 +266,9 @@ class Compiled(NamedTuple):
     path : Path
         The cubin in the cache.
     log : str
-        What the assembler said about registers, spills and products that it serialised.
+        The assembler's messages about registers, spills and products that it serialised.
     seconds : float
-        Hardly more than nothing for a cubin that was there already.
+        Time of the compilation; almost zero for a cubin from the cache.
     """
 
     arch: str
@@ -279,7 +279,7 @@ class Compiled(NamedTuple):
 
     @property
     def registers(self) -> int:
-        """Registers of a thread, of the hungriest function in the file.
+        """Registers per thread of the function in the file that needs the most.
 
         Examples
         --------
@@ -293,12 +293,12 @@ class Compiled(NamedTuple):
 
     @property
     def spilled(self) -> int:
-        """Bytes that spilling stores and loads, over all functions of the file."""
+        """Bytes of spill stores and loads, over all functions of the file."""
         return sum(int(n) for n in re.findall(r"(\d+) bytes spill", self.log))
 
     @property
     def waits(self) -> bool:
-        """Whether products of Hopper's warpgroups wait for each other, as the assembler makes them where one stands behind a branch."""
+        """Whether the assembler serialised products of Hopper's warpgroups, which it does for a product after a branch."""
         return "wgmma.mma_async" in self.log
 
 
@@ -310,22 +310,22 @@ def compile_all(archs: Iterable[str], chosen: Iterable[Variant], jobs: int = 1) 
     archs : iterable of str
     chosen : iterable of Variant
     jobs : int, default 1
-        Compilations at the same time.
+        Number of parallel compilations.
 
     Yields
     ------
     Compiled
-        One for each variant that an architecture can run, architecture after architecture, as soon as it is there.
+        One for each variant that an architecture can run, architecture after architecture, as soon as it is compiled.
 
     Raises
     ------
     DeviceError, KernelError
-        NVRTC is missing (said before anything is compiled), or refuses a source or an architecture.
+        NVRTC is missing (raised before anything is compiled), or refuses a source or an architecture.
     """
     nvrtc_version()
     wanted = list(chosen)
     work = [(arch, variant) for arch in archs for variant in wanted if variant.runs_on(arch)]
-    # The compiler runs outside Python's lock, so threads are enough.
+    # The compiler releases Python's lock (GIL), so threads are enough.
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         compilations = [pool.submit(_compile, arch, variant) for arch, variant in work]
         try:

@@ -1,4 +1,4 @@
-"""What the current device can do; loaded kernels, their launches and tensor maps, through the CUDA driver."""
+"""Capabilities of the current device, and loaded kernels, their launches and tensor maps, through the CUDA driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Capability(NamedTuple):
         Compute capability.
     multiprocessors : int
     shared_bytes : int
-        Shared memory that one block can have.
+        Most shared memory of one block.
     l2_bytes : int
     """
 
@@ -41,7 +41,7 @@ class Capability(NamedTuple):
 
     @property
     def arch(self) -> str:
-        """The NVRTC architecture to build for: with the features of this very chip where there are any.
+        """The NVRTC architecture to compile for, with the chip-specific features ("a") that exist from compute capability 9.0 on.
 
         Examples
         --------
@@ -57,7 +57,7 @@ class Capability(NamedTuple):
 
 
 def capability(device: int | None = None) -> Capability:
-    """What ``device``, by default the current one, can do.
+    """The capabilities of ``device``, by default of the current one.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def _driver() -> ctypes.CDLL:
 
 @cache
 def _entry() -> int:
-    """The address of ``cuLaunchKernelEx``; 0 for a driver in Python, as tests have one."""
+    """The address of ``cuLaunchKernelEx``; 0 for a driver written in Python, as used in tests."""
     try:
         return ctypes.cast(_driver().cuLaunchKernelEx, ctypes.c_void_p).value or 0
     except ctypes.ArgumentError:
@@ -129,7 +129,7 @@ def _entry() -> int:
 
 
 def driver_entries() -> tuple[int, int, int]:
-    """The addresses of ``cuLaunchKernelEx``, ``cuMemsetD8Async`` and ``cuGetErrorName``, by which compiled code launches."""
+    """The addresses of ``cuLaunchKernelEx``, ``cuMemsetD8Async`` and ``cuGetErrorName``, for launches from compiled code."""
     library = _driver()
     functions = library.cuLaunchKernelEx, library.cuMemsetD8Async, library.cuGetErrorName
     launch, zero, name = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions)
@@ -138,7 +138,7 @@ def driver_entries() -> tuple[int, int, int]:
 
 @cache
 def _launcher() -> Callable[[int, int, int], int]:
-    """``cuLaunchKernelEx`` of addresses: of a configuration, a function and the array of its arguments."""
+    """``cuLaunchKernelEx`` as a function of three addresses: of the configuration, the kernel and the array of its arguments."""
     address = _entry()
     if address:
         return partial(_launch.launch, address)
@@ -156,10 +156,10 @@ def _check(status: int, what: str) -> None:
 
 
 class Launch:
-    """A launch prepared once: ``launch()`` enqueues it on CuPy's current stream.
+    """A prepared launch: ``launch()`` enqueues it on CuPy's current stream.
 
-    The structure ``params`` is read at every call, so that pointers in it may be changed in between. While this thread records what a call
-    launches (:func:`~bitsparse.jit.recording.record`), it is recorded instead.
+    The structure ``params`` is read at every call, so pointers in it may be changed in between. While this thread records launches
+    (:func:`~bitsparse.jit.recording.record`), the launch is recorded instead.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Launch:
         self._stream = require_cupy("bitsparse.jit").cuda.get_current_stream
 
     def __call__(self, stream: int | None = None) -> None:
-        """Enqueue on CuPy's current stream, whose address is ``stream`` if the caller knows it."""
+        """Enqueue the launch on CuPy's current stream; a caller that knows its address passes it as ``stream``."""
         recording = recorder()
         if recording is not None and recording.take(self):
             return
@@ -186,9 +186,9 @@ class Launch:
             _check(status, f"launching {self.name}")
 
     def quick(self, out_at: int) -> Any:
-        """The same launch as a compiled call that only changes the stream and the address at byte ``out_at`` of the parameters.
+        """The same launch as a compiled call that changes only the stream and the address at byte ``out_at`` of the parameters.
 
-        ``None`` for a driver in Python. It reads this launch, which must be kept.
+        ``None`` for a driver written in Python. The call reads this launch, which must be kept alive.
         """
         if not _entry():
             return None
@@ -198,7 +198,7 @@ class Launch:
 
 
 class Kernel:
-    """One loaded function of one device; made by :func:`kernel`."""
+    """A function loaded on one device; made by :func:`kernel`."""
 
     def __init__(self, raw: Any, name: str) -> None:
         self.raw, self.name = raw, name
@@ -227,9 +227,9 @@ class Kernel:
         shared : int
             Bytes of dynamic shared memory.
         cluster : int
-            Blocks of a cluster, along x.
+            Number of blocks in a cluster, along x.
         dependent : bool
-            Let the kernel start before the one in front of it ends; only for kernels that execute ``griddepcontrol.wait``.
+            Let the kernel start before the previous one ends; only for kernels that execute ``griddepcontrol.wait``.
         """
         self._allow(shared)
         whole = (grid, 1, 1) if isinstance(grid, int) else grid
@@ -241,7 +241,7 @@ class Kernel:
             self._shared = shared
 
     def run(self, grid: Any, threads: int, params: ctypes.Structure, shared: int = 0, dependent: bool = False) -> None:
-        """Enqueue one launch on CuPy's current stream, as :meth:`launch` would: preparing that costs more than a small kernel takes."""
+        """Enqueue one launch on CuPy's current stream, without preparing it by :meth:`launch`, which takes longer than a small kernel."""
         if not isinstance(grid, int) or dependent or not self._entry or recorder() is not None:
             self.launch(grid, threads, params, shared=shared, dependent=dependent)()
             return
@@ -252,11 +252,11 @@ class Kernel:
             _check(status, f"launching {self.name}")
 
     def resident_clusters(self, threads: int, shared: int, cluster: int) -> int:
-        """How many clusters of ``cluster`` blocks the device runs at the same time."""
+        """Number of clusters of ``cluster`` blocks that the device can run at the same time."""
         key = (threads, shared, cluster)
         if key not in self._clusters:
             probe = self.launch((cluster, 1, 1), threads, _Config(), shared=shared, cluster=cluster)
-            probe.config.attributes[0] = _Attribute(_ATTRIBUTE_CLUSTER, 0, (cluster, 1, 1))  # also for one of one block
+            probe.config.attributes[0] = _Attribute(_ATTRIBUTE_CLUSTER, 0, (cluster, 1, 1))  # also for a single block
             probe.config.attribute_count = 1
             clusters = ctypes.c_int()
             status = _driver().cuOccupancyMaxActiveClusters(
@@ -271,7 +271,7 @@ _loaded: dict[tuple[int, str, str, tuple[tuple[str, int], ...]], Kernel] = {}
 
 
 def kernel(source: str, name: str, defines: Mapping[str, int] | None = None) -> Kernel:
-    """The function ``name`` of ``source``, compiled and loaded for the current device; remembered for each device."""
+    """The function ``name`` of ``source``, compiled and loaded for the current device; cached for each device."""
     cupy = sys.modules.get("cupy") or require_cupy("bitsparse.jit")
     device = cupy.cuda.runtime.getDevice()
     key = (device, source, name, tuple(sorted(defines.items())) if defines else ())
@@ -294,7 +294,7 @@ def tensor_map(address: int, shape: Sequence[int], strides: Sequence[int], box: 
     strides : sequence of int
         Bytes between neighbours along every dimension but the innermost, multiples of 16.
     box : sequence of int
-        The tile that one copy moves; 32 words innermost, as it is swizzled. Reads beyond the array give zeros.
+        Sizes of the tile that one copy moves; 32 words innermost, because of the swizzle. Reads beyond the array give zeros.
 
     Returns
     -------
@@ -302,7 +302,7 @@ def tensor_map(address: int, shape: Sequence[int], strides: Sequence[int], box: 
         The 16 words of a :data:`TensorMap`.
     """
     rank = len(shape)
-    room = (ctypes.c_uint64 * 24)()  # the driver wants 64-byte alignment
+    room = (ctypes.c_uint64 * 24)()  # larger than needed, because the driver requires 64-byte alignment
     aligned = -(-ctypes.addressof(room) // 64) * 64
     status = _driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(aligned),

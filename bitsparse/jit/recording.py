@@ -1,9 +1,9 @@
-"""Launches of a call, recorded instead of enqueued, to be enqueued again and again by compiled code (``_ext/drivers/xla.c``).
+"""Records the launches of a call instead of enqueueing them, so that compiled code (``_ext/drivers/xla.c``) can replay them many times.
 
-The call gets stand-ins for its arrays. It is made twice. The first time prepares whatever it needs: launches that touch no stand-in are
-enqueued, as those that cut up a pattern, and all others are passed over. The second time must do nothing but launch kernels over
-stand-ins and over memory that is kept; it is what is recorded. Memory that a call only works in becomes further buffers:
-:func:`scratch`, and the workspaces of kernels.
+The call gets stand-ins for its arrays, and runs twice. The first run prepares whatever the call needs: launches that touch no stand-in,
+such as those that split a pattern, are enqueued, and all others are skipped. The second run is recorded; it may only launch kernels over
+stand-ins and over memory that stays allocated. Work memory of the call, from :func:`scratch` and for the workspaces of kernels, becomes
+further buffers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from bitsparse.interop.stand_ins import NotRecordable, StandIn, place_of
 
 
 class Node(NamedTuple):
-    """One launch, or memory that is set to zero.
+    """One launch of a kernel, or one setting of memory to zero.
 
     Attributes
     ----------
     name : bytes
     function : int
-        Its address; 0 where memory is set to zero.
+        Address of the kernel; 0 if memory is set to zero.
     grid : (x, y, z)
     threads : int
     shared : int
-        Bytes of dynamic shared memory, or to set to zero.
+        Bytes of dynamic shared memory, or bytes to set to zero.
     attributes, params : bytes
     patches : tuple of (at, number, beyond)
-        Where in `params` an address stands, of which buffer, and how far behind its start.
+        For each address in `params`: its position, the number of its buffer, and its offset from the buffer's start.
     """
 
     name: bytes
@@ -47,13 +47,13 @@ class Node(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What a call launches.
+    """The recorded launches of a call.
 
     Attributes
     ----------
     nodes : list of Node
     spaces : list of int
-        Bytes of the buffers behind the call's own that it works in.
+        Bytes of each buffer of work memory; these buffers are numbered after those of the call's arrays.
     """
 
     nodes: list[Node]
@@ -61,7 +61,7 @@ class Recorded(NamedTuple):
 
 
 class _Recorder:
-    """What is launched in this thread."""
+    """Collects the launches of this thread."""
 
     def __init__(self, buffers: int) -> None:
         self.buffers, self.strict = buffers, False
@@ -72,7 +72,7 @@ class _Recorder:
         self.spaces: dict[Hashable, StandIn] = {}
 
     def take(self, launch: Any) -> bool:
-        """Whether a launch is not to be enqueued."""
+        """Record a launch over stand-ins and return True; return False for a launch that must be enqueued."""
         params = ctypes.string_at(ctypes.addressof(launch.params), ctypes.sizeof(launch.params))
         patches = tuple(_patches(launch.params))
         if len(patches) != sum(
@@ -101,7 +101,7 @@ class _Recorder:
         return True
 
     def scratch(self, key: Hashable, shape: int | tuple[int, ...], dtype: Any, zero: bool) -> StandIn:
-        """A buffer that nobody reads after the call; the same one for the same key."""
+        """A buffer of work memory, which is not read after the call; the same key gives the same buffer."""
         found = self.spaces.get(key)
         if found is None:
             number = self.buffers + sum(1 for one in self.spaces.values() if one.size)
@@ -116,27 +116,28 @@ class _Local(threading.local):
 
 
 _local = _Local()
-#: How many threads are recording: a look at this is all that a launch costs the others.
+#: Number of threads that are recording, so that launches in all other threads cost only a check of this.
 _active = 0
 _count = threading.Lock()
 
 
 def recorder() -> _Recorder | None:
-    """What records the launches of this thread, if anything does."""
+    """The recorder of this thread's launches, or None."""
     return _local.recorder if _active else None
 
 
 def scratch(shape: tuple[int, ...], dtype: Any, made_of: Any, *, zero: bool = False) -> Any:
-    """Memory for what a call makes of an array and reads itself: of CuPy's, or a buffer of the call that is being recorded.
+    """Memory for data that a call derives from an array and reads itself: a CuPy array, or a buffer of the call being recorded.
 
-    What is made of an array that there is, is there as well: it may be kept.
+    Data derived from a real array gets real memory even during a recording, so that it may be cached.
 
     Parameters
     ----------
     shape, dtype
     made_of : array
+        The array from which the data is derived.
     zero : bool
-        Set to zero.
+        Whether to set the memory to zero.
     """
     recording = recorder()
     if recording is not None and made_of.__class__ is StandIn:
@@ -146,12 +147,12 @@ def scratch(shape: tuple[int, ...], dtype: Any, made_of: Any, *, zero: bool = Fa
 
 
 def record(call: Callable[[], Any], buffers: int) -> Recorded:
-    """What `call` launches, which has stand-ins for its arrays, numbers 0 to ``buffers - 1``.
+    """Record the launches of `call`, whose arrays are stand-ins with numbers 0 to ``buffers - 1``.
 
     Raises
     ------
     NotRecordable
-        It does more than that.
+        The call does more than launch kernels.
     """
     with _recording(buffers) as found:
         call()
@@ -183,7 +184,7 @@ def _refuse(nbytes: int) -> Any:
 
 
 def _patches(params: Any, at: int = 0) -> Iterator[tuple[int, int, int]]:
-    """Where pointers to stand-ins are in a structure."""
+    """Position, buffer number and offset of each pointer to a stand-in in a structure."""
     for name, kind, *_ in params._fields_:
         here, value = at + getattr(type(params), name).offset, getattr(params, name)
         yield from _patches_of(kind, value, here)

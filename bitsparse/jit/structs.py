@@ -1,4 +1,4 @@
-"""Structures of the CUDA sources as :mod:`ctypes` classes, read from the sources themselves, so that no field is written down twice."""
+"""Structures of the CUDA sources as :mod:`ctypes` classes, generated from the sources so that no field is declared twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAME = re.compile(r"(\*?)(\w+)(?:\[(\w+)(?: - (\d+))?\])?")
 
 
 def struct(source: str, name: str, *, optional: bool = False) -> type[ctypes.Structure]:
-    """The class of ``struct name`` as ``source``, or a header that it includes, declares it.
+    """The class for ``struct name`` as declared in ``source`` or in a header that it includes.
 
     Parameters
     ----------
@@ -39,12 +39,12 @@ def struct(source: str, name: str, *, optional: bool = False) -> type[ctypes.Str
         A file of ``cuda_src``.
     name : str
     optional : bool
-        With the fields that are declared between ``#if`` and ``#endif``, in this structure and those within it.
+        Include the fields between ``#if`` and ``#endif``, in this structure and in those that it contains.
 
     Raises
     ------
     KernelError
-        There is no such structure, or it holds what cannot be passed to a kernel.
+        There is no such structure, or it has a field that cannot be passed to a kernel.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def struct(source: str, name: str, *, optional: bool = False) -> type[ctypes.Str
 
 
 def filled(params: _Params, **fields: Any) -> _Params:
-    """A kernel's argument with these fields set: of CuPy arrays their addresses, None for no array, and numbers as they are.
+    """A kernel's argument with these fields set: CuPy arrays become addresses, None means no array, and numbers stay as they are.
 
     Examples
     --------
@@ -72,14 +72,14 @@ def filled(params: _Params, **fields: Any) -> _Params:
 
 
 def body_of(header: str, name: str) -> str | None:
-    """What stands between the braces of a structure in a file, without comments."""
+    """The text between the braces of a structure in a file, without comments."""
     found = re.search(
         rf"^struct (?:\w+\(\d+\) )?{name} {{\n(.*?)^}};", with_headers(header)[header], re.MULTILINE | re.DOTALL
     )
     return None if found is None else _COMMENT.sub("", found[1])
 
 
-#: One class to a layout, whatever sources include the header, so that structures fit into each other.
+#: One class for each layout, whichever source includes the header, so that structures can contain each other.
 _classes: dict[tuple[str, str, bool], tuple[type[ctypes.Structure], list[tuple[str, Any]]]] = {}
 
 
@@ -100,7 +100,7 @@ def _class_of(source: str, header: str, name: str, body: str, optional: bool) ->
 
 
 def _fields_of(source: str, declaration: str, optional: bool) -> Iterator[tuple[str, Any]]:
-    """Names and types of one declaration: ``const float *scale, *offset`` or ``int keys[20]``."""
+    """Names and types of the fields in one declaration, such as ``const float *scale, *offset`` or ``int keys[20]``."""
     matched = _DECLARATION.fullmatch(declaration)
     for each in matched[2].split(",") if matched else ():
         named = _NAME.fullmatch(each.strip())
@@ -112,7 +112,7 @@ def _fields_of(source: str, declaration: str, optional: bool) -> Iterator[tuple[
 
 
 def _constant(source: str, name: str) -> int:
-    """A number, or one that a header defines by name."""
+    """The value of a number, or of a constant that the source or a header defines."""
     if name.isdigit():
         return int(name)
     for text in with_headers(source).values():
