@@ -84,7 +84,7 @@ def choice(function: str, name: str, value: Any, choices: Sequence[str]) -> str:
 
 @contextmanager
 def needed(function: str, module: str, command: str, package: str = "") -> Iterator[None]:
-    """Around an import: if the package is missing, raise an error with the command that installs it; other errors pass through."""
+    """A context for an import: if the package is missing, the error names the command that installs it; other errors pass through."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -189,7 +189,7 @@ def agree(comm: Communicator, function: str, **facts: Any) -> None:
     Raises
     ------
     CommunicationError
-        It is the same on all ranks, names both values, and comes before anything else is exchanged.
+        The error is the same on all ranks, names both values, and is raised before anything else is exchanged.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def together(comm: Communicator, function: str) -> Iterator[None]:
-    """Around work that each rank does alone: if it fails on one rank, all ranks raise, so that none waits for that one.
+    """A context for work that each rank does alone: if it fails on one rank, all ranks raise, so that none waits for that one.
 
     Examples
     --------

@@ -99,7 +99,7 @@ def replacing(path: str | os.PathLike[str], *, mode: int | None = None) -> Itera
 
 
 def distrust(found: os.stat_result) -> str | None:
-    """Why another user may have written a file or folder, or None if only its owner can write to it and that is this user or root.
+    """Why another user may have written a file or folder; None if it belongs to this user or root and nobody else can write to it.
 
     A folder with the sticky bit, such as ``/tmp``, passes: anybody may create files there, but nobody can replace those of another user.
     """

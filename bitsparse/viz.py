@@ -96,7 +96,7 @@ def _tiles_of_bits(x: BitTensor) -> _SetTiles:
 
 
 def _tiles_of_entries(x: Any) -> _SetTiles:
-    """Counts entries per tile from the CSR pattern: memory in proportion to the entries, whatever the shape."""
+    """Count entries per tile from the CSR pattern; memory is in proportion to the entries, whatever the shape."""
     pattern = pattern_of("spy", x)
     rows, cols = pattern.shape
     grid, numbers, counts = tiles_with_entries(pattern.indptr, pattern.indices, pattern.shape)

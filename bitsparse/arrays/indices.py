@@ -79,7 +79,7 @@ def rows_of(indptr: NDArray[Any]) -> NDArray[Any]:
 
 
 def row_range(indptr: NDArray[Any], start: int, stop: int) -> tuple[NDArray[Any], int, int]:
-    """The indptr of rows ``start..stop``, and their first and last entry; on a GPU with one transfer to the host.
+    """The indptr of rows ``start..stop`` on their own, and the range of their entries; on a GPU with one transfer to the host.
 
     >>> row_range(np.array([0, 2, 2, 3]), 1, 3)
     (array([0, 0, 1]), 2, 3)

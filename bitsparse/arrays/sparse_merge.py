@@ -42,7 +42,7 @@ def _starts_of_kept(starts: NDArray[Any], kept: NDArray[Any]) -> NDArray[Any]:
 def merge_duplicates(
     starts: NDArray[Any], columns: NDArray[Any], values: NDArray[Any] | None, binary: bool
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, bool]:
-    """Merge repeated entries of sorted rows: sum numbers, or booleans and bits.
+    """Merge repeated entries of sorted rows: numbers are summed, booleans and bits are or-ed.
 
     Integers overflow as in SciPy. Floats are added as in NumPy: 16-bit floats in float32, and pairwise from nine entries per element on.
 

@@ -1,4 +1,4 @@
-"""Graphs whose neighbours networks sum over, and their preparation: translation, partitions, batches, orderings, incidence, tile counts."""
+"""Graphs for sums over neighbours, and their preparation: translation, partitions, batches, orderings, incidence, tile statistics."""
 
 from bitsparse.graph.batches import SubgraphBatch, batch
 from bitsparse.graph.incidence import Incidence, incidence

@@ -72,7 +72,7 @@ def square_pattern(function: str, graph: Any, *, anywhere: bool = False) -> Patt
 
 
 def square_sparse(function: str, adjacency: Any, name: str = "adjacency") -> Any:
-    """A square sparse array in a format of SciPy; the result shares indices with an array of this library.
+    """A square sparse array of SciPy; an array of this library is converted to one.
 
     Raises
     ------

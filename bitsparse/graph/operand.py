@@ -99,7 +99,7 @@ def _placed(parts: _Arrays, device: str) -> _Arrays:
 
 
 class Graph:
-    """A graph over whose neighbours networks sum: a pattern and the factors of a normalisation, in some form on some device.
+    """The graph that a network sums over: a pattern and the factors of its normalisation, in one of several forms, on one device.
 
     Every stored position is one edge, whatever its value. Every form gives the same integer sums of codes and sends them through the same
     epilogue, so results are equal bit for bit.

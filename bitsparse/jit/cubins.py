@@ -27,7 +27,7 @@ _RESOURCES = re.compile(r"bytes stack frame|registers|spill|wgmma\.mma_async")
 
 
 class Variant(NamedTuple):
-    """One compilation: a source file, a function in it, and constants; ``only`` is the one architecture that it can run on, if any."""
+    """One compilation: a source file, a function in it, and constants; ``only`` names the architecture if it needs a certain one."""
 
     source: str
     function: str

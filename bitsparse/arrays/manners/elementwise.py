@@ -146,7 +146,7 @@ def _on_gpu(x: SparseArray, operation: Any, other: Any, name: str, swap: bool) -
                 f"{name}: with {other!r} elements that are not stored would become {of_zero[0]}, which on a GPU is refused; "
                 f"write it of A.toarray()"
             )
-        if name == "divide":  # as SciPy, multiply by the inverse in float64
+        if name == "divide":  # as SciPy does, by the inverse in float64
             number: Any = other
             return with_numbers(x, space.multiply(values, 1.0 / number, dtype=np.float64))
         values = operation(other, values) if swap else operation(values, other)
@@ -165,7 +165,7 @@ def _on_gpu(x: SparseArray, operation: Any, other: Any, name: str, swap: bool) -
         raise ShapeError(f"{name}: shapes {x.shape} and {theirs.shape} do not fit together") from None
     if name == "multiply" or (name == "divide" and not swap):
         factors = theirs[rows_of(made.indptr), made.indices]
-        # As SciPy, multiply by the inverse: elements that are not stored stay zero, even if they are divided by zero.
+        # SciPy multiplies by the inverse, so elements that are not stored stay zero, even if they are divided by zero.
         return with_numbers(x, values * (factors if name == "multiply" else space.divide(1, factors)))
     mine = space.zeros(x.shape, values.dtype)
     mine[rows_of(made.indptr), made.indices] = values

@@ -110,7 +110,7 @@ def _ranks(keys: Any) -> Any:
 
 
 def _first_gap(made: Pattern, starts: Any, ends: Any) -> Any:
-    """The first column without an entry in each of the rows from `starts` to `ends`."""
+    """The first column without an entry in each row; the entries of row i are those from ``starts[i]`` to ``ends[i]``."""
     space = interop.namespace(starts)
     rows = rows_of(made.indptr)
     local = space.arange(made.indices.size) - made.indptr[rows]
