@@ -214,7 +214,7 @@ def _entries(content: bytes, head: _Announced) -> tuple[NDArray[Any], NDArray[An
 
 
 def _of_dense(values: NDArray[Any], head: _Announced) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The entries of a dense file, which lists columns one after the other, without upper triangle if symmetric; zeros are no edges."""
+    """The entries of a dense file, which lists columns in turn (only the lower triangle unless it is general); zeros are no edges."""
     cols, rows = np.divmod(np.arange(head.size * head.size), max(head.size, 1))
     if head.symmetry != "general":
         kept = rows > cols if head.symmetry == "skew-symmetric" else rows >= cols

@@ -115,7 +115,7 @@ class NumPyArrays(Arrays):
     """NumPy arrays; CPU kernels need them aligned to their items only."""
 
     def here(self) -> bool:
-        """True, always."""
+        """Always True, since work on the host needs no current device."""
         return True
 
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:

@@ -182,7 +182,7 @@ def _from_sequence(x: Any, function: str, name: str) -> NDArray[Any]:
     part, depth = x, 0
     while isinstance(part, (list, tuple)) and part:
         part, depth = part[0], depth + 1
-        if depth > _DEEPEST:  # NumPy would visit every element, of which there may be 2 to the power of the depth
+        if depth > _DEEPEST:  # NumPy would visit every element, and there may be 2**depth of them
             raise DTypeError(f"{function}: {name} is lists in lists, more than {_DEEPEST} deep; pass an array")
     try:
         return np.asarray(x)
