@@ -1,11 +1,11 @@
-// The product of 16 rows by 64 columns of words in shared memory, and its ways out.
+// The product of 16 rows by 64 columns of words in shared memory, and the ways to store it.
 #ifndef BITSPARSE_BMM_FINISH_CUH
 #define BITSPARSE_BMM_FINISH_CUH
 
 #include "binary/bmm_rows.cuh"
 
 struct Sums {
-    int acc[8][4], ones[4]; // block j of eight columns as the matrix instructions have it
+    int acc[8][4], ones[4]; // acc[j] is the block of eight columns j, laid out as the matrix instructions leave it
 
     __device__ __forceinline__ void clear()
     {
@@ -18,7 +18,7 @@ struct Sums {
         }
     }
 
-    // Rows 16 strip ... of the block, columns from column0 on; words `first` to `first + count` - 1.
+    // Multiplies the rows of strip `strip` (16 rows each) by the columns from column0 on, over words `first` to `first + count` - 1.
     __device__ __forceinline__ void multiply(const BmmParams &g, u32 bits, u32 weights, int strip, int column0, int first, int count)
     {
         const int lane = own_thread() & 31, column = column0 + (lane >> 2);
@@ -62,7 +62,8 @@ struct Sums {
     }
 };
 
-// Element e of block j is row g + 8 (e / 2), column 8 j + 2 t + e % 2 from (row0, column0), for lane 4 g + t; rows from `end` on are others'.
+// For lane 4 g + t, element e of block j is at row g + 8 (e / 2) and column 8 j + 2 t + e % 2, counted from (row0, column0). Rows from
+// `end` on belong to other blocks.
 #if BS_FINISH < 2
 BS_INLINE int sum_at(const BmmParams &g, const Sums &s, int j, int e, int2 more)
 {
@@ -82,7 +83,8 @@ BS_INLINE int2 pair_at(const BmmParams &g, u32 vectors, int which, int column, f
 BS_INLINE int2 columns_at(const BmmParams &g, u32 vectors, int column) { return pair_at(g, vectors, kAddend, column, 0.0f); }
 
 #if BS_FINISH > 1
-// Each lane's bits of 32 columns of rows g and g + 8, bit 8 j + e for column 8 j + 2 t + e, to words of the result; for two such words.
+// Stores bits as words of the result, for two words per row. A lane holds bits of 32 columns of rows g and g + 8: bit 8 j + e is column 8 j
+// + 2 t + e.
 BS_INLINE void store_bits(const BmmParams &g, u32 *out, int words, u32 (&upper)[2], u32 (&lower)[2], int row0, int column0, int end)
 {
     const int lane = own_thread() & 31, t = lane & 3, row = row0 + (lane >> 2) + 8 * (t & 1);
@@ -90,7 +92,7 @@ BS_INLINE void store_bits(const BmmParams &g, u32 *out, int words, u32 (&upper)[
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const u32 x = upper[half] << (2 * t), y = lower[half] << (2 * t);
-        // Lanes with even t go on with the upper row, the others with the lower one.
+        // Lanes with an even t continue with the upper row, the others with the lower one.
         u32 mine = (t & 1 ? y : x) | __shfl_xor_sync(~0u, t & 1 ? x : y, 1);
         mine |= __shfl_xor_sync(~0u, mine, 2);
 #if BS_FINISH == 2
@@ -103,7 +105,7 @@ BS_INLINE void store_bits(const BmmParams &g, u32 *out, int words, u32 (&upper)[
     if (t >= 2 || row >= end)
         return;
     u32 *to = out + (long long)row * words + (column0 >> 5);
-    if (column0 + 64 >= g.n && !(column0 & 64)) // pad words follow
+    if (column0 + 64 >= g.n && !(column0 & 64)) // padding words follow
         store_global(to, word[0], word[1], 0, 0);
     else
         store_global(to, word[0], word[1]);
@@ -152,7 +154,7 @@ BS_INLINE void finish(const BmmParams &g, u32 slot, u32 vectors, const Sums &s, 
     finish_strip(g.epilogue, RegisterSums<32>{{slot}, sums}, 0, row0, column0, 1);
 }
 #elif BS_FINISH == 2
-// Twice the count of common ones, less those of the row, against the column's threshold.
+// Compares twice the count of common ones, less the count of the row's ones, with the threshold of the column.
 BS_INLINE void finish(const BmmParams &g, u32, u32 vectors, const Sums &s, int row0, int column0, int end)
 {
     u32 upper[2] = {0, 0}, lower[2] = {0, 0};
@@ -172,7 +174,8 @@ BS_INLINE float2 floats_at(const BmmParams &g, u32 vectors, int which, int colum
     return make_float2(bs_float_of((u32)v.x), bs_float_of((u32)v.y));
 }
 
-// The commonest chains where the sums are: scales, a bias, batch norm, at most relu; to floats, or to bits along the row.
+// The most common chains, computed from the sums in registers: scales, a bias, batch norm, at most a relu; the result is floats, or bits
+// along the row.
 BS_INLINE void finish(const BmmParams &g, u32, u32 vectors, const Sums &s, int row0, int column0, int end)
 {
     const EpilogueParams &e = g.epilogue;

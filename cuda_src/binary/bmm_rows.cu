@@ -1,23 +1,23 @@
 // Product of signs, C (m, n) = sign(X) sign(W), of activations of any dtype and packed weights, by the 1-bit instructions of a warp (sm_80
-// and later). Rows of X are read once and become bits on their way to shared memory, so that nothing but X, W and C moves.
+// and later). Rows of X are read once and become bits on their way to shared memory, so only X, W and C move.
 //
-// A block takes BS_ROWS rows; of bits, which are copied a round ahead, as many rounds as there are. Warps load eight rows of 128 columns at a
-// time (BS_AHEAD times that in flight), turn the signs of lanes into words and leave these in shared memory; if the whole contraction axis
-// does not fit, in parts. Then each warp multiplies 16 rows by 64 columns of W, which is in shared memory if it fits, and sees to its own
-// way out. The order along the contraction axis does not matter, so lanes take 16 neighbouring bytes of X's and of W's rows for two
-// instructions. With a and b the bits, a sum of k products of -1 and +1 is k - 2 |a| - 2 |b| + 4 |a & b|; a column of ones beside those of W
-// counts |a|, `columns` has k - 2 |b|.
+// A block takes BS_ROWS rows. If X is packed already, it takes further rows round by round and copies one round ahead. Warps load eight
+// rows of 128 columns at a time (BS_AHEAD such units in flight), turn the signs of their lanes into words and leave the words in shared
+// memory, in parts if the whole contraction axis does not fit. Then each warp multiplies 16 rows by 64 columns of W, which is in shared
+// memory if it fits, and stores its own results. The order along the contraction axis does not matter, so lanes take 16 neighbouring bytes
+// of the rows of X and of W for two instructions. With a and b the bits, a sum of k products of -1 and +1 is k - 2 |a| - 2 |b| + 4 |a & b|.
+// A column of ones beside those of W counts |a|; `columns` holds k - 2 |b|.
 //
-// Compile-time: BS_KIND (the dtype, see bits/elements.cuh; 7: bits), BS_BFLOAT (of 16 bits), BS_VECTOR (bytes of a load), BS_TINY (rows of
-// fewer than four elements), BS_ROWS, BS_WARPS, BS_AHEAD, BS_BLOCKS (of a multiprocessor at a time), BS_STREAM (X will not stay in the L2),
-// BS_MEANS (mean magnitudes of the rows), BS_STAGED (W in shared memory), BS_NEAR (and the vectors over the columns), BS_PARTS (the contraction
-// axis in parts), BS_NORM (a factor and an
-// addend for each feature come before the sign), BS_FINISH: 0 stores the int32 sums, 1 goes through finish/strips.cuh, 2 compares with a threshold
-// for each column and packs the bits along the row, 3 goes through the commonest chains where the sums are.
+// Compile-time: BS_KIND (the dtype, see bits/elements.cuh; 7: bits), BS_BFLOAT (16-bit floats are bfloat16), BS_VECTOR (bytes of a load),
+// BS_TINY (rows have fewer than four elements), BS_ROWS, BS_WARPS, BS_AHEAD, BS_BLOCKS (resident blocks of a multiprocessor), BS_STREAM (X
+// will not stay in the L2), BS_MEANS (mean magnitudes of the rows are computed), BS_STAGED (W is in shared memory), BS_NEAR (so are the
+// vectors over the columns), BS_PARTS (the contraction axis is taken in parts), BS_NORM (a factor and an addend for each feature come
+// before the sign), BS_FINISH: 0 stores the int32 sums, 1 goes through finish/strips.cuh, 2 compares with a threshold for each column and
+// packs the bits along the row, 3 applies the most common chains to the sums in registers.
 // Floor: the bytes of X at the memory's rate. See docs/kernels/binary.md.
 #include "binary/bmm_finish.cuh"
 
-// The means of the block's rows, of whose 128 columns each there are sums; those of parts before are in `totals`.
+// The means of the block's rows, from sums over 128 columns each. `totals` holds what earlier parts of the contraction axis gave.
 BS_INLINE void add_means(const BmmParams &g, u32 sums, u32 totals, int row0, int chunks, bool first, bool last)
 {
     for (int row = own_thread(); row < kRows; row += kThreads) {
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
 #ifdef BS_PARTS
     copy_wait_all();
     const int end = min(g.m, row0 + kRows);
-    // Every round of items reads the rows again: with so long a contraction axis there is time for it.
+    // Every round of items reads the rows again; with so long a contraction axis there is time for that.
 #pragma unroll 1
     for (int first_item = 0; first_item < items; first_item += BS_WARPS) {
         const int item = first_item + warp, strip = item % kStrips, column0 = item / kStrips * 64;
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
 #pragma unroll 1
         for (int first = 0; first < g.words; first += g.part_words) {
             const int count = min(g.part_words, g.words - first);
-            __syncthreads(); // all are done with the words before
+            __syncthreads(); // all warps are done with the previous words
 #if BS_KIND == BS_WORDS
             copy_rows(g, bits, row0, first, count);
             copy_wait_all();
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
             finish(g, slots + warp * 4096, vectors, s, row0 + 16 * strip, column0, end);
         }
 #if BS_KIND == BS_WORDS
-        __syncthreads(); // all are done with the words
+        __syncthreads(); // all warps are done with the words
         here = other;
 #endif
     } while (kRounds && (row0 += step) < g.m);

@@ -1,9 +1,9 @@
-// Parameters of the product of signs, and how a block brings its rows, as words, and the weights into shared memory.
+// Parameters of the product of signs, and how a block loads its rows, as words, and the weights into shared memory.
 #ifndef BITSPARSE_BMM_ROWS_CUH
 #define BITSPARSE_BMM_ROWS_CUH
 
 #if BS_FINISH & 1
-#define BS_OWN_VECTORS // the scales of rows may be found by this kernel
+#define BS_OWN_VECTORS // this kernel may compute the scales of rows itself
 #include "finish/strips.cuh"
 #else
 #include "common/ptx.cuh"
@@ -12,7 +12,7 @@
 
 #define BS_WORDS 7 // BS_KIND of activations that are packed already
 #if BS_KIND >= 4 || defined(BS_NORM) || defined(BS_MEANS)
-#define BS_VALUES // the elements' values are looked at, not only their signs
+#define BS_VALUES // the values of the elements matter, not only their signs
 #endif
 #if BS_KIND == BS_WORDS
 typedef u32 Element;
@@ -22,7 +22,7 @@ typedef u32 Element;
 
 constexpr int kThreads = 32 * BS_WARPS;
 constexpr int kRows = BS_ROWS;   // of a block
-constexpr int kStrips = (kRows + 15) / 16; // of the matrix instructions; of eight rows half the work is for nothing
+constexpr int kStrips = (kRows + 15) / 16; // strips of a matrix instruction; with eight rows half the work is wasted
 constexpr int kRoom = 16 * kStrips;        // rows in shared memory
 static_assert(kRows % 8 == 0 && (kRows % 16 == 0 || (kRows == 8 && BS_FINISH != 1)), "whole strips, or half of one");
 #ifdef BS_STAGED
@@ -46,34 +46,34 @@ constexpr bool kMeans = true;
 constexpr bool kMeans = false;
 #endif
 #if BS_KIND == BS_WORDS && !defined(BS_PARTS)
-constexpr bool kRounds = true; // blocks stay for as long as there are rows
+constexpr bool kRounds = true; // blocks stay and take further rows until none are left
 #else
 constexpr bool kRounds = false;
 #endif
-constexpr int kBuffers = kRounds ? 2 : 1; // of words of the rows
+constexpr int kBuffers = kRounds ? 2 : 1; // buffers for the words of the rows
 constexpr int kSlots = BS_FINISH == 1 ? BS_WARPS * 4096 : 0; // bytes in front of the words, through which sums reach the epilogue
 
 struct BmmParams {
     const unsigned char *x;
     const u32 *w;             // (n, words), packed along the contraction axis
     void *out;                // int32 sums, or packed bits
-    const int *columns; // of n columns and zeros up to whole items: what is added to the sum; with BS_FINISH 2: the least count of a one
-    const u32 *flips; // BS_FINISH 2: columns whose bits turn over
-    const float *norm[2]; // of a feature: the factor and the addend in front of the sign; zero behind the last one
+    const int *columns; // of n columns, then zeros up to whole items: added to the sum; with BS_FINISH 2: the least count of a one
+    const u32 *flips; // BS_FINISH 2: columns whose bits are inverted
+    const float *norm[2]; // the factor and the addend of each feature, applied before the sign; zero beyond the last feature
     float *absmean; // mean magnitudes of the rows; may be null
     int *nan; // becomes 1 when an activation is NaN
     long long x_row; // bytes from row to row
     int m, n, k, words; // words of a row of w
-    int part_words; // of the contraction axis that are in shared memory at a time, a multiple of 16 unless they are all
-    int pitch; // words from row to row there, 16 times an odd number, so that neither side meets in few banks
-    int out_words, pairs; // of a row of bits; whether two neighbouring sums may be stored at once
+    int part_words; // words of the contraction axis in shared memory at a time, a multiple of 16 unless they are all
+    int pitch; // words from row to row in shared memory, 16 times an odd number, so that neither reads nor writes conflict in banks
+    int out_words, pairs; // words of a row of bits; whether two neighbouring sums may be stored at once
     int is_signed, pad;
 #if BS_FINISH & 1
     EpilogueParams epilogue;
 #endif
 };
 
-// The vectors over the columns, in this order in shared memory if BS_NEAR is defined: their first use comes late and would be waited for.
+// The vectors over the columns, in this order in shared memory if BS_NEAR is defined: they are used late, and the warp would wait for them.
 enum Column { kAddend, kScale, kBias, kFactor, kShift, kColumnVectors };
 #ifdef BS_NEAR
 constexpr bool kNear = true;
@@ -81,7 +81,7 @@ constexpr bool kNear = true;
 constexpr bool kNear = false;
 #endif
 
-// Null: the neutral element of what it is.
+// The vector with number `which`. A null pointer stands for the neutral element of its operation.
 BS_INLINE const void *vector_of(const BmmParams &g, int which)
 {
 #if BS_FINISH == 3
@@ -98,7 +98,7 @@ BS_INLINE const void *vector_of(const BmmParams &g, int which)
 
 BS_INLINE int padded_columns(const BmmParams &g) { return (g.n + 63) / 64 * 64; }
 
-// The thread, found out where it is asked for: what is made of it should not stay in registers.
+// The thread's number, read anew at each use, so that values derived from it do not stay in registers.
 BS_INLINE int own_thread()
 {
     int thread = (int)threadIdx.x;
@@ -122,7 +122,7 @@ BS_INLINE void copy_vectors(const BmmParams &g, u32 vectors)
     }
 }
 
-// The weights, as they are in memory but for the room between their rows, with zeros up to whole steps and items.
+// Copies the weights as they are in memory, except for the gap between rows, with zeros up to whole steps and items.
 BS_INLINE void copy_weights(const BmmParams &g, u32 weights)
 {
     const int chunks = (g.words + 15) / 16 * 4, log = 32 - __clz(chunks - 1), all = padded_columns(g) << log;
@@ -149,7 +149,7 @@ BS_INLINE void copy_rows(const BmmParams &g, u32 bits, int row0, int first, int 
     copy_commit();
 }
 #else
-// The units of a warp: neighbouring warps take neighbouring columns.
+// The units that a warp takes: neighbouring warps take neighbouring columns.
 struct Walk {
     int group, chunk;
     const int chunks;
@@ -167,7 +167,8 @@ struct Walk {
     __device__ __forceinline__ void step() { chunk += BS_WARPS, settle(); }
 };
 
-// The block's rows, words `first` to `first + count` - 1 of them, into shared memory; magnitudes of 128 columns each behind them.
+// Loads words `first` to `first + count` - 1 of the block's rows into shared memory; the sums of magnitudes of 128 columns each follow
+// them.
 BS_INLINE void load_rows(const BmmParams &g, u32 bits, u32 sums, int row0, int first, int count)
 {
     const int lane = own_thread() & 31;

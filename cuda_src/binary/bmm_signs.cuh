@@ -1,4 +1,4 @@
-// Elements of every dtype on their way to bits: eight rows of 128 columns to a warp. Included by binary/bmm_rows.cuh.
+// Turns elements of every dtype into bits, eight rows of 128 columns to a warp. Included by binary/bmm_rows.cuh.
 #ifndef BITSPARSE_BMM_SIGNS_CUH
 #define BITSPARSE_BMM_SIGNS_CUH
 
@@ -20,7 +20,7 @@ BS_INLINE float value_of(Element e, const BmmParams &g)
 #endif
 }
 
-// A word whose highest bit says whether the element, of which v is what became of its value, is negative; -0 is not.
+// A word whose highest bit says whether the element is negative; -0 is not. v is the element's value, scaled and shifted by BS_NORM.
 BS_INLINE u32 sign_of(Element e, float v, const BmmParams &g)
 {
 #if defined(BS_NORM) || BS_KIND == BS_HALF || BS_KIND == BS_FLOAT
@@ -32,7 +32,7 @@ BS_INLINE u32 sign_of(Element e, float v, const BmmParams &g)
 #endif
 }
 
-// What is too large to stay in the L2 anyway is the first to leave it.
+// X that is too large to stay in the L2 is evicted first.
 #ifdef BS_STREAM
 #define BS_LOAD(at) __ldcs(at)
 #else
@@ -70,7 +70,7 @@ BS_INLINE Quad load_neighbours(const unsigned char *at)
     return q;
 }
 
-// The elements behind the first one, and zero.
+// Shifts the quad by one element; a zero follows the last one.
 BS_INLINE void drop_first(Quad &q)
 {
     constexpr int words = sizeof(Quad) / 4, step = (int)sizeof(Element) / 4;
@@ -83,13 +83,13 @@ BS_INLINE void drop_first(Quad &q)
     }
 }
 
-// Eight rows of 128 columns: a lane takes four neighbours of each row, lane 4 j + t the j-th four of word t.
+// Eight rows of 128 columns: a lane takes four neighbours of each row. Lane 4 j + t has the j-th four of word t.
 struct Unit {
     Quad quads[8];
     int column; // of this lane's elements, in the row
     int left;   // elements from there to the end of the row
 
-    // At the end of a row the last four elements are loaded, of which the first ones are others'.
+    // At the end of a row the last four elements of the row are loaded; those that belong to another lane are dropped.
     __device__ __forceinline__ void load(const BmmParams &g, int lane, int row, int first)
     {
         column = first + 32 * (lane & 3) + 4 * (lane >> 2);
@@ -126,7 +126,7 @@ struct Unit {
 #endif
     }
 
-    // The signs as a word of one of the rows, row lane / 4, and the magnitudes of four neighbours of every row.
+    // The signs as a word of row lane / 4, and the magnitudes of the lane's four neighbours in every row.
     __device__ __forceinline__ u32 signs(const BmmParams &g, int lane, float (&magnitudes)[8]) const
     {
 #ifdef BS_NORM
@@ -162,7 +162,7 @@ struct Unit {
                 magnitudes[i] = 0.0f;
         }
         const u32 valid = left >= 4 ? ~0u : left <= 0 ? 0u : ((1u << left) - 1u) * 0x11111111u;
-        u32 word = ~negative & valid; // nibble i is row i's
+        u32 word = ~negative & valid; // nibble i belongs to row i
         u32 other = __shfl_xor_sync(~0u, word, 16);
         word = __byte_perm(word, other, lane & 16 ? 0x3276 : 0x5410);
         other = __shfl_xor_sync(~0u, word, 8);
@@ -173,7 +173,7 @@ struct Unit {
     }
 };
 
-// The sum over the lanes of each of eight numbers, always added as a tree over neighbours; which of them a lane gets is row_of_sum.
+// The sum of each of eight numbers over the lanes, always added as a tree over neighbours; row_of_sum says which sum a lane gets.
 BS_INLINE float sum_of_lanes(int lane, const float (&v)[8])
 {
     float four[4], two[2];

@@ -1,11 +1,12 @@
 // Sums of one-bit features over the edges of a 0/1 CSR pattern: y[i] = sum over edges (i, j) of x[j], as integers, as bits, or through a
 // float chain.
 //
-// A team of lanes (binary/bspmm_count.cuh) walks a stretch of rows (csr/streams.cuh), row by row. Every lane gathers BS_WORDS words of BS_U edges
-// at once and adds them to vertical counters by carry-save adders: two LOP3 to an adder, 1.75 adders an edge and word and a few for the
-// carries, no ballots and nothing unpacked. At the end of a row its lanes add up, bit-sliced, and the counts are compared bit-sliced, so
-// that no sum is ever an integer unless integers are wanted. All teams of a warp go in step: a batch each, then the ends of rows.
-// Rows in pieces: every piece leaves its planes in a slot, and whichever is the last to arrive adds them up.
+// A team of lanes (binary/bspmm_count.cuh) walks a stretch of rows (csr/streams.cuh), row by row. Every lane gathers BS_WORDS words of BS_U
+// edges at once and adds them to vertical counters by carry-save adders: two LOP3 to an adder, 1.75 adders an edge and word and a few for
+// the carries, with no ballots and no unpacking. At the end of a row its lanes add up their counters and compare them with the threshold,
+// all bit-sliced: a sum becomes an integer only where integers are wanted. All teams of a warp work in step: first a batch each, then the
+// ends of rows.
+// Rows in pieces: every piece leaves its planes in a slot, and the last one to arrive adds them up.
 //
 // Floor: edges at 155 G/s (a gathered row is 16 bytes or little more), and the bytes of a result of integers.
 #ifndef BS_THREADS
@@ -14,16 +15,16 @@
 #include "binary/bspmm_finish.cuh"
 #include "binary/bspmm_walk.cuh"
 
-// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
+// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
 
-// Lanes that take edges of a row of a stream, and of a piece.
+// Lanes that share the edges of a row, in a stream and in a piece.
 #ifndef BS_PIECE_TEAM
 #define BS_PIECE_TEAM BS_TEAM
 #endif
-// Planes of a lane's counters that short rows need; teams take a shorter way where no row of the warp is longer.
+// Planes of a lane's counters that short rows need; a warp with only such rows takes a shorter way.
 #if BS_OUT != BS_SIGNS
 #undef BS_FEW
-#define BS_FEW BS_PLANES // numbers leave out planes as they go, and their code should not stand twice
+#define BS_FEW BS_PLANES // code for numbers leaves out planes as it runs, and should not be instantiated twice
 #elif !defined(BS_FEW)
 #define BS_FEW 4
 #endif
@@ -44,14 +45,14 @@ BS_INLINE void split(u32 v, u32 (&to)[1]) { to[0] = v; }
 
 template <int team> struct Count {
     static constexpr int kBatch = team * BS_U, kQuads = BS_U / 4, kTotal = BS_PLANES + log_of(team);
-    static constexpr int kLeft = team < BS_WORDS ? BS_WORDS / team : 1; // words of a lane once the team has added up
+    static constexpr int kLeft = team < BS_WORDS ? BS_WORDS / team : 1; // words that a lane has once the team has added up
     static constexpr int kFewEdges = ((1 << kFew) - 4) * team;
 
     const CountParams &p;
     const Stretch &at;
     CountLane me;
-    const char *x; // row 0, this lane's words
-    bool has_words; // of a row
+    const char *x; // row 0, at this lane's words
+    bool has_words; // whether this lane has words of a row
     Index columns[BS_U];
     u32 count[BS_WORDS][BS_PLANES];
 
@@ -78,7 +79,7 @@ template <int team> struct Count {
                 count[w][q] = 0;
     }
 
-    // The columns of the batch from `base` on; edges from base + end on are others'.
+    // Loads the columns of the batch from `base` on; edges from base + end on belong to other rows.
     __device__ __forceinline__ void load_columns(Index base, int end)
     {
 #pragma unroll
@@ -93,7 +94,7 @@ template <int team> struct Count {
         }
     }
 
-    // Words of the batch's edges number `from` to `end`, zeros for the others.
+    // Gathers the words of edges `from` to `end` of the batch, and zeros for the others.
     __device__ __forceinline__ void gather(Words (&v)[BS_U], int from, int end) const
     {
         const int mine = 4 * me.part - from, length = end - from;
@@ -121,7 +122,7 @@ template <int team> struct Count {
         }
     }
 
-    // What the team has counted, of which a lane has no more than `planes` planes. For whole warps.
+    // Adds up what the team has counted; no lane's counter has more than `planes` planes. Called by whole warps.
     template <int planes> __device__ __forceinline__ void total(u32 (&sum)[kLeft][planes + log_of(team)]) const
     {
         constexpr int apart = BS_WORDS == 1 ? 1 : (team < BS_WORDS ? team : BS_WORDS) / 2;
@@ -134,7 +135,7 @@ template <int team> struct Count {
         add_across<team, BS_WORDS, apart>(lower, me.part, 1 << p.across, sum);
     }
 
-    // The words of a row that were counted. For whole warps.
+    // Stores the words of a row that has been counted. Called by whole warps.
     template <int n> __device__ __forceinline__ void finish(const CountedRow &r, const u32 (&sum)[kLeft][n]) const
     {
 #if BS_OUT == BS_SIGNS
@@ -154,7 +155,7 @@ template <int team> struct Count {
         return p.partial + number * (unsigned)(kTotal * (BS_WORDS << p.across)) + me.at;
     }
 
-    // The piece is counted: into its slot.
+    // Leaves the counts of a complete piece in its slot.
     __device__ __forceinline__ void leave(const u32 (&sum)[kLeft][kTotal]) const
     {
         u32 *slot = slot_of(at.piece);
@@ -167,7 +168,7 @@ template <int team> struct Count {
         __threadfence();
     }
 
-    // The team that comes last takes all pieces of the row. For whole warps; teams of streams have nothing to do.
+    // The team that comes last adds up all pieces of the row. Called by whole warps; teams of streams do nothing here.
     __device__ __forceinline__ void take() const
     {
         u32 sum[kLeft][kMost];
@@ -179,7 +180,7 @@ template <int team> struct Count {
     }
 };
 
-// A stretch from start to end; with pieces or without.
+// Counts one stretch from start to end, with or without pieces.
 template <int team, bool pieces> BS_INLINE void count_stretch(const CountParams &p, int unit)
 {
     typedef Count<team> Body;
@@ -198,7 +199,7 @@ template <int team, bool pieces> BS_INLINE void count_stretch(const CountParams 
         const bool ends = walk.step();
         counted.there = ends && counted.there;
         if (walk.rows > 0)
-            body.load_columns(walk.base, walk.to()); // arrive while the words do
+            body.load_columns(walk.base, walk.to()); // these loads arrive while the words do
         body.add(v);
         if (!__any_sync(~0u, ends))
             continue;

@@ -5,23 +5,23 @@
 #include "csr/streams.cuh"
 #include "finish/chain.cuh"
 
-// BS_OUT, what becomes of the counts of a row: int32 sums, bits by integer thresholds, or the float chain of an epilogue.
+// BS_OUT, what the counts of a row become: int32 sums, bits by integer thresholds, or the float chain of an epilogue.
 #define BS_SUMS 0
 #define BS_SIGNS 1
 #define BS_CHAIN 2
 
-// BS_MOST: planes of the sums of the pieces of a row, of which none has 1 << BS_MOST edges.
+// BS_MOST: planes of a sum over the pieces of a row; no row has 1 << BS_MOST edges or more.
 #ifndef BS_MOST
 #define BS_MOST 24
 #endif
 
-// Where a team of lanes is in its row. A team of so many << across lanes adds up a row (or a piece of one): 1 << across lanes beside each
-// other hold BS_WORDS words each of a gathered row, and as many of them as the team is named after take edges at the same time.
+// Where a lane stands in its team. A team is `team` groups of 1 << across lanes and adds up a row, or a piece of one. The lanes of a group
+// hold neighbouring words of a gathered row, BS_WORDS each; the groups take different edges at the same time.
 struct CountLane {
-    int lane;     // of the team
-    int vector;   // which BS_WORDS words of the slice
-    int part;     // which of the edges
-    int first;    // word of the row that the slice begins with
+    int lane;     // number within the team
+    int vector;   // which BS_WORDS words of the slice this lane holds
+    int part;     // which of the edges this lane takes
+    int first;    // first word of the slice in the row
     int at;       // first word of the slice that this lane has once the team has added up (further parts have copies)
 };
 
@@ -33,17 +33,17 @@ struct CountParams {
     const u32 *flips;     // (classes, width)
     const int *class_of;  // of the rows, or null
     u32 *partial;         // (pieces, slices, planes, words of a slice)
-    int *arrived;         // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
-    const Index *order;   // the rows of the streams one by one, rows of as many batches side by side; or null
-    const Index *bounds;  // their first edges and the ones behind their last, side by side; or null
+    int *arrived;         // (pieces, slices): how many pieces of a row have arrived, at its first piece; zeros before and after
+    const Index *order;   // the rows of the streams one by one, with rows of equally many batches next to each other; or null
+    const Index *bounds;  // first edge and end of each of these rows, as pairs; or null
     bs_i64 rows;
     int width, features;
     int across, slices;
     int bipolar, mean;
-    int limit_planes, base; // thresholds were raised by base, which no row is longer than (0 where no bit is negative)
+    int limit_planes, base; // `base` has been added to the thresholds; no row is longer (0 where no bit means -1)
     int limit, flip;        // the one threshold and direction
     int aligned;            // four sums can be stored at once
-    int piece_blocks;       // of the grid, which come first
+    int piece_blocks;       // blocks of the grid that take pieces; they come first
 #if BS_OUT == BS_CHAIN
     EpilogueParams epilogue;
 #endif
@@ -63,7 +63,7 @@ BS_INLINE u32 majority(u32 a, u32 b, u32 c)
     return r;
 }
 
-// plane += n bits of weight 2^p each; what does not fit goes up. n is a power of two.
+// plane += n bits of weight 2^p each, with carries into higher planes. n is a power of two.
 template <int p, int n, int planes> BS_INLINE void add_bits(u32 (&plane)[planes], const u32 (&x)[n])
 {
     if constexpr (p >= planes) {
@@ -83,7 +83,7 @@ template <int p, int n, int planes> BS_INLINE void add_bits(u32 (&plane)[planes]
     }
 }
 
-// sum = a + b, one plane more.
+// sum = a + b, with one more plane.
 template <int n> BS_INLINE void add_counts(u32 *sum, const u32 (&a)[n], const u32 (&b)[n])
 {
     u32 carry = a[0] & b[0];
@@ -110,9 +110,9 @@ template <int n, int planes> BS_INLINE void add_to_counts(u32 (&sum)[planes], co
     }
 }
 
-// The team adds up: lanes whose `part` differs in one bit are `step` times that apart. First each of two lanes hands half of its words to the
-// other, as long as it has two (lane `part` is left with words part * left ..., modulo all of them); then both get the whole. Every time the
-// counts get a plane more. For whole warps.
+// Adds up the counts of a team, over lanes whose `part` differs in one bit and which are `step` times that apart. First the two lanes
+// exchange halves of their words, as long as they have two (lane `part` keeps the words from part * left on, modulo all of them); then both
+// get the whole sum. Each step adds a plane to the counts. Called by whole warps.
 template <int team, int words, int bit, int planes, int left, int total>
 BS_INLINE void add_across(const u32 (&count)[words][planes], int part, int step, u32 (&sum)[left][total])
 {

@@ -2,11 +2,11 @@
 #ifndef BITSPARSE_BSPMM_FINISH_CUH
 #define BITSPARSE_BSPMM_FINISH_CUH
 
-// BS_LIMITS: bits are by a threshold to each feature, else by one for all.
+// BS_LIMITS: every feature has a threshold of its own, else one threshold serves all.
 #include "binary/bspmm_count.cuh"
 #include "finish/store.cuh"
 
-// A row that a team has counted, or (not `there`) nothing that is to be stored.
+// A row that a team has counted; if not `there`, nothing is to be stored.
 struct CountedRow {
     Index row, edges;
     bool there;
@@ -19,7 +19,7 @@ BS_INLINE u32 features_of_word(const CountParams &p, int word)
     return left >= 32 ? ~0u : left > 0 ? (1u << left) - 1 : 0;
 }
 
-// Whether each count is at least the row's part of the one threshold: 2c - edges >= limit.
+// Whether each count reaches the one threshold for this row: 2c - edges >= limit.
 template <int words, int n>
 BS_INLINE void reach_one_limit(const CountParams &p, const CountedRow &r, const u32 (&plane)[words][n], u32 (&ones)[words])
 {
@@ -27,7 +27,7 @@ BS_INLINE void reach_one_limit(const CountParams &p, const CountedRow &r, const 
     const u32 k = ~(limit > 0 ? (u32)limit : 0), none = limit <= (bs_i64)r.edges ? ~0u : 0, flip = p.flip ? ~0u : 0;
 #pragma unroll
     for (int w = 0; w < words; w++)
-        ones[w] = ~0u; // from the lowest plane up: a higher one decides
+        ones[w] = ~0u; // from the lowest plane up, since a higher plane overrides it
 #pragma unroll
     for (int q = 0; q < n; q++) {
         const u32 missing = (u32)((int)(k << (31 - q)) >> 31);
@@ -40,7 +40,7 @@ BS_INLINE void reach_one_limit(const CountParams &p, const CountedRow &r, const 
         ones[w] = (ones[w] & none) ^ flip;
 }
 
-// Neighbouring words, a power of two of them and aligned so.
+// Loads neighbouring words; their number is a power of two, and they are aligned to it.
 template <int words> BS_INLINE void load_words(u32 (&to)[words], const u32 *from)
 {
     if constexpr (words == 4) {
@@ -54,7 +54,7 @@ template <int words> BS_INLINE void load_words(u32 (&to)[words], const u32 *from
     }
 }
 
-// The same with a threshold to each feature: 2c + (base - edges) is compared with thresholds that base was added to.
+// The same with a threshold for each feature: compares 2c + (base - edges) with thresholds that include base.
 template <int words, int n>
 BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[words][n], u32 (&ones)[words])
 {
@@ -65,7 +65,7 @@ BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word,
 #pragma unroll
     for (int w = 0; w < words; w++)
         carry[w] = 0, ones[w] = ~0u;
-    constexpr int together = words == 4 ? 4 : 8; // planes
+    constexpr int together = words == 4 ? 4 : 8; // planes loaded together
 #pragma unroll
     for (int q0 = 0; q0 < 32; q0 += together) {
         if (q0 >= p.limit_planes)
@@ -99,7 +99,7 @@ BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word,
         ones[w] ^= flip[w];
 }
 
-// The bits of some neighbouring words of a row, a power of two of them.
+// Stores the bits of neighbouring words of a row; their number is a power of two.
 template <int words, int n> BS_INLINE void store_signs(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[words][n])
 {
     if (!r.there || word >= p.width)
@@ -123,11 +123,12 @@ template <int words, int n> BS_INLINE void store_signs(const CountParams &p, con
 }
 
 #if BS_OUT != BS_SIGNS
-// Counts 4j .. 4j + 3 and 16 + 4j .. of a word whose planes lane `source` has; `top` planes are in use. For whole warps.
+// Counts 4j .. 4j + 3 and 16 + 4j .. 16 + 4j + 3 of a word whose planes are in lane `source`; `top` planes are in use. Called by whole
+// warps.
 template <int n> BS_INLINE void counts_of_word(const u32 (&plane)[n], int top, int source, int j, int (&count)[8])
 {
     constexpr int chunks = (n + 7) / 8;
-    u32 low[chunks], high[chunks]; // a byte to a count
+    u32 low[chunks], high[chunks]; // one byte per count
 #pragma unroll
     for (int k = 0; k < chunks; k++)
         low[k] = high[k] = 0;
@@ -151,7 +152,7 @@ template <int n> BS_INLINE void counts_of_word(const u32 (&plane)[n], int top, i
     }
 }
 
-// Eight sums of a row, columns `column` .. + 3 and 16 further.
+// Stores eight sums of a row: columns `column` .. `column` + 3 and those 16 further.
 BS_INLINE void store_sums(const CountParams &p, Index row, int column, const int (&sum)[8])
 {
     int *to = (int *)p.out + (bs_u64)row * (unsigned)p.features + column;
@@ -171,7 +172,7 @@ BS_INLINE void store_sums(const CountParams &p, Index row, int column, const int
 }
 
 #if BS_OUT == BS_CHAIN
-// The chain of eight sums; gives their bits in the places of a word, or stores the floats.
+// Applies the chain to eight sums; returns their bits at their places in a word, or stores the floats.
 BS_INLINE u32 chain_of_sums(const CountParams &p, const CountedRow &r, int column, const int (&sum)[8])
 {
     const EpilogueParams &e = p.epilogue;
@@ -205,7 +206,8 @@ BS_INLINE u32 chain_of_sums(const CountParams &p, const CountedRow &r, int colum
 }
 #endif
 
-// What becomes of eight sums of a word, four lanes (number j) to a word; `mine` if there are such. For whole warps.
+// Stores eight sums of a word, or what they become; four lanes (numbered j) share a word. `mine`: this lane has such sums. Called by whole
+// warps.
 BS_INLINE void store_numbers(const CountParams &p, const CountedRow &r, int word, int j, bool mine, int (&sum)[8])
 {
     const int column = 32 * word + 4 * j;
@@ -228,13 +230,13 @@ BS_INLINE void store_numbers(const CountParams &p, const CountedRow &r, int word
 #endif
 }
 
-// How many planes the counts of a warp's rows take. For whole warps.
+// How many planes the counts of a warp's rows need. Called by whole warps.
 BS_INLINE int planes_in_use(const CountedRow &r) { return 32 - __clz((int)__reduce_max_sync(~0u, r.there ? (u32)r.edges : 0u)); }
 #endif
 
 #if BS_OUT != BS_SIGNS
-// Of the rows that teams of a warp have counted, those that are there: every four lanes take a word at a time, so that what they store lies
-// together and no lane waits for teams that are still counting. A lane has `left` words. For whole warps.
+// Finishes the rows that teams of a warp have counted, as far as they are there. Every four lanes take a word at a time, so that their
+// stores are adjacent and no lane waits for teams that are still counting. A lane has `left` words. Called by whole warps.
 template <int left, int n>
 BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[left][n])
 {
@@ -242,7 +244,7 @@ BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const C
     int (&leader)[32] = leaders[threadIdx.x >> 5];
     const int lane = (int)threadIdx.x & 31, j = lane & 3, top = planes_in_use(r);
     const u32 mask = __ballot_sync(~0u, r.there && me.lane == 0);
-    const int rows = __popc(mask), lanes = BS_WORDS / left << p.across; // that have words of a row
+    const int rows = __popc(mask), lanes = BS_WORDS / left << p.across; // lanes: those that have words of a row
     if (mask >> lane & 1u)
         leader[__popc(mask & ((1u << lane) - 1))] = lane;
     __syncwarp();
@@ -260,18 +262,18 @@ BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const C
         for (int turn = 0; turn < rows * lanes; turn += 8) {
             const int item = min(turn + (lane >> 2), rows * lanes - 1), from = item & (lanes - 1), first = leader[item / lanes];
             const CountedRow one = {__shfl_sync(~0u, r.row, first), __shfl_sync(~0u, r.edges, first), turn + (lane >> 2) < rows * lanes};
-            // Words of a row: part by part of the lanes beside each other.
+            // The words of a row, in the order of the lanes of a group and then of their parts.
             const int vector = from / (BS_WORDS / left), part = from & (BS_WORDS / left - 1);
             int sum[8];
             counts_of_word(mine[0], top, first + (part << p.across) + vector, j, sum);
             store_numbers(p, one, me.first + vector * BS_WORDS + part * left + w, j, one.there, sum);
         }
     }
-    __syncwarp(); // the table is written again
+    __syncwarp(); // before the table is written again
 }
 #endif
 
-// Words of bits beyond those that lanes have: rows are padded to four words, of which a row of so few features fills `filled`.
+// Clears the padding words that no lane has: rows are padded to four words, and a row of so few features fills only `filled` of them.
 BS_INLINE void clear_pad_words(const CountParams &p, const CountedRow &r, int word, int filled)
 {
     bool bits = BS_OUT == BS_SIGNS;

@@ -1,7 +1,7 @@
-// The sums of binary/bspmm_count.cu computed in BitGNN's other two ways (section 3.2.2), for comparison: a lane is a feature, a warp takes a row and
-// a word. BS_METHOD 1: popc(a & b) - popc(a & ~b), both counted; 2: bit by bit.
+// The sums of binary/bspmm_count.cu, computed in the two other ways of BitGNN (section 3.2.2) for comparison: a lane is a feature, and a
+// warp takes one row and one word. BS_METHOD 1: popc(a & b) - popc(a & ~b), both counted; 2: bit by bit.
 //
-// Floor: that of binary/bspmm_count.cu; an edge costs a warp some eight instructions a word, so this is slower by design.
+// Floor: that of binary/bspmm_count.cu. An edge costs a warp some eight instructions a word, so this is slower by design.
 #define BS_WORDS 1
 #define BS_THREADS 128
 #include "binary/bspmm_finish.cuh"

@@ -1,18 +1,19 @@
-// Sums of one-bit features over FRDC's 4 x 4 tiles: a tile names four rows of x that lie together, and which of four results take which.
+// Sums of one-bit features over FRDC's 4 x 4 tiles: a tile names four adjacent rows of x, and says which of four results take which of
+// them.
 //
-// A team of BS_TEAM << across lanes walks a strip of four rows (csr/streams.cuh, whose edges are tiles here), tile by tile. A lane loads
-// BS_WORDS words of the four gathered rows of BS_U tiles at once, so that up to four edges share a load, and adds what the tile's bits let
-// through to vertical counters of all four results. At the end of a strip the lanes hand each other the counts: one result to each.
+// A team of BS_TEAM << across lanes walks a strip of four rows (csr/streams.cuh, with tiles in place of edges), tile by tile. A lane loads
+// BS_WORDS words of the four gathered rows of BS_U tiles at once, so that up to four edges share a load. It adds the words that the tile's
+// bits select to vertical counters of all four results. At the end of a strip the lanes exchange counts until each has one result.
 //
-// Floor: as many instructions as there are bits in tiles, set or not: about 270 a tile and 128 features, 5 cycles of a multiprocessor. So
-// this pays where tiles hold several edges; binary/bspmm_count.cu takes 1.6 cycles an edge.
+// Floor: as many instructions as a tile has bits, set or not: about 270 a tile and 128 features, 5 cycles of a multiprocessor. So this pays
+// where tiles hold several edges; binary/bspmm_count.cu takes 1.6 cycles an edge.
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
 #include "binary/bspmm_finish.cuh"
 #include "binary/bspmm_walk.cuh"
 
-// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
+// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
 #if BS_TEAM != 4
 #error "four lanes share four results"
 #endif
@@ -28,17 +29,17 @@ BS_INLINE u32 word_of(u32 v, int) { return v; }
 #endif
 
 struct TileParams {
-    CountParams count;           // streams of tiles; rows of the result, features and so on
+    CountParams count; // streams of tiles; rows of the result, features and so on
     const unsigned short *tiles; // bit 4r + c: row r of the strip takes row c of the block, aligned to 8 bytes
-    const int *edges;            // of the rows
+    const int *edges; // of each row
 };
 
-// All ones where bit `number` of a tile is set. The tile lies in the lower half of `spread` and, moved up by four, in the upper.
+// All ones where bit `number` of a tile is set. The lower half of `spread` holds the tile, the upper half the tile shifted left by four.
 BS_INLINE u32 mask_of(u32 spread, int number)
 {
-    // The sign of a byte goes to all four bytes of the mask: bytes 0 to 3 end with bits 7, 15, 3 and 11.
+    // The sign of a byte fills all four bytes of the mask: bytes 0 to 3 have bits 7, 15, 3 and 11 as their highest bits.
     const int byte = number & 4 ? number >> 3 : 2 + (number >> 3), end = number & 4 ? 7 : 3;
-    u32 mask; // __byte_perm leaves out what repeats signs
+    u32 mask; // inline PTX, since __byte_perm has no mode that repeats signs
     asm("prmt.b32 %0, %1, 0, %2;" : "=r"(mask) : "r"(spread << (end - (number & 7))), "r"(0x8888u + 0x1111u * byte));
     return mask;
 }
@@ -48,7 +49,7 @@ struct Tiles {
     const CountParams &p;
     const Stretch &at;
     CountLane me;
-    const char *x; // row 0, this lane's words
+    const char *x; // row 0, at this lane's words
     bool has_words;
     Index block[BS_U];
     u32 tile[BS_U];
@@ -78,7 +79,7 @@ struct Tiles {
                 count[i][q] = 0;
     }
 
-    // The tiles of the batch from `base` on that are number `from` to `end`; no bits in the others.
+    // Loads tiles number `from` to `end` of the batch from `base` on; the others have no bits.
     __device__ __forceinline__ void load_tiles(Index base, int from, int end)
     {
 #pragma unroll
@@ -106,7 +107,7 @@ struct Tiles {
             const char *from = row_address(x, block[u], 16u * BS_WIDTH);
 #pragma unroll
             for (int c = 0; c < 4; c++)
-                if (tile[u] & 0x1111u << c) // rows that no bit names may not exist
+                if (tile[u] & 0x1111u << c) // rows that no bit selects may not exist
                     v[u][c] = __ldg((const Words *)(from + 4 * BS_WIDTH * c));
         }
     }
@@ -130,7 +131,7 @@ struct Tiles {
         }
     }
 
-    // What the team has counted: the lanes with part r have result r of the strip. For whole warps.
+    // Adds up what the team has counted: the lanes with part r get result r of the strip. Called by whole warps.
     __device__ __forceinline__ void total(u32 (&sum)[BS_WORDS][kTotal]) const
     {
         u32 half[2 * BS_WORDS][BS_PLANES + 1];
@@ -154,7 +155,7 @@ struct Tiles {
         }
     }
 
-    // Result `part` of a strip, with these counts.
+    // Stores result `part` of a strip, from these counts.
     template <int n> __device__ __forceinline__ void finish(Index strip, bool there, const u32 (&plane)[BS_WORDS][n]) const
     {
         const bs_i64 row = 4 * (bs_i64)strip + me.part;
@@ -167,7 +168,7 @@ struct Tiles {
             for (int word = BS_WORDS << p.across; word < 4; word++)
                 clear_pad_words(p, r, word, BS_WORDS << p.across);
 #else
-        // A result after the other; every four lanes take a word.
+        // One result after another; every four lanes take a word.
         const int top = planes_in_use(r), j = me.lane & 3, taker = me.lane >> 2, team0 = (int)(threadIdx.x & 31) - me.lane;
 #pragma unroll 1
         for (int d = 0; d < 4; d++) {
@@ -201,7 +202,7 @@ struct Tiles {
         __threadfence();
     }
 
-    // As in binary/bspmm_count.cu: the team that comes last takes all pieces of the strip.
+    // As in binary/bspmm_count.cu: the team that comes last adds up all pieces of the strip.
     __device__ __forceinline__ void take() const
     {
         u32 sum[BS_WORDS][kMost];
@@ -236,7 +237,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_tiles(
         for (int u = 0; u < BS_U; u++)
             body.tile[u] = 0;
         if (walk.rows > 0)
-            body.load_tiles(walk.base, walk.from(), walk.to()); // arrive while the words do
+            body.load_tiles(walk.base, walk.from(), walk.to()); // these loads arrive while the words do
         body.add(v, spread);
         if (!__any_sync(~0u, ends))
             continue;

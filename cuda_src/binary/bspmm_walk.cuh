@@ -1,10 +1,11 @@
-// How teams of lanes walk rows of edges (or strips of tiles) batch by batch, all teams of a warp in step, and gather the pieces of long ones.
+// How teams of lanes walk rows of edges (or strips of tiles) batch by batch, all teams of a warp in step, and how the pieces of long rows
+// are joined.
 #ifndef BITSPARSE_BSPMM_WALK_CUH
 #define BITSPARSE_BSPMM_WALK_CUH
 
 #include "binary/bspmm_count.cuh"
 
-// Four indices from `at` on, a multiple of 4, of which `left` at least are there.
+// Loads four indices from `at` on, a multiple of 4; at least `left` of them exist.
 BS_INLINE void load_quad(const Index *indices, Index at, int left, Index (&to)[4])
 {
 #ifdef BS_LARGE
@@ -16,7 +17,7 @@ BS_INLINE void load_quad(const Index *indices, Index at, int left, Index (&to)[4
 #endif
 }
 
-// What team `unit` walks: as stretch_of says, but for rows dealt out one by one. A row that is its own only piece is none.
+// The stretch of team `unit`: that of stretch_of, unless rows are dealt out one by one. A row with only one piece counts as a whole row.
 BS_INLINE bool count_stretch_of(const CountParams &p, int unit, Stretch &at)
 {
     const Streams &s = p.streams;
@@ -26,7 +27,7 @@ BS_INLINE bool count_stretch_of(const CountParams &p, int unit, Stretch &at)
         there = unit < s.streams;
         if (there) {
             at.row = __ldg(p.order + unit);
-            const bool known = p.bounds; // without asking for the row first
+            const bool known = p.bounds; // then nothing waits for at.row
             at.start = __ldg(known ? p.bounds + 2 * (bs_i64)unit : s.indptr + at.row);
             at.stop = __ldg(known ? p.bounds + 2 * (bs_i64)unit + 1 : s.indptr + at.row + 1);
             at.last = at.row + 1, at.piece = -1;
@@ -41,8 +42,8 @@ BS_INLINE bool count_stretch_of(const CountParams &p, int unit, Stretch &at)
     return there;
 }
 
-// Where a team is: `rows` are left, the first of them from `begin` to `end`, the next one to `next`; the batch begins at `base`, a multiple of
-// four that may lie before the row.
+// Where a team stands: `rows` rows are left; the first of them has the edges from `begin` to `end`, the next one those up to `next`. The
+// batch begins at `base`, a multiple of four that may lie before the row.
 template <int batch> struct CountWalk {
     const Index *indptr;
     Index row, begin, end, next, base;
@@ -58,11 +59,11 @@ template <int batch> struct CountWalk {
         }
     }
 
-    // The row's edges in the batch are those from `base` + from() to base + to(), or to the end of the batch.
+    // The row has edges base + from() to base + to() of this batch, or up to the end of the batch.
     __device__ __forceinline__ int to() const { return rows > 0 ? (int)min(end - base, (Index)BS_NO_END) : 0; }
     __device__ __forceinline__ int from() const { return rows > 0 ? min(max((int)(begin - base), 0), to()) : 0; }
 
-    // To the next batch; gives whether it is another row's.
+    // Steps to the next batch; returns whether it belongs to another row.
     __device__ __forceinline__ bool step()
     {
         if (rows <= 0 || to() > batch) {
@@ -77,11 +78,11 @@ template <int batch> struct CountWalk {
     }
 };
 
-// Children of a node of the tree in which the pieces of a row are added up: long rows take few steps, each of few loads behind one another.
+// Children of a node in the tree that adds up the pieces of a row: long rows take few steps, and each step waits for few loads in sequence.
 constexpr int kFanLog = 5, kFan = 1 << kFanLog;
 
-// Whether this team is the last of `count` to come to a counter; what the others have written can be read then. Called by whole warps; teams
-// that are not `going` get no.
+// Whether this team is the last of `count` teams to reach a counter; if so, it sees what the others have written. Called by whole warps;
+// false for teams that are not `going`.
 BS_INLINE bool is_last(const CountParams &p, const CountLane &me, bool going, int counter, int count)
 {
     int *arrived = p.arrived + (bs_u64)(unsigned)counter * (unsigned)p.slices + blockIdx.y;
@@ -97,17 +98,18 @@ BS_INLINE bool is_last(const CountParams &p, const CountLane &me, bool going, in
     return last;
 }
 
-// Where a team is in the tree of its row's pieces: nodes of a level hold 1 << `shift` pieces each, the last one fewer.
+// A node in the tree of a row's pieces: nodes of a level hold 1 << `shift` pieces each, the last one fewer.
 struct PieceNode {
-    int from, pieces; // of the row
+    int from, pieces; // first piece and number of pieces of the row
     int at, shift; // the first piece of the node
 
     __device__ __forceinline__ int children() const { return ((pieces - 1) >> shift) + 1; }
-    __device__ __forceinline__ int parent() const { return at & -(kFan << shift); } // its first piece
+    __device__ __forceinline__ int parent() const { return at & -(kFan << shift); } // the parent's first piece
     __device__ __forceinline__ int siblings() const { return min(kFan, children() - (parent() >> shift)); }
-    // Counters lie at a parent's first piece, one further each level, where there is another piece: it has children.
+    // The counter of a parent lies at its first piece, one place further for each level. There are enough pieces for that, since a parent
+    // has children.
     __device__ __forceinline__ int counter() const { return from + parent() + shift / kFanLog; }
-    // Planes that the sum of up to 1 << `log` pieces from piece `begin` on takes, of each of which there are `planes`.
+    // Planes that the sum of up to 1 << `log` pieces from piece `begin` on needs, where one piece has `planes`.
     __device__ __forceinline__ int planes_of(int planes, int begin, int log) const
     {
         const int more = min(pieces - begin, 1 << log) - 1;
@@ -115,15 +117,15 @@ struct PieceNode {
     }
 };
 
-// The counts of a row's pieces, added up as a tree: whichever team brings the last child of a node adds up its children, and the one that
-// has the whole row keeps it; false for all others. Plane q of word w of a piece lies at slot_of(piece) + place(w, q); a sum of several
-// pieces needs more planes, which lie in the slots of its next pieces. Of a team, `copies` lanes have the same words, `apart` from each other,
-// and share the children; `copy` numbers them. Called by whole warps once each piece is in its slot.
+// Adds up the counts of a row's pieces as a tree: the team that brings the last child of a node adds up its children. True for the team
+// that ends up with the whole row, false for all others. Plane q of word w of a piece lies at slot_of(piece) + place(w, q); a sum of
+// several pieces needs more planes, which lie in the slots of its further pieces. `copies` lanes of a team, `apart` from each other, have
+// the same words and share the children; `copy` numbers them. Called by whole warps once each piece is in its slot.
 template <int planes, int copies, int words, int most, class SlotOf, class Place>
 BS_INLINE bool take_pieces(const CountParams &p, const Stretch &at, const CountLane &me, u32 (&sum)[words][most], int copy, int apart,
                            SlotOf slot_of, Place place)
 {
-    asm volatile("" : "+r"(copy), "+r"(apart)); // not known before, when registers are few
+    asm volatile("" : "+r"(copy), "+r"(apart)); // computed here and not earlier, when registers are scarce
     PieceNode node = {0, 1, 0, 0};
     bool going = at.piece >= 0, whole = false;
     if (going) {
@@ -161,7 +163,7 @@ BS_INLINE bool take_pieces(const CountParams &p, const Stretch &at, const CountL
                     for (int w = 0; w < words; w++) {
                         u32 carry = 0;
 #pragma unroll
-                        for (int q0 = 0; q0 < most; q0 += planes) { // one slot after the other, which saves registers
+                        for (int q0 = 0; q0 < most; q0 += planes) { // one slot after another, which saves registers
                             const u32 *slot = slot_of(node.from + child + q0 / planes);
                             asm volatile("" ::: "memory");
 #pragma unroll

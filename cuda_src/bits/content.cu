@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) content_sum(const ContentPa
     const bs_i64 count = p.bytes / 16, step = (bs_i64)gridDim.x * blockDim.x;
     bs_i64 i = (bs_i64)blockIdx.x * blockDim.x + threadIdx.x;
     u64 sum = 0;
-    if (i == 0 && p.bytes % 16) { // the last words, the very last filled up with zeros
+    if (i == 0 && p.bytes % 16) { // the last words, with the very last one padded with zeros
         u64 low = 0, high = 0;
 #pragma unroll 1
         for (int b = (int)(p.bytes % 16) - 1; b >= 0; b--) {

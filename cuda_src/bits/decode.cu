@@ -1,4 +1,4 @@
-// Words to values: unpacking and dequantising, the way of bits/encode.cu backwards. Floor: the bytes of words and values.
+// Words to values: unpacking and dequantising, the reverse of bits/encode.cu. Floor: the bytes of words and values.
 #include "bits/lanes.cuh"
 
 struct DecodeParams {
@@ -9,7 +9,7 @@ struct DecodeParams {
     i64 scale_batch, scale_row, scale_col, offset_batch, offset_row, offset_col;
     i64 width; // words of one plane of a line, or of a line of fields
     float scale_value, offset_value;
-    int bits, fields, affine; // not affine: the integers themselves
+    int bits, fields, affine; // if not affine, results are the integers themselves
     u32 top;         // the integer of a code is (code ^ top) * weight - less
     int weight, less;
     int is_unsigned, is_bool, infinity, vector;
@@ -55,7 +55,7 @@ BS_INLINE Element dequantized(int v, float scale, float offset, const DecodePara
 BS_INLINE float scale_at(const DecodeParams &p, Index at) { return p.scale ? p.scale[at] : p.scale_value; }
 BS_INLINE float offset_at(const DecodeParams &p, Index at) { return p.offset ? p.offset[at] : p.offset_value; }
 
-// batch, row and col along one of the triples of steps of the parameters.
+// Offset of (batch, row, col) by one of the triples of strides in the parameters.
 #define BS_AT(name, batch, row, col) ((batch) * (Index)p.name##_batch + (row) * (Index)p.name##_row + (col) * (Index)p.name##_col)
 
 // ---- along the lanes
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) decode_rows(const DecodePar
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     const Index cols = (Index)p.cols, width = (Index)p.width, chunks = (Index)(p.batches * p.rows) * ((cols + BS_GROUP - 1) / BS_GROUP);
-    const int top = (p.bits - 1) & ~3; // first plane of the last four
+    const int top = (p.bits - 1) & ~3; // first plane of the last group of four
     const bool varied = p.scale_row || p.scale_batch || p.offset_row || p.offset_batch, by_col = p.scale_col || p.offset_col;
     for (Index first = ((Index)blockIdx.x * warps + warp) * BS_CHUNKS; first < chunks; first += (Index)gridDim.x * warps * BS_CHUNKS) {
         const Chunk own = chunk_at(first + (lane & 7), chunks, (Index)p.batches, (Index)p.rows, cols);

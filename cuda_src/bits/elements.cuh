@@ -1,4 +1,4 @@
-// Elements of every dtype as the packing family moves them: one by one and four at a time.
+// Elements of every dtype as the packing kernels move them: one by one and four at a time.
 #ifndef BITSPARSE_BITS_ELEMENTS_CUH
 #define BITSPARSE_BITS_ELEMENTS_CUH
 
@@ -31,13 +31,13 @@ typedef i64 Index;
 typedef int Index;
 #endif
 
-#define BS_GROUP 128 // elements that the format pads a line to: a chunk, one quad to a lane
+#define BS_GROUP 128 // elements that the format pads a line to; such a chunk has one quad per lane
 #define BS_CHUNKS 8  // chunks that a warp takes together, so that every lane has 32 elements
 #define BS_LINE_DRAWS 17 // draws of eight elements that a chunk may touch
 #define BS_TILE_DRAWS 5  // the same for 32 elements
 
-// Quotient of two non-negative numbers. Beyond 32 bits, which takes more than 2^38 elements, bit by bit: a call of the library's division
-// would cost registers everywhere.
+// Quotient of two non-negative numbers. Numbers beyond 32 bits, which take more than 2^38 elements, are divided bit by bit: a call of the
+// library's division would cost registers everywhere.
 BS_INLINE Index quotient(Index n, Index d)
 {
 #ifdef BS_LARGE

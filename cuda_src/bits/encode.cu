@@ -1,14 +1,15 @@
 // Values to words: packing of integers and signs (BS_STEPS not defined), quantising and packing (BS_STEPS 0, 1, 2).
 //
-// encode_rows packs along the direction in which neighbours follow each other in memory: a warp takes eight chunks of 128 elements, every
-// lane four neighbours of each, and lanes exchange nibbles until each has one whole word. encode_columns packs across it: a lane takes
-// 32 rows of one column, which are a word as they are, and a block of 128 rows and 32 columns collects 16-byte pieces in shared memory.
+// encode_rows packs along the direction in which neighbours are adjacent in memory: a warp takes eight chunks of 128 elements, every lane
+// takes four neighbours of each, and lanes exchange nibbles until each has one whole word. encode_columns packs across that direction: a
+// lane takes 32 rows of one column, which form a word as they are, and a block of 128 rows and 32 columns collects 16-byte pieces in shared
+// memory.
 // Floor: the bytes of values and words. Everything is read once and written once.
 #include "bits/encode.cuh"
 
 // ---- along the lanes
 #if BS_KIND == 3 || BS_KIND == BS_DOUBLE || (defined(BS_STEPS) && (BS_STEPS > 0 || defined(BS_LARGE) || __CUDA_ARCH__ >= 1000))
-#define BS_RESIDENT 3 // blocks of a multiprocessor; with four, registers would be spilled
+#define BS_RESIDENT 3 // resident blocks of a multiprocessor; with four, registers would be spilled
 #else
 #define BS_RESIDENT 4
 #endif
@@ -152,7 +153,7 @@ extern "C" __global__ void BS_COLUMN_BOUNDS encode_columns(const EncodeParams p)
     const Index rows = (Index)p.rows, cols = (Index)p.cols, pieces = (Index)p.width >> 2, step = (Index)p.x_row;
     const Index across = (cols + 31) / 32, down = (rows + BS_GROUP - 1) / BS_GROUP, units = (Index)p.batches * down * across;
     u32 *stage = (u32 *)(shared + (p.rounding == BS_STOCHASTIC ? 4 * 32 * BS_TILE_DRAWS : 0));
-    const int pitch = 4 * (p.bits | 1); // an odd number of 16-byte pieces, so that lanes meet in few banks
+    const int pitch = 4 * (p.bits | 1); // an odd number of 16-byte pieces, so that lanes rarely conflict in banks
 #ifdef BS_STEPS
     unsigned short *halves = (unsigned short *)(shared + warp * 32 * BS_TILE_DRAWS);
     const bool quick = p.offset_row == 0 && p.divisor_row == 0, along = p.index_col == 1, downward = p.index_row == 1 && !along;
@@ -161,8 +162,8 @@ extern "C" __global__ void BS_COLUMN_BOUNDS encode_columns(const EncodeParams p)
         const Index upper = quotient(unit, across), col0 = 32 * (unit - upper * across), batch = quotient(upper, down);
         const Index group = upper - batch * down, row0 = BS_GROUP * group + 32 * warp;
         const Index col = min(col0 + lane, cols - 1); // lanes beyond the last column repeat it and store nothing
-        // `whole` by itself, not from `left`: the assembler of CUDA 13.0 makes one instruction of min, max and a comparison with their
-        // bound on sm_90, and takes the wrong branch behind it.
+        // `whole` is computed from `rest`, not from `left`: the assembler of CUDA 13.0 turns min, max and a comparison with their bound
+        // into one instruction on sm_90, and then takes the wrong branch.
         const Index rest = rows - row0;
         const bool whole = rest >= 32;
         const int left = whole ? 32 : (int)max((Index)0, rest);

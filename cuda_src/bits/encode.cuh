@@ -13,14 +13,14 @@ struct EncodeParams {
     u32 *words;
     int *flag; // set if a value is NaN (packing), or NaN or infinite (quantising); may be null
     const void *offset, *divisor; // null: offset_value, divisor_value
-    const u32 *stream_at;         // where the number of the stream of draws is; null: stream
+    const u32 *stream_at;         // address of the number of the stream of draws; null: stream
     i64 batches, rows, cols;               // cols is the direction of the lanes
     i64 x_batch, x_row, x_col;             // steps between elements
-    i64 index_batch, index_row, index_col; // the logical index, by which random bits go
+    i64 index_batch, index_row, index_col; // the logical index, which determines the random bits
     i64 offset_batch, offset_row, offset_col;
     i64 divisor_batch, divisor_row, divisor_col;
     i64 width; // words of one plane of a line, or of a line of fields
-    u64 seed, first_index; // random bits go by first_index + the logical index
+    u64 seed, first_index; // random bits depend on first_index + the logical index
     double offset_value, divisor_value, multiplier, low, high;
     u32 stream;
     float gain, middle, range, base, quick_limit; // bits/quick.cuh
@@ -102,20 +102,20 @@ template <class Get> BS_INLINE u32 signs_of(const EncodeParams &p, Get get)
 }
 #endif
 
-// batch, row and col along one of the triples of steps of the parameters.
+// Offset of (batch, row, col) by one of the triples of strides in the parameters.
 #define BS_AT(name, batch, row, col) ((batch) * (Index)p.name##_batch + (row) * (Index)p.name##_row + (col) * (Index)p.name##_col)
 
 #ifdef BS_STEPS
 BS_INLINE Real offset_at(const EncodeParams &p, Index at) { return p.offset ? ((const Real *)p.offset)[at] : (Real)p.offset_value; }
 BS_INLINE Real divisor_at(const EncodeParams &p, Index at) { return p.divisor ? ((const Real *)p.divisor)[at] : (Real)p.divisor_value; }
 
-// Four elements with their offsets and divisors, read one by one.
+// Four elements with their offsets and divisors, loaded one by one.
 struct Four {
     Real x[4], offset[4], divisor[4];
 };
 
-// The quick way takes the steps of `mine`, or those of lane u for elements 4 u .. 4 u + 3 if they vary. four(u) is what these elements'
-// quotients are made of, half(b) the half word of element b.
+// Quantises the lane's elements. The quick way uses the steps in `mine` or, if they vary, those of lane u for elements 4 u .. 4 u + 3.
+// four(u) gives the inputs of these elements' quotients, half(b) the half word of element b.
 template <class Get, class StepsOf, class FourOf, class Half>
 BS_INLINE void quantized(const EncodeParams &p, bool quick, bool varied, Get get, const StepsOf &mine, FourOf four, Half half,
                          u32 (&codes)[32])
@@ -141,7 +141,7 @@ BS_INLINE void quantized(const EncodeParams &p, bool quick, bool varied, Get get
         }
         quick = __all_sync(~0u, odd == 0.0f && smallest >= BS_SMALLEST_KEY);
     }
-    if (!quick) { // a short loop, so that it stays out of the way of the instructions above
+    if (!quick) { // a short loop, which keeps it out of the way of the instructions above
         float slow[32];
 #pragma unroll 1
         for (int u = 0; u < 8; u++) {

@@ -5,14 +5,14 @@ typedef bs_i64 i64;
 
 struct ErrorParams {
     const void *x, *y;
-    double *out; // one number a block
+    double *out; // one number per block
     i64 n;
     int x_type, y_type;
 };
 
 #define BS_BLOCK_ELEMENTS 8192
 
-// Element i as a double; types are numbered as the host does it.
+// Element i as a double; the numbers of types are the host's.
 static __device__ __forceinline__ double load(const void *x, int type, i64 i)
 {
     switch (type) {
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) relative_error(const ErrorP
         p.out[blockIdx.x] = sum;
 }
 
-// The sum of the blocks' numbers, in one block.
+// Adds up the numbers of all blocks, in one block.
 extern "C" __global__ void __launch_bounds__(256, 4) add_blocks(const ErrorParams p)
 {
     const double *parts = (const double *)p.x;

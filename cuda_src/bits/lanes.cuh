@@ -1,4 +1,4 @@
-// 32 codes to a lane, the moves between codes and words that packing and unpacking share, and where the chunks of lines are.
+// 32 codes to a lane, the conversions between codes and words that packing and unpacking share, and where the chunks of lines are.
 #ifndef BITSPARSE_BITS_CUH
 #define BITSPARSE_BITS_CUH
 
@@ -6,7 +6,7 @@
 
 // ---- 32 codes and their planes
 
-// Turns over the 4 x 4 bits that four words hold in each nibble: nibbles of codes become planes, and planes nibbles of codes.
+// Transposes the 4 x 4 bits that four words hold in each nibble: nibbles of codes become planes, and planes nibbles of codes.
 BS_INLINE void turn_nibbles(u32 (&w)[4])
 {
 #pragma unroll
@@ -40,7 +40,7 @@ BS_INLINE void drop_planes(u32 (&codes)[32])
         codes[b] >>= 4;
 }
 
-// The inverse, pushed in below what the codes hold unless they are new; w is lost.
+// The inverse. Four bits are shifted into each code from below, or start it if `fresh`; w is overwritten.
 BS_INLINE void codes_of(u32 (&w)[4], bool fresh, u32 (&codes)[32])
 {
     turn_nibbles(w);
@@ -101,7 +101,7 @@ BS_INLINE void get_any_fields(int bits, const u32 *from, u32 (&codes)[32])
     }
 }
 
-// Eight lanes turn over their 8 x 8 nibbles: lane i of eight gets nibble i of every lane k as its nibble k. Its own inverse.
+// Eight lanes transpose their 8 x 8 nibbles: nibble k of lane i becomes what was nibble i of lane k. Its own inverse.
 BS_INLINE u32 exchange_nibbles(u32 x, int lane)
 {
     u32 y = __shfl_xor_sync(~0u, x, 4);
@@ -114,7 +114,7 @@ BS_INLINE u32 exchange_nibbles(u32 x, int lane)
     return (x & keep) | (y & ~keep);
 }
 
-// Four codes at quad `at` of a line of fields of 2, 4, 8 or 16 bits, and back.
+// Stores four codes at quad `at` of a line of fields of 2, 4, 8 or 16 bits, and loads them back.
 BS_INLINE void store_quad_fields(void *line, Index at, int bits, u32 a, u32 b, u32 c, u32 d)
 {
     if (bits == 2)
@@ -147,10 +147,10 @@ BS_INLINE uint4 load_quad_fields(const void *line, Index at, int bits)
 
 // ---- where the chunks of lines are
 
-// What one lane knows about one chunk of its warp's eight; the others ask by shuffle.
+// What one lane knows about one of its warp's eight chunks; the others get it by shuffle.
 struct Chunk {
     Index line, batch, row, first; // row of all batches, batch, row of the batch, first column
-    int left;                      // elements of the chunk, 0 behind the last one
+    int left;                      // elements of the chunk; 0 beyond the last chunk
 };
 
 BS_INLINE Chunk chunk_at(Index chunk, Index chunks, Index batches, Index rows, Index cols)

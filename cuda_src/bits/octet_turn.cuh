@@ -1,10 +1,10 @@
-// From eight planes to bytes: the transposition of 8 x 8 bits.
+// From eight planes to bytes: transposes 8 x 8 bits.
 #ifndef BITSPARSE_OCTET_TURN_CUH
 #define BITSPARSE_OCTET_TURN_CUH
 
 #include "common/ptx.cuh"
 
-// Bits of `a` where the mask has some, else those of `b`: one instruction, of which the compiler makes two.
+// Bits of `a` where the mask is set, else those of `b`: one instruction, where the compiler emits two.
 BS_INLINE u32 chosen_bits(u32 a, u32 b, u32 mask)
 {
     u32 r;
@@ -12,7 +12,7 @@ BS_INLINE u32 chosen_bits(u32 a, u32 b, u32 mask)
     return r;
 }
 
-// One step of a transposition: bits of `a` whose place has bit d set change places with bits of `b` whose place has not.
+// One step of a transposition: bits of `a` at positions with bit d set swap with bits of `b` at positions without it.
 BS_INLINE void exchange(u32 &a, u32 &b, int d, u32 mask)
 {
     const u32 was = a;
@@ -27,8 +27,8 @@ BS_INLINE void spread(u32 &a, u32 &b, int d, u32 mask)
     a &= mask;
 }
 
-// Plane words of 32 elements, of which those from `planes` on are zero, become their bytes: byte c of word i is element 8 c + i, which is
-// where transposing 8 x 8 bits leaves it.
+// Turns plane words of 32 elements into bytes; planes from `planes` on are zero. Byte c of word i becomes element 8 c + i, which is the
+// order that a transposition of 8 x 8 bits yields.
 template <int planes = 8> BS_INLINE void turn_octets(u32 (&w)[8])
 {
 #pragma unroll

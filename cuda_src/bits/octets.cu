@@ -1,14 +1,15 @@
-// float32 and 16-bit floats to codes of 2, 4 or 8 bits side by side, where offset and divisor do not change along a line: the codes of
-// bits/encode.cu, eight to a thread. A thread loads its next eight before it computes. Floor: the bytes of values and words.
+// float32 and 16-bit floats to adjacent codes of 2, 4 or 8 bits, where offset and divisor are the same all along a line. The codes are
+// those of bits/encode.cu, eight to a thread. A thread loads its next eight values before it computes. Floor: the bytes of values and
+// words.
 //
-// Compile-time: BS_KIND, BS_LARGE; BS_DRAWN (1: rounded at random, eight codes by one draw; 0: to nearest even or down); BS_RAGGED (1: lines
-// of any length that begin anywhere, so that values are loaded one by one and eight codes may have halves of two draws); BS_FACTORS (float32
-// values of a line are multiplied with a factor first).
+// Compile-time: BS_KIND, BS_LARGE; BS_DRAWN (1: rounded at random, eight codes by one draw; 0: to nearest even or down); BS_RAGGED (1:
+// lines have any length and begin anywhere, so values are loaded one by one and eight codes may need halves of two draws); BS_FACTORS
+// (float32 values of a line are multiplied by a factor first).
 #define BS_STEPS 0
 #include "bits/encode.cuh"
 
-#define BS_WHOLE 12582912.0f // 1.5 * 2^23: the lower half of a sum with it is a whole number
-#define BS_PARTS 8388608.0f // 2^23, where steps are 1
+#define BS_WHOLE 12582912.0f // 1.5 * 2^23: adding it leaves a whole number in the lower half of the sum
+#define BS_PARTS 8388608.0f // 2^23, from where floats are 1 apart
 #define BS_PARTS_TOP 0x4b00u // the upper half of its bits
 
 #if BS_DRAWN && BS_RAGGED && (defined(BS_LARGE) || BS_FACTORS || __CUDA_ARCH__ >= 1000)
@@ -21,22 +22,22 @@
 #define BLOCKS 5
 #endif
 
-// gain, middle and range of the parameters are multiplier, lowest and highest code here.
+// Here gain, middle and range of the parameters are the multiplier, the lowest and the highest code.
 struct OctetParams {
     EncodeParams encode;
-    u32 keys[20]; // of Philox's rounds
-    const float *factors; // of the lines
+    u32 keys[20]; // of the rounds of Philox
+    const float *factors; // one per line
 };
 
 #if BS_DRAWN
 BS_INLINE u64 product(u32 a, u32 b)
 {
-    u64 r; // not as a 64-bit product, to whose upper half the compiler adds zeros
+    u64 r; // inline PTX: for a 64-bit product the compiler adds zeros to the upper half
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(r) : "r"(a), "r"(b));
     return r;
 }
 
-// bs_stochastic_words, with the keys of the rounds at hand.
+// bs_stochastic_words, with the keys of the rounds given.
 BS_INLINE void words_of_draw(u64 draw, u32 stream, const OctetParams &p, u32 (&w)[4])
 {
     w[0] = (u32)draw;
@@ -55,7 +56,7 @@ BS_INLINE void words_of_draw(u64 draw, u32 stream, const OctetParams &p, u32 (&w
 #endif
 
 #if BS_DRAWN && BS_RAGGED
-// Eight half words from the `skip`-th on of those of a draw and of the one behind it.
+// Eight half words: those of a draw and the next one, from the `skip`-th on.
 BS_INLINE void halves_from(u64 draw, int skip, u32 stream, const OctetParams &p, u32 (&w)[4])
 {
     u32 first[4], second[4] = {};
@@ -64,7 +65,7 @@ BS_INLINE void halves_from(u64 draw, int skip, u32 stream, const OctetParams &p,
         words_of_draw(draw + 1, stream, p, second);
     u32 all[8] = {first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3]};
 #pragma unroll
-    for (int step = 2; step; step /= 2) { // by whole words: registers have no addresses
+    for (int step = 2; step; step /= 2) { // shifts by whole words, since registers cannot be indexed
 #pragma unroll
         for (int k = 0; k < 4 + step; k++)
             all[k] = skip & (2 * step) ? all[k + step] : all[k];
@@ -75,13 +76,13 @@ BS_INLINE void halves_from(u64 draw, int skip, u32 stream, const OctetParams &p,
 }
 #endif
 
-// The integer next to v, |v| < 2^22, in the low bits; `j` of eight, which share the draw in `w`.
+// The low bits hold v, |v| < 2^22, rounded to an integer. Eight values share the draw in `w`; this is number `j`.
 BS_INLINE u32 whole_of(float v, int j, const u32 (&w)[4], const EncodeParams &p)
 {
     const float below = __fadd_rd(v, BS_WHOLE);
 #if BS_DRAWN
     const float part = bs_subf(v, bs_subf(below, BS_WHOLE));
-    // u < part * 2^16 where u < ceil(part * 2^16), both as numbers from 2^23 on
+    // u < part * 2^16 is the same as u < ceil(part * 2^16); both are compared as floats from 2^23 on.
     const u32 parts = bs_bits_of(__fmaf_ru(part, 65536.0f, BS_PARTS));
     const u32 drawn = __byte_perm(w[j / 2], BS_PARTS_TOP, j % 2 ? 0x5432 : 0x5410);
     return bs_bits_of(below) + (drawn < parts ? 1u : 0u);
@@ -90,8 +91,8 @@ BS_INLINE u32 whole_of(float v, int j, const u32 (&w)[4], const EncodeParams &p)
 #endif
 }
 
-// Values at which the quotients reach the limits exactly, so that values can be clipped in place of quotients. Where they are known, they and
-// the divisor are `power` times what they were, a power of two, which changes no quotient.
+// Values whose quotients are exactly the limits, so that values can be clipped instead of quotients. If they are known, they and the
+// divisor are scaled by `power`, a power of two, which changes no quotient.
 struct Limits {
     float low, high, power;
     bool known;
@@ -109,13 +110,13 @@ BS_INLINE bool reaches(float limit, float divisor, float &value)
     return false;
 }
 
-// For one scale and no offset. Too small a numerator, which the quick quotient gets wrong, then gives a quotient below 2^-16 of its sign
-// that is not zero: no rounding tells it from the right one. A divisor below 2^-24, as gradients have, which are rounded at random, is brought to
-// at least 1/2 first, and values with it. Nobody may want to know about values that are not finite.
+// Only for one scale and no offset. The quick quotient is wrong for a numerator that is too small, but it is then nonzero, of the right
+// sign and below 2^-16, and no rounding tells it from the exact one. When rounding at random, a divisor below 2^-24, as gradients have, is
+// first scaled to at least 1/2, and the values with it. Not used when values that are not finite must be reported.
 BS_INLINE Limits limits_of(Steps &s, const EncodeParams &p, bool varied)
 {
     Limits l = {0.0f, 0.0f, 1.0f, false};
-    const float least = BS_DRAWN ? 1.17549435e-38f : 5.9604645e-8f; // the smallest normal number, 2^-24
+    const float least = BS_DRAWN ? 1.17549435e-38f : 5.9604645e-8f; // the smallest normal number, or 2^-24
     if (!varied && !p.flag && s.offset == 0.0f && p.gain == 1.0f && s.divisor <= 1.0f && s.divisor >= least) {
         if (s.divisor < 5.9604645e-8f)
             l.power = bs_float_of((253u << 23) - (bs_bits_of(s.divisor) & 0x7f800000u));
@@ -138,7 +139,7 @@ BS_INLINE void codes_within(const Quad (&quads)[2], const u32 (&w)[4], const Ste
     }
 }
 
-// The low bytes of each code are the codes of eight neighbours; whether some of them have to be made one by one.
+// The low byte of each code is the code of one of eight neighbours. Returns whether some of them must be computed one by one.
 BS_INLINE bool codes_of(const Quad (&quads)[2], const u32 (&w)[4], const Steps &s, const EncodeParams &p, u32 (&codes)[8])
 {
     u32 key = ~0u;
@@ -162,7 +163,7 @@ BS_INLINE Element times(Element e, float factor)
 #endif
 }
 
-// Codes of eight neighbours, `bits` to each, from their low bytes.
+// Stores codes of eight neighbours, `bits` bits each, from their low bytes.
 BS_INLINE void store_codes(u32 *words, Index octet, int bits, u32 low, u32 high)
 {
     if (bits == 8) {
@@ -188,7 +189,8 @@ BS_INLINE void store_codes(u32 *words, Index octet, int bits, u32 low, u32 high)
     words[octet] = both[0] | both[1] << 16;
 }
 
-// The steps of common/scalar.h one by one: numerators and divisors that the quick quotient does not take, and what is not finite.
+// The steps of common/scalar.h one by one: for numerators and divisors that the quick quotient cannot take, and for values that are not
+// finite.
 BS_INLINE void exact_codes(const Element *x, int left, float factor, float offset, float divisor, u64 index, const EncodeParams &p,
                            u32 &low, u32 &high)
 {
@@ -209,8 +211,8 @@ BS_INLINE void exact_codes(const Element *x, int left, float factor, float offse
 // Where eight codes come from.
 struct Place {
     Index line, at, row, batch; // `at` counts octets of the line's words
-    const Element *x; // null behind the line's values: the words are filled up with zeros
-    int left; // values from there on, eight at most
+    const Element *x; // null beyond the line's values, where words are filled up with zeros
+    int left; // values from there on, at most eight
     float factor;
 };
 
@@ -253,7 +255,7 @@ BS_INLINE void load_octet(Place &at, Quad (&quads)[2], const OctetParams &p)
 #endif
 }
 
-// Their values times the line's factor.
+// Multiplies the values by the factor of the line.
 BS_INLINE void multiply_octet(const Place &at, Quad (&quads)[2])
 {
 #if BS_FACTORS
@@ -263,7 +265,7 @@ BS_INLINE void multiply_octet(const Place &at, Quad (&quads)[2])
 #endif
 }
 
-// The codes of `left` values alone, a byte to each.
+// Keeps the codes of the first `left` values, one byte each, and clears the others.
 BS_INLINE void keep_codes(int left, u32 &low, u32 &high)
 {
     if (left < 8) {

@@ -1,10 +1,10 @@
-// Real numbers to codes, 32 to a lane: the steps of common/scalar.h, and equal ones that cost less where they apply.
+// Real numbers to codes, 32 to a lane: the steps of common/scalar.h, and cheaper steps with equal results where they apply.
 #ifndef BITSPARSE_BITS_QUANTIZE_CUH
 #define BITSPARSE_BITS_QUANTIZE_CUH
 
 #include "bits/lanes.cuh"
 
-// BS_STEPS: 0 float32 with codes of at most 22 bits, 1 float32 with any, 2 float64.
+// BS_STEPS: 0 float32 with codes of at most 22 bits, 1 float32 with codes of any width, 2 float64.
 #if BS_STEPS == 2
 typedef double Real;
 #else
@@ -21,7 +21,7 @@ BS_INLINE Real real_of(Element e, int infinity)
 }
 
 #if BS_STEPS == 0
-// Offset, divisor, and the divisor's reciprocal as a sum of two numbers; the first one is NaN where it must not be used.
+// Offset, divisor, and the divisor's reciprocal as a sum of two numbers; the first of these is NaN where it must not be used.
 struct Steps {
     float offset, divisor, reciprocal, rest;
 };
@@ -37,9 +37,9 @@ BS_INLINE Steps steps_of(float offset, float divisor)
     return s;
 }
 
-// (x - offset) / divisor, correctly rounded unless `odd` becomes NaN or the numerator is too small: the first quotient is less than one
-// unit in the last place off and the reciprocal correctly rounded, so one correction by the exact remainder gives the IEEE quotient
-// (Markstein's theorem). A zero may have the other sign, which does not reach the code.
+// (x - offset) / divisor, correctly rounded unless `odd` becomes NaN or the numerator is too small. The first quotient is off by less than
+// one unit in the last place and the reciprocal is correctly rounded, so one correction by the exact remainder gives the IEEE quotient
+// (Markstein's theorem). A zero may have the wrong sign, which does not affect the code.
 BS_INLINE float quick_quotient(float x, const Steps &s, float &odd)
 {
     const float t = bs_subf(x, s.offset);
@@ -48,7 +48,7 @@ BS_INLINE float quick_quotient(float x, const Steps &s, float &odd)
     return fmaf(fmaf(-s.divisor, q, t), s.reciprocal, q);
 }
 
-// Too small is a numerator below 2^-40 other than zero. From an offset of 2^-16 on, differences are multiples of 2^-40.
+// A numerator is too small if it is below 2^-40 and not zero. If the offset is 2^-16 or more, differences are multiples of 2^-40.
 #define BS_FAR_OFFSET 1.52587890625e-5f
 #define BS_SMALLEST_KEY (2u * 0x2b800000u - 1u)
 BS_INLINE u32 key_of_numerator(float x, const Steps &s) { return 2u * bs_bits_of(bs_subf(x, s.offset)) - 1u; }
@@ -79,9 +79,9 @@ BS_INLINE Real scaled(Real v, Real multiplier)
 #endif
 }
 
-// Codes of scaled quotients; NaN becomes the lower limit.
+// Rounds scaled quotients to codes; NaN becomes the lower limit.
 #if BS_STEPS == 0
-// Adding 1.5 * 2^23, rounded down or to nearest even, leaves the integer of |v| <= 2^22 in the low 22 bits.
+// Adding 1.5 * 2^23, rounded down or to nearest even, leaves the integer nearest to |v| <= 2^22 in the low 22 bits.
 template <class Half> BS_INLINE void round_all(float (&v)[32], float low, float high, int rounding, Half half, u32 (&codes)[32])
 {
     const float shift = 12582912.0f;
@@ -118,8 +118,8 @@ BS_INLINE u32 rounded(Real v, double low, double high, int rounding, u32 half)
 
 // ---- draws into shared memory
 
-// Fills `segments` runs of `draws` draws each, eight half words a draw; first(segment) is the number of the run's first draw.
-// All lanes ask together, so that `first` may shuffle.
+// Fills `segments` runs of `draws` draws each, eight half words a draw; first(segment) is the number of the run's first draw. All lanes
+// call `first` together, so it may shuffle.
 template <class First>
 BS_INLINE void fill_draws(unsigned short *halves, int segments, int draws, u64 seed, u32 stream, int lane, First first)
 {
@@ -134,8 +134,7 @@ BS_INLINE void fill_draws(unsigned short *halves, int segments, int draws, u64 s
     }
 }
 
-// The same where neighbours do not follow each other in the logical order, and every element has a draw of its own; `length` is a
-// multiple of 32.
+// The same where neighbours are not consecutive in the logical order, so every element has its own draw; `length` is a multiple of 32.
 template <class Index>
 BS_INLINE void fill_singly(unsigned short *halves, int segments, int length, int pitch, u64 seed, u32 stream, int lane, Index index)
 {

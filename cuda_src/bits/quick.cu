@@ -1,5 +1,5 @@
-// float32 and 16-bit floats to planes of up to four bits, rounded down or to nearest, where offset and divisor do not change along a word:
-// the ways of bits/encode.cu with less arithmetic (bits/quick.cuh). Floor: the bytes of values and words.
+// float32 and 16-bit floats to planes of up to four bits, rounded down or to nearest, where offset and divisor are the same all along a
+// word. The kernels are those of bits/encode.cu with less arithmetic (bits/quick.cuh). Floor: the bytes of values and words.
 #define BS_STEPS 0
 #ifndef BS_QUICK_BLOCKS
 #define BS_QUICK_BLOCKS 8
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(128, BS_QUICK_BLOCKS) quick_rows(co
 #pragma unroll
         for (int u = 0; u < BS_CHUNKS; u++)
             quads[u] = load_quad(x + (min(first + u, chunks - 1) * BS_GROUP + 4 * lane));
-        const Index mine = min(first + (lane & 7), chunks - 1); // lanes behind the last chunk repeat it and store nothing
+        const Index mine = min(first + (lane & 7), chunks - 1); // lanes beyond the last chunk repeat it and store nothing
         const Index line = quotient(mine, groups), group = mine - line * groups;
         Index row = line, batch = 0;
         if (p.batches > 1) {
@@ -90,13 +90,13 @@ extern "C" __global__ void __launch_bounds__(128, BS_QUICK_BLOCKS) quick_columns
     const Index rows = (Index)p.rows, cols = (Index)p.cols, pieces = (Index)p.width >> 2, step = (Index)p.x_row;
     const Index across = (cols + 31) / 32, down = (rows + BS_GROUP - 1) / BS_GROUP, units = (Index)p.batches * down * across;
     u32 *stage = (u32 *)shared;
-    const int pitch = 4 * (p.bits | 1); // an odd number of 16-byte pieces, so that lanes meet in few banks
+    const int pitch = 4 * (p.bits | 1); // an odd number of 16-byte pieces, so that lanes rarely conflict in banks
     for (Index unit = blockIdx.x; unit < units; unit += gridDim.x) {
         const Index upper = quotient(unit, across), col0 = 32 * (unit - upper * across), batch = quotient(upper, down);
         const Index group = upper - batch * down, row0 = BS_GROUP * group + 32 * warp;
         const Index col = min(col0 + lane, cols - 1); // lanes beyond the last column repeat it and store nothing
         const Index rest = rows - row0;
-        const bool whole = rest >= 32, some = rest > 0; // compared one by one, see encode_columns
+        const bool whole = rest >= 32, some = rest > 0; // compared separately, see encode_columns
         const int left = whole ? 32 : some ? (int)rest : 0;
         const Element *from = (const Element *)p.x + BS_AT(x, batch, row0, col);
         Element e[32];

@@ -1,24 +1,24 @@
-// Real numbers to codes of a few bits with two multiply-adds, and the proof that the code is the exact one, or a doubt about it.
+// Real numbers to codes of a few bits with two multiply-adds, and a proof that the code is the exact one unless it is marked as in doubt.
 //
-// v = fl(fl(fl(x - offset) / divisor) * multiplier) is the exact chain. Here y = rate * x + shift is (v + c - low) / range, held within 0
-// and 1, and y * range + base a number in [128, 256) whose steps are 2^-16: a point. Its third byte is the code, its lower half the way
-// from the boundary below, in units of 2^-16. c is half a step more for rounding to nearest and, where clipping begins in the middle of
-// the outermost codes, half a step less, so that what is clipped is far from boundaries.
+// The exact chain is v = fl(fl(fl(x - offset) / divisor) * multiplier). Here y = rate * x + shift is (v + c - low) / range, clipped to
+// [0, 1], and y * range + base is a number in [128, 256) with steps of 2^-16: a point. Its third byte is the code; its lower half is the
+// distance from the boundary below, in units of 2^-16. c is half a step more for rounding to nearest, and half a step less where clipping
+// begins in the middle of the outermost codes, so that clipped values are far from boundaries.
 //
-// Errors, in units of 2^-16 and with range r, middle k, shift s: the rate is three roundings off and the chain as well, both relative to
-// |v| <= r (1 + |k|); k, s and y are rounded once each; the point is rounded to half a unit. Altogether less than
-// r (8 + 8 |k| + |s|) / 256 + 1/2, which `quick_limit` keeps below BS_ERROR. Points have BS_ERROR added, so a point more than twice that
-// above a boundary has the code of the chain, and the others are found by the chain itself.
+// Errors, in units of 2^-16 and with range r, middle k, shift s: the rate has three roundings and so does the chain, both relative to |v|
+// <= r (1 + |k|); k, s and y are rounded once each; the point is rounded to half a unit. Altogether that is less than r (8 + 8 |k| + |s|) /
+// 256 + 1/2, which `quick_limit` keeps below BS_ERROR. BS_ERROR is added to points, so a point that is more than twice BS_ERROR above a
+// boundary has the code of the chain. The others are computed by the chain itself.
 #ifndef BITSPARSE_BITS_QUICK_CUH
 #define BITSPARSE_BITS_QUICK_CUH
 
 #include "bits/encode.cuh"
 
 #define BS_ERROR 2u
-#define BS_DOUBT (2u * BS_ERROR) // the largest lower half of a point that may be another code
-#define BS_POINT_BASE 128.0f     // of codes that are not negative; others add 64, a multiple of 16
+#define BS_DOUBT (2u * BS_ERROR) // the largest lower half of a point that may belong to another code
+#define BS_POINT_BASE 128.0f // for codes that are not negative; others add 64, a multiple of 16
 
-// One line's way from values to points.
+// How the values of one line become points.
 struct Quick {
     float rate, shift;
     bool usable;
@@ -39,7 +39,7 @@ BS_INLINE u32 point_of(float x, float rate, float shift, float range, float base
     return bs_bits_of(bs_fmaf(__saturatef(bs_fmaf(x, rate, shift)), range, base));
 }
 
-// The smallest lower half of points so far is the lower half of the result (sm_90 and later), or the upper.
+// Keeps the smallest lower half of all points so far, in the lower half of the result (sm_90 and later) or in the upper half.
 #if __CUDA_ARCH__ >= 900
 BS_INLINE u32 least_half(u32 least, u32 point) { return least_of_halves(least, point); }
 BS_INLINE bool in_doubt(u32 least) { return (least & 0xffffu) <= BS_DOUBT; }
@@ -62,7 +62,7 @@ BS_INLINE void nibbles_of(const u32 (&points)[32], u32 (&w)[4])
     }
 }
 
-// The chain itself.
+// The exact chain.
 BS_INLINE u32 exact_code(float x, float offset, float divisor, const EncodeParams &p, u32 half)
 {
     const float v = bs_affinef(x, offset, divisor, (float)p.multiplier);

@@ -1,8 +1,9 @@
-// Smallest and largest value of an array altogether, along rows or along columns, and whether a float is NaN or infinite.
-// Ranges are taken in parts first (range_rows, range_columns), then the parts are merged. Floor: reading the values once.
+// Smallest and largest value of a whole array, along rows or along columns, and whether a float is NaN or infinite. Ranges of parts are
+// computed first (range_rows, range_columns), then the parts are merged. Floor: reading the values once.
 #include "bits/range.cuh"
 
-// What ranges are stored as: int64 for integers (uint64 with its top bit turned over), float32 or float64; and what they are compared as.
+// The type in which ranges are stored: int64 for integers (uint64 with its top bit inverted), float32 or float64; and the type in which
+// they are compared.
 #if BS_KIND == BS_DOUBLE
 typedef double Value;
 typedef double Held;
@@ -14,12 +15,12 @@ typedef i64 Value;
 #if BS_KIND == 3
 typedef i64 Held;
 #else
-typedef int Held; // unsigned ones of four bytes with the top bit turned over
+typedef int Held; // unsigned integers of four bytes have their top bit inverted
 #endif
 #endif
 #define BS_RANGE_QUADS (sizeof(Element) == 8 ? 4 : 8) // loads that a lane has in flight
 #define BS_RANGE_THREADS 256
-#define BS_RANGE_BLOCKS (__CUDA_ARCH__ >= 900 ? 4 : 3) // of a multiprocessor; with one more, registers would be spilled
+#define BS_RANGE_BLOCKS (__CUDA_ARCH__ >= 900 ? 4 : 3) // resident blocks of a multiprocessor; with one more, registers would be spilled
 
 BS_INLINE Held held_of(Element e, const RangeParams &p)
 {
@@ -106,7 +107,7 @@ BS_INLINE void include_quad(Range &r, const Quad &q, const RangeParams &p)
         include(r, held_of(element_of(q, j), p));
 }
 
-// The range over groups of `lanes` lanes, in each of them.
+// The range over each group of `lanes` lanes, in every lane.
 BS_INLINE Range over_lanes(Range r, int lanes)
 {
     for (int step = 1; step < lanes; step *= 2)
@@ -114,12 +115,12 @@ BS_INLINE Range over_lanes(Range r, int lanes)
     return r;
 }
 
-// The range over a block of BS_RANGE_THREADS threads, in each of them.
+// The range over a block of BS_RANGE_THREADS threads, in every thread.
 BS_INLINE Range over_block(Range r)
 {
     __shared__ Held lows[BS_RANGE_THREADS / 32], highs[BS_RANGE_THREADS / 32];
     r = over_lanes(r, 32);
-    __syncthreads(); // those who read before are done
+    __syncthreads(); // all threads have read the previous ranges
     if ((threadIdx.x & 31) == 0)
         lows[threadIdx.x >> 5] = r.low, highs[threadIdx.x >> 5] = r.high;
     __syncthreads();
@@ -180,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) 
     }
 }
 
-// A block takes one part of 128 columns, a lane four of them; lines are columns here.
+// A block takes one part of 128 columns, and a lane four of them; lines are columns here.
 extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) range_quads(const RangeParams p)
 {
     __shared__ Held lows[BS_RANGE_THREADS / 32][BS_GROUP], highs[BS_RANGE_THREADS / 32][BS_GROUP];
@@ -189,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) 
     for (i64 item = blockIdx.x; item < items; item += gridDim.x) {
         const i64 upper = quotient(item, across), first = BS_GROUP * (item - upper * across);
         const i64 batch = quotient(upper, p.parts), part = upper - batch * p.parts;
-        const i64 start = part * p.span, col = min(first + 4 * lane, p.cols - 4); // lanes beyond the last columns repeat them
+        const i64 start = part * p.span, col = min(first + 4 * lane, p.cols - 4); // lanes beyond the last column repeat the last ones
         const int rows = (int)min(p.span, p.rows - start), last = rows - 1;
         const Element *from = (const Element *)p.x + batch * p.x_batch + start * p.x_row + col;
         Range r[4] = {no_range(), no_range(), no_range(), no_range()};
@@ -197,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) 
         for (int row = BS_RANGE_QUADS * warp; row < rows; row += BS_RANGE_QUADS * (BS_RANGE_THREADS / 32)) {
             Quad q[BS_RANGE_QUADS];
 #pragma unroll
-            for (int i = 0; i < BS_RANGE_QUADS; i++) // the last row may come several times
+            for (int i = 0; i < BS_RANGE_QUADS; i++) // the last row may be read several times
                 q[i] = load_quad(from + min(row + i, last) * p.x_row);
 #pragma unroll
             for (int i = 0; i < BS_RANGE_QUADS; i++)
@@ -224,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) 
     }
 }
 
-// The same with one column to a lane and one part to a warp, for any steps.
+// The same with one column to a lane and one part to a warp, for any strides.
 extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) range_columns(const RangeParams p)
 {
     const int lane = threadIdx.x & 31, warps = BS_RANGE_THREADS / 32;
@@ -254,7 +255,8 @@ extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) 
     }
 }
 
-// The parts of each line into the first, `lanes` threads to a line. x holds what the other kernels wrote to low and then to high.
+// Merges the parts of each line into its first part, with `lanes` threads per line. x holds what the other kernels wrote to low and then to
+// high.
 extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) merge_ranges(const RangeParams p)
 {
     const int lane = threadIdx.x & (p.lanes - 1), groups = BS_RANGE_THREADS / p.lanes;

@@ -1,4 +1,4 @@
-// The parameters of the kernels that read an array of numbers as it is: ranges, stochastic rounding.
+// The parameters of the kernels that read an array of numbers directly: ranges and stochastic rounding.
 #ifndef BITSPARSE_BITS_RANGE_CUH
 #define BITSPARSE_BITS_RANGE_CUH
 

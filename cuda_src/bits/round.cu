@@ -1,7 +1,7 @@
 // Stochastic rounding of floats to integral floats. Floor: reading and writing the values once.
 #include "bits/range.cuh"
 
-// Eight elements, which share a draw, to a thread; x and low are contiguous arrays of `cols` elements.
+// A thread takes eight elements, which share a draw; x and low are contiguous arrays of `cols` elements.
 extern "C" __global__ void __launch_bounds__(256, 4) round_stochastically(const RangeParams p)
 {
     const i64 draws = (p.cols + 7) / 8;

@@ -11,16 +11,16 @@ struct StatsParams {
     i64 rows; // of all batches together
     int bits, n_words, k;
     int outer;               // rows of one batch
-    int weight, negative_top; // the integer of a code is weight times its sum of planes (the last one negative or not) plus constant
+    int weight, negative_top; // integer of a code: weight times the sum of its planes (the last one negative or not), plus constant
     i64 constant, factor, addend; // code_sums gives factor * sum + addend
     int wide;                // whether code_sums writes int64
     int tile_rows, block_words, out_words;
-    u32 flip; // digits: whether the top plane is turned over
+    u32 flip; // digits: whether the top plane is inverted
     int digits;
-    int extend; // digits: whether the top plane is repeated up to the byte's sign
+    int extend; // digits: whether the top plane is repeated up to the sign bit of the byte
 };
 
-// One warp a row: factor times the sum of the row's integers, plus addend.
+// One warp per row: factor times the sum of the row's integers, plus addend.
 extern "C" __global__ void code_sums(const StatsParams p)
 {
     const i64 row = (i64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
@@ -48,7 +48,7 @@ extern "C" __global__ void code_sums(const StatsParams p)
     }
 }
 
-// One warp a word of the bitmap: lane t looks at the 8 x 128 tile of column 32 word + t.
+// One warp per word of the bitmap: lane t examines the 8 x 128 tile of column 32 word + t.
 extern "C" __global__ void tile_bitmap(const StatsParams p)
 {
     const i64 item = (i64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
@@ -69,7 +69,7 @@ extern "C" __global__ void tile_bitmap(const StatsParams p)
         ((u32 *)p.out)[item] = found;
 }
 
-// The bitmap (batch, outer / 8, n_words) made coarse: one bit per tile_rows rows and 8 of its tiles (1024 elements).
+// Coarsens the bitmap (batch, outer / 8, n_words): one bit per tile_rows rows and 8 of its tiles (1024 elements).
 extern "C" __global__ void coarsen_bitmap(const StatsParams p)
 {
     const i64 item = (i64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
@@ -91,13 +91,13 @@ extern "C" __global__ void coarsen_bitmap(const StatsParams p)
 // Where 32 elements of a digit come from.
 struct DigitWords {
     const u32 *from; // the digit's first plane
-    int last;        // its last one
-    u32 valid;       // elements before k
+    int last;        // its last plane
+    u32 valid;       // which elements are before k
 };
 
 static __device__ __forceinline__ DigitWords digit_words(const StatsParams &p, i64 item, bool small)
 {
-    // Division of 64 bits would take as long as everything else.
+    // A 64-bit division would take as long as everything else.
     const i64 line = small ? (u32)item / (u32)p.n_words : item / p.n_words;
     const int word = (int)(item - line * p.n_words);
     const i64 row = p.digits == 1 ? line : small ? (u32)line / (u32)p.digits : line / p.digits;
@@ -106,16 +106,17 @@ static __device__ __forceinline__ DigitWords digit_words(const StatsParams &p, i
     return {p.words + (row * p.bits + 8 * digit) * p.n_words + word, p.bits - 1 - 8 * digit, valid};
 }
 
-// Planes to bytes: digit d of an element holds its planes 8 d .. 8 d + 7; elements past k are 0. One thread 32 elements of a digit at a time:
-// byte c of word i is element 8 c + i, which is where transposing 8 x 8 bits leaves it. A product does not mind, since both operands have
-// it so. Few registers: where a product before this one fills all multiprocessors but a few, all blocks have to fit on those.
+// Planes to bytes: digit d of an element holds its planes 8 d .. 8 d + 7; elements past k are 0. A thread takes 32 elements of a digit at a
+// time. Byte c of word i is element 8 c + i, the order that a transposition of 8 x 8 bits yields; a product is not affected, since both
+// operands have that order. Few registers are used so that all blocks fit on the few multiprocessors that a preceding product may leave
+// free.
 extern "C" __global__ void __launch_bounds__(256, 8) unpack_digits(const StatsParams p)
 {
     const i64 items = p.rows * p.digits * p.n_words, step = (i64)gridDim.x * blockDim.x;
     const bool small = items <= 0xffffffffll;
     i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x;
 #if __CUDA_ARCH__ >= 900
-    let_next_kernel_start(); // the product, which loads what does not come from here as soon as there is room for it
+    let_next_kernel_start(); // the product, which starts as soon as there is room and loads what this kernel does not write
 #endif
     DigitWords at = digit_words(p, item, small);
 #if __CUDA_ARCH__ >= 900

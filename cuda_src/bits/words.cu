@@ -1,4 +1,4 @@
-// Words to words and to numbers: another layout, another axis, counts, pad bits. Floor: the bytes of the words.
+// Words to words and to numbers: another layout, another axis, counts, padding bits. Floor: the bytes of the words.
 #define BS_KIND 2
 #define BS_LARGE
 #include "bits/lanes.cuh"
@@ -10,17 +10,17 @@ struct WordsParams {
     i64 width, out_width;         // words of a plane of a line, or of a line of fields
     i64 across, down;             // turn_planes: blocks along a line, along the lines of a batch
     int bits, fields, out_fields;
-    int lanes_log, pitch; // turn_planes: the words of a line that a block takes are 1 << lanes_log, 4 to 32
+    int lanes_log, pitch; // turn_planes: a block takes 1 << lanes_log words of a line, 4 to 32
 };
 
-// Bits of word `word` of a plane that stand for elements.
+// The bits of word `word` of a plane that stand for elements.
 BS_INLINE u32 used_bits(i64 word, i64 length)
 {
     const i64 left = length - 32 * word;
     return left >= 32 ? ~0u : left <= 0 ? 0u : (1u << left) - 1u;
 }
 
-// 32 elements of a line to a thread; what stands in pad bits is left out.
+// A thread takes 32 elements of a line; the contents of padding bits are dropped.
 extern "C" __global__ void __launch_bounds__(256) change_layout(const WordsParams p)
 {
     const i64 blocks = 4 * ((p.length + BS_GROUP - 1) / BS_GROUP), items = p.batches * p.lines * blocks;
@@ -101,11 +101,11 @@ BS_INLINE void turn_words(u32 (&w)[32])
 }
 
 #define BS_TURN_THREADS 512
-#define BS_TURN_BLOCKS (__CUDA_ARCH__ >= 1200 ? 1 : 2) // of a multiprocessor; with two, sm_120 would spill registers
+#define BS_TURN_BLOCKS (__CUDA_ARCH__ >= 1200 ? 1 : 2) // resident blocks of a multiprocessor; with two, sm_120 would spill registers
 
-// Planes packed along the other axis. A thread takes one word of each of 32 lines and turns the bits in its registers; a block takes
-// some words of 32 lines for each of its groups of as many threads, so that reads are as wide as a group and writes as wide as there are
-// groups. Words change places in shared memory; its rows are padded so that neither side meets in few banks.
+// Packs planes along the other axis. A thread takes one word of each of 32 lines and transposes the bits in its registers. The threads of a
+// block form groups; each group takes neighbouring words of its own 32 lines, so reads are as wide as a group and writes as wide as there
+// are groups. Words change places in shared memory, whose rows are padded so that neither side conflicts in banks.
 extern "C" __global__ void __launch_bounds__(BS_TURN_THREADS, BS_TURN_BLOCKS) turn_planes(const WordsParams p)
 {
     extern __shared__ uint4 shared[];
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(BS_TURN_THREADS, BS_TURN_BLOCKS) tu
         for (int i = 0; i < 32; i++)
             stage[(i * groups + own) * p.pitch + word] = w[i];
         __syncthreads();
-        // lane by lane the groups of a line, then the words of a bit
+        // Neighbouring threads take the groups of a line first, then the words of a bit.
         const int group = threadIdx.x & (groups - 1), first = threadIdx.x >> groups_log;
         const i64 to = 32 * (column + first);
         u32 *out = (u32 *)p.out + ((batch * p.length + to) * p.bits + plane) * p.out_width + row + group;
@@ -149,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(BS_TURN_THREADS, BS_TURN_BLOCKS) tu
     }
 }
 
-// Elements whose code is not zero, added to the number at `out`. A thread looks at one word of every plane, or at a word of fields.
+// Adds the number of elements with a nonzero code to the number at `out`. A thread examines one word of every plane, or one word of fields.
 extern "C" __global__ void __launch_bounds__(256) count_nonzero(const WordsParams p)
 {
     const i64 items = p.lines * p.width;
@@ -159,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(256) count_nonzero(const WordsParam
         if (p.fields) {
             w = p.words[item];
             for (int step = 1; step < p.bits; step *= 2)
-                w |= w >> step; // the lowest bit of a field sees all of it
+                w |= w >> step; // the lowest bit of a field becomes the OR of all its bits
             w &= p.bits == 1 ? ~0u : p.bits == 2 ? 0x55555555u : p.bits == 4 ? 0x11111111u : p.bits == 8 ? 0x01010101u : 0x00010001u;
         } else {
             const i64 line = quotient(item, p.width);

@@ -4,8 +4,9 @@
 
 #include "common/scalar.h"
 
-/* The share of the word at a place: splitmix64's finaliser (Steele, Lea and Flood, OOPSLA 2014) of the word plus a multiple of the golden
- * ratio, which is a bijection of the word. So a change of one word always shows, and any other but for one chance in 2^64. */
+/* What the word at a place adds to the sum: splitmix64's finaliser (Steele, Lea and Flood, OOPSLA 2014) of the word plus a multiple of
+ * the golden ratio, which is a bijection of the word. So a change of one word always shows, and any other change shows except with
+ * probability 2^-64. */
 BS_FN bs_u64 bs_content(bs_u64 word, bs_u64 place)
 {
     word += (place + 1) * 0x9E3779B97F4A7C15u;

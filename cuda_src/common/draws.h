@@ -1,4 +1,4 @@
-/* Draws for parts of a graph: 64 random bits that follow from a seed and from what they are for, for C and for kernels. */
+/* Random draws for parts of a graph: 64 bits that depend on a seed and on what they are for. Shared by C and kernels. */
 #ifndef BITSPARSE_DRAWS_H
 #define BITSPARSE_DRAWS_H
 
@@ -16,7 +16,7 @@ struct bs_draws {
 };
 typedef struct bs_draws bs_draws;
 
-/* Draw number `k` of `item`, scaled to a whole number below `limit`; a block of the generator has two draws. */
+/* Draw number `k` of `item`, scaled to a whole number below `limit`; one block of the generator holds two draws. */
 BS_FN bs_u64 bs_draw_below(bs_draws draws, bs_u32 purpose, bs_u64 item, bs_u64 k, bs_u64 limit)
 {
     bs_u32 w0, w1, w2, w3;

@@ -1,5 +1,5 @@
-// One wrapper per PTX instruction that the kernels use: barriers in shared memory, copies, matrices of a warp, clusters.
-// No other header.
+// One wrapper per PTX instruction that the kernels use: barriers in shared memory, copies, matrices of a warp, clusters. Includes no other
+// header.
 #ifndef BITSPARSE_PTX_CUH
 #define BITSPARSE_PTX_CUH
 
@@ -8,7 +8,7 @@ typedef unsigned long long u64;
 
 #define BS_INLINE static __device__ __forceinline__
 
-// A TMA descriptor as the driver encodes it; opaque, 64-byte aligned, passed by value as a __grid_constant__ parameter.
+// A TMA descriptor as the driver encodes it: opaque, 64-byte aligned, passed by value as a __grid_constant__ parameter.
 struct alignas(64) TensorMap {
     u64 opaque[16];
 };
@@ -24,7 +24,7 @@ BS_INLINE u32 cluster_rank()
 
 // ---- numbers
 #if __CUDA_ARCH__ >= 900
-// The smaller lower half and the smaller upper half.
+// The minimum of the lower halves and, separately, of the upper halves.
 BS_INLINE u32 least_of_halves(u32 a, u32 b)
 {
     u32 least;
@@ -57,7 +57,7 @@ BS_INLINE bool barrier_test(u32 bar, u32 parity)
     return done != 0;
 }
 
-// Orders what this thread did, and what its warp did before __syncwarp(), before what is done by those who wait.
+// Orders what this thread did, and what its warp did before __syncwarp(), before whatever the waiting threads do next.
 BS_INLINE void barrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
 
 BS_INLINE void barrier_wait(u32 bar, u32 parity)
@@ -66,8 +66,8 @@ BS_INLINE void barrier_wait(u32 bar, u32 parity)
     }
 }
 
-// Arrives at the barrier of the same offset in block `rank` of the cluster. What it orders are reads by the matrix units, already waited
-// for, so the scope stays the block's: a release at cluster scope costs a fence of the whole GPU each time.
+// Arrives at the barrier of the same offset in block `rank` of the cluster. It orders reads by the matrix units that have already been
+// waited for, so the scope stays the block: a release at cluster scope costs a fence of the whole GPU each time.
 BS_INLINE void barrier_arrive_remote(u32 bar, u32 rank)
 {
     asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -108,7 +108,7 @@ BS_INLINE int2 load_shared_pair(u32 from)
 
 BS_INLINE void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// Vectors to global memory that the compiler must not take apart.
+// Stores vectors to global memory that the compiler must not split.
 BS_INLINE void store_global(void *to, u32 x, u32 y)
 {
     asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(x), "r"(y) : "memory");
@@ -120,7 +120,7 @@ BS_INLINE void store_global(void *to, u32 x, u32 y, u32 z, u32 w)
 }
 
 // ---- copies of 16 bytes to shared memory that complete in groups, matrices in registers of a warp (sm_80 and later)
-// Zeros if not `valid`; `from` is not read then.
+// Writes zeros if not `valid`, and then does not read `from`.
 BS_INLINE void copy_async(u32 to, const void *from, bool valid)
 {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
@@ -138,7 +138,8 @@ BS_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory
 // Waits until all but the last `pending` groups of this thread are complete.
 template <int pending> BS_INLINE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory"); }
 
-// Four matrices of 8 rows of 16 bytes: lane 8 i + r names row r of matrix i; lane 4 r + t receives word t of row r of each.
+// Loads four matrices of 8 rows of 16 bytes: lane 8 i + r gives the address of row r of matrix i; lane 4 r + t receives word t of row r of
+// each.
 BS_INLINE void load_matrices(u32 (&d)[4], u32 row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -147,8 +148,9 @@ BS_INLINE void load_matrices(u32 (&d)[4], u32 row)
                  : "memory");
 }
 
-// D (16 x 8, int32) += A (16 x 32 bytes) B^T (8 x 32 bytes). Lane 4 g + t holds words t and t + 4 of row g (a[0], a[2]) and row g + 8
-// (a[1], a[3]) of A and of row g of B, and the columns 2 t and 2 t + 1 of row g (d[0], d[1]) and row g + 8 (d[2], d[3]).
+// D (16 x 8, int32) += A (16 x 32 bytes) B^T (8 x 32 bytes). Lane 4 g + t holds words t and t + 4 of row g (a[0], a[2]) and of row g + 8
+// (a[1], a[3]) of A, the same words of row g of B, and the columns 2 t and 2 t + 1 of row g (d[0], d[1]) and of row g + 8 (d[2], d[3]) of
+// D.
 BS_INLINE void mma_m16n8k256_b1(int (&d)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
     asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -184,8 +186,8 @@ BS_INLINE void mma_m16n8k32_u8s8(int (&d)[4], const u32 (&a)[4], u32 b0, u32 b1)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// D (16 x 8, float) += A (16 x 8, TF32: floats whose last 13 bits are not looked at) B^T (8 x 8), and of 16-bit floats, A (16 x 16) and B^T
-// (8 x 16). Words lie in lanes as those of the products of integers do.
+// D (16 x 8, float) += A (16 x 8, TF32: the last 13 bits of the floats are ignored) B^T (8 x 8), or for 16-bit floats A (16 x 16) and B^T
+// (8 x 16). Lanes hold words as in the products of integers.
 BS_INLINE void mma_m16n8k8_tf32(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -257,7 +259,7 @@ BS_INLINE void tma_load_hinted(u32 dst, const TensorMap *map, u32 bar, int c0, i
                  : "memory");
 }
 
-// The first again, into every block of the cluster whose bit in `mask` is set, at the same offsets of data and barrier.
+// tma_load into every block of the cluster whose bit in `mask` is set, at the same offsets of data and barrier.
 BS_INLINE void tma_load_multicast(u32 dst, const TensorMap *map, u32 bar, int c0, int c1, int c2, int c3, unsigned short mask)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -284,7 +286,7 @@ template <int pending> BS_INLINE void bulk_wait_read() { asm volatile("cp.async.
 BS_INLINE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- the cluster
-// Starting together (after fence_barrier_init) and leaving together; does not order memory.
+// All blocks start together (after fence_barrier_init) and leave together. This does not order memory.
 BS_INLINE void cluster_meet() { asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
 
 BS_INLINE u32 remote_address(u32 address, u32 rank)
@@ -294,7 +296,7 @@ BS_INLINE u32 remote_address(u32 address, u32 rank)
     return remote;
 }
 
-// Four words into another block's shared memory; its barrier counts the bytes.
+// Stores four words into another block's shared memory; that block's barrier counts the bytes.
 BS_INLINE void store_remote(u32 remote, int x, int y, int z, int w, u32 remote_barrier)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(remote), "r"(x),

@@ -1,5 +1,5 @@
-/* The reductions of a row, for C and for kernels: bitsparse/backends/reductions.py has the same table for Python. A new one is a line here
- * and a line there. */
+/* The reductions of a row, shared by C and kernels. bitsparse/backends/reductions.py has the same table for Python; a new reduction is
+ * one line here and one line there. */
 #ifndef BITSPARSE_REDUCTIONS_H
 #define BITSPARSE_REDUCTIONS_H
 
@@ -9,12 +9,12 @@
 #define BS_REDUCE_MIN 3
 #define BS_REDUCTIONS 4
 
-/* From here on a reduction takes one of its terms, after all factors. */
+/* Reductions from here on select one of the terms, after all factors are applied. */
 #define BS_SELECTS(reduce) ((reduce) >= BS_REDUCE_MAX)
-/* Whether a term takes the place of what is there (NaN always does), and whether it begins with the lowest of all numbers. */
+/* Whether a term replaces the current value (NaN always does), and whether the reduction starts at the lowest number. */
 #define BS_TAKES(reduce, term, have) ((reduce) == BS_REDUCE_MIN ? (term) < (have) : (term) > (have))
 #define BS_BEGINS_LOW(reduce) ((reduce) != BS_REDUCE_MIN)
-/* FOR(..., reduction, name) for each of these. */
+/* FOR(..., reduction, name) for each selecting reduction. */
 #define BS_FOR_SELECTIONS(FOR, ...) FOR(__VA_ARGS__, BS_REDUCE_MAX, max) FOR(__VA_ARGS__, BS_REDUCE_MIN, min)
 
 #endif

@@ -1,8 +1,8 @@
 /* Scalar steps shared, bit for bit, by the compiled host part (_ext) and by every CUDA kernel.
  *
  * Each arithmetic step is one IEEE operation, rounded to nearest even and never contracted into a fused multiply-add: host files are
- * compiled with -ffp-contract=off, device code calls the _rn intrinsics. bitsparse/backends/reference/scalar.py repeats the same
- * steps in NumPy and is the oracle of the tests. No header is included under NVRTC. */
+ * compiled with -ffp-contract=off, device code calls the _rn intrinsics. bitsparse/backends/reference/scalar.py repeats the same steps
+ * in NumPy and is the oracle of the tests. No header is included under NVRTC. */
 #ifndef BITSPARSE_SCALAR_H
 #define BITSPARSE_SCALAR_H
 
@@ -140,9 +140,9 @@ BS_FN bs_u32 bs_stochastic_bits(bs_u64 index, bs_u64 seed, bs_u32 stream)
     return (j & 1u ? word >> 16 : word) & 0xffffu;
 }
 
-/* Which of heads 4 group .. 4 group + 3 keep the weight of an edge under dropout, a bit for each: those whose 32 random bits are no less than
- * `threshold`. An edge is named by its row and column, so that it is the same one in a matrix and in the transpose. The last word of the
- * counter keeps these draws apart from those of elements. */
+/* Which of heads 4 group .. 4 group + 3 keep the weight of an edge under dropout, as one bit for each head. A head keeps it if its 32
+ * random bits are at least `threshold`. An edge is identified by its row and column, so that it gets the same draws in a matrix and in
+ * its transpose. The last word of the counter separates these draws from those of elements. */
 BS_FN bs_u32 bs_edge_kept(bs_u64 row, bs_u64 column, bs_u32 group, bs_u64 seed, bs_u32 threshold)
 {
     bs_u32 w0, w1, w2, w3;
@@ -161,7 +161,7 @@ BS_FN double bs_affined(double x, double offset, double divisor, double multipli
     return bs_muld(bs_divd(bs_subd(x, offset), divisor), multiplier);
 }
 
-/* Integer limits are fixed points of every rounding, so clipping before rounding gives the same integer; NaN becomes lo. */
+/* Integer limits are fixed points of every rounding, so clipping before rounding gives the same integer. NaN becomes lo. */
 BS_FN float bs_clipf(float v, float lo, float hi)
 {
     v = v > lo ? v : lo;
@@ -182,7 +182,7 @@ BS_FN float bs_div_knownf(float x, float d, float inverse)
     return bs_fmaf(bs_fmaf(-q, d, x), inverse, q);
 }
 
-/* fl(a b), but at least 0 and at most 1; NaN becomes 0. */
+/* fl(a b), clipped to [0, 1]; NaN becomes 0. */
 BS_FN float bs_mul_saturatef(float a, float b)
 {
 #ifdef BS_DEVICE
@@ -193,8 +193,8 @@ BS_FN float bs_mul_saturatef(float a, float b)
 #endif
 }
 
-/* a b + BS_BIG rounded down or to nearest even, where a b is exact and below 2^21: the low 22 bits are those of the integer, and above them
- * are those of BS_BIG_BITS. */
+/* a b + BS_BIG rounded down or to nearest even, where a b is exact and below 2^21: the low 22 bits are those of the integer, and the
+ * bits above them are those of BS_BIG_BITS. */
 #define BS_BIG 12582912.0f
 #define BS_BIG_BITS 0x4b400000u
 
@@ -209,7 +209,7 @@ BS_FN bs_u32 bs_bits_floorf(float a, float b)
 
 BS_FN bs_u32 bs_bits_nearestf(float a, float b) { return bs_bits_of(bs_fmaf(a, b, BS_BIG)); }
 
-/* Rounds |v| <= 2^24 to an integer; `half_word` is read only by BS_STOCHASTIC. Integer steps only, so that any compiler vectorises it. */
+/* Rounds |v| <= 2^24 to an integer; only BS_STOCHASTIC reads `half_word`. Uses integer steps only, so that any compiler vectorises it. */
 BS_FN bs_i32 bs_round_clippedf(float v, int rounding, bs_u32 half_word)
 {
     bs_i32 t = (bs_i32)v;
@@ -257,8 +257,9 @@ BS_FN double bs_stochastic_roundd(double x, bs_u32 half_word)
 
 /* ---- activations ---- */
 
-/* tanh in float32 steps, |error| <= 2e-7. Below 0.55 an odd polynomial; above, 1 - 2 / (exp(2a) + 1) with exp split at multiples of
- * ln 2 (high part of 9 bits, so that its product is exact). Coefficients: weighted least squares made minimax by reweighting. */
+/* tanh in float32 steps, |error| <= 2e-7: an odd polynomial below 0.55, and above it 1 - 2 / (exp(2a) + 1) with exp split at multiples
+ * of ln 2 (high part of 9 bits, so that its product is exact). The coefficients are a weighted least squares fit, reweighted until it is
+ * minimax. */
 BS_FN float bs_tanhf(float x)
 {
     float a = bs_float_of(bs_bits_of(x) & 0x7fffffffu);

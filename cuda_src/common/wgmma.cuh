@@ -1,6 +1,7 @@
-// Warpgroup matrix instructions (sm_90a): D (64 x N, int32, registers) += A (64 x 32 bytes) B^T (N x 32 bytes), both in shared memory,
-// rows of 128 bytes along the contraction axis with the 128-byte swizzle. One element is one bit (AND, then population count)
-// or, with BS_BYTES, one byte, signed where BS_SIGNED has a bit (1 for A, 2 for B); either way 32 bytes of the contraction axis a step.
+// Warpgroup matrix instructions (sm_90a): D (64 x N, int32, registers) += A (64 x 32 bytes) B^T (N x 32 bytes). A and B are in shared
+// memory, in rows of 128 bytes along the contraction axis with the 128-byte swizzle. One element is one bit (AND, then population count)
+// or, with BS_BYTES, one byte, signed where BS_SIGNED has a bit (1 for A, 2 for B). Either way a step takes 32 bytes of the contraction
+// axis.
 #ifndef BITSPARSE_WGMMA_CUH
 #define BITSPARSE_WGMMA_CUH
 
@@ -65,7 +66,7 @@ BS_INLINE u64 wgmma_descriptor(u32 address)
 #define BS_ASM(n, registers, a, b, keep)                                                                                                   \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " keep ", 0;\n" BS_WGMMA(n) "{" registers "}, " a ", " b ", p;\n}"
 
-// Of so many columns; keep == 0 overwrites D, anything else accumulates.
+// The instruction for `columns` columns; keep == 0 overwrites D, any other value accumulates.
 template <int columns> struct Wgmma;
 
 #define BS_INSTRUCTION(n, registers, a, b, kept, ...)                                                                                      \

@@ -1,11 +1,11 @@
-// From the accumulators of a warpgroup to the result: straight from the registers, or through the copy engine.
+// Stores the accumulators of a warpgroup as the result: straight from the registers, or through the copy engine.
 #ifndef BITSPARSE_WGMMA_STORE_CUH
 #define BITSPARSE_WGMMA_STORE_CUH
 
 #include "common/ptx.cuh"
 
-// Straight from the registers: every four lanes write 32 bytes of a row. `out` is where this lane's first sum belongs, register 4 i + e is row
-// e / 2 times 8, column 8 i + e % 2 from there, and so many columns follow; `pairs`: whether two neighbours can be stored together.
+// Straight from the registers: every four lanes write 32 bytes of a row. `out` is where this lane's first sum belongs. Register 4 i + e is
+// 8 (e / 2) rows and 8 i + e % 2 columns from there; `columns` columns follow. `pairs`: whether two neighbours can be stored together.
 template <int kCount>
 BS_INLINE void store_sums(int *out, int n, const int (&acc)[kCount], bool upper, bool lower, int columns, bool pairs)
 {
@@ -30,13 +30,13 @@ BS_INLINE void store_sums(int *out, int n, const int (&acc)[kCount], bool upper,
     }
 }
 
-// By way of 2 KB of shared memory of each warp, so that eight lanes write 128 bytes of a row; `out` is where the warp's 16 rows begin, of which
-// so many exist. Needs rows of the result that are multiples of 16 bytes and begin at one.
+// Through 2 KB of shared memory for each warp, so that eight lanes write 128 bytes of a row. `out` is where the warp's 16 rows begin;
+// `rows` of them exist. Rows of the result must be multiples of 16 bytes and begin at one.
 template <int kCount>
 BS_INLINE void store_sums_staged(u32 slot, int *out, int n, const int (&acc)[kCount], int rows, int columns)
 {
     const int lane = threadIdx.x & 31, r = lane >> 2, t = lane & 3, row = lane >> 3, quad = lane & 7;
-    const bool odd = r & 1; // odd rows take the columns in another order: 16 lanes touch all banks
+    const bool odd = r & 1; // odd rows take the columns in another order, so that 16 lanes touch all banks
     const u32 to = slot + r * 128 + (t & 1) * 8, chunk = ((t >> 1) ^ r ^ (odd ? 4 : 0)) << 4;
 #pragma unroll
     for (int j = 0; j < kCount; j += 16) { // 32 columns
@@ -45,7 +45,7 @@ BS_INLINE void store_sums_staged(u32 slot, int *out, int n, const int (&acc)[kCo
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            // Pair i & 1 (the lower half of the rows) of eight columns i / 2, which there are none of behind the last ones.
+            // Pair i & 1 (1: the lower half of the rows) of the eight columns number i / 2; beyond the last column there are none.
             const int at = j + 2 * i, other = j + 2 * (i ^ 4), here = at < kCount ? at : 0, there = other < kCount ? other : 0;
             store_shared(to + (i & 1) * 1024 + (chunk ^ ((i >> 1) << 5)), odd ? acc[there] : acc[here],
                          odd ? acc[there + 1] : acc[here + 1]);
@@ -62,8 +62,8 @@ BS_INLINE void store_sums_staged(u32 slot, int *out, int n, const int (&acc)[kCo
 }
 
 // Leaves a warpgroup's 64 rows to the copy engine, 32 columns at a time through two slots of 8 KB with the 128-byte swizzle, so that the
-// result is written while the next tile is being multiplied. Few large copies: the engine takes one every 40 clocks or so. Two warps
-// take turns at starting them, one for each slot, since only who started a copy can wait for it.
+// result is written while the next tile is multiplied. Copies are few and large, since the engine takes one every 40 clocks or so. Two
+// warps take turns at starting them, one for each slot, since only the thread that started a copy can wait for it.
 struct StripStore {
     int lane = threadIdx.x & 31, group = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, r = lane >> 2, t = lane & 3;
     // Odd rows take the columns in another order, so that the 16 lanes of a half warp touch all 32 banks.
