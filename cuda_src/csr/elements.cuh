@@ -1,4 +1,4 @@
-// Elements of features as the kernels over CSR patterns gather them: vectors of BS_BYTES bytes, widened to what sums are held in.
+// Elements of features as the kernels over CSR patterns gather them: vectors of BS_BYTES bytes, widened to the type that sums are held in.
 #ifndef BITSPARSE_CSR_ELEMENTS_CUH
 #define BITSPARSE_CSR_ELEMENTS_CUH
 
@@ -37,7 +37,7 @@ typedef bs_i64 Acc;
 
 #define BS_EACH (BS_BYTES / (int)sizeof(Element)) // elements of a vector
 
-// `bytes` bytes that are moved at once, or 16 at a time.
+// The type that moves `bytes` bytes at once, or 16 at a time.
 template <int bytes> struct Moved {
     typedef uint4 Type;
 };
@@ -72,7 +72,7 @@ template <int n, class T> BS_INLINE void load_vector(Vector<n, T> &to, const voi
         to.moved[i] = __ldg((const typename Vector<n, T>::Move *)at + i);
 }
 
-// Past the L1, which does not see what other multiprocessors wrote.
+// Bypasses the L1, which does not see what other multiprocessors wrote.
 template <int n, class T> BS_INLINE void load_fresh(Vector<n, T> &to, const void *at)
 {
 #pragma unroll

@@ -11,8 +11,8 @@
 // The lanes of this thread's group, as the warp numbers them.
 BS_INLINE unsigned group_mask(int lanes) { return (lanes == 32 ? ~0u : (1u << lanes) - 1) << ((int)threadIdx.x & 31 & -lanes); }
 
-// Whether this group, all lanes of it together, is the last of `count` to come to `counter`, the group's, and sees what the others wrote
-// before a __threadfence.
+// Whether this group is the last of `count` groups to reach `counter`, which they share; if so, it sees what the others wrote before a
+// __threadfence. All lanes of the group call it together.
 BS_INLINE bool last_of_groups(int *counter, int count, int lane, int lanes)
 {
     const unsigned mask = group_mask(lanes);

@@ -1,5 +1,5 @@
-// Rows of features copied to where every row begins at a multiple of 16 bytes, with zeros behind each, so that kernels over edges may fetch 16
-// bytes at a time whatever the number of columns; times a factor of each row if there are factors.
+// Copies rows of features so that every row begins at a multiple of 16 bytes, with zeros after each. Kernels over edges may then fetch 16
+// bytes at a time, whatever the number of columns. If each row has a factor, the row is multiplied by it.
 //
 // Floor: every row is read and written once. It pays where edges fetch a row many times: 41 columns of float32, fetched four bytes at a time,
 // take twice as long as 64 fetched sixteen bytes at a time.
@@ -24,9 +24,9 @@ typedef bs_u64 Element;
 struct LaidRowsParams {
     const void *x; // (parts, columns)
     void *out; // (parts, vectors * EACH)
-    const float *scale; // (parts,) with BS_SCALED
+    const float *scale; // (parts,), one factor per part, with BS_SCALED
     bs_i64 items; // parts * vectors
-    int columns; // of a part: a row, or what a head has of it
+    int columns; // of a part, which is a row, or the columns of one head in a row
     int vectors; // of a part of `out`
 };
 

@@ -1,10 +1,10 @@
-// The steps of cutting a CSR pattern into streams and pieces (csr/streams.cuh) that are no calls of CuPy; once per pattern.
+// The steps that cut a CSR pattern into streams and pieces (csr/streams.cuh), as far as they are not CuPy calls; they run once per pattern.
 #include "csr/streams.cuh"
 
 struct ScheduleParams {
     const Index *indptr;
     const Index *long_rows; // ascending
-    const Index *before;    // long_count + 1: edges (stream_starts) or pieces (piece_edges) of the long rows in front of each
+    const Index *before; // long_count + 1: edges (stream_starts) or pieces (piece_edges) of the long rows before each
     Index *out, *first;
     bs_i64 rows, count, span;
     int long_count;
@@ -24,8 +24,7 @@ BS_INLINE int less_than(const Index *numbers, int n, Index x)
     return low;
 }
 
-// out[s] = the first row in front of which there are at least s * span edges and rows, those edges not counted that belong to long rows;
-// out[count] = rows.
+// out[s] = the first row with at least s * span edges and rows before it, where edges of long rows are not counted; out[count] = rows.
 extern "C" __global__ void __launch_bounds__(256) stream_starts(const ScheduleParams p)
 {
     const bs_i64 s = (bs_i64)blockIdx.x * blockDim.x + threadIdx.x;
@@ -56,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(256) piece_edges(const SchedulePara
     p.first[piece] = p.indptr[row] + (Index)((piece - p.before[at]) * p.span);
 }
 
-// For each of `count` edges how far its row is behind that of the first edge of its 32 (edges/ends.cuh), 255 if it is that or more.
+// For each of `count` edges, its row minus the row of the first edge of its 32 (edges/ends.cuh), or 255 if the difference is 255 or more.
 extern "C" __global__ void __launch_bounds__(256) rows_behind(const ScheduleParams p)
 {
     const bs_i64 edge = (bs_i64)blockIdx.x * blockDim.x + threadIdx.x;

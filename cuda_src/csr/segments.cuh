@@ -1,16 +1,18 @@
-// Streams of edges whose rows end in something long (csr/streams.cuh): what stands behind a row is in the code once, not once for each edge
-// of a batch, as fetching instructions would take longer than running them. A batch is added in segments, one for each row in it.
+// Walks streams of edges whose rows need long code at their end (csr/streams.cuh). That code appears once, not once for each edge of a
+// batch, since fetching so many instructions would take longer than running them. A batch is added in segments, one for each row in it.
 #ifndef BITSPARSE_CSR_SEGMENTS_CUH
 #define BITSPARSE_CSR_SEGMENTS_CUH
 
 #include "csr/streams.cuh"
 
-// Walks a stream, never a piece, in batches of U edges (a multiple of 4). Of `body` as walk() has it, batch, gather, add and flush are called;
-// with `together`, add_all() for a whole batch and add_some(from, to) for its edges number `from` to `to` in place of add.
+// Walks a stream, never a piece, in batches of U edges (a multiple of 4). `body` is that of walk(); batch, gather, add and flush are
+// called. With `together`, add is replaced by add_all() for a whole batch and add_some(from, to) for edges number `from` to `to` of a
+// batch.
 template <int U, bool together = false, class Body> BS_INLINE void walk_segments(const Streams &s, const Stretch &at, Body &body)
 {
     Index base = at.start & ~(Index)3, row = at.row, next = 0;
-    int from = (int)(at.start - base), left = (int)(at.stop - base), ends = left; // from the batch on, as the end of the current row
+    int from = (int)(at.start - base), left = (int)(at.stop - base),
+        ends = left; // counted from the batch on; `ends` is the end of the current row
     Index columns[U];
     if (left > 0)
         load_columns(columns, s, base, left);
@@ -33,7 +35,7 @@ template <int U, bool together = false, class Body> BS_INLINE void walk_segments
                         body.gather(u, columns[u], base + u);
             }
             if (left > U)
-                load_columns(columns, s, base + U, left - U); // arrive while the gathers do
+                load_columns(columns, s, base + U, left - U); // these loads arrive while the gathers do
         }
         const int all = min(U, left);
         int have = max(from, 0); // edges of the batch that have been added

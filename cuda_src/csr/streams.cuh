@@ -1,8 +1,9 @@
 // Streams of edges: how the kernels over CSR patterns cut a graph into equal runs and walk them.
 // A group of 2^shift lanes walks one *stretch*: a run of whole consecutive rows (a stream), or a piece of a row that is too long for one.
-// It reads the indices of the next U edges whatever rows they belong to, issues all U gathers, and only then asks where rows end. So
-// short rows keep as many gathers in flight as long ones do. A group needs no shuffles: its lanes read the same indices, 16 bytes at once.
-// Which stretches there are decides bitsparse/backends/cuda/schedule.py.
+// The group reads the indices of the next U edges, whatever rows they belong to, issues all U gathers, and only then checks where rows end.
+// So short rows keep as many gathers in flight as long ones do. A group needs no shuffles: its lanes read the same indices, 16 bytes at
+// once.
+// bitsparse/backends/cuda/schedule.py decides which stretches there are.
 #ifndef BITSPARSE_CSR_STREAMS_CUH
 #define BITSPARSE_CSR_STREAMS_CUH
 
@@ -10,7 +11,7 @@
 
 #define BS_INLINE static __device__ __forceinline__
 
-// BS_LARGE: indptr and indices are int64. BS_DIRECT: there are no indices, edge e belongs to row e of what is gathered.
+// BS_LARGE: indptr and indices are int64. BS_DIRECT: there are no indices; edge e belongs to row e of the gathered array.
 #ifdef BS_LARGE
 typedef bs_i64 Index;
 #else
@@ -18,18 +19,18 @@ typedef int Index;
 #endif
 
 struct Streams {
-    const Index *indptr;      // rows + 1
-    const Index *indices;     // 16-byte aligned
-    const Index *starts;      // streams + 1: first rows
-    const Index *piece_row;   // of each piece, in the order of rows; the pieces of a row follow each other
-    const Index *piece_first; // and its first edge
+    const Index *indptr; // rows + 1
+    const Index *indices; // 16-byte aligned
+    const Index *starts; // streams + 1: first rows
+    const Index *piece_row; // of each piece, in the order of rows; the pieces of a row follow each other
+    const Index *piece_first; // first edge of each piece
     int streams, pieces;
-    int longest; // edges of a piece; rows of more are in no stream, but for one of their own that is to be left out
-    int shift;   // log2 of the lanes of a group
-    int whole;   // whether batches within a row take a way of their own: not where the groups of a warp would seldom all do
+    int longest; // edges of a piece; longer rows are in no stream, or alone in one that is skipped
+    int shift; // log2 of the lanes of a group
+    int whole; // whether batches within one row take a path of their own; not if the groups of a warp would seldom all take it
 };
 
-// Rows [row, last), edges [start, stop). `piece` is the number of the piece, and of the slot of its partial result, or -1.
+// Rows [row, last) and edges [start, stop). `piece` is the number of the piece and of the slot of its partial result, or -1.
 struct Stretch {
     Index row, last, start, stop;
     int piece;
@@ -37,7 +38,7 @@ struct Stretch {
 
 BS_INLINE int group_lane(const Streams &s) { return (int)threadIdx.x & ((1 << s.shift) - 1); }
 
-// What group `unit` of the grid walks, the pieces first as they are the longest; false if that is nothing.
+// The stretch of group `unit` of the grid, pieces first since they are the longest; false if the group has nothing to do.
 BS_INLINE bool stretch_of(const Streams &s, int unit, Stretch &at)
 {
     if (unit < s.pieces) {
@@ -59,13 +60,13 @@ BS_INLINE bool stretch_of(const Streams &s, int unit, Stretch &at)
     return at.row < at.last && !(at.last == at.row + 1 && at.stop - at.start > s.longest);
 }
 
-// The stretch of this thread's group, blocks along x.
+// The stretch of this thread's group; blocks are numbered along x.
 BS_INLINE bool this_stretch(const Streams &s, Stretch &at)
 {
     return stretch_of(s, (int)(blockIdx.x * (blockDim.x >> s.shift) + (threadIdx.x >> s.shift)), at);
 }
 
-// The pieces of the row that a piece belongs to: number of the first, and how many there are.
+// The pieces of the row that this piece belongs to: number of the first, and how many there are.
 BS_INLINE void pieces_of_row(const Streams &s, const Stretch &at, int &first, int &count)
 {
     const Index begin = s.indptr[at.row], edges = s.indptr[at.row + 1] - begin;
@@ -79,19 +80,19 @@ BS_INLINE const char *row_address(const char *base, Index index, unsigned bytes)
 #ifdef BS_LARGE
     return base + (bs_u64)index * bytes;
 #else
-    // Asked for in this way it is one instruction, which the compiler would sometimes rather have as two or three.
+    // Written in this way it is one instruction; the compiler would sometimes make two or three.
     bs_u64 offset;
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"((unsigned)index), "r"(bytes));
     return base + offset;
 #endif
 }
 
-// The same address in a form that the compiler cannot calculate once more in a loop instead of keeping it in registers, which it likes to
-// do. Called by whole warps.
+// The same address in a form that the compiler keeps in registers; otherwise it tends to recompute the address in a loop. Called by whole
+// warps.
 BS_INLINE const char *kept(const char *address) { return (const char *)__shfl_sync(~0u, (bs_u64)address, (int)threadIdx.x & 31); }
 
-// Elements 0 .. U - 1 from `array` on, which is 16-byte aligned. Those from `left` on may be others: no vector is read but one that holds
-// an element before it, of which there is at least one.
+// Elements 0 .. U - 1 from `array` on, which is 16-byte aligned. Those from `left` on may be arbitrary: only vectors that hold an element
+// before `left` are read, and there is at least one such element.
 template <int U, class T> BS_INLINE void load_run(T (&to)[U], const T *array, int left)
 {
     const int each = 16 / (int)sizeof(T), last = (left - 1) & -each;
@@ -108,7 +109,7 @@ template <int U, class T> BS_INLINE void load_run(T (&to)[U], const T *array, in
     }
 }
 
-// As load_run, of elements of 16 bits aligned to 8 bytes, two to a word.
+// Like load_run, for elements of 16 bits that are aligned to 8 bytes, two to a word.
 template <int U> BS_INLINE void load_halves(unsigned (&to)[U / 2], const unsigned short *array, int left)
 {
     const int last = (left - 1) & -4;
@@ -132,13 +133,14 @@ template <int U> BS_INLINE void load_columns(Index (&to)[U], const Streams &s, I
 
 #define BS_NO_END (1 << 30)
 
-// Where a walk is: the next batch, the current row and its first edge, how far from the batch the row ends, where the next row ends.
+// Where a walk stands: the next batch, the current row and its first edge, the end of the row counted from the batch, and the end of the
+// next row.
 struct Place {
     Index base, row, begin, next;
     int ends;
 };
 
-// The current row is complete.
+// Moves on to the next row once the current one is complete.
 template <class Body> BS_INLINE void next_row(const Streams &s, const Stretch &at, Place &here, Body &body)
 {
     const Index end = here.base + here.ends;
@@ -150,7 +152,7 @@ template <class Body> BS_INLINE void next_row(const Streams &s, const Stretch &a
         here.next = __ldg(s.indptr + here.row + 2);
 }
 
-// As next_row, but the last row of the stretch gets an end that no batch reaches.
+// Like next_row, but the last row of the stretch gets an end that no batch reaches.
 template <class Body> BS_INLINE void next_open_row(const Streams &s, const Stretch &at, Place &here, Body &body)
 {
     next_row(s, at, here, body);
@@ -166,11 +168,11 @@ template <class Body> BS_INLINE void next_open_row(const Streams &s, const Stret
 //   piece(row)                the piece is complete
 //   done(base, from, left)    edges base + max(from, 0) .. base + min(left, U) - 1 have been added (from > 0 only at the start)
 //   blank(u)                  only with `blanks`: there is no edge base + u, yet add(u) will be called; make it change nothing
-// With `blanks` every edge of a batch is added, which saves asking which of them are there.
+// With `blanks`, every edge of a batch is added, which saves checking which of them exist.
 template <int U, bool blanks = false, class Body> BS_INLINE void walk(const Streams &s, const Stretch &at, Body &body)
 {
     Place here = {at.start & ~(Index)3, at.row, at.start, at.stop, 0};
-    int from = (int)(at.start - here.base), left = (int)(at.stop - here.base); // where the stretch starts and stops, from the batch on
+    int from = (int)(at.start - here.base), left = (int)(at.stop - here.base); // start and stop of the stretch, counted from the batch on
     here.ends = left;
     Index columns[U];
     if (left > 0)
@@ -196,7 +198,7 @@ template <int U, bool blanks = false, class Body> BS_INLINE void walk(const Stre
                     body.blank(u);
         }
         if (left > U)
-            load_columns(columns, s, here.base + U, left - U); // arrive while the gathers do
+            load_columns(columns, s, here.base + U, left - U); // these loads arrive while the gathers do
         if ((blanks || from <= 0) && here.ends >= U && s.whole) {
 #pragma unroll
             for (int u = 0; u < U; u++)

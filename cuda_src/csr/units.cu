@@ -1,6 +1,6 @@
-// Cuts a CSR pattern into the units of csr/units.cuh: rows of more than `limit` edges are away from the streams, whole, or in pieces of
-// `longest` edges if they have more than that; the others are in streams of about `span` edges and rows. Three launches, once per pattern,
-// of blocks that take a chunk of rows each: every one adds up what was counted in the chunks in front of its own.
+// Cuts a CSR pattern into the units of csr/units.cuh. Rows of more than `limit` edges are not in streams ("away"): they are whole, or in
+// pieces of `longest` edges if they have more than that. All other rows are in streams of about `span` edges and rows. This takes three
+// launches, once per pattern. A block takes a chunk of rows, and adds up what was counted in all chunks before its own.
 #include "csr/units.cuh"
 
 #define BS_THREADS 256
@@ -9,14 +9,14 @@ enum { BS_AWAY, BS_WHOLE, BS_PIECES, BS_STREAMS, BS_COUNTS };
 
 struct CutParams {
     const Index *indptr;
-    bs_i64 *totals; // of all chunks together, zero at the start; of the edges not those away, but the others and their rows
+    bs_i64 *totals; // sums over all chunks, zero at the start; totals[BS_AWAY] has the edges and rows that are not away
     bs_i64 *counts; // of each chunk: edges of rows that are away, whole rows, pieces, streams
     Unit *table;    // pieces, whole rows, streams
     bs_i64 rows, chunk, limit, longest, span;
     bs_i64 pieces, whole;
 };
 
-// The sum of x over the threads in front of this one, and of all.
+// Returns the sum of x over the threads before this one; `all` becomes the sum over all threads.
 BS_INLINE bs_i64 summed_before(bs_i64 x, bs_i64 &all)
 {
     __shared__ bs_i64 of_warp[BS_THREADS / 32];
@@ -43,7 +43,7 @@ BS_INLINE bs_i64 summed_before(bs_i64 x, bs_i64 &all)
     return before + sum - x;
 }
 
-// What was counted in the chunks in front of this block's.
+// Adds up what was counted in the chunks before this block's.
 BS_INLINE bs_i64 counted_before(const CutParams &p, int what)
 {
     bs_i64 sum = 0, all;
@@ -59,7 +59,7 @@ BS_INLINE bs_i64 behind_rows(const CutParams &p) { return min(first_row(p) + p.c
 struct Row {
     bs_i64 begin, end, edges;
     bool exists, away;
-    bool first, behind_short; // of a stream; behind a row that is in one
+    bool first, behind_short; // whether the row is the first of a stream; whether the row before it is in a stream
 };
 
 BS_INLINE Row row_at(const CutParams &p, bs_i64 r)
@@ -73,7 +73,7 @@ BS_INLINE Row row_at(const CutParams &p, bs_i64 r)
     return row;
 }
 
-// Streams begin where the edges and rows in front of a row, edges of rows that are away not counted, reach the next multiple of the span.
+// A stream begins where the edges and rows before a row, not counting edges of rows that are away, reach the next multiple of the span.
 BS_INLINE void find_first(const CutParams &p, bs_i64 r, bs_i64 away_before, Row &row)
 {
     if (!row.exists)
@@ -148,12 +148,13 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) write_units(const CutPa
         find_first(p, r, away + before, row);
         const bs_i64 cut = row.away ? pieces_of(p, row) : 0;
         const bs_i64 piece = pieces + summed_before(cut, all_pieces);
-        const bs_i64 both = ((bs_i64)row.first << 32) + (row.away && !cut); // of a tile, so that neither reaches the other
+        const bs_i64 both =
+            ((bs_i64)row.first << 32) + (row.away && !cut); // counts of one tile of rows, so neither half overflows into the other
         const bs_i64 rest = summed_before(both, all_rest);
         const bs_i64 stream = streams + (rest >> 32);
         if (row.away && !cut)
             of_rows[whole + (rest & 0xffffffff)] = Unit{(Index)r, 1, (Index)row.begin, (Index)row.end};
-        if (row.behind_short && (row.first || row.away)) { // the stream in front ends here
+        if (row.behind_short && (row.first || row.away)) { // the previous stream ends here
             of_streams[stream - 1].last = (Index)r;
             of_streams[stream - 1].stop = (Index)row.begin;
         }
@@ -165,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) write_units(const CutPa
             of_streams[stream - !row.first].last = (Index)p.rows;
             of_streams[stream - !row.first].stop = (Index)row.end;
         }
-        // A warp writes the pieces of its rows, one row after another: some rows have very many.
+        // A warp writes the pieces of its rows, one row after another, since some rows have very many.
         for (bs_u32 left = __ballot_sync(~0u, cut != 0); left; left &= left - 1) {
             const int lane = __ffs(left) - 1;
             const bs_i64 count = __shfl_sync(~0u, cut, lane), place = __shfl_sync(~0u, piece, lane);

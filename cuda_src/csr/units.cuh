@@ -1,5 +1,5 @@
-// Stretches from a table (csr/streams.cuh): one load tells a group all that it must know before it asks for its first indices.
-// Rows of many edges are walked by whole warps, whose groups take turns; rows of few by a group, a stream of them at a time.
+// Stretches from a table (csr/streams.cuh): one load tells a group all that it needs to know before it loads its first indices. Rows of
+// many edges are walked by whole warps, whose groups take turns; rows of few edges are walked by single groups, one stream at a time.
 #ifndef BITSPARSE_CSR_UNITS_CUH
 #define BITSPARSE_CSR_UNITS_CUH
 
@@ -31,9 +31,9 @@ BS_INLINE void read_unit(const Unit *from, Stretch &at)
     at.piece = -1;
 }
 
-// A row or piece for all groups of a warp: each takes U edges (a multiple of 4), then the next one U. The functions of `body` are those of
-// walk() in csr/streams.cuh, of which batch, gather, add, done and, with `blanks`, blank are called; with `together` (and no blanks) add_all
-// and add_some of csr/segments.cuh in place of add.
+// Walks a row or piece with all groups of a warp: each takes U edges (a multiple of 4), then the next group the next U. `body` has the
+// functions of walk() in csr/streams.cuh, of which batch, gather, add, done and, with `blanks`, blank are called. With `together` (and no
+// blanks), add_all and add_some of csr/segments.cuh replace add.
 template <int U, bool blanks, bool together = false, class Body> BS_INLINE void share(const Streams &s, const Stretch &at, Body &body)
 {
     const int step = (32 >> s.shift) * U;
@@ -58,7 +58,7 @@ template <int U, bool blanks, bool together = false, class Body> BS_INLINE void 
                     body.blank(u);
         }
         if (left > step)
-            load_columns(columns, s, base + step, left - step); // arrive while the gathers do
+            load_columns(columns, s, base + step, left - step); // these loads arrive while the gathers do
         if constexpr (together) {
             if (all)
                 body.add_all();
@@ -80,7 +80,7 @@ template <int U, bool blanks, bool together = false, class Body> BS_INLINE void 
     }
 }
 
-// The unit that a warp or a group of a launch is for: share() and body.shared() for the warps of pieces and whole rows, `walk` for a stream.
+// Handles the unit of this warp or group: share() and body.shared() for warps with pieces and whole rows, `walk` for a stream.
 template <int U, bool blanks, bool together = false, class Body, class Walk>
 BS_INLINE void take_unit(const Units &units, const Streams &s, Stretch &at, Body &body, Walk walk)
 {

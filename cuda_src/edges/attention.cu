@@ -1,20 +1,21 @@
-// Softmax-weighted sums of gathered rows, scores and sums from one gather, nothing stored per edge.
+// Softmax-weighted sums of gathered rows. Scores and sums come from one gather, and nothing is stored per edge.
 //   graph attention:  y[i, h] = sum_j softmax_j(leaky(source[j, h] + target[i, h])) x[j, h]
 //   BS_COSINE:        y[i]    = sum_j softmax_j(beta cos(x_i, x_j)) x_j
-//   BS_ABOVE:         beside y, for its gradient, the parts that edges with source[j, h] + target[i, h] > 0 have in y and in the weights
+//   BS_ABOVE:         beside y, for its gradient, the part of y and of the weights that comes from edges with source[j, h] + target[i, h] > 0
 //   BS_TURNED:        its gradient, over the transpose (i: columns of A): with a = exp(leaky(source[i, h] + target[j, h]) - lse[j, h]),
 //                     G[i, h] = sum_j a x[j, h], where x is the gradient by y; BS_ABOVE: beside it
 //                     G'[i, h] = sum_j a leaky' x[j, h] and share[i, h] = sum_j a leaky' <x, y>[j, h]
 //   BS_DROPOUT:       each a is kept or not, by a draw that row, column and head decide alone
 //   BS_INT8:          x are integers of 8 bits with one scale; results are float32
-//   BS_JOINED:        the last of a row's pieces to come joins them, which are few; else a kernel behind this one does (attention_rows.cu)
+//   BS_JOINED:        the last of a row's few pieces to finish joins them; otherwise the next kernel does (attention_rows.cu)
 //
-// A group of BS_LANES lanes walks a stretch of rows (csr/streams.cuh), up to BS_STEPS edges of one row at a time: their columns were loaded
-// while the edges before were at work; all their gathers are issued; each of the lanes that divide the edges among them makes the
-// scores of its own edges; the largest score so far rescales what has been added before; weights go to the other lanes by shuffle.
-// Floor: gathering rows of x, of the gradient also 16 bytes for each edge and head. Reddit's 114.6 M edges, 4 heads of 32 in float32:
-// forward 512 + 16 + 4 bytes an edge, 61 GB, 6.9 ms at 8.9 TB/s; gradient 512 + 64 + 4, 66 GB, 7.5 ms; two multiplications with addition
-// for each element and edge (BS_ABOVE) are 29 G, 0.9 ms. A lane has BS_PARTS vectors of a row; slices of more columns are blocks along y (not for cosines).
+// A group of BS_LANES lanes walks a stretch of rows (csr/streams.cuh), up to BS_STEPS edges of one row at a time. The columns of these
+// edges were loaded while the previous edges were processed. All gathers are issued at once; the lanes that divide the edges among them
+// compute the scores of their own edges; the largest score so far rescales the sums so far; weights reach the other lanes by shuffle.
+// Floor: gathering rows of x, and for the gradient also 16 bytes for each edge and head. Reddit's 114.6 M edges, 4 heads of 32 in float32:
+// forward 512 + 16 + 4 bytes an edge, 61 GB, 6.9 ms at 8.9 TB/s; gradient 512 + 64 + 4, 66 GB, 7.5 ms; two multiply-adds for each element
+// and edge (BS_ABOVE) are 29 G, 0.9 ms. A lane has BS_PARTS vectors of a row; rows with more columns are cut into slices, one block each
+// along y (not for cosines).
 #include "csr/groups.cuh"
 #include "csr/streams.cuh"
 #include "edges/second.cuh"
@@ -25,34 +26,34 @@ struct AttentionParams {
     char *out;
     void *lse; // Sum (rows, heads) or null: logarithm of the sum of exp(score)
     const void *source; // Sum (cols, heads): scores, or inverses of the norms of rows of x; BS_TURNED: Ends (cols, heads)
-    const void *target; // Sum (rows, heads): scores; cosines: rows of x whose cosines are taken, with `inverse` of their norms
+    const void *target; // Sum (rows, heads): scores; for cosines: rows of x, where `inverse` holds the inverses of their norms
     const void *inverse;
     void *partial; // Sum, for each piece: heads maxima, heads sums of weights, the weighted sums of a row; BS_ABOVE: shares, second sums
     void *share; // Sum (rows, heads)
     void *above; // as out; BS_TURNED: Sum
     const u64 *seed_at; // where the seed is, or null
     u64 seed;
-    double kept_scale; // of weights that are kept
+    double kept_scale; // factor of the weights that are kept
     double factor; // slope of leaky, or beta
-    double lowest; // what the largest score is taken to be at first
+    double lowest; // the initial value of the largest score
     int heads, vectors; // vectors of a whole row
     int head_vectors; // of a head
-    int head_columns; // of a head of the results; with BS_RAGGED heads of x end with zeros up to whole vectors, those of results do not
-    int bounded; // no score is larger than `lowest`, but for rounding: it serves as the largest in all rows
-    u32 threshold; // what the random bits of an edge that is kept reach
-    const float *scale; // BS_INT8: what 1 is worth
-    const void *beta; // Sum (1): the factor in place of `factor`, or null
-    int *arrived; // BS_JOINED: of each row in pieces, at the place of the first, how many of them have come: zeros before and after
+    int head_columns; // columns of a head in the results; BS_RAGGED: only heads of x are padded with zeros to whole vectors
+    int bounded; // no score exceeds `lowest`, except by rounding: it serves as the maximum of every row
+    u32 threshold; // the least random bits with which an edge is kept
+    const float *scale; // BS_INT8: the value of code 1
+    const void *beta; // Sum (1): replaces `factor`, or null
+    int *arrived; // BS_JOINED: how many pieces of each row are done, at the place of its first piece; zeros before and after
 };
 
-// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
+// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
 
 // BS_TOGETHER lanes, a power of two, have the same head.
 #define SPREAD (BS_TOGETHER < BS_STEPS ? BS_TOGETHER : BS_STEPS) // lanes that divide the edges of a batch among them
 #define SHARE (BS_TOGETHER / SPREAD) // lanes that have the same edges
-#define OWN (BS_STEPS / SPREAD) // edges of a batch whose scores one lane makes
+#define OWN (BS_STEPS / SPREAD) // edges of a batch whose scores one lane computes
 
-// What the lane knows that has edge u of the batch.
+// The value that the lane in charge of edge u of the batch holds.
 template <class T> BS_INLINE T of_edge(const T (&own)[OWN], int u)
 {
     return SPREAD == 1 ? own[u / SPREAD] : __shfl_sync(~0u, own[u / SPREAD], u % SPREAD * SHARE, BS_TOGETHER);
@@ -64,7 +65,7 @@ struct Elements { // of a result
 #endif
 
 struct Row {
-    Sum most, total; // of all lanes alike; of this lane's own edges
+    Sum most, total; // the same in all lanes; over this lane's own edges
     Sum sum[BS_PARTS * BS_ELEMENTS];
 #ifdef BS_ABOVE
     Sum share, above[BS_PARTS * BS_ELEMENTS];
@@ -86,7 +87,7 @@ BS_INLINE void clear(Row &r, Sum lowest)
 #endif
 }
 
-// A vector of a row's result with heads side by side, in `out`.
+// Stores a vector of a row's result, with heads adjacent, in `out`.
 template <class T> BS_INLINE void store_result(const AttentionParams &p, T *out, Index row, int head, int vector, const T (&v)[BS_ELEMENTS])
 {
 #ifdef BS_RAGGED
@@ -120,7 +121,7 @@ BS_INLINE Sum over_spread(Sum x)
 }
 
 #ifdef BS_JOINED
-// What `count` pieces of a row from number `first` on have found, in their order, taken together.
+// Joins `count` pieces of a row, from number `first` on, in their order.
 BS_INLINE void join_pieces_of_row(const AttentionParams &p, int first, int count, int v0, int head, Row &r)
 {
     const int own = 2 * p.heads + p.vectors * BS_ELEMENTS;
@@ -200,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #endif
     while (__any_sync(~0u, row < at.last)) {
         const int n = row < at.last ? (int)min(end - e, (Index)BS_STEPS) : 0;
-        // ---- loads: what belongs to the row, to the lane's own edges, to the gathered rows, and the columns of the edges that follow
+        // ---- loads: data of the row, of the lane's own edges, the gathered rows, and the columns of the next edges
         const bool first = fresh && n > 0;
 #ifdef BS_COSINE
         load_if(first, (const Sum *)p.inverse + row, target);
@@ -252,12 +253,13 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
             const Index edge = following + k * SPREAD + own;
             load_if(edge < at.stop, p.s.indices + edge, col[k]);
         }
-        __syncwarp(); // nothing that waits for a load may stand in front of another load
+        __syncwarp(); // no instruction that waits for a load may come before another load
         // ---- scores of the lane's own edges
 #ifdef BS_COSINE
-#if BS_TYPE != BS_F16 && !defined(BS_INT8) // whose squares float32 holds
+#if BS_TYPE != BS_F16 && !defined(BS_INT8) // float32 holds the squares of those
         if (first) {
-            // The row is brought near 1 by the power of two in the inverse of its norm, which then holds the rest: no product overflows.
+            // The row is scaled to near 1 by the power of two in the inverse of its norm; the inverse keeps the rest, so no product
+            // overflows.
             const Sum power = power_near(target);
 #pragma unroll
             for (int j = 0; j < BS_PARTS; j++)
@@ -284,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #pragma unroll
             for (int u = 0; u < SPREAD; u++)
                 some[u] = dot[k * SPREAD + u];
-            // The inverse of the other row's norm first: it brings the product of both rows back to a cosine.
+            // The inverse of the other row's norm comes first: it brings the product of both rows back to a cosine.
             score[k] *= transposed_sum<BS_LANES, SPREAD>(some, lane);
             score[k] *= factor * target;
         }
@@ -339,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
             score[k] = k * SPREAD + own < n ? quick_exp(score[k] - most) : (Sum)0;
             r.total += score[k];
 #ifdef BS_ABOVE
-            // Of the gradient, the slopes of the leaky relu; of the sums in front of it, whether it is steep.
+            // For the gradient: the slopes of the leaky relu. For the sums it is computed from: whether the leaky relu is steep.
 #ifdef BS_TURNED
             const Sum slant = steep[k] ? (Sum)1 : factor;
             r.share = fused(score[k] * slant, ends[k].product, r.share);

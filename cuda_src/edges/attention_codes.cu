@@ -1,20 +1,21 @@
-// Graph attention over codes of 8 bits with one scale, and its gradient (edges/attention.cu: BS_ABOVE, BS_TURNED), on the matrix units.
+// Graph attention over 8-bit codes with one scale, and its gradient (edges/attention.cu: BS_ABOVE, BS_TURNED), on the matrix units.
 //
-// A warp walks a stretch of rows (csr/streams.cuh), 32 edges of a row at a time. A lane makes the weights of one head, of BS_HEADS edges,
-// relative to the largest of the 32: as integers of 31 bits, off by half a unit. Their four bytes, and those of the weights that count for the second
-// sum, are eight columns of a matrix; codes of 32 edges are the other factor as they lie, but for a turn of 4 x 4 bytes. So the products
-// and their sums over 32 edges are exact; they are scaled and added in float32: an edge's weight is off by 2^-32 of the largest of
-// its 32 beside what quick_exp is off by. Addition and conversion of an element take half an instruction, where float32 takes four.
+// A warp walks a stretch of rows (csr/streams.cuh), 32 edges of a row at a time. A lane computes the weights of one head, for BS_HEADS
+// edges, relative to the largest of the 32: as integers of 31 bits, off by half a unit. The four bytes of these weights, and those of the
+// weights for the second sum, are eight columns of a matrix. The other factor is the codes of 32 edges as they are stored, except for a
+// transposition of 4 x 4 bytes. So the products and their sums over 32 edges are exact, and are then scaled and added in float32. An edge's
+// weight is off by 2^-32 of the largest of its 32, besides the error of quick_exp. Adding and converting an element takes half an
+// instruction, where float32 takes four.
 //
 // Floor: gathering the codes and, for each edge, a score (BS_TURNED: 16 bytes) for each head.
 #include "common/ptx.cuh"
 #include "csr/streams.cuh"
 #include "edges/second.cuh"
 
-// BS_HEADS, each of BS_TILES tiles of 16 features. A node has eight vectors; vector g has 2 BS_TILES features of each head, those from
-// 2 BS_TILES g on, so that lane (g, t) of an operand holds such features of edges 4 t to 4 t + 3 and 16 + 4 t to 16 + 4 t + 3.
+// There are BS_HEADS heads, each of BS_TILES tiles of 16 features. A node has eight vectors. Vector g has 2 BS_TILES features of each head,
+// from 2 BS_TILES g on, so that lane (g, t) of an operand holds these features of edges 4 t to 4 t + 3 and 16 + 4 t to 16 + 4 t + 3.
 #define OWN (2 * BS_TILES)
-#define APART (32 / BS_HEADS) // edges that a lane's own ones are apart
+#define APART (32 / BS_HEADS) // distance between a lane's own edges
 #define TILES (BS_HEADS * BS_TILES)
 
 struct AttentionCodesParams {
@@ -27,10 +28,10 @@ struct AttentionCodesParams {
     float *partial; // as in edges/attention.cu
     const u64 *seed_at; // where the seed is, or null
     u64 seed;
-    const float *scale; // what 1 is worth
+    const float *scale; // the value of code 1
     float kept_scale, slope;
-    int width; // of a head of the results
-    u32 threshold; // what the random bits of an edge that is kept reach
+    int width; // columns of a head in the results
+    u32 threshold; // the least random bits with which an edge is kept
 };
 
 struct LayCodesParams {
@@ -60,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(256) lay_codes(const LayCodesParams
 }
 
 #ifdef BS_THREADS
-// Byte i of four words is word i of what comes out.
+// Transposes bytes: byte i of the four words becomes word i.
 BS_INLINE void turn_words(const u32 (&w)[4], u32 (&to)[4])
 {
     const u32 low = __byte_perm(w[0], w[1], 0x5140), high = __byte_perm(w[0], w[1], 0x7362);
@@ -69,7 +70,7 @@ BS_INLINE void turn_words(const u32 (&w)[4], u32 (&to)[4])
     to[2] = __byte_perm(high, other_high, 0x5410), to[3] = __byte_perm(high, other_high, 0x7632);
 }
 
-// Over the lanes that make the weights of one head.
+// Reduces over the lanes that compute the weights of one head.
 template <class T, class F> BS_INLINE T over_head(T x, F both)
 {
 #pragma unroll
@@ -81,10 +82,10 @@ template <class T, class F> BS_INLINE T over_head(T x, F both)
 struct Sums {
     float most; // of this lane's head
     float total, share; // of this lane's edges
-    float sum[TILES][2]; // of features g OWN + 2 i and + 1 of tile i; t: upper and lower bytes of the first sum, of the second one
+    float sum[TILES][2]; // features g OWN + 2 i and + 1 of tile i; t selects upper or lower bytes of the first or second sum
 };
 
-// The row, or a piece of it, is complete.
+// Stores the results of a complete row, or of a piece.
 BS_INLINE void leave(const AttentionCodesParams &p, const Stretch &at, Index row, bool used, Sums &r)
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, columns = BS_HEADS * p.width;
@@ -93,7 +94,7 @@ BS_INLINE void leave(const AttentionCodesParams &p, const Stretch &at, Index row
     const auto plus = [](float x, float y) { return x + y; };
     const float total = over_head(r.total, plus), share = over_head(r.share, plus);
 #ifdef BS_TURNED
-    float scale = fused(total, 0.0f, 1.0f); // NaN if a weight was, which no integer tells
+    float scale = fused(total, 0.0f, 1.0f); // NaN if a weight was NaN, which no integer can show
 #else
     float scale = piece ? 1.0f : used ? 1 / total : 0.0f;
 #endif
@@ -120,13 +121,13 @@ BS_INLINE void leave(const AttentionCodesParams &p, const Stretch &at, Index row
             v[i] = r.sum[h * BS_TILES + i / 2][i % 2];
             v[i] += __shfl_xor_sync(~0u, v[i], 1);
 #ifdef BS_TURNED
-            // The second sum has the slopes of the leaky relu in it.
+            // The second sum includes the slopes of the leaky relu.
             const float first = __shfl_xor_sync(~0u, v[i], 2);
             v[i] = second ? fused(1 - p.slope, v[i], p.slope * first) : v[i];
 #endif
             v[i] *= of_head;
         }
-        // Both lanes that know a number store every other one.
+        // The two lanes that know a number take turns at storing.
 #pragma unroll
         for (int i = 0; i < OWN; i += 2)
             if (g * OWN + i + (t & 1) < p.width)
@@ -136,7 +137,7 @@ BS_INLINE void leave(const AttentionCodesParams &p, const Stretch &at, Index row
 
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention_codes(const AttentionCodesParams p)
 {
-    // Weights of the first sum and of the second one; the heads' begin in different banks.
+    // Weights of the first and of the second sum; those of different heads begin in different banks.
     __shared__ alignas(16) u32 exchanged[BS_THREADS / 32][BS_HEADS][64 + APART];
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, bytes = 8 * BS_VECTOR;
     const int head = lane % BS_HEADS, own = lane / BS_HEADS; // edges own, own + APART, ... of the 32 are this lane's
@@ -145,8 +146,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention_co
     if (!this_stretch(p.s, at))
         return;
     const char *x = in_registers(p.x + g * BS_VECTOR);
-    const u32 digit = 3 - (g & 3), digits = digit | (4 + digit) << 4; // of weights, which this lane brings
-    float unit = t & 1 ? 4.656612873077393e-10f : 3.0517578125e-05f; // 2^-31, 2^-15: what 1 is worth in two digits
+    const u32 digit = 3 - (g & 3), digits = digit | (4 + digit) << 4; // the digits of the weights that this lane supplies
+    float unit = t & 1 ? 4.656612873077393e-10f : 3.0517578125e-05f; // 2^-31, 2^-15: the value of 1 in two digits
 #ifdef BS_DROPOUT
     const u64 seed = p.seed_at ? __ldg(p.seed_at) : p.seed;
     unit *= p.kept_scale;
@@ -169,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention_co
         for (int i = 0; i < TILES; i++)
             r.sum[i][0] = r.sum[i][1] = 0;
         while (e < end) {
-            // What is behind the row's end is loaded for edges that come next, and weighs 0.
+            // Edges past the end of the row are loaded too, with weight 0.
             const Index left = end - e;
             Index column[BS_HEADS];
 #pragma unroll
@@ -251,10 +252,10 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention_co
             }
             __syncwarp();
             u32 b[2];
-            float worth = 0; // of 1 in two digits
+            float worth = 0; // the value of 1 in two digits
 #pragma unroll
             for (int q = 0; q < BS_VECTOR / 4; q++) {
-                __syncwarp(); // else the assembler turns the words of all tiles at once, and runs out of registers
+                __syncwarp(); // otherwise the assembler transposes the words of all tiles at once and runs out of registers
                 u32 near[4], far[4];
                 const u32 first[4] = {found[0].word[q], found[1].word[q], found[2].word[q], found[3].word[q]};
                 const u32 rest[4] = {found[4].word[q], found[5].word[q], found[6].word[q], found[7].word[q]};
@@ -279,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention_co
                         r.sum[tile][j] = fused((float)(d[2 * j] * 256 + d[2 * j + 1]), worth, r.sum[tile][j]);
                 }
             }
-            __syncwarp(); // weights are written again
+            __syncwarp(); // before the weights are written again
         }
         leave(p, at, row, used, r);
         end = after;

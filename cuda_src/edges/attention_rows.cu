@@ -1,4 +1,4 @@
-// What attention needs beside its kernel over edges: the pieces of long rows joined, norms of rows, dot products of rows for its gradient.
+// The further kernels of attention: joining the pieces of long rows, norms of rows, and dot products of rows for its gradient.
 #include "edges/second.cuh"
 
 struct AttentionRowsParams {
@@ -9,12 +9,12 @@ struct AttentionRowsParams {
     const void *partial;
     i64 rows;
     int heads, vectors, head_elements;
-    int head_columns;    // of a head of the results; those that a head has more in `partial` are zeros
+    int head_columns;    // columns of a head in the results; any further ones in `partial` are zeros
     int parts;           // threads of a column that share its pieces
     void *share, *above; // as in edges/attention.cu
 };
 
-// Sums of some pieces of a row, of one column: the largest score, and what the pieces have with their weights relative to that.
+// Sums over some pieces of a row, for one column: the largest score, and the sums with weights relative to it.
 struct Joined {
     Sum most, total, sum;
 #ifdef BS_ABOVE
@@ -22,7 +22,7 @@ struct Joined {
 #endif
 };
 
-// `a` and `b` together, a's first.
+// Joins `a` and `b`, with a's terms first.
 BS_INLINE Joined join(const Joined &a, const Joined &b)
 {
     Joined c;
@@ -42,10 +42,10 @@ BS_INLINE Joined join(const Joined &a, const Joined &b)
 #else
 #define BS_JOIN_THREADS 1024
 #endif
-#define BS_AT_ONCE 4         // pieces
+#define BS_AT_ONCE 4         // pieces loaded together
 
-// A block for each piece, of which the first of a row joins all of the row; a thread for each column of some of the pieces. `parts` threads
-// of a column take so many stretches of the pieces, in order, and what they have joined is joined in order too.
+// A block for each piece; the block of a row's first piece joins the whole row, the others do nothing. A thread takes one column of some of
+// the pieces: `parts` threads of a column share the pieces in consecutive stretches, whose results are then joined in order.
 extern "C" __global__ void __launch_bounds__(BS_JOIN_THREADS, 1) join_pieces(const AttentionRowsParams p)
 {
     __shared__ Joined joined[BS_JOIN_THREADS];
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(BS_JOIN_THREADS, 1) join_pieces(con
     const Sum *partial = (const Sum *)p.partial + (i64)first * stride;
     for (int base = 0; base < cols; base += width) {
         const int col = min(base + c, cols - 1), head = col / p.head_elements;
-        Joined all = {}; // of nothing: with a total of 0 it changes nothing but where its largest score is larger
+        Joined all = {}; // joins nothing: with a total of 0 it has no effect, unless its largest score is larger
         all.most = partial[head];
         for (int i = begin; i < end; i += BS_AT_ONCE) {
             Joined some[BS_AT_ONCE];
@@ -99,11 +99,11 @@ extern "C" __global__ void __launch_bounds__(BS_JOIN_THREADS, 1) join_pieces(con
             if (p.lse && column == 0)
                 ((Sum *)p.lse)[(i64)at.row * p.heads + head] = all.most + logarithm(all.total);
         }
-        __syncthreads(); // the table is written again
+        __syncthreads(); // before the table is written again
     }
 }
 
-// What a lane adds to the sum of the squares of a row, each element times `power`.
+// What a lane adds to the sum of squares of a row, with each element times `power`.
 BS_INLINE Sum squares(const char *x, int vectors, int t, Sum power)
 {
     Sum sum = 0;
@@ -120,8 +120,9 @@ BS_INLINE Sum squares(const char *x, int vectors, int t, Sum power)
     return sum;
 }
 
-// The inverse of the Euclidean norm of a row, 0 for a row of zeros; whole warps call it, BS_LANES lanes for a row. Where squares overflow or
-// vanish, the row is read again, for its largest element and then with that brought near 1 by a power of two.
+// The inverse of the Euclidean norm of a row, or 0 for a row of zeros. Called by whole warps, BS_LANES lanes for a row. Where squares
+// overflow or vanish, the row is read again, first for its largest element and then scaled by a power of two that brings this element near
+// 1.
 BS_INLINE Sum inverse_norm(const char *x, int vectors, int t)
 {
     Sum power = 1, sum = squares(x, vectors, t, power);
@@ -157,7 +158,7 @@ struct AttentionEndsParams {
     const void *above; // Second, or null
     const void *share; // Sum (rows, heads)
     const void *lse, *target; // Sum (rows, heads)
-    const char *normed; // BS_NORMS: as x, rows the inverses of whose norms stand in place of `target`
+    const char *normed; // BS_NORMS: rows like x; the inverses of their norms replace `target`
     void *ends; // Ends (rows, heads), or null
     void *out; // Sum (rows, heads), or null
     double slope;
@@ -166,7 +167,8 @@ struct AttentionEndsParams {
 };
 
 // Dot products of the heads of rows, BS_LANES lanes a head. BS_TURNED: out = <x, above> - share, the gradient by the scores of the nodes
-// attended to; else <x, y> goes into `ends`, and out = (1 - slope) (<x, above> - <x, y> share), that by the scores of those that attend.
+// attended to. Otherwise <x, y> goes into `ends`, and out = (1 - slope) (<x, above> - <x, y> share), the gradient by the scores of the
+// attending nodes.
 extern "C" __global__ void __launch_bounds__(256) head_products(const AttentionEndsParams p)
 {
     const int t = threadIdx.x % BS_LANES;

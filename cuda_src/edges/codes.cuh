@@ -1,7 +1,7 @@
-// Rows of packed integers ("codes") as the ends of edges: what they mean, and dot products of them as they are.
+// Rows of packed integers ("codes") as the ends of edges: their meaning, and dot products of codes without unpacking.
 //
 // BS_CODES: bits of a code, 1, 2, 4 or 8. BS_REAL: results are float32, of the real values; else integers.
-// Of dot products, BS_LEFT and BS_RIGHT: how the rows of x and of y are encoded (enum below). BS_OFFSETS: there are offsets.
+// For dot products, BS_LEFT and BS_RIGHT: how the rows of x and of y are encoded (enum below). BS_OFFSETS: there are offsets.
 #ifndef BITSPARSE_EDGE_CODES_CUH
 #define BITSPARSE_EDGE_CODES_CUH
 
@@ -34,7 +34,7 @@ BS_INLINE NodeMap map_of(const CodeSide &side, Index node, int head)
 BS_INLINE NodeMap handed(const NodeMap &map, int from) { return {__shfl_sync(~0u, map.scale, from), __shfl_sync(~0u, map.offset, from)}; }
 
 #ifdef BS_LEFT
-// What is added up of a pair of rows: products, and with offsets the integers of each row.
+// The sums over a pair of rows: products and, with offsets, the integers of each row.
 struct Sums {
     int dot;
 #ifdef BS_OFFSETS
@@ -43,7 +43,7 @@ struct Sums {
 };
 
 #if BS_CODES == 1
-// An integer is TIMES bit + PLUS; the last term of each sum, once for every column, is added at the end.
+// An integer is TIMES bit + PLUS; the constant term of each sum, which every column contributes once, is added at the end.
 template <int encoding> struct Coded {
     static constexpr int times = encoding == BS_BIPOLAR ? 2 : encoding == BS_SIGNED ? -1 : 1;
     static constexpr int plus = encoding == BS_BIPOLAR ? -1 : 0;
@@ -77,8 +77,8 @@ BS_INLINE void complete(Sums &sum, int columns)
 #endif
 }
 #else
-// Codes `part`, part + 8 / BS_CODES, ... of a word as bytes: unsigned ones in the low bits, signed ones in the high bits, so that the sign
-// is that of the byte; sums of the latter are shifted back when they are complete.
+// Codes `part`, part + 8 / BS_CODES, ... of a word as bytes: unsigned codes in the low bits, signed ones in the high bits, so that the
+// code's sign is the byte's. Sums of signed codes are shifted back when they are complete.
 template <int encoding> BS_INLINE u32 bytes_of(u32 word, int part)
 {
     constexpr u32 low = BS_CODES == 8 ? 0xffffffffu : BS_CODES == 4 ? 0x0f0f0f0fu : 0x03030303u;

@@ -1,37 +1,37 @@
-// Gradients of attention by cosines from one pass over each direction of the pattern, one in all if it is symmetric; nothing stored per
-// edge. With u the rows of x over their norms, weights a[i, j] = exp(beta <u_i, u_j> - lse[i]) and slopes
-// s[i, j] = a[i, j] (<g_i, x_j> - <g_i, y_i>), the gradients by beta <u_i, u_j>, of each row i
+// Gradients of attention by cosines from one pass over each direction of the pattern, or one pass in all if it is symmetric; nothing is
+// stored per edge. Let u be the rows of x over their norms, a[i, j] = exp(beta <u_i, u_j> - lse[i]) the weights, and s[i, j] = a[i, j]
+// (<g_i, x_j> - <g_i, y_i>) the slopes, which are the gradients by beta <u_i, u_j>. For each row i
 //   BS_FORWARD: Q_i += sum_j s[i, j] u_j over the pattern, which gathers x
-//   BS_TURNED:  Q_i += sum_j s[j, i] u_j and R_i = sum_j a[j, i] g_j over the transpose, which gathers x and g; with this pass the row ends:
+//   BS_TURNED:  Q_i += sum_j s[j, i] u_j and R_i = sum_j a[j, i] g_j over the transpose, which gathers x and g; this pass completes the row:
 //               dx_i = R_i + beta / |x_i| (Q_i - <u_i, Q_i> u_i), and <u_i, Q_i> / 2, which adds up to the gradient by beta
-// Both at once: the pattern is symmetric, so that its edges are those of the transpose as well.
+// Both at once: the pattern is symmetric, so its edges are also those of the transpose.
 //
-// Lanes walk edges as in edges/attention.cu. Floor: a row of x and one of g for each edge, and 16 bytes of its node. Reddit's 114.6 M
-// edges, 32 columns in float32: 272 bytes an edge, 31 GB, 3.5 ms at 8.9 TB/s; 160 multiplications with addition for each, 0.6 ms.
+// Lanes walk edges as in edges/attention.cu. Floor: for each edge a row of x, one of g, and 16 bytes of its node. Reddit's 114.6 M edges,
+// 32 columns in float32: 272 bytes an edge, 31 GB, 3.5 ms at 8.9 TB/s; 160 multiply-adds for each, 0.6 ms.
 //
-// BS_JOINED: the last of a row's pieces to come joins them, which are few; else cosine_vjp_pieces does.
+// BS_JOINED: the last of a row's few pieces to finish joins them; otherwise cosine_vjp_pieces does.
 #include "csr/groups.cuh"
 #include "edges/second.cuh"
 
 struct CosineVjpParams {
     Streams s;
     const char *x, *g; // (nodes, columns)
-    const void *nodes; // Ends (nodes): `target` is the inverse of the norm of a row of x, `product` that of g and the result
+    const void *nodes; // Ends (nodes): `target` is the inverse of the norm of a row of x, `product` the dot product of g and the result
     const void *beta; // Sum (1), or null
-    void *toward; // Sum (nodes, columns): Q of a pass forward; null if there is none
+    void *toward; // Sum (nodes, columns): Q of a forward pass; null if there is none
     char *out; // as x
     void *by_beta; // Sum (nodes)
     void *partial; // Sum, for each piece: Q, and R of a pass over the transpose
-    int *arrived; // BS_JOINED: of each row in pieces, at the place of the first, how many of them have come: zeros before and after
+    int *arrived; // BS_JOINED: how many pieces of each row are done, at the place of its first piece; zeros before and after
     double factor; // beta where there is no array
     int vectors; // of a row
 };
 
-// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
+// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
 #define SPREAD (BS_LANES < BS_STEPS ? BS_LANES : BS_STEPS) // lanes that divide the edges of a batch among them
 #define SHARE (BS_LANES / SPREAD) // lanes that have the same edges
-#define OWN (BS_STEPS / SPREAD) // edges of a batch that are one lane's
-#define WIDTH (BS_PARTS * BS_ELEMENTS) // elements of a row that are one lane's
+#define OWN (BS_STEPS / SPREAD) // edges of a batch that belong to one lane
+#define WIDTH (BS_PARTS * BS_ELEMENTS) // elements of a row that belong to one lane
 
 template <class T> BS_INLINE T of_edge(const T (&own)[OWN], int u)
 {
@@ -46,7 +46,7 @@ BS_INLINE Sum over_group(Sum x)
     return x;
 }
 
-// Dot products of the lane's row with those of all edges of a batch, each with the lanes that have it.
+// Dot products of the lane's row with the rows of all edges of a batch; each ends up in the lanes that own the edge.
 BS_INLINE void dots(const Sum (&mine)[WIDTH], const Vector (&found)[BS_STEPS][BS_PARTS], Sum (&own)[OWN], int lane)
 {
 #pragma unroll
@@ -79,7 +79,7 @@ BS_INLINE void clear(Sum (&sums)[WIDTH])
 #endif
 
 #ifdef BS_JOINED
-// One of the sums that the pieces of a row have kept, added up in their order.
+// Adds up one of the sums that the pieces of a row have stored, in their order.
 BS_INLINE void add_pieces(const CosineVjpParams &p, const Sum *kept, int count, int t, Sum (&sums)[WIDTH])
 {
     const int columns = p.vectors * BS_ELEMENTS;
@@ -120,14 +120,14 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) cosine_vjp(c
     Ends here = {0, 0, 0, 0};
     Sum norm = 0;
     bool fresh = true;
-    Index col[OWN]; // of the edges that come next
+    Index col[OWN]; // columns of the next edges
 #pragma unroll
     for (int k = 0; k < OWN; k++)
         col[k] = e + k * SPREAD + own < at.stop ? __ldg(p.s.indices + e + k * SPREAD + own) : 0;
     while (__any_sync(~0u, row < at.last)) {
         const bool walking = row < at.last;
         const int n = walking ? (int)min(end - e, (Index)BS_STEPS) : 0;
-        // ---- loads: the row, its edges' nodes, the gathered rows
+        // ---- loads: the row, the nodes of its edges, the gathered rows
         const bool first = fresh && walking;
         Vector row_x[BS_PARTS], row_g[BS_PARTS];
         load_if(first, nodes + row, here);
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) cosine_vjp(c
 #pragma unroll
         for (int k = 0; k < OWN; k++)
             load_if(e + k * SPREAD + own < at.stop, p.s.indices + e + k * SPREAD + own, col[k]);
-        __syncwarp(); // nothing that waits for a load may stand in front of another load
+        __syncwarp(); // no instruction that waits for a load may come before another load
         if (first) {
             norm = here.target == 0 ? (Sum)0 : 1 / here.target;
 #pragma unroll
@@ -183,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) cosine_vjp(c
         }
         fresh = fresh && !first;
         __syncwarp();
-        // ---- of the lane's own edges, what their rows of x and of g count for
+        // ---- for the lane's own edges, the coefficients of their rows of x and of g
         Sum cosine[OWN], along[OWN];
         dots(unit, found, cosine, lane);
 #ifdef BS_FORWARD
@@ -313,8 +313,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) cosine_vjp(c
     }
 }
 
-// A block for each piece, of which the first of a row joins all of the row, in order; a thread for every 256th column. As the kernel above
-// is compiled, but for vectors of one element.
+// A block for each piece; the block of a row's first piece joins the whole row, in order. A thread takes every 256th column. Compiled like
+// the kernel above, except for vectors of one element.
 #define BS_MOST 4 // columns of a thread
 extern "C" __global__ void __launch_bounds__(256) cosine_vjp_pieces(const CosineVjpParams p)
 {

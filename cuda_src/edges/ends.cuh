@@ -1,4 +1,4 @@
-// The argument of kernels that deal out edges, whose results lie one beside the other like the edges, and which row and column an edge has.
+// The argument of kernels that deal out edges and store results in the order of edges, and the row and column of an edge.
 #ifndef BITSPARSE_EDGE_ENDS_CUH
 #define BITSPARSE_EDGE_ENDS_CUH
 
@@ -15,21 +15,21 @@
 
 struct EdgesParams {
     const Index *indptr, *indices;
-    const Index *rows; // of edges 0, 32, 64, ... and of the last one
-    const unsigned char *behind; // row of each edge, less that of the first of its 32; 255 if it is that or more
+    const Index *rows; // row of edges 0, 32, 64, ... and of the last one
+    const unsigned char *behind; // row of each edge, minus that of the first of its 32; 255 if the difference is 255 or more
     const char *x, *y;
     char *out;
     i64 edges, warps;
     int heads;
-    int vectors; // of a head's part of a row; of its results, for sums and products of codes
-    int op; // on two elements: one of those below
+    int vectors; // vectors of a head's part of a row; for sums and products of codes, vectors of its results
+    int op; // operation on two elements: one of those above
 #ifdef BS_CODES
     int row_bytes, columns; // of a head's part of a row: packed bytes, integers
     CodeSide left, right;
 #endif
 };
 
-// What is loaded of an edge, all of it under way together.
+// What is loaded for an edge; all of these loads are in flight together.
 struct Ends {
     Index col, low;
     int behind;
@@ -43,7 +43,7 @@ BS_INLINE Ends load_ends(const EdgesParams &p, Index edge)
 BS_INLINE Index row_of(const EdgesParams &p, Index edge, const Ends &ends)
 {
     Index row = ends.low + ends.behind;
-    if (ends.behind == 255) { // hardly a row has edges
+    if (ends.behind == 255) { // most rows around here have no edges
         Index high = __ldg(p.rows + edge / 32 + 1);
         while (row < high) {
             const Index middle = row + (high - row + 1) / 2;
@@ -56,7 +56,7 @@ BS_INLINE Index row_of(const EdgesParams &p, Index edge, const Ends &ends)
     return row;
 }
 
-// The edge of a lane's pair of edge and head, and its head. With heads, 32 edges are those of as many warps.
+// The edge and the head of this lane's pair. With heads, 32 edges are shared by as many warps as there are heads.
 BS_INLINE Index edge_of(const EdgesParams &p, i64 warp, int &head)
 {
     const int lane = threadIdx.x & 31;
@@ -71,7 +71,7 @@ BS_INLINE Index edge_of(const EdgesParams &p, i64 warp, int &head)
     return min((Index)32 * block + (Index)behind, (Index)p.edges - 1);
 }
 
-// Which parts of x and y a lane's pair of edge and head meets.
+// The parts of x and y that belong to a lane's pair of edge and head.
 struct Parts {
     Index left, right;
 #ifdef BS_REAL

@@ -1,16 +1,17 @@
-// Graph attention of the second kind: scores of edges, and sums over rows that its gradient is made of. No array of edges times features.
+// Graph attention of the second kind (GATv2): scores of edges, and the sums over rows that its gradient needs. No array of edges times
+// features exists.
 //   gatv2_scores:  out[e, h] = sum over d of a[h, d] leaky(x[row of e, h, d] + y[column of e, h, d])
 //   steep_sums:    out[i, h, d] = sum over the edges e of row i of w[e, h] (x[i, h, d] + y[column of e, h, d] > 0 ? 1 : slope)
 //
-// Scores deal out edges as edges/sddmm_combine.cu does, 32 to a warp; sums walk stretches of rows (csr/streams.cuh), a lane with one vector
-// of a row; slices of more columns are blocks along y. Floor of both: gathering rows of y.
+// Scores deal out edges as edges/sddmm_combine.cu does, 32 to a warp. Sums walk stretches of rows (csr/streams.cuh); a lane takes one
+// vector of a row, and rows with more columns are cut into slices, one block each along y. Floor of both: gathering rows of y.
 #include "edges/ends.cuh"
 
 struct Gatv2ScoresParams {
     EdgesParams ends;
     const Sum *weights; // (heads, width)
     double slope;
-    int heads; // of which ends.vectors is the width
+    int heads; // ends.vectors is the width of one of these heads
 };
 
 struct SteepParams {
@@ -18,7 +19,7 @@ struct SteepParams {
     const char *x, *y;
     const Sum *weights; // (edges, heads)
     char *out;
-    Sum *partial; // of each piece a row of sums
+    Sum *partial; // a row of sums for each piece
     double slope;
     int heads, vectors; // vectors of a whole row
     int head_vectors; // of a head
@@ -29,7 +30,7 @@ struct SteepParams {
 
 BS_INLINE Sum leaky(Sum z, Sum slope) { return z < 0 ? z * slope : z; }
 
-// Three blocks of a multiprocessor: unbounded, the compiler takes fewer registers than it needs for float64 and spills.
+// Three resident blocks: without this bound the compiler takes fewer registers than it needs for float64, and spills.
 extern "C" __global__ void __launch_bounds__(256, 3) gatv2_scores(const Gatv2ScoresParams q)
 {
     const EdgesParams &p = q.ends;
@@ -88,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(256, 3) gatv2_scores(const Gatv2Sco
     }
 }
 
-// The sums of one lane, as csr/streams.cuh walks them.
+// The sums of one lane, as a body for walk() in csr/streams.cuh.
 struct Steep {
     const SteepParams &p;
     const int vector, head, bytes, slot; // this lane's vector of a row and its head; bytes of a row; number of the piece
@@ -145,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(256) steep_sums(const SteepParams p
     walk<BS_STEPS>(p.s, at, body);
 }
 
-// A block for each piece, of which the first of a row adds up all of the row, in order; a thread for each column.
+// A block for each piece; the block of a row's first piece adds up the whole row, in order. A thread takes one column.
 extern "C" __global__ void __launch_bounds__(256) join_sums(const SteepParams p)
 {
     Stretch at;

@@ -1,16 +1,17 @@
-// Scores of nodes for graph attention, dot products of each head's features with two vectors, and their gradients; sums over nodes.
+// Scores of nodes for graph attention, which are dot products of each head's features with two vectors; their gradients; and sums over
+// nodes.
 #include "edges/vectors.cuh"
 
 struct HeadScoresParams {
     const char *x;               // (nodes, heads, width)
     const void *first, *second;  // Sum (heads, width)
     void *by_first, *by_second;  // Sum (nodes, heads): the scores, or the gradients by them
-    char *dx;                    // as x: what is added to; null without scores
-    void *partial, *out;         // Total (blocks, BS_SETS, columns): of each block's nodes; and Sum (BS_SETS, columns): of all
-    int *arrived;                // of each stripe of columns, how many blocks are done with it: zeros before and after
+    char *dx;                    // like x: this array is added to; null without scores
+    void *partial, *out;         // Total (blocks, BS_SETS, columns): sums over each block's nodes; Sum (BS_SETS, columns): over all nodes
+    int *arrived;                // how many blocks are done with each stripe of columns: zeros before and after
     i64 nodes;
     int heads, vectors, head_vectors; // vectors of a row and of a head
-    int blocks;                       // that share the nodes of a stripe of columns
+    int blocks;                       // blocks that share the nodes of a stripe of columns
 };
 
 // by_first = <x, first>, by_second = <x, second> for each node and head; BS_LANES lanes a head.
@@ -45,18 +46,18 @@ extern "C" __global__ void __launch_bounds__(256) head_scores(const HeadScoresPa
 #define AHEAD (BS_SETS == 1 ? 4 : BS_TYPE == 3 ? 1 : 2)
 #define AT_ONCE (BS_SETS == 1 ? 4 : BS_VECTOR == 4 ? 2 : 1)
 
-// BS_WIDE: sums are made in float64.
+// BS_WIDE: sums are held in float64.
 #ifdef BS_WIDE
 typedef double Total;
 #else
 typedef Sum Total;
 #endif
 
-#define TEAM (BS_LANES < 32 ? 32 : BS_LANES) // threads that add up their groups' sums without shared memory
+#define TEAM (BS_LANES < 32 ? 32 : BS_LANES) // threads that add up the sums of their groups without shared memory
 #define TEAMS (256 / TEAM)
 
-// What the groups of a block have summed, added up in a tree over each warp and then team by team, into the stripe's columns of `to`
-// (BS_SETS, columns).
+// Adds up the sums of a block's groups, in a tree over each warp and then team by team, into the stripe's columns of `to` (BS_SETS,
+// columns).
 template <class T>
 BS_INLINE void over_groups(const Total (&sum)[BS_SETS][BS_ELEMENTS], Total (&shared)[TEAMS * BS_LANES * BS_ELEMENTS], int stripe,
                            int columns, T *to)
@@ -87,9 +88,10 @@ BS_INLINE void over_groups(const Total (&sum)[BS_SETS][BS_ELEMENTS], Total (&sha
     }
 }
 
-// Sums over the nodes: BS_SETS 1, of the rows of x; 2, of the rows of x by the gradients of both scores, and dx gets what these are by the
-// features. BS_LANES threads a row. A stripe of BS_LANES vectors has p.blocks blocks, each of which takes every p.blocks-th rows; the
-// one that is done last adds up what all of them found, in their order, so that the bits do not depend on which one it is.
+// Sums over the nodes. BS_SETS 1: sums of the rows of x. BS_SETS 2: sums of the rows of x times the gradients by both scores; the gradient
+// by the features is added to dx. BS_LANES threads take a row. p.blocks blocks share a stripe of BS_LANES vectors; each takes every
+// p.blocks-th row. The last one to finish adds up the results of all blocks in their order, so that the bits do not depend on which block
+// that is.
 extern "C" __global__ void __launch_bounds__(256) sum_nodes(const HeadScoresParams p)
 {
     __shared__ Total shared[TEAMS * BS_LANES * BS_ELEMENTS];
@@ -113,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(256) sum_nodes(const HeadScoresPara
         second[i] = inside ? ((const Sum *)p.second)[v * BS_ELEMENTS + i] : (Sum)0;
     }
 #endif
-    // Rows are asked for AHEAD at a time and added in their order.
+    // Rows are loaded AHEAD at a time and added in their order.
     const i64 step = (i64)p.blocks * groups, end = inside ? p.nodes : 0;
     for (i64 row = (i64)block * groups + group; row < end; row += AHEAD * step) {
         Vector a[AHEAD];
@@ -167,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(256) sum_nodes(const HeadScoresPara
     __threadfence();
     if (threadIdx.x == 0)
         p.arrived[stripe] = 0; // for the next launch
-    // ---- the blocks' sums, shared out among the groups as rows were, AT_ONCE of them asked for together
+    // ---- the sums of the blocks are divided among the groups as rows were, and AT_ONCE of them are loaded together
 #pragma unroll
     for (int s = 0; s < BS_SETS; s++)
 #pragma unroll

@@ -1,10 +1,10 @@
-// Sums or products of two rows of packed integers for every edge, element by element: out[e, h, d] = x[row of e, h, d] + or *
-// y[column of e, h, d], as integers or, with BS_REAL, of the real values that the scales and offsets of both sides give.
+// Sums or products of two rows of packed integers for every edge, element by element: out[e, h, d] = x[row of e, h, d] + or * y[column of
+// e, h, d]. Results are integers or, with BS_REAL, computed from the real values that the scales and offsets of both sides give.
 //
-// Pairs of edge and head are dealt out as in edges/sddmm_dot.cu, 32 to a warp. A lane makes BS_VECTOR bytes of results at a time, from a word of
-// each row. Bound by writing the results: four bytes an element, of which the rows are one to an eighth.
+// Pairs of edge and head are dealt out as in edges/sddmm_dot.cu, 32 to a warp. A lane computes BS_VECTOR bytes of results at a time, from a
+// word of each row. Bound by writing the results: four bytes an element, while the rows have one byte to an eighth of one.
 //
-// BS_COLUMNS: a scale or an offset may depend on the column. BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
+// BS_COLUMNS: a scale or an offset may depend on the column. BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
 #include "edges/ends.cuh"
 
 #define GROUPS (32 / BS_LANES)
@@ -35,7 +35,7 @@ BS_INLINE Value value_of(const CodeSide &side, u32 word)
 }
 
 #ifdef BS_REAL
-// What a node's map becomes at a column, whose own scale and offset these are if they depend on it.
+// The real value of an integer: by the node's map, or by the scale and offset given here if they depend on the column.
 BS_INLINE float real_of(const CodeSide &side, float integer, const NodeMap &map, float scale, float offset)
 {
 #ifdef BS_COLUMNS
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_codes(const E
     const i64 warp = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     if (warp >= p.warps)
         return;
-    const int bytes = p.vectors * BS_VECTOR; // of a pair's results
+    const int bytes = p.vectors * BS_VECTOR; // of the results of a pair
     const int left = (int)min((i64)32, p.edges * p.heads - 32 * warp);
     const Parts own = parts_of(p, warp);
     __syncwarp();

@@ -1,6 +1,6 @@
 // Sums, products, differences or quotients of two rows for every edge, element by element: out[e, d] = x[row of e, d] op y[column of e, d].
 // Each warp takes 32 edges, as in edges/sddmm_dot.cu. The time is bound by writing the result.
-// BS_BLOCKS: blocks per multiprocessor, which limits the registers of a thread.
+// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
 #include "edges/ends.cuh"
 
 #define GROUPS (32 / BS_LANES)

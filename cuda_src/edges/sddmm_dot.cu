@@ -1,25 +1,25 @@
 // Dot products per edge and head: out[e, h] = sum over d of x[row of e, h, d] y[column of e, h, d].
 //
-// A result belongs to one edge, so edges, not rows, are dealt out: 32 pairs of edge and head to a warp, which ends with them, as the card
-// starts a warp sooner than one has walked on. Groups of BS_LANES lanes take a pair each in a step, BS_STEPS steps are a batch: all its rows
-// of y are in flight together, and those rows of x that are another than the pair's before. Sums over the lanes of a group are made for all
-// steps at once and leave one result to each lane.
+// A result belongs to one edge, so edges, not rows, are dealt out: a warp takes 32 pairs of edge and head and then ends, since the card
+// starts a new warp sooner than a warp can move on. Groups of BS_LANES lanes take one pair each in a step, and BS_STEPS steps are a batch.
+// All rows of y of a batch are in flight together, and so are the rows of x that differ from the previous pair's. Sums over the lanes of a
+// group are computed for all steps at once, which leaves one result in each lane.
 //
-// Floor: the gathers of y at the rate of the L2, and x, the indices and the result from memory once.
+// Floor: gathering y at the rate of the L2, and reading x and the indices and writing the result once from or to memory.
 //
 // Rows may be packed integers of 1 to 8 bits (BS_CODES, edges/codes.cuh), whose bytes or bits are multiplied as they are.
 //
-// BS_ROUNDS: vectors of a head's part of a row to a lane, 0 if they are many. BS_FULL: every lane has so many.
-// BS_BLOCKS: blocks of a multiprocessor, bounds registers.
+// BS_ROUNDS: vectors of a head's part of a row per lane, 0 if they are many. BS_FULL: every lane has that many.
+// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
 #include "edges/ends.cuh"
 
 #define BS_THREADS 128
 #define GROUPS (32 / BS_LANES)
 #define BATCH (GROUPS * BS_STEPS) // pairs of a batch
-#define BATCHES (32 / BATCH) // as many as the lanes that are left with one result
+#define BATCHES (32 / BATCH) // as many as there are lanes that hold the same result
 #define ROUNDS (BS_ROUNDS ? BS_ROUNDS : 1)
 
-// Pairs of edge and head that a lane of a group takes in the steps of a batch: neighbours without heads, so that they share rows of x.
+// Which pair of edge and head a lane of a group takes in a step of a batch: without heads adjacent ones, so that they share rows of x.
 BS_INLINE int place_of(int step, int group)
 {
 #ifdef BS_HEADS
@@ -29,7 +29,7 @@ BS_INLINE int place_of(int step, int group)
 #endif
 }
 
-// A row of x that is loaded if it is another than before; else what is there afterwards means nothing.
+// Loads a row of x if it differs from the previous one; otherwise the result is undefined.
 BS_INLINE Vector load_fresh(bool fresh, const char *at)
 {
     Vector v;
@@ -57,7 +57,7 @@ BS_INLINE void take_if(bool fresh, const Vector &from, Vector &to)
 }
 
 #ifndef BS_CODES
-typedef Sum Sums; // of a pair's products; of codes see edges/codes.cuh
+typedef Sum Sums; // sum over the products of a pair; for codes see edges/codes.cuh
 
 BS_INLINE Sums no_sums() { return 0; }
 
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
     if (warp >= p.warps)
         return;
 #if BS_ROUNDS
-    // Lanes beyond the part read its last vector with the others.
+    // Lanes past the end of the part read its last vector too.
     int at[ROUNDS];
 #pragma unroll
     for (int v = 0; v < ROUNDS; v++)
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
         const Sums made = sums_of_lanes<BS_LANES, BS_STEPS>(sum, lane);
         result = t % BATCHES == batch ? made : result;
     }
-    // Of batch t % BATCHES the lane was left with the result of step t / BATCHES.
+    // Lane t was left with the result of step t / BATCHES of batch t % BATCHES.
     const int place = t % BATCHES * BATCH + place_of(t / BATCHES, group);
 #ifdef BS_CODES
     complete(result, p.columns);

@@ -1,41 +1,42 @@
 // Dot products per edge on the matrix units of a warp: out[e, h] = sum over d of x[row of e, h, d] y[column of e, h, d], over the condensed
-// windows of spmm/tiles.cuh (TC-GNN, algorithm 3): each row of y is read once for all 16 BS_M rows of a window that it is a neighbour of.
+// windows of spmm/tiles.cuh (TC-GNN, algorithm 3). Each row of y is read once for all 16 BS_M rows of a window that it is a neighbour of.
 //
-// A block takes one piece of a window, whose rows of x its BS_TEAM warps share in shared memory; they arrive while the first columns are
-// gathered. Each warp has a run of the piece's tiles and multiplies BS_JOIN of them for one read of x. A tile's columns are the second
-// operand as they are gathered: a lane holds vector t of every four of column g. Which elements a product pairs is free as long as both
-// operands agree. A lane is left with just the sums of those edges whose bits it has, and stores them where the rows of the pattern have
-// them.
+// A block takes one piece of a window. Its BS_TEAM warps share the window's rows of x in shared memory, which arrive while the first
+// columns are gathered. Each warp has a run of the piece's tiles and multiplies BS_JOIN of them per read of x. A tile's columns are the
+// second operand as they are gathered: a lane holds vector t of every four vectors of column g. Elements may be paired in any order as long
+// as both operands agree. A lane ends up with exactly the sums of the edges whose bits it holds, and stores them at the edges' places in
+// the pattern.
 //
-// Floor: the rows of all windows' columns from the L2; x, the tiles and the results from memory once. COLLAB on an H100, 128 / 256 columns:
-// 335 / 537 us (docs/kernels/edges.md).
+// Floor: the rows of all windows' columns from the L2; x, the tiles and the results from or to memory once. COLLAB on an H100, 128 / 256
+// columns: 335 / 537 us (docs/kernels/edges.md).
 //
-// BS_STEPS: vectors of a column to a lane at a time; BS_FULL: columns have as many as the lanes, or a multiple;
-// BS_AHEAD: rounds of gathers that a warp has under way.
-#define BS_WIDTH 8 // of no account here, as the next two
+// BS_STEPS: vectors of a column that a lane takes at a time; BS_FULL: the vectors of a column are a multiple of those that all lanes take;
+// BS_AHEAD: rounds of gathers that a warp has in flight.
+#define BS_WIDTH 8 // not used here, like the next two
 #define BS_VEC 4
 #define BS_WEIGHTS 3
 #include "spmm/tiles_steps.cuh"
 
 #define EACH (BS_K / 8) // columns of a tile that a lane gathers
 #define NEIGHBOURS (BS_JOIN * EACH)
-#define HALVES (2 * BS_M) // of 16 rows, whose rows a lane has one of each
+#define HALVES (2 * BS_M) // halves of 16 rows; a lane has one row of each
 
 struct DotTilesParams {
-    const char *x, *y; // rows of row_bytes, a multiple of 16, as their addresses
+    const char *x, *y; // rows of row_bytes, a multiple of 16, at 16-byte aligned addresses
     void *out; // (edges, heads)
     const u32 *cols, *bits, *row_offsets; // see TilesParams
     const Piece *pieces;
     i64 rows, piece_count;
     u32 row_bytes;
-    int vectors, rounds, heads; // of 16 bytes in a head's part of a row; times that all lanes take BS_STEPS of them; heads
+    int vectors, rounds, heads; // 16-byte vectors of a head's part of a row; rounds in which all lanes take BS_STEPS of them; heads
 };
 
 struct Round {
     uint4 y[NEIGHBOURS][BS_STEPS];
 };
 
-// Of BS_JOIN tiles, counted from the first of the piece; behind the warp's last one columns are repeated, and have no edges.
+// Loads the columns of BS_JOIN tiles, counted from the first tile of the piece. Past the warp's last tile its columns are repeated, without
+// edges.
 BS_INLINE void load_columns(u32 (&col)[NEIGHBOURS], const u32 *cols, int tile, int last, const Lane &l)
 {
 #pragma unroll
@@ -75,7 +76,7 @@ BS_INLINE void gather_round(Round &to, const u32 (&col)[NEIGHBOURS], const char 
     }
 }
 
-// Half a vector of rows g and g + 8 of x times that of a column of y.
+// Multiplies half a vector of rows g and g + 8 of x by the same half of a column of y.
 BS_INLINE void multiply_half(float (&sum)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)
 {
 #if BS_TYPE == BS_FLOAT && BS_SPLIT
@@ -116,7 +117,7 @@ BS_INLINE void multiply_round(float (&sum)[BS_M][NEIGHBOURS][4], const Round &fr
         }
 }
 
-// Rounding to fewer digits may exceed what a float32 holds, and splitting loses what is not finite: such a product is made again.
+// Rounding to fewer digits may overflow float32, and splitting cannot handle infinities and NaN: such products are computed again.
 BS_INLINE float dot_again(const char *x, const char *y, int vectors)
 {
     float sum = 0.0f;
@@ -126,13 +127,13 @@ BS_INLINE float dot_again(const char *x, const char *y, int vectors)
     return sum;
 }
 
-// Which of a lane's sums is column i of the two or four that it has of a tile, in rows g or g + 8.
+// The sum of row g or g + 8 for column i of the two or four columns that a lane has of a tile.
 BS_INLINE float sum_of(const float (&sum)[BS_M][NEIGHBOURS][4], int j, int m, int upper, int i)
 {
     return sum[m][j * EACH + i / 2][2 * upper + i % 2];
 }
 
-// The sums of BS_JOIN tiles to their edges.
+// Stores the sums of BS_JOIN tiles at their edges.
 BS_INLINE void store_tiles(const float (&sum)[BS_M][NEIGHBOURS][4], const u32 (&word)[BS_JOIN][BS_M], Element *out, Lane &l,
                            const DotTilesParams &p)
 {
@@ -155,7 +156,7 @@ BS_INLINE void store_tiles(const float (&sum)[BS_M][NEIGHBOURS][4], const u32 (&
         }
 }
 
-// Once more for sums that are not finite, which have just been stored.
+// Recomputes those sums just stored that are not finite.
 BS_INLINE void mend_tiles(const u32 (&word)[BS_JOIN][BS_M], Element *out, const char *x, const char *y, const u32 *cols, const Lane &l,
                           const DotTilesParams &p)
 {
@@ -185,7 +186,7 @@ BS_INLINE void mend_tiles(const u32 (&word)[BS_JOIN][BS_M], Element *out, const 
         }
 }
 
-// The rows of x of a window, every vector where the lanes that multiply it read it.
+// The rows of x of a window; every vector lies where the lanes that multiply it read it.
 BS_INLINE uint4 *place_of(uint4 *rows, int row, int vector)
 {
     return rows + ((vector / 4) * HALVES + row / 8) * 32 + 4 * (row % 8) + vector % 4;
@@ -206,7 +207,7 @@ BS_INLINE void begin_copies(uint4 *rows, const char *x, i64 left, const DotTiles
         }
 }
 
-// A thread rounds what it has copied itself.
+// Each thread rounds what it has copied.
 BS_INLINE void finish_copies(uint4 *rows, const DotTilesParams &p)
 {
     copy_wait_all();
@@ -226,7 +227,7 @@ BS_INLINE void finish_copies(uint4 *rows, const DotTilesParams &p)
     __syncthreads();
 }
 
-// Rows go on behind the tiles of the warps in front.
+// Advances the rows' places past the edges in the tiles of the previous warps.
 BS_INLINE void pass_tiles(Lane &l, const u32 *bits, int tiles)
 {
     u32 count[BS_M][2] = {};
@@ -257,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(32 * BS_TEAM, BS_BLOCKS) sddmm_tile
     Lane l;
     l.g = lane / 4, l.t = lane % 4, l.q = lane * BS_BITS / 32;
 
-    // Warps share out the tiles of the piece, BS_JOIN together.
+    // The warps divide the tiles of the piece, BS_JOIN at a time.
     const int joined = (piece.tiles + BS_JOIN - 1) / BS_JOIN, begin = joined * warp / BS_TEAM * BS_JOIN;
     const int end = min(piece.tiles, joined * (warp + 1) / BS_TEAM * BS_JOIN), last = end - 1;
     const u32 *cols = p.cols + piece.tile * BS_K, *bits = p.bits + piece.tile * (BS_WORDS * BS_M);
@@ -272,12 +273,12 @@ extern "C" __global__ void __launch_bounds__(32 * BS_TEAM, BS_BLOCKS) sddmm_tile
     follow_rows(l, p.row_offsets + at * (16 * BS_M));
     pass_tiles(l, bits, begin);
 
-    // BS_AHEAD rounds are on their way, and the columns of the tiles behind them.
+    // BS_AHEAD rounds are in flight, and so are the columns of the tiles after them.
     const char *y = p.y + part + 16 * l.t;
-    int tile = begin, coming = begin, round = 0; // the tiles that are multiplied, those that are gathered, rounds of their gathering
+    int tile = begin, coming = begin, round = 0; // tile being multiplied, tile being gathered, round of its gathering
     Round rounds[BS_AHEAD];
     auto gather_next = [&](Round &to) {
-        // In front of the gathering: taking over columns waits for all loads that share their scoreboard, those just begun among them.
+        // This comes before the gathering: using the columns waits for all loads on the same scoreboard, also for those just begun.
         if (round == p.rounds) {
             round = 0, coming += BS_JOIN;
 #pragma unroll
@@ -297,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(32 * BS_TEAM, BS_BLOCKS) sddmm_tile
     Element *out = (Element *)p.out + piece.edge * p.heads + head;
     float sum[BS_M][NEIGHBOURS][4] = {};
     const uint4 *rows = shared + lane;
-    int done = 0; // rounds of the tiles that are multiplied
+    int done = 0; // rounds finished of the tiles being multiplied
 #pragma unroll 1
     for (; left > 0; left -= BS_AHEAD)
 #pragma unroll

@@ -2,9 +2,9 @@
 // spmm/windows.cuh: for patterns whose neighbouring rows share columns.
 //
 // A warp takes a window, or a part of one, and keeps its rows of x in shared memory. Each group of BS_LANES lanes takes four columns of the
-// window at a time: it loads each of these rows of y once, multiplies it with all eight rows of x, sums over its lanes for all products at
-// once, and keeps the products that are edges. The edges of a row are in the order of their columns, so those of a window are adjacent in
-// the result; a bit mask for each row tells their places.
+// window at a time: it loads these rows of y once each, multiplies them by all eight rows of x, sums all products over its lanes at once,
+// and keeps the products that are edges. The edges of a row are in the order of their columns, so those of a window are adjacent in the
+// result; a bit mask for each row gives their places.
 //
 // Floor: entries * row bytes of y from the L2, and 8 * entries * row length multiplications.
 //
@@ -20,11 +20,11 @@
 #define EACH 4 // columns that a group takes at a time
 #define GROUPS (32 / BS_LANES)
 #define COLUMNS (GROUPS * EACH) // that a warp takes at a time: 16 or 32
-#define MINE (BS_ROWS / BS_LANES) // rows that a lane is left with the sums of
+#define MINE (BS_ROWS / BS_LANES) // rows whose sums a lane ends up with
 #define TURNS (BS_ROWS * COLUMNS / 32)
 
 struct DotWindowsParams {
-    const char *x, *y; // rows of row_bytes, a multiple of 16, as their addresses
+    const char *x, *y; // rows of row_bytes, a multiple of 16, at 16-byte aligned addresses
     float *out; // (edges,)
     const WindowUnit *units;
     const WindowEntry *entries;
@@ -34,7 +34,7 @@ struct DotWindowsParams {
     int count;
 };
 
-// A load that stays where it is written, before the products: ordinary loads are moved down to their first use by the assembler.
+// A load that stays where it is written, before the products; the assembler moves ordinary loads down to their first use.
 BS_INLINE float4 load_here(const char *at)
 {
     float4 v;
@@ -47,9 +47,9 @@ BS_INLINE float add_products(const float4 &a, const float4 &b, float sum)
     return bs_fmaf(a.w, b.w, bs_fmaf(a.z, b.z, bs_fmaf(a.y, b.y, bs_fmaf(a.x, b.x, sum))));
 }
 
-// Sums over the lanes of a group. Every lane holds partial sums of all rows, EACH adjacent columns for each row, but lane t has row
-// i ^ t * MINE at place i. So two lanes exchange halves that are at the same places, and nothing has to be selected. In the end the first
-// places of lane t hold the sums of rows t * MINE, t * MINE + 1, ... (A recursion, since in a loop the compiler keeps them in memory.)
+// Sums over the lanes of a group. Every lane holds partial sums of all rows, EACH adjacent columns for each row, but lane t has row i ^ t *
+// MINE at place i. So two lanes exchange halves that are at the same places, and no selection is needed. In the end the first places of
+// lane t hold the sums of rows t * MINE, t * MINE + 1, ... (A recursion, since the compiler would keep them in memory in a loop.)
 template <int lanes, int count, int size> BS_INLINE void folded(float (&part)[size])
 {
 #pragma unroll
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BLOCKS) sddmm_windows(c
         return;
     const WindowUnit unit = p.units[index];
     const int steps = (int)(p.vectors + BS_LANES - 1) / BS_LANES, room = steps * BS_ROWS * BS_LANES, count = (int)unit.batches * BS_BATCH;
-    float4 *own = shared + warp * room; // for each step, the rows in the order that each lane needs
+    float4 *own = shared + warp * room; // for each step, the rows in the order in which each lane needs them
     const int rows = (int)min((bs_i64)BS_ROWS, p.rows - (bs_i64)unit.window * BS_ROWS);
     const char *x = p.x + (bs_u64)unit.window * BS_ROWS * p.row_bytes;
     for (int i = lane; i < room; i += 32) {

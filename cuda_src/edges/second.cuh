@@ -1,10 +1,11 @@
-// The second sums that attention takes for its gradient, and the numbers of each row that the gradient reads.
+// The second sums that attention computes for its gradient, and the numbers of each row that the gradient reads.
 #ifndef BITSPARSE_EDGE_SECOND_CUH
 #define BITSPARSE_EDGE_SECOND_CUH
 
 #include "edges/vectors.cuh"
 
-// BS_ABOVE: there are second sums. They are stored as elements like the first ones, but in the gradient (BS_TURNED) as type Sum.
+// BS_ABOVE: there are second sums. They are stored as elements like the first ones, except in the gradient (BS_TURNED), where they have
+// type Sum.
 #ifdef BS_ABOVE
 #define BS_SUMS 2
 #else

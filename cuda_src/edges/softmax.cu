@@ -1,9 +1,9 @@
 // Softmax over the edges of each row, head by head. Bound by reading the scores and writing the weights once.
 //
-// A block brings the scores of a stretch of rows (csr/streams.cuh) to shared memory, where they lie one beside the other whatever rows they
-// belong to, and takes the weights back the same way. Between, a group of 2^shift lanes has a row, 2^across of them along the heads, the
-// others along the edges, and keeps up to BS_KEEP edges to a lane in registers; longer rows have a warp each. Pieces of rows that are too
-// long for a block leave their maximum and sum, and softmax_pieces weighs their edges. BS_VECTOR: bytes moved at once.
+// A block copies the scores of a stretch of rows (csr/streams.cuh) to shared memory, where they are adjacent whatever rows they belong to,
+// and copies the weights back the same way. In between, a group of 2^shift lanes takes a row. 2^across of these lanes lie along the heads,
+// the others along the edges. Each keeps up to BS_KEEP edges in registers; a longer row is taken by a whole warp. Pieces of rows that are
+// too long for a block store their maximum and sum, and softmax_pieces computes the weights of their edges. BS_VECTOR: bytes moved at once.
 #include "edges/vectors.cuh"
 
 struct SoftmaxParams {
@@ -12,9 +12,9 @@ struct SoftmaxParams {
     Element *out;
     void *partial; // Sum (pieces, 2, heads): maxima and sums of exp(score - maximum)
     int heads;
-    int slice; // heads of a block, blocks along y
+    int slice; // heads of a block; further slices are blocks along y
     int across; // log2 of the lanes along heads
-    int room; // scores of a block in shared memory
+    int room; // how many scores of a block fit into shared memory
 };
 
 #define BS_MOVES 4 // vectors of a thread in flight
@@ -26,13 +26,13 @@ BS_INLINE Sum score_at(const Element *at)
     return widen(v, 0);
 }
 
-// A vector's elements as they are in shared memory.
+// The elements of a vector, as they are in shared memory.
 struct __align__(BS_ELEMENTS *(int)sizeof(Sum) < 16 ? BS_ELEMENTS * (int)sizeof(Sum) : 16) Parcel {
     Sum at[BS_ELEMENTS];
 };
 
-// Scores of a block: `count` of them, `heads` of each edge, the first is number `first` in memory; `lead` elements before it are in its
-// vector.
+// The scores of a block: `count` of them, `heads` for each edge. The first is number `first` in memory; `lead` elements of its vector
+// precede it.
 struct Run {
     i64 first;
     int count, heads, lead;
@@ -81,7 +81,7 @@ BS_INLINE void take_weights(const Run &r, const SoftmaxParams &p, const Sum *fro
             made.at[i] = narrow(parcel.at[i]);
         if (i0 >= 0 && i0 + BS_ELEMENTS <= r.count)
             store_vector((char *)(p.out + element_of(r, p, i0)), made);
-        else // others have the rest of this vector
+        else // other blocks have the rest of this vector
 #pragma unroll
             for (int i = 0; i < BS_ELEMENTS; i++)
                 if (i0 + i >= 0 && i0 + i < r.count)
@@ -89,7 +89,7 @@ BS_INLINE void take_weights(const Run &r, const SoftmaxParams &p, const Sum *fro
     }
 }
 
-// How some lanes share a row: this lane has edges along, along + step, ... of it; `from` is the distance of lanes with the same head.
+// How lanes share a row: this lane has edges along, along + step, ... of it; lanes with the same head are `from` apart.
 struct Share {
     int along, step, from, lanes;
 };
@@ -100,8 +100,8 @@ BS_INLINE Share share_of(int lanes, int across)
     return {t >> across, lanes >> across, 1 << across, lanes};
 }
 
-// Makes weights of the `edges` scores at `score`, `heads` apart. A piece leaves its maximum and sum in `part`, `apart` from each other.
-// `fits`: no more than BS_KEEP edges to a lane.
+// Turns the `edges` scores at `score`, `heads` apart, into weights. A piece leaves its maximum and sum in `part`, `apart` from each other.
+// `fits`: a lane has at most BS_KEEP edges.
 template <bool fits> BS_INLINE void soften(Sum *score, int edges, int heads, const Share &share, Sum *part, int apart)
 {
     const int stride = share.step * heads;
@@ -162,8 +162,8 @@ extern "C" __global__ void __launch_bounds__(256, 4) edge_softmax(const SoftmaxP
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int turns = (heads + (1 << p.across) - 1) >> p.across, column = lane & ((1 << p.across) - 1);
     const Share group = share_of(1 << p.s.shift, p.across), all = share_of(32, p.across);
-    int *ends = (int *)((Sum *)shared + p.room); // and starts: row r has edges ends[r] .. ends[r + 1] - 1 of the stretch
-    u32 *wide = (u32 *)ends + rows + 1; // bits: rows that a group cannot keep
+    int *ends = (int *)((Sum *)shared + p.room); // starts too: row r has edges ends[r] .. ends[r + 1] - 1 of the stretch
+    u32 *wide = (u32 *)ends + rows + 1; // bits: rows that are too long for a group
     u32 some_wide = 0;
     for (int row0 = warp * 32; row0 < rows; row0 += blockDim.x) {
         const int row = min(row0 + lane, rows - 1);
@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) edge_softmax(const SoftmaxP
     }
     bring_scores(run, p, (Sum *)shared);
     some_wide = __syncthreads_or(some_wide);
-    // ---- rows that a group cannot keep, each by a warp
+    // ---- rows that are too long for a group, a warp each
     int found = 0;
     for (int row0 = 0; some_wide && row0 < rows; row0 += 32)
         for (u32 many = wide[row0 / 32]; many; many &= many - 1) {
@@ -193,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) edge_softmax(const SoftmaxP
                     soften<false>(score + begin * heads + head, some, heads, all, part, p.heads);
             }
         }
-    // ---- the others
+    // ---- the other rows
     const int groups = blockDim.x >> p.s.shift, tasks = rows * turns;
     for (int base = 0; base < tasks; base += groups) {
         const int task = base + (threadIdx.x >> p.s.shift), row = turns == 1 ? task : task / turns;
@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) edge_softmax(const SoftmaxP
     take_weights(run, p, (Sum *)shared);
 }
 
-// A block for each piece: what its row has in common, from all pieces in order, then its edges.
+// A block for each piece: it joins the maxima and sums of all pieces of the row in order, then computes the weights of its edges.
 extern "C" __global__ void __launch_bounds__(256, 2) softmax_pieces(const SoftmaxParams p)
 {
     __shared__ Sum common[2][256];

@@ -1,4 +1,4 @@
-// Vectors of feature elements: how they are loaded, widened to the type that sums are held in, rounded back and stored.
+// Vectors of feature elements: loading, widening to the type that sums are held in, rounding back and storing.
 #ifndef BITSPARSE_EDGE_VECTORS_CUH
 #define BITSPARSE_EDGE_VECTORS_CUH
 
@@ -29,7 +29,7 @@ typedef i64 Element;
 typedef i64 Sum;
 #endif
 
-// BS_VECTOR: bytes of a vector, as many as rows and addresses are aligned to.
+// BS_VECTOR: bytes of a vector; rows and addresses are aligned to as many.
 #if BS_VECTOR == 16
 typedef uint4 Raw;
 #elif BS_VECTOR == 8
@@ -39,7 +39,7 @@ typedef u32 Raw;
 #else
 typedef u16 Raw;
 #endif
-// BS_INT8: what is loaded are integers of 8 bits, which BS_TYPE (float32) elements come from.
+// BS_INT8: 8-bit integers are loaded and become elements of BS_TYPE (float32).
 #ifdef BS_INT8
 typedef signed char Loaded;
 #else
@@ -57,8 +57,8 @@ struct Vector {
     };
 };
 
-// Bytes to row `row` of `bytes` each; the product has 64 bits always. In PTX, as the compiler makes four instructions of a product whose
-// second factor it has widened in front of a loop.
+// Offset in bytes of row `row`, with `bytes` bytes to a row; the product always has 64 bits. Written in PTX, since the compiler makes four
+// instructions of a product whose second factor it has widened before a loop.
 BS_INLINE i64 row_offset(Index row, int bytes)
 {
 #ifdef BS_LARGE
@@ -70,7 +70,7 @@ BS_INLINE i64 row_offset(Index row, int bytes)
 #endif
 }
 
-// The same pointer, but in registers: else the compiler adds its parts again for every row, three instructions in place of one.
+// The same pointer, kept in registers; otherwise the compiler adds its parts again for every row, three instructions in place of one.
 BS_INLINE const char *in_registers(const char *p)
 {
     asm volatile("" : "+l"(p));
@@ -83,8 +83,8 @@ BS_INLINE void in_register(Sum &x) { asm volatile("" : "+d"(x)); }
 BS_INLINE void in_register(Sum &x) { asm volatile("" : "+f"(x)); }
 #endif
 
-// A load that stays where it is written, in front of the ones behind it: the assembler moves others down to where they are used, and then
-// one gather waits for the other.
+// A load that stays where it is written, ahead of the loads after it. The assembler moves ordinary loads down to their first use, and then
+// one gather waits for another.
 BS_INLINE Vector load_vector(const char *at)
 {
     Vector v;
@@ -103,8 +103,8 @@ BS_INLINE Vector load_vector(const char *at)
     return v;
 }
 
-// Loads that happen if `valid`, else `to` stays and `at` is not read. One predicated instruction, which stays in its place as well:
-// a branch would end in copies that wait for what was loaded.
+// Loads only if `valid`; otherwise `to` keeps its value and `at` is not read. This is one predicated instruction, which also stays in its
+// place; a branch would end in copies that wait for the loaded value.
 #define BS_LOAD_IF(type, constraint, to, valid, at)                                                                                        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.global." type " %0, [%1];\n}"                                             \
                  : constraint(to)                                                                                                          \
@@ -159,7 +159,7 @@ BS_INLINE void store_vector(char *at, const Vector &v) { *(Raw *)at = v.raw; }
 BS_INLINE Sum widen(const Vector &v, int i)
 {
 #ifdef BS_INT8
-    // The byte, larger by 128, becomes the fraction of 2^23.
+    // The byte plus 128 becomes the fraction of 2^23.
     return bs_float_of(__byte_perm(v.word[i / 4] ^ 0x80808080u, 0x4b000000u, 0x7440u + (unsigned)(i % 4))) - 8388736.0f;
 #elif BS_TYPE == BS_F16
     return float_of_f16(v.at[i]);
@@ -193,10 +193,10 @@ BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return fma(a, b, c); }
 BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return a * b + c; }
 #endif
 
-// ---- exponentials; quick_exp is off by (|x| + 3) units in the last place of float32 at most
+// ---- exponentials; quick_exp is off by at most (|x| + 3) units in the last place of float32
 #if BS_TYPE == 3
 #define BS_LOWEST (-1.7976931348623157e308)
-// Between these no square of the sum was too large, and none that matters too small.
+// If the sum of squares lies between these, no square was too large, and none that matters was too small.
 #define BS_SMALL_SQUARES 1e-250
 #define BS_LARGE_SQUARES 1e300
 BS_INLINE Sum quick_exp(Sum x) { return exp(x); }
@@ -204,7 +204,7 @@ BS_INLINE Sum exact_exp(Sum x) { return exp(x); }
 BS_INLINE Sum logarithm(Sum x) { return log(x); }
 BS_INLINE Sum larger(Sum x, Sum y) { return fmax(x, y); }
 BS_INLINE Sum magnitude(Sum x) { return fabs(x); }
-// A power of two near x >= 0, which has an inverse, and that inverse.
+// A power of two near x >= 0 that has an inverse, and that inverse.
 BS_INLINE Sum power_near(Sum x) { return __hiloint2double(min(max(__double2hiint(x) & 0x7ff00000, 1 << 20), 2045 << 20), 0); }
 BS_INLINE Sum inverse_power(Sum power) { return __hiloint2double((2046 << 20) - __double2hiint(power), 0); }
 #elif BS_TYPE < 3
