@@ -1,8 +1,8 @@
 // Copies rows of features so that every row begins at a multiple of 16 bytes, with zeros after each. Kernels over edges may then fetch 16
 // bytes at a time, whatever the number of columns. If each row has a factor, the row is multiplied by it.
 //
-// Floor: every row is read and written once. It pays where edges fetch a row many times: 41 columns of float32, fetched four bytes at a time,
-// take twice as long as 64 fetched sixteen bytes at a time.
+// Floor: every row is read and written once. The copy pays where edges fetch a row many times: 41 columns of float32, fetched four bytes
+// at a time, take twice as long as 64 fetched sixteen bytes at a time.
 #include "common/scalar.h"
 
 // BS_ITEM: bytes of an element. BS_SCALED: elements are float or double and have factors.

@@ -11,8 +11,7 @@
 template <int U, bool together = false, class Body> BS_INLINE void walk_segments(const Streams &s, const Stretch &at, Body &body)
 {
     Index base = at.start & ~(Index)3, row = at.row, next = 0;
-    int from = (int)(at.start - base), left = (int)(at.stop - base),
-        ends = left; // counted from the batch on; `ends` is the end of the current row
+    int from = (int)(at.start - base), left = (int)(at.stop - base), ends = left; // from the batch on; `ends`: of the current row
     Index columns[U];
     if (left > 0)
         load_columns(columns, s, base, left);

@@ -148,8 +148,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) write_units(const CutPa
         find_first(p, r, away + before, row);
         const bs_i64 cut = row.away ? pieces_of(p, row) : 0;
         const bs_i64 piece = pieces + summed_before(cut, all_pieces);
-        const bs_i64 both =
-            ((bs_i64)row.first << 32) + (row.away && !cut); // counts of one tile of rows, so neither half overflows into the other
+        const bs_i64 both = ((bs_i64)row.first << 32) + (row.away && !cut); // summed over one tile only, so no half overflows
         const bs_i64 rest = summed_before(both, all_rest);
         const bs_i64 stream = streams + (rest >> 32);
         if (row.away && !cut)

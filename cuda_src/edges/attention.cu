@@ -1,7 +1,7 @@
 // Softmax-weighted sums of gathered rows. Scores and sums come from one gather, and nothing is stored per edge.
 //   graph attention:  y[i, h] = sum_j softmax_j(leaky(source[j, h] + target[i, h])) x[j, h]
 //   BS_COSINE:        y[i]    = sum_j softmax_j(beta cos(x_i, x_j)) x_j
-//   BS_ABOVE:         beside y, for its gradient, the part of y and of the weights that comes from edges with source[j, h] + target[i, h] > 0
+//   BS_ABOVE:         beside y, for its gradient, the part of y and of the weights from edges with source[j, h] + target[i, h] > 0
 //   BS_TURNED:        its gradient, over the transpose (i: columns of A): with a = exp(leaky(source[i, h] + target[j, h]) - lse[j, h]),
 //                     G[i, h] = sum_j a x[j, h], where x is the gradient by y; BS_ABOVE: beside it
 //                     G'[i, h] = sum_j a leaky' x[j, h] and share[i, h] = sum_j a leaky' <x, y>[j, h]

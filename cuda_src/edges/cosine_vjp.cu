@@ -2,7 +2,7 @@
 // stored per edge. Let u be the rows of x over their norms, a[i, j] = exp(beta <u_i, u_j> - lse[i]) the weights, and s[i, j] = a[i, j]
 // (<g_i, x_j> - <g_i, y_i>) the slopes, which are the gradients by beta <u_i, u_j>. For each row i
 //   BS_FORWARD: Q_i += sum_j s[i, j] u_j over the pattern, which gathers x
-//   BS_TURNED:  Q_i += sum_j s[j, i] u_j and R_i = sum_j a[j, i] g_j over the transpose, which gathers x and g; this pass completes the row:
+//   BS_TURNED:  Q_i += sum_j s[j, i] u_j and R_i = sum_j a[j, i] g_j over the transpose, which gathers x and g; this pass completes rows:
 //               dx_i = R_i + beta / |x_i| (Q_i - <u_i, Q_i> u_i), and <u_i, Q_i> / 2, which adds up to the gradient by beta
 // Both at once: the pattern is symmetric, so its edges are also those of the transpose.
 //
