@@ -1,23 +1,23 @@
-// From integer sums to what is stored: scales, correction terms, bias, batch norm, activation, then float32 or packed codes.
+// How integer sums become the stored result: scales, correction terms, bias, batch norm, activation, then float32 or packed codes.
 //
-// A warp takes a block of 16 rows x 64 columns. Every lane handles eight neighbours along the packed axis (floats: two fours in a row) and
-// four such octets, "turns", so that the chain stands once in the code, eight elements wide, and branches cost an eighth of an instruction
-// each. Steps are those of common/scalar.h in the order of backends/params.py, so the results are the host's bit for bit. A missing scale is 1, a
-// missing addend -0: both leave every float as it is.
+// A warp takes a block of 16 rows x 64 columns. Every lane handles eight neighbours along the packed axis (floats: two fours in a row) at a
+// time, and four such octets in "turns". So the code of the chain appears once, eight elements wide, and branches cost an eighth of an
+// instruction each. Steps are those of common/scalar.h in the order of backends/params.py, so the results are the host's bit for bit. A
+// missing scale is 1 and a missing addend -0; both leave every float as it is.
 #ifndef BITSPARSE_EPILOGUE_CHAIN_CUH
 #define BITSPARSE_EPILOGUE_CHAIN_CUH
 
 #include "common/ptx.cuh"
 #include "common/scalar.h"
 
-// How vectors are read: past the coherent caches, unless the kernel itself may have written one.
+// How vectors are read: through the read-only cache, unless the kernel itself may have written one.
 #ifdef BS_OWN_VECTORS
 #define BS_VECTOR_AT(at) (*(at))
 #else
 #define BS_VECTOR_AT(at) __ldg(at)
 #endif
 
-// The lane, found out where it is asked for: what is made of it should not stay in registers while a product runs.
+// The lane's number, read anew at each use, so that values derived from it do not stay in registers while a product runs.
 BS_INLINE int pinned_lane()
 {
     int lane = (int)(threadIdx.x & 31);
@@ -28,15 +28,15 @@ BS_INLINE int pinned_lane()
 enum EpilogueStep {
     kTerms = 1, // a correction term of rows times columns
     kNorm = 2, // batch norm
-    kBits = 4, // codes come out, else floats
+    kBits = 4, // results are codes, else floats
     kDown = 8, // packed along the rows of the result (axis -2)
-    kWhole = 16, // the "rows" layout: whole integers side by side, else planes
+    kWhole = 16, // the "rows" layout: whole integers, adjacent; else planes
     kBinarize = 32, // v >= 0
     kQuick = 64, // see codes_quickly
-    kPlain = 128, // planes of unsigned codes after nothing but scales and a bias (see codes_plainly)
+    kPlain = 128, // planes of unsigned codes after scales and a bias only (see codes_plainly)
     kBounded = 256, // no quotient can be NaN or beyond 1e12
     kAligned = 512, // four floats of a row can be stored at once
-    kJoins = 1024, // floats are added to what is there
+    kJoins = 1024, // results are added to the floats that are there
 };
 
 // A row or column vector: element i of batch b is at[b * batch_step + i], or at[b * batch_step] if `step` is 0. `padded`: 16-byte aligned
@@ -48,12 +48,12 @@ struct EpilogueVector {
 };
 
 struct EpilogueParams {
-    EpilogueVector row_scale[2], col_scale[2]; // the chain's own and an operand's: their product, rounded, is the factor
-    EpilogueVector row_term[2], col_term[2]; // a vector over the rows times one over the columns
+    EpilogueVector row_scale[2], col_scale[2]; // the chain's own scale and the operand's: the factor is their product, rounded
+    EpilogueVector row_term[2], col_term[2]; // a vector over the rows, multiplied by one over the columns
     EpilogueVector bias, bn_scale, bn_shift; // over the columns
     const float4 *grid; // offset, divisor, 1 / divisor; null: the three numbers below
     void *out;
-    int *nan; // becomes 1 when NaN was to become a code
+    int *nan; // becomes 1 when a NaN would have become a code
     bs_u64 seed;
     bs_i64 grid_batch;
     int grid_row, grid_col;
@@ -61,12 +61,13 @@ struct EpilogueParams {
     float factor, ceiling, unit; // kPlain: multiplier / unit, high / unit, 2^bits
     int m, n;
     int steps, activation, rounding;
-    int bits, words; // of a packed line: uint32 of one plane, or of all
+    int bits, words; // words of a packed line: uint32 of one plane, or of all
     u32 stream;
     int pad[6];
 };
 
-// Where an octet lies: element i in row + i (packed along the rows) or in column + i, the last four `jump` columns after the first four.
+// Where an octet lies: element i is at row + i (packed along the rows) or at column + i, where the last four are `jump` columns after the
+// first four.
 struct EpilogueSpot {
     int batch, row, column, jump;
 };
@@ -77,7 +78,7 @@ template <bool down> BS_INLINE int column_of(const EpilogueSpot &s, int i)
     return s.column + (down ? 0 : (i & 3) + (i & 4 ? s.jump : 0));
 }
 
-// One value of a vector, or eight, from index `first` on; past `last` the last one.
+// Loads one value of a vector, or eight, from index `first` on; indices past `last` give the last value.
 BS_INLINE void load_values(const EpilogueVector &v, int batch, int first, int, int last, float neutral, float (&x)[1])
 {
     x[0] = neutral;
@@ -102,7 +103,7 @@ BS_INLINE void load_values(const EpilogueVector &v, int batch, int first, int ju
             x[i] = BS_VECTOR_AT((const float *)((const char *)from + (bs_i64)min(first + (i & 3) + (i & 4 ? jump : 0), last) * v.step));
 }
 
-// What the chain needs of the rows and of the columns of an octet: eight values along the packed axis, one across.
+// What the chain needs to know about the rows and columns of an octet: eight values along the packed axis, and one across.
 template <bool down> struct RowValues {
     static constexpr int n = down ? 8 : 1;
     float scale[n];
@@ -150,7 +151,7 @@ template <bool down> struct ColumnValues {
     }
 };
 
-// What lies across the packed axis goes from lane to lane: each keeps the values of one row of a strip, or of two columns of a block.
+// Values across the packed axis pass from lane to lane: each lane keeps the values of one row of a strip, or of two columns of a block.
 template <bool down> struct AcrossRows {
     RowValues<false> mine;
     __device__ __forceinline__ void load(const EpilogueParams &e, int lane, int batch, int row0)
@@ -225,7 +226,7 @@ BS_INLINE void apply_chain(const EpilogueParams &e, const RowValues<down> &r, co
             v[i] = bs_reluf(v[i]);
     } else {
 #pragma unroll 1
-        for (int i = 0; i < 4; i++) { // two at a time, going round: long code stands once and registers need no index
+        for (int i = 0; i < 4; i++) { // two at a time, rotating: long code appears once and registers need no index
             const float x = bs_activatef(v[0], e.activation, e.slope), y = bs_activatef(v[1], e.activation, e.slope);
 #pragma unroll
             for (int j = 0; j < 6; j++)

@@ -1,4 +1,4 @@
-// From the floats of an octet to its codes.
+// Turns the floats of an octet into codes.
 #ifndef BITSPARSE_EPILOGUE_CODES_CUH
 #define BITSPARSE_EPILOGUE_CODES_CUH
 
@@ -11,7 +11,8 @@ BS_INLINE float4 grid_at(const EpilogueParams &e, int batch, int row, int column
     return __ldg(e.grid + batch * e.grid_batch + (bs_i64)min(row, e.m - 1) * e.grid_row + (bs_i64)min(column, e.n - 1) * e.grid_col);
 }
 
-// Codes by the letter of common/scalar.h plus `above`, one element after another. Gives whether one of the elements inside the result is NaN.
+// Codes exactly as common/scalar.h defines them, plus `above`, one element after another. Returns whether an element inside the result is
+// NaN.
 template <bool down>
 BS_INLINE bool codes_exactly(const EpilogueParams &e, const EpilogueSpot &s, float (&v)[8], u32 (&code)[8], u32 above)
 {
@@ -47,10 +48,10 @@ BS_INLINE bool codes_exactly(const EpilogueParams &e, const EpilogueSpot &s, flo
     return nan;
 }
 
-// The same codes in a third of the instructions. The host sets kQuick for binarising, and if rounding is to nearest, or down with codes from
-// 0 on, the codes have at most 20 bits, divisor and multiplier are of middling size and the grid is constant along the octet. Then quotients
-// up to 1e12 come out as a division would round them or, where they are too small for that, both give the code of zero. With any other
-// element, NaN as well, the octet is left to codes_exactly.
+// The same codes in a third of the instructions. The host sets kQuick for binarising, and also if all of this holds: rounding is to
+// nearest, or down with codes from 0 on; codes have at most 20 bits; divisor and multiplier are of moderate size; the grid is constant
+// along the octet. Then quotients up to 1e12 are those of a division or, if they are too small for that, both give the code of zero. An
+// octet with any other element, NaN included, is left to codes_exactly.
 BS_INLINE bool codes_quickly(const EpilogueParams &e, const float4 &grid, const float (&v)[8], u32 (&code)[8])
 {
     float x[8];
@@ -91,7 +92,7 @@ BS_INLINE bool usual_quotients(const EpilogueParams &e, const float (&v)[8])
     return usual;
 }
 
-// For codes from 0 on, one grid for all and no offset: clipped by saturating at 2^bits, BS_BIG_BITS above every code.
+// For codes from 0 on, with one grid for all and no offset: clips by saturating at 2^bits. BS_BIG_BITS is set above every code.
 BS_INLINE void codes_plainly(const EpilogueParams &e, const float (&v)[8], u32 (&code)[8])
 {
     float x[8];

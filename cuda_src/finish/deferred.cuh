@@ -1,15 +1,17 @@
-// The way out of finish/fragments.cuh put off until the matrix units are busy with the next tile. A warp leaves its sums, 16 bits each, in
-// shared memory of its own and takes up half a block of 16 x 64 at a time, whenever it would otherwise wait for products. For several tiles a
-// block, sums of at most 16 bits, vectors of the chain's own and quotients that are known to be small.
+// The final steps of finish/fragments.cuh, deferred until the matrix units are busy with the next tile. A warp leaves its sums, 16 bits
+// each, in its own shared memory, and finishes half a block of 16 x 64 whenever it would otherwise wait for products. This is for blocks
+// with several tiles, sums of at most 16 bits, vectors of the chain only, and quotients that are known to be small.
 //
-// Half h of block b is turn 2 b + h and has 1 KB: first 32 bytes of sums for each lane, which nobody but this lane reads, and in place of
-// them two words of codes a lane. Those of all turns leave together, since whole sectors are written four times as fast as their quarters.
+// Half h of block b is turn 2 b + h and has 1 KB: first 32 bytes of sums for each lane, which only this lane reads, and later in their
+// place two words of codes for each lane. The words of all turns are stored together, since whole sectors are written four times as fast as
+// quarters of sectors.
 #ifndef BITSPARSE_EPILOGUE_DEFERRED_CUH
 #define BITSPARSE_EPILOGUE_DEFERRED_CUH
 
 #include "finish/fragments.cuh"
 
-// Scales and biases of the columns that a lane has in half a block: two neighbours of every eight. Asked for well before they are used.
+// Scales and biases of the columns that a lane has in half a block: two neighbours of every eight. They are loaded well before they are
+// used.
 struct HalfVectors {
     float2 scale[4], bias[4];
 
@@ -34,7 +36,7 @@ struct HalfVectors {
     }
 };
 
-// Sums of half a block, two neighbours in a word, and the way to shared memory and back: 1 KB a half, lane by lane.
+// Sums of half a block, two neighbours in a word, and how they move to shared memory and back: 1 KB for each half, lane by lane.
 struct HalfSums {
     int4 upper, lower;
 
@@ -43,7 +45,7 @@ struct HalfSums {
         upper = load_shared(half + lane * 16), lower = load_shared(half + lane * 16 + 512);
     }
 
-    // Accumulators from `first` on, of which there are 16.
+    // Stores 16 accumulators, from `first` on.
     template <int n> static __device__ __forceinline__ void store(u32 half, int lane, const int (&acc)[n], int first)
     {
 #pragma unroll
@@ -56,7 +58,7 @@ struct HalfSums {
         }
     }
 
-    // As floats: 2^23 + 2^15 above them stands what has these mantissas.
+    // Splits a word into two floats: each half becomes the mantissa of a float that is 2^23 + 2^15 too large.
     static __device__ __forceinline__ void split(int pair, float &x, float &y)
     {
         const u32 positive = (u32)pair + 0x80008000u;
@@ -76,11 +78,11 @@ struct HalfSums {
     }
 };
 
-// Where 16 rows of a result are to go.
+// Where 16 rows of a result go.
 struct Strip {
     int batch, row0, column0;
 
-    // Halves of blocks of which something lies inside.
+    // The number of half blocks that lie at least partly inside the result.
     __device__ __forceinline__ int turns(const EpilogueParams &e, int blocks) const
     {
         return row0 < e.m ? 2 * min(blocks, (e.n - column0 + kBlockWidth - 1) / kBlockWidth) : 0;
@@ -96,8 +98,8 @@ struct Strip {
     }
 };
 
-// Words on their way out. That of a line among 32 (plane t of row g: line 4 g + t; those of rows from 8 on `below` bytes further on) and half
-// `turn` lies where address() says, so that four blocks of eight lines touch every bank once.
+// Words to be stored. The word of one of 32 lines (plane t of row g is line 4 g + t; rows from 8 on are `below` bytes further on) and half
+// `turn` lies at address(), so that four blocks of eight lines touch every bank once.
 template <int half_bytes, int below> struct WordArea {
     static __device__ __forceinline__ u32 address(u32 slot, int turn, int line)
     {
@@ -111,7 +113,7 @@ template <int half_bytes, int below> struct WordArea {
         store_shared_word(to + below, (int)words.y);
     }
 
-    // Four lanes a line, with two words each, and eight lines at a time.
+    // Four lanes store a line, two words each, and eight lines are stored at a time.
     static __device__ __forceinline__ void store(const EpilogueParams &e, u32 slot, const Strip &strip, int turns, int lane)
     {
         __syncwarp();
@@ -135,15 +137,15 @@ template <int half_bytes, int below> struct WordArea {
                 to += two_rows;
             }
         }
-        __syncwarp(); // others may take their place
+        __syncwarp(); // another strip may take their place
     }
 };
 
-// The sums of a warp that wait: those of 16 rows and up to `held` blocks of columns.
+// The waiting sums of a warp: those of 16 rows and up to `held` blocks of columns.
 template <int held> struct DeferredSums {
     typedef WordArea<1024, 512> Words; // in place of the sums
     u32 slot;
-    int turn, turns; // the next one, and how many there are
+    int turn, turns; // the next turn, and how many there are
     Strip strip;
     float row[2];
 
@@ -156,7 +158,7 @@ template <int held> struct DeferredSums {
         v.load(e, strip.batch, strip.column0 + 32 * turn + 2 * (pinned_lane() & 3));
     }
 
-    // Takes over blocks first, first + 1, ... of a tile whose columns begin at `column`. Nothing must be waiting.
+    // Takes over blocks first, first + 1, ... of a tile whose columns begin at `column`. No sums may be waiting.
     template <int n> __device__ __forceinline__ void take(const EpilogueParams &e, const int (&acc)[n], int first, int blocks, int of_batch,
                                                           int row_at, int column)
     {
@@ -172,7 +174,7 @@ template <int held> struct DeferredSums {
                     HalfSums::store(slot + ((i >> 4) - 2 * part) * 1024, lane, acc, i);
     }
 
-    // One turn; after the last one the words are stored.
+    // Finishes one turn; after the last one the words are stored.
     __device__ __forceinline__ void finish_half(const EpilogueParams &e, const HalfVectors &vectors)
     {
         const int lane = pinned_lane();
@@ -183,7 +185,7 @@ template <int held> struct DeferredSums {
         sums.scale(vectors, row, v);
         codes_of_bounded(e, v, code);
         const uint2 words = first_columns(plane_words(code, lane), e.n - strip.column0 - 32 * turn);
-        __syncwarp(); // all lanes have read their sums, in place of which the words are put
+        __syncwarp(); // all lanes have read their sums, which the words replace
         Words::put(slot, turn, lane, words);
         if (++turn == turns)
             Words::store(e, slot, strip, turns, lane);

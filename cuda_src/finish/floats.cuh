@@ -1,14 +1,14 @@
-// What becomes of the float32 sums of a row behind a sparse product: an addend, the epilogue's chain, then float32 or signs packed along
-// the features. Steps and their order are those of common/scalar.h and backends/params.py, each rounded once, on the sums that the kernel has.
+// How the float32 sums of a sparse product's row become its result: an addend, the epilogue's chain, then float32 or signs packed along the
+// features. Steps and their order are those of common/scalar.h and backends/params.py, each rounded once, applied to the sums in registers.
 #ifndef BITSPARSE_SPMM_FINISH_CUH
 #define BITSPARSE_SPMM_FINISH_CUH
 
 #include "csr/streams.cuh"
 
-// BS_FINISH: 0 the kernel stores its sums itself, 1 the chain and float32, 2 the signs of the sums, 3 signs after anything. A chain that
-// ends in a sign is monotone in the sum, so that the sign is a comparison with a limit of the column, which the host finds; what depends on
-// the row comes before. BS_STEPS: which steps there are. They are known to the compiler, as rows are short: asking for each step, and
-// fetching what is not there, would take longer than the steps.
+// BS_FINISH: 0 the kernel stores its sums itself, 1 the chain and float32, 2 the signs of the sums, 3 signs after any chain. A chain that
+// ends in a sign is monotone in the sum, so the sign is a comparison with a limit of the column, which the host computes; what depends on
+// the row is applied before. BS_STEPS: which steps there are. The compiler knows them, since rows are short: checking each step, and
+// fetching missing vectors, would take longer than the steps.
 #ifndef BS_FINISH
 #define BS_FINISH 0
 #endif
@@ -32,14 +32,14 @@ enum FinishStep {
 };
 static constexpr int kSteps = BS_STEPS;
 
-// Vectors over the columns are 16-byte aligned and readable up to the next multiple of 32 columns; null: no such step.
+// Vectors over the columns are 16-byte aligned and readable up to the next multiple of 32 columns; null: the step is missing.
 struct Finish {
-    const float *row_scale[2], *col_scale[2]; // the chain's own and the operands'
-    const void *addend; // joins the sums behind the operands' scales
+    const float *row_scale[2], *col_scale[2]; // those of the chain and those of the operands
+    const void *addend; // added after the scales of the operands
     const float *bias, *bn_scale, *bn_shift;
-    const float *limits; // sum >= limit, exclusive-or-ed to a bit of `flips`
+    const float *limits; // bit = (sum >= limit) ^ bit of `flips`
     const unsigned *flips;
-    int *nan; // becomes 1 when NaN was to become a sign
+    int *nan; // becomes 1 when a NaN would have become a sign
     int addend_bytes; // of a row
     int bipolar; // bits of the addend stand for -1 and 1
     int columns; // of the result
@@ -91,7 +91,7 @@ template <int n> BS_INLINE void times_row(const float *scale, Index row, float (
         v[j] = bs_mulf(v[j], s);
 }
 
-// The addend is the caller's, of any width and alignment.
+// The addend belongs to the caller and has any width and alignment.
 template <int n> BS_INLINE void plus_addend(const Finish &f, Index row, int column, float (&v)[n])
 {
     const char *line = (const char *)f.addend + (bs_u64)row * (unsigned)f.addend_bytes;
@@ -109,7 +109,7 @@ template <int n> BS_INLINE void plus_addend(const Finish &f, Index row, int colu
     }
 }
 
-// What comes before the chain's factors of the columns: factors of the operands, an addend, the chain's own factor of the row.
+// Applies the steps before the chain's factors of the columns: factors of the operands, an addend, the chain's own factor of the row.
 template <int n> BS_INLINE void before_limits(const Finish &f, Index row, int column, float (&v)[n])
 {
     if constexpr (kSteps & kTheirRow)
@@ -122,7 +122,7 @@ template <int n> BS_INLINE void before_limits(const Finish &f, Index row, int co
         times_row(f.row_scale[0], row, v);
 }
 
-// n sums of a row from `column` on, a multiple of n, through the chain. Where nothing is added, factors are multiplied with each other first.
+// Applies the chain to n sums of a row, from `column` on, a multiple of n. If nothing is added, the factors are multiplied together first.
 template <int n> BS_INLINE void apply_chain(const Finish &f, Index row, int column, float (&v)[n])
 {
     constexpr bool added = (kSteps & (kFloats | kBits)) != 0;
@@ -157,7 +157,7 @@ template <int n> BS_INLINE void apply_chain(const Finish &f, Index row, int colu
     }
     if constexpr (kSteps & kTanh) {
 #pragma unroll 1
-        for (int i = 0; i < n; i++) { // going round: long code stands once and registers need no index
+        for (int i = 0; i < n; i++) { // rotating: long code appears once and registers need no index
             const float x = bs_tanhf(v[0]);
 #pragma unroll
             for (int j = 0; j < n - 1; j++)
@@ -171,7 +171,7 @@ template <int n> BS_INLINE void apply_chain(const Finish &f, Index row, int colu
     }
 }
 
-// The mean of a row's edges, rounded as a division is.
+// The mean over a row's edges, rounded like a division.
 BS_INLINE float mean_of(float sum, float edges, float inverse)
 {
     return fabsf(sum) <= 1.0e38f ? bs_div_knownf(sum, edges, inverse) : bs_mulf(sum, inverse);
@@ -185,7 +185,7 @@ template <int n> BS_INLINE void divide(Index edges, float (&v)[n])
         v[j] = mean_of(v[j], many, inverse);
 }
 
-// Sums, or means of so many edges, up to where they are stored (BS_FINISH 1) or compared with limits.
+// Takes sums, or means over `edges` edges, to the point where they are stored (BS_FINISH 1) or compared with limits.
 template <int n> BS_INLINE void finish_sums(const Finish &f, Index row, Index edges, bool mean, int column, float (&v)[n])
 {
 #if BS_FINISH != 2 // the sign of a mean is that of the sum

@@ -1,19 +1,19 @@
-// The short way out for the commonest chains: scales and a bias, then up to four planes of unsigned codes along the rows. The sums stay in the
-// registers of the matrix instructions, where a lane holds two neighbours of every eight columns in two rows; only the vectors pass
-// through shared memory. They are asked for before the products, so nothing is waited for afterwards.
+// The short path for the most common chains: scales and a bias, then up to four planes of unsigned codes along the rows. The sums stay in
+// the registers of the matrix instructions, where a lane holds two neighbours of every eight columns in two rows; only the vectors pass
+// through shared memory. They are loaded before the products, so nothing waits for them afterwards.
 #ifndef BITSPARSE_EPILOGUE_FRAGMENTS_CUH
 #define BITSPARSE_EPILOGUE_FRAGMENTS_CUH
 
 #include "finish/strips.cuh"
 
-// What is made of it is made here, not ahead of a loop.
+// Keeps the compiler from computing what depends on x ahead of a loop.
 BS_INLINE int pinned(int x)
 {
     asm volatile("" : "+r"(x));
     return x;
 }
 
-// Four values of a vector to shared memory; past `last` the last one.
+// Copies four values of a vector to shared memory; indices past `last` give the last value.
 BS_INLINE void fetch_values(u32 to, const EpilogueVector &v, int batch, int first, int last, float neutral)
 {
     const float *from = v.at + (bs_i64)batch * v.batch_step;
@@ -29,19 +29,19 @@ BS_INLINE void fetch_values(u32 to, const EpilogueVector &v, int batch, int firs
     }
 }
 
-// The vectors of a warp's strips of 16 rows, 64 rows apart, each 64 `blocks` columns wide, in shared memory of its own: both column scales,
-// the bias, both row scales of each strip. They are asked for before the products, so that nobody waits for them afterwards.
+// The vectors of a warp's strips of 16 rows, 64 rows apart, each 64 `blocks` columns wide, in the warp's own shared memory: both column
+// scales, the bias, and both row scales of each strip. They are loaded before the products, so that nothing waits for them afterwards.
 template <int strips, int blocks> struct FragmentVectors {
     static constexpr int kTheirs = 256 * blocks, kBias = 2 * kTheirs, kRows = 3 * kTheirs;
     static_assert(kRows + 128 * strips <= 4096, "the vectors must fit into a warp's part of the staging area");
-    u32 slot; // null: nothing is to be fetched
+    u32 slot; // null: there is nothing to fetch
 
     __device__ __forceinline__ void fetch(const EpilogueParams &e, int batch, int row0, int column0) const
     {
         if (slot == 0)
             return;
         const int lane = pinned_lane();
-        __syncwarp(); // all are done with the vectors before
+        __syncwarp(); // all lanes are done with the previous vectors
 #pragma unroll
         for (int at = 0; at < 64 * blocks; at += 128) {
             const int column = column0 + at + 4 * lane;
@@ -77,7 +77,7 @@ template <int strips, int blocks> struct FragmentVectors {
         return bs_mulf(bs_float_of(load_shared_word(from)), bs_float_of(load_shared_word(from + 64)));
     }
 
-    // Of two neighbouring columns.
+    // Scale and bias of two neighbouring columns.
     __device__ __forceinline__ void columns(const EpilogueParams &e, int column, float (&scale)[2], float (&bias)[2]) const
     {
         const u32 from = slot + column * 4;
@@ -90,9 +90,10 @@ template <int strips, int blocks> struct FragmentVectors {
     }
 };
 
-// Two words with one bit of every row in turns: of the plane that is the lane's number modulo 4, 32 columns of rows g and g + 8. Code
-// 4 i + 2 r + e is that of row g + 8 r and column 8 i + 2 t + e; above its four bits may stand others. What says where a bit lies is swapped
-// two at a time: among the bits of a word with the choice of the word (exchange), this with a bit of the lane (trade).
+// Turns words that hold the bits of one code for each row into two plane words: for the plane with number lane % 4, 32 columns of rows g
+// and g + 8. Code 4 i + 2 r + e is that of row g + 8 r and column 8 i + 2 t + e; bits above its lowest four are ignored. The address bits
+// of a code bit are swapped two at a time: a bit number within the word with the choice of the word (exchange), and that choice with a bit
+// of the lane (trade).
 template <int shift> BS_INLINE void exchange(u32 &a, u32 &b, u32 mask)
 {
     const u32 up = b << shift, down = a >> shift;
@@ -118,7 +119,7 @@ BS_INLINE u32 nibbles(const u32 (&code)[16], int e)
 BS_INLINE uint2 plane_words(const u32 (&code)[16], int lane)
 {
     u32 a = nibbles(code, 0), b = nibbles(code, 1);
-    exchange<1>(a, b, 0x55555555u); // even and odd columns: even and odd planes
+    exchange<1>(a, b, 0x55555555u); // a: even columns, b: odd columns; then a: even planes, b: odd planes
     trade(a, b, lane, 1);
     exchange<2>(a, b, 0x33333333u);
     trade(a, b, lane, 2);
@@ -126,7 +127,7 @@ BS_INLINE uint2 plane_words(const u32 (&code)[16], int lane)
     return make_uint2(a, b);
 }
 
-// The same for two sets of codes, whose trades are waited for together.
+// The same for two sets of codes, so that their trades wait together.
 BS_INLINE void plane_words(const u32 (&first)[16], const u32 (&second)[16], int lane, uint2 &x, uint2 &y)
 {
     u32 a = nibbles(first, 0), b = nibbles(first, 1), c = nibbles(second, 0), d = nibbles(second, 1);
@@ -142,7 +143,7 @@ BS_INLINE u32 first_columns(u32 word, int left) { return left >= 32 ? word : lef
 
 BS_INLINE uint2 first_columns(uint2 words, int left) { return make_uint2(first_columns(words.x, left), first_columns(words.y, left)); }
 
-// Whether a block is a line's last and the first of its two in 128 columns, so that as many pad bits follow.
+// Whether a block is the last of a line and the first of the two in its 128 columns, so that a block of padding bits follows.
 BS_INLINE bool ends_with_pad(const EpilogueParams &e, int column) { return column + kBlockWidth >= e.n && !(column & kBlockWidth); }
 
 BS_INLINE void store_block_words(u32 *to, u32 a, u32 b, bool pad)
@@ -153,7 +154,7 @@ BS_INLINE void store_block_words(u32 *to, u32 a, u32 b, bool pad)
         store_global(to, a, b);
 }
 
-// Codes by the letter of common/scalar.h. Gives whether one of the elements inside the result is NaN.
+// Codes exactly as common/scalar.h defines them. Returns whether an element inside the result is NaN.
 BS_INLINE bool codes_of_fragments_exactly(const EpilogueParams &e, int row, int column, float (&v)[16], u32 (&code)[16])
 {
     bool nan = false;
@@ -169,7 +170,7 @@ BS_INLINE bool codes_of_fragments_exactly(const EpilogueParams &e, int row, int 
     return nan;
 }
 
-// As codes_plainly has it.
+// The codes of codes_plainly.
 template <int n> BS_INLINE void codes_of_bounded(const EpilogueParams &e, const float (&v)[n], u32 (&code)[n])
 {
     float x[n];
@@ -187,7 +188,7 @@ template <int n> BS_INLINE void codes_of_bounded(const EpilogueParams &e, const 
     }
 }
 
-// The same if there is no other element, else by the letter.
+// The same if all quotients are small enough, otherwise exactly.
 BS_INLINE bool codes_of_fragments(const EpilogueParams &e, int row, int column, float (&v)[16], u32 (&code)[16])
 {
     if (!(e.steps & kBounded)) {
@@ -202,7 +203,7 @@ BS_INLINE bool codes_of_fragments(const EpilogueParams &e, int row, int column, 
     return false;
 }
 
-// One warp, 16 rows from row0 on, the strip-th of those whose vectors there are, and `blocks` blocks of 64 columns.
+// One warp finishes 16 rows from row0 on, in `blocks` blocks of 64 columns; they are strip number `strip` of the fetched vectors.
 template <class Vectors, int n>
 BS_INLINE void finish_fragments(const EpilogueParams &e, const Vectors &vectors, int strip, const int (&acc)[n], int batch, int row0,
                                 int column0, int blocks)

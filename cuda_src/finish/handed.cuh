@@ -1,10 +1,10 @@
-// The way out of finish/deferred.cuh by warps of their own: those that multiply leave the sums of a tile in shared memory, 16 bits
-// each, and begin the next one, while others take 16 rows of it through the chain. The matrix units wait for nothing but the copy, and
-// what finishes has registers for 32 elements a lane at once: one warp alone cannot hurry a row of instructions each of which needs the
-// one before.
+// The steps of finish/deferred.cuh, done by warps of their own. The multiplying warps leave the sums of a tile in shared memory, 16 bits
+// each, and begin the next tile, while finishing warps take 16 rows at a time through the chain. The matrix units wait for nothing but this
+// copy. Finishing warps have registers for 32 elements a lane at once: a single warp needs that many independent chains to hide the latency
+// of instructions that depend on each other.
 //
-// Warp c of those that multiply hands over strip c of every tile; strips go round among the finishing warps. Barriers: parked[c][f]
-// completes when a strip is there for finisher f, who waits for each such time once, in order (with one barrier for all of them one might
+// Multiplying warp c hands over strip c of every tile; strips go round among the finishing warps. Barriers: parked[c][f] completes when a
+// strip is ready for finisher f, who waits for each such phase once, in order (with one barrier for all finishers, one of them could
 // mistake a tile for the second one after it); taken[c][b] completes when block b has been read and its place is free again.
 #ifndef BITSPARSE_EPILOGUE_HANDED_CUH
 #define BITSPARSE_EPILOGUE_HANDED_CUH
@@ -14,11 +14,11 @@
 template <class T> BS_INLINE const T (&half_of(const T (&x)[32], int half))[16] { return *(const T(*)[16])(x + 16 * half); }
 template <class T> BS_INLINE T (&half_of(T (&x)[32], int half))[16] { return *(T(*)[16])(x + 16 * half); }
 
-// What a lane needs of a block of 64 columns, twice what it needs of half of it: so many elements are on their way at once.
+// What a lane needs of a block of 64 columns, twice as much as of half a block: that many elements are in flight at once.
 struct BlockInput {
     HalfVectors vectors[2];
     HalfSums sums[2];
-    const float2 *scale, *bias; // of the first column that is this lane's; null: none
+    const float2 *scale, *bias; // of this lane's first column; null: there is none
 
     static __device__ __forceinline__ const float2 *start(const EpilogueVector &v, int batch, int column)
     {
@@ -33,7 +33,7 @@ struct BlockInput {
             vectors[i >> 2].scale[i & 3] = make_float2(1.0f, 1.0f), vectors[i >> 2].bias[i & 3] = make_float2(-0.0f, -0.0f);
     }
 
-    // Of the block whose first half is `turn`.
+    // Loads the vectors of the block whose first half is `turn`.
     __device__ __forceinline__ void ask(int turn)
     {
         if (scale)
@@ -61,9 +61,9 @@ struct BlockInput {
     }
 };
 
-constexpr int kFinishers = 3; // what the warpgroup of the loading warp has left
+constexpr int kFinishers = 3; // warps that the warpgroup of the loading warp has left
 
-// Of `strips` strips a tile and up to `blocks` blocks of columns.
+// For `strips` strips a tile and up to `blocks` blocks of columns.
 template <int strips, int blocks> struct HandedSums {
     typedef WordArea<256, 128> Words;
     static constexpr int kStrip = 2048 * blocks, kWords = 544 * blocks, kBytes = strips * kStrip + kFinishers * kWords;
@@ -84,7 +84,7 @@ template <int strips, int blocks> struct HandedSums {
             barrier_init(barriers + i * 8, 1);
     }
 
-    // `tile`: how many this block has had before.
+    // `tile`: how many tiles this block has had before.
     template <int n> __device__ __forceinline__ void give(const int (&acc)[n], int of_blocks, int strip, int tile) const
     {
         const int lane = pinned_lane();
@@ -101,7 +101,7 @@ template <int strips, int blocks> struct HandedSums {
             barrier_arrive(parked(strip, (tile * strips + strip) % kFinishers));
     }
 
-    // A block's vectors and sums are asked for as soon as those of the block before are used up.
+    // A block's vectors and sums are loaded as soon as those of the previous block are used up.
     __device__ __forceinline__ void finish(const EpilogueParams &e, const Strip &to, int of_blocks, int strip, int tile, int finisher) const
     {
         const int lane = pinned_lane(), turns = to.turns(e, of_blocks);
@@ -121,7 +121,7 @@ template <int strips, int blocks> struct HandedSums {
             u32 code[32];
             input.take(row, v);
             free(strip, turn >> 1, lane);
-            const int next = min(turn + 2, turns - 2); // after the last one what is there, to no end
+            const int next = min(turn + 2, turns - 2); // after the last block it is loaded once more, unused
             input.ask(next);
             input.load(from + next * 1024, lane);
             codes_of_bounded(e, v, code);
@@ -131,7 +131,7 @@ template <int strips, int blocks> struct HandedSums {
             Words::put(words, turn, lane, first_columns(one, left));
             Words::put(words, turn + 1, lane, first_columns(other, left - 32));
         }
-        for (int block = turns >> 1; block < of_blocks; block++) // beyond the edge
+        for (int block = turns >> 1; block < of_blocks; block++) // blocks beyond the edge of the result
             free(strip, block, lane);
         if (turns > 0)
             Words::store(e, words, to, turns, lane);
@@ -140,7 +140,7 @@ template <int strips, int blocks> struct HandedSums {
     __device__ __forceinline__ void free(int strip, int block, int lane) const
     {
         __syncwarp();
-        if (lane == 0) // with all lanes arriving a product of 8192^3 takes 7 % longer
+        if (lane == 0) // if all lanes arrived, a product of 8192^3 would take 7 % longer
             barrier_arrive(taken(strip, block));
     }
 };

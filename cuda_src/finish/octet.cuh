@@ -1,4 +1,4 @@
-// The epilogue of one octet, eight adjacent sums of a row, which a single thread finishes: for results packed along the row, or floats.
+// The epilogue of one octet, eight adjacent sums of a row, by a single thread: for results packed along the row, or floats.
 #ifndef BITSPARSE_EPILOGUE_OCTET_CUH
 #define BITSPARSE_EPILOGUE_OCTET_CUH
 

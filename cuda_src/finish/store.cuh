@@ -1,4 +1,4 @@
-// From the codes or floats of an octet to the result: bit planes, whole integers side by side, pad bits.
+// Stores the codes or floats of an octet in the result: bit planes, adjacent whole integers, padding bits.
 #ifndef BITSPARSE_EPILOGUE_STORE_CUH
 #define BITSPARSE_EPILOGUE_STORE_CUH
 
@@ -6,7 +6,8 @@
 
 constexpr int kBlockHeight = 16, kBlockWidth = 64;
 
-// Bit p of element i of the octet to bit i of byte p, for four planes. Elements enter in an order that leaves two exchanges of bits to do.
+// Moves bit p of element i of the octet to bit i of byte p, for four planes. Elements enter in an order that leaves only two exchanges of
+// bits.
 BS_INLINE u32 plane_bytes(u32 w)
 {
     u32 t = ((w >> 14) ^ w) & 0x0000ccccu;
@@ -26,7 +27,7 @@ BS_INLINE u32 four_bits(const u32 (&code)[8])
     return w;
 }
 
-// The same for codes below 16 with BS_BIG_BITS above each.
+// The same for codes below 16 that have BS_BIG_BITS above them.
 BS_INLINE u32 four_bits_under_big(const u32 (&code)[8])
 {
     u32 pairs[4], big = 0;
@@ -38,8 +39,8 @@ BS_INLINE u32 four_bits_under_big(const u32 (&code)[8])
     return pairs[0] + (pairs[1] << 8) + ((pairs[2] + (pairs[3] << 8)) << 16) - big;
 }
 
-// Where a lane writes: of a float row its column, of planes a word (or, along the rows, half a word) of its first plane, of whole integers its
-// octet. `next` is from turn to turn, `block` from the end of a block to the next one.
+// Where a lane writes: for floats its column of a row; for planes a word (or, along the rows, half a word) of its first plane; for whole
+// integers its octet. `next` is the step from turn to turn, `block` the step from the end of a block to the next block.
 struct EpilogueTarget {
     unsigned char *to;
     bs_i64 next, block;
@@ -59,8 +60,8 @@ template <bool down> BS_INLINE EpilogueTarget target_of(const EpilogueParams &e,
     return {out + 4 * plane * e.words + (down ? s.row >> 4 << 1 : s.column >> 5 << 2), next, 8 - 4 * next};
 }
 
-// Four planes, a byte of each, into the result. Along a row, four lanes exchange bytes so that each has a word of one plane; along a column,
-// two lanes exchange so that each has sixteen bits of two planes.
+// Stores four planes, a byte of each, in the result. Along a row, four lanes exchange bytes so that each has a word of one plane; along a
+// column, two lanes exchange so that each has sixteen bits of two planes.
 template <bool down>
 BS_INLINE void store_four_planes(const EpilogueParams &e, const EpilogueSpot &s, int lane, unsigned char *to, u32 mine, int plane)
 {
@@ -93,7 +94,7 @@ BS_INLINE void store_planes(const EpilogueParams &e, const EpilogueSpot &s, int 
     }
 }
 
-// The octet's integers side by side: `bits` bytes.
+// Stores the octet's integers next to each other: `bits` bytes.
 template <bool down> BS_INLINE void store_whole(const EpilogueParams &e, const EpilogueSpot &s, unsigned char *to, const u32 (&code)[8])
 {
     const int outer = down ? s.column : s.row, along = down ? s.row : s.column;
@@ -124,7 +125,7 @@ template <bool down> BS_INLINE void store_whole(const EpilogueParams &e, const E
     }
 }
 
-// The last block along the packed axis also clears what is left up to the next multiple of 128 bits.
+// The last block along the packed axis also clears the rest up to the next multiple of 128 bits.
 template <bool down> BS_INLINE void clear_pad(const EpilogueParams &e, int lane, int batch, int row0, int column0)
 {
     const int length = down ? e.m : e.n, end = down ? row0 + kBlockHeight : column0 + kBlockWidth;
@@ -140,7 +141,7 @@ template <bool down> BS_INLINE void clear_pad(const EpilogueParams &e, int lane,
             to[(bs_i64)line * halves + i] = 0;
 }
 
-// What is there already joins four floats.
+// Adds the four floats of the result that are already there.
 BS_INLINE void join_floats(const EpilogueParams &e, const float *four, int left, float *v)
 {
     if (e.steps & kAligned) {

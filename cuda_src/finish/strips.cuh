@@ -1,5 +1,5 @@
 // The epilogue of one warp: strips of 16 rows go through the steps of finish/chain.cuh in blocks of 64 columns, and are stored as floats or
-// as packed codes, including pad bits. It needs no barrier other than __syncwarp.
+// as packed codes, including padding bits. It needs no barrier other than __syncwarp.
 //
 // A product passes its accumulators in the order of the matrix instructions (register 4 i + e of a block of 64 columns is row
 // g + 8 (e / 2), column 8 i + 2 t + e % 2, for lane 4 g + t):

@@ -1,12 +1,12 @@
-// The epilogue on sums that are in memory already: int32 or int64, or float32; bound by memory, reading the sums and writing floats or codes.
-// For planes and what is packed along the rows' index, one warp takes a strip of up to four blocks of 16 x 64, always an octet ahead of itself;
-// for floats and whole integers a thread takes an octet of a row, so that narrow results leave no lane idle.
+// The epilogue on sums in memory: int32, int64 or float32. It is bound by memory, reading the sums and writing floats or codes. For planes,
+// and for what is packed along the row index, one warp takes a strip of up to four blocks of 16 x 64 and always loads one octet ahead. For
+// floats and whole integers a thread takes an octet of a row, so that narrow results leave no lane idle.
 #include "finish/strips.cuh"
 #include "finish/octet.cuh"
 
 struct SumsParams {
     const void *sums; // (batches, m, n)
-    bs_i64 strips; // of all batches, or octets of all rows, pads included
+    bs_i64 strips; // strips of all batches, or octets of all rows, padding included
     int down, across; // strips of one matrix, or octets of a row
     int blocks; // of a strip
     int aligned; // whether four sums of a row can be loaded at once

@@ -1,18 +1,18 @@
-// Bytes side by side to bytes along the other axis, and what becomes of sums over pieces of that axis. Floor: the bytes read and written.
+// Transposes matrices of bytes, and adds up and scales the sums over pieces of the new contraction axis. Floor: the bytes read and written.
 #include "common/ptx.cuh"
 #include "common/scalar.h"
 
 struct TurnParams {
     const unsigned char *x; // (rows, row_bytes), 16-byte aligned
-    unsigned char *out;     // (pieces, columns, piece)
+    unsigned char *out; // (pieces, columns, piece)
     long long rows;
     int row_bytes, columns, piece; // row_bytes and piece are multiples of 16
-    int across, down;              // tiles along a row, tiles along a piece
+    int across, down; // tiles along a row, tiles along a piece
 };
 
 constexpr int kTile = 128; // rows and columns of a block's tile
 
-// The four bytes of four words, from row by row to column by column.
+// Transposes the four bytes of four words: from one word per row to one word per column.
 BS_INLINE void turn_four(u32 a, u32 b, u32 c, u32 d, u32 (&columns)[4])
 {
     const u32 low = __byte_perm(a, b, 0x5140), low_too = __byte_perm(c, d, 0x5140);
@@ -23,8 +23,9 @@ BS_INLINE void turn_four(u32 a, u32 b, u32 c, u32 d, u32 (&columns)[4])
     columns[3] = __byte_perm(high, high_too, 0x7632);
 }
 
-// A thread reads 16 columns of four rows and turns them in its registers; in shared memory its words meet those of the other rows. There the
-// eight runs of 16 rows of a column lie in an order that differs from 16 columns to 16 columns: neither side meets in few banks.
+// A thread reads 16 columns of four rows and transposes them in its registers; in shared memory its words join those of the other rows.
+// There the eight runs of 16 rows of a column lie in an order that differs for every 16 columns, so neither reads nor writes conflict in
+// banks.
 extern "C" __global__ void __launch_bounds__(256) turn_bytes(const TurnParams p)
 {
     __shared__ uint4 stage[kTile * kTile / 16];
@@ -62,13 +63,14 @@ extern "C" __global__ void __launch_bounds__(256) turn_bytes(const TurnParams p)
 
 struct PiecesParams {
     const int *sums; // (pieces, rows, pitch)
-    float *out;      // (rows, columns)
-    const float *first, *second; // what the sums are multiplied with, one number each
+    float *out; // (rows, columns)
+    const float *first, *second; // the sums are multiplied by these, one number each
     int pieces, count, columns, pitch; // count: of the result
-    long long step;                    // from piece to piece
+    long long step; // from piece to piece
 };
 
-// Sums of pieces added up exactly, and scaled with a rounding to each step: 32 of them a block, whose warps share the pieces.
+// Adds up the sums of pieces exactly, then scales them with one rounding for each step. A block takes 32 sums, and its warps share the
+// pieces.
 extern "C" __global__ void __launch_bounds__(256) scale_sums(const PiecesParams p)
 {
     constexpr int warps = 8;

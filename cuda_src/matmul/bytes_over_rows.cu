@@ -1,33 +1,33 @@
-// Products over the rows of two matrices of signed bytes as they lie: C (m, n) = A^T B, A (rows, m), B (rows, n), as int32 sums of pieces of
-// the rows. Instructions want four bytes of the contraction axis in a word, but a word in memory has four columns of one row: a lane loads
-// the words of four rows and turns four by four bytes in registers, two instructions a word. Which rows make up a word does not matter, as
-// long as they are the same in A and B.
+// Products over the rows of two matrices of signed bytes, without a transposition in memory: C (m, n) = A^T B, A (rows, m), B (rows, n), as
+// int32 sums over pieces of the rows. Instructions want four bytes of the contraction axis in a word, but a word in memory has four columns
+// of one row. So a lane loads the words of four rows and transposes four by four bytes in registers, with two instructions a word. Which
+// rows make up a word does not matter, as long as they are the same in A and B.
 //
-// A block computes 64 BS_DOWN x 64 BS_ACROSS of C from one piece of the rows, each of its warps 64 x 64. Rows come 64 at a time through a ring
-// of three stages. Blocks of the same rows follow each other, so A comes from memory once and from the L2 after that.
+// A block computes 64 BS_DOWN x 64 BS_ACROSS of C from one piece of the rows, each of its warps 64 x 64. Rows come 64 at a time through a
+// ring of three stages. Blocks of the same rows follow each other, so A comes from memory once and from the L2 after that.
 //
-// Compile-time: BS_DOWN, BS_ACROSS (warps along the rows and the columns of C), BS_BLOCKS (of a multiprocessor at a time).
+// Compile-time: BS_DOWN, BS_ACROSS (warps along the rows and the columns of C), BS_BLOCKS (resident blocks of a multiprocessor).
 // Floor: the bytes of A and B at the memory's rate. (232 965 x 602)^T (232 965 x 128) on an H100: 170 MB, 55 us; as many products of bytes
 // take 20 us; measured 97 us.
 #include "common/ptx.cuh"
 
 struct OverRowsParams {
-    const unsigned char *a, *b; // 16-byte aligned rows of whole 16 bytes
+    const unsigned char *a, *b; // rows are 16-byte aligned multiples of 16 bytes
     int *sums; // (pieces, m, pitch)
     long long rows;
     int a_bytes, b_bytes; // of a row
-    int m, pitch; // pitch: columns of C, filled up to a multiple of four
-    int piece; // rows, a multiple of a stage's
+    int m, pitch; // pitch: columns of C, rounded up to a multiple of four
+    int piece; // rows of a piece, a multiple of a stage's
     int down, across; // tiles
 };
 
 constexpr int kWarps = BS_DOWN * BS_ACROSS, kThreads = 32 * kWarps;
 constexpr int kStages = 3, kRows = 64;
-// Eight words more than there are, so that the words of rows r .. r + 3 and eight columns lie in 32 banks.
+// Eight words more than needed, so that the words of rows r .. r + 3 and eight columns lie in 32 banks.
 constexpr int kRowA = 64 * BS_DOWN + 32, kRowB = 64 * BS_ACROSS + 32;
 constexpr int kBytesA = kRows * kRowA, kStage = kBytesA + kRows * kRowB;
 
-// Word c has the bytes c of four words.
+// Transposes bytes: word c gets byte c of each of the four words.
 BS_INLINE void turn(const u32 (&w)[4], u32 (&columns)[4])
 {
     const u32 low = __byte_perm(w[0], w[1], 0x5140), low_too = __byte_perm(w[2], w[3], 0x5140);
@@ -38,7 +38,7 @@ BS_INLINE void turn(const u32 (&w)[4], u32 (&columns)[4])
     columns[3] = __byte_perm(high, high_too, 0x7632);
 }
 
-// 32 rows of 32 columns as they lie, for lane 4 g + t: of columns 4 g .. 4 g + 3 rows t + 4 i, and 16 rows further on.
+// 32 rows of 32 columns as they are in memory: lane 4 g + t has columns 4 g .. 4 g + 3 of rows t + 4 i, and of the rows 16 further on.
 struct Raw {
     u32 of[2][4];
 
@@ -50,7 +50,7 @@ struct Raw {
     }
 };
 
-// The same, for column 4 g + c in of[c].
+// The same, transposed: of[c] has column 4 g + c.
 struct Turned {
     u32 of[4][2];
 
@@ -81,7 +81,7 @@ struct Worker {
     {
     }
 
-    // 16 bytes a thread; zeros behind the last row and column.
+    // Copies 16 bytes a thread; writes zeros past the last row and column.
     template <int chunks, int row_bytes>
     __device__ __forceinline__ void copy(const unsigned char *from, int bytes, int begin, long long row0, u32 to) const
     {
@@ -107,7 +107,7 @@ struct Worker {
         copy_commit();
     }
 
-    // What is multiplied next is on its way while the instructions run.
+    // The next operands are loaded while the instructions run.
     __device__ __forceinline__ void multiply(u32 a, u32 b)
     {
         constexpr int steps = kRows / 32;
@@ -167,7 +167,7 @@ struct Worker {
 #pragma unroll 1
         for (int stage = 0; stage < stages; stage++) {
             copy_wait<kStages - 2>();
-            __syncthreads(); // this stage is there, and all are done with the one before
+            __syncthreads(); // this stage has arrived, and all warps are done with the previous one
             fetch(stage + kStages - 1, slot == 0 ? kStages - 1 : slot - 1);
             multiply(memory + slot * kStage + lane_a, memory + slot * kStage + lane_b);
             slot = slot == kStages - 1 ? 0 : slot + 1;
@@ -176,7 +176,7 @@ struct Worker {
         store(lane, warp);
     }
 
-    // Instruction k of 32 rows has rows 4 g + 2 k and one further on, instruction c of 32 columns 8 t + c and four further on.
+    // Instruction k of 32 rows has rows 4 g + 2 k and the next one; instruction c of 32 columns has columns 8 t + c and four further on.
     __device__ __forceinline__ void store(int lane, int warp) const
     {
         const int row0 = (row_tile * BS_DOWN + warp / BS_ACROSS) * 64 + (lane >> 2) * 4;

@@ -1,15 +1,15 @@
-// Mixed-input product for small results: rows of bytes times columns of packed planes, which every warp unpacks in its registers on the way
-// to the matrix instructions (mma.sync, sm_80 and later). One launch, where a product of bytes has another in front of it.
+// Mixed-input product for small results: rows of bytes times columns of packed planes, which every warp unpacks in its registers just
+// before the matrix instructions (mma.sync, sm_80 and later). It takes one launch, where a product of bytes needs another one before it.
 //
-// A block makes 8 BS_MI rows by 16 BS_NJ BS_WN columns. The contraction axis is divided among BS_WK groups of BS_WN warps, and among the
-// blocks of a cluster; each group has a ring of its own and waits for nobody else until the sums are added up. A lane takes one word of
-// each plane of its column, 32 elements, whose transposition is what it multiplies in four instructions: bytes are in the order in which
-// that leaves them (bits/octet_turn.cuh), and so are those of the rows, so no byte is moved from lane to lane. Columns of the result are the
-// instruction's rows: then what a lane loads of the rows at once are whole operands of instructions.
+// A block computes 8 BS_MI rows by 16 BS_NJ BS_WN columns. The contraction axis is divided among BS_WK groups of BS_WN warps, and among the
+// blocks of a cluster; each group has its own ring and waits for no other group until the sums are added up. A lane takes one word of each
+// plane of its column, 32 elements, and transposes them into the operands of four instructions. The bytes are in the order of this
+// transposition (bits/octet_turn.cuh), and so are those of the rows, so no byte moves from lane to lane. Columns of the result are the rows
+// of the instruction; so one load of a lane from the rows gives whole operands.
 //
-// Compile-time: BS_WN, BS_WK, BS_MI, BS_NJ, BS_SPAN (blocks of 128 elements of a stage), BS_STAGES, BS_PLANES (of the columns, up to 8),
-// BS_EXTEND (the last plane is a sign, repeated up to the byte's), BS_SIGNED (1: bytes of rows, 2: of columns).
-// Floor: a launch and the way of a load to the result; then the bytes that reach a multiprocessor, some 40 a clock. See
+// Compile-time: BS_WN, BS_WK, BS_MI, BS_NJ, BS_SPAN (blocks of 128 elements in a stage), BS_STAGES, BS_PLANES (of the columns, up to 8),
+// BS_EXTEND (the last plane is a sign, repeated up to the sign bit of the byte), BS_SIGNED (1: bytes of rows, 2: of columns).
+// Floor: a launch and the latency from a load to the result; then the bytes that reach a multiprocessor, some 40 a clock. See
 // docs/kernels/matmul.md.
 #include "bits/octet_turn.cuh"
 #include "matmul/passes.cuh"
@@ -28,7 +28,7 @@ constexpr int kFilled = BS_PLANES;
 constexpr int kPieceBytes = 16; // of a column's plane in a block of the contraction axis
 constexpr int kBytesA = kRows * kRowBytes, kBytesB = BS_PLANES * kColumns * kPieceBytes;
 constexpr int kBytesStage = BS_SPAN * (kBytesA + kBytesB);
-constexpr int kQuads = kColumns / 4, kSumsPitch = 4 * (kColumns + 4); // of a row of sums, so that fragments do not meet in a bank
+constexpr int kQuads = kColumns / 4, kSumsPitch = 4 * (kColumns + 4); // of a row of sums, so that fragments do not conflict in banks
 constexpr int kRing = BS_STAGES * kBytesStage > kRows *kSumsPitch ? BS_STAGES * kBytesStage : kRows * kSumsPitch; // has room for either
 
 struct MixedParams {
@@ -40,7 +40,7 @@ struct MixedParams {
     int m, n, blocks;
     int weight; // of a product of bytes
     int parts_log; // of the contraction axis, one for each block of a cluster
-    int early; // whether the kernels in front that may still be running do not make a
+    int early; // whether no kernel that may still be running computes a
 };
 
 typedef int Sums[BS_MI][BS_NJ][4];
@@ -58,26 +58,27 @@ BS_INLINE void multiply_bytes(int (&d)[4], const u32 (&columns)[4], int rows0, i
 #endif
 }
 
-// The share of one of all groups; a power of two of them, so that nothing is divided.
+// The part of one group among all groups; their number is a power of two, so no division is needed.
 BS_INLINE Range spans_of(const MixedParams &g, int worker)
 {
     const int spans = (g.blocks + BS_SPAN - 1) / BS_SPAN;
     return {(spans * worker / BS_WK) >> g.parts_log, (spans * (worker + 1) / BS_WK) >> g.parts_log};
 }
 
-// One group of warps and its ring. Rows of a stage are 128 bytes, their 16-byte chunk c at c ^ (row % 8): neither copies nor loads meet in
-// a bank. Columns follow, plane by plane, 16 bytes each.
+// One group of warps and its ring. Rows of a stage are 128 bytes, with 16-byte chunk c at c ^ (row % 8), so that neither copies nor loads
+// conflict in banks. The columns follow, plane by plane, 16 bytes each.
 struct Group {
     const MixedParams &g;
-    const unsigned char *a, *b; // what this thread copies first of block 0
-    int rows; // of the result at and behind the first one that it copies
-    int plane, span; // of the columns, that it copies first; the block of a stage that it copies of them
+    const unsigned char *a, *b; // this thread's first copies of block 0
+    int rows; // rows of the result from the first one on that this thread copies
+    int plane, span; // of the columns: the first plane that this thread copies, and the block of a stage that it copies
+    // Addresses in stage 0.
     bool has_column;
-    u32 to_a, to_b; // where, in stage 0
-    u32 first, second, at_b; // what this lane reads in stage 0: halves of its words of rows, columns
+    u32 to_a, to_b; // where this thread copies to
+    u32 first, second, at_b; // where this lane reads: both halves of its words of rows, and the columns
 
     static constexpr int kStride = kGroup / 8; // rows from one copy of a thread to its next
-    static constexpr int kPlaneStride = kGroup / (BS_SPAN * kColumns); // planes from one to the next
+    static constexpr int kPlaneStride = kGroup / (BS_SPAN * kColumns); // planes from one copy of a thread to its next
     static_assert(kRows % kStride == 0, "every thread copies the same chunk of each row");
     static_assert(kPlaneStride >= 1, "every thread copies one column");
 
@@ -94,7 +95,7 @@ struct Group {
         a = g.a + ((long long)operand.x * g.m + row) * g.blocks * kRowBytes + chunk * 16;
         to_a = ring + (member >> 3) * kRowBytes + ((chunk ^ (member >> 3 & 7)) << 4);
 
-        // Blocks of a column and plane are neighbours, and so are the threads that copy them.
+        // Blocks of one column and plane are adjacent, and so are the threads that copy them.
         const int column = member / BS_SPAN % kColumns;
         span = member % BS_SPAN, plane = member / (BS_SPAN * kColumns);
         has_column = column0 + column < g.n;
@@ -113,7 +114,7 @@ struct Group {
             named_barrier(1 + (int)threadIdx.x / kGroup, kGroup);
     }
 
-    // Rows of the blocks from `block` on; zeros where there are none.
+    // Copies the rows of the blocks from `block` on, and zeros where there are none.
     __device__ __forceinline__ void copy_rows(int stage, int block) const
     {
         const unsigned char *from = a + block * kRowBytes;
@@ -128,7 +129,7 @@ struct Group {
             }
     }
 
-    // The columns' planes of the same blocks.
+    // Copies the planes of the columns for the same blocks.
     __device__ __forceinline__ void copy_columns(int stage, int block) const
     {
         const unsigned char *from = b + block * kPieceBytes;
@@ -184,8 +185,8 @@ struct Group {
     }
 };
 
-// Sums of all groups, each of which puts its own into shared memory (it may be the rings'): lane 4 r + t has rows 2 t and 2 t + 1 of columns
-// r and r + 8 of a fragment.
+// Puts the sums of a group into its own part of shared memory (which may be that of the rings): lane 4 r + t has rows 2 t and 2 t + 1 of
+// columns r and r + 8 of a fragment.
 BS_INLINE void put_sums(const Sums &acc, u32 slots)
 {
     const int lane = threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
@@ -202,7 +203,7 @@ BS_INLINE void put_sums(const Sums &acc, u32 slots)
     __syncthreads();
 }
 
-// Four neighbouring sums of a row of the tile.
+// Four neighbouring sums of a row of the tile, added up over all groups.
 BS_INLINE int4 quad_of(u32 slots, int row, int quad)
 {
     int4 sum = load_shared(slots + row * kSumsPitch + quad * 16);
@@ -238,8 +239,8 @@ BS_INLINE void store_quad(const MixedParams &g, const int4 &sum, int batch, int2
 }
 
 #if __CUDA_ARCH__ >= 900
-// The blocks of a cluster have a part of the contraction axis each and own as many rows of the tile: every block sends to the others what
-// they own, and adds up what it was sent.
+// Each block of a cluster has a part of the contraction axis and owns an equal share of the tile's rows. It sends the other blocks their
+// rows, and adds up what it receives.
 struct Parts {
     const int log, rank;
     const u32 slots, barrier;
@@ -254,7 +255,7 @@ struct Parts {
         fence_barrier_init();
     }
 
-    // Where a quad from another block stands, counted from the first row that is owned.
+    // Where a quad from another block lies; rows are counted from the first one that the block owns.
     __device__ __forceinline__ u32 slot(int from, int owner, int row, int quad) const
     {
         return slots + (((from - (from > owner)) * rows() + row) * kQuads + quad) * 16;
@@ -299,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) matmul_mixed(const __grid
 #if __CUDA_ARCH__ >= 900
     __shared__ alignas(8) u64 barrier;
     const Parts among = {g.parts_log, part, rings + BS_WK * kRing, shared_address(&barrier)};
-    let_next_kernel_start(); // its own start takes as long as a small product
+    let_next_kernel_start(); // starting it takes as long as a small product
     if (!g.early)
         wait_for_previous_kernel();
 #endif

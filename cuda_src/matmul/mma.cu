@@ -3,14 +3,15 @@
 //
 // Operands are (batch, outer, planes, 16-byte padded contraction axis); an element is a bit, or a byte with BS_BYTES.
 // A block of BS_WM x BS_WN warps computes 16 BS_MI BS_WM rows by 8 BS_NJ BS_WN columns, each warp 16 BS_MI by 8 BS_NJ of them. A column of
-// the tile is a column of the result times a plane of B: qb (1, 2, 4) planes lie side by side, so each tile of A is loaded once for all of
-// them; what does not fit follows in passes, heaviest first, before which the accumulators are multiplied by the ratio of the weights.
-// All threads copy the next stages (128 bytes of the contraction axis) between the products of the one at hand, across passes and tiles:
-// while one tile leaves, the next one arrives. For small results the contraction axis is cut into parts, which add their sums into a
-// result that was zero; integers, so that the order does not matter.
+// the tile is a column of the result together with a plane of B: qb (1, 2, 4) planes lie next to each other, so each tile of A is loaded
+// once for all of them. Further planes follow in passes, heaviest first; before each pass the accumulators are multiplied by the ratio of
+// the weights.
+// All threads copy the next stages (128 bytes of the contraction axis) between the products of the current one, across passes and tiles:
+// while one tile is stored, the next one arrives. For small results the contraction axis is cut into parts, which add their sums to a
+// result that was zero; since these are integers, the order does not matter.
 //
-// Compile-time: BS_WM, BS_WN, BS_MI, BS_NJ, BS_STAGES, BS_BLOCKS (of a multiprocessor at a time), BS_BYTES, BS_OUT64 (flushes every pass
-// to an int64 result), BS_EPILOGUE (sums go through finish/strips.cuh, in the ring's memory, so nothing is copied ahead of the next tile).
+// Compile-time: BS_WM, BS_WN, BS_MI, BS_NJ, BS_STAGES, BS_BLOCKS (resident blocks of a multiprocessor), BS_BYTES, BS_OUT64 (adds every pass
+// to an int64 result), BS_EPILOGUE (sums go through finish/strips.cuh, in the ring's memory, so nothing is copied ahead for the next tile).
 // Floor: 2 m n k planes operations at the chip's rate for these instructions, 5.0e15 a second for bits on an A100 and 10.1e15 on an H200 (a
 // third below wgmma's there), or the bytes of operands and result. See docs/kernels/matmul.md.
 #include "matmul/mma_store.cuh"
@@ -23,8 +24,8 @@ struct Worker {
     const MmaParams &g;
     const u32 tiles; // address of the ring
     Loader loader;
-    int stage; // the one at hand
-    u32 at_a, at_b; // what this lane names to load_matrices in stage 0
+    int stage; // the current stage
+    u32 at_a, at_b; // the addresses in stage 0 that this lane passes to load_matrices
     Fragments parts[2]; // of this step and the next one
     Accumulators acc;
 
@@ -59,7 +60,7 @@ struct Worker {
 #endif
     }
 
-    // Fills all stages but one and reads the first step.
+    // Fills all stages but one and loads the operands of the first step.
     __device__ __forceinline__ void start()
     {
         stage = 0;
@@ -74,8 +75,8 @@ struct Worker {
         load(parts[0], 0, 0);
     }
 
-    // The stage before this one was left free by all warps at the barrier; it is filled again meanwhile, and the first step of the next
-    // one is read before the last products of this one.
+    // At the barrier all warps are done with the previous stage, which is filled again meanwhile. The first step of the next stage is read
+    // before the last products of this one.
     __device__ __forceinline__ void multiply_stage()
     {
         constexpr int kShare = (Loader::kCopies + kSteps - 2) / (kSteps - 1);
@@ -119,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) matmul_mma(con
         const Item w = item_of(g, index);
         const u32 *blocks = blocks_of(g, w);
 #ifdef BS_EPILOGUE
-        __syncthreads(); // the epilogue of the item before is done with the ring
+        __syncthreads(); // the epilogue of the previous item is done with the ring
         me.loader.enter(index);
         me.start();
 #endif

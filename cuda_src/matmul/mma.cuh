@@ -1,4 +1,4 @@
-// A product by warps: parameters, the items of work, and the copies that bring tiles into the ring of stages.
+// A product by warps: parameters, work items, and the copies that bring tiles into the ring of stages.
 #ifndef BITSPARSE_MATMUL_MMA_CUH
 #define BITSPARSE_MATMUL_MMA_CUH
 
@@ -9,7 +9,7 @@
 
 constexpr int kThreads = 32 * BS_WM * BS_WN;
 constexpr int kRows = 16 * BS_MI * BS_WM;   // of a tile of A
-constexpr int kColumns = 8 * BS_NJ * BS_WN; // of a tile of B, all planes side by side
+constexpr int kColumns = 8 * BS_NJ * BS_WN; // of a tile of B, all planes included
 constexpr int kBytesA = kRows * kRowBytes, kBytesStage = (kRows + kColumns) * kRowBytes;
 constexpr int kSteps = kRowBytes / 32; // instructions along the contraction axis of a stage
 
@@ -18,12 +18,12 @@ struct MmaParams {
     Out *out;
     const Out *row_term, *col_term; // added to every row, column; may be null
     const Pass *passes;
-    const u32 *blocks;         // which contraction blocks of a row tile hold anything, one bit each; null: all
+    const u32 *blocks;         // which contraction blocks of a row tile are not all zero, one bit each; null: all
     const int2 *batch_indices; // batch -> index into a, b; null: the batch itself
     int m, n, words, a_planes, b_planes;
     int block_words, n_passes;
-    int qb_log; // log2 of the planes of B side by side
-    int parts;  // of the contraction axis; more than one add into a result that was zero
+    int qb_log; // log2 of the number of planes of B in a tile
+    int parts;  // of the contraction axis; if more than one, they add to a result that was zero
     int m_tiles, n_tiles, batches, raster;
     int pairs; // whether two neighbouring results may be stored at once
     Pass inline_passes[kInlinePasses];
@@ -60,9 +60,9 @@ BS_INLINE const u32 *blocks_of(const MmaParams &g, const Item &w)
 
 BS_INLINE Range range_of(const MmaParams &g, const Pass *pass, const Item &w) { return part_of(pass->k0, pass->k1, w.part, g.parts); }
 
-// Runs ahead of the products through the stages of this block's items, in the same order. A row of a tile is 128 bytes, its 16-byte
-// chunk c at c ^ (row % 8), so that neither copies nor load_matrices meet in a bank. Row 8 f + r of a tile of B is plane f % qb of column
-// 8 (f / qb) + r: the planes of a column meet in one thread's accumulators.
+// Runs ahead of the products through the stages of this block's items, in the same order. A row of a tile is 128 bytes, with 16-byte chunk
+// c at c ^ (row % 8), so that neither copies nor load_matrices conflict in banks. Row 8 f + r of a tile of B is plane f % qb of column 8 (f
+// / qb) + r, so the planes of a column meet in the accumulators of one thread.
 struct Loader {
     const MmaParams &g;
     const u32 tiles; // address of the ring
@@ -71,7 +71,7 @@ struct Loader {
     const u32 *blocks;
     const u32 *a, *b; // this thread's first words of the stage
     u32 to;
-    int rows, columns; // how many rows and columns of the result lie at and behind the thread's first ones; none if nothing is to be copied
+    int rows, columns; // how many rows and columns of the result lie from the thread's first ones on; none if nothing is to be copied
     int plane; // first plane of B
 
     static constexpr int kStride = kThreads / 8; // rows from one copy of a thread to its next
@@ -80,7 +80,7 @@ struct Loader {
 
     __device__ __forceinline__ Loader(const MmaParams &params, u32 ring) : g(params), tiles(ring) { enter(blockIdx.x); }
 
-    // Goes to the first stage of an item, or of the next one that has any.
+    // Goes to the first stage of this item, or of the next item that has any.
     __device__ __forceinline__ void enter(int item)
     {
         index = item;
@@ -92,13 +92,13 @@ struct Loader {
         seek();
     }
 
-    // From kb >= k_end to the next stage there is.
+    // If kb >= k_end, goes on to the next stage that exists.
     __device__ __forceinline__ void seek()
     {
         while (kb >= k_end) {
             if (++pass == g.n_passes) {
 #ifdef BS_EPILOGUE
-                index = items_of(g); // the ring is needed for something else before the next item
+                index = items_of(g); // another use of the ring comes before the next item
                 return;
 #else
                 pass = 0;
@@ -115,7 +115,7 @@ struct Loader {
         }
     }
 
-    // Fixes the addresses of the stage at hand, to be copied into `stage`, and moves on to the next one.
+    // Fixes the addresses of the current stage, to be copied into `stage`, and moves on to the next one.
     __device__ __forceinline__ void begin(int stage)
     {
         const int chunk = threadIdx.x & 7, r = threadIdx.x >> 3;
@@ -137,7 +137,7 @@ struct Loader {
         seek();
     }
 
-    // Copies number `from` to `until` - 1 of this thread.
+    // Makes copies number `from` to `until` - 1 of this thread.
     __device__ __forceinline__ void copy(int from, int until) const
     {
 #pragma unroll

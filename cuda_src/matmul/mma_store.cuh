@@ -1,4 +1,4 @@
-// From a warp's accumulators to the result: weights of the planes, terms of rows and columns.
+// Turns a warp's accumulators into the result: weights of the planes, terms of rows and columns.
 #ifndef BITSPARSE_MATMUL_MMA_STORE_CUH
 #define BITSPARSE_MATMUL_MMA_STORE_CUH
 
@@ -6,8 +6,8 @@
 
 typedef int Accumulators[BS_MI][BS_NJ][4];
 
-// Where a thread's accumulators lie: acc[i][j][e] with the planes combined is row 16 i + g + 8 (e / 2), column 8 j + 2 t + e % 2 from here,
-// for lane 4 g + t; j counts to `blocks`.
+// Where a thread's accumulators lie: once the planes are combined, acc[i][j][e] of lane 4 g + t is at row 16 i + g + 8 (e / 2) and column 8
+// j + 2 t + e % 2 from here; j is below `blocks`.
 struct Corner {
     int row, column, blocks;
 };
@@ -30,8 +30,8 @@ BS_INLINE Out col_term(const MmaParams &g, const Item &w, int column)
 }
 
 #ifdef BS_OUT64
-// Adds one pass, whose sums are below 2^32, to the result. Unless parts share it, the thread that owns an element is the only one to
-// touch it, and the first pass finds nothing there.
+// Adds one pass, whose sums are below 2^32, to the result. Unless parts share an element, only the thread that owns it touches it, and the
+// first pass overwrites it.
 BS_INLINE void flush_pass(const MmaParams &g, const Accumulators &acc, const Item &w, int shift, bool first)
 {
     const Corner at = corner_of(g, w);
@@ -49,7 +49,7 @@ BS_INLINE void flush_pass(const MmaParams &g, const Accumulators &acc, const Ite
             if (column >= g.n)
                 continue;
             const u32 low = acc[i >> 1][j >> 1][2 * (i & 1) + (j & 1)];
-            Out x = (Out)((u64)low << (shift & 63)); // a set bit 6 of the shift means a negative weight
+            Out x = (Out)((u64)low << (shift & 63)); // bit 6 of the shift means a negative weight
             x = (shift & 64 ? -x : x) + (terms ? here + col_term(g, w, column) : 0);
             if (g.parts > 1)
                 atomicAdd((u64 *)(out + column), (u64)x);
@@ -59,7 +59,7 @@ BS_INLINE void flush_pass(const MmaParams &g, const Accumulators &acc, const Ite
     }
 }
 #else
-// The planes side by side have weight[0], weight[1], ... in turns.
+// The adjacent planes have the weights weight[0], weight[1], ... in turn.
 BS_INLINE void multiply(const MmaParams &g, Accumulators &acc, const int *weight)
 {
     const int mask = (1 << g.qb_log) - 1;
@@ -75,7 +75,7 @@ BS_INLINE void multiply(const MmaParams &g, Accumulators &acc, const int *weight
                 acc[i][j][e] *= w[j & 3];
 }
 
-// Sums the planes of B that lie side by side; columns come out first.
+// Sums the adjacent planes of B; the result has one sum per column.
 BS_INLINE void combine_planes(const MmaParams &g, Accumulators &acc, const int *weight)
 {
     multiply(g, acc, weight);
@@ -129,7 +129,7 @@ BS_INLINE void store_tile(const MmaParams &g, const Accumulators &acc, const Ite
 }
 
 #ifdef BS_EPILOGUE
-// The tile goes through the epilogue by blocks of 16 x 64, each in 4 KB of the ring, which holds nothing else by now: all warps put their
+// The tile goes through the epilogue in blocks of 16 x 64, each in 4 KB of the ring, which holds nothing else by now: all warps store their
 // sums there and take blocks in turn.
 static_assert(kRows / 16 * (kColumns / 64) * 4096 + 384 <= BS_STAGES * kBytesStage, "the sums must fit into the ring");
 

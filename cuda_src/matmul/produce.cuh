@@ -21,7 +21,7 @@ BS_INLINE void load_left(const MatmulParams &g, const Shared &s, int stage, cons
 {
     barrier_expect(s.full + stage * 8, kBytesStage);
 #ifdef BS_BYTES
-    // Of each eight blocks along k, `kept` are to stay in the L2, so that memory is as busy at the beginning of a tile as at its end.
+    // Of every eight blocks along k, `kept` stay in the L2, so that memory is as busy at the beginning of a tile as at its end.
     tma_load_hinted(s.tiles + stage * kBytesStage, &g.a, s.full + stage * 8, kb * 32, w.m_tile * kBlockRows, pass.p, w.operand.x,
                     (kb & 7) < g.kept ? kEvictNormally : kEvictFirst);
 #else
@@ -52,7 +52,7 @@ BS_INLINE Work first_work(const MatmulParams &g, int unit, const Place &place)
     return work_of(g, unit, place.member);
 }
 
-// Fill the ring with tiles of the left operand while the previous kernel still makes the right one; returns the number of stages filled.
+// Fill the ring with tiles of the left operand while the previous kernel still computes the right one; returns the number of stages filled.
 BS_INLINE int load_ahead(const MatmulParams &g, const Shared &s, const Work &w, const Pass *list, Range passes, const Place &place)
 {
     int stage = 0;

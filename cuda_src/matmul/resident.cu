@@ -1,14 +1,15 @@
 // Mixed-input product on warpgroups (sm_90a): rows of bytes times columns of packed planes, which a block unpacks once and keeps.
 //
-// A block has BS_COLUMNS columns of the result. All its threads make bytes of them, in shared memory and for the whole contraction axis,
-// as the matrix unit takes them; then each of its first `groups` warpgroups multiplies 64 rows after another with them, by itself. A group's
-// first thread keeps its ring filled with rows to come (TMA, 128 bytes of the contraction axis a stage), begun before the kernel in front
-// ends if that does not make them. Sums leave from the registers while the next rows arrive. One launch, as matmul/mixed.cu, for short
-// contraction axes; bytes are in the order that the transposition of planes leaves them in (bits/octet_turn.cuh), and so are those of the rows.
+// A block has BS_COLUMNS columns of the result. All its threads unpack them to bytes in shared memory, for the whole contraction axis and
+// in the layout of the matrix unit. Then each of its first `groups` warpgroups multiplies them by one strip of 64 rows after another,
+// independently. The first thread of a group keeps its ring filled with the next rows (TMA, 128 bytes of the contraction axis a stage); it
+// begins before the previous kernel ends, unless that kernel computes the rows. Sums are stored from registers while the next rows arrive.
+// Like matmul/mixed.cu this takes one launch, for short contraction axes. Bytes are in the order of the transposition of planes
+// (bits/octet_turn.cuh), and so are those of the rows.
 //
-// Compile-time: BS_COLUMNS (16, 32, 48, 64, 96, 128), BS_PLANES (of the columns, up to 8), BS_EXTEND (the last plane is a sign, repeated up to
-// the byte's), BS_SIGNED (1: bytes of rows, 2: of columns), BS_STAGED (results leave by way of shared memory).
-// Floor: a launch and the way of a load to the result; the result at some 3.3 TB/s. See docs/kernels/matmul.md.
+// Compile-time: BS_COLUMNS (16, 32, 48, 64, 96, 128), BS_PLANES (of the columns, up to 8), BS_EXTEND (the last plane is a sign, repeated up
+// to the sign bit of the byte), BS_SIGNED (1: bytes of rows, 2: of columns), BS_STAGED (results are stored through shared memory).
+// Floor: a launch and the latency from a load to the result; the result at some 3.3 TB/s. See docs/kernels/matmul.md.
 #define BS_BYTES
 #include "bits/octet_turn.cuh"
 #include "common/wgmma.cuh"
@@ -18,7 +19,7 @@
 constexpr int kMostThreads = 512, kStripRows = 64;
 constexpr int kBytesStage = kStripRows * kRowBytes, kBytesBlock = BS_COLUMNS * kRowBytes; // of rows, of columns
 #ifdef BS_STAGED
-constexpr int kBytesStaging = 4 * 2048; // of a group, through which results leave
+constexpr int kBytesStaging = 4 * 2048; // of a group, through which results are stored
 #else
 constexpr int kBytesStaging = 0;
 #endif
@@ -37,14 +38,15 @@ struct ResidentParams {
     int m, n, blocks;
     int words; // of a plane of a column that hold elements
     u32 by_words; // for quotient()
-    int groups; // that multiply, of the block's warpgroups
+    int groups; // how many of the block's warpgroups multiply
     int stages; // of a group's ring, a multiple of blocks
     int weight; // of a product of bytes
-    int early; // whether the kernels in front that may still be running do not make a
+    int early; // whether no kernel that may still be running computes a
     int pad[13]; // to a multiple of 64 bytes
 };
 
-// Bytes of the block's columns, one word of each plane at a time: the next ones are loaded before the last ones are turned.
+// Unpacks the block's columns to bytes, one word of each plane at a time; the next words are loaded before the previous ones are
+// transposed.
 struct Unpacker {
     const u32 *planes; // of the first column
     int pitch; // words from plane to plane
@@ -100,11 +102,11 @@ struct Unpacker {
 struct Strips {
     const ResidentParams &g;
     u32 tiles, full; // stages, and a barrier for each
-    int first, step, count; // `count`: of the result
+    int first, step, count; // `count`: strips of the result
     int batch;
-    int to_load, stage; // the strip that comes next, and the stage that it goes to
+    int to_load, stage; // the next strip, and the stage that it goes to
 
-    // Loads the next strip if there is one. One thread's.
+    // Loads the next strip if there is one. Called by one thread.
     __device__ __forceinline__ void load()
     {
         if (to_load >= count)
@@ -181,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads) matmul_resident(const
                      operand.x,
                      first,
                      0};
-    let_next_kernel_start(); // its own start takes as long as a small product
+    let_next_kernel_start(); // starting it takes as long as a small product
     if (!g.early)
         wait_for_previous_kernel();
     if (leads) {
@@ -214,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads) matmul_resident(const
             barrier_wait(strips.full + stage * 8, phase);
             const u64 a = wgmma_descriptor(strips.tiles + stage * kBytesStage), b = columns + block * (kBytesBlock / 16);
 #pragma unroll
-            for (int k = 0; k < 4; k++) // rows end with zeros, whatever stands beside them
+            for (int k = 0; k < 4; k++) // rows end with zeros, so the columns' bytes there do not matter
                 Wgmma<BS_COLUMNS>::run(acc, a + 2 * k, b + 2 * k, block + k);
             if (++stage == g.stages) {
                 stage = 0;
@@ -225,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(kMostThreads) matmul_resident(const
         wgmma_wait<0>();
         wgmma_pin(acc);
         if (strip + strips.step < strips.count) {
-            named_barrier(1 + group, 128); // the strip's stages have been read by all four warps
+            named_barrier(1 + group, 128); // all four warps have read the strip's stages
             if (leads)
                 strips.load();
         }

@@ -1,4 +1,4 @@
-// From the accumulators to the result: weights of the planes, terms of rows and columns, the ways out of a tile.
+// Turns accumulators into the result: weights of the planes, terms of rows and columns, and the ways to store a tile.
 #ifndef BITSPARSE_MATMUL_STORE_CUH
 #define BITSPARSE_MATMUL_STORE_CUH
 
@@ -31,7 +31,7 @@ BS_INLINE void multiply(int (&acc)[32 * BS_NB], const Weights &w)
             acc[i] *= w.of_block[i / 32];
 }
 
-// Sums the planes of B that lie side by side; blocks of columns come out first.
+// Sums the adjacent planes of B; the result has one block for every 64 columns.
 BS_INLINE void combine_planes(int (&acc)[32 * BS_NB], int nb, const Weights &weights)
 {
     multiply(acc, weights);
@@ -50,8 +50,8 @@ BS_INLINE void combine_planes(int (&acc)[32 * BS_NB], int nb, const Weights &wei
 }
 #endif
 
-// Where a thread's accumulators lie: register 4 i + e of a block of 64 columns is row g + 8 (e / 2), column 8 i + 2 t + e % 2, for lane
-// 4 g + t. The loops below keep the common path short: it runs once a tile, so every instruction of it comes from afar.
+// Where a thread's accumulators lie: register 4 i + e of a block of 64 columns is row g + 8 (e / 2) and column 8 i + 2 t + e % 2, for lane
+// 4 g + t. The loops below keep the common path short: it runs once a tile, so its instructions are not in the nearest cache.
 BS_INLINE Out row_term(const MatmulParams &g, const Work &w, int row)
 {
     return g.row_term && row < g.m ? g.row_term[(long long)w.operand.x * g.m + row] : 0;
@@ -105,10 +105,10 @@ BS_INLINE void store_tile_bulk(const MatmulParams &g, const Shared &s, const int
     }
 }
 
-// The warps of a tile are dealt out to the parts: this one's rows are added up by this part of the cluster.
+// The warps of a tile are divided among the parts: this part of the cluster adds up the rows of this warp.
 BS_INLINE int owner_of(const MatmulParams &g) { return (int)(threadIdx.x >> 5) * g.rk * g.rp / kWarps; }
 
-// Where in its owner's shared memory a warp's sums from another part lie: 16 bytes a lane, 8 times.
+// Where a warp's sums from another part lie in the shared memory of their owner: 16 bytes a lane, 8 times.
 BS_INLINE u32 part_slot(const MatmulParams &g, const Shared &s, int owner, int from)
 {
     const int owned = kWarps / (g.rk * g.rp), warp = (int)(threadIdx.x >> 5) - owner * owned;
@@ -141,7 +141,7 @@ BS_INLINE void add_parts(const MatmulParams &g, const Shared &s, int (&acc)[32 *
 #endif
 
 #if BS_EPILOGUE == 1
-// Where a warp puts its sums for the epilogue: 4 KB of its own; of a split tile the first of its part slots, which add_parts has read.
+// Where a warp puts its sums for the epilogue: 4 KB of its own; for a split tile the first of its part slots, which add_parts has read.
 BS_INLINE u32 sums_slot(const MatmulParams &g, const Shared &s, int owner)
 {
     return s.staging + ((int)(threadIdx.x >> 5) - owner * (kWarps / (g.rk * g.rp))) * 4096;
@@ -160,7 +160,7 @@ BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &
     }
 }
 #elif BS_EPILOGUE == 2
-// The vectors have the slot of a warp that no part needs. Nothing is known about them ahead of a tile, so that it takes no registers.
+// The vectors take the slot of a warp, which no part needs. It is computed for each tile, so that it takes no registers in between.
 BS_INLINE FragmentVectors<BS_MB, BS_NB> vectors_of(const MatmulParams &g, const Shared &s, const Place &place)
 {
     const int parts = pinned(g.rk * g.rp), warp = pinned((int)threadIdx.x) >> 5;
@@ -182,7 +182,7 @@ BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &
     }
 }
 #elif BS_EPILOGUE == 4
-// What a finishing warp does.
+// The loop of a finishing warp.
 BS_INLINE void finish_strips(const MatmulParams &g, const Shared &s, int first, int step, int units, const Place &place)
 {
     const Handed handed{s.staging, s.handed};

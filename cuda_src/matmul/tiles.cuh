@@ -1,4 +1,4 @@
-// What a product of packed operands is cut into: parameters, tiles, parts of the contraction axis, places in a cluster.
+// How a product of packed operands is divided: parameters, tiles, parts of the contraction axis, places in a cluster.
 #ifndef BITSPARSE_MATMUL_TILES_CUH
 #define BITSPARSE_MATMUL_TILES_CUH
 
@@ -9,21 +9,21 @@
 #endif
 
 constexpr int kConsumers = 128 * BS_GROUPS, kThreads = kConsumers + 128, kWarps = 4 * BS_GROUPS;
-#ifdef BS_PA // the row blocks of a warpgroup are neighbouring planes of the same 64 rows
+#ifdef BS_PA // the row blocks of a warpgroup are successive planes of the same 64 rows
 constexpr int kRowBlocks = 1, kPlanesA = BS_MB;
 #else
 constexpr int kRowBlocks = BS_MB, kPlanesA = 1;
 #endif
 constexpr int kBlockRows = 64 * BS_GROUPS * kRowBlocks;
 #if BS_EPILOGUE == 3
-constexpr int kBytesStrip = 2048 * BS_HELD, kStaging = kBytesStrip * kWarps; // behind the ring: sums that wait
+constexpr int kBytesStrip = 2048 * BS_HELD, kStaging = kBytesStrip * kWarps; // after the ring: waiting sums
 #elif BS_EPILOGUE == 4
 typedef HandedSums<kWarps, BS_NB> Handed;
 constexpr int kBytesStrip = Handed::kStrip, kStaging = Handed::kBytes;
 #else
-constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
+constexpr int kStaging = 4096 * kWarps; // after the ring: tiles being stored
 #endif
-#if BS_EPILOGUE == 4 // beside the thread that loads are warps that finish what is multiplied
+#if BS_EPILOGUE == 4 // besides the loading thread there are warps that finish tiles
 constexpr int kHandedBarriers = Handed::kBarriers, kConsumerRegisters = 184, kOthersRegisters = 136;
 #else
 constexpr int kHandedBarriers = 0, kConsumerRegisters = BS_GROUPS == 1 ? 240 : 232, kOthersRegisters = 40;
@@ -38,7 +38,7 @@ struct MatmulParams {
     Out *out;
     const Out *row_term, *col_term; // added to every row, column; may be null
     const Pass *passes;
-    const u32 *blocks;         // which contraction blocks of a row tile hold anything, one bit each; null: all
+    const u32 *blocks;         // which contraction blocks of a row tile are not all zero, one bit each; null: all
     const int2 *batch_indices; // batch -> index into a, b; null: the batch itself
     int m, n, block_words;
     int n_passes, nb, qb;
@@ -46,9 +46,9 @@ struct MatmulParams {
     int m_groups, n_tiles, batches, raster;
     int bulk;       // whether c is set: the result is stored by the copy engine
     int pairs;      // whether two neighbours of a result can be stored together
-    int early;      // whether the kernels in front that may still be running only make b: a can be loaded before their end
+    int early;      // whether kernels that may still be running only compute b: a can be loaded before they end
     u32 by_batch, by_band, by_height, by_last; // for quotient(): units of a batch, of a band, row tiles of a band, of the last band
-    int kept;       // of bytes: how many of eight blocks of the left operand are to stay in the L2 for the next product
+    int kept;       // for bytes: how many of eight blocks of the left operand stay in the L2 for the next product
     int pad[13];
     Pass inline_passes[kInlinePasses];
 #ifdef BS_EPILOGUE
@@ -92,7 +92,7 @@ BS_INLINE Work work_of(const MatmulParams &g, int unit, int member)
     return {batch, (first + unit - n_tile * height) * g.mc + member, n_tile, operand};
 }
 
-// Which of the planes side by side a block of 64 columns belongs to: block / nb without a division.
+// Which of the adjacent planes a block of 64 columns belongs to: block / nb without a division.
 BS_INLINE int plane_of(const MatmulParams &g, int block) { return g.qb == 1 ? 0 : g.nb == 1 ? block : block >> 1; }
 
 BS_INLINE const u32 *blocks_of(const MatmulParams &g, const Work &w)
@@ -102,7 +102,7 @@ BS_INLINE const u32 *blocks_of(const MatmulParams &g, const Work &w)
 }
 
 struct Shared {
-    u32 tiles, staging, full, empty, reduced, handed; // addresses: the ring's stages, the way out, barriers
+    u32 tiles, staging, full, empty, reduced, handed; // addresses: the ring's stages, staging for results, barriers
 };
 
 #endif

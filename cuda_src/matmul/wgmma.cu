@@ -3,18 +3,18 @@
 // Operands are (batch, outer, planes, 16-byte padded contraction axis); an element is a bit, or a byte with BS_BYTES.
 // A block computes 64 BS_GROUPS BS_MB rows by 64 BS_NB columns: consumer warpgroups of 64 BS_MB rows each, and one producer thread that
 // feeds a ring of stages (128 bytes of the contraction axis: 1024 bits) through TMA. The BS_NB column blocks are nb blocks of 64 columns
-// times qb planes of B (nb qb = BS_NB), so each tile of A is loaded once for qb planes. Planes that do not fit side by side follow in
-// passes, heaviest first: before pass t the accumulators are multiplied by the ratio of the weights, so no second set is needed.
-// A cluster holds mc row tiles that share the loads of B by multicast, times parts that split the contraction axis (rk) and the passes
+// times qb planes of B (nb qb = BS_NB), so each tile of A is loaded once for qb planes. Further planes follow in passes, heaviest first:
+// before each pass the accumulators are multiplied by the ratio of the weights, so no second set is needed.
+// A cluster holds mc row tiles that share the loads of B by multicast, times the parts that split the contraction axis (rk) and the passes
 // (rp) and add their results through distributed shared memory (only with BS_MB = 1 and nb = 1).
 //
-// Results of 64 bits take passes in the other order: matmul/wide.cuh.
+// Results of 64 bits take the passes in the opposite order: matmul/wide.cuh.
 //
-// Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_SIGNED (which operands have signed bytes, 1 for A and 2
-// for B), BS_OUT64 (an int64 result), BS_PA (the BS_MB row blocks of a warpgroup are as many planes of the same 64 rows; only and always with
-// BS_OUT64 and BS_MB = 2), BS_EPILOGUE (instead of being stored, sums go through finish/strips.cuh: 1, finish/fragments.cuh: 2, or, while the
-// next tile is multiplied, finish/handed.cuh: 4, or finish/deferred.cuh: 3, BS_HELD blocks of columns at a time; both only with
-// BS_MB = 1 and a cluster without parts).
+// Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_SIGNED (which operands have signed bytes, 1 for A and
+// 2 for B), BS_OUT64 (an int64 result), BS_PA (the BS_MB row blocks of a warpgroup are that many planes of the same 64 rows; always and
+// only with BS_OUT64 and BS_MB = 2), BS_EPILOGUE (sums are not stored but go through finish/strips.cuh: 1, finish/fragments.cuh: 2, or,
+// while the next tile is multiplied, finish/handed.cuh: 4, or finish/deferred.cuh: 3, with BS_HELD blocks of columns at a time; 3 and 4
+// only with BS_MB = 1 and a cluster without parts).
 // Floor on an H200: 2 m n k planes / 15.4e15 operations a second (1.93e15 for bytes), or bytes at 4.2 TB/s; about 2.4 us for a launch in a
 // graph. Reached there: 1 x 1 bits 16384^3 0.83 ms (floor 0.57), 8192^3 0.137 ms (0.071), 32768 x 32768 x 64 0.038 ms (0.036), 4 x 2 bits
 // 16384^3 5.1 ms (4.6), bytes 16384^3 5.9 ms with unpacking (4.6). All figures and what did not help: docs/kernels/matmul.md.
@@ -36,7 +36,7 @@ struct Consumer {
     Deferred deferred{s.staging + (threadIdx.x >> 5) * kBytesStrip};
 #endif
 
-    // A stage is empty once every warp that reads it, here and in the blocks that it was multicast with, is done with it.
+    // A stage is empty once every warp that reads it, in this block and in those it was multicast to, is done with it.
     __device__ __forceinline__ void release()
     {
         const int lane = threadIdx.x & 31;
@@ -95,7 +95,7 @@ struct Consumer {
         }
     }
 
-    // Of what does not fit into shared memory at once, only the last part can wait.
+    // If shared memory cannot hold all sums at once, only the last part of them can wait.
     __device__ __forceinline__ void defer(const Work &w, int row0)
     {
 #pragma unroll 1
@@ -109,8 +109,8 @@ struct Consumer {
     __device__ __forceinline__ void clear_if_untouched()
     {
         if (keep == 0) {
-#if BS_EPILOGUE != 1 // has no registers left for it
-            asm volatile(""); // a jump over this rather than a choice for each
+#if BS_EPILOGUE != 1 // the epilogue leaves no registers for it
+            asm volatile(""); // one jump over the loop, not a select for each register
 #endif
 #pragma unroll
             for (int i = 0; i < BS_MB; i++)
@@ -166,7 +166,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
         const u32 *blocks = blocks_of(g, w);
         me.keep = 0;
 #ifdef BS_OUT64
-        bool untouched = true; // the result
+        bool untouched = true; // whether the result is untouched
 #endif
 #if BS_EPILOGUE == 1
 #pragma unroll 1
@@ -204,7 +204,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
         }
 #if !defined(BS_EPILOGUE) || BS_MB == 1
         if (unit + step < units)
-            next = work_of(g, unit + step, place.member); // while the last products run
+            next = work_of(g, unit + step, place.member); // computed while the last products run
 #endif
 #ifndef BS_OUT64
         const Weights weights = weights_of(g, list[passes.end - 1].weight);
@@ -242,7 +242,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
             finish_tile(g, s, place, me.acc, w, w.m_tile * kBlockRows + row0);
 #if BS_MB > 1
         if (unit + step < units)
-            next = work_of(g, unit + step, place.member); // the chain leaves no registers for it
+            next = work_of(g, unit + step, place.member); // the chain left no registers for it earlier
 #endif
 #endif
 #endif
@@ -265,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __g
     const u32 full = shared_address(barriers);
     const Shared s = {base, staging, full, full + BS_STAGES * 8, full + BS_STAGES * 16, full + BS_STAGES * 16 + 8};
     const bool is_producer = threadIdx.x >= kConsumers;
-    let_next_kernel_start(); // it waits for this one's end before it touches memory, but its own start takes as long as a small product
+    let_next_kernel_start(); // it waits for this kernel's end before it touches memory, but its start takes as long as a small product
     if (threadIdx.x == kConsumers) {
         tma_prefetch(&g.a);
         tma_prefetch(&g.b);
@@ -298,6 +298,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __g
         registers_claim<kConsumerRegisters>();
         consume(g, s, first, step, units, place);
     }
-    if (g.mc > 1) // nobody leaves while another block may still signal its barriers
+    if (g.mc > 1) // no block leaves while another may still signal its barriers
         cluster_meet();
 }

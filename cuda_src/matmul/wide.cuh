@@ -1,9 +1,9 @@
-// Results of 64 bits: sums of 32 bits whose weights differ are put together in registers, so that a tile is written once.
+// Results of 64 bits: sums of 32 bits with different weights are combined in registers, so that a tile is written once.
 //
-// Passes come lightest first. What the accumulators hold when the weight goes up by some bits is final in as many low bits: these move to
-// a second set of registers and the rest stays, shifted down, as the start of the next pass. Where the accumulators leave no registers for
-// that (BS_MB BS_NB > 2), each pass is a run of its own; so are blocks of the contraction axis beyond what 32 bits can hold. The first run
-// of passes writes the result, the others add to it.
+// Passes come lightest first. When the weight grows by some bits, that many low bits of the accumulators are final: they move to a second
+// set of registers, and the rest is shifted down and starts the next pass. Where the accumulators leave no registers for that (BS_MB BS_NB
+// > 2), each pass is a run of its own; the same goes for blocks of the contraction axis beyond what 32 bits can hold. The first run of
+// passes writes the result, the others add to it.
 #ifndef BITSPARSE_MATMUL_WIDE_CUH
 #define BITSPARSE_MATMUL_WIDE_CUH
 
@@ -11,17 +11,17 @@
 
 #ifdef BS_OUT64
 #ifdef BS_BYTES
-constexpr int kStep = 8; // bits by which the weights of neighbouring planes differ
+constexpr int kStep = 8; // by how many bits the weights of neighbouring planes differ
 #else
 constexpr int kStep = 1;
 #endif
 constexpr bool kCarries = BS_MB * BS_NB <= 2;
 
-// The planes p + i of A (i < BS_MB) and q0 + j of B are multiplied; a set bit 4 i + j of `signs` means a negative weight.
+// Multiplies planes p + i of A (i < BS_MB) by planes q0 + j of B; bit 4 i + j of `signs` means a negative weight.
 struct WidePass {
     int p, q0, k0, k1;
-    int opens, closes;      // whether a run of passes begins, ends here
-    int drop, done;         // bits by which the weight is above the last pass's, and how many had been moved away before
+    int opens, closes;      // whether a run of passes begins or ends here
+    int drop, done;         // bits by which the weight exceeds the last pass's, and how many bits had been moved before
     int signs_before, signs;
     int shift, span;        // weight of the run; bits moved away when it ends
     int pad[4];
@@ -44,7 +44,7 @@ BS_INLINE void apply_signs(const MatmulParams &g, WideSums &acc, int signs)
             }
 }
 
-// From one weight to the next: 2^drop times what stays, plus what moves away, is what was there, also for negative sums.
+// Goes from one weight to the next: the old sum is 2^drop times what stays plus what moves, also for negative sums.
 BS_INLINE void carry(WideSums &acc, WideSums &low, int drop, int done)
 {
     const int moved = (1 << drop) - 1;
@@ -57,7 +57,7 @@ BS_INLINE void carry(WideSums &acc, WideSums &low, int drop, int done)
         }
 }
 
-// A thread's share of a row: two neighbours in each block of eight columns.
+// The elements of a row that a thread owns: two neighbours in each block of eight columns.
 struct WideRow {
     Out *out;
     const Out *col_term;
@@ -97,7 +97,7 @@ struct WideRow {
     }
 };
 
-// Sum of the products of `planes` planes of B side by side, and of those of A, for register `at`, or `at` + 2, of each block of columns.
+// Adds up the products of `planes` adjacent planes of B, and of the planes of A, for register `at`, or `at` + 2, of each block of columns.
 template <int planes> BS_INLINE u64 wide_sum(const WideSums &acc, const WideSums &low, int at, int half, int span)
 {
     u64 sum = 0;
@@ -118,7 +118,7 @@ template <int planes>
 BS_INLINE void flush_planes(const MatmulParams &g, const WideSums &acc, const WideSums &low, const Work &w, int row0, const WidePass &pass,
                             bool first)
 {
-    constexpr int blocks = BS_NB / planes, batch = 4; // loads on their way together
+    constexpr int blocks = BS_NB / planes, batch = 4; // loads in flight together
     const int lane = threadIdx.x & 31, column0 = w.n_tile * blocks * 64 + 2 * (lane & 3);
 #pragma unroll 1
     for (int half = 0; half < 2; half++) {
@@ -146,7 +146,7 @@ BS_INLINE void flush_planes(const MatmulParams &g, const WideSums &acc, const Wi
     }
 }
 
-// The sums of a run of passes to the result; the thread that owns an element is the only one to touch it.
+// Adds the sums of a run of passes to the result; only the thread that owns an element touches it.
 BS_INLINE void flush(const MatmulParams &g, const WideSums &acc, const WideSums &low, const Work &w, int row0, const WidePass &pass,
                      bool first)
 {

@@ -1,8 +1,9 @@
-// A packet of subgraphs (bitsparse/graph/packets.py), opened where it arrives: a CSR pattern, the factors of its rows and columns, and the
-// features' words. All sizes are read from the packet, so that one recorded graph serves every packet that fits.
+// Opens a packet of subgraphs (bitsparse/graph/packets.py) where it arrives: a CSR pattern, the factors of its rows and columns, and the
+// words of the features. All sizes are read from the packet, so that one recorded graph serves every packet that fits.
 //
-// Bytes: the packet once; 4 for each entry, 16 for each node and the padded features written. A thread a row: gaps are added up one after
-// another, which is little beside the copy of the packet over PCIe (a byte an entry at 50 GB/s, 25 entries in the time of one gap).
+// Bytes: reads the packet once; writes 4 for each entry, 16 for each node, and the padded features. A thread takes a row and adds up its
+// gaps one after another, which is short compared with copying the packet over PCIe (a byte an entry at 50 GB/s, 25 entries in the time of
+// one gap).
 #include "common/scalar.h"
 #include "common/warps.cuh"
 
@@ -27,7 +28,7 @@ struct PacketParams {
 enum { HEAD_NODES, HEAD_CHUNKS, HEAD_ENTRIES, HEAD_TABLE, HEAD_STREAM, HEAD_FEATURES, HEAD_BYTES, HEAD_FLAGS };
 enum { CHUNK_ROW, CHUNK_COLUMN, CHUNK_ENTRY, CHUNK_PLACE, CHUNK_SPAN, CHUNK_WORDS };
 
-// 3, 4, 5, 6, 7, 8, 12, 16.
+// The possible units: 3, 4, 5, 6, 7, 8, 12, 16 bits.
 static __device__ __forceinline__ int unit_bits(u32 code) { return code < 6 ? 3 + code : code == 6 ? 12 : 16; }
 
 static __device__ __forceinline__ u32 unit_at(const u8 *from, i64 index, int bits)
@@ -36,17 +37,17 @@ static __device__ __forceinline__ u32 unit_at(const u8 *from, i64 index, int bit
     const u8 *at = from + (bit >> 3);
     const int low = (int)bit & 7;
     u32 value = at[0];
-    for (int i = 1; 8 * i < low + bits; i++) // a length of 32 bits begins with a byte
+    for (int i = 1; 8 * i < low + bits; i++) // a length of 32 bits begins at a whole byte
         value |= (u32)at[i] << 8 * i;
     return value >> low & (0xFFFFFFFFu >> (32 - bits));
 }
 
-// The sum over the threads in front of this one; `room` holds 33 integers. All threads of the block, of which there are 256.
+// The sum over the threads before this one; `room` holds 33 integers. All 256 threads of the block call it.
 static __device__ __forceinline__ u32 sum_before(u32 value, u32 *room)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const u32 sum = sum_up_to_lane(value);
-    __syncthreads(); // the room may still be read
+    __syncthreads(); // earlier values in the room may still be read
     if (lane == 31)
         room[warp] = sum;
     __syncthreads();
@@ -56,7 +57,7 @@ static __device__ __forceinline__ u32 sum_before(u32 value, u32 *room)
     return before + sum - value;
 }
 
-// Rows beyond the packet's are empty, and nothing points at any column yet.
+// Rows beyond the packet's are empty, and columns start with a degree of zero.
 extern "C" __global__ void __launch_bounds__(256) packet_start(const __grid_constant__ PacketParams p)
 {
     const u32 *head = (const u32 *)p.packet;
@@ -109,14 +110,15 @@ extern "C" __global__ void __launch_bounds__(256) packet_rows(const __grid_const
             if (gap != full) {
                 p.indices[entry++] = column;
                 if (p.factors == 2)
-                    atomicAdd(p.columns + column, 1); // of integers: the order does not matter
+                    atomicAdd(p.columns + column, 1); // sums of integers: the order does not matter
                 column++;
             }
         }
     }
 }
 
-// First the rows', then the columns', from a table by degree that the host has made, so that both hold the same bits. Also `term`, what a constant addend of every code comes to: the degree times the row's factor.
+// The factors of the rows, then those of the columns, from a table by degree that the host has computed, so that the bits are the same on
+// both. Also `term`, what a constant addend of every code contributes to a row: its degree times its factor.
 extern "C" __global__ void __launch_bounds__(256) packet_factors(const __grid_constant__ PacketParams p)
 {
     const i64 total = p.factors == 2 ? 2 * p.room : p.room, step = (i64)gridDim.x * 256;
@@ -131,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(256) packet_factors(const __grid_co
     }
 }
 
-// Runs of `used` bytes spread to runs of `stride`; rows beyond the packet's are zero.
+// Copies runs of `used` bytes to runs of `stride` bytes; rows beyond the packet's become zero.
 extern "C" __global__ void __launch_bounds__(256) packet_features(const __grid_constant__ PacketParams p)
 {
     const u32 *head = (const u32 *)p.packet;
@@ -153,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(256) packet_features(const __grid_c
     }
 }
 
-// Logits of the packet's nodes to their places in the whole graph.
+// Copies the logits of the packet's nodes to their places in the whole graph.
 extern "C" __global__ void __launch_bounds__(256) packet_scatter(const __grid_constant__ PacketParams p)
 {
     const i64 total = (i64)((const u32 *)p.packet)[HEAD_NODES] * p.width, step = (i64)gridDim.x * 256;

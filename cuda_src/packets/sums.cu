@@ -1,9 +1,9 @@
 // Exact sums of codes over the neighbours of every row of a CSR pattern, without a schedule: nothing is prepared for a pattern, so that
-// patterns may change in place under a recorded graph. Rows are as long as a part is large, not as long as a hub's.
+// patterns may change in place under a recorded graph. Rows are at most as long as a part of the graph is large, not as long as a hub's.
 //
-// A thread adds up eight columns of a row, four edges in flight. Codes of 1, 2 and 4 bits are spread into bytes, of 8 bits into halves of
-// words, and moved to 32 bits before a lane can overflow. Bytes: 4 for an entry and a row of codes for each edge, mostly from L2, as parts
-// are small.
+// A thread adds up eight columns of a row, with four edges in flight. Codes of 1, 2 and 4 bits are spread into bytes, codes of 8 bits into
+// half words, and the sums move to 32 bits before a lane can overflow. Bytes: 4 for an entry and a row of codes for each edge, mostly from
+// L2, since parts are small.
 #include "common/scalar.h"
 
 typedef bs_u8 u8;
@@ -18,10 +18,10 @@ struct CodeSumParams {
     i64 rows;
     int columns, octets, stride; // octets: groups of eight columns; stride: bytes of a row of codes
     int bits, planes, plane;     // plane: bytes of a plane of a row
-    int high, times, minus;      // codes ^ high pattern; sums * times - degree * minus
+    int high, times, minus;      // codes ^ pattern `high`; sums * times - degree * minus
 };
 
-// Sums of eight columns: bytes in `lanes`, at most LIMIT edges before they are moved to `total`.
+// Sums of eight columns: bytes in `lanes`, for at most LIMIT edges, then moved to `total`.
 template <int BITS> struct Octet;
 
 template <> struct Octet<1> {
@@ -131,7 +131,7 @@ template <int BITS> static __device__ __forceinline__ void sum_packed(const Code
     }
 }
 
-// Any number of bits, a plane after the other; the top one of signed codes is flipped, which adds their excess.
+// Any number of bits, one plane after another; the top plane of signed codes is inverted, which adds an offset.
 static __device__ __forceinline__ void sum_planes(const CodeSumParams &p, int e, int end, int octet, int (&t)[8])
 {
     for (; e < end; e++) {

@@ -1,17 +1,17 @@
-// The largest magnitude of floats as its bits, by which magnitudes are ordered: so every order of finding it gives the same. What is not
-// finite is larger than everything else. `largest` was zero. Floor: the bytes of x at the memory's rate.
+// The largest magnitude of floats, as its bits, which order magnitudes: so every order of the search gives the same result. NaN and
+// infinities are larger than all finite values. `largest` must be zero at the start. Floor: the bytes of x at the memory's rate.
 //
-// Compile-time: BS_KIND (5: float32, 4: 16-bit floats); BS_FACTORS (of rows of float32, times a factor each).
+// Compile-time: BS_KIND (5: float32, 4: 16-bit floats); BS_FACTORS (each row of float32 is multiplied by a factor).
 #include "common/ptx.cuh"
 #include "common/scalar.h"
 
 struct AbsmaxParams {
     const unsigned char *x;
     u32 *largest;
-    const float *factors; // of the rows
+    const float *factors; // one per row
     long long rows, row_bytes; // from row to row
     int cols;                  // of a row, contiguous
-    int words;                 // whether rows may be read as 16-byte vectors, as one or, times factors, each by itself
+    int words;                 // whether 16-byte vectors can be read: all rows as one or, with factors, each row by itself
     int infinity, pad;
 };
 
@@ -20,13 +20,13 @@ constexpr int kItem = BS_KIND == 5 ? 4 : 2;
 
 BS_INLINE u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 
-// Magnitudes of what a word holds, of 16 bits the larger one of two, in the place of the upper.
+// The magnitude of the float in a word; of two 16-bit floats the larger one, in the upper half.
 BS_INLINE u32 magnitude(u32 word) { return kItem == 4 ? word & 0x7fffffffu : larger(word & 0x7fff0000u, word << 16 & 0x7fff0000u); }
 
 #if BS_FACTORS
 BS_INLINE u32 magnitude_of_product(u32 word, float factor) { return bs_bits_of(bs_mulf(bs_float_of(word), factor)) & 0x7fffffffu; }
 
-// Of this thread's share of rows without gaps, by so many floats at once, whose row a division tells.
+// The largest magnitude of this thread's share of rows without gaps, kFloats floats at a time; their row comes from a division.
 template <int kFloats> BS_INLINE u32 largest_product(const AbsmaxParams &g, long long first, long long step)
 {
     const long long each = g.cols / kFloats, count = g.rows * each;
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) quantized_absmax(const Ab
     for (int lanes = 16; lanes; lanes >>= 1)
         found = larger(found, __shfl_xor_sync(~0u, found, lanes));
     if ((threadIdx.x & 31) == 0) {
-        if (kItem == 2) { // as a float32
+        if (kItem == 2) { // widened to float32
             const unsigned short half = (unsigned short)(found >> 16);
             found = bs_bits_of(g.infinity == 0x7c00 ? float_of_f16(half) : bs_bf16_to_float(half));
         }
@@ -107,7 +107,7 @@ struct StepParams {
     int count;
 };
 
-// What codes up to a largest magnitude are worth: 1 where that is too small to divide by, NaN where it is not finite.
+// The step of codes up to `top`, from a largest magnitude: 1 where that is too small to divide by, NaN where it is not finite.
 extern "C" __global__ void __launch_bounds__(kThreads) steps_up_to(const StepParams p)
 {
     const int i = (int)(blockIdx.x * kThreads + threadIdx.x);

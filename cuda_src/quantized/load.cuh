@@ -1,4 +1,4 @@
-// Activations on their way into a product of bytes: floats are loaded four to a lane and become codes of a symmetric grid, four to a word.
+// Activations as an operand of a product of bytes: floats are loaded four to a lane and become codes of a symmetric grid, four to a word.
 // Included by quantized/produce.cuh and quantized/mma.cu.
 //
 // Compile-time: BS_KIND (5: float32, 4: 16-bit floats, with BS_BFLOAT bfloat16), BS_VECTOR (bytes of a load: 16, 8 or 4, of 16 bits 8, 4
@@ -9,7 +9,7 @@
 #include "common/ptx.cuh"
 #include "common/scalar.h"
 
-constexpr int kRowBytes = 128; // of the contraction axis at a time: as many codes
+constexpr int kRowBytes = 128; // of the contraction axis at a time: 128 codes
 constexpr int kTileRows = 128, kTileColumns = 128;
 constexpr int kBytesBlock = kTileRows * kRowBytes; // a tile's codes of one block of the contraction axis
 constexpr int kItem = BS_KIND == 5 ? 4 : 2;        // bytes of an element
@@ -20,12 +20,12 @@ struct QuantizedParams {
     const u32 *weights;          // (n, w_words): codes in bytes, packed along the contraction axis
     float *out;                  // (m, n)
     const float *scale;          // of x, in memory; null: scale_value
-    const u32 *largest;          // the bits of the largest magnitude of x, which the scale is made of; null: the scale is known
+    const u32 *largest;          // the bits of the largest magnitude of x, from which the scale is computed; null: the scale is known
     const float *w_scale, *bias; // of columns, padded to whole tiles; bias may be null
     u32 *codes;                  // of x, (m, codes_words), packed along the rows; may be null
     u32 *absmax;                 // the bits of the largest magnitude of the result so far; may be null
     int *odd;                    // becomes 1 if an element of x is not finite
-    const u32 *stream_at;        // where the number of the stream of draws is; null: stream
+    const u32 *stream_at;        // address of the number of the stream of draws; null: stream
     long long x_row;             // bytes from row to row
     u64 seed;
     u32 stream;
@@ -41,19 +41,19 @@ struct QuantizedParams {
 // ---- the grid
 struct Grid {
     float scale, inverse, limit, top;
-    bool usual; // neither what is divided nor the remainders of divisions can leave the normal numbers where a code would show it
+    bool usual; // neither dividends nor remainders of divisions can become subnormal where that would change a code
 };
 
 BS_INLINE Grid grid_of(const QuantizedParams &g)
 {
     float scale = g.scale ? *g.scale : g.scale_value;
-    if (g.largest) { // as schemes.grid_from_range makes it: zero and what is subnormal become 1
+    if (g.largest) { // as in schemes.grid_from_range: a zero or subnormal scale becomes 1
         scale = bs_divf(fabsf(bs_float_of(*g.largest)), g.top);
         scale = scale >= 1.17549435e-38f ? scale : 1.0f;
     }
-#ifdef BS_RANDOM // a quotient must not become zero unless it is
+#ifdef BS_RANDOM // a quotient must not become zero unless it is zero
     const float most = 1.0f;
-    const float reach = bs_addf(g.top, 1.0f); // so that only clipping the quotient makes it the largest code
+    const float reach = bs_addf(g.top, 1.0f); // so that a quotient becomes the largest code only by clipping
 #else
     const float most = 1.0995116e12f; // 2^40
     const float reach = g.top;
@@ -66,7 +66,7 @@ struct Four {
     u32 w[kItem];
 };
 
-#ifdef BS_STREAM // what is too large to stay in the L2 anyway is the first to leave it
+#ifdef BS_STREAM // x that is too large to stay in the L2 is evicted first
 #define BS_LOAD(at) __ldcs(at)
 #else
 #define BS_LOAD(at) __ldg(at)
@@ -97,8 +97,8 @@ BS_INLINE Four load_vector(const unsigned char *at)
     return four;
 }
 
-// A row's elements from column `column` on. What comes of columns behind the last one does not matter to the product, as weights are zero
-// there: they are others if there are whole fours, so that no load is behind a branch, and else zeros.
+// A row's elements from column `column` on. Elements past the last column do not affect the product, since weights are zero there: they are
+// arbitrary if rows are multiples of four, so that no load is inside a branch, and zeros otherwise.
 BS_INLINE Four load_four(const unsigned char *row, int column, int k)
 {
 #ifdef BS_WHOLE
@@ -136,8 +136,8 @@ BS_INLINE float element_of(const Four &four, int j)
 
 // ---- codes
 // The code of x is the low byte. Clipping comes before the division: the largest code times the scale, divided by the scale, is within a
-// rounding of the largest code, and what is smaller stays as it is. Where the quotient by way of the inverse is not the IEEE one, because
-// something is subnormal, both are far below 1/2 (`usual` keeps remainders of larger ones normal) and of the same sign.
+// rounding of the largest code, and smaller values stay as they are. The quotient by way of the inverse differs from the IEEE one only
+// where something is subnormal, and then both are far below 1/2 (`usual` keeps remainders of larger ones normal) and of the same sign.
 template <bool usual> BS_INLINE float quotient(float x, const Grid &grid)
 {
     if (usual)
@@ -153,7 +153,7 @@ template <bool usual> BS_INLINE u32 nearest(float x, const Grid &grid)
     return bs_bits_of(bs_addf(usual ? v : clipped(v, grid), BS_BIG));
 }
 
-// What is beyond the largest code becomes that code exactly, of either sign: a rounding less would have a fraction.
+// Values beyond the largest code, of either sign, become exactly that code: a quotient off by a rounding would have a fraction.
 template <bool usual> BS_INLINE u32 stochastic(float x, const Grid &grid, u32 half)
 {
     const float v = clipped(quotient<usual>(x, grid), grid);
@@ -171,7 +171,7 @@ BS_INLINE u32 stream_of(const QuantizedParams &g) { return g.stream_at ? __ldg(g
 BS_INLINE uint2 draws_of(const QuantizedParams &g, u64 index)
 {
     uint2 found = make_uint2(0, 0);
-#ifdef BS_WHOLE // the same half of one draw
+#ifdef BS_WHOLE // they come from the same half of one draw
     uint4 w;
     bs_stochastic_words(index >> 3, g.seed, stream_of(g), &w.x, &w.y, &w.z, &w.w);
     found = index & 4 ? make_uint2(w.z, w.w) : make_uint2(w.x, w.y);
@@ -186,8 +186,8 @@ BS_INLINE uint2 draws_of(const QuantizedParams &g, u64 index)
 }
 #endif
 
-// The draws of a lane's elements of two rows. A draw serves eight elements, which are two lanes': where they lie in step, the even lane
-// draws for the first row and the odd one for the second, and they exchange halves.
+// The draws for a lane's elements of two rows. A draw serves eight elements, which belong to two lanes. Where the rows are aligned alike,
+// the even lane draws for the first row and the odd one for the second, and they exchange halves.
 struct Draws {
     uint2 of[2];
 
@@ -213,7 +213,7 @@ struct Draws {
     }
 };
 
-// Four codes, the first one lowest; `odd` becomes NaN where an element is not finite.
+// Four codes, the first one in the lowest byte; `odd` becomes NaN if an element is not finite.
 template <bool usual> BS_INLINE u32 codes_of(const Grid &grid, const Four &four, uint2 draws, float &odd)
 {
     u32 code[4];
@@ -230,7 +230,7 @@ template <bool usual> BS_INLINE u32 codes_of(const Grid &grid, const Four &four,
     return bytes_of(code[0], code[1], code[2], code[3]);
 }
 
-// A lane's word of a row to where codes are wanted: as it is, or two codes to a byte. Behind the last column they are zero.
+// Stores a lane's word of a row where codes are wanted: unchanged, or with two codes to a byte. Codes past the last column are zero.
 BS_INLINE void keep_codes(const QuantizedParams &g, int row, int word, u32 codes)
 {
     if (row >= g.m)
@@ -247,19 +247,19 @@ BS_INLINE void keep_codes(const QuantizedParams &g, int row, int word, u32 codes
     }
 }
 
-// ---- the way out
+// ---- storing
 struct Finish {
     float scale;
-    u32 largest = 0; // magnitudes are ordered as their bits are, and NaN is above all
+    u32 largest = 0; // magnitudes are ordered like their bits, and NaN is above all
 
     __device__ __forceinline__ explicit Finish(float x_scale) : scale(x_scale) {}
 
-    // The chain of Epilogue(bias=...) behind a product of operands with scales.
+    // The chain of Epilogue(bias=...) after a product of operands with scales.
     __device__ __forceinline__ float value(int sum, float w_scale) const { return bs_mulf(bs_mulf((float)sum, scale), w_scale); }
 
     __device__ __forceinline__ void see(float v) { largest = max(largest, bs_bits_of(v) & 0x7fffffffu); }
 
-    // By whole warps, at their end.
+    // Called by whole warps when they are finished.
     __device__ __forceinline__ void report(const QuantizedParams &g)
     {
         if (!g.absmax)

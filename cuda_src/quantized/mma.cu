@@ -1,16 +1,17 @@
-// Product of floats and weights in bytes by the matrix instructions of a warp (sm_80 and later): C (m, n) float32 = scale w_scale (codes of
-// X) W^T + bias, X (m, k) quantised on its way in. On Hopper quantized/wgmma.cu is taken.
+// Product of floats and byte weights by the matrix instructions of a warp (sm_80 and later): C (m, n) float32 = scale w_scale (codes of X)
+// W^T + bias, where X (m, k) is quantised as it is loaded. Hopper uses quantized/wgmma.cu instead.
 //
-// A block computes 128 x 128, each of its eight warps 64 x 32. Along the contraction axis it takes 128 columns at a time: their codes are in
-// shared memory, while those of the next block are made, sixteen rows a warp, four at a time between the products, and the weights of
-// two blocks ahead are copied. Blocks that share rows follow each other, so X comes from memory once and from the L2 after that.
+// A block computes 128 x 128, each of its eight warps 64 x 32. It takes 128 columns of the contraction axis at a time. While their codes
+// are multiplied from shared memory, each warp computes the codes of sixteen rows of the next block, four at a time between the products,
+// and the weights of the block after that are copied. Blocks that share rows follow each other, so X comes from memory once and from the L2
+// after that.
 //
-// Compile-time: see quantized/load.cuh; BS_BLOCKS (of a multiprocessor at a time). Floor: bytes of X and of the result, or 2 m n k operations
-// at the chip's rate.
+// Compile-time: see quantized/load.cuh; BS_BLOCKS (resident blocks of a multiprocessor). Floor: bytes of X and of the result, or 2 m n k
+// operations at the chip's rate.
 #include "quantized/load.cuh"
 
 constexpr int kThreads = 256, kRightSlots = 3, kSteps = kRowBytes / 32;
-constexpr int kLoads = kTileRows / (kThreads / 32) / kSteps; // rows of a warp in a step
+constexpr int kLoads = kTileRows / (kThreads / 32) / kSteps; // rows that a warp loads in a step
 
 BS_INLINE u32 at_chunk(u32 block, int row, int chunk) { return block + row * kRowBytes + ((chunk ^ (row & 7)) << 4); }
 
@@ -33,7 +34,7 @@ struct Worker {
     __device__ __forceinline__ void load(Four (&fours)[kLoads], int block, int step) const
     {
 #pragma unroll
-        for (int i = 0; i < kLoads; i++) { // rows behind the last one are that one again: nobody stores what comes of them
+        for (int i = 0; i < kLoads; i++) { // rows past the last one repeat it, and their results are not stored
             const int row = min(m_tile * kTileRows + row_of(step, i), g.m - 1);
             fours[i] = load_four(g.x + row * g.x_row, block * kRowBytes + 4 * lane, g.k);
         }
@@ -71,7 +72,7 @@ struct Worker {
         copy_commit();
     }
 
-    // 32 columns of the contraction axis: all rows of the warp's by all its columns.
+    // Multiplies 32 columns of the contraction axis: all rows of the warp by all its columns.
     __device__ __forceinline__ void multiply(int block, int step)
     {
         const u32 codes = left + (block & 1) * kBytesBlock, weights = right + block % kRightSlots * kBytesBlock;
@@ -111,10 +112,10 @@ struct Worker {
 #pragma unroll 1
         for (int block = 0; block < blocks; block++) {
             copy_wait<1>();
-            __syncthreads(); // codes and weights of this block are there, and all are done with those of the one before
+            __syncthreads(); // codes and weights of this block have arrived, and all warps are done with the previous ones
             copy_weights(block + 2, blocks);
             const bool more = block + 1 < blocks;
-#pragma unroll 1 // else all loads come first, and the registers are not enough
+#pragma unroll 1 // otherwise all loads would come first and need too many registers
             for (int step = 0; step < kSteps; step++) {
                 if (more)
                     load(fours, block + 1, step);
@@ -128,7 +129,7 @@ struct Worker {
         store();
     }
 
-    // Element e of instruction (i, j) is row 16 i + g + 8 (e / 2), column 8 j + 2 t + e % 2 of the warp's, for lane 4 g + t.
+    // Element e of instruction (i, j) is row 16 i + g + 8 (e / 2), column 8 j + 2 t + e % 2 of the warp's tile, for lane 4 g + t.
     __device__ __forceinline__ void store()
     {
         Finish finish(grid.scale);

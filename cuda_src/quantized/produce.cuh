@@ -1,4 +1,4 @@
-// How a block of quantized/wgmma.cu gets what it multiplies: its share of the work, warps that load and quantise, a thread for the weights.
+// How a block of quantized/wgmma.cu gets its operands: its share of the work, warps that load and quantise, and a thread for the weights.
 #ifndef BITSPARSE_QUANTIZED_PRODUCE_CUH
 #define BITSPARSE_QUANTIZED_PRODUCE_CUH
 
@@ -26,8 +26,9 @@ struct Shared {
 
 BS_INLINE int blocks_of(const QuantizedParams &g) { return (g.k + kRowBytes - 1) / kRowBytes; }
 
-// 128 rows, the tiles of columns `first` to `last` - 1 and the blocks of the contraction axis `begin` to `end` - 1: of the first `full` units
-// all, then of each 128 rows `split` units share the columns, or such units share the contraction axis, `part` by part.
+// A unit of work: 128 rows, the column tiles `first` to `last` - 1, and the blocks `begin` to `end` - 1 of the contraction axis. The first
+// `full` units have all columns and blocks. After those, `split` units share the columns of each 128 rows, or they share the contraction
+// axis, `part` by part.
 struct Unit {
     int m_tile, first, last, part;
     unsigned range; // begin | end << 16, which saves a register
@@ -51,16 +52,17 @@ BS_INLINE Unit unit_of(const QuantizedParams &g, int index)
     return {g.full + rows, first, min(g.n_tiles, first + g.per_part), part, range};
 }
 
-// Whether the codes of 128 rows do not fit into the ring, so that every tile of columns has them made again.
+// Whether the codes of 128 rows do not fit into the ring, so that they are computed again for every column tile.
 BS_INLINE bool makes_again(const QuantizedParams &g) { return blocks_of(g) > kLeftSlots * g.k_parts; }
 
 // ---- loading warps
-// What a loading warp goes through: every seventh part of the blocks of the contraction axis, for every unit (and tile, if need be).
+// The order of a loading warp: every seventh part of the blocks of the contraction axis, for every unit (and every tile if codes are
+// computed again).
 struct Walk {
     const QuantizedParams &g;
     int index, pass = 0, part, block;
-    int m_tile, tiles; // of columns; negative if there are tiles before them: what is needed of a unit, in few registers
-    unsigned range;
+    int m_tile, tiles; // tiles of columns; negative unless the unit begins at the first one
+    unsigned range; // as in Unit, whose other members are left out to save registers
 
     __device__ __forceinline__ explicit Walk(const QuantizedParams &params)
         : g(params), index(blockIdx.x), part((int)(threadIdx.x >> 5) - kConsumerWarps)
@@ -76,7 +78,7 @@ struct Walk {
     }
 
     __device__ __forceinline__ bool done() const { return index >= g.units; }
-    __device__ __forceinline__ bool leads() const { return pass == 0 && tiles > 0; } // nobody has had these codes
+    __device__ __forceinline__ bool leads() const { return pass == 0 && tiles > 0; } // these codes are new
 
     __device__ __forceinline__ void step()
     {
@@ -98,7 +100,7 @@ struct Walk {
     __device__ __forceinline__ int row() const { return m_tile * kTileRows + part * BS_AHEAD; }
 };
 
-// Where a part of a block comes from. Rows behind the last one are that one again: nobody stores what comes of them.
+// Where a part of a block comes from. Rows past the last one repeat it, and their results are not stored.
 struct Source {
     const unsigned char *at;
     int last, column;
@@ -117,13 +119,13 @@ struct Source {
     }
 };
 
-// Two parts of blocks are on their way: while one becomes codes the other is still being loaded. The loads that follow stand behind the
-// fence, which may wait for those in front of it.
+// Two parts of blocks are in flight: while one becomes codes the other is still being loaded. The next loads come after the fence, since
+// the fence may wait for loads before it.
 template <bool usual, bool keeps> struct Loader {
     const QuantizedParams &g;
     const Shared &s;
     const Grid &grid;
-    Walk here, ahead; // what becomes codes, what is loaded
+    Walk here, ahead; // the part that becomes codes, the part that is loaded
     Ring<kLeftSlots> ring{1}; // its slots start empty
     float odd = 0.0f;
 
@@ -148,7 +150,7 @@ template <bool usual, bool keeps> struct Loader {
         const int lane = threadIdx.x & 31, row = here.row(), column = here.block * kRowBytes + 4 * lane;
         const bool wanted = keeps && here.leads();
         barrier_wait(s.left_empty + ring.slot * 8, ring.phase);
-        // Rows are stored as the matrix units want them: 16-byte chunk c of row r at c ^ (r & 7), where r & 7 is i & 7.
+        // Rows are stored in the layout of the matrix units: 16-byte chunk c of row r at c ^ (r & 7), where r & 7 is i & 7.
         const u32 line = s.left + ring.slot * kBytesBlock + (row % kTileRows) * kRowBytes, chunk = (lane >> 2) << 4, rest = (lane & 3) * 4;
 #pragma unroll
         for (int i = 0; i < BS_AHEAD; i += 2) {
@@ -166,7 +168,7 @@ template <bool usual, bool keeps> struct Loader {
         if (lane == 0)
             barrier_arrive(s.left_full + ring.slot * 8);
         here.step();
-        if (here.part < kLoaderWarps) // the first one that this warp has of a block
+        if (here.part < kLoaderWarps) // the warp's first part of the next block follows
             ring.advance();
     }
 
@@ -174,7 +176,7 @@ template <bool usual, bool keeps> struct Loader {
     {
         Four even[BS_AHEAD];
         load(even);
-#ifdef BS_RANDOM // draws take the registers, and longer than the memory
+#ifdef BS_RANDOM // draws need the registers, and take longer than the memory
 #pragma unroll 1
         while (!here.done()) {
             store(even);
@@ -206,7 +208,7 @@ template <bool keeps> BS_INLINE void load_all(const QuantizedParams &g, const Sh
         Loader<false, keeps>(g, s, grid).run();
 }
 
-// ---- the thread that brings the weights
+// ---- the thread that loads the weights
 BS_INLINE void load_weights(const QuantizedParams &g, const Shared &s)
 {
     Ring<kRightSlots> ring(1);

@@ -1,12 +1,13 @@
-// Product of floats and weights in bytes on Hopper: C (m, n) float32 = scale w_scale (codes of X) W^T + bias, X (m, k) quantised on its way in.
+// Product of floats and byte weights on Hopper: C (m, n) float32 = scale w_scale (codes of X) W^T + bias, where X (m, k) is quantised on
+// the way.
 //
-// Blocks stay and take rows in turn, 128 at a time. Seven warps load X, BS_AHEAD rows of 128 columns each at a time, one or two such parts
-// ahead of what they are turning into codes, and put these into a ring of eight blocks of 128 rows by 128 columns; one thread brings the
-// weights through TMA into a ring of four such blocks (quantized/produce.cuh); two warpgroups multiply 64 rows each by 128 columns at a time
-// and let the copy engine store what they have scaled. A row of X is read and quantised once if its codes fit into the ring (k <= 1024),
-// or if n <= 128; else once for each 128 columns, out of the L2. Accumulators of 64 x 128 leave room for so many warps without handing
-// registers round: with 64 x 256 the assembler allows no more than 384 threads. What is left when all blocks have had their share is split
-// by columns among them; where k is long for so few rows, blocks share the contraction axis too, and whoever is last adds up, exactly.
+// Blocks are persistent and take 128 rows at a time. Seven warps load X, BS_AHEAD rows of 128 columns at a time, one or two such parts
+// ahead of those they are turning into codes, and put the codes into a ring of eight blocks of 128 rows by 128 columns. One thread loads
+// the weights through TMA into a ring of four such blocks (quantized/produce.cuh). Two warpgroups multiply 64 rows each by 128 columns at a
+// time, scale the sums and store them with the copy engine. A row of X is read and quantised once if its codes fit into the ring (k <=
+// 1024) or if n <= 128; otherwise once for each 128 columns, from the L2. Accumulators of 64 x 128 leave registers for that many warps
+// without reallocation; with 64 x 256 the assembler allows at most 384 threads. What is left when all blocks have had their share is
+// divided among them by columns. Where k is long for so few rows, blocks share the contraction axis too, and the last one adds up, exactly.
 //
 // Compile-time: see quantized/load.cuh; BS_AHEAD (8, 16). Floor on an H200: bytes of X and of the result at 4.0 TB/s (read and write
 // together), 2 m n k operations at 1.93e15 a second. (169 343 x 512) x (512 x 512): 174 us and 46 us; measured 238 us with the scale given.
@@ -39,7 +40,7 @@ struct Consumer {
         held_left = held_right = 0;
     }
 
-    // `fresh`: these codes have not been waited for; `last`: nothing multiplies them again.
+    // `fresh`: these codes have not been waited for; `last`: no later product uses them.
     __device__ __forceinline__ void multiply(bool fresh, bool last, bool begins)
     {
         if (fresh)
@@ -60,7 +61,7 @@ struct Consumer {
         right.advance();
     }
 
-    // Sums of 32 columns to values. Element 4 i + e is row g + 8 (e / 2), column 8 i + 2 t + e % 2, for lane 4 g + t.
+    // Scales the sums of 32 columns. Element 4 i + e is row g + 8 (e / 2), column 8 i + 2 t + e % 2, for lane 4 g + t.
     __device__ __forceinline__ void scale(int j, int row, int column)
     {
 #pragma unroll
@@ -85,10 +86,10 @@ struct Consumer {
             for (int e = 0; e < 4; e++)
                 acc[4 * i + e] = (int)bs_bits_of(v[e]);
         }
-        wgmma_pin(acc); // and what is read for the next columns does not come before this
+        wgmma_pin(acc); // nor may loads for the next columns move before this
     }
 
-    // The sums of a part wait in memory; the warp that comes last adds all parts of its rows. False for all others.
+    // The sums of a part wait in memory; the warp that comes last adds up all parts of its rows. False for all others.
     __device__ __forceinline__ bool add_parts(int tile, int part)
     {
         constexpr int threads = 32 * kConsumerWarps;
@@ -114,7 +115,7 @@ struct Consumer {
 #pragma unroll
             for (int j = 0; j < 16; j++) {
                 if (j % 4 == 0)
-                    asm volatile("" ::: "memory"); // four loads at a time: the sums take most registers
+                    asm volatile("" ::: "memory"); // four loads at a time, since the sums take most registers
                 const int4 v = __ldcg(slots + (other * 16 + j) * threads);
                 acc[4 * j] += v.x, acc[4 * j + 1] += v.y, acc[4 * j + 2] += v.z, acc[4 * j + 3] += v.w;
             }
@@ -148,8 +149,8 @@ struct Consumer {
         }
     }
 
-    // Through the copy engine, while the next products run. All four warps of a warpgroup must come, as they wait for each other: not for
-    // parts, of which each warp has its own last one.
+    // Through the copy engine, while the next products run. All four warps of a warpgroup must call this together, since they wait for each
+    // other. It does not work for parts, where each warp may find its own last one.
     __device__ __forceinline__ void store_bulk(int row0, int column0)
     {
         const StripStore strips(s.staging);
