@@ -1,4 +1,5 @@
-// Which edges of a row are sampled, number by number: what _ext/drivers/sample.c does on the host, in the integers that a GPU is quick with.
+// Which edges of a row are sampled, one by one: the same as _ext/drivers/sample.c on the host, in integer operations that are fast on a
+// GPU.
 #ifndef BITSPARSE_SAMPLE_CUH
 #define BITSPARSE_SAMPLE_CUH
 
@@ -24,12 +25,12 @@
 #define BS_AFS_PRIME 577
 
 struct Sampler {
-    bs_i64 width; // W, of which no row has more
+    bs_i64 width; // W; no row has more samples
     bs_u64 seed;
     bs_i64 most[BS_CLASSES - 1]; // edges of rows of the first three classes
     bs_i64 run[BS_CLASSES]; // neighbouring edges of one sample
     float inverse[BS_CLASSES]; // 1 / run
-    int samples[BS_CLASSES]; // how many, at most 32
+    int samples[BS_CLASSES]; // how many samples, at most 32
     bs_u32 stream;
     int strategy;
 };
@@ -39,7 +40,7 @@ BS_INLINE int class_of(const Sampler &s, Index edges)
     return edges <= (Index)s.most[0] ? 0 : edges <= (Index)s.most[1] ? 1 : edges <= (Index)s.most[2] ? 2 : 3;
 }
 
-// Sampled edges of a row, repeats counted.
+// The number of sampled edges of a row, repeats included.
 BS_INLINE Index samples_of(const Sampler &s, Index edges)
 {
     if (edges <= (Index)s.width)
@@ -50,7 +51,8 @@ BS_INLINE Index samples_of(const Sampler &s, Index edges)
     return (Index)s.run[c] * (Index)s.samples[c];
 }
 
-// floor(a / b) and the rest, for 0 <= a < 2^62 and 0 < b: an estimate in floats, one of what it left, and the last step.
+// floor(a / b) and the remainder, for 0 <= a < 2^62 and 0 < b: a float estimate, a float estimate of the remainder's quotient, and a final
+// correction.
 BS_INLINE bs_i64 divided(bs_i64 a, bs_i64 b, bs_i64 &rest)
 {
     const float inverse = __fdividef(1.0f, (float)b);
@@ -66,10 +68,10 @@ BS_INLINE bs_i64 divided(bs_i64 a, bs_i64 b, bs_i64 &rest)
     return q;
 }
 
-// One edge of stratum k of `count`: 64 random bits scaled to its length.
+// Draws one edge of stratum k of `count`: 64 random bits scaled to the length of the stratum.
 BS_INLINE Index drawn(const Sampler &s, Index row, Index edges, Index count, Index k)
 {
-    // k edges / count without more than 64 bits: edges = whole count + part, and both part and k are less than count.
+    // k edges / count within 64 bits: edges = whole count + part, and both part and k are less than count.
     bs_i64 part, rest;
     const bs_i64 whole = divided(edges, count, part);
     const bs_i64 low = k * whole + divided(k * part, count, rest);
@@ -85,7 +87,7 @@ BS_INLINE Index position_of(const Sampler &s, Index row, Index edges, Index coun
     if (BS_MAY_BE_FIXED && s.strategy == BS_AES && edges > (Index)s.width) {
         const int c = class_of(s, edges);
         const Index run = (Index)s.run[c];
-        int sample = (int)((float)k * s.inverse[c]); // within one of k / run, as there are 32 samples at most
+        int sample = (int)((float)k * s.inverse[c]); // off by at most one from k / run, as there are at most 32 samples
         Index inside = k - (Index)sample * run;
         if (inside < 0)
             inside += run, sample--;
@@ -103,7 +105,7 @@ BS_INLINE Index position_of(const Sampler &s, Index row, Index edges, Index coun
     }
     if (BS_MAY_BE_FIXED && s.strategy == BS_AFS) {
         const bs_i64 step = (bs_i64)k * BS_AFS_PRIME;
-        bs_i64 rest = step - (bs_i64)(int)__fdividef((float)step, (float)edges) * edges; // within one: a quotient below 577
+        bs_i64 rest = step - (bs_i64)(int)__fdividef((float)step, (float)edges) * edges; // the quotient is below 577 and off by at most one
         rest += rest < 0 ? (bs_i64)edges : 0;
         return (Index)(rest - (rest >= edges ? (bs_i64)edges : 0));
     }
@@ -112,7 +114,7 @@ BS_INLINE Index position_of(const Sampler &s, Index row, Index edges, Index coun
     return k;
 }
 
-// The row in [low, high) that holds element e of those that `starts` divides.
+// The row in [low, high) that element e belongs to; `starts` holds where the rows start.
 BS_INLINE Index row_of(const Index *starts, Index low, Index high, Index e)
 {
     while (high - low > 1) {

@@ -1,4 +1,4 @@
-// How many edges of each row are sampled, and which: the sample itself, for those who keep it.
+// How many edges of each row are sampled, and which ones: the explicit sample, for callers that keep it.
 #include "sampling/draw.cuh"
 
 #define BS_THREADS 256
@@ -8,7 +8,7 @@ struct SampleEdgesParams {
     const Index *indptr;  // of the pattern
     const Index *indices; // its columns, or null
     const Index *starts;  // rows + 1: where each row's samples start
-    Index *counts;        // of each row
+    Index *counts;        // samples of each row
     bs_i64 *edges;        // of each sample, or null
     Index *columns;       // the same, or null
     bs_i64 rows, total;
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) sample_counts(const Sam
 
 extern "C" __global__ void __launch_bounds__(BS_THREADS) sample_edges(const SampleEdgesParams p)
 {
-    // A block looks up the rows of its first and its last sample, which the others search between.
+    // A block looks up the rows of its first and its last sample; its threads search only between these.
     __shared__ Index ends[2];
     const bs_i64 first = (bs_i64)blockIdx.x * BS_THREADS, e = first + threadIdx.x;
     if (threadIdx.x < 2)

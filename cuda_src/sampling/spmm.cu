@@ -1,13 +1,13 @@
 // Sums of gathered rows over sampled edges of a CSR pattern: y[i] = sum over i's samples e = (i, j) of w x[j]; no sample is stored.
 //
-// A group of BS_LANES lanes walks a stretch of rows of the sampled edges (csr/streams.cuh, whose indptr is here where each row's samples
-// start), or the groups of a warp share a row of many (csr/units.cuh) and add up in a tree. The lanes of a group share a chunk of samples
-// out: each finds the rows of its own, draws their positions (sampling/draw.cuh) and reads their columns; BS_U at a time they are then handed
-// round, and all lanes gather their part of the rows of x. The next chunk is drawn while the last gathers of this one are on their way. So
-// drawing costs a few instructions per edge, and nothing is kept in shared memory. Rows in pieces are added up as in spmm/csr.cu: no float
-// is added atomically. A slice of 32 vectors of the columns draws for itself, which hardly shows.
+// A group of BS_LANES lanes walks a stretch of rows of the sampled edges (csr/streams.cuh, where indptr here says where each row's samples
+// start), or the groups of a warp share a row with many samples (csr/units.cuh) and add up in a tree. The lanes of a group divide a chunk
+// of samples: each finds the rows of its own samples, draws their positions (sampling/draw.cuh) and reads their columns. Then BS_U samples
+// at a time are shuffled to all lanes, which gather their parts of the rows of x. The next chunk is drawn while the last gathers of this
+// one are in flight. So drawing costs a few instructions per edge, and shared memory holds nothing. Rows in pieces are added up as in
+// spmm/csr.cu: no float is added atomically. Each slice of 32 vectors of the columns draws for itself, which costs little.
 //
-// Floor: that of spmm/csr.cu for the sampled edges. Reached: 80 to 95 % of it for 128 and 256 float32 columns, half for 16.
+// Floor: that of spmm/csr.cu for the sampled edges. Reached: 80 to 95 % of it for 128 and 256 float32 columns, half of it for 16.
 //
 // The elements, their sums and BS_WEIGHTS: sampling/sums.cuh.
 #include "sampling/spmm.cuh"
@@ -16,9 +16,9 @@ struct Group {
     const SampleSpmmParams &p;
     const char *x; // row 0, this lane's vector
     char *out;
-    unsigned first; // the lane's vector, of a row
-    int lane, at_lane, slice; // `at_lane`: of the warp, the first lane of the group
-    bool there; // the row has this vector
+    unsigned first; // this lane's vector of a row
+    int lane, at_lane, slice; // `at_lane`: number in the warp of the group's first lane
+    bool there; // whether the row has this vector
     RowSum sum;
 
     __device__ __forceinline__ explicit Group(const SampleSpmmParams &params) : p(params)
@@ -129,7 +129,7 @@ struct Group {
         sum.clear();
     }
 
-    // Rows [next, row) have no edges: zeros, whatever their scales.
+    // Rows [next, row) have no edges: stores zeros, whatever their scales.
     __device__ __forceinline__ void empty(Index next, Index row) const
     {
         const Out zeros[BS_OUTS] = {};
@@ -139,7 +139,7 @@ struct Group {
                 put(next, zeros);
     }
 
-    // A row or a piece of one is complete. The sums of a piece wait in its slot; the last to come takes all of them, in order.
+    // Finishes a row or a piece of one. The sums of a piece wait in its slot; the last piece to arrive adds up all of them, in order.
     __device__ __forceinline__ void complete(const Stretch &at)
     {
         if (at.piece < 0) {
@@ -186,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
         at.last = at.row + 1;
         at.piece = warp < p.units.pieces ? warp : -1;
     }
-    // Whole warps go on together: their groups have about the same number of samples.
+    // All groups of a warp go on together; they have about the same number of samples.
     Chunk now, next;
     Index row = at.row, base = at.start + (together ? of_warp * BS_CHUNK : 0);
     const int step = together ? 32 / BS_LANES * BS_CHUNK : BS_CHUNK;
@@ -217,11 +217,11 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
 #endif
             }
             if (b + BS_U == BS_CHUNK) {
-                // The row of this chunk's last sample, which lane BS_LANES - 1 has.
+                // The row of this chunk's last sample, which lane BS_LANES - 1 holds.
                 const Index behind = __shfl_sync(~0u, now.row[BS_OWN - 1], BS_LANES - 1, BS_LANES);
                 group.draw(next, base + step, left - step, behind, at.last);
             }
-            // What is left of the batch, up to the next end of a row. All groups go round together, so that rows end together.
+            // Samples of the batch that are left, up to the next end of a row. All groups loop together, so that rows end together.
             unsigned todo = b + BS_U <= left ? (1u << BS_U) - 1u : b < left ? (1u << (left - b)) - 1u : 0u;
             const unsigned ends = together ? 0u : now.ends >> b;
             do {

@@ -12,7 +12,7 @@
 // BS_BLOCKS: blocks per multiprocessor, which limits the registers of a thread.
 
 struct SampleSpmmParams {
-    Streams streams; // of the samples; the walk does not need their columns
+    Streams streams; // streams of the samples; the walk does not need their columns
     Units units;
     Sampler sampler;
     CodeMap codes;
@@ -28,7 +28,7 @@ struct SampleSpmmParams {
     int whole; // whether rows of the result consist of whole, aligned vectors
 };
 
-// Samples that a group draws at a time, at most 32, and how many of them each lane draws: number `lane`, `lane` + BS_LANES, ...
+// How many samples a group draws at a time, at most 32. Each lane draws BS_OWN of them: number `lane`, `lane` + BS_LANES, ...
 #ifndef BS_CHUNK
 #define BS_CHUNK (BS_LANES > BS_U ? BS_LANES : BS_U)
 #endif

@@ -1,10 +1,11 @@
-// What a lane has of a row while its samples are summed: floats, or sums of codes of BS_CODES bits side by side, which are widened on the way.
+// The sums that a lane holds of a row while its samples are added up: floats, or sums of adjacent codes of BS_CODES bits, which are widened
+// on the way.
 //
-// A real value is (code) * scale + offset, and a term weight * value. Sums of codes and of weights are kept apart, and only a complete row
-// becomes real: scale * (sum of weight * code) + offset * (sum of weight). Without weights the sums of codes are exact integers. Scales and
-// offsets of the gathered rows belong to the weights instead.
+// A real value is code * scale + offset, and a term is weight * value. Sums of codes and of weights are kept apart, and only a complete row
+// becomes real: scale * (sum of weight * code) + offset * (sum of weight). Without weights the sums of codes are exact integers. If scales
+// and offsets belong to the gathered rows, they are part of the weights instead.
 //
-// BS_WEIGHTS: 0 none, 1 values of edges and scales of columns, each if there; 2 (codes) also scales and offsets of the gathered rows.
+// BS_WEIGHTS: 0 none; 1 values of edges and scales of columns, where given; 2 (codes) also scales and offsets of the gathered rows.
 #ifndef BITSPARSE_SAMPLE_SUMS_CUH
 #define BITSPARSE_SAMPLE_SUMS_CUH
 
@@ -18,20 +19,20 @@ typedef float Real;
 typedef Acc Real;
 #endif
 
-// Sums of 16-bit floats are rounded back.
+// Sums of 16-bit floats are rounded back to 16 bits.
 #if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
 typedef unsigned short Out;
 #else
 typedef Real Out;
 #endif
 
-// How codes become numbers: those of two's complement have their sign bit flipped and are then too large by 2^(bits - 1).
+// How codes become numbers: two's complement codes have their sign bit flipped, which makes them too large by 2^(bits - 1).
 struct CodeMap {
     const float *scale, *offset; // null: 1 and 0
     int scale_step, offset_step; // 0: one for all; 1: one for each feature; -1: one for each gathered row
     unsigned flip; // the sign bits of a word, or 0
     int times, plus; // code = times * bits + plus
-    float factor, bias; // = factor * (2^15 + bits) + bias
+    float factor, bias; // code = factor * (2^15 + bits) + bias
 };
 
 #if BS_ACC == 1
@@ -42,7 +43,7 @@ struct CodeMap {
 
 typedef Vector<BS_OUTS, Acc> Sums;
 
-// The assembler moves ordinary loads down to their uses, behind what is drawn in between.
+// The assembler moves ordinary loads down to their uses, past the drawing in between; this load stays in place.
 BS_INLINE void load_now(Gathered &to, const void *at)
 {
 #if BS_BYTES == 16
@@ -62,7 +63,7 @@ BS_INLINE void load_now(Gathered &to, const void *at)
 struct RowSum {
     Sums of;
 #if defined(BS_CODES) && BS_WEIGHTS
-    float weights; // the sum of those that go with the offset
+    float weights; // the sum of the weights that go with the offset
 #endif
 
     __device__ __forceinline__ void clear()
@@ -91,8 +92,8 @@ struct RowSum {
         }
     }
 #else
-    // Codes lie in bytes i of (word >> bits * k), which a mask brings out. Without weights codes that are not `mine` become zero, which takes
-    // fewer instructions than a branch around them; with weights it takes too many registers.
+    // Codes lie in bytes i of (word >> bits * k), which a mask extracts. Without weights, codes that are not `mine` become zero, which
+    // takes fewer instructions than a branch around them; with weights that would take too many registers.
     __device__ __forceinline__ void add(const Gathered &v, const CodeMap &map, bool mine, float weight, float offset)
     {
 #if BS_WEIGHTS
@@ -133,7 +134,7 @@ struct RowSum {
     }
 #endif
 
-    // Past the L1, which does not see what other multiprocessors wrote.
+    // Bypasses the L1, which does not see what other multiprocessors wrote.
     __device__ __forceinline__ void fetch(const RowSum *from)
     {
         load_fresh(of, &from->of);
@@ -142,7 +143,7 @@ struct RowSum {
 #endif
     }
 
-    // With those of the lane that is `over` lanes away, in the whole warp.
+    // Adds the sums of the lane that is `over` lanes away, in the whole warp.
     __device__ __forceinline__ void join(int over)
     {
 #pragma unroll
@@ -164,7 +165,7 @@ struct RowSum {
     }
 };
 
-// A row's sums, real; `first` is the lane's first feature of `features`, `samples` those of the row.
+// A row's sums as real numbers; `first` is the lane's first feature of `features`, `samples` the number of the row's samples.
 BS_INLINE void real_sums(Real (&r)[BS_OUTS], const RowSum &sum, const CodeMap &map, int first, int features, int samples)
 {
 #ifndef BS_CODES

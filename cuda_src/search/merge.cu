@@ -1,4 +1,4 @@
-// From the candidates of all parts to the answers of a query, and what keys mean.
+// Merges the candidates of all parts into the answers of a query, and converts keys to distances.
 #include "common/neighbours.h"
 #include "common/ptx.cuh"
 
@@ -13,7 +13,7 @@ struct MergeParams {
 };
 
 constexpr int kThreads = 256;
-constexpr int kHeld = 2048; // candidates of a query that are sorted in shared memory; k is half of it at most
+constexpr int kHeld = 2048; // candidates of a query that are sorted in shared memory; k is at most half of it
 
 BS_INLINE int sum_of_block(int x, int *of_warps)
 {
@@ -29,7 +29,7 @@ BS_INLINE int sum_of_block(int x, int *of_warps)
     return sum;
 }
 
-// For each candidate of a query that can be an answer: body(entry).
+// Calls body(entry) for each candidate of a query that can be an answer.
 template <class Body> BS_INLINE void each_entry(const MergeParams &p, long long query, u64 most, Body body)
 {
 #pragma unroll 4
@@ -44,7 +44,8 @@ template <class Body> BS_INLINE void each_entry(const MergeParams &p, long long 
     }
 }
 
-// One block a query. Where more candidates are left than can be held, the k-th is found bit by bit. Those up to it are sorted.
+// One block per query. Where there are more candidates than shared memory can hold, the k-th is found bit by bit. Those up to it are
+// sorted.
 extern "C" __global__ void __launch_bounds__(kThreads) merge_parts(const MergeParams p)
 {
     __shared__ u64 chosen[kHeld];
@@ -104,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) merge_parts(const MergePa
 struct DistanceParams {
     const u32 *keys;
     const long long *rows;
-    void *out; // int32, or float32 of Jaccard distances
+    void *out; // int32, or float32 for Jaccard distances
     long long size;
     int metric, length; // 0 hamming, 1 jaccard, 2 dot
 };
@@ -131,7 +132,7 @@ struct OnesParams {
     int width;
 };
 
-// Eight lanes a row. Floor: reading the words once.
+// Eight lanes per row. Floor: reading the words once.
 extern "C" __global__ void __launch_bounds__(kThreads) row_ones(const OnesParams p)
 {
     const long long row = ((long long)blockIdx.x * kThreads + threadIdx.x) >> 3;

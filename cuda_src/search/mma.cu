@@ -1,11 +1,11 @@
 // Nearest rows of bits, or pairs of rows, with the matrix instructions of a warp (sm_80 and later).
 //
-// A block of four warps takes 128 queries, 32 a warp, and goes through a part of the database in tiles of 64 rows, which come through a ring
-// of stages (1024 bits each, swizzled as in matmul/mma.cuh). The queries stay in shared memory where they fit (BS_RESIDENT), else they come
-// with every stage. Counts never leave the registers: search/scan.cuh. For few queries warps without any only copy.
+// A block of four warps takes 128 queries, 32 a warp, and goes through a part of the database in tiles of 64 rows, which come through a
+// ring of stages (1024 bits each, swizzled as in matmul/mma.cuh). The queries stay in shared memory if they fit (BS_RESIDENT); otherwise
+// they come with every stage. Counts never leave the registers: search/scan.cuh. If queries are few, warps without any queries only copy.
 //
-// Compile-time: BS_STAGES, BS_RESIDENT, BS_BYTES (for chips that emulate the one-bit instruction: bits are spread to bytes in registers, four
-// of a word's 32 at a time, in an order that is the same on both sides), BS_JACCARD, BS_PAIRS.
+// Compile-time: BS_STAGES, BS_RESIDENT, BS_BYTES (for chips that emulate the one-bit instruction: bits are spread to bytes in registers,
+// four of a word's 32 at a time, in an order that is the same for both operands), BS_JACCARD, BS_PAIRS.
 // Floor: 2 queries rows bits operations at the chip's rate for these instructions, or the bytes of the database, see docs/kernels/search.md.
 #define BS_MI 2
 #include "search/scan.cuh"
@@ -22,7 +22,7 @@ struct Fragments {
     u32 a[2][4], b[4][4];
 };
 
-// Copies `rows` rows of a stage's block kb of the contraction axis; chunk c of row r at c ^ (r % 8).
+// Copies `rows` rows of block kb of the contraction axis into a stage; chunk c of row r lies at c ^ (r % 8).
 template <int rows> BS_INLINE void copy_rows(u32 to, const u32 *from, long long first, long long n, int width, int kb)
 {
     const int chunk = threadIdx.x & 7, word = kb * 32 + chunk * 4;
@@ -38,7 +38,7 @@ struct Stages {
     u32 resident, ring;
     Unit unit;
     int blocks; // of the contraction axis
-    int tile, kb, stage; // the next to be copied
+    int tile, kb, stage; // the next ones to copy
 
     __device__ __forceinline__ void copy_next()
     {
@@ -58,7 +58,7 @@ struct Stages {
     }
 };
 
-// One step of 256 bits: 32 queries by 64 rows.
+// Multiplies one step of 256 bits: 32 queries by 64 rows.
 BS_INLINE void multiply(int (&acc)[2][32], const Fragments &f)
 {
 #ifdef BS_BYTES
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) search_mma(const __gri
         const int row0 = unit.q_tile * kRows + warp * 32;
         const bool active = row0 < g.n_queries;
         Stages next{g, base, ring, unit, blocks, unit.first, 0, 0};
-        __syncthreads(); // all warps are done with the unit before
+        __syncthreads(); // all warps are done with the previous unit
 #ifdef BS_RESIDENT
         for (int kb = 0; kb < blocks; kb++)
             copy_rows<kRows>(base + kb * kBytesQueries, g.queries, (long long)unit.q_tile * kRows, g.n_queries, g.width, kb);
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) search_mma(const __gri
             for (int kb = 0; kb < blocks; kb++) {
                 copy_wait<BS_STAGES - 2>();
                 __syncthreads();
-                next.copy_next(); // into the stage that all are done with
+                next.copy_next(); // into the stage that all warps are done with
                 rows = ring + stage * kBytesStage;
                 stage = stage == BS_STAGES - 1 ? 0 : stage + 1;
 #ifdef BS_RESIDENT

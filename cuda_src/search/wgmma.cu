@@ -1,12 +1,12 @@
 // Nearest rows of bits, or pairs of rows, with Hopper's warpgroup matrix units.
 //
-// A block has 128 queries, 64 a warpgroup, in shared memory, and goes through a part of the database in tiles of 256 rows, which a producer
-// thread brings into a ring of stages (1024 bits each) through TMA, with what counts are compared with besides. While one warpgroup
-// multiplies, the other often looks through its 128 counts a thread, which never leave the registers (search/scan.cuh); having them take
+// A block has 128 queries, 64 a warpgroup, in shared memory, and goes through a part of the database in tiles of 256 rows. A producer
+// thread brings these into a ring of stages (1024 bits each) through TMA, together with the terms that counts are compared with. While one
+// warpgroup multiplies, the other often tests its 128 counts a thread, which never leave the registers (search/scan.cuh); making them take
 // turns took a tenth longer. For 64 queries and fewer the second warpgroup only releases stages.
 //
-// Compile-time: BS_STAGES, BS_RESIDENT (the queries stay in shared memory, else they come with every stage), BS_STEPS (of 256 bits in a
-// stage, 4 where it is not given), BS_JACCARD, BS_PAIRS.
+// Compile-time: BS_STAGES, BS_RESIDENT (the queries stay in shared memory; otherwise they come with every stage), BS_STEPS (of 256 bits in
+// a stage, 4 by default), BS_JACCARD, BS_PAIRS.
 // Floor on an H200, 1024 bits: 2048 operations a pair at 15.4e15 a second, 7.5e12 pairs a second; two instructions and a load of a quarter
 // word a pair leave the other units half idle. With 128 queries and fewer, the bytes of the database at 4.5 TB/s. Measured on an H100:
 // 10 000 queries by 10 M rows, k = 10, 32 ms (floor 13.3); one query by 100 M rows 4.7 ms (2.8, at an H100's rate 3.8). docs/kernels/search.md.
@@ -27,7 +27,7 @@ constexpr int kBytesStage = kBytesRows + kBytesTerms + kBytesQueries;
 
 struct WgmmaParams {
     TensorMap queries, database; // words, rows
-    TensorMap terms; // 32 a row
+    TensorMap terms; // 32 to a row
     ScanParams scan;
     int unused[8]; // up to a multiple of 64 bytes
 };
@@ -93,7 +93,7 @@ struct Consumer {
             barrier_arrive(b.empty + stage * 8);
     }
 
-    // The products of a tile; returns the stage that is still held, with the tile's terms.
+    // Multiplies one tile; returns the stage that is still held, which has the tile's terms.
     __device__ __forceinline__ int multiply(u32 base, u32 tiles, int blocks)
     {
         const int group = threadIdx.x >> 7;
@@ -109,7 +109,8 @@ struct Consumer {
             const u64 a = wgmma_descriptor(queries + group * 64 * kRowBytes), d = wgmma_descriptor(rows);
             barrier_wait(b.full + ring.stage * 8, ring.phase);
             wgmma_fence();
-            // As many for the last words, behind which TMA puts zeros: behind a branch the assembler has each one wait for the one before.
+            // The last words take as many steps, since TMA fills up with zeros: with a branch the assembler would make each step wait for
+            // the one before.
 #pragma unroll
             for (int step = 0; step < BS_STEPS; step++)
                 Wgmma<256>::run(acc[0], a + 2 * step, d + 2 * step, kb + step);

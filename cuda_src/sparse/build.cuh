@@ -11,7 +11,7 @@ typedef bs_u32 u32;
 typedef bs_u64 u64;
 typedef bs_i64 i64;
 
-// An index, and one that is beyond all columns.
+// The type of an index, and an index that is beyond all columns.
 #ifdef BS_LARGE
 typedef i64 Index;
 #define BS_BEYOND 0x7fffffffffffffffll
@@ -25,8 +25,8 @@ typedef int Index;
 #define BS_EACH 8
 #define BS_CHUNK (BS_THREADS * BS_EACH)
 
-// The last r of [low, high] with starts[r] <= e, if starts[low] <= e. Places are counted in the width of indices, as halving them is most
-// of what a search does.
+// The last r of [low, high] with starts[r] <= e, if starts[low] <= e. Positions have the width of indices, since halving them is most of
+// the cost of a search.
 static __device__ __forceinline__ i64 last_start(const Index *starts, i64 low, i64 high, i64 e)
 {
     Index first = (Index)low, last = (Index)high;
@@ -41,7 +41,7 @@ static __device__ __forceinline__ i64 last_start(const Index *starts, i64 low, i
     return first;
 }
 
-// The first of [low, high) that is not below the column, which is none of an array's where it is beyond all indices.
+// The first position of [low, high) whose column is not below `column`; high if there is none.
 static __device__ __forceinline__ i64 first_from(const Index *columns, i64 low, i64 high, i64 column)
 {
     Index first = (Index)low, last = (Index)high;
@@ -56,7 +56,7 @@ static __device__ __forceinline__ i64 first_from(const Index *columns, i64 low, 
     return first;
 }
 
-// last_start by a warp, which looks at 32 places at a time.
+// last_start computed by a warp, which examines 32 positions at a time.
 static __device__ __forceinline__ i64 last_start_by_warp(const Index *starts, i64 low, i64 high, i64 e)
 {
     while (low < high) {
@@ -67,7 +67,7 @@ static __device__ __forceinline__ i64 last_start_by_warp(const Index *starts, i6
     return low;
 }
 
-// The first and the last of `rows` rows that a block's entries [from, to) are in; of an indptr that is not believed, some rows. All threads.
+// The first and the last of `rows` rows that a block's entries [from, to) are in; some rows if indptr is invalid. Called by all threads.
 static __device__ __forceinline__ void rows_of_chunk(const Index *starts, i64 rows, i64 from, i64 to, i64 ends[2])
 {
     if (threadIdx.x < 64) {
@@ -78,7 +78,7 @@ static __device__ __forceinline__ void rows_of_chunk(const Index *starts, i64 ro
     __syncthreads();
 }
 
-// task(word) with an integer of `unit` bytes.
+// Calls task(word), where word is an integer of `unit` bytes.
 template <class Task> static __device__ __forceinline__ void by_unit(int unit, Task task)
 {
     switch (unit) {
@@ -98,12 +98,13 @@ static __device__ __forceinline__ void add_index(Index *to, Index value)
 #endif
 }
 
-// How many threads of the block in front of this one have it set, and in `total` how many of all. `room` holds 33 integers; all threads.
+// How many threads of the block before this one have `set`; `total` becomes how many have it in all. `room` holds 33 integers. Called by
+// all threads.
 static __device__ __forceinline__ int count_before(bool set, int *room, int *total)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
     const u32 votes = __ballot_sync(~0u, set);
-    __syncthreads(); // the room may still be read
+    __syncthreads(); // earlier values in the room may still be read
     if (lane == 0)
         room[warp] = __popc(votes);
     __syncthreads();

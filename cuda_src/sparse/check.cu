@@ -1,24 +1,24 @@
-// What a CSR pattern is like, without believing anything about it. Floor: reading the indices once.
+// Checks what a CSR pattern is like, without trusting any of it. Floor: reading the indices once.
 #include "sparse/build.cuh"
 
 struct CheckParams {
-    const Index *indptr, *indices; // without indices only indptr is looked at
+    const Index *indptr, *indices; // without indices only indptr is checked
     u64 *found;                    // see below; zero at the start
     Index *row_of;                 // the row of every entry
     i64 rows, cols, nnz;
 };
 
-// Places are counted from the end, so that the largest is the first.
+// Positions are counted from the end, so that the largest number is the first position.
 #define BS_FROM_END (1ull << 62)
 
 enum {
-    BS_BAD_START, // the first entry of indptr that falls, or the wrong end
+    BS_BAD_START, // the first entry of indptr that is smaller than the previous one, or a wrong end
     BS_BAD_INDEX, // the first index outside of the shape
-    BS_FALLS,     // neighbours of one row that fall
-    BS_REPEATS,   // neighbours of one row that are equal
+    BS_FALLS,     // number of descending neighbours within a row
+    BS_REPEATS,   // number of equal neighbours within a row
 };
 
-// Neighbours of all indices are compared, and those that a row boundary parts are taken off again: no entry looks for its row.
+// All neighbouring indices are compared, and pairs across a row boundary are subtracted again, so no entry has to look for its row.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) check_csr(const CheckParams p)
 {
     __shared__ int sums[2];
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) check_csr(const CheckPa
         atomicAdd(&p.found[BS_FALLS + threadIdx.x], (u64)(i64)sums[threadIdx.x]);
 }
 
-// The row of every entry of an indptr that is right.
+// The row of every entry, for a valid indptr.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) rows_of(const CheckParams p)
 {
     __shared__ i64 ends[2];

@@ -1,20 +1,20 @@
-// Entries of canonical CSR arrays: picked, kept, found and summed. What must be allocated in its size is counted first, a place a row, and
-// the counts are turned into starts (starts.cu). Values are moved as `words` words of `unit` bytes, whatever they mean; NULL where there are none.
+// Entries of canonical CSR arrays: selecting, masking, finding and summing. Results of unknown size are counted first, one count per row,
+// and the counts become starts (starts.cu). Values are copied as `words` words of `unit` bytes, whatever they mean; NULL if there are none.
 #include "sparse/groups.cuh"
 
 struct EntryParams {
     const Index *indptr, *indices;
-    const i64 *rows, *cols; // which rows; with columns, which elements
+    const i64 *rows, *cols; // which rows; together with columns, which elements
     const unsigned char *mask; // a byte for each entry
     const void *values;
-    const Index *order; // of the items that are gathered
-    Index *firsts; // where what is copied of each row begins
-    Index *starts; // counts of rows one place on, then where the rows of the result start
+    const Index *order; // order of the items to gather
+    Index *firsts; // where the part of each row to copy begins
+    Index *starts; // counts of rows, shifted by one place, then where the rows of the result start
     Index *columns; // the result
     void *out;
-    i64 *places; // of elements, -1 where there is none
-    i64 *absent; // not zero once a row that is named is not there
-    i64 count, first, low, high; // of rows, items or elements; the first row of a range; the range of columns, or where a diagonal begins
+    i64 *places; // of elements, -1 where there is no entry
+    i64 *absent; // not zero once a given row does not exist
+    i64 count, first, low, high; // of rows, items or elements; first row of a range; range of columns, or where a diagonal begins
     i64 height; // rows of the array
     int lanes, unit, words;
 };
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) gather_items(const Entr
 }
 
 // -- single elements ----------------------------------------------------------------------------------------------------------------
-// Elements at rows and columns, or of a diagonal that begins in row `low` and column `high`: where they are, or what they are.
+// Elements at given rows and columns, or of a diagonal that begins in row `low` and column `high`: their positions, or their values.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) find_entries(const EntryParams p)
 {
     for (i64 i = first_item(); i < p.count; i += item_step()) {
@@ -62,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) find_entries(const Entr
 }
 
 // -- rows and columns ---------------------------------------------------------------------------------------------------------------
-// Of all rows, or of those that are named, from the end where a number is negative: where each begins and how many entries it has; with
-// `high`, of the columns from `low` to there only.
+// Where each row begins and how many entries it has, for all rows or for given ones, with negative numbers counted from the end. With
+// `high`, only columns from `low` to `high` count.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) count_rows(const EntryParams p)
 {
     for (i64 i = first_item(); i < p.count; i += item_step()) {
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) count_rows(const EntryP
     }
 }
 
-// These entries, columns counted from `low`.
+// Copies these entries; columns are counted from `low`.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) copy_rows(const EntryParams p)
 {
     const Group g = group_of(p.lanes);
@@ -105,7 +105,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) copy_rows(const EntryPa
     }
 }
 
-// Where rows from `first` on begin, counted from there: `count` numbers. The first and the last of them as they were are in `places`.
+// Where the rows from `first` on begin, counted from there: `count` numbers. `places` gets the first and the last of them without the
+// shift.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) shift_starts(const EntryParams p)
 {
     const Index before = p.indptr[p.first];

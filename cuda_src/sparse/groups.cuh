@@ -5,7 +5,7 @@
 #include "csr/groups.cuh"
 #include "sparse/build.cuh"
 
-// This thread's group among all groups, its place there, and the group's place in its warp.
+// Number of this thread's group among all groups, the thread's place in the group, and the group's place in its warp.
 struct Group {
     int lanes, lane, shift;
     u32 mask;
@@ -23,8 +23,8 @@ BS_INLINE Group group_of(int lanes) // a power of two
             ((i64)gridDim.x * BS_THREADS) >> shift};
 }
 
-// A bit for each lane of the group that has it set, where groups go their own ways and where all lanes of the warp are there; and the
-// bits of the lanes in front of one, at most 32.
+// A bit for each lane of the group that has `set`: votes_of where groups diverge, votes_in_step where all lanes of the warp take part.
+// in_front gives the bits of the lanes before one, with lane at most 32.
 BS_INLINE u32 votes_of(const Group &g, bool set) { return (__ballot_sync(g.mask, set) & g.mask) >> g.shift; }
 BS_INLINE u32 votes_in_step(const Group &g, bool set) { return (__ballot_sync(~0u, set) & g.mask) >> g.shift; }
 BS_INLINE u32 in_front(u32 votes, int lane) { return votes & (u32)((1ull << lane) - 1); }

@@ -1,11 +1,11 @@
-// The CSR pattern of 4 x 4 blocks, checked on the way: nothing that is read is believed.
+// The CSR pattern of 4 x 4 blocks, checked while it is built: no input is trusted.
 #include "sparse/build.cuh"
 
 struct InverseParams {
     const Index *starts, *cells; // where each block row starts, and its block columns
     const u16 *tiles;
     Index *indptr, *indices;     // results; indptr holds a 0 and the entries of each row until they are added up
-    u64 *found;                  // the first block row that is wrong, counted from the end; zero at the start
+    u64 *found;                  // the first wrong block row, counted from the end; zero at the start
     i64 rows, cols, windows;     // windows: block rows
 };
 
@@ -14,7 +14,7 @@ struct InverseParams {
 static __device__ __forceinline__ void report(const InverseParams &p, i64 w) { atomicMax(p.found, BS_FROM_END - (u64)w); }
 
 // -- 4 x 4 blocks: a warp a block row ------------------------------------------------------------------------------------------------
-// Entries of each row. The block columns are right already.
+// Counts the entries of each row. The block columns are known to be valid.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) count_tiles(const InverseParams p)
 {
     const int lane = threadIdx.x & 31;
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) fill_tiles(const Invers
             const bool inside = first + lane < p.starts[w + 1];
             const u32 tile = inside ? p.tiles[first + lane] : 0;
             const i64 block = inside ? p.cells[first + lane] : 0;
-            u32 counts = 0; // of each row in a byte: 32 tiles have at most 128 entries of one
+            u32 counts = 0; // one byte for each row: 32 tiles have at most 128 entries of a row
 #pragma unroll
             for (int r = 0; r < 4; r++)
                 counts |= (u32)__popc((tile >> (4 * r)) & 15u) << (8 * r);

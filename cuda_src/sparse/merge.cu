@@ -1,11 +1,12 @@
-// An operation of two canonical CSR arrays, element by element: entries of either, without those that come to zero. A group of lanes has a
-// row. It goes along both rows in windows of an entry a lane: up to the smaller one of their last columns, each entry's place follows from
-// its rank in the other window, which is found by bisection among the lanes. Where two windows of both rows are alike nothing has to be
-// looked for. The groups of a warp go in step, as votes and shuffles of a part of a warp cost several times those of all of it. The entries
-// are counted first, with their values, then written in memory of the right size. Floor: reading both arrays twice and writing the result.
+// An elementwise operation of two canonical CSR arrays: the result has the entries of either, without those that become zero. A group of
+// lanes takes a row and steps along both of its versions in windows of one entry a lane. Up to the smaller of the windows' last columns,
+// each entry's place follows from its rank in the other window, which is found by bisection among the lanes. If both windows have the same
+// columns, no search is needed. The groups of a warp go in step, since votes and shuffles of part of a warp cost several times those of a
+// whole one. The entries are counted first, with their values, then written to memory of the right size. Floor: reading both arrays twice
+// and writing the result.
 #include "sparse/groups.cuh"
 
-// BS_KIND: integers of 1, 2, 4 or 8 bytes, not signed (even) or signed (odd), float32, float64. Booleans are bytes of 0 and 1.
+// BS_KIND: integers of 1, 2, 4 or 8 bytes, unsigned (even) or signed (odd), float32, float64. Booleans are bytes of 0 and 1.
 #if BS_KIND == 0
 typedef unsigned char Value;
 #elif BS_KIND == 1
@@ -31,26 +32,26 @@ typedef double Value;
 struct MergeParams {
     const Index *left, *left_columns, *right, *right_columns;
     const void *left_values, *right_values; // NULL: every entry is 1
-    Index *starts; // counts of rows one place on, then where they start
+    Index *starts; // counts of rows, shifted by one place, then where they start
     Index *columns; // the result
-    void *values; // of comparisons booleans
+    void *values; // booleans for comparisons
     i64 rows;
     int lanes, operation;
 };
 
 enum { BS_ADD, BS_SUBTRACT, BS_MULTIPLY, BS_MAXIMUM, BS_MINIMUM, BS_LESS, BS_GREATER, BS_NOT_EQUAL };
 
-// Places of entries, and a bit beyond.
+// The type of an entry's position, or one slightly past the end.
 #ifdef BS_LARGE
 typedef i64 Place;
 #else
 typedef u32 Place;
 #endif
 
-// As SciPy computes it: NaN goes through a maximum only from the left. Integers wrap.
+// As SciPy computes it: a maximum passes on a NaN only from the left. Integers wrap.
 BS_INLINE Value combined(int operation, Value a, Value b)
 {
-    if (operation == BS_ADD) // so often that it is not looked up
+    if (operation == BS_ADD) // the most frequent case comes first
         return (Value)(a + b);
     switch (operation) {
     case BS_SUBTRACT: return (Value)(a - b);
@@ -63,14 +64,14 @@ BS_INLINE Value combined(int operation, Value a, Value b)
     }
 }
 
-// What is left of a row of one array.
+// The rest of a row of one array.
 struct Rest {
     const Index *columns;
     const Value *values;
     Place at, end;
 };
 
-// An entry; there is none beyond the end of a row.
+// One entry; past the end of a row there is none.
 struct Entry {
     Index column;
     Value value;
@@ -91,7 +92,7 @@ BS_INLINE Entry entry_at(const Rest &r, Place place)
     return {r.columns[place], value_at(r, place)};
 }
 
-// How many lanes of the group have a column, of ascending ones, that is below this one.
+// How many lanes of the group have a column below this one; their columns ascend.
 BS_INLINE int lanes_below(const Group &g, Index columns, Index column)
 {
     int below = 0;
@@ -100,7 +101,7 @@ BS_INLINE int lanes_below(const Group &g, Index columns, Index column)
     return below + (__shfl_sync(~0u, columns, below, g.lanes) < column);
 }
 
-// Whether the lane `place` of the group, if there is one, has this column.
+// Whether lane `place` of the group, if it exists, has this column.
 BS_INLINE bool lane_has(const Group &g, Index columns, int place, Index column)
 {
     return __shfl_sync(~0u, columns, min(place, g.lanes - 1), g.lanes) == column && place < g.lanes;
@@ -115,7 +116,8 @@ BS_INLINE void store(const MergeParams &p, Index to, Index column, Value value)
         ((Value *)p.values)[to] = value;
 }
 
-// How many entries of a row are kept, of one beyond the last none; they are written from `to` on if that is asked for. All lanes of the warp.
+// How many entries of a row are kept, none for a row past the end; with `writing` they are written from `to` on. Called by all lanes of the
+// warp.
 template <bool writing> BS_INLINE Index merge_row(const MergeParams &p, const Group &g, i64 row, Index to)
 {
     Rest left = row_at(p.left, p.left_columns, p.left_values, row, p.rows);
@@ -139,7 +141,7 @@ template <bool writing> BS_INLINE Index merge_row(const MergeParams &p, const Gr
             right.at = min(right.at + 2 * g.lanes, right.end);
             continue;
         }
-        // What is up to the smaller one of the last columns has its rank in both windows.
+        // Entries up to the smaller of the last columns have their ranks in both windows.
         const Index last_a = __shfl_sync(~0u, a.column, g.lanes - 1, g.lanes);
         const Index last_b = __shfl_sync(~0u, b.column, g.lanes - 1, g.lanes);
         const bool has_a = a.column <= min(last_a, last_b) && a.column != BS_BEYOND;
@@ -161,7 +163,7 @@ template <bool writing> BS_INLINE Index merge_row(const MergeParams &p, const Gr
     return to - before;
 }
 
-// Blocks of a multiprocessor, so that registers are not what keeps loads from being in flight.
+// Resident blocks of a multiprocessor, few enough that registers allow many loads in flight.
 #define BS_BLOCKS (sizeof(Index) + sizeof(Value) > 8 ? 4 : 6)
 
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) count_merged(const MergeParams p)

@@ -1,22 +1,22 @@
-// Products of two sparse matrices of bits or integers, row by row: the columns of a row of the result are marked in a bitmap in shared
-// memory, a pass for as many columns as it holds. First the rows are counted, then, in memory of the right size, they are written.
-// Marks and integer sums come to the same in any order, so that the result has the same bits in every run.
+// Products of two sparse matrices of bits or integers, row by row. The columns of a row of the result are marked in a bitmap in shared
+// memory, with one pass for as many columns as it holds. The rows are counted first, and then written to memory of the right size. Marks
+// and integer sums do not depend on the order, so every run gives the same bits.
 #include "sparse/build.cuh"
 
 struct ProductParams {
     const Index *left, *left_columns;       // the left matrix
     const Index *right, *right_columns;     // the right one
-    const void *left_values, *right_values; // int32 or int64; of bits none
-    const unsigned char *left_truth, *right_truth; // NULL, or of each entry of bits a boolean
-    i64 *untrue;                                   // not zero once one is not true
-    Index *starts;                          // counts one place on, then where the rows of the result start
+    const void *left_values, *right_values; // int32 or int64; none for bits
+    const unsigned char *left_truth, *right_truth; // NULL, or a boolean for each entry of bits
+    i64 *untrue;                                   // not zero once one of these is false
+    Index *starts;                          // counts, shifted by one place, then where the rows of the result start
     Index *columns;
     void *values; // zero at the start
     i64 rows, cols, left_size, right_size;
-    int words, lanes, wide; // of the bitmap; threads that share a row of the right matrix; int64
+    int words, lanes, wide; // words of the bitmap; threads that share a row of the right matrix; whether values are int64
 };
 
-// visit(entry of the left row, entry of the right matrix, column in this pass) for every product with columns from `first` on.
+// Calls visit(entry of the left row, entry of the right matrix, column in this pass) for every product with columns from `first` on.
 template <class Visit> static __device__ __forceinline__ void products(const ProductParams &p, i64 row, i64 first, Visit visit)
 {
     const int group = threadIdx.x / p.lanes, lane = threadIdx.x % p.lanes, groups = BS_THREADS / p.lanes;
@@ -33,7 +33,7 @@ template <class Visit> static __device__ __forceinline__ void products(const Pro
     }
 }
 
-// Mark the columns of one pass. All threads.
+// Mark the columns of one pass. Called by all threads.
 static __device__ __forceinline__ void mark(const ProductParams &p, i64 row, i64 first, u32 *bitmap)
 {
     for (int i = threadIdx.x; i < p.words; i += BS_THREADS)
@@ -47,12 +47,12 @@ static __device__ __forceinline__ void mark(const ProductParams &p, i64 row, i64
     __syncthreads();
 }
 
-// The sum over all threads in front of this one, and in `total` that of all. `room` holds 9 integers; all threads.
+// The sum over all threads before this one; `total` becomes the sum over all. `room` holds 9 integers. Called by all threads.
 static __device__ __forceinline__ int sum_before(int mine, int *room, int *total)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int sum = sum_up_to_lane(mine);
-    __syncthreads(); // the room may still be read
+    __syncthreads(); // earlier values in the room may still be read
     if (lane == 31)
         room[warp] = sum;
     __syncthreads();
@@ -66,7 +66,7 @@ static __device__ __forceinline__ int sum_before(int mine, int *room, int *total
     return before;
 }
 
-// Whether this thread's share of the booleans is true.
+// Whether all booleans of this thread's share are true.
 static __device__ __forceinline__ bool all_true(const unsigned char *truth, i64 size)
 {
     bool all = true;
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, 4) fill_products(const 
 {
     extern __shared__ u32 bitmap[];
     __shared__ int room[BS_THREADS / 32];
-    u32 *before = bitmap + p.words; // columns of the row in front of each word, where there are values
+    u32 *before = bitmap + p.words; // columns of the row before each word, if there are values
     const int share = (p.words + BS_THREADS - 1) / BS_THREADS;
     for (i64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
         i64 start = p.starts[row];

@@ -1,4 +1,4 @@
-// Sums of rows: floats in their type, in eight sums side by side as on the CPU, so that the bits are the same; integers in 64 bits.
+// Sums of rows: floats in their own type, in eight interleaved sums as on the CPU, so that the bits are the same; integers in 64 bits.
 // Floor: reading the values once.
 #include "sparse/build.cuh"
 
@@ -10,15 +10,17 @@ struct RowSumParams {
     int kind; // see below
 };
 
-// Integers by their bytes, signed ones by the next number; then float32 and float64.
+// Integers by size, each unsigned type followed by the signed one; then float32 and float64.
 enum { BS_U8, BS_I8, BS_U16, BS_I16, BS_U32, BS_I32, BS_I64, BS_F32, BS_F64 };
 
-// Lanes of a row: the sums side by side. Rows of a block. Entries from which on a row is the whole block's, which loads it together.
+// BS_SUMS: lanes of a row, one for each interleaved sum. BS_ROWS: rows of a block. From BS_LONG entries on, the whole block loads a row
+// together.
 #define BS_SUMS 8
 #define BS_ROWS (BS_THREADS / BS_SUMS)
 #define BS_LONG 512
 
-// The eight sums as one, in the first lane of each group; `rest` holds the entries behind the last eight. All lanes of the warp.
+// Joins the eight sums in the first lane of each group; `rest` holds the entries after the last full eight. Called by all lanes of the
+// warp.
 template <class Sum> static __device__ __forceinline__ Sum joined(Sum mine, Sum rest)
 {
 #pragma unroll
@@ -27,7 +29,7 @@ template <class Sum> static __device__ __forceinline__ Sum joined(Sum mine, Sum 
     Sum others = 0;
 #pragma unroll
     for (int i = 0; i < BS_SUMS - 1; i++)
-        others += __shfl_sync(~0u, rest, i, BS_SUMS); // zero beyond the end
+        others += __shfl_sync(~0u, rest, i, BS_SUMS); // zero past the end
     return mine + others;
 }
 
@@ -46,7 +48,7 @@ static __device__ __forceinline__ void short_rows(const RowSumParams &p, const V
         out[row] = all;
 }
 
-// A long row: the block loads a chunk while the first eight lanes add the one before it.
+// A long row: the block loads a chunk while the first eight lanes add the previous one.
 template <class Value, class Sum>
 static __device__ __forceinline__ void long_row(const RowSumParams &p, const Value *values, Sum *out, i64 row, Sum *room)
 {
@@ -94,7 +96,7 @@ template <class Value, class Sum> static __device__ __forceinline__ void sums(co
         __syncthreads();
         for (u32 left = *longs; left; left &= left - 1)
             long_row<Value, Sum>(p, values, (Sum *)p.out, first + __ffs(left) - 1, (Sum *)room);
-        __syncthreads(); // the long rows of the next round
+        __syncthreads(); // before the long rows of the next round
     }
 }
 

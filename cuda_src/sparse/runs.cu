@@ -1,4 +1,4 @@
-// Sums over runs of rows: what entries that are there several times come to.
+// Sums over runs of rows, which combine entries that occur several times.
 #include "sparse/build.cuh"
 
 struct RunParams {
@@ -9,7 +9,7 @@ struct RunParams {
     int kind; // 0 float32, 1 float64, 2 float16, 3 bfloat16
 };
 
-// The first value and the sum of the others, one after another: the same bits however the work is dealt out.
+// The first value plus the others, one after another: the bits do not depend on how the work is dealt out.
 template <class T, class Load> static __device__ __forceinline__ T sum_of(i64 from, i64 to, Load load)
 {
     if (to - from == 1)

@@ -1,20 +1,21 @@
-// Where rows start, of how many entries each has. A block has a tile of rows; of several tiles the sums are found first, and every block
-// adds up those in front of its own: they are few. Floor: reading the counts twice and writing the starts.
+// Where rows start, from the number of entries of each. A block takes a tile of rows. If there are several tiles, their sums are computed
+// first, and every block adds up those before its own, which are few. Floor: reading the counts twice and writing the starts.
 #include "sparse/build.cuh"
 
 struct StartParams {
-    Index *starts; // counts one place on, then the starts, with zero in front
+    Index *starts; // counts, shifted by one place, then the starts, with a zero first
     i64 *sums;     // of tiles
     i64 *total;    // of all counts
     i64 rows;
 };
 
-// Threads of a block and counts of a thread, side by side.
+// Threads of a block, and adjacent counts of a thread.
 #define BS_SCANNERS 1024
 #define BS_SHARE 8
 #define BS_TILE (BS_SCANNERS * BS_SHARE)
 
-// The sum of what the threads of the block up to this one have, and in `all` that of every thread. All threads, `room` is used once.
+// The sum over the threads of the block up to this one; `all` becomes the sum over every thread. Called by all threads; `room` can be used
+// once.
 static __device__ __forceinline__ i64 sum_up_to(i64 mine, i64 *room, i64 *all)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -28,7 +29,7 @@ static __device__ __forceinline__ i64 sum_up_to(i64 mine, i64 *room, i64 *all)
     return sum + (warp > 0 ? before : 0);
 }
 
-// The counts of this thread and their sum.
+// Loads the counts of this thread and returns their sum.
 static __device__ __forceinline__ i64 load_counts(const StartParams &p, Index counts[BS_SHARE])
 {
     const i64 from = (i64)blockIdx.x * BS_TILE + threadIdx.x * BS_SHARE;

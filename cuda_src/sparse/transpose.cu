@@ -1,5 +1,6 @@
-// The transpose of a canonical CSR pattern. Where the pattern may be its own, every entry looks for its mirror image; else entries are
-// sorted by column, eight bits at a time, each block keeping the order of what it has: no step depends on the order of atomics.
+// The transpose of a canonical CSR pattern. Where the pattern may equal its transpose, every entry looks for its mirror image. Otherwise
+// entries are sorted by column, eight bits at a time, and each block keeps the order of its entries: no step depends on the order of
+// atomics.
 // Floor: reading the columns, and writing the order and the rows.
 #include "sparse/build.cuh"
 
@@ -7,26 +8,26 @@ struct TransposeParams {
     const Index *indptr, *indices;
     Index *order;
     const void *values; // a number of `unit` bytes for each entry, or NULL
-    void *out;          // these in the order of the transpose
-    i64 *unlike;            // not zero once an entry has no mirror image; how many more are above the diagonal than below
+    void *out;          // these values in the order of the transpose
+    i64 *unlike;            // not zero once an entry has no mirror image; how many more entries are above the diagonal than below
     const Index *keys;      // columns in the order so far
-    const Index *ids;       // and whose they are; NULL: 0, 1, 2 and so on
+    const Index *ids;       // the entries that they belong to; NULL: 0, 1, 2 and so on
     Index *keys_out, *ids_out;
-    Index *counts;          // of each digit in each block, one place on, digit by digit
+    Index *counts;          // of each digit in each block, shifted by one place, digit by digit
     const Index *before;    // the sums of these counts
     Index *starts;          // where columns start
     i64 rows, cols, nnz, blocks;
     int shift, unit;
 };
 
-// Keys of a block, in rounds of a warp: each warp has its keys side by side.
+// Keys of a block, in rounds of a warp; the keys of a warp are adjacent.
 #define BS_DIGITS 256
 #define BS_ROUNDS 16
 #define BS_TILE (BS_THREADS * BS_ROUNDS)
 #define BS_WARPS (BS_THREADS / 32)
 
-// order[e] = where (j, i) is, if e is entry (i, j). Those above the diagonal look for their mirror images, and tell these where they are
-// themselves: if each has one, and there are as many above as below, no other is left.
+// order[e] = the position of (j, i), if e is entry (i, j). Entries above the diagonal look for their mirror images and write their own
+// positions there. If each has one, and as many entries are above as below, then every entry has one.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) find_mirrors(const TransposeParams p)
 {
     __shared__ i64 ends[2];
@@ -42,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) find_mirrors(const Tran
     const i64 low = ends[0], high = ends[1];
     bool unlike = false;
     int above = 0;
-    constexpr int kAtOnce = sizeof(Index) == 4 ? 2 : 1; // with two of int64, sm_100 spills what it knows of them
+    constexpr int kAtOnce = sizeof(Index) == 4 ? 2 : 1; // with two of int64, sm_100 would spill registers
 #pragma unroll kAtOnce
     for (i64 e = from + threadIdx.x; e < to; e += BS_THREADS) {
         const i64 row = last_start(p.indptr, low, high, e), col = p.indices[e];
@@ -79,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) find_mirrors(const Tran
         atomicAdd((u64 *)p.unlike + 1, (u64)(i64)surplus);
 }
 
-// The digit of a key, and beyond the end none.
+// The digit of a key; past the end there is none.
 static __device__ __forceinline__ int digit_of(const TransposeParams &p, i64 e)
 {
     return e < p.nnz ? (int)(p.keys[e] >> p.shift) & (BS_DIGITS - 1) : BS_DIGITS;
@@ -121,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) move_digits(const Trans
         if (digit < BS_DIGITS)
             rank[i] += seen[warp][digit];
         __syncwarp();
-        if (digit < BS_DIGITS && (alike >> lane) == 1u) // the last of them
+        if (digit < BS_DIGITS && (alike >> lane) == 1u) // the last lane with this digit
             seen[warp][digit] = rank[i] + 1;
         __syncwarp();
     }
@@ -145,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) move_digits(const Trans
     }
 }
 
-// Where each column starts among sorted ones.
+// Where each column starts among the sorted entries.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) start_columns(const TransposeParams p)
 {
     for (i64 c = (i64)blockIdx.x * BS_THREADS + threadIdx.x; c <= p.cols; c += (i64)gridDim.x * BS_THREADS)

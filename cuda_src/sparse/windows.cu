@@ -1,26 +1,26 @@
-// Sorting the entries of windows of rows by column and row, and numbering their cells: columns, or blocks of 2^shift of them.
+// Sorts the entries of windows of rows by column and row, and numbers their cells: columns, or blocks of 2^shift columns.
 //
-// The rows of a window are sorted lists, so that merging them in pairs, pairs of pairs and so on sorts the window. Each entry finds its
-// place by one search of the other list a level, all in shared memory: global memory is read once and written once. Windows that are
-// too full for that are ranked by a search of every other row.
+// The rows of a window are sorted lists, so merging them in pairs, then pairs of pairs and so on sorts the window. At each level an entry
+// finds its place by one search of the other list, all in shared memory: global memory is read once and written once. In windows that are
+// too full for shared memory, entries are ranked by a search of every other row.
 #include "sparse/build.cuh"
 
 struct WindowParams {
     const Index *indptr, *indices;
     u64 *found;     // see below; zero at the start
     Index *edges;   // where each window's entries start
-    Index *lists;   // numbers of windows, room for all in every class; those of the last are too full for shared memory
-    Index *perm;    // results, each of them or NULL: position in the CSR array,
+    Index *lists;   // numbers of windows, with room for all in every class; the last list has those too full for shared memory
+    Index *perm;    // results, any of which may be NULL: position in the CSR array,
     u8 *edge_row;   // row in the window,
     int *edge_cell; // cell in the window;
-    u8 *edge_byte;  // the same cell, where the entry stands in the CSR array, in every width that may hold them all;
+    u8 *edge_byte;  // the same cell, at the entry's place in the CSR array, in every width that may hold them all;
     u16 *edge_short;
     int *edge_int;
-    Index *cells;  // cells of a window, written where its entries start,
+    Index *cells;  // cells of a window, written from where its entries start,
     u16 *tiles;    // the bits of 4 x 4 blocks, likewise,
     Index *counts; // how many cells there are,
     Index *starts; // where they start once they are packed,
-    Index *packed; // and cells and tiles, those of one window after those of the other
+    Index *packed; // and cells and tiles without gaps, window by window
     u16 *packed_tiles;
     u64 *sums; // cells of every `part` windows; zero at the start
     i64 rows, windows, part;
@@ -29,18 +29,18 @@ struct WindowParams {
     int capacities[5];
 };
 
-// Behind what a check of the pattern found.
+// Indices of `found`, after those of the check of the pattern.
 enum {
     BS_TALLEST = 4, // entries of the fullest window
-    BS_MOST,        // cells of the window that has most,
-    BS_TOTAL,       // and of all
+    BS_MOST,        // cells of the window that has the most,
+    BS_TOTAL,       // and of all windows
     BS_LISTED,      // windows of each class
 };
 
 #define BS_MOST_ROWS 256
-#define BS_MOST_LISTS 6 // those of the classes, and of windows that are too full
+#define BS_MOST_LISTS 6 // a list for each class, and one for windows that are too full
 
-// How many of the sorted keys [from, to) are in front of `key`: those that are smaller, or also those that are equal.
+// How many of the sorted keys [from, to) come before `key`: those that are smaller and, with equal_too, those that are equal.
 static __device__ __forceinline__ int rank_in(const Index *keys, int from, int to, Index key, bool equal_too)
 {
     int low = from, high = to;
@@ -54,7 +54,7 @@ static __device__ __forceinline__ int rank_in(const Index *keys, int from, int t
     return low - from;
 }
 
-// Where the rows of a window start, counted from its first entry. All threads.
+// Where the rows of a window start, counted from its first entry. Called by all threads.
 static __device__ __forceinline__ void load_bounds(const WindowParams &p, i64 w, i64 begin, int *bounds)
 {
     for (int r = threadIdx.x; r <= p.window; r += blockDim.x) {
@@ -77,7 +77,7 @@ static __device__ __forceinline__ int row_in_window(const int *bounds, int windo
     return low;
 }
 
-// Where windows start, and which class they are of. Those without entries are of none.
+// Finds where windows start, and which class they belong to. Windows without entries belong to none.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) list_windows(const WindowParams p)
 {
     __shared__ int sizes[BS_MOST_LISTS];
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) list_windows(const Wind
         atomicMax(&p.found[BS_TALLEST], (u64)tallest);
 }
 
-// The windows that a launch takes, one after the other.
+// The windows that a launch takes, one after another.
 static __device__ __forceinline__ i64 listed(const WindowParams &p) { return (i64)p.found[BS_LISTED + p.list]; }
 
 static __device__ __forceinline__ i64 window_at(const WindowParams &p, i64 k) { return p.lists[p.list * p.windows + k]; }
@@ -129,14 +129,14 @@ static __device__ __forceinline__ void store_position(const WindowParams &p, i64
         p.edge_int[entry] = cell;
 }
 
-// How many cells a window has. One thread.
+// Stores how many cells a window has. Called by one thread.
 static __device__ __forceinline__ void count_cells(const WindowParams &p, i64 w, int cells)
 {
     p.counts[w] = cells;
     atomicAdd(&p.sums[w / p.part], (u64)cells);
 }
 
-// How many cells a block has counted, in one window at most and in all.
+// Reports how many cells a block has counted: the most in one window, and the total.
 static __device__ __forceinline__ void add_cells(const WindowParams &p, int most, i64 total)
 {
     if (threadIdx.x == 0 && total) {
@@ -145,13 +145,13 @@ static __device__ __forceinline__ void add_cells(const WindowParams &p, int most
     }
 }
 
-// Sort a window; the number of its cells. All threads.
+// Sorts a window and returns the number of its cells. Called by all threads.
 static __device__ __forceinline__ int order_window(const WindowParams &p, i64 w, char *shared, int *bounds, int *room)
 {
     const i64 begin = p.edges[w];
     const int n = (int)(p.edges[w + 1] - begin);
     Index *keys = (Index *)shared, *other_keys = keys + p.capacity;
-    u32 *places = (u32 *)(other_keys + p.capacity), *other_places = places + p.capacity; // the row above 20 bits of position
+    u32 *places = (u32 *)(other_keys + p.capacity), *other_places = places + p.capacity; // the row, above 20 bits of position
     load_bounds(p, w, begin, bounds);
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         keys[i] = p.indices[begin + i];
@@ -162,7 +162,7 @@ static __device__ __forceinline__ int order_window(const WindowParams &p, i64 w,
         for (int i = threadIdx.x; i < n; i += blockDim.x) {
             const Index key = keys[i];
             const u32 place = places[i];
-            const int first = (int)(place >> 20) & -(2 * height); // of the pair of lists
+            const int first = (int)(place >> 20) & -(2 * height); // first row of the pair of lists
             const int middle = min(first + height, p.window), last = min(first + 2 * height, p.window);
             const bool right = (int)(place >> 20) >= middle; // of equal columns the smaller row comes first
             const int at = i + (right ? rank_in(keys, bounds[first], bounds[middle], key, true) - (bounds[middle] - bounds[first])
@@ -183,7 +183,7 @@ static __device__ __forceinline__ int order_window(const WindowParams &p, i64 w,
         const Index cell = inside ? keys[i] >> p.shift : 0;
         const bool first = inside && (i == 0 || keys[i - 1] >> p.shift != cell);
         int total;
-        const int at = done + count_before(first, room, &total) + first - 1; // the cell's number
+        const int at = done + count_before(first, room, &total) + first - 1; // the number of the cell
         done += total;
         if (!inside)
             continue;
@@ -229,7 +229,7 @@ extern "C" __global__ void order_windows(const WindowParams p)
     add_cells(p, most, total);
 }
 
-// Full windows: the place of an entry is the number of entries of every row in front of it.
+// Full windows: the place of an entry is the number of entries before it, counted row by row.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) rank_windows(const WindowParams p)
 {
     __shared__ int bounds[BS_MOST_ROWS + 1];
@@ -251,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) rank_windows(const Wind
     }
 }
 
-// Full windows once they are sorted: one block numbers the cells of a window.
+// Full windows after sorting: one block numbers the cells of a window.
 extern "C" __global__ void number_cells(const WindowParams p)
 {
     __shared__ int room[33];
@@ -294,12 +294,12 @@ extern "C" __global__ void number_cells(const WindowParams p)
     add_cells(p, most, total);
 }
 
-// The values of all threads in front of this one added up, and in `total` those of all. `room` holds one for each warp; all threads.
+// The sum over all threads before this one; `total` becomes the sum over all. `room` holds one number for each warp. Called by all threads.
 static __device__ __forceinline__ i64 sum_before(i64 value, i64 *room, i64 *total)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     i64 sum = sum_up_to_lane(value);
-    __syncthreads(); // the room may still be read
+    __syncthreads(); // earlier values in the room may still be read
     if (lane == 31)
         room[warp] = sum;
     __syncthreads();
@@ -312,7 +312,8 @@ static __device__ __forceinline__ i64 sum_before(i64 value, i64 *room, i64 *tota
     return sum - value;
 }
 
-// Where the cells of each window start, and the cells and their tiles moved there: a block a part of the windows, a warp a window.
+// Finds where the cells of each window start, and moves the cells and their tiles there. A block takes a part of the windows, a warp a
+// window.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) pack_cells(const WindowParams p)
 {
     __shared__ i64 room[BS_THREADS / 32];

@@ -1,20 +1,20 @@
-// Bits of a dense array from coordinates, and back.
+// Converts coordinates to the bits of a dense array, and back.
 #include "sparse/build.cuh"
 
 struct BitParams {
     const Index *indptr, *indices;
-    const i64 *rows_of, *cols_of, *codes; // coordinates: along the outer axis, along the packed axis, and what is stored there
+    const i64 *rows_of, *cols_of, *codes; // coordinates: along the outer axis and along the packed axis, and the codes stored there
     u32 *words;
-    Index *counts; // of each segment, one place on; then where its entries start
+    Index *counts; // of each segment, shifted by one place, then where its entries start
     Index *columns;
     u64 *found; // the first row with bits beyond the last column, counted from the end; zero at the start
     i64 rows, cols, nnz, width, segments, spread; // words of a row, segments of a row and of all rows
-    int bits, fields;                             // of coordinates; whether codes lie side by side instead of in planes
+    int bits, fields;                             // bits of a code; whether codes are adjacent instead of in planes
 };
 
 #define BS_FROM_END (1ull << 62)
 
-// One bit for every entry of a pattern.
+// Sets one bit for every entry of a pattern.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) set_entries(const BitParams p)
 {
     __shared__ i64 ends[2];
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) set_entries(const BitPa
     }
 }
 
-// The bits of every code; `width` words a row (and plane).
+// Sets the bits of every code; a row (and plane) has `width` words.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) set_codes(const BitParams p)
 {
     const i64 step = (i64)gridDim.x * BS_THREADS;

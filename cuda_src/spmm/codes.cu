@@ -1,18 +1,19 @@
 // Exact sums of gathered rows of packed integers over the edges of a CSR pattern: y[i] = sum over edges (i, j) of q[j], as int32, as means, or
 // through the chain of an epilogue.
 //
-// Features are integers of BS_BITS bits (2, 4, 8 or 16) side by side along their axis, the "rows" layout. A group of 2^shift lanes walks a
+// Features are adjacent integers of BS_BITS bits (2, 4, 8 or 16) along their axis, the "rows" layout. A group of 2^shift lanes walks a
 // stretch of rows (csr/streams.cuh), or the groups of a warp share a row of many edges (csr/units.cuh). A lane gathers BS_WORDS words of a
-// neighbour at once, BS_U edges in flight, and sums their integers as they lie, many to a register (spmm/codes.cuh). Only what a row or a
-// piece of one amounts to becomes an integer a register. Signed integers are gathered as unsigned ones, larger by 2^(BS_BITS - 1), which is
-// taken off once for all edges of the row.
+// neighbour at once, with BS_U edges in flight, and sums their integers while they are packed, many to a register (spmm/codes.cuh). Only
+// the sums of a row, or of a piece of one, are unpacked to one integer a register. Signed integers are gathered as unsigned ones, larger by
+// 2^(BS_BITS - 1), which is subtracted once for all edges of the row.
 //
 // Floor: edges * row bytes at 9 TB/s from rows of 64 bytes on, edges at 155 G/s below, x in the L2; and the compulsory bytes.
 //
-// BS_OUT: 0 int32, 1 float32, 2 the chain of an epilogue; BS_MEAN: of means, as float32 of integers always is. BS_WEIGHTS: 1 edges have int32
-// values, 2 float32 ones, with which the sums are float32: a rounding for each edge, the pieces of long rows added in order. BS_PER_HEAD: edges
-// have a value for each head. BS_NODES: the int32 value of an edge is that of its column, a byte of a table which is gathered along with the
-// row; 32 bytes of the L2 more an edge. BS_SCALED: float32 sums or means of integers times factors, plus a multiple of the row itself.
+// BS_OUT: 0 int32, 1 float32, 2 the chain of an epilogue; BS_MEAN: means, as float32 of integers always is. BS_WEIGHTS: 1 edges have int32
+// values; 2 they have float32 values, and the sums are float32, with one rounding for each edge and the pieces of long rows added in order.
+// BS_PER_HEAD: edges have a value for each head. BS_NODES: the int32 value of an edge is that of its column, a byte of a table that is
+// gathered along with the row; this costs 32 more bytes of the L2 for each edge. BS_SCALED: float32 sums or means of integers times
+// factors, plus a multiple of the row itself.
 #define BS_KIND 2
 #define BS_ACC 2
 #define BS_BYTES (4 * BS_WORDS)
@@ -25,14 +26,14 @@
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
-// BS_BLOCKS: of a multiprocessor, which bounds the registers.
+// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
 
 struct CodeSum {
     const CodeParams &p;
     const Stretch &at;
-    const char *x; // row 0, this lane's words
+    const char *x; // row 0, at this lane's words
     int lane, lanes, slice;
-    bool there; // the row has integers of this lane, or pads of the result
+    bool there; // the row has integers for this lane, or padding of the result
     Gathered codes[BS_U];
     CodeSums sums;
 #if BS_WEIGHTS
@@ -49,7 +50,7 @@ struct CodeSum {
         slice = (int)(blockIdx.z * gridDim.y + blockIdx.y);
         const int vector = slice * lanes + lane;
         there = vector < p.vectors;
-        // Lanes beyond the row read with the others.
+        // Lanes past the end of the row read the row's last words too.
         x = kept(p.x + (bs_u64)(unsigned)min(vector, p.gathered - 1) * BS_BYTES);
 #ifdef BS_PER_HEAD
         head = min(vector * kCodes / p.padded, p.heads - 1);
@@ -97,7 +98,7 @@ struct CodeSum {
 
     __device__ __forceinline__ void done(Index, int, int) {}
 
-    // The row is complete, and its integers are too large by `excess` each.
+    // Finishes a complete row, whose sums are too large by `excess` each.
     __device__ __forceinline__ void finish(Index row, Index edges, Total (&v)[kCodes], Total excess) const
     {
 #pragma unroll
@@ -117,7 +118,7 @@ struct CodeSum {
         sums.clear();
     }
 
-    // A row or a piece of one that the groups of a warp have shared is complete; all lanes come.
+    // Finishes a row, or a piece of one, that the groups of a warp have shared. Called by all lanes.
     __device__ __forceinline__ void shared()
     {
         sums.settle(p.flip, p.base);
@@ -131,7 +132,7 @@ struct CodeSum {
             piece(at.row);
     }
 
-    // The sums of a piece wait in its slot; the last to come takes all of them.
+    // The sums of a piece wait in its slot; the last piece to arrive adds up all of them.
     __device__ __forceinline__ void piece(Index row)
     {
         int from, count;

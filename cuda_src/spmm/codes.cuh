@@ -1,9 +1,9 @@
-// Sums of packed integers as they lie in the words of a gathered row, and what becomes of those of a complete row.
+// Sums of packed integers, taken directly on the words of gathered rows, and how the sums of a complete row are used.
 //
-// Eight edges at a time are added bit by bit: three words with the same weight become two (a carry-save adder is two LOP3), whatever integers
-// their bits belong to. Words of weights 1, 2 and 4 stay from batch to batch; one of weight 8 is left and spread into lanes of 16 bits (of 32,
-// for integers of 16 bits), as the others are when the row is complete. A row or piece has no more edges than such a lane can hold, so nothing
-// is asked on the way. With values a lane has an integer or a float a register instead.
+// Eight edges at a time are added bit by bit: three words with the same weight become two (a carry-save adder is two LOP3), whatever
+// integers their bits belong to. Words of weights 1, 2 and 4 are kept from batch to batch. A word of weight 8 is left over and is spread
+// into lanes of 16 bits (of 32 for integers of 16 bits); so are the others when the row is complete. No row or piece has more edges than
+// such a lane can hold, so no overflow check is needed. With values, a register holds one integer or float of a lane instead.
 #ifndef BITSPARSE_SPMM_CODES_CUH
 #define BITSPARSE_SPMM_CODES_CUH
 
@@ -21,7 +21,7 @@
 #ifndef BS_NODES
 #define BS_NODES 0
 #endif
-#ifndef BS_SIGNED // of integers of 8 bits; others are told by `flip`
+#ifndef BS_SIGNED // for integers of 8 bits; for others `flip` tells
 #define BS_SIGNED 0
 #endif
 #ifndef BS_SCALED
@@ -34,17 +34,17 @@
 #include "finish/store.cuh"
 #endif
 
-constexpr int kEach = 32 / BS_BITS; // integers of a word
-constexpr int kCodes = BS_WORDS * kEach; // of a lane
+constexpr int kEach = 32 / BS_BITS; // integers in a word
+constexpr int kCodes = BS_WORDS * kEach; // integers of a lane
 constexpr int kLaneBits = BS_BITS == 16 ? 32 : 16;
-constexpr int kSpread = BS_BITS > 8 ? 32 : BS_BITS == 8 ? 16 : 8; // bits of a lane that integers are spread into first
-constexpr int kParts = kSpread / BS_BITS; // words that a word becomes
-constexpr int kWide = kEach * kLaneBits / 32; // words that it becomes in the end
+constexpr int kSpread = BS_BITS > 8 ? 32 : BS_BITS == 8 ? 16 : 8; // width of the lanes that integers are spread into first
+constexpr int kParts = kSpread / BS_BITS; // words that a word is spread into
+constexpr int kWide = kEach * kLaneBits / 32; // words that it takes in the end
 constexpr unsigned kMask = (kSpread == 32 ? 1u : kSpread == 16 ? 0x00010001u : 0x01010101u) * ((1u << BS_BITS) - 1u);
 static_assert(BS_BITS == 2 || BS_BITS == 4 || BS_BITS == 8 || BS_BITS == 16, "integers of 2, 4, 8 or 16 bits");
 static_assert(BS_U % 8 == 0, "eight edges are added at once");
 
-// A lane's part of a piece.
+// A lane's part of the sums of a piece.
 #if BS_WEIGHTS
 typedef Vector<kCodes, Element> PackedSum; // the bits of a Total
 #else
@@ -56,17 +56,18 @@ struct CodeParams {
     Units units;
     const char *x; // rows of `row_bytes`, 16-byte aligned
     void *out; // int32 or float32 (rows, columns)
-    const void *values; // of the edges, or of edges and heads: int32 or float32; BS_NODES: of the columns, a byte each
+    const void *values; // of edges, or of edges and heads: int32 or float32; BS_NODES: of columns, a byte each
     PackedSum *partial; // (pieces, slices, lanes)
-    int *arrived; // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
+    int *arrived; // (pieces, slices): how many pieces of a row have arrived, at its first piece; zeros before and after
     unsigned row_bytes;
-    int vectors, gathered; // of BS_WORDS words, of the result and its pads, and of a gathered row
-    int slices; // of as many vectors as a group has lanes
-    int heads, columns, width, padded; // integers of all heads, of a head, of a head with its pads
-    unsigned flip; // exclusive-or-ed to words: signed integers become unsigned ones, larger by `base`
+    int vectors, gathered; // vectors of BS_WORDS words: of the result with its padding, and of a gathered row
+    int slices; // each of as many vectors as a group has lanes
+    int heads, columns, width, padded; // integers of all heads, of a head, of a head with padding
+    unsigned flip; // words ^ flip: signed integers become unsigned ones, larger by `base`
     int base;
     int aligned; // whether four numbers of the result can be stored at once
-    // BS_SCALED: sum * row_scale[row] * *scale + *own_scale * own[row] + bias, a rounding to each step; null: no such factor, no such addend
+    // BS_SCALED: sum * row_scale[row] * *scale + *own_scale * own[row] + bias, with one rounding for each step; null: no such factor or
+    // addend.
     const float *row_scale, *scale, *own, *own_scale, *bias;
 #if BS_OUT == BS_CHAIN
     EpilogueParams epilogue;
@@ -75,7 +76,7 @@ struct CodeParams {
 
 BS_INLINE unsigned sum_of_bits(unsigned a, unsigned b, unsigned c) { return a ^ b ^ c; }
 BS_INLINE unsigned carry_of_bits(unsigned a, unsigned b, unsigned c) { return (a & b) | (c & (a | b)); }
-// Every kParts-th integer of a word from number k on.
+// Every kParts-th integer of a word, from number k on.
 BS_INLINE unsigned spread(unsigned word, int k, unsigned flip)
 {
 #if BS_BITS == 8 && !BS_SIGNED
@@ -86,7 +87,7 @@ BS_INLINE unsigned spread(unsigned word, int k, unsigned flip)
 }
 
 #if BS_FLOATS
-typedef float Total; // what a sum of a row is
+typedef float Total; // the type of a row's sum
 #else
 typedef int Total;
 #endif
@@ -99,8 +100,8 @@ BS_INLINE unsigned bits_of(float v) { return bs_bits_of(v); }
 #else
 struct CodeSums {
     PackedSum wide;
-    unsigned plane[BS_WORDS][3]; // of weights 1, 2 and 4, not yet in `wide`
-    bool counted;                // whether there is anything in them
+    unsigned plane[BS_WORDS][3]; // words of weights 1, 2 and 4, not yet in `wide`
+    bool counted;                // whether the planes hold anything
 
     __device__ __forceinline__ void clear()
     {
@@ -113,7 +114,7 @@ struct CodeSums {
         counted = false;
     }
 
-    // The integers of a word i, `weight` times.
+    // Adds the integers of a word, `weight` times, at word i.
     __device__ __forceinline__ void add_plane(int i, unsigned word, unsigned weight, unsigned flip)
     {
 #pragma unroll
@@ -125,7 +126,7 @@ struct CodeSums {
         }
     }
 
-    // What the planes hold goes to the rest. Flipped, their sign bits are seven times as much as they should be: for no edge, as it were.
+    // Moves the contents of the planes to `wide`. The flipped sign bits add seven times `base` too much, for edges that do not exist.
     __device__ __forceinline__ void settle(unsigned flip, int base)
     {
         if (!counted)
@@ -145,7 +146,7 @@ struct CodeSums {
         counted = false;
     }
 
-    // Sums of word i over less than a batch, spread.
+    // Adds sums of word i over less than a batch, already spread.
     __device__ __forceinline__ void add_spread(int i, const unsigned (&part)[kParts])
     {
 #pragma unroll
@@ -211,7 +212,8 @@ struct CodeSums {
     {
 #pragma unroll
         for (int j = 0; j < kCodes; j++) {
-            // Integer j of a word is in part j % kParts, byte j / kParts, which is in half byte / 2 of the word that has all such bytes.
+            // Integer j of a word is in part j % kParts, byte j / kParts; that byte is in half byte / 2 of the word that holds all such
+            // bytes.
             const int i = j / kEach, in = j % kEach, part = in % kParts, place = in / kParts;
             const int word = kSpread == kLaneBits ? part : 2 * part + place % 2, half = kSpread == kLaneBits ? place : place / 2;
             const unsigned both = from.of[i * kWide + word];

@@ -1,4 +1,4 @@
-// From the sums of a complete row to what is stored: integers, means, or the chain of an epilogue and its floats or packed codes.
+// Turns the sums of a complete row into its result: integers, means, or the chain of an epilogue and its floats or packed codes.
 #ifndef BITSPARSE_SPMM_CODES_FINISH_CUH
 #define BITSPARSE_SPMM_CODES_FINISH_CUH
 
@@ -7,7 +7,7 @@
 #include "finish/octet.cuh"
 #endif
 
-// A quotient of integers below 2^31, rounded as a division is; `inverse` is 1 / edges, rounded.
+// A quotient of integers below 2^31, rounded like a division; `inverse` is 1 / edges, rounded.
 BS_INLINE float mean_of_codes(int sum, float edges, float inverse) { return bs_div_knownf((float)sum, edges, inverse); }
 BS_INLINE float mean_of_codes(float sum, float edges, float inverse)
 {
@@ -15,7 +15,7 @@ BS_INLINE float mean_of_codes(float sum, float edges, float inverse)
 }
 
 #if BS_SCALED
-// What the real numbers of a row have in common.
+// The scales that apply to all numbers of a row.
 struct RowScales {
     float row, scale, own;
 };
@@ -25,7 +25,7 @@ BS_INLINE RowScales scales_of(const CodeParams &p, Index row)
     return {p.row_scale ? __ldg(p.row_scale + row) : 1.0f, __ldg(p.scale), p.own ? __ldg(p.own_scale) : 0.0f};
 }
 
-// Adds `factor` times what the node itself has: four numbers, or those of them that there are.
+// Adds `factor` times the node's own values: four numbers, or as many as are left.
 BS_INLINE void add_own(const float *own, bool together, int left, float factor, unsigned (&of)[4])
 {
     float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -43,7 +43,7 @@ BS_INLINE void add_own(const float *own, bool together, int left, float factor, 
         of[j] = bs_bits_of(bs_addf(bs_float_of(of[j]), bs_mulf(factor, each[j])));
 }
 
-// Adds what all rows have in common: four numbers, or those of them that there are.
+// Adds the bias, which all rows share: four numbers, or as many as are left.
 BS_INLINE void add_bias(const float *bias, int left, unsigned (&of)[4])
 {
 #pragma unroll
@@ -51,11 +51,11 @@ BS_INLINE void add_bias(const float *bias, int left, unsigned (&of)[4])
         of[j] = bs_bits_of(bs_addf(bs_float_of(of[j]), j < left ? __ldg(bias + j) : 0.0f));
 }
 
-// Multiplying with 1 changes nothing, so that rows without factors need no question of their own.
+// Multiplying by 1 changes nothing, so rows without factors need no check.
 BS_INLINE float scaled_sum(float sum, const RowScales &s) { return bs_mulf(bs_mulf(sum, s.row), s.scale); }
 #endif
 
-// The integers of a lane's vector.
+// Finishes the integers of a lane's vector.
 BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vector, Total (&v)[kCodes])
 {
 #if BS_DIVIDES
@@ -63,7 +63,7 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
 #endif
 #if BS_OUT == BS_CHAIN
 #pragma unroll 1
-    for (int c = 0; c < kCodes; c += 8) { // going round: the chain stands in the code once
+    for (int c = 0; c < kCodes; c += 8) { // a loop: the code of the chain appears once
         float f[8];
 #pragma unroll
         for (int j = 0; j < 8; j++)

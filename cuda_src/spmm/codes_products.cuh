@@ -1,4 +1,4 @@
-// Sums of packed integers times values of the edges, an integer or a float a register: a part of spmm/codes.cuh.
+// Sums of packed integers times values of the edges, with one integer or float to a register: a part of spmm/codes.cuh.
 #ifndef BITSPARSE_SPMM_CODES_PRODUCTS_CUH
 #define BITSPARSE_SPMM_CODES_PRODUCTS_CUH
 
@@ -13,9 +13,9 @@ struct CodeSums {
         weights = 0;
     }
 
-    // Weights of edges that are not there do not matter. Floats: an integer becomes the fraction of 2^23, which is then taken off.
-    // The words are something new to the compiler here, which would otherwise do what whole and other batches have in common before it knows
-    // which it is, for eight edges at once.
+    // Weights of edges that do not exist are ignored. Floats: an integer becomes the fraction of 2^23, which is then subtracted. The words
+    // are made opaque to the compiler here; otherwise it would hoist the work that whole and partial batches share above the branch, for
+    // eight edges at once.
     __device__ __forceinline__ void add_products(const Gathered (&codes)[BS_U], const Total (&w)[BS_U], unsigned flip, int base, int from,
                                                  int to)
     {
@@ -24,7 +24,7 @@ struct CodeSums {
         const float zero = 8388608.0f + (float)base;
 #endif
 #if BS_NODES && BS_BITS <= 4
-        // Halves of a word hold the products of 16 edges, 15 * 255 each at most: one multiplication for two integers.
+        // Halves of a word hold the products of 16 edges, at most 15 * 255 each: one multiplication serves two integers.
         static_assert(BS_U <= 16, "products of a batch fit into 16 bits");
         unsigned pairs[BS_WORDS * shifts][2];
 #pragma unroll
@@ -72,7 +72,7 @@ struct CodeSums {
 
     __device__ __forceinline__ void settle(unsigned, int) {}
 
-    // What the sums are too large by, and those of a row's pieces.
+    // By how much the sums are too large, and by how much those of a row's pieces are.
     __device__ __forceinline__ Total excess(int base, int) const { return BS_FLOATS ? 0 : base * weights; }
     __device__ __forceinline__ Total excess_of_pieces(int, int) const { return 0; }
 

@@ -1,14 +1,14 @@
 // Sums, means and maxima of gathered rows over the edges of a CSR pattern, on the CUDA cores: y[i] = reduce over edges (i, j) of w x[j].
 //
-// A group of 2^shift lanes walks a stretch of rows (csr/streams.cuh), or the groups of a warp share a row of many edges (csr/units.cuh);
-// lane l of a group holds vectors l, l + lanes, ... (BS_V of them) of a slice of the columns, BS_U edges in flight. Slices of the columns run one
-// after another (grid y), so that a slice of x may stay in the L2.
-// The sums of a warp's groups are added in a tree. Rows in pieces: every piece stores its sums, and whichever piece is the last to arrive adds
-// them up in order; no float is added atomically.
+// A group of 2^shift lanes walks a stretch of rows (csr/streams.cuh), or the groups of a warp share a row of many edges (csr/units.cuh).
+// Lane l of a group holds vectors l, l + lanes, ... (BS_V of them) of a slice of the columns, with BS_U edges in flight. Slices of the
+// columns run one after another (grid y), so that a slice of x may stay in the L2.
+// The sums of a warp's groups are added in a tree. Rows in pieces: every piece stores its sums, and the last piece to arrive adds them up
+// in order; no float is added atomically.
 //
 // Floor: edges * row bytes at 9 TB/s (rows of 64 bytes and more, x in the L2), edges at 150 G/s below that, and the compulsory bytes.
 //
-// BS_WEIGHTS: 0 none, 1 a value to an edge, 2 values per head, scales of columns and (for maxima) of rows, each if there.
+// BS_WEIGHTS: 0 none; 1 a value per edge; 2 values per head, scales of columns and (for maxima) of rows, where given.
 #include "spmm/csr.cuh"
 
 // BS_VALUE16: features and values are 16-bit floats of one kind.
@@ -16,12 +16,12 @@
 #define BS_VALUE16 0
 #endif
 
-// BS_BLANKS: edges that a batch lacks are added as zeros. Not where the compiler would take registers for it, nor in a maximum.
+// BS_BLANKS: missing edges of a batch are added as zeros. Not where the compiler would need more registers for it, nor in a maximum.
 #ifndef BS_BLANKS
 #define BS_BLANKS (BS_KIND == BS_FLOAT32 && BS_ACC == 0 && BS_WEIGHTS == 0 && BS_REDUCE == BS_REDUCE_SUM)
 #endif
 
-// BS_SEGMENTS: what stands behind a row is long, so that it should be in the code once.
+// BS_SEGMENTS: the code at the end of a row is long and should appear only once.
 #ifndef BS_SEGMENTS
 #define BS_SEGMENTS ((BS_STEPS & ~(kBias | kRelu)) != 0)
 #endif
@@ -33,7 +33,7 @@
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
-// BS_BLOCKS: of a multiprocessor, which bounds the registers.
+// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
 #if BS_WEIGHTS == 2 && BS_V != 1
 #error "values per head go with one vector a lane"
 #endif
@@ -41,8 +41,8 @@
 struct Aggregate {
     const SpmmParams &p;
     const Stretch &at;
-    const char *x; // row 0, this lane's first vector
-    unsigned first; // the lane's first vector, of a row
+    const char *x; // row 0, at this lane's first vector
+    unsigned first; // the lane's first vector of a row
     int lane, lanes, slice, head;
     Gathered v[BS_U][BS_V];
 #if BS_VALUE16
@@ -54,7 +54,7 @@ struct Aggregate {
 #if BS_SIGNS
     Limits<BS_EACH> limits[BS_V];
 #endif
-    bool strange = false; // NaN was to become a sign
+    bool strange = false; // a NaN would have become a sign
 
     __device__ __forceinline__ Aggregate(const SpmmParams &params, const Stretch &stretch) : p(params), at(stretch)
     {
@@ -62,7 +62,7 @@ struct Aggregate {
         lane = group_lane(p.streams);
         slice = (int)(blockIdx.z * gridDim.y + blockIdx.y);
         first = (unsigned)slice * (unsigned)(BS_V * lanes) + (unsigned)lane;
-        // Lanes beyond the row do with its last vector what the last lane does.
+        // Lanes past the end of the row repeat the work of the lane that has its last vector.
         first = __shfl_sync(~0u, min(first, p.vectors - 1), (int)threadIdx.x & 31);
         x = kept((const char *)p.x + (bs_u64)first * BS_BYTES);
 #if BS_WEIGHTS == 2
@@ -156,7 +156,7 @@ struct Aggregate {
             }
     }
 
-    // Vector k of the row's sums goes where it belongs.
+    // Finishes and stores vector k of the row's sums.
     __device__ __forceinline__ void finish(Index row, Index count, const Sums &total, int k)
     {
 #if BS_FINISH
@@ -184,7 +184,7 @@ struct Aggregate {
 
     __device__ __forceinline__ void done(Index, int, int) {}
 
-    // A row or a piece of one that the groups of a warp have shared is complete; all lanes come.
+    // Finishes a row, or a piece of one, that the groups of a warp have shared. Called by all lanes.
     __device__ __forceinline__ void shared()
     {
         for (int o = lanes; o < 32; o <<= 1)
@@ -204,7 +204,7 @@ struct Aggregate {
         flush(at.row, begin, end);
     }
 
-    // The sums of a piece wait in its slot; the last to come takes all of them, in order. False for all others.
+    // The sums of a piece wait in its slot; the last piece to arrive adds up all of them, in order. False for all others.
     __device__ __forceinline__ bool piece(Index row)
     {
         int from, count;

@@ -1,12 +1,13 @@
 // Float32 sums of gathered rows of one-bit features over the edges of a CSR pattern: y[i] = finish(sum over edges (i, j) of w q[j]).
 //
-// A group of 2^shift lanes walks a stretch of rows (csr/streams.cuh), or the groups of a warp share a row of many edges (csr/units.cuh). A lane
-// holds BS_LANE features, side by side (4, 8, 16 or 32), and so gathers as many bits of a neighbour at once, BS_U edges in flight. Nothing is
-// unpacked on the way: a sign is exclusive-or-ed to the weight (BS_BIPOLAR), or the bit says whether the weight is added.
+// A group of 2^shift lanes walks a stretch of rows (csr/streams.cuh), or the groups of a warp share a row of many edges (csr/units.cuh). A
+// lane holds BS_LANE adjacent features (4, 8, 16 or 32), and so gathers that many bits of a neighbour at once, with BS_U edges in flight.
+// No bit is unpacked to a float: it flips the sign of the weight (BS_BIPOLAR), or says whether the weight is added.
 //
 // Floor: edges at 155 G/s (rows below 64 bytes, x in the L2), three instructions a feature and edge, and the compulsory bytes.
 //
-// BS_WEIGHTS: 0 none, 1 a value to an edge, 2 values and factors of the columns, each if there. BS_MEAN: sums are divided by the edges.
+// BS_WEIGHTS: 0 none; 1 a value per edge; 2 values and factors of the columns, where given. BS_MEAN: sums are divided by the number of
+// edges.
 #define BS_KIND 5
 #define BS_ACC 0
 #define BS_BYTES 16
@@ -22,10 +23,10 @@
 #define BS_MEAN 0
 #endif
 
-// Lanes of less than a byte share one.
+// Lanes with less than a byte share one.
 #define BS_SHARED (BS_LANE < 8)
 #define BS_CODE_BYTES (BS_SHARED ? 1 : BS_LANE / 8)
-// BS_BLOCKS: of a multiprocessor, which bounds the registers.
+// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
 
 struct PackedParams {
     Streams streams;
@@ -35,10 +36,10 @@ struct PackedParams {
     const float *values; // of the edges
     const float *col_scale;
     float *partial; // (pieces, slices, BS_LANE / 4, lanes, 4)
-    int *arrived; // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
+    int *arrived; // (pieces, slices): how many pieces of a row have arrived, at its first piece; zeros before and after
     unsigned row_bytes;
-    int vectors; // of BS_LANE features of a row
-    int slices; // of as many vectors as a group has lanes
+    int vectors; // vectors of BS_LANE features in a row
+    int slices; // each of as many vectors as a group has lanes
     int aligned; // whether four floats of the result can be stored at once
     Finish finish;
 };
@@ -54,16 +55,16 @@ typedef Vector<1, unsigned char> Codes;
 struct PackedSums {
     const PackedParams &p;
     const Stretch &at;
-    const char *x; // row 0, this lane's codes
+    const char *x; // row 0, at this lane's codes
     int lane, lanes, slice;
-    unsigned vector; // this lane's, of a row
-    int upper = 0; // where its bits begin in their byte, if lanes share bytes
+    unsigned vector; // this lane's vector of a row
+    int upper = 0; // where the lane's bits begin in their byte, if lanes share bytes
     Codes codes[BS_U];
     float w[BS_U], sums[BS_LANE];
 #if BS_SIGNS
     Limits<BS_LANE> limits;
 #endif
-    bool strange = false; // NaN was to become a sign
+    bool strange = false; // a NaN would have become a sign
 
     __device__ __forceinline__ PackedSums(const PackedParams &params, const Stretch &stretch) : p(params), at(stretch)
     {
@@ -71,7 +72,7 @@ struct PackedSums {
         lane = group_lane(p.streams);
         slice = (int)(blockIdx.z * gridDim.y + blockIdx.y);
         vector = (unsigned)(slice * lanes + lane);
-        // Lanes beyond the row read with the others and store nothing.
+        // Lanes past the end of the row read its last codes too and store nothing.
         const unsigned mine = min(vector, (unsigned)p.vectors - 1);
         x = kept(p.x + (BS_SHARED ? mine / 2 : mine * BS_CODE_BYTES));
 #if BS_SHARED
@@ -109,7 +110,7 @@ struct PackedSums {
     __device__ __forceinline__ void add(int u, Index)
     {
         const float weight = BS_WEIGHTS ? w[u] : 1.0f;
-        const unsigned word = (unsigned)codes[u].of[0] << (32 - BS_LANE - upper); // the last one's bit on top
+        const unsigned word = (unsigned)codes[u].of[0] << (32 - BS_LANE - upper); // the bit of the last feature becomes the highest one
 #pragma unroll
         for (int j = 0; j < BS_LANE; j++) {
 #if BS_BIPOLAR
@@ -120,14 +121,14 @@ struct PackedSums {
         }
     }
 
-    // The row is complete; all lanes of the group come together.
+    // Finishes a complete row. Called by all lanes of the group together.
     __device__ __forceinline__ void finish(Index row, Index count)
     {
         char *const out = (char *)row_address((char *)p.out, row, (unsigned)p.finish.row_bytes);
         const int column = (int)min(vector, (unsigned)p.vectors - 1) * BS_LANE;
 #if BS_FINISH != 2
 #pragma unroll 1
-        for (int c = 0; c < BS_LANE; c += 4) { // going round: the chain stands in the code once
+        for (int c = 0; c < BS_LANE; c += 4) { // a loop: the code of the chain appears once
             float v[4];
 #pragma unroll
             for (int j = 0; j < 4; j++)
@@ -157,7 +158,7 @@ struct PackedSums {
         const int there = p.finish.columns - (int)vector * BS_LANE; // features of the row from this lane's first on
         if (there < BS_LANE)
 #pragma unroll
-            for (int j = 0; j < BS_LANE; j++) // what lies behind the row is no number
+            for (int j = 0; j < BS_LANE; j++) // past the end of the row the sums are meaningless
                 sums[j] = j < there ? sums[j] : 0.0f;
         unsigned bits = signs_of(limits, sums, strange);
         if (there < BS_LANE)
@@ -178,7 +179,7 @@ struct PackedSums {
 
     __device__ __forceinline__ void done(Index, int, int) {}
 
-    // A row or a piece of one that the groups of a warp have shared is complete; all lanes come.
+    // Finishes a row, or a piece of one, that the groups of a warp have shared. Called by all lanes.
     __device__ __forceinline__ void shared()
     {
         for (int o = lanes; o < 32; o <<= 1)
@@ -196,12 +197,12 @@ struct PackedSums {
         flush(at.row, begin, end);
     }
 
-    // The sums of a piece wait in its slot; the last to come takes all of them, in order. False for all others.
+    // The sums of a piece wait in its slot; the last piece to arrive adds up all of them, in order. False for all others.
     __device__ __forceinline__ bool piece(Index row)
     {
         int from, count;
         pieces_of_row(p.streams, at, from, count);
-        const bs_u64 part = (unsigned)lanes, step = (bs_u64)(unsigned)p.slices * part * (BS_LANE / 4); // in fours
+        const bs_u64 part = (unsigned)lanes, step = (bs_u64)(unsigned)p.slices * part * (BS_LANE / 4); // in units of four floats
         float4 *const slots = (float4 *)p.partial + (bs_u64)(unsigned)slice * part * (BS_LANE / 4) + (unsigned)lane;
 #pragma unroll
         for (int c = 0; c < BS_LANE / 4; c++)

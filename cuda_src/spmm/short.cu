@@ -1,9 +1,9 @@
-// Sums of gathered float32 rows over the edges of a pattern whose rows are short, as those of a sample are: y[i] = sum over edges (i, j)
-// of w x[j].
+// Sums of gathered float32 rows over the edges of a pattern with short rows, such as those of a sample: y[i] = sum over edges (i, j) of w
+// x[j].
 //
-// Rows are dealt out by their length: a team of 1, 2, 4, ... groups of BS_LANES lanes takes a row, and all teams of a warp have rows of about
-// as many edges, so that no group waits for the end of another's row, which is what spmm/csr.cu spends its instructions on here. What a
-// group does stands in one vector of a table. Edges are padded, so that each row begins at a multiple of four.
+// Rows are dealt out by their length: a team of 1, 2, 4, ... groups of BS_LANES lanes takes a row, and all teams of a warp have rows of
+// about as many edges. So no group waits for the end of another group's row, which is where spmm/csr.cu would spend its instructions here.
+// One vector of a table says what a group does. Edges are padded so that each row begins at a multiple of four.
 //
 // Floor: edges * row bytes at 9 TB/s, edges at 150 G/s for rows below 64 bytes.
 //
@@ -24,7 +24,7 @@ struct ShortParams {
     int warps;
 };
 
-// A load that stays where it is written; zeros, and nothing read, unless it is valid.
+// A load that stays where it is written; if not valid, it gives zeros and reads nothing.
 BS_INLINE float4 load_or_zero(bool valid, const char *at)
 {
     float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_short(c
         for (int u = 0; u < BS_U; u++)
             v[u] = load_or_zero(u < left, row_address(x, columns[u], p.row_bytes));
         if (left > step)
-            load_run(columns, p.indices + at + step, left - step); // arrive while the gathers do
+            load_run(columns, p.indices + at + step, left - step); // these loads arrive while the gathers do
 #pragma unroll
         for (int u = 0; u < BS_U; u++)
             add(sum, v[u], u < left ? weight[u] : 0.0f);
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_short(c
         left -= step;
     }
     __syncwarp();
-    // The teams of a warp are of one size.
+    // All teams of a warp have the same size.
     const int lanes = step / BS_U * BS_LANES;
     for (int o = BS_LANES; o < lanes; o <<= 1) {
         sum.x += __shfl_xor_sync(~0u, sum.x, o);

@@ -1,23 +1,24 @@
-// Signs of the sums of a row, packed along the features: what sums are compared with, and how the lanes of a group store their bits.
+// Signs of the sums of a row, packed along the features: the limits that sums are compared with, and how the lanes of a group store their
+// bits.
 #ifndef BITSPARSE_SPMM_SIGNS_CUH
 #define BITSPARSE_SPMM_SIGNS_CUH
 
 #include "csr/groups.cuh"
 #include "finish/floats.cuh"
 
-// BS_PADS: bytes of zeros behind a row: 0 none, 1 so few that lanes without a byte of their own can store one each, 2 any number.
+// BS_PADS: bytes of zeros after a row: 0 none, 1 so few that lanes without a byte of their own can store one each, 2 any number.
 #ifndef BS_PADS
 #define BS_PADS 2
 #endif
 
-// What the sums of n columns are compared with.
+// The limits that the sums of n columns are compared with.
 template <int n> struct Limits {
 #if BS_FINISH == 3
     float at[n];
     unsigned flips;
 #endif
 
-    // Of columns from `column` on, a multiple of n.
+    // Loads the limits of columns from `column` on, a multiple of n.
     __device__ __forceinline__ void load(const Finish &f, int column)
     {
 #if BS_FINISH == 3
@@ -49,7 +50,7 @@ template <int n> struct Limits {
     }
 };
 
-// Bit j says whether v[j] is one; `strange` becomes true when one is NaN.
+// Bit j says whether v[j] gives a one; `strange` becomes true when a sum is NaN.
 template <int n> BS_INLINE unsigned signs_of(const Limits<n> &limits, const float (&v)[n], bool &strange)
 {
     unsigned bits = 0;
@@ -61,9 +62,9 @@ template <int n> BS_INLINE unsigned signs_of(const Limits<n> &limits, const floa
     return limits.flipped(bits);
 }
 
-// The lanes of the group, and of other groups those that happen to be here as well. All of a group come here together, as no branch parts
-// them; a mask that the compiler knows to be the same for all saves it from finding out for whom it is (MATCH and REDUX, also with
-// __syncwarp(group_mask)).
+// The mask of the group's lanes, and of lanes of other groups that happen to be here as well. All lanes of a group come here together,
+// since no branch separates them. If the compiler knows that the mask is the same for all, it need not find out which lanes share one
+// (MATCH and REDUX, also with __syncwarp(group_mask)).
 BS_INLINE unsigned lanes_here(int lanes)
 {
 #ifdef BITSPARSE_EMULATED
@@ -73,9 +74,9 @@ BS_INLINE unsigned lanes_here(int lanes)
 #endif
 }
 
-// Stores the signs of a group's part of a row, `n` bits of every lane side by side, at most eight; lane l has bits n * (start + l) and on.
-// Called by all lanes of the group together: those of a byte put it together, and one of them stores it. Lanes beyond the row bring
-// zeros. The call that reaches the row's end, `last`, sets the bytes behind it to zero.
+// Stores the signs of a group's part of a row, `n` adjacent bits of every lane, at most eight; lane l has the bits from n * (start + l) on.
+// Called by all lanes of the group together: the lanes of a byte combine it, and one of them stores it. Lanes past the end of the row pass
+// zeros. The call that reaches the row's end, `last`, clears the bytes after it.
 template <int n> BS_INLINE void store_signs(char *out, unsigned bits, unsigned start, int lane, int lanes, int row_bytes, bool last)
 {
     const unsigned mask = lanes_here(lanes);
@@ -86,7 +87,7 @@ template <int n> BS_INLINE void store_signs(char *out, unsigned bits, unsigned s
             bits = lane & d ? bits << (n * d) | other : other << (n * d) | bits;
         }
     }
-    // The first lane of a byte stores it; the others store zeros behind the row.
+    // The first lane of a byte stores it; the others store zeros after the row.
     const int part = lane & (8 / n - 1), share = max(lanes * n / 8, 1), first = (int)start * n / 8,
               byte = first + part * share + lane * n / 8;
     if ((part == 0 || (BS_PADS && last)) && byte < row_bytes)
@@ -97,7 +98,7 @@ template <int n> BS_INLINE void store_signs(char *out, unsigned bits, unsigned s
             out[i] = 0;
 }
 
-// As store_signs, for `n` bits of a lane that are whole bytes.
+// Like store_signs, for lanes whose `n` bits are whole bytes.
 template <int n> BS_INLINE void store_sign_words(char *out, unsigned bits, unsigned start, int lane, int lanes, int row_bytes, bool last)
 {
     static_assert(n == 8 || n == 16 || n == 32, "whole bytes");

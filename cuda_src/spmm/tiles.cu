@@ -1,10 +1,10 @@
-// Sparse times dense on the matrix units of a warp: for each window of 16 BS_M rows the rows of the features are read once.
-// A warp takes one piece of a window and BS_SLICE columns. No shared memory: warps of a block take neighbouring windows, which find each
-// other's rows in the L1. Floor: features, results, 4 bytes a column of each window and BS_K / 4 bytes a row of a tile from memory, the
-// rows of all windows' columns from the L2.
+// Sparse times dense on the matrix units of a warp: for each window of 16 BS_M rows, the rows of the features are read once.
+// A warp takes one piece of a window and BS_SLICE columns. No shared memory is used: warps of a block take neighbouring windows and find
+// each other's rows in the L1. Floor: features, results, 4 bytes a column of each window and BS_K / 4 bytes a row of a tile from memory,
+// and the rows of all windows' columns from the L2.
 #include "spmm/tiles_steps.cuh"
 
-// Sum of a row as it is stored: a mean, scaled.
+// The sum of a row in its stored form: a mean, scaled.
 BS_INLINE float finished(float sum, i64 row, const TilesParams &p)
 {
     if (p.counts != nullptr)
@@ -12,7 +12,7 @@ BS_INLINE float finished(float sum, i64 row, const TilesParams &p)
     return p.row_scale == nullptr ? sum : sum * __ldg(p.row_scale + row);
 }
 
-// BS_VEC neighbours of one row.
+// Stores BS_VEC neighbours of one row.
 BS_INLINE void store_run(const float (&f)[BS_VEC], i64 row, int local, int column, const Piece &piece, const TilesParams &p)
 {
     if (piece.slot >= 0) {
@@ -54,8 +54,8 @@ BS_INLINE void store_run(const float (&f)[BS_VEC], i64 row, int local, int colum
     }
 }
 
-// The products of a tile multiply zeros as well, so that what is not finite would spread to rows without such a neighbour. Where a sum is
-// not finite, the window is done again, edge by edge and without rounding anything.
+// The products of a tile also multiply zeros, so infinities and NaN would spread to rows without such a neighbour. If a sum is not finite,
+// the window is computed again, edge by edge and without rounding its inputs.
 BS_INLINE void sum_edges(i64 at, int start, int limit, const TilesParams &p)
 {
     const volatile Piece &kept = p.pieces[at]; // read again, so that no registers hold it until here
@@ -110,14 +110,14 @@ extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) spmm_tile
     if (at >= p.piece_count)
         return;
     const Piece piece = load_piece(p.pieces + at);
-    // the last slice of a head begins earlier rather than to be narrower
+    // The last slice of a head begins earlier instead of being narrower.
     const int head = (int)slice / p.head_slices, over = p.width - BS_SLICE, within = ((int)slice - head * p.head_slices) * BS_SLICE;
     const int start = head * p.width + (BS_NARROW ? 0 : min(within, over)), limit = start + (BS_NARROW ? p.width : BS_SLICE);
     Lane l;
     l.g = lane / 4, l.t = lane % 4, l.q = lane * BS_BITS / 32;
     l.cols = p.cols + piece.tile * BS_K + BS_ROWS * l.t;
     l.bits = p.bits + (piece.tile * BS_WORDS + l.q) * BS_M;
-    // the rest of the window's columns and bits are on their way while the first are waited for
+    // The rest of the window's columns and bits are prefetched while the first ones are waited for.
     if ((int)lane * 32 < piece.tiles * BS_K)
         prefetch_l2(p.cols + piece.tile * BS_K + lane * 32);
     if ((int)lane * 32 < piece.tiles * BS_WORDS * BS_M)
@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) spmm_tile
         l.run[v] = v * 8 * BS_VEC;
     if (BS_NARROW) {
 #pragma unroll
-        for (int v = 0; v < BS_VECTORS; v++) // columns beyond the last are not stored
+        for (int v = 0; v < BS_VECTORS; v++) // columns past the last one are not stored
             l.run[v] = min(l.run[v] + place, p.width - BS_VEC);
     } else {
         l.x += place;
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) spmm_tile
 #if BS_WEIGHTS >= BS_TILED
     l.step = p.value_bytes;
     l.values = p.values + head * p.value_head + piece.edge * (p.value_bytes / 4);
-    asm("" : "+l"(l.values)); // or every load would add it up again
+    asm("" : "+l"(l.values)); // otherwise every load would compute the sum again
 #endif
 #if BS_WEIGHTS == BS_TILED
     l.below = (1u << (lane * BS_BITS & 31)) - 1;
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) spmm_tile
             for (int i = 0; i < 4; i++)
                 sum[m][j][i] = 0.0f;
 
-    // BS_STAGES tiles of features are on their way, and the columns of as many behind them.
+    // BS_STAGES tiles of features are in flight, and so are the columns of the next BS_STAGES tiles.
     const int tiles = piece.tiles;
     Index index[BS_STAGES];
     Gathered gathered[BS_STAGES];
@@ -217,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) spmm_tile
         }
 }
 
-// The slots of a window, in order; a block takes one of its rows. `pieces` lists the windows of several slots.
+// Adds the slots of a window, in order; a block takes one of its rows. `pieces` lists the windows that have several slots.
 extern "C" __global__ void __launch_bounds__(128) add_slots(const TilesParams p)
 {
     const u32 which = blockIdx.x / (16 * BS_M);

@@ -1,9 +1,9 @@
-// Condensed windows: 16 BS_M rows of a sparse matrix, whose columns are numbered anew and cut into groups of 8 or 16. What a lane of a warp
+// Condensed windows: 16 BS_M rows of a sparse matrix, whose columns are renumbered and cut into groups of 8 or 16. What a lane of a warp
 // holds of such a tile, and how it loads, weighs, multiplies and stores it.
 //
-// A group of k columns is one step of m16n8k8 (float32 as TF32) or m16n8k16 (16-bit floats). Lane 4 g + t takes whole runs of BS_VEC
-// neighbours of the features' rows: rows 2 t and 2 t + 1 of the group (4 t to 4 t + 3 of 16), straight into the registers in which the
-// products want them, since which columns of the result a product makes is free: element j of a run belongs to product j.
+// A group of columns is one step of m16n8k8 (float32 as TF32) or m16n8k16 (16-bit floats). Lane 4 g + t loads whole runs of BS_VEC
+// neighbours of the features' rows: rows 2 t and 2 t + 1 of the group (4 t to 4 t + 3 of 16). The runs go straight into the registers that
+// the products read, since each product may compute any columns of the result: element j of a run belongs to product j.
 #ifndef BITSPARSE_SPMM_TILES_CUH
 #define BITSPARSE_SPMM_TILES_CUH
 
@@ -11,29 +11,29 @@
 
 typedef long long i64;
 
-// BS_TYPE: what features and results are.
+// BS_TYPE: the type of features and results.
 #define BS_FLOAT 0
 #define BS_F16 1
 #define BS_BF16 2
-// BS_WEIGHTS: what the entries of the matrix are.
+// BS_WEIGHTS: the entries of the matrix.
 #define BS_ONES 0
 #define BS_SCALES 1 // a factor of each column
 #define BS_TILED 2 // values in the order of tiles, lanes and bits
 #define BS_CSR 3 // values in the order of the rows
-// BS_WARPS: of a block; each takes pieces of its own, and they share nothing.
+// BS_WARPS: warps of a block; each takes its own pieces, and they share nothing.
 
-#define BS_ROWS (BS_TYPE == BS_FLOAT ? 2 : 4) // of a group, in a lane
+#define BS_ROWS (BS_TYPE == BS_FLOAT ? 2 : 4) // rows of a group in a lane
 #define BS_K (4 * BS_ROWS)
-#define BS_BITS (2 * BS_ROWS) // of 16 rows of a tile, in a lane: first those of row g, then those of row g + 8
-#define BS_WORDS BS_BITS // of 16 rows of a tile
+#define BS_BITS (2 * BS_ROWS) // bits of a lane, of 16 rows of a tile: first those of row g, then those of row g + 8
+#define BS_WORDS BS_BITS // words for 16 rows of a tile
 #define BS_VECTORS (BS_WIDTH / BS_VEC)
-#define BS_SLICE (8 * BS_WIDTH) // columns that a warp makes
+#define BS_SLICE (8 * BS_WIDTH) // columns that a warp computes
 #define BS_HELD (BS_TYPE == BS_FLOAT ? BS_WIDTH : BS_WIDTH / 2) // words of one row in a lane
 #ifndef BS_SCALED
-#define BS_SCALED (BS_WEIGHTS == BS_SCALES) // by a factor of each column, also beside values
+#define BS_SCALED (BS_WEIGHTS == BS_SCALES) // by a factor of each column, possibly together with values
 #endif
 #ifndef BS_SPLIT
-#define BS_SPLIT 0 // products of what rounding leaves as well
+#define BS_SPLIT 0 // whether products with the rounding errors are added
 #endif
 
 #if BS_TYPE == BS_FLOAT
@@ -42,12 +42,12 @@ typedef float Element;
 typedef unsigned short Element;
 #endif
 
-// A run of tiles of one window, as one warp takes it. Windows of many tiles have several; each of those adds into a slot of its own.
+// A run of tiles of one window, for one warp. Windows of many tiles have several pieces, each of which adds into its own slot.
 struct Piece {
     i64 tile; // the first
     i64 edge; // the first of the window
-    int window, tiles, slot; // slot -1: all there is of the window
-    int split; // of the kernel that adds up: how many slots follow
+    int window, tiles, slot; // slot -1: the piece is the whole window
+    int split; // for the kernel that adds up slots: how many slots follow
 };
 
 BS_INLINE Piece load_piece(const Piece *from)
@@ -65,8 +65,8 @@ struct TilesParams {
     void *y;
     float *partial; // (slots, 16 BS_M, columns)
     const u32 *cols; // (tiles, BS_K)
-    const u32 *bits, *offsets; // (tiles, BS_WORDS, BS_M); edges of the window before those of a word
-    const u32 *row_offsets; // (pieces, 16 BS_M): edges of the window before those of a row from the piece on
+    const u32 *bits, *offsets; // (tiles, BS_WORDS, BS_M); edges of the window before those of each word
+    const u32 *row_offsets; // (pieces, 16 BS_M): for each row, its edges' number in the window from the piece on
     const float *values, *col_scale, *row_scale, *counts;
     const Piece *pieces;
     i64 rows, piece_count, value_head; // value_head: from the values of one head to those of the next
@@ -75,7 +75,7 @@ struct TilesParams {
     int columns, width, head_slices, slices; // width: columns of a head
 };
 
-// Columns of a group and bits of a tile, on their way one gather ahead of the features.
+// Columns of a group and bits of a tile, loaded one gather ahead of the features.
 struct Index {
     u32 col[BS_ROWS], word[BS_M];
 #if BS_WEIGHTS == BS_TILED
@@ -83,7 +83,7 @@ struct Index {
 #endif
 };
 
-// What one tile needs for its products.
+// What the products of one tile need.
 struct Gathered {
     u32 b[BS_ROWS][BS_HELD], word[BS_M];
 #if BS_SCALED
@@ -105,7 +105,7 @@ BS_INLINE float float_of(Element e)
 #endif
 }
 
-// Two elements of the features' type, rounded to nearest; TF32 for float32, one to a word.
+// Two elements rounded to nearest in the features' type, one word; for float32 one element as TF32.
 BS_INLINE u32 rounded(float low, float high)
 {
 #if BS_TYPE == BS_FLOAT
@@ -139,7 +139,7 @@ template <int n> BS_INLINE void load_words(u32 (&to)[n], const u32 *from)
     }
 }
 
-// BS_VEC neighbours as words, the first at index `at` of what a lane holds of the row.
+// Loads BS_VEC neighbours as words; the first has index `at` in what a lane holds of the row.
 BS_INLINE void load_run(u32 (&to)[BS_HELD], int at, const Element *from)
 {
 #if BS_TYPE == BS_FLOAT

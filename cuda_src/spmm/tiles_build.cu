@@ -1,6 +1,6 @@
-// Condensed windows made from a translated pattern, and values brought into their order. See spmm/tiles.cuh for the layout.
+// Builds condensed windows from a translated pattern, and arranges values in their order. See spmm/tiles.cuh for the layout.
 // Floor: reading the pattern and writing the tiles once.
-#define BS_WIDTH 8 // of no account here, as the next two
+#define BS_WIDTH 8 // not used here, like the next two
 #define BS_VEC 4
 #define BS_WEIGHTS 0
 #include "common/warps.cuh"
@@ -25,7 +25,7 @@ BS_INLINE i64 index_at(const void *array, i64 i, const BuildParams &p)
 
 BS_INLINE i64 warp_of_grid() { return (i64)blockIdx.x * (blockDim.x / 32) + (threadIdx.x >> 5); }
 
-// A block fills the tiles of one window, whose bits are zero so far. Where columns are lacking the last one is repeated.
+// A block fills the tiles of one window, whose bits are zero so far. If columns are missing, the last one is repeated.
 extern "C" __global__ void __launch_bounds__(128, 8) place_tiles(const BuildParams p)
 {
     const i64 window = blockIdx.x, first = ((const i64 *)p.starts)[window], columns = index_at(p.cols_indptr, window, p);
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(128, 8) place_tiles(const BuildPara
     }
 }
 
-// How many edges of a window stand before each word of its tiles; a warp takes a window.
+// How many edges of a window come before each word of its tiles; a warp takes a window.
 extern "C" __global__ void __launch_bounds__(128, 8) offsets_of_words(const BuildParams p)
 {
     const i64 window = warp_of_grid();
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(128, 8) offsets_of_words(const Buil
     }
 }
 
-// Edges of each row in a piece; a warp takes a piece, lane 8 i + g rows g and g + 8 of every fourth tile.
+// Counts the edges of each row in a piece. A warp takes a piece; lane 8 i + g takes rows g and g + 8 of every fourth tile.
 extern "C" __global__ void __launch_bounds__(128, 8) count_rows(const BuildParams p)
 {
     const i64 at = warp_of_grid();
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(128, 8) count_rows(const BuildParam
     }
 }
 
-// Values (edges, heads) in the order of rows to (heads, edges) in the order of words and bits; a warp takes a piece.
+// Copies values (edges, heads) in the order of rows to (heads, edges) in the order of words and bits; a warp takes a piece.
 extern "C" __global__ void __launch_bounds__(128, 8) arrange_values(const BuildParams p)
 {
     const i64 at = warp_of_grid();

@@ -4,20 +4,20 @@
 
 #include "spmm/tiles.cuh"
 
-// What a lane always needs: where it is in the tile and in the features.
+// What a lane needs all the time: its position in the tile and in the features.
 struct Lane {
-    int g, t, q;          // 4 g + t; the word that holds its bits
-    u32 below, row[2], row_below[2]; // masks of that word: the bits of lower lanes, those of its rows, those in lower lanes
+    int g, t, q;          // the lane is 4 g + t; q: the word that holds its bits
+    u32 below, row[2], row_below[2]; // masks of that word: the bits of lower lanes, those of its rows, those of its rows in lower lanes
     const u32 *cols, *bits, *offsets;
     const Element *x;
     int run[BS_VECTORS];  // elements from x to its runs
     const float *values;
     u32 step; // bytes from the value of one edge to that of the next
-    u32 next[BS_M][2];    // values in the order of rows: where the rows go on
+    u32 next[BS_M][2];    // values in the order of rows: where the next edges of the rows begin
 };
 
-// Of a tile's 16 rows a lane follows two, g and g + 8: which bits of its word are theirs, and where their edges are from here on, counted
-// from the window's first.
+// Of a tile's 16 rows a lane follows two, g and g + 8. Computes which bits of its word belong to them, and where their next edges are,
+// counted from the window's first edge.
 BS_INLINE void follow_rows(Lane &l, const u32 *row_offsets)
 {
     const u32 every = BS_TYPE == BS_FLOAT ? 0x3333u : 0x0f0f0f0fu;
@@ -32,7 +32,8 @@ BS_INLINE void follow_rows(Lane &l, const u32 *row_offsets)
     }
 }
 
-// Where the first of a lane's edges of row g + 8 upper is in a tile with these bits; behind them the row goes on.
+// Returns the position of the first of this lane's edges in row g + 8 upper, for a tile with these bits, and moves on past the tile's
+// edges.
 BS_INLINE u32 passed(Lane &l, u32 word, int m, int upper)
 {
     const u32 at = l.next[m][upper] + __popc(word & l.row_below[upper]);
@@ -40,7 +41,7 @@ BS_INLINE u32 passed(Lane &l, u32 word, int m, int upper)
     return at;
 }
 
-// Of the tile that is `ahead` tiles from where the lane is.
+// Loads columns and bits of the tile that is `ahead` tiles further on.
 BS_INLINE void load_index(Index &to, const Lane &l, int ahead)
 {
     load_words(to.col, l.cols + ahead * BS_K);
@@ -103,12 +104,12 @@ BS_INLINE void gather(Gathered &to, const Index &from, Lane &l, const TilesParam
     }
 }
 
-// A float32 whose last 13 bits the products will cut off, 2^-10 of it at most: made larger by two thirds of half of that first, so that what
-// is cut off is right on average and 6.4e-4 at most; one instruction, and what fits stays what it is.
+// A float32 whose last 13 bits the products will cut off, which is at most 2^-10 of it. It is first enlarged by a third of that, so that
+// the error is zero on average and at most 6.4e-4; this takes one instruction, and numbers that need no rounding keep their value.
 BS_INLINE u32 narrowed(float x) { return __float_as_uint(x * 1.00034f); }
 
-// The operand of 16 rows: register i holds row g + 8 (i % 2), the columns of half i / 2 of what the lane holds. With `low`, what rounding
-// left of the weights.
+// The operand of 16 rows: register i holds row g + 8 (i % 2) and the columns of half i / 2 of those that the lane holds. With `low`, it
+// holds the rounding errors of the weights.
 BS_INLINE void weigh(u32 (&a)[4], const Gathered &from, int m, const Lane &l, bool low)
 {
 #if BS_WEIGHTS == BS_ONES

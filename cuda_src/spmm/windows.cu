@@ -1,27 +1,28 @@
 // Sums of gathered float32 rows over windows of eight rows, on the CUDA cores: y[i] = sum of a[i, j] x[j], each sum in the order of columns.
 //
-// A group of 2^shift lanes takes a window; lane l holds four columns of x of a slice, for all eight rows. It loads a row of x once for
-// all rows of the window that have it, four rows of x in flight, and adds it where the entry's mask says so: what has no edge is never
-// multiplied, so NaN and infinity stay where they belong. Windows of many columns come in parts, whose sums the last to arrive adds up.
+// A group of 2^shift lanes takes a window; lane l holds four columns of x in a slice, for all eight rows. It loads a row of x once for all
+// rows of the window that need it, with four rows of x in flight, and adds it where the entry's mask says so. Rows without an edge are
+// never multiplied, so NaN and infinity do not spread. Windows of many columns come in parts, and the last part to arrive adds up their
+// sums.
 //
 // Floor: entries * row bytes at 9 TB/s (the edges over their reuse), 40 issue slots an entry and 128 columns of x, the compulsory bytes.
 //
-// BS_WEIGHTS: 0 none, 1 a factor to an entry (of the column), 2 a value to each edge, stored for all eight rows of an entry.
+// BS_WEIGHTS: 0 none, 1 a factor per entry (that of the column), 2 a value per edge, stored for all eight rows of an entry.
 #include "spmm/signs.cuh"
 #include "spmm/windows.cuh"
 
 #define BS_THREADS 256
 
 struct WindowsParams {
-    const char *x; // rows of row_bytes, a multiple of 16, as its address
-    char *out; // rows of as many bytes
+    const char *x; // rows of row_bytes, a multiple of 16, at a 16-byte aligned address
+    char *out; // rows of the same length
     const WindowUnit *units;
     const WindowEntry *entries;
     const float *weights; // (entries,), or (entries, 8)
     const float *row_scale; // of the rows, or null
-    const float *counts; // what to divide sums by, or null
+    const float *counts; // divisors of the sums, or null
     float4 *partial; // (slots, 8, slices, lanes)
-    int *arrived; // (slots, slices, lanes), at a window's first slot: how many parts are there; zeros before and after
+    int *arrived; // (slots, slices, lanes), at a window's first slot: how many parts have arrived; zeros before and after
     bs_i64 rows;
     unsigned row_bytes, vectors; // of a row: bytes, and 16-byte vectors
     int count, shift, slices;
@@ -46,7 +47,7 @@ BS_INLINE void add_product(float4 &sum, float w, const float4 &v)
     sum.w = bs_fmaf(w, v.w, sum.w);
 }
 
-// A load that stays where it is written, in front of the additions: the assembler moves others down to their first use.
+// A load that stays where it is written, ahead of the additions; the assembler moves ordinary loads down to their first use.
 BS_INLINE float4 load_here(const void *at)
 {
     float4 v;
@@ -69,7 +70,7 @@ BS_INLINE void store_row(const WindowsParams &p, bs_i64 row, unsigned vector, fl
     *(float4 *)(p.out + (bs_u64)row * p.row_bytes + (bs_u64)vector * 16) = sum;
 }
 
-// The eight rows of a window, all lanes of a group together; those from p.vectors on are beyond the rows.
+// Stores the eight rows of a window. Called by all lanes of a group together; vectors from p.vectors on are past the end of the rows.
 BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, int lane, int lanes, const float4 (&sum)[BS_ROWS])
 {
     const unsigned vector = start + (unsigned)lane;
@@ -92,7 +93,7 @@ BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, in
         for (int j = 0; j < 4; j++)
             v[j] = s[0][j];
 #pragma unroll
-        for (int q = 0; q < BS_ROWS - 1; q++) // going round: the chain stands in the code once
+        for (int q = 0; q < BS_ROWS - 1; q++) // rotating: the code of the chain appears once
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 s[q][j] = s[q + 1][j];
@@ -117,7 +118,7 @@ BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, in
 #endif
 }
 
-// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
+// Resident blocks of a multiprocessor: as many as the registers allow without spilling.
 #if BS_WEIGHTS || (BS_FINISH % 2 && __CUDA_ARCH__ != 900)
 #define BS_BLOCKS 2
 #else
@@ -132,8 +133,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_windows
         return;
     const WindowUnit unit = p.units[index];
     const unsigned vector = (unsigned)(slice * lanes + lane);
-    const char *x = p.x + (bs_u64)min(vector, p.vectors - 1) * 16; // lanes beyond the row read its last vector with the others
-    const uint4 *entry = (const uint4 *)(p.entries + unit.entry); // two to a vector; there is a spare batch behind the last
+    const char *x = p.x + (bs_u64)min(vector, p.vectors - 1) * 16; // lanes past the end of the row read its last vector too
+    const uint4 *entry = (const uint4 *)(p.entries + unit.entry); // two to a vector; a spare batch follows the last one
     float4 sum[BS_ROWS];
 #pragma unroll
     for (int r = 0; r < BS_ROWS; r++)
@@ -198,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_windows
     const int first = unit.slot - unit.part;
     int *arrived = p.arrived + (bs_u64)(unsigned)first * step + vector;
 #if BS_SIGNS
-    if (!last_of_groups(arrived - lane, unit.parts, lane, lanes)) // the lanes of a byte have to come together
+    if (!last_of_groups(arrived - lane, unit.parts, lane, lanes)) // the lanes that share a byte must arrive together
         return;
 #else
     if (atomicAdd(arrived, 1) != unit.parts - 1)
@@ -206,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_windows
     __threadfence();
     *arrived = 0; // for the next launch
 #endif
-    // Part by part, all rows of one at a time: a load after the other would take a microsecond each.
+    // Part by part, with all rows of a part loaded at once: one load after another would take a microsecond each.
     slot = p.partial + (bs_u64)(unsigned)first * BS_ROWS * step + vector;
 #pragma unroll
     for (int r = 0; r < BS_ROWS; r++)

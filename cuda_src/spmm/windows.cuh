@@ -1,4 +1,4 @@
-// Windows of eight rows with the columns that occur in them, which the float32 product on the CUDA cores reads if rows share columns.
+// Windows of eight rows with the columns that occur in them; the float32 product on the CUDA cores reads these if rows share columns.
 #ifndef BITSPARSE_SPMM_WINDOWS_CUH
 #define BITSPARSE_SPMM_WINDOWS_CUH
 

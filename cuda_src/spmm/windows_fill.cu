@@ -1,4 +1,5 @@
-// The entries of windows of eight rows and the values of their edges, from the translated pattern; once per pattern, or per set of values.
+// Fills the entries of windows of eight rows and the values of their edges, from the translated pattern; once per pattern, or per set of
+// values.
 #include "spmm/windows.cuh"
 
 struct FillParams {
@@ -6,10 +7,10 @@ struct FillParams {
     const Index *cells;   // columns
     const Index *edges;   // windows + 1
     const Index *perm;    // of each edge: its place in the CSR array,
-    const unsigned char *edge_row; // its row in the window
+    const unsigned char *edge_row; // its row in the window,
     const int *edge_cell; // and its cell among those of the window
     const bs_i64 *first;  // windows + 1: entries
-    WindowEntry *entries; // zeros, a batch more than first says
+    WindowEntry *entries; // zeros at the start; one batch more than `first` says
     bs_u32 *place;        // of each edge in CSR order: entry * 8 + row; or null
     bs_i64 windows;
 };
@@ -17,7 +18,7 @@ struct FillParams {
 struct WeighParams {
     const WindowEntry *entries;
     const bs_u32 *place;
-    const float *values;    // (edges,) in CSR order; null to weigh columns alone
+    const float *values;    // (edges,) in CSR order; null: only columns have weights
     const float *col_scale; // or null
     float *weights;         // (entries, 8), or (entries,) without values
     bs_i64 count;           // edges, or entries
@@ -32,7 +33,7 @@ struct PlacesParams {
     int count;
 };
 
-// A warp to a window, going round.
+// A warp takes a window, in a grid-stride loop.
 extern "C" __global__ void __launch_bounds__(256) fill_windows(const FillParams p)
 {
     const int lane = (int)threadIdx.x & 31;
@@ -64,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(256) weigh_windows(const WeighParam
             p.weights[i] = p.col_scale[p.entries[i].column];
 }
 
-// Where the edges of each row of each unit begin; a warp to a unit, going round. Once per pattern.
+// Where the edges of each row of each unit begin; a warp takes a unit, in a grid-stride loop. Once per pattern.
 extern "C" __global__ void __launch_bounds__(256) place_units(const PlacesParams p)
 {
     const int lane = threadIdx.x & 31, step = (int)gridDim.x * (256 / 32);
