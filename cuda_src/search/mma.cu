@@ -6,7 +6,8 @@
 //
 // Compile-time: BS_STAGES, BS_RESIDENT, BS_BYTES (for chips that emulate the one-bit instruction: bits are spread to bytes in registers,
 // four of a word's 32 at a time, in an order that is the same for both operands), BS_JACCARD, BS_PAIRS.
-// Floor: 2 queries rows bits operations at the chip's rate for these instructions, or the bytes of the database, see docs/kernels/search.md.
+// Floor: 2 queries rows bits operations at the chip's rate for these instructions, or the bytes of the database; see
+// docs/kernels/search.md.
 #define BS_MI 2
 #include "search/scan.cuh"
 

@@ -1,14 +1,14 @@
-// A search's way from counts in registers to candidates in memory, the same for warps and warpgroups.
+// How a search turns counts in registers into candidates in memory, the same for warps and warpgroups.
 //
-// A warp owns 16 queries (BS_MI times), whole rows of the tile of counts: what a row has found is its warp's alone. A count is compared
-// with what its row must have by one or two instructions, 16 of a thread together, with a test that lets too many pass but never too few.
-// What passes goes into a queue in shared memory, which is tested exactly, 32 counts at a time, when much is in it or after eight tiles: the
-// ones of its rows come from memory, and a warp that waits for them keeps its warpgroup waiting. A row has room for a few more candidates
-// than k in global memory: when they fill it, the k best stay and the worst of them makes the test harder, here and, through `limits`, in
-// the other parts of the database.
+// A warp owns 16 queries (BS_MI times), which are whole rows of the tile of counts, so the candidates of a row belong to one warp. One or
+// two instructions compare a count with the bound of its row, for 16 counts of a thread together. This quick test lets some counts pass
+// wrongly, but never drops one wrongly. Counts that pass go into a queue in shared memory. The queue is tested exactly, 32 counts at a
+// time, when it is rather full or after eight tiles: the exact test loads the ones of the rows from memory, and a warp that waits for them
+// delays its warpgroup. In global memory a row has room for a few more candidates than k. When they fill it, the k best stay, and the worst
+// of these tightens the test, here and, through `limits`, in the other parts of the database.
 //
-// Compile-time: BS_JACCARD (counts are compared by fractions of the rows' ones, else by halves of them), BS_PAIRS (one test for all, and
-// what passes is a pair).
+// Compile-time: BS_JACCARD (counts are compared with fractions of the rows' ones, otherwise with halves of them), BS_PAIRS (one test for
+// all, and every count that passes is a pair).
 #ifndef BITSPARSE_SEARCH_SCAN_CUH
 #define BITSPARSE_SEARCH_SCAN_CUH
 
@@ -19,23 +19,25 @@
 #define BS_MI 1
 #endif
 
-// In the place of the ones of a row that is not to be found.
+// Replaces the number of ones for a row that must not be found.
 constexpr int kExcluded = 1 << 20;
-constexpr int kQueue = 768; // of a warp; a group of counts takes up to 512
+constexpr int kQueue = 768; // per warp; a group of counts takes up to 512
 #ifdef BS_PAIRS
 constexpr int kLinger = 0;
 #else
-constexpr int kLinger = 128; // what is queued beyond this is tested behind its tile
+constexpr int kLinger = 128; // if more than this is queued, it is tested right after its tile
 #endif
-constexpr int kTiles = 8; // after so many tiles at most
+constexpr int kTiles = 8; // the queue is tested after at most this many tiles
 constexpr int kGroup = 4; // blocks of 8 columns that are tested together
-// An entry of the queue: count << kCountShift | query of the warp << kRowShift | column behind the first one of the queue.
+// An entry of the queue: count << kCountShift
+// query of the warp << kRowShift
+// column after the first one of the queue.
 constexpr int kRowShift = BS_MI == 1 ? 11 : 10, kCountShift = 15;
 
 struct ScanParams {
     const u32 *queries, *database; // rows of `width` words
-    const int *query_ones, *ones; // of the database: negative for rows that are not to be found
-    const int *terms; // of the database, in whole tiles: what a count is compared with besides
+    const int *query_ones, *ones; // of the database: negative for rows that must not be found
+    const int *terms; // of the database, in whole tiles: a further number that a count is compared with
     u64 *entries; // (parts, n_queries, room): key << 32 | row
     int *counts; // (parts, n_queries)
     u32 *limits; // (n_queries): no answer has a larger key
@@ -75,10 +77,10 @@ BS_INLINE Quick larger(Quick a, Quick b) { return max(a, b); }
 #define BS_HIGHEST 2147483647
 #endif
 
-// What a query must see next, and how many candidates it has.
+// The test for the next counts of a query, and how many candidates it has.
 struct Row {
     bs_nearer test;
-    u32 key; // no candidate above it gets in
+    u32 key; // candidates above it are rejected
     int count, ones, valid;
     int tightened; // in this tile: of equal keys, lower rows may still come
 };
@@ -95,7 +97,7 @@ BS_INLINE u64 shuffled(u64 x, int by) { return __shfl_xor_sync(0xffffffffu, x, b
 struct Scanner {
     const ScanParams &g;
     WarpMemory &m;
-    int part, row0; // the warp's first query
+    int part, row0; // row0: the warp's first query
     int queue_column; // the queue's first column
     Quick quick[BS_MI][2];
     float share[BS_MI][2];
@@ -135,7 +137,7 @@ struct Scanner {
         refresh();
     }
 
-    // The quick tests of the rows of this lane's counts.
+    // Computes the quick tests for the rows of this lane's counts.
     __device__ __forceinline__ void refresh()
     {
 #pragma unroll
@@ -146,7 +148,7 @@ struct Scanner {
             Quick least = BS_LOWEST;
 #ifdef BS_JACCARD
             share[i >> 1][i & 1] = w ? (float)row.test.share / (float)w : row.test.share;
-            // A unit for the rounding of the product, one for that of the fraction.
+            // One unit for the rounding of the product, and one for that of the fraction.
             if (w || row.test.share)
                 least = quick_of((w ? bound / w : bound) - 2);
 #else
@@ -158,7 +160,7 @@ struct Scanner {
         }
     }
 
-    // The tests of other parts of the database, asked for a tile earlier.
+    // Takes over the tests of other parts of the database, which were loaded a tile earlier.
     __device__ __forceinline__ void poll()
     {
 #ifndef BS_PAIRS
@@ -183,7 +185,7 @@ struct Scanner {
 #endif
     }
 
-    // The k best of a full row stay: their last one is found bit by bit, in registers where a lane holds few.
+    // Keeps the k best candidates of a full row. The last one to keep is found bit by bit, in registers if there are few candidates.
     __device__ __forceinline__ void tighten(int i)
     {
         const int n = min(m.rows[i].count, g.room);
@@ -195,7 +197,7 @@ struct Scanner {
             tighten_held<0>(i, n);
     }
 
-    // `held` candidates of each lane, or none: they are read again from memory.
+    // Each lane holds `held` candidates; with 0 they are read again from memory.
     template <int held> __device__ __forceinline__ void tighten_held(int i, int n)
     {
         u64 *const entries = entries_of(i);
@@ -206,7 +208,7 @@ struct Scanner {
             for (int r = 0; r < held; r++)
                 mine[r] = 32 * r + lane < n ? __ldcg(entries + 32 * r + lane) : 0;
         }
-        // Those of this lane: body(entry).
+        // Calls body(entry) for the candidates of this lane.
         const auto each = [&](auto body) {
 #pragma unroll held ? held : 1
             for (int r = 0; r < rounds; r++)
@@ -236,7 +238,7 @@ struct Scanner {
                 need -= zeros;
                 known |= one;
             }
-            // Bits in which all agree are known already; those below belong to the next rounds.
+            // Bits in which all candidates agree are known already; lower bits are left to the next rounds.
         }
         const u64 last = known | below;
         int kept = 0;
@@ -324,7 +326,7 @@ struct Scanner {
         refresh();
     }
 
-    // Tests what is queued; the next tile begins with a column. To be called every kTiles tiles at least.
+    // Tests the queued counts; the next tile begins at `column`. Must be called at least every kTiles tiles.
     __device__ __forceinline__ void next_queue(int column)
     {
         if (kLinger && m.queued) {
@@ -334,7 +336,7 @@ struct Scanner {
         queue_column = column;
     }
 
-    // Behind a tile, of equal keys only higher rows can come, and these are not wanted.
+    // After a tile, candidates with equal keys can only come from higher rows, which are not wanted.
     __device__ __forceinline__ void settle()
     {
 #ifndef BS_PAIRS
@@ -351,7 +353,7 @@ struct Scanner {
 #endif
     }
 
-    // What passes of 16 counts of each lane goes into the queue, which has room for all of them.
+    // Puts the counts that pass, of 16 in each lane, into the queue, which has room for all of them.
     template <int blocks, class Term>
     __device__ __forceinline__ void push(const int (&acc)[4 * blocks], int i, int group, int behind, Term term)
     {
@@ -378,12 +380,13 @@ struct Scanner {
         __syncwarp();
     }
 
-    // Counts of a tile: register 4 j + e of block i is query 16 i + r + 8 (e / 2), column 8 j + 2 t + e % 2 (r = lane / 4, t = lane % 4);
-    // `term(j)` are the terms of columns 8 j + 2 t and the next one. When the queue is full, it is emptied and the rest is looked at again.
+    // Tests the counts of a tile: register 4 j + e of block i is query 16 i + r + 8 (e / 2), column 8 j + 2 t + e % 2 (r = lane / 4, t =
+    // lane % 4). `term(j)` gives the terms of columns 8 j + 2 t and the next one. When the queue is full, it is emptied and the rest is
+    // tested again.
     template <int blocks, class Term> __device__ __forceinline__ void scan(const int (&acc)[BS_MI][4 * blocks], int column0, Term term)
     {
         constexpr int kGroups = blocks / kGroup * BS_MI;
-        // Of each group the largest of the row's counts, which are all that is looked at where nothing passes: one vote a tile.
+        // The largest of the row's counts in each group; where nothing passes only these are tested, with one vote a tile.
         Quick best[kGroups][2], most[BS_MI][2];
 #pragma unroll
         for (int i = 0; i < BS_MI; i++)
@@ -423,7 +426,7 @@ struct Scanner {
                     next = f;
                 } else {
                     push<blocks>(acc[i], i, group, column0 - queue_column, term);
-                    queued = m.queued; // before the next vote, behind which others may add to it
+                    queued = m.queued; // read before the next vote, after which other lanes may add to the queue
                 }
             }
             if (next < kGroups || queued > kLinger) {
@@ -448,7 +451,7 @@ struct Scanner {
     }
 };
 
-// What one block does at a time: a tile of queries against tiles first .. end - 1 of the database.
+// What one block does at a time: compares a tile of queries with tiles first .. end - 1 of the database.
 struct Unit {
     int q_tile, part, first, end;
 };

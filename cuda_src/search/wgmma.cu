@@ -8,8 +8,9 @@
 // Compile-time: BS_STAGES, BS_RESIDENT (the queries stay in shared memory; otherwise they come with every stage), BS_STEPS (of 256 bits in
 // a stage, 4 by default), BS_JACCARD, BS_PAIRS.
 // Floor on an H200, 1024 bits: 2048 operations a pair at 15.4e15 a second, 7.5e12 pairs a second; two instructions and a load of a quarter
-// word a pair leave the other units half idle. With 128 queries and fewer, the bytes of the database at 4.5 TB/s. Measured on an H100:
-// 10 000 queries by 10 M rows, k = 10, 32 ms (floor 13.3); one query by 100 M rows 4.7 ms (2.8, at an H100's rate 3.8). docs/kernels/search.md.
+// word a pair leave the other units half idle. With 128 queries and fewer, the bytes of the database at 4.5 TB/s. Measured on an H100: 10
+// 000 queries by 10 M rows, k = 10, 32 ms (floor 13.3); one query by 100 M rows 4.7 ms (2.8, at an H100's rate 3.8). See
+// docs/kernels/search.md.
 #include "common/wgmma.cuh"
 #include "search/scan.cuh"
 

@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) check_csr(const CheckPa
         const i64 here = p.indptr[r], before = r ? p.indptr[r - 1] : 0;
         if (here < before || (r == 0 && here) || (r == p.rows && here != p.nnz))
             bad_start = max(bad_start, BS_FROM_END - (u64)r);
-        if (r && here > before && before > 0 && before < entries) { // row r - 1 has entries, and others in front
+        if (r && here > before && before > 0 && before < entries) { // row r - 1 has entries, and so has an earlier row
             const Index one = p.indices[before - 1], other = p.indices[before];
             falls -= other < one;
             repeats -= other == one;

@@ -1,5 +1,5 @@
-// Exact sums of gathered rows of packed integers over the edges of a CSR pattern: y[i] = sum over edges (i, j) of q[j], as int32, as means, or
-// through the chain of an epilogue.
+// Exact sums of gathered rows of packed integers over the edges of a CSR pattern: y[i] = sum over edges (i, j) of q[j], as int32, as means,
+// or through the chain of an epilogue.
 //
 // Features are adjacent integers of BS_BITS bits (2, 4, 8 or 16) along their axis, the "rows" layout. A group of 2^shift lanes walks a
 // stretch of rows (csr/streams.cuh), or the groups of a warp share a row of many edges (csr/units.cuh). A lane gathers BS_WORDS words of a

@@ -217,7 +217,7 @@ struct Aggregate {
         __threadfence();
         int *counter = p.arrived + ((bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice) * (unsigned)lanes + (unsigned)lane;
 #if BS_SIGNS
-        if (!last_of_groups(counter - lane, count, lane, lanes)) // the lanes of a byte have to come together
+        if (!last_of_groups(counter - lane, count, lane, lanes)) // the lanes that share a byte must arrive together
             return false;
 #else
         if (atomicAdd(counter, 1) != count - 1)

@@ -15,7 +15,7 @@
 #endif
 
 struct ShortParams {
-    const int4 *units; // of each group: its row or -1, its first edge, edges from there to the end of the row, edges of the team's step
+    const int4 *units; // of each group: its row or -1, its first edge, edges from there to the row's end, edges of its team's step
     const int *indices; // padded
     const float *values;
     const char *x, *row_scale;

@@ -1,4 +1,5 @@
-// Sums of gathered float32 rows over windows of eight rows, on the CUDA cores: y[i] = sum of a[i, j] x[j], each sum in the order of columns.
+// Sums of gathered float32 rows over windows of eight rows, on the CUDA cores: y[i] = sum of a[i, j] x[j], each sum in the order of
+// columns.
 //
 // A group of 2^shift lanes takes a window; lane l holds four columns of x in a slice, for all eight rows. It loads a row of x once for all
 // rows of the window that need it, with four rows of x in flight, and adds it where the entry's mask says so. Rows without an edge are
