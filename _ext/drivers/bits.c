@@ -1,4 +1,4 @@
-/* Packing, quantising, unpacking and repacking: tiles of codes in the first-level cache between a source and a sink. */
+/* Packing, quantising, unpacking and repacking: a source fills tiles of codes in the first-level cache, and a sink empties them. */
 #include <string.h>
 
 #include "drivers/drive.h"
@@ -8,7 +8,7 @@
 
 static const size_t item_size[BS_DTYPES] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
 
-/* ---- one short row of codes from values, one short row of values from codes ---- */
+/* ---- one short row of codes from values, and one short row of values from codes ---- */
 
 typedef struct {
     const bs_kernels *k;
@@ -19,12 +19,12 @@ typedef struct {
     uint64_t seed, first_index;
     uint32_t stream;
     const bs_packed *from, *to;
-    int *nan; /* set when a float that is packed by its sign has none */
+    int *nan; /* set when a float that is packed by its sign is NaN */
 } job;
 
 BS_FN const char *value_at(const job *j, size_t index) { return (const char *)j->values + index * item_size[j->dtype]; }
 
-/* Pointer to n values of an operand for one row, spread into `room` if it is constant along the row. */
+/* Pointer to n values of an operand for one row, copied into `room` if the operand is constant along the row. */
 #define DEFINE_OPERAND_ROW(T)                                                                                                              \
     static const T *operand_row_##T(const bs_operand *o, size_t batch, size_t row, size_t col, size_t n, T *room)                          \
     {                                                                                                                                      \
@@ -59,7 +59,7 @@ static int holds_nan(const void *x, int dtype, size_t n)
     return nan;
 }
 
-/* Units on several threads may all find a NaN; each writes the same 1. */
+/* Several threads may find a NaN; each writes the same 1. */
 static void note_nan(const job *j, int found)
 {
     if (found)
@@ -156,7 +156,7 @@ BS_FN void clear_tail(uint32_t *codes, size_t n)
         codes[i] = 0;
 }
 
-/* 32 signs a word straight from memory: no codes in between. Returns the elements done, whole words only. */
+/* Packs 32 signs a word straight from memory, without codes in between. Returns the number of elements done, whole words only. */
 static size_t pack_signs(const job *j, size_t batch, size_t row, size_t col, size_t n)
 {
     if (j->quantizer || j->dtype != BS_F32 || j->to->bits != 1)
@@ -167,7 +167,7 @@ static size_t pack_signs(const job *j, size_t batch, size_t row, size_t col, siz
     return done;
 }
 
-/* Whether rows are quantised several at a time: they are short, lie one behind the other, and share one offset and one divisor. */
+/* Whether rows are quantised several at a time: they are short and contiguous, and share one offset and one divisor. */
 static int takes_rows_together(const job *j)
 {
     const bs_operand *a = &j->first, *b = &j->second;
@@ -175,7 +175,8 @@ static int takes_rows_together(const job *j)
            !(b->batch_stride | b->row_stride | b->col_stride);
 }
 
-/* What a row costs whatever its length, the spread operands and whole vectors of draws, is shared by as many as a chunk holds. */
+/* Some costs of a row do not depend on its length: spreading operands and drawing whole vectors. As many rows as fit into a chunk share
+ * them. */
 static void encode_short_rows(const job *j, const region *g)
 {
     const size_t cols = j->to->cols, together = BS_CHUNK / cols;
@@ -218,7 +219,7 @@ static void encode_tile(void *context, size_t unit, int thread)
     uint32_t tile[BS_TILE * BS_TILE];
     for (size_t r = 0; r < g.rows; r++) {
         codes_from_values(j, g.batch, g.r0 + r, g.c0, g.cols, tile + r * BS_TILE);
-        /* whole vectors of columns are read */
+        /* whole vectors of columns are read */ // whole vectors of columns are read
         clear_tail(tile + r * BS_TILE, g.cols);
     }
     bs_put_tile(j->k, j->to, g.batch, g.r0, g.c0, g.rows, g.cols, tile);

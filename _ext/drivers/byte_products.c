@@ -1,18 +1,18 @@
 /* The byte product, for operands of at most 8 bits: both are decoded into bytes and multiplied four at a time.
  *
- * The instruction multiplies unsigned by signed bytes, so codes are moved: a' = a + up with a' in 0..255 and b' = b - down with b' in
- * -128..127, and a b = a' b' + down a - up b' for what was moved. Panels of B are decoded once for a group of columns; a unit of work
+ * The instruction multiplies unsigned by signed bytes, so codes are shifted: a' = a + up with a' in 0..255 and b' = b - down with b' in
+ * -128..127, and a b = a' b' + down a - up b' undoes the shifts. Panels of B are decoded once for a group of columns. A unit of work
  * walks some of their 128-column tiles with 128 rows of A, which a thread decodes unless they are those of its last unit. */
 #include <stdlib.h>
 
 #include "drivers/aligned.h"
 #include "drivers/matmul.h"
 
-#define BLOCK_TILES 32 /* 128-bit tiles of the contraction axis per pass: a pair of panels stays in a second-level cache */
-#define SUM_TILES 128 /* 16384 products of bytes fit int32 */
+#define BLOCK_TILES 32 /* 128-bit tiles of the contraction axis per pass: two panels stay in a second-level cache */
+#define SUM_TILES 128 /* int32 holds the sum of 16384 products of bytes */
 #define GROUP_BYTES ((size_t)64 << 20) /* decoded panels of B kept at a time */
-#define PAIR_PANELS 2 /* panels of one micro-kernel */
-#define UNITS_PER_THREAD 16 /* the last unit to end keeps all threads waiting */
+#define PAIR_PANELS 2 /* panels that one call of the micro-kernel takes */
+#define UNITS_PER_THREAD 16 /* many, since all threads wait for the last unit */
 
 typedef struct {
     const bs_kernels *k;
@@ -20,19 +20,19 @@ typedef struct {
     bs_epilogue *e;
     bs_byte_form a, b;
     int up, down;
-    int pairs; /* sums of so many pairs of products fit int16; see bytes_micro */
+    int pairs; /* int16 holds sums of this many pairs of products; see bytes_micro */
     size_t length, row_stride, panel_bytes;
     int8_t *panels;
-    uint8_t *rows; /* per thread, behind a line with the number of the tile that they are */
+    uint8_t *rows; /* per thread, after a cache line with the number of the tile that they belong to */
     size_t thread_bytes;
-    size_t tiles, beside; /* of 128 rows; units take turns with so many of them, so that a thread goes on with the rows that it has */
+    size_t tiles, beside; /* tiles of 128 rows; units alternate between `beside` of them, so that a thread keeps the rows that it has */
     size_t batch, c0, cols, chunk_cols, chunks; /* the group being multiplied, and how its columns are split over units */
-    const int64_t *a_sums, *b_sums; /* per line, of the codes; only where `down` and `up` want them */
-    /* Where zero tiles of a moved A are skipped, they hold `up` and not 0: sums of b' of each tile of the group, [tile][column]. */
+    const int64_t *a_sums, *b_sums; /* per line, sums of the codes; only if `down` and `up` need them */
+    /* If zero tiles of a shifted A are skipped, they hold `up` and not 0. Sums of b' over each tile of the group: [tile][column]. */
     int32_t *tile_sums;
 } bytes_job;
 
-/* How codes of an operand become bytes, and by how much they are moved: unsigned bytes for A, signed ones for B. */
+/* How codes of an operand become bytes, and by how much they are shifted: unsigned bytes for A, signed ones for B. */
 static int form_of(int bits, int encoding, int left, bs_byte_form *form)
 {
     form->bits = bits;
@@ -56,7 +56,7 @@ static int form_of(int bits, int encoding, int left, bs_byte_form *form)
     return 128;
 }
 
-/* The largest absolute value of a byte. */
+/* The largest absolute value that a byte can have. */
 static int most_of(int bits, int encoding, int left)
 {
     if (encoding == BS_BIPOLAR)
@@ -66,7 +66,7 @@ static int most_of(int bits, int encoding, int left)
     return left || bits < 8 ? (1 << bits) - 1 : 128;
 }
 
-/* Unit: one panel of 16 columns of the group. */
+/* Unit of work: one panel of 16 columns of the group. */
 static void decode_panel(void *context, size_t unit, int thread)
 {
     (void)thread;
@@ -96,14 +96,14 @@ static void decode_panel(void *context, size_t unit, int thread)
     }
 }
 
-/* Where the tiles from t on of a pair of panels are; the pair's second panel is `panel_bytes` behind. */
+/* Address of the tiles from t on of a pair of panels; the second panel of the pair is `panel_bytes` further on. */
 static const int8_t *panels_at(const bytes_job *j, size_t col, size_t panel, size_t t)
 {
     return j->panels + (col / BS_MICRO_COLS + panel) * j->panel_bytes + t * (BS_TILE * BS_MICRO_COLS);
 }
 
-/* What is multiplied after a pair of panels: the next pair, pass or columns, or the first ones again, by other rows. Only whole ones, so that
- * nothing beyond the panels is named. */
+/* What is multiplied after a pair of panels: the next pair, pass or columns, or the first ones again, by other rows. Only complete pairs
+ * and passes, so that no address lies beyond the panels. */
 static const int8_t *panels_after(const bytes_job *j, size_t col, size_t panels, size_t panel, size_t t, size_t t1)
 {
     if (panel + PAIR_PANELS < panels)
@@ -113,15 +113,16 @@ static const int8_t *panels_after(const bytes_job *j, size_t col, size_t panels,
     return col + 2 * BS_TILE <= j->cols ? panels_at(j, col + BS_TILE, 0, 0) : j->panels;
 }
 
-/* Sums of rows by columns over tiles [t0, t1) of the contraction axis, which begin with `first`, a line for all rows; to whole eights of
- * rows and sixteens of columns. */
+/* Adds products of rows and columns over tiles [t0, t1) of the contraction axis to sums that start at `first`, one line for all rows;
+ * rounded up to eight rows and sixteen columns. */
 static void add_products(const bytes_job *j, const uint8_t *rows, size_t col, const bs_out_tile *tile, size_t t0, size_t t1,
                          const int32_t *first, int32_t *to, size_t to_step)
 {
     const size_t panels = bs_ceil_div(tile->cols, BS_MICRO_COLS);
     for (size_t t = t0; t < t1 || t == t0; t += BLOCK_TILES)
         for (size_t c = 0; c < panels; c += PAIR_PANELS) {
-            /* A call over a whole pass fetches `share` bytes of what comes next, and half of a tile's rows one of its two panels. */
+            /* A call over a whole pass prefetches `share` bytes of what comes next; half of a tile's rows prefetch one of its two
+             * panels. */
             const int8_t *next = panels_after(j, col, panels, c, t, t1);
             const size_t share = bs_min(BLOCK_TILES, t1 - t) * (BS_TILE / 4 * BS_BYTES_AHEAD), half = BS_TILE / PAIR_PANELS;
             for (size_t r = 0; r < tile->rows; r += BS_MICRO_ROWS) {
@@ -130,7 +131,7 @@ static void add_products(const bytes_job *j, const uint8_t *rows, size_t col, co
                 bs_run runs[BLOCK_TILES];
                 size_t n_runs = bs_runs(j->p, j->batch, tile->r0 + r, t, bs_min(t + BLOCK_TILES, t1), runs);
                 if (!n_runs && t == t0)
-                    runs[n_runs++] = (bs_run){(uint32_t)t, 0}; /* all tiles are zero: the sums are what they begin with */
+                    runs[n_runs++] = (bs_run){(uint32_t)t, 0}; /* all tiles are zero: the sums are their start values */
                 bs_sums s = {first + c * BS_MICRO_COLS, 0, to + r * to_step + c * BS_MICRO_COLS, to_step};
                 for (size_t i = 0; i < n_runs; i++) {
                     if (i || t > t0)
@@ -143,13 +144,13 @@ static void add_products(const bytes_job *j, const uint8_t *rows, size_t col, co
         }
 }
 
-/* What is missing in the sums of a row. */
+/* The correction that the sums of a row need. */
 static int64_t missing_of_row(const bytes_job *j, const bs_out_tile *tile, size_t row)
 {
     return j->a_sums ? j->down * j->a_sums[(size_t)j->p->a_index[tile->batch] * j->p->m + tile->r0 + row] : 0;
 }
 
-/* And of each column: the same for all rows, or where tiles are skipped for eight of them. */
+/* The corrections of the columns: the same for all rows or, if tiles are skipped, for eight of them. */
 static void missing_of_columns(const bytes_job *j, const bs_out_tile *tile, size_t col, size_t row, int64_t *more)
 {
     const bs_product *p = j->p;
@@ -171,7 +172,7 @@ static void missing_of_columns(const bytes_job *j, const bs_out_tile *tile, size
 
 static const int32_t zeros[BS_TILE];
 
-/* Sums of 16384 products at a time, where int32 does not hold them all. */
+/* Sums over 16384 products at a time, for sums that int32 cannot hold. */
 static void multiply_wide(const bytes_job *j, const uint8_t *rows, size_t col, bs_out_tile *tile)
 {
     int32_t part[BS_TILE * BS_TILE];
@@ -197,7 +198,7 @@ static void multiply_wide(const bytes_job *j, const uint8_t *rows, size_t col, b
     }
 }
 
-/* What is missing of rows, and of columns where it differs from row to row, is added modulo 2^32, as the sums are. */
+/* Adds the corrections of rows, and of columns if they differ from row to row, modulo 2^32, like the sums. */
 static void complete(const bytes_job *j, const bs_out_tile *tile, size_t col, size_t row, size_t count, int32_t *acc)
 {
     int64_t more[BS_TILE] = {0};
@@ -243,7 +244,7 @@ static void multiply_narrow(const bytes_job *j, const uint8_t *rows, size_t col,
     }
 }
 
-/* Tile `row_tile` of the rows, in the memory of a thread. */
+/* Decodes tile `row_tile` of the rows into the memory of a thread, unless it is there already. */
 static const uint8_t *rows_of(const bytes_job *j, size_t row_tile, int thread)
 {
     const bs_product *p = j->p;
@@ -258,12 +259,12 @@ static const uint8_t *rows_of(const bytes_job *j, size_t row_tile, int thread)
         j->k->planes_to_form(a + r * line_words, p->width, j->length, &j->a, rows + r * j->row_stride);
         memset(rows + r * j->row_stride + p->k, 0, j->length - p->k);
     }
-    for (size_t r = count; r % BS_MICRO_ROWS; r++) /* rows that only fill the last micro-kernel */
+    for (size_t r = count; r % BS_MICRO_ROWS; r++) /* rows that only fill up the last micro-kernel */
         memset(rows + r * j->row_stride, 0, j->length);
     return rows;
 }
 
-/* Unit: 128 rows and a share of the group's columns. */
+/* Unit of work: 128 rows and a share of the group's columns. */
 static void bytes_unit(void *context, size_t unit, int thread)
 {
     const bytes_job *j = context;
@@ -284,7 +285,7 @@ static void bytes_unit(void *context, size_t unit, int thread)
     }
 }
 
-/* Sums of an operand's lines. */
+/* Sums of the codes of each line of an operand. */
 static int64_t *sums_of(bs_run_on on, const bs_product *p, const uint32_t *words, size_t lines, int bits, int encoding)
 {
     int64_t *sums = malloc(bs_max(1, lines) * sizeof *sums);
@@ -315,7 +316,7 @@ int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     j.up = form_of(p->a_bits, p->a_encoding, 1, &j.a);
     j.down = form_of(p->b_bits, p->b_encoding, 0, &j.b);
     j.pairs = 32767 / (2 * most_of(p->a_bits, p->a_encoding, 1) * most_of(p->b_bits, p->b_encoding, 0));
-    /* Neighbouring rows a line of the cache apart modulo the page: a power-of-two stride would map all eight onto one set. */
+    /* Neighbouring rows are one cache line apart modulo the page: a power-of-two stride would map all eight to one set. */
     j.row_stride = j.length + BS_LINE;
     j.thread_bytes = BS_LINE + j.row_stride * BS_TILE;
     j.tiles = bs_ceil_div(p->m, BS_TILE);
@@ -323,7 +324,7 @@ int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     j.panel_bytes = j.length * BS_MICRO_COLS;
     const size_t column_bytes = bs_max(1, j.length);
     const size_t group = bs_min(bs_ceil_div(p->n, BS_TILE), bs_max(1, GROUP_BYTES / (column_bytes * BS_TILE))) * BS_TILE;
-    /* A zero tile of a bipolar operand holds -1s, which its bits being 0 stand for. */
+    /* A zero tile of a bipolar operand holds -1s, which the 0 bits stand for. */
     const int moved_tiles = p->bitmap && p->a_encoding == BS_SIGNED;
     int64_t *a_sums = j.down ? sums_of(on, p, p->a, p->a_batch * p->m, p->a_bits, p->a_encoding) : NULL;
     int64_t *b_sums = j.up && !moved_tiles ? sums_of(on, p, p->b, p->b_batch * p->n, p->b_bits, p->b_encoding) : NULL;
@@ -334,7 +335,7 @@ int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     j.tile_sums = moved_tiles ? bs_aligned(j.length / BS_TILE * group * sizeof *j.tile_sums) : NULL;
     const int enough = j.panels && j.rows && !(j.down && !a_sums) && !(j.up && !moved_tiles && !b_sums) && !(moved_tiles && !j.tile_sums);
     for (int t = 0; enough && t < on.threads; t++)
-        *(size_t *)(j.rows + (size_t)t * j.thread_bytes) = SIZE_MAX; /* of no tile */
+        *(size_t *)(j.rows + (size_t)t * j.thread_bytes) = SIZE_MAX; /* of no tile yet */
     if (enough)
         run_groups(on, &j, group);
     free(a_sums);

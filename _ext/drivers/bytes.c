@@ -1,4 +1,4 @@
-/* Steps of low-bit networks on codes that lie in bytes: products with weights and sums over neighbours, each through the epilogue.
+/* Steps of low-bit networks on codes in bytes: products with weights and sums over neighbours, each followed by the epilogue.
  *
  * The chain is that of drivers/epilogue.c, value by value; here a group of whole rows goes through it at once, since rows are short. */
 #include "drivers/bytes.h"
@@ -14,12 +14,12 @@ typedef struct {
     const bs_kernels *k;
     const bs_bytes_step *s;
     bs_epilogue *e;
-    size_t width; /* columns in whole blocks of 16 */
+    size_t width; /* columns, rounded up to whole blocks of 16 */
     size_t group; /* rows that go through the chain together */
     int plain;    /* see is_plain */
 } bytes_job;
 
-/* Values of operands for a group of rows, spread out; those that are the same for all rows are kept from group to group. */
+/* Values of operands for a group of rows, expanded; values that are the same for all rows are kept from group to group. */
 typedef struct {
     float values[OPERANDS][FLAT];
     size_t kept[OPERANDS];
@@ -74,7 +74,7 @@ static void chain(const bytes_job *j, spread_room *room, size_t row, size_t rows
     j->k->activate_row(v, total, e->activation, e->slope);
 }
 
-/* Whether codes begin at 0 and one number, `divisor`, divides and multiplies all values: round(x / divisor * divisor). */
+/* Whether codes begin at 0 and all values are divided and multiplied by the same number, `divisor`: round(x / divisor * divisor). */
 static int grid_is(const bs_epilogue *e, double divisor)
 {
     const bs_operand *o = &e->offset, *d = &e->divisor;
@@ -83,16 +83,16 @@ static int grid_is(const bs_epilogue *e, double divisor)
            e->quantizer.qmin == 0;
 }
 
-/* Whether the grid of the codes is that of the integers: then the values are rounded as they are. */
+/* Whether the grid of the codes is the integers, so that values are simply rounded. */
 static int is_plain(const bs_epilogue *e) { return grid_is(e, 1.0); }
 
-/* As schemes "affine" have it: a step of 1, and a range divided into as many steps as there are codes. */
+/* Whether the grid is that of the scheme "affine": a step of 1, and a range divided into as many steps as there are codes. */
 static int is_divided(const bs_epilogue *e)
 {
     return e->quantizer.qmax == (1 << e->quantizer.bits) - 1 && grid_is(e, (double)e->quantizer.qmax);
 }
 
-/* Rows of floats, or of codes with zeros behind them. */
+/* Stores rows of floats, or of codes followed by zeros. */
 static void store(const bytes_job *j, spread_room *room, size_t row, size_t rows, const float *v)
 {
     bs_epilogue *e = j->e;
@@ -145,7 +145,7 @@ static void accumulate(const bytes_job *j, size_t row, size_t rows, int32_t *acc
     }
 }
 
-/* Rows by way of sums in memory. */
+/* Computes rows by way of sums in memory. */
 static void general_rows(bytes_job *j, size_t first, size_t last)
 {
     const size_t n = j->e->cols;
@@ -246,8 +246,9 @@ typedef struct {
     int status;
 } run_job;
 
-/* The edges of a unit's rows, copied and then checked: another thread may write into the caller's arrays meanwhile, and every block of
- * columns reads them again. `starts` has one more than the rows; *columns is to be freed, and *values begins with the first row's. */
+/* Copies the edges of a unit's rows and then checks the copy: another thread may write into the caller's arrays meanwhile, and every
+ * block of columns reads the edges again. `starts` has one more entry than there are rows; the caller frees *columns, and *values begins
+ * with the first row's values. */
 static int own_edges(const run_job *j, size_t first, size_t last, int32_t *starts, int32_t **columns, const uint8_t **values)
 {
     const size_t rows = last - first;

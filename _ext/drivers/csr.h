@@ -1,4 +1,4 @@
-/* A CSR pattern as the sparse families take it: indices of one width, rows checked as they are read. */
+/* A CSR pattern for the sparse functions: indices of one width, rows checked as they are read. */
 #ifndef BITSPARSE_CSR_H
 #define BITSPARSE_CSR_H
 
@@ -10,15 +10,15 @@ typedef struct {
     size_t rows, cols, nnz;
 } bs_csr;
 
-/* Loads are atomic, so that no compiler reads a value twice: another thread may write into the caller's arrays meanwhile, as the GIL is not
- * held, and what has been checked must be what is used. The worst is then a wrong number. */
+/* Loads are atomic, so that no compiler reads a value twice: the GIL is not held, so another thread may write into the caller's arrays
+ * meanwhile, and what has been checked must be what is used. The worst outcome is then a wrong number. */
 BS_FN int64_t bs_row_start(const bs_csr *a, size_t row)
 {
     return a->wide ? __atomic_load_n((const int64_t *)a->indptr + row, __ATOMIC_RELAXED)
                    : __atomic_load_n((const int32_t *)a->indptr + row, __ATOMIC_RELAXED);
 }
 
-/* The column of an edge that has been checked; column 0 where another thread has written something else since. */
+/* The column of an edge that has been checked; column 0 if another thread has written something else since. */
 BS_FN int64_t bs_column(const bs_csr *a, size_t edge)
 {
     const int64_t c = a->wide ? __atomic_load_n((const int64_t *)a->indices + edge, __ATOMIC_RELAXED)
@@ -26,7 +26,7 @@ BS_FN int64_t bs_column(const bs_csr *a, size_t edge)
     return (uint64_t)c < a->cols ? c : 0;
 }
 
-/* The first edge of a row and how many it has, from one look at either pointer; 0 if the edges have no such part. */
+/* The first edge of a row and the number of its edges, loading each pointer once; 0 if this range does not lie within the edges. */
 BS_FN int bs_row(const bs_csr *a, size_t row, size_t *first, size_t *count)
 {
     const uint64_t start = (uint64_t)bs_row_start(a, row), end = (uint64_t)bs_row_start(a, row + 1);

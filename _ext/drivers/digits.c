@@ -1,7 +1,7 @@
-/* The digit product, for operands of many bits: both are split into short integer digits, which are multiplied by 16-bit multiply-adds.
+/* The digit product, for operands of many bits: both are split into short integer digits, which 16-bit multiply-adds multiply.
  *
- * a = sum_x a_x 2^(x wa), b = sum_y b_y 2^(y wb); the top digit is signed if the operand is. 512 products of digits fit int32. B is
- * decoded once for each group of columns, into panels of 16; a unit of work decodes 128 rows of A and multiplies them with the group in
+ * a = sum_x a_x 2^(x wa), b = sum_y b_y 2^(y wb); the top digit is signed if the operand is. int32 holds 512 products of digits. B is
+ * decoded once for each group of columns, into panels of 16; a unit of work decodes 128 rows of A and multiplies them by the group in
  * tiles of 128 columns. */
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 #define BLOCK_TILES (BLOCK_K / 128)
 #define DIGIT_BITS 22                        /* the most that wa + wb may be: 512 (2^wa - 1)(2^wb - 1) < 2^31 */
 #define DIGIT_MAX 15
-#define GROUP_BYTES ((size_t)64 << 20)       /* the most bytes of decoded panels of B that are kept at a time */
+#define GROUP_BYTES ((size_t)64 << 20)       /* the most bytes of decoded panels of B at a time */
 
 typedef struct {
     int width, digits;
@@ -44,8 +44,8 @@ typedef struct {
     int16_t *panels, *rows;              /* decoded B, and room for the decoded rows of A of each thread */
     size_t thread_elements;
     size_t batch, c0, cols, chunk_cols, chunks; /* the group being multiplied, and how its columns are split over units */
-    /* A zero tile of a bipolar operand stands for -1s, so it cannot simply be skipped. With a bitmap, a = 2 bit - 1 is therefore multiplied
-     * as its bit, and the product is twice the result less b_sums, the sum of each column of B. */
+    /* A zero tile of a bipolar operand stands for -1s, so it cannot simply be skipped. With a bitmap, a = 2 bit - 1 is therefore
+     * multiplied as its bit, and the result is twice that product minus b_sums, the sum of each column of B. */
     int a_encoding;
     const int64_t *b_sums;
 } digits_job;

@@ -9,8 +9,8 @@
 #endif
 
 #ifdef BS_X86
-/* CPUID is used directly, since __builtin_cpu_supports needs a compiler library that is not linked on Windows. The names end in the leaf of
- * CPUID (71 is leaf 7, subleaf 1) and the register that holds the bit. */
+/* CPUID is used directly, since __builtin_cpu_supports needs a compiler library that is not linked on Windows. The names end in the leaf
+ * of CPUID (71 is leaf 7, subleaf 1) and the register that holds the bit. */
 #define POPCNT_1C (1u << 23)
 #define OSXSAVE_1C (1u << 27)
 #define F16C_1C (1u << 29)

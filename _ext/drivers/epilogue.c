@@ -6,7 +6,7 @@ BS_FN float row_value(const bs_operand *o, size_t batch, size_t row)
     return ((const float *)o->data)[batch * o->batch_stride + row * o->row_stride];
 }
 
-/* Values of an operand along one row, spread into `room` if it is constant there. */
+/* Values of an operand along one row, copied into `room` if the operand is constant there. */
 static const float *row_values(const bs_operand *o, size_t batch, size_t row, size_t col, size_t n, float *room)
 {
     const float *at = (const float *)o->data + batch * o->batch_stride + row * o->row_stride + col * o->col_stride;
@@ -56,7 +56,7 @@ static void requantise(const bs_kernels *k, const bs_epilogue *e, size_t b, size
                       half, codes);
 }
 
-/* A result past this many bytes will not be found in a cache by whoever reads it next. */
+/* A result larger than this will not be in a cache when it is read next. */
 #define STREAM_BYTES ((size_t)8 << 20)
 
 BS_FN int is_large(const bs_epilogue *e, size_t item) { return e->batch * e->rows * e->cols * item >= STREAM_BYTES; }
@@ -70,7 +70,7 @@ static void put_values(const bs_kernels *k, const bs_epilogue *e, const bs_out_t
         memcpy(to, values, tile->cols * item);
 }
 
-/* One row of floats to its place; v is overwritten. */
+/* Stores one row of floats; v is overwritten. */
 static void finish_float_row(const bs_kernels *k, bs_epilogue *e, bs_out_tile *tile, size_t r, float *v)
 {
     const size_t row = tile->r0 + r, n = tile->cols;
@@ -119,13 +119,13 @@ void bs_finish_tile(const bs_kernels *k, const bs_epilogue *e, const bs_out_tile
     if (e->result == BS_RESULT_BITS && e->packed.axis != -1)
         bs_put_tile(k, &e->packed, tile->batch, tile->r0, tile->c0, tile->rows, tile->cols, tile->codes);
 #ifdef BS_X86
-    /* Streamed rows must be visible to whoever joins this thread; once per tile, since it waits for them. */
+    /* Streamed rows must be visible to any thread that joins this one. The fence comes once per tile, since it waits for the stores. */
     if (e->result != BS_RESULT_BITS)
         __builtin_ia32_sfence();
 #endif
 }
 
-/* ---- on accumulators that exist already ---- */
+/* ---- on existing accumulators ---- */
 
 typedef struct {
     const bs_kernels *k;

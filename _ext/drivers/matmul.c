@@ -1,7 +1,7 @@
 /* The bit-plane product: sum over plane pairs of +-2^(p+q) popcount(a_p & b_q), skipping zero tiles of A.
  *
- * Values are a weighted sum of bits plus a constant: bipolar is 2 bit - 1, and the constant's share follows from the operands' sums.
- * A unit of work packs the panels of 128 columns of B once and walks blocks of eight rows of A, read in place. */
+ * Values are a weighted sum of bits plus a constant: bipolar is 2 bit - 1, and the constant's contribution follows from the operands'
+ * sums. A unit of work packs the panels of 128 columns of B once and walks blocks of eight rows of A, read in place. */
 #include <stdlib.h>
 
 #include "drivers/aligned.h"
@@ -53,7 +53,7 @@ static void pack_panels(const planes_job *j, size_t b, size_t c0, size_t cols, u
                               panels + ((size_t)q * PANELS + c / BS_MICRO_COLS) * j->panel_words);
 }
 
-/* Eight rows (fewer at the end: the last is repeated and its copies dropped) against the panels, tiles [t0, t1) of K. */
+/* Multiplies eight rows (fewer at the end: the last row is repeated and the copies are dropped) by the panels, over tiles [t0, t1) of K. */
 static void multiply_block(const planes_job *j, const uint64_t *panels, size_t b, size_t row, size_t cols, size_t t0, size_t t1,
                            int first_pass, int64_t *acc)
 {
@@ -87,7 +87,7 @@ static void correct_rows(const planes_job *j, const bs_out_tile *tile, size_t fi
     const bs_product *p = j->p;
     const int both = j->a_sums && j->b_sums;
     for (size_t r = 0; r < count; r++, acc += BS_TILE) {
-        /* The sums of a bipolar operand are of values 2 bit - 1: they lack k against those of its bits. With both bipolar,
+        /* The sums of a bipolar operand are over values 2 bit - 1, that is, k less than twice those over its bits. With both bipolar,
          * -(sum a + k) - (sum b + k) + k. */
         const int64_t constant = both ? -(int64_t)p->k : 0;
         const int64_t of_row = constant - (j->a_sums ? j->a_sums[(size_t)p->a_index[tile->batch] * p->m + tile->r0 + first + r] : 0);
@@ -104,7 +104,7 @@ static void finish(const planes_job *j, bs_out_tile *tile, size_t first, size_t 
     bs_finish_rows(j->k, j->e, tile, first, count, acc, j->p->narrow);
 }
 
-/* The tiles of K between the first and the last that hold a bit in some row of the tile. */
+/* The range of tiles of K from the first to the last that has a bit in some row of the tile. */
 static void active_tiles(const bs_product *p, const bs_out_tile *tile, size_t *first, size_t *end)
 {
     if (!p->bitmap)
@@ -164,7 +164,7 @@ static void planes_unit(void *context, size_t unit, int thread)
     }
 }
 
-/* Sums of an operand's lines; *sums stays NULL unless they are wanted. */
+/* Sums of an operand's lines; *sums stays NULL if they are not needed. */
 static int line_sums(bs_run_on on, const bs_product *p, const uint32_t *words, size_t lines, int bits, int encoding, int64_t **sums)
 {
     *sums = malloc(bs_max(1, lines) * sizeof **sums);
@@ -180,8 +180,8 @@ int bs_matmul_planes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     const size_t wide_units = p->batch * bs_ceil_div(p->n, BS_TILE);
     if (!wide_units || !p->m)
         return 0;
-    /* Split the rows only if there are too few units; 64 rows pay for packing the panels once more, and whole tiles of 128 rows are
-     * needed where the result is packed down the rows. */
+    /* Split the rows only if there are too few units: packing the panels once more pays from 64 rows on, and a result that is packed
+     * down the rows needs whole tiles of 128 rows. */
     const size_t parts = on.threads > 1 ? bs_ceil_div(4 * (size_t)on.threads, wide_units) : 1;
     const size_t grain = e->result == BS_RESULT_BITS && e->packed.axis != -1 ? BS_TILE : BS_TILE / 2;
     j.chunk_rows = bs_ceil_div(bs_ceil_div(p->m, parts), grain) * grain;

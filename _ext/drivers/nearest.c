@@ -1,9 +1,9 @@
 /* The k nearest lines of a database to each query, exactly.
  *
- * A unit of work is a block of queries against a part of the database. It walks the part in tiles of 128 lines, in ascending order, and
- * keeps for each query a few more candidates than k. When these are full, the k best stay, and the worst of them says what a line must
- * have in common with the query to get in at all: a test of one multiplication and one comparison for eight counts at a time, which hardly
- * any line passes. A line equal to the worst candidate comes behind it, so it does not get in either. */
+ * A unit of work compares a block of queries with a part of the database. It walks the part in tiles of 128 lines, in ascending order,
+ * and keeps for each query a few more candidates than k. When these are full, the k best stay, and the worst of them determines what a
+ * line must have in common with the query to get in: a test of one multiplication and one comparison for eight counts at a time, which
+ * hardly any line passes. A line equal to the worst candidate comes after it, so it does not get in either. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,11 +12,12 @@
 #include "drivers/search.h"
 
 #define QUERY_BLOCK 512
-/* So few queries are compared with lines where these lie: to bring a tile into panels would take longer. */
+/* So few queries are compared with lines in place, since packing a tile into panels would take longer. */
 #define FEW_QUERIES 4
 #define NOTHING UINT64_MAX
 
-/* What a query has found in a part: key << 32 | line of the part. */
+/* The candidates of a query in a part: key << 32
+ * line of the part. */
 typedef struct {
     uint64_t *entries;
     size_t count;
@@ -28,7 +29,7 @@ typedef struct {
     bs_tiles t;
     const bs_nearest_job *job;
     size_t block, parts, part_lines, room, tile_words;
-    unsigned char *memory; /* of each thread: heaps, entries, a packed tile */
+    unsigned char *memory; /* per thread: heaps, entries, a packed tile */
     size_t thread_bytes;
     uint64_t *found; /* (parts, queries, k) if there are several parts */
     int32_t *query_ones;
@@ -41,7 +42,7 @@ static void swap(uint64_t *x, uint64_t *y)
     *y = z;
 }
 
-/* Brings the k smallest of n to the front, the k-th of them last (Hoare's selection). */
+/* Moves the k smallest of n to the front, with the k-th as the last of them (Hoare's selection). */
 static void select_smallest(uint64_t *x, size_t n, size_t k)
 {
     size_t low = 0, high = n - 1;
@@ -81,7 +82,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What a line must have in common with the query to be nearer than the k-th candidate. */
+/* Updates the test: what a line must have in common with the query to be nearer than the k-th candidate. */
 static void tighten(const nearest_run *run, heap *h)
 {
     const bs_nearest_job *job = run->job;
@@ -98,7 +99,7 @@ static void take(const nearest_run *run, heap *h, size_t first, size_t n, const 
         uint64_t hits = run->t.k->passing(counts + at, ones + at, m, h->test.weight, h->test.share, h->test.bound);
         for (; hits; hits &= hits - 1) {
             const size_t i = at + (size_t)__builtin_ctzll(hits);
-            /* The test may have become harder since. */
+            /* The test may have become stricter since. */
             if (ones[i] > (int64_t)BS_MOST_BITS || h->test.weight * counts[i] - h->test.share * ones[i] < h->test.bound)
                 continue;
             const uint32_t key = bs_key_of(run->job->jaccard, (uint32_t)counts[i], (uint32_t)(h->ones + ones[i]));
@@ -166,7 +167,7 @@ static void nearest_unit(void *context, size_t unit, int thread)
         give_out(run, heaps + q, q0 + q, part);
 }
 
-/* The parts' candidates in the order of their lines: of equal keys that of the earlier part comes first. */
+/* Merges the parts' candidates in the order of their lines: of equal keys the one from the earlier part comes first. */
 static void merge_unit(void *context, size_t query, int thread)
 {
     const nearest_run *run = context;
@@ -199,7 +200,7 @@ int bs_nearest(bs_run_on on, const bs_nearest_job *job)
     run.room = 2 * job->k + 32;
     run.block = bs_min(queries, QUERY_BLOCK);
     const size_t blocks = bs_ceil_div(queries, run.block), most = (size_t)1 << 31;
-    /* Threads share the database out where there are too few blocks of queries; a part has at least as many lines as candidates. */
+    /* Threads divide the database if there are too few blocks of queries; a part has at least as many lines as candidates. */
     const size_t wanted = blocks >= 4 * (size_t)on.threads || on.threads < 2 ? 1 : bs_ceil_div(4 * (size_t)on.threads, blocks);
     const size_t least = bs_ceil_div(bs_max(4096, 8 * job->k), BS_TILE) * BS_TILE;
     run.part_lines = bs_min(most, bs_max(least, bs_ceil_div(bs_ceil_div(n, wanted), BS_TILE) * BS_TILE));

@@ -3,15 +3,15 @@
 
 #include "drivers/network.h"
 
-#define FACTORS 512 /* degrees whose factors are looked up */
-#define SLACK 64    /* bytes that are written behind the last row of codes */
+#define FACTORS 512 /* degrees whose factors are in a table */
+#define SLACK 64    /* bytes that may be written after the last row of codes */
 
 typedef struct {
     bs_packet_room packet;
-    uint8_t *memory; /* all that follows, for `nodes` nodes */
+    uint8_t *memory; /* holds all that follows, for `nodes` nodes */
     size_t nodes;
     uint8_t *codes[2];
-    int32_t *indptr; /* rows end with the number of a row of zeros, up to whole fours of entries */
+    int32_t *indptr; /* rows are padded to whole fours of entries with the number of a row of zeros */
     uint32_t *degrees, *received;
     float *vectors[BS_DEGREES + 1];
 } network_room;
@@ -27,12 +27,12 @@ typedef struct {
     int status;
 } network_job;
 
-/* D^-1/2 as bitsparse.graph.Graph has it, 0 where there is no edge. */
+/* D^-1/2 as in bitsparse.graph.Graph, 0 if there is no edge. */
 static float factor_of(size_t degree) { return degree ? (float)(1.0 / __builtin_sqrt((double)degree)) : 0.0f; }
 
 static float factor(const network_job *j, size_t degree) { return degree < FACTORS ? j->factors[degree] : factor_of(degree); }
 
-/* Memory for so many nodes; 0 where there is none. */
+/* Reserves memory for `nodes` nodes; 0 if there is not enough. */
 static int reserve(network_room *r, size_t nodes, size_t stride)
 {
     if (nodes <= r->nodes)
@@ -55,7 +55,7 @@ static int reserve(network_room *r, size_t nodes, size_t stride)
     return 1;
 }
 
-/* The vectors over a piece's rows, as Graph and the epilogue's terms have them. */
+/* Computes the vectors over a piece's rows, as defined by Graph and the terms of the epilogue. */
 static void make_vectors(const network_job *j, network_room *r, size_t nodes)
 {
     const int32_t *indptr = r->indptr, *indices = r->packet.indices;
@@ -154,7 +154,7 @@ static void network_unit(void *context, size_t unit, int thread)
         __atomic_store_n(&j->status, status, __ATOMIC_RELAXED);
 }
 
-/* Where pieces begin: at chunks that begin with their block. How many. */
+/* Finds the chunks at which pieces begin, namely those that begin with their block; returns how many there are. */
 static size_t find_pieces(const bs_packet *p, uint32_t *first_chunk)
 {
     size_t pieces = 0;

@@ -1,4 +1,4 @@
-/* Tiles and rows of codes in and out of packed words. */
+/* Copies tiles and rows of codes to and from packed words. */
 #include "drivers/packed.h"
 
 BS_FN size_t round_up(size_t n, size_t multiple) { return bs_ceil_div(n, multiple) * multiple; }
@@ -8,7 +8,7 @@ BS_FN uint32_t *outer_words(const bs_packed *p, size_t batch, size_t outer)
     return p->words + (batch * bs_packed_outer(p) + outer) * bs_packed_stride(p);
 }
 
-/* First word and number of words of elements e0 .. e0 + n of one outer index, padding of the group included. */
+/* Number of words of n elements of one outer index, padding of the group included. */
 BS_FN size_t field_words(const bs_packed *p, size_t n) { return round_up(n * (size_t)p->bits, 128) / 32; }
 
 static void put_line(const bs_kernels *k, const bs_packed *p, uint32_t *line, size_t e0, size_t n, const uint32_t *codes)

@@ -1,4 +1,4 @@
-/* Gaps between the sorted columns of every row, in units of 3 to 16 bits; all ones in a unit add its value and stand for no entry. */
+/* Encodes the gaps between the sorted columns of every row in units of 3 to 16 bits; a unit of all ones adds its value and is no entry. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +19,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The local numbers of columns that stay, one after the other; how many. The largest column is left in *largest. Without branches: which
- * edges stay cannot be foretold. */
+/* Writes the local numbers of the columns that stay, one after another, and returns how many there are. *largest becomes the largest
+ * column. There are no branches, since nothing predicts which edges stay. */
 #define GATHER(name, type)                                                                                                                 \
     static size_t name(const type *columns, size_t count, size_t nodes, const int32_t *place, int64_t low, int64_t high, int64_t base,     \
                        uint32_t *to, uint64_t *largest)                                                                                    \
@@ -40,7 +40,7 @@ static int by_value(const void *a, const void *b)
 GATHER(gather_narrow, int32_t)
 GATHER(gather_wide, int64_t)
 
-/* Columns of a row that stay, counted from `base` on and ascending; -1 without memory, -2 if the pattern is not valid. */
+/* The columns of a row that stay, counted from `base` and ascending; -1 if memory is short, -2 if the pattern is not valid. */
 static int64_t columns_of(const bs_packet_job *job, size_t row, int64_t low, int64_t high, int64_t base, scratch *s, int64_t *left)
 {
     const bs_csr *a = &job->csr;
@@ -68,7 +68,7 @@ static int64_t columns_of(const bs_packet_job *job, size_t row, int64_t low, int
     if (!sorted)
         qsort(s->columns, count, sizeof *s->columns, by_value);
     const uint32_t own = job->loops ? (uint32_t)((int64_t)row - base) : UINT32_MAX;
-    size_t unique = 0; /* an edge that is stored twice is one */
+    size_t unique = 0; /* an edge that is stored twice counts once */
     for (size_t i = 0; i < count; i++) {
         const uint32_t column = s->columns[i];
         if (column != own && (!unique || s->columns[unique - 1] != column))
@@ -121,7 +121,7 @@ static void size_chunk(void *context, size_t c, int thread)
         for (int64_t i = 0; i < count; i++) {
             const uint32_t gap = columns[i] - next;
             next = columns[i] + 1;
-            if (gap < 7) /* one unit of any size */
+            if (gap < 7) /* one unit of any width */
                 continue;
             more[0] += gap / 7, more[1] += gap / 15, more[2] += gap / 31, more[3] += gap / 63;
             more[4] += gap / 127, more[5] += gap / 255, more[6] += gap / 4095, more[7] += gap / 65535;
@@ -146,7 +146,7 @@ static void size_chunk(void *context, size_t c, int thread)
     w->sizes[4 * c] = entries, w->sizes[4 * c + 1] = best, w->sizes[4 * c + 3] = left;
 }
 
-/* Numbers of few bits one after the other, from the lowest bit of each byte on. */
+/* Writes short numbers one after another, from the lowest bit of each byte on. */
 typedef struct {
     uint8_t *at, *end;
     uint64_t bits;

@@ -4,12 +4,12 @@
 
 #include "drivers/csr.h"
 
-/* Rows of a packet are told apart in chunks of at most so many. */
+/* A packet encodes its rows in chunks of at most this many rows. */
 #define BS_CHUNK_ROWS 256
 #define BS_PACKET_HEAD 8 /* words: nodes, chunks, entries, where chunks, stream and features start (bytes), bytes in all, flags */
 #define BS_CHUNK_WORDS 5 /* first row, first column, first entry, (stream offset / 4) << 5 | code, span */
 
-/* Bits that the units of a chunk may have: the low three bits of its code say which. */
+/* The possible widths of a chunk's units, in bits; the low three bits of its code say which one. */
 #define BS_PACKET_UNITS 8
 extern const int bs_packet_unit_bits[BS_PACKET_UNITS];
 
@@ -18,7 +18,7 @@ enum bs_packet_status { BS_PACKET_OK, BS_PACKET_MEMORY, BS_PACKET_PATTERN, BS_PA
 typedef struct {
     bs_csr csr;
     const int32_t *order, *place; /* the node with each new number, and the reverse */
-    const int64_t *blocks; /* where blocks start, in new numbers; an edge stays if both its ends lie in one */
+    const int64_t *blocks; /* where blocks start, in new numbers; an edge stays if both its ends are in one block */
     size_t block_count;
     const int64_t *chunks; /* (count, 4): first row, rows, block of the first row, span: nodes of the largest block */
     size_t chunk_count;
@@ -27,7 +27,7 @@ typedef struct {
 
 /* (count, 4) per chunk: entries (loops included), bytes of the stream, code, edges that left. */
 int bs_packet_sizes(int threads, const bs_packet_job *job, int64_t *sizes);
-/* The streams, each from `starts[chunk]` on, as large and coded as `sizes` says. */
+/* Writes the streams, each from `starts[chunk]` on, with the sizes and codes in `sizes`. */
 int bs_packet_encode(int threads, const bs_packet_job *job, const int64_t *sizes, const int64_t *starts, uint8_t *stream, size_t bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* All pairs of lines that have enough in common.
  *
- * A pair has at most as many ones in common as its smaller line has, so a line of a needs only lines of b whose ones lie in a range
- * (BitBound: Swamidass and Baldi 2007): b is sorted by them, and a block of lines of a meets one contiguous run of b. */
+ * A pair has at most as many ones in common as its smaller line has, so a line of a needs only the lines of b whose number of ones lies
+ * in a range (BitBound: Swamidass and Baldi 2007). b is sorted by that number, so a block of lines of a meets one contiguous run of b. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,14 +18,14 @@ typedef struct {
 typedef struct {
     bs_tiles t;
     const bs_pairs_job *job;
-    uint64_t *panels; /* of each thread */
+    uint64_t *panels; /* per thread */
     size_t tile_words;
-    found_pairs *found; /* of each unit */
+    found_pairs *found; /* per unit */
     size_t total;
     int failed;
 } pairs_run;
 
-/* The first line of b with at least so many ones. */
+/* The first line of b with at least `ones` ones. */
 static size_t first_with(const bs_codes *b, int64_t ones)
 {
     size_t low = 0, high = b->n;
@@ -39,8 +39,8 @@ static size_t first_with(const bs_codes *b, int64_t ones)
     return low;
 }
 
-/* The run of b that lines with low .. high ones can pair with: with nb <= na at most nb are common, so (weight - share) nb >= share na +
- * bound; with nb >= na, share nb <= (weight - share) na - bound. */
+/* The run of b whose lines can pair with lines that have low .. high ones: with nb <= na at most nb are common, so (weight - share) nb
+ * >= share na + bound; with nb >= na, share nb <= (weight - share) na - bound. */
 static void run_of(const bs_pairs_job *job, int64_t low, int64_t high, size_t *first, size_t *end)
 {
     const bs_test t = job->test;

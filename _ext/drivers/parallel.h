@@ -4,12 +4,12 @@
 
 #include "simd/kernels.h"
 
-/* BS_AVX2_VNNI: AVX2 and products of four bytes at a time, for which few loops are compiled again. */
+/* BS_AVX2_VNNI: AVX2 with products of four bytes at a time, for which a few loops are compiled again. */
 enum bs_level { BS_SCALAR, BS_AVX2, BS_AVX2_VNNI, BS_AVX512, BS_LEVELS };
 
-/* A level, or the next lower one that this processor runs. */
+/* The given level, or the next lower one that this processor supports. */
 int bs_runs_level(int level);
-/* The table of that. */
+/* The table of kernels of that level. */
 const bs_kernels *bs_table(int level);
 
 /* 1 if the build has OpenMP. */
@@ -17,13 +17,13 @@ int bs_has_openmp(void);
 /* Threads OpenMP would use by default (OMP_NUM_THREADS, affinity); 1 without OpenMP. */
 int bs_default_threads(void);
 
-/* body(context, unit, thread) for every unit, in any order; 0 <= thread < threads. One thread never asks for others, so that a child
- * after fork, whose pool of threads is gone, can still work. */
+/* Calls body(context, unit, thread) for every unit, in any order; 0 <= thread < threads. A call with one thread starts no others, so it
+ * still works in a child process after a fork, where the pool of threads is gone. */
 void bs_parallel(void (*body)(void *context, size_t unit, int thread), void *context, size_t units, int threads);
 
-/* The same with a team of at least two, who take `chunk` units at a time (pool.c). */
+/* The same with a team of at least two threads, which take `chunk` units at a time (pool.c). */
 void bs_share_out(void (*body)(void *context, size_t unit, int thread), void *context, size_t units, size_t chunk, int team);
-/* Every extension module is linked with these drivers: one of them lends the others its pool of threads. */
+/* Every extension module is linked with these drivers; one module lends the others its pool of threads. */
 void *bs_own_pool(void);
 void bs_use_pool(void *of_another);
 

@@ -1,7 +1,7 @@
-/* Threads of our own, on POSIX systems. A team of OpenMP ends when every thread of it has arrived: on a busy machine a call waits for
- * threads that the system has not run yet, milliseconds for work of microseconds. Here the caller begins at once and takes whatever
- * nobody has taken; it waits only for units that another thread has begun. Threads that find nothing to do look a little longer, as the
- * next call is often near, and sleep then. */
+/* Our own threads, on POSIX systems. A team of OpenMP ends when every one of its threads has arrived: on a busy machine a call waits for
+ * threads that the system has not run yet, milliseconds for work of microseconds. Here the caller begins at once and takes all units
+ * that no thread has taken; it waits only for units that another thread has begun. Threads that find nothing to do keep looking for a
+ * short while, since the next call often follows soon, and then sleep. */
 #if defined(__linux__)
 #define _GNU_SOURCE /* affinity */
 #endif
@@ -13,10 +13,10 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* Looks before a thread sleeps: tens of microseconds. */
+/* How often a thread looks before it sleeps: tens of microseconds. */
 enum { LOOKS = 1 << 11 };
 
-/* What one call shares out, on the stack of its caller; the pool's lock guards what is not atomic. */
+/* The work of one call, on the stack of its caller; the pool's lock guards what is not atomic. */
 typedef struct job {
     void (*body)(void *context, size_t unit, int thread);
     void *context;
@@ -31,9 +31,9 @@ typedef struct job {
 typedef struct worker {
     pthread_t thread;
     pthread_cond_t woken;
-    int asleep, away_from; /* the CPU that it was kept off last; -1 at first */
+    int asleep, away_from; /* away_from: the CPU that it was kept off last; -1 at first */
 #if defined(__linux__)
-    cpu_set_t allowed, given; /* the CPUs that it may run on, and those of them that it was given last */
+    cpu_set_t allowed, given; /* CPUs that it may run on, and those of them that it was given last */
 #endif
     struct worker *after;
 } worker;
@@ -72,7 +72,7 @@ static void take_units(job *mine, int thread)
     }
 }
 
-/* A job that wants one thread more and has units that nobody has taken; NULL if there is none. */
+/* A job that can use one more thread and has units that nobody has taken; NULL if there is none. */
 static job *open_job(void)
 {
     for (job *one = pool->jobs; one; one = one->after)
@@ -82,8 +82,8 @@ static job *open_job(void)
 }
 
 /* Linux often wakes a thread on the CPU of its waker, which goes on computing: the two then take turns for milliseconds while other CPUs
- * have less to do, or nothing. So a thread is kept off its caller's CPU before it is woken; only when that is another one than last time
- * does it take system calls. */
+ * have less to do, or nothing. So a thread is kept off its caller's CPU before it is woken. This takes system calls only if the caller's
+ * CPU has changed since the last time. */
 static void keep_away(worker *one)
 {
 #if defined(__linux__)
@@ -91,7 +91,7 @@ static void keep_away(worker *one)
     cpu_set_t now;
     if (one->away_from == cpu || pthread_getaffinity_np(one->thread, sizeof now, &now))
         return;
-    /* Other CPUs than we gave it are somebody else's choice. */
+    /* If the thread has other CPUs than we gave it, somebody else has chosen them. */
     if (!CPU_EQUAL(&now, &one->given))
         one->allowed = now;
     one->given = one->allowed;
@@ -105,7 +105,7 @@ static void keep_away(worker *one)
 #endif
 }
 
-/* So many threads of those that sleep, or all; under the lock. */
+/* Wakes `threads` of the sleeping threads, or all if there are fewer. Under the lock. */
 static void wake(int threads)
 {
     for (worker *one = pool->workers; one && threads; one = one->after)
@@ -133,7 +133,7 @@ static void *work(void *unused)
             pthread_mutex_unlock(&pool->lock);
             take_units(one, thread);
             pthread_mutex_lock(&pool->lock);
-            /* Under the lock: its caller, who may have gone with the job, looks again only with it. */
+            /* Under the lock: the caller checks again only with the lock, and may then leave and take the job with it. */
             if (atomic_fetch_sub(&one->inside, 1) == 1)
                 pthread_cond_broadcast(&pool->left);
             looked = 0;
@@ -147,19 +147,19 @@ static void *work(void *unused)
         } else {
             for (me.asleep = 1; me.asleep;)
                 pthread_cond_wait(&me.woken, &pool->lock);
-            looked = 0; /* where it comes too late, the next call may be near all the same */
+            looked = 0; /* even if this thread came too late, the next call may be near */
         }
     }
     return NULL;
 }
 
-/* As many threads as asked for, or as can be had; under the lock. */
+/* Starts threads until there are as many as asked for, or as many as possible. Under the lock. */
 static void grow(int threads)
 {
     sigset_t all, before;
     if (pool->threads >= threads)
         return;
-    /* Signals are for the threads of the program. */
+    /* Signals are left to the threads of the program. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool->threads < threads) {

@@ -42,7 +42,7 @@ void bs_packet_room_free(bs_packet_room *room)
     free(room->indices);
 }
 
-/* At least so many items, with what is in them. */
+/* Grows an array to at least `wanted` items and keeps its contents. */
 static int grown(void **at, size_t *room, size_t wanted, size_t item)
 {
     if (wanted <= *room)
@@ -55,7 +55,7 @@ static int grown(void **at, size_t *room, size_t wanted, size_t item)
     return 1;
 }
 
-/* Number `index` of so many bits each. */
+/* Number `index` in a sequence of numbers of `bits` bits. */
 static uint32_t get(const uint8_t *from, const uint8_t *end, size_t index, int bits)
 {
     const size_t bit = index * (size_t)bits;
@@ -66,7 +66,7 @@ static uint32_t get(const uint8_t *from, const uint8_t *end, size_t index, int b
     return (uint32_t)(value >> bit % 8 & (bits == 32 ? UINT32_MAX : (1u << bits) - 1));
 }
 
-/* As gaps_to_columns, in units of more than 8 bits. */
+/* Like gaps_to_columns, for units of more than 8 bits. */
 static size_t wide_gaps(const bs_gap_rows *g, const uint8_t *from, const uint8_t *end, int bits, size_t entry, int32_t *indptr,
                         int32_t *indices, uint64_t *reach)
 {
@@ -114,7 +114,7 @@ int bs_packet_rows(const bs_kernels *k, const bs_packet *p, size_t c, size_t fro
     const size_t loops = p->loops ? rows : 0;
     if (units > (size_t)(p->end - stream) * 8 / (size_t)bits)
         return BS_PACKET_DAMAGED;
-    /* A kernel writes several entries at a time, and before it knows which of them stay. */
+    /* A kernel writes several entries at a time, before it knows which of them stay. */
     if (!grown((void **)&room->indices, &room->entries, *entry + units + loops + 3 * rows + 12, sizeof *room->indices) ||
         !grown((void **)&room->units, &room->bytes, bits <= 8 ? units + 64 : 0, 1))
         return BS_PACKET_MEMORY;

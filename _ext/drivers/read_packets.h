@@ -7,32 +7,32 @@
 
 typedef struct {
     const uint8_t *start, *end, *stream, *features;
-    uint32_t *table; /* of chunks: a copy, whose numbers are checked and then relied on; see bs_packet_close */
+    uint32_t *table; /* of chunks: a copy whose numbers have been checked; see bs_packet_close */
     size_t nodes, entries, chunks;
     int loops;
 } bs_packet;
 
-/* Memory of one thread: columns of rows, and units on their way to them. All zeros at first. */
+/* Memory of one thread: columns of rows, and their units before decoding. All zeros at first. */
 typedef struct {
     uint8_t *units;
     int32_t *indices;
     size_t bytes, entries;
 } bs_packet_room;
 
-/* A packet of so many bytes at a multiple of 4; its head is checked, its chunks are not. Another thread may write into the packet
- * meanwhile: head and table are copied, and what streams hold is read once. */
+/* Opens a packet of `bytes` bytes at a multiple of 4; its head is checked, its chunks are not. Another thread may write into the packet
+ * meanwhile, so head and table are copied, and streams are read once. */
 int bs_packet_open(const uint8_t *packet, size_t bytes, bs_packet *p);
 void bs_packet_close(bs_packet *p);
 void bs_packet_room_free(bs_packet_room *room);
-/* Rows of chunk c, whose columns all lie in from .. until, both counted from `from`: columns into room->indices from *entry on, which is
- * moved, the start and the number of those of each row into indptr and counts. Rows are filled up to whole fours with `filler`, unless it
- * is negative. */
+/* Decodes the rows of chunk c, whose columns all lie in from .. until; columns are counted from `from`. Columns go into room->indices
+ * from *entry on, and *entry advances; the start and the length of each row go into indptr and counts. Rows are padded to whole fours
+ * with `filler`, unless it is negative. */
 int bs_packet_rows(const bs_kernels *k, const bs_packet *p, size_t c, size_t from, size_t until, int32_t filler, size_t *entry,
                    int32_t *indptr, uint32_t *counts, bs_packet_room *room);
 
 /* A packet's rows as a CSR pattern of int32. */
 int bs_packet_expand(bs_run_on on, const uint8_t *packet, size_t bytes, int32_t *indptr, size_t nodes, int32_t *indices, size_t entries);
-/* The first `used` bytes of `count` runs; what a run of `to` holds beyond them is zeroed. */
+/* Copies the first `used` bytes of `count` runs; the rest of each run of `to` becomes zero. */
 void bs_copy_runs(int threads, uint8_t *to, size_t to_stride, const uint8_t *from, size_t from_stride, size_t used, size_t count);
 
 #endif

@@ -14,7 +14,7 @@ typedef struct {
     int dtype;
     size_t batch, rows, cols, total;
     void *lo, *hi;
-    int finite; /* cleared by any thread, never set: a plain atomic store is enough */
+    int finite; /* threads only clear it, so a plain atomic store is enough */
 } range_job;
 
 BS_FN void mark_odd(range_job *j, int finite)
@@ -25,8 +25,8 @@ BS_FN void mark_odd(range_job *j, int finite)
 
 #define COLUMN_UNIT 512
 
-/* Per row: unit = 64 rows of the flattened (batch * rows, cols). Per column: unit = (batch, COLUMN_UNIT columns). `x + 0` turns -0
- * into +0, so that the result does not depend on which zero was met first. */
+/* Per row: unit = 64 rows of the flattened (batch * rows, cols). Per column: unit = (batch, COLUMN_UNIT columns). `x + 0` turns -0 into
+ * +0, so that the result does not depend on which zero came first. */
 #define DEFINE_RANGES(SUFFIX, T, LOAD, NATIVE)                                                                                             \
     static void range_of_line_##SUFFIX(range_job *j, size_t start, size_t n, T *lo, T *hi, int *finite)                                    \
     {                                                                                                                                      \
@@ -94,7 +94,8 @@ BS_FN void mark_odd(range_job *j, int finite)
 DEFINE_RANGES(float, float, load_float, BS_F32)
 DEFINE_RANGES(double, double, load_double, BS_F64)
 
-/* BS_PER_TENSOR reads the array as lines of BS_RANGE_LINE elements, whose ranges need room in lo and hi; the answer is the first. */
+/* BS_PER_TENSOR reads the array as lines of BS_RANGE_LINE elements, whose ranges need room in lo and hi; the result is in the first
+ * element. */
 int bs_calibrate(bs_run_on on, const void *x, int dtype, size_t batch, size_t rows, size_t cols, int granularity, void *lo, void *hi)
 {
     range_job j = {
@@ -161,7 +162,7 @@ void bs_tile_bitmap(bs_run_on on, const uint32_t *words, size_t batch, size_t ou
     bs_parallel(bitmap_block, &j, batch * bs_ceil_div(outer, 8), on.threads);
 }
 
-/* Each field becomes its lowest bit: set if any bit of the field is. */
+/* Folds each field to its lowest bit: set if any bit of the field is. */
 BS_FN uint32_t fold_fields(uint32_t word, int bits)
 {
     static const uint32_t lowest[] = {[1] = 0xffffffffu, [2] = 0x55555555u, [4] = 0x11111111u, [8] = 0x01010101u, [16] = 0x00010001u};

@@ -15,7 +15,7 @@ typedef struct {
     uint32_t stream;
 } bs_sampler;
 
-/* Sampled edges of each row (repeats counted). 0 if indptr is not valid. */
+/* Counts the sampled edges of each row (repeats included). 0 if indptr is not valid. */
 int bs_sample_counts(int threads, const bs_csr *a, const bs_sampler *s, int64_t *counts);
 /* Edge numbers, row after row; `starts` (rows + 1) are the running sums of the counts. 0 if indptr or starts are not valid. */
 int bs_sample_edges(int threads, const bs_csr *a, const bs_sampler *s, const int64_t *starts, size_t total, int64_t *edges);
@@ -30,7 +30,7 @@ typedef struct {
     void *out;         /* (rows, features) */
 } bs_gather_job;
 
-/* Sums; 0 if the pattern is not valid. */
+/* Computes the sums; 0 if the pattern is not valid. */
 int bs_gather(int level, int threads, const bs_gather_job *job);
 
 #endif

@@ -1,4 +1,4 @@
-/* A product of two rows for every edge: units of edges over threads, so that hub rows are shared out as well. */
+/* A product of two rows for every edge: threads take units of edges, so that hub rows are divided too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,15 +7,15 @@
 typedef struct {
     const bs_spmm_kernels *k;
     const bs_sddmm_job *job;
-    bs_csr a; /* with row pointers of its own */
+    bs_csr a; /* with its own copy of the row pointers */
     bs_split split;
     bs_gather x, y, weights;
     int bad;
-    size_t item, row_bytes, out_bytes; /* of an element, of a row of y, of one edge */
+    size_t item, row_bytes, out_bytes; /* bytes of an element, of a row of y, of the result of an edge */
     unsigned char *partial;            /* (pieces, heads * width) */
 } context;
 
-/* The row of an edge: the last one that starts at it or before and is not empty. */
+/* The row of an edge: the last nonempty one that starts at the edge or before. */
 static size_t row_of_edge(const bs_csr *a, size_t edge)
 {
     size_t low = 0, high = a->rows;
@@ -29,7 +29,7 @@ static size_t row_of_edge(const bs_csr *a, size_t edge)
     return low;
 }
 
-/* Row addresses of n edges; not 0, and no work for other threads any more, if a column is out of range. */
+/* Finds the addresses of the rows of n edges. If a column is out of range, returns nonzero, and other threads get no more work. */
 static int located(context *c, const bs_csr *a, size_t first, size_t n, const unsigned char **at)
 {
     if (__atomic_load_n(&c->bad, __ATOMIC_RELAXED))
@@ -100,7 +100,7 @@ int bs_sddmm(bs_run_on on, const bs_csr *a, const bs_sddmm_job *job)
     return status;
 }
 
-/* ---- sums over rows of what every edge finds at its two ends ---- */
+/* ---- sums over rows of a function of both ends of every edge ---- */
 static void steep_unit(void *shared, size_t unit, int thread)
 {
     (void)thread;
@@ -129,7 +129,7 @@ static void steep_unit(void *shared, size_t unit, int thread)
         ((T *)c->job->out)[row * c->job->heads * c->job->width + i] = sum;                                                                 \
     }
 
-/* A long row, of its pieces in order. */
+/* Adds up the pieces of a long row, in order. */
 static void join_long_row(void *shared, size_t n, int thread)
 {
     (void)thread;

@@ -1,4 +1,4 @@
-/* Tiles of counts, of the product's own kernels, and what searches need besides. */
+/* Tiles of counts, from the kernels of the product, and what else searches need. */
 #include "drivers/search.h"
 
 #include "common/neighbours.h"

@@ -4,7 +4,7 @@
 
 #include "drivers/drive.h"
 
-/* Lines of `width` words, and how many bits of each are set; negative: this one is not to be found. */
+/* Lines of `width` words, and how many bits of each are set; negative: this line must not be found. */
 typedef struct {
     const uint32_t *words;
     const int32_t *ones;
@@ -15,14 +15,14 @@ typedef struct {
     bs_codes queries, database;
     size_t width, k;
     int jaccard;
-    uint32_t *keys; /* (queries, k), see common/neighbours.h, ascending; equal ones by their rows */
+    uint32_t *keys; /* (queries, k), see common/neighbours.h, ascending; equal keys are ordered by their rows */
     int64_t *rows;  /* -1 where there are fewer than k */
 } bs_nearest_job;
 
 /* 0, or -1 when memory is short. */
 int bs_nearest(bs_run_on on, const bs_nearest_job *job);
 
-/* Which pairs: weight * common >= share * (ones of both) + bound. */
+/* Which pairs to find: weight * common >= share * (ones of both) + bound. */
 typedef struct {
     int64_t weight, share, bound;
 } bs_test;
@@ -32,7 +32,7 @@ typedef struct {
     size_t width;
     bs_test test;
     int triangle; /* only pairs whose line of b comes after that of a */
-    size_t most;  /* so many pairs, or BS_TOO_MANY */
+    size_t most;  /* the most pairs; if there are more, the result is BS_TOO_MANY */
 } bs_pairs_job;
 
 typedef struct {
@@ -41,14 +41,14 @@ typedef struct {
 } bs_pair;
 
 #define BS_TOO_MANY 1
-/* Pairs in the order of a and then b, to be given back with free; NULL and -1 when memory is short, or BS_TOO_MANY. */
+/* Pairs in the order of a and then b, which the caller frees. Returns -1 with NULL if memory is short, or BS_TOO_MANY. */
 int bs_pairs(bs_run_on on, const bs_pairs_job *job, bs_pair **pairs, size_t *count);
 
-/* ones[i]: bits set in a line of `width` words. */
+/* ones[i]: the number of bits set in line i, of `width` words. */
 void bs_line_ones(bs_run_on on, const uint32_t *words, size_t n, size_t width, int32_t *ones);
 void bs_jaccard_distances(const uint32_t *keys, size_t n, float *distances);
 
-/* ---- shared by the two: counts of up to BS_TILE lines of a database against queries, eight at a time ---- */
+/* ---- shared by both searches: counts of up to BS_TILE lines of a database for eight queries at a time ---- */
 typedef struct {
     const bs_kernels *k;
     size_t width, panel_words;

@@ -1,4 +1,4 @@
-/* Softmax over the edges of each row, by units of rows; long rows in three passes over their pieces. */
+/* Softmax over the edges of each row, by units of rows; long rows take three passes over their pieces. */
 #include <math.h>
 #include <stdlib.h>
 

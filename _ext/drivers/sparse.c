@@ -55,7 +55,7 @@ void bs_rows_free(bs_csr *own)
     own->indptr = NULL;
 }
 
-/* The first row r with r + indptr[r] >= unit * BS_SEGMENT, of every unit and of one behind them, which no row has. */
+/* The first row r with r + indptr[r] >= unit * BS_SEGMENT, for every unit and for one past the last, where it is `rows`. */
 #define FIND_STARTS(T)                                                                                                                     \
     for (size_t r = 0; r < a->rows; r++)                                                                                                   \
         for (const size_t last = (r + (size_t)((const T *)a->indptr)[r]) / BS_SEGMENT; unit <= last;)                                      \
@@ -173,7 +173,7 @@ int bs_gather_make(bs_gather *g, const unsigned char *x, size_t rows, size_t str
     unsigned char *tail = calloc(bs_max(copied, 1), g->tail_stride);
     if (!tail)
         return BS_NO_MEMORY;
-    for (size_t r = 0; r < copied && row_bytes; r++) /* no features: x may be null, which memcpy may not take */
+    for (size_t r = 0; r < copied && row_bytes; r++) /* without features x may be null, which memcpy must not get */
         memcpy(tail + r * g->tail_stride, x + (g->tail_first + r) * stride, row_bytes);
     g->tail = tail;
     return BS_SPARSE_OK;

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Up to so many picks of a row are looked through one by one; beyond, a table of what is taken is kept. */
+/* Up to this many picks of a row are compared one by one; for more a hash table of taken positions is kept. */
 #define FEW 48
 
 typedef struct {
@@ -11,14 +11,14 @@ typedef struct {
     int64_t edge;
 } pick;
 
-/* What one call needs beside its arguments; grows with the longest row. */
+/* Memory of one call besides its arguments; it grows with the longest row. */
 typedef struct {
     pick *picks;
     int64_t *taken;
     size_t picks_room, taken_room;
 } scratch;
 
-/* A column as it stands; -1 where it is none. */
+/* The column of an edge as it is stored; -1 if it is not valid. */
 static int64_t column_at(const bs_csr *a, size_t edge)
 {
     const int64_t c = a->wide ? __atomic_load_n((const int64_t *)a->indices + edge, __ATOMIC_RELAXED)
@@ -41,7 +41,8 @@ static int ensure(void **memory, size_t *room, size_t wanted, size_t item)
     return 1;
 }
 
-/* Whether a position is in the table of what is taken; it is put there. The table is a power of two long, -1 is free. */
+/* Returns whether a position is in the table of taken positions, and inserts it. The table's length is a power of two; -1 marks free
+ * places. */
 static int take(int64_t *table, size_t mask, int64_t position)
 {
     size_t at = (size_t)((uint64_t)position * 0x9E3779B97F4A7C15u >> 20) & mask;
@@ -52,7 +53,7 @@ static int take(int64_t *table, size_t mask, int64_t position)
     return 1;
 }
 
-/* `k` of `n` positions, every set of them as likely as any other (Floyd; Bentley, CACM 30, 1987). */
+/* Chooses `k` of `n` positions, every set with the same probability (Floyd; Bentley, CACM 30, 1987). */
 static int choose(const bs_hop *hop, size_t row, size_t n, size_t k, scratch *s)
 {
     size_t mask = 0;
@@ -112,7 +113,7 @@ static inline void sort(pick *picks, size_t n, int (*order)(const void *, const 
     }
 }
 
-/* One target: its picks, numbered, sorted and written. `known` is how many columns there are so far. An outcome. */
+/* One target: draws, numbers, sorts and writes its edges. `known` counts the columns so far. Returns an outcome. */
 static int target_row(const bs_hop *hop, size_t i, int64_t *known, scratch *s)
 {
     const int64_t from = hop->starts[i], to = hop->starts[i + 1], row = hop->targets[i];
@@ -131,7 +132,7 @@ static int target_row(const bs_hop *hop, size_t i, int64_t *known, scratch *s)
         for (size_t j = 0; j < n; j++)
             s->picks[j].edge = (int64_t)j;
     }
-    /* New columns are numbered in the order of the edges, however these were drawn. */
+    /* New columns are numbered in the order of the edges, whatever the order of the draws. */
     if (n < degree)
         sort(s->picks, n, by_edge);
     for (size_t j = 0; j < n; j++) {
@@ -175,7 +176,7 @@ int64_t bs_sample_hop(const bs_hop *hop)
     }
     for (size_t i = 0; i < hop->count && outcome == BS_DONE; i++)
         outcome = target_row(hop, i, &known, &s);
-    /* Looked at again: another thread may have written into the caller's array. */
+    /* Checked again: another thread may have written into the caller's array. */
     for (int64_t i = 0; i < known; i++) {
         const int64_t node = __atomic_load_n(hop->sources + i, __ATOMIC_RELAXED);
         if ((uint64_t)node < hop->a.cols)
@@ -214,7 +215,7 @@ int bs_induced(const bs_csr *a, const int64_t *given, size_t count, int32_t *pla
 {
     int outcome = BS_DONE;
     size_t numbered = 0;
-    /* What has been checked is what is used, whatever another thread writes meanwhile. */
+    /* A copy, so that the nodes that were checked are the ones used, whatever another thread writes meanwhile. */
     int64_t *nodes = malloc((count ? count : 1) * sizeof *nodes);
     if (!nodes)
         return BS_NO_MEMORY;

@@ -1,16 +1,16 @@
-/* Parts of a graph for training in batches: sampled neighbours, walks, the edges among some nodes. One thread works on a batch, others on
- * other batches; all draws follow from a seed and from what they are for. */
+/* Parts of a graph for training in batches: sampled neighbours, walks, the edges among some nodes. One thread works on a batch while
+ * others work on other batches; all draws are determined by a seed and their purpose. */
 #ifndef BITSPARSE_DRIVE_SUBGRAPHS_H
 #define BITSPARSE_DRIVE_SUBGRAPHS_H
 
 #include "common/draws.h"
 #include "drivers/csr.h"
 
-/* What a call says: done, an argument that is not valid, no memory. */
+/* Outcomes of a call: done, an argument that is not valid, no memory. */
 enum bs_outcome { BS_DONE = 0, BS_NOT_VALID = -1, BS_NO_MEMORY = -2 };
 
-/* Some rows of a graph with at most `width` neighbours of each (all if width < 0), as a graph of its own whose columns are numbered anew.
- * `place` has the new number of every column, or -1: all are -1 before and after. With `own` the targets are the first columns. */
+/* Some rows of a graph with at most `width` neighbours each (all if width < 0), as a graph of its own with renumbered columns. `place`
+ * has the new number of every column, or -1; before and after a call all are -1. With `own` the targets are the first columns. */
 typedef struct {
     bs_csr a;
     const int64_t *targets;
@@ -21,24 +21,24 @@ typedef struct {
     int32_t *place;
     const int64_t *starts; /* count + 1: where the edges of each target go */
     size_t total;
-    int64_t *sources; /* the columns, in the order of their new numbers; room for all there may be */
+    int64_t *sources; /* the columns, in the order of their new numbers; with room for the most there can be */
     size_t room;
     int32_t *columns; /* total: new numbers, ascending within a row */
-    int64_t *edges;   /* total: which edge each is */
+    int64_t *edges;   /* total: number of each edge in the graph */
 } bs_hop;
 
-/* How many columns there are, or an outcome below 0. */
+/* Returns the number of columns, or an outcome below 0. */
 int64_t bs_sample_hop(const bs_hop *hop);
 
-/* The edges among `count` nodes, ascending and distinct, which are numbered in this order. With `columns` == NULL they are only counted, into
- * starts[i + 1]; else starts are the running sums. An outcome. */
+/* The edges among `count` nodes, which are ascending and distinct and are numbered in this order. With `columns` == NULL the edges are
+ * only counted, into starts[i + 1]; otherwise starts holds the running sums. Returns an outcome. */
 int bs_induced(const bs_csr *a, const int64_t *nodes, size_t count, int32_t *place, int64_t *starts, size_t total, int32_t *columns,
                int64_t *edges);
 
-/* Walks of `length` steps from each root to neighbours drawn evenly; where there are none a walk stays. out is (count, length + 1). */
+/* Walks of `length` steps from each root to uniformly drawn neighbours; a walk stays where there are none. out is (count, length + 1). */
 int bs_walks(const bs_csr *a, const int64_t *roots, size_t count, size_t length, bs_draws draws, int64_t *out);
 
-/* Whole numbers below `limit`, drawn evenly. */
+/* Whole numbers below `limit`, drawn uniformly. */
 void bs_draw_numbers(bs_draws draws, uint64_t limit, size_t count, int64_t *out);
 
 #endif

@@ -84,7 +84,7 @@ void bs_launches_free(bs_launches *launches)
     free(launches);
 }
 
-/* Give up one use of the launches, and free them if it was the last. */
+/* Release one use of the launches, and free them if it was the last. */
 static void release(bs_launches *launches)
 {
     hold();
@@ -99,7 +99,7 @@ void bs_launches_keep(bs_launches *launches)
     hold();
     launches->users = 1;
     launches->next = table[chain_of(launches->key)];
-    table[chain_of(launches->key)] = launches; /* in front, so that it is found before older ones */
+    table[chain_of(launches->key)] = launches; /* at the front, so that it is found before older ones */
     leave();
 }
 
@@ -232,7 +232,7 @@ static void *locate(const xla_frame *frame, bs_call *call)
     return error;
 }
 
-/* Count a call that goes to Python, and return whether it may: not before the setup, nor when Python ends. */
+/* Count a call that goes to Python, and return whether it may: not before the setup, and not while Python shuts down. */
 static int enter(bs_serve *serves, bs_holds *asks)
 {
     hold();

@@ -1,13 +1,13 @@
-/* Foreign functions as XLA calls them: the part of its C interface (xla/ffi/api/c_api.h, beside jaxlib) that is needed, in declarations of
- * our own, so that nothing is compiled against jaxlib; and launches that were recorded, which such a call enqueues again.
+/* Foreign functions as XLA calls them: the part of its C interface (xla/ffi/api/c_api.h, shipped with jaxlib) that is needed, in our own
+ * declarations, so that nothing is compiled against jaxlib; and recorded launches, which such a call enqueues again.
  *
- * The interface names the sizes of its structures and keeps their layout within a major version, which is 0 since it exists. A test
- * compares every offset with the header of the jaxlib that is installed. */
+ * The interface states the sizes of its structures and keeps their layout within a major version, which has been 0 since it exists. A
+ * test compares every offset with the header of the installed jaxlib. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version that is spoken: fields that came later are not read. */
+/* The version that we implement: fields added later are not read. */
 enum { XLA_MAJOR = 0, XLA_MINOR = 1 };
 enum { XLA_ASKS_ABOUT_HANDLER = 1 };                     /* kinds of extensions */
 enum { XLA_INITIALIZE = 2, XLA_EXECUTE = 3 };            /* stages */
@@ -116,11 +116,12 @@ typedef struct {
     xla_attributes attributes;
 } xla_frame;
 
-/* ---- what a call is to compute */
+/* ---- the request of a call */
 enum { BS_KEY_BYTES = 16, BS_KEPT_OPERANDS = 10 };
 
-/* A call, decoded. Its attributes are "call", the text that says what to compute, and "digest": how many of the first operands the
- * launches depend on by their addresses ('a' for none, 'b' for one, ...), and BS_KEY_BYTES characters made of the text. */
+/* A call, decoded. Its attribute "call" is the text that says what to compute. Its attribute "digest" says how many of the first
+ * operands the launches depend on by address ('a' for none, 'b' for one, ...), followed by BS_KEY_BYTES characters derived from the
+ * text. */
 typedef struct {
     const xla_frame *frame;
     xla_text text, digest;
@@ -128,13 +129,13 @@ typedef struct {
     void *stream;
 } bs_call;
 
-/* Computes a call or, in the stage before, prepares for it; an error's code, whose message is written, or 0. */
+/* Computes a call or, in the earlier stage, prepares for it; returns 0, or the code of an error whose message is written. */
 typedef int (*bs_serve)(const bs_call *call, char *message, size_t room);
-/* Whether the memory that launches were recorded for still has the contents that it had; `owner` is a number of Python's, not 0. */
+/* Whether the memory that launches were recorded for still has the same contents; `owner` is a number that Python assigned, not 0. */
 typedef int (*bs_holds)(uint64_t owner);
 
 /* ---- launches */
-/* A pointer among the parameters of a launch: that of a buffer of the call, arguments first, plus so many bytes. */
+/* A pointer among the parameters of a launch: that of a buffer of the call, arguments first, plus an offset in bytes. */
 typedef struct {
     uint32_t at, slot;
     uint64_t beyond;
@@ -148,7 +149,7 @@ typedef struct {
     uint32_t attribute_count;
 } bs_config;
 
-/* One launch or, without a function, memory that is set to zero: its one patch says where, `bytes` how much. */
+/* One launch or, without a function, memory to be set to zero: its only patch says where, `bytes` how much. */
 typedef struct {
     const char *name;
     void *function;
@@ -158,12 +159,12 @@ typedef struct {
     const bs_patch *patches;
 } bs_node;
 
-enum { BS_PARAMETER_BYTES = 4096 }; /* what a kernel takes at most */
+enum { BS_PARAMETER_BYTES = 4096 }; /* the most that a kernel takes */
 
 typedef struct bs_launches bs_launches;
 struct bs_launches {
     bs_launches *next;
-    size_t users; /* the table, and calls under way */
+    size_t users; /* the table, and calls in progress */
     unsigned char key[BS_KEY_BYTES];
     int device;
     void *stream;
@@ -175,7 +176,7 @@ struct bs_launches {
     void *memory; /* all that nodes point to */
 };
 
-/* The driver's functions, by address so that tests can put others in their place. */
+/* The driver's functions, as pointers so that tests can replace them. */
 typedef int (*bs_launch)(const bs_config *, void *function, void **arguments, void **extra); /* cuLaunchKernelEx */
 typedef int (*bs_set)(uint64_t address, unsigned char value, size_t bytes, void *stream);    /* cuMemsetD8Async */
 typedef int (*bs_name)(int status, const char **name);                                      /* cuGetErrorName */
@@ -186,18 +187,18 @@ typedef struct {
 } bs_driver;
 
 void bs_xla_setup(bs_serve serve, bs_holds holds);
-/* Call Python no more, and wait until nobody does: threads of XLA's that ask for it while it ends wait for ever, and XLA for them. The
- * caller has let go of Python's lock. */
+/* Stop calling Python, and wait until no call is in it: XLA's threads that ask for Python while it shuts down would wait for ever, and
+ * XLA for them. The caller has released the GIL. */
 void bs_xla_end(void);
 void bs_xla_driver(bs_driver driver);
-/* Find launches from now on, in front of others for the same call; and no longer, after which they are freed with the last call that
- * uses them. */
+/* Make launches available, before others for the same call; and withdraw them, after which they are freed with the last call that uses
+ * them. */
 void bs_launches_keep(bs_launches *launches);
 void bs_launches_drop(bs_launches *launches);
 /* Free launches that were not kept. */
 void bs_launches_free(bs_launches *launches);
 
-/* The handlers: of the CPU; of a GPU; and of a GPU where every call enqueues the same, so that XLA may record and replay it. */
+/* The handlers: for the CPU; for a GPU; and for a GPU where every call enqueues the same, so that XLA may record and replay it. */
 void *bs_xla_on_host(xla_frame *frame);
 void *bs_xla_on_gpu(xla_frame *frame);
 void *bs_xla_recorded(xla_frame *frame);

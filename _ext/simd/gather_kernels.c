@@ -1,4 +1,4 @@
-/* Weighted sums of feature rows, compiled once per instruction set. A block of features stays in registers while all rows pass. */
+/* Weighted sums of feature rows, compiled once per instruction set. A block of features stays in registers while all rows are added. */
 #include "simd/gather_kernels.h"
 
 #include "simd/kernels_isa.h"

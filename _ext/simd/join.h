@@ -1,4 +1,4 @@
-/* Names of functions that are compiled several times: BS_JOIN(sum, BS_ISA) is sum_avx2. What an argument stands for is joined, not its name. */
+/* Names of functions that are compiled several times: BS_JOIN(sum, BS_ISA) is sum_avx2. Arguments are expanded before they are joined. */
 #ifndef BITSPARSE_JOIN_H
 #define BITSPARSE_JOIN_H
 

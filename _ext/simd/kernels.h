@@ -1,4 +1,4 @@
-/* The table of hot loops that is compiled once per instruction set, and the plain data they share with the drivers. */
+/* The table of hot loops that is compiled once per instruction set, and the plain data that these loops share with the drivers. */
 #ifndef BITSPARSE_KERNELS_H
 #define BITSPARSE_KERNELS_H
 
@@ -18,7 +18,7 @@ enum bs_load { BS_LOAD_BITS, BS_LOAD_POSITIVE };
 #define BS_CHUNK 1024       /* elements of one row handled at a time when the last axis is packed */
 #define BS_MICRO_ROWS 8     /* rows of a product's micro-kernel: the height of a canonical zero tile */
 #define BS_MICRO_COLS 16    /* columns of a product's micro-kernel */
-#define BS_BYTES_AHEAD 8    /* bytes of panels fetched ahead while one group is multiplied; see bytes_micro */
+#define BS_BYTES_AHEAD 8    /* bytes of panels prefetched while one group is multiplied; see bytes_micro */
 
 /* How a code of at most 8 bits becomes a byte: start + the weights of its set bits, modulo 256. */
 typedef struct {
@@ -26,7 +26,7 @@ typedef struct {
     uint8_t start, weights[8];
 } bs_byte_form;
 
-/* Sums of 8 rows by panels: begun with what stands at `from`, where rows may share one line (step 0), and left at `to`. */
+/* Sums of 8 rows by panels: they start with the values at `from`, where rows may share one line (step 0), and are stored at `to`. */
 typedef struct {
     const int32_t *from;
     size_t from_step;
@@ -34,7 +34,7 @@ typedef struct {
     size_t to_step;
 } bs_sums;
 
-/* Runs of 128-bit steps along the contraction axis: what is left of a row block when its zero tiles are skipped. */
+/* Runs of 128-bit steps along the contraction axis: the steps of a row block that are left when its zero tiles are skipped. */
 typedef struct {
     uint32_t start, length;
 } bs_run;
@@ -46,10 +46,10 @@ typedef struct {
     int rounding, bits;
 } bs_quantizer;
 
-/* A step on codes in bytes, in rows of `stride` bytes (a multiple of 16; what lies behind the codes does not count): x times weights where there are panels
- * ([columns / 16][k / 4][16][4], zero beyond k and the columns), else sums of rows of x: row r of the result is that of
- * indices[indptr[r - from]] .. indices[indptr[r - from + 1] - 1]. Where there are `lines`, the codes are sparse: row r is the sum of the
- * lines of weights ([k][columns in whole blocks of 16], of 16 bits each) that its indices name, each times its code, or once where there
+/* A step on codes in bytes, in rows of `stride` bytes (a multiple of 16; bytes after the codes are ignored). With panels ([columns /
+ * 16][k / 4][16][4], zero beyond k and the columns) it multiplies x by weights. Otherwise it sums rows of x: row r of the result is the
+ * sum of the rows indices[indptr[r - from]] .. indices[indptr[r - from + 1] - 1]. With `lines` the codes are sparse: row r is the sum of
+ * the lines of weights ([k][columns in whole blocks of 16], 16 bits each) that its indices name, each times its code, or once if there
  * are no `values`. Every sum fits int32. */
 typedef struct {
     const uint8_t *x;
@@ -59,18 +59,18 @@ typedef struct {
     const uint8_t *values;
     const int32_t *indptr, *indices;
     size_t from;           /* the row that indptr begins with */
-    const int32_t *places; /* row r of a float result is put at places[r]; NULL: at r */
+    const int32_t *places; /* row r of a float result is stored at places[r]; NULL: at r */
     int most;              /* no code of x is larger */
 } bs_bytes_step;
 
-/* A chain of few operations: float(sum) * row_scale * scale + row_term * term + bias, to codes of 0 .. high or, where there are `floats`,
- * through a relu or none. Vectors over columns go on up to whole blocks of 16; those over rows may stand still (step 0). */
+/* A chain of few operations: float(sum) * row_scale * scale + row_term * term + bias, then to codes of 0 .. high or, with `floats`,
+ * through a relu or nothing. Vectors over columns extend to whole blocks of 16; those over rows may be constant (step 0). */
 typedef struct {
     const float *row_scale, *row_term, *scale, *term, *bias;
     size_t row_scale_step, row_term_step;
-    size_t columns, width; /* of the result, and that in whole blocks of 16 */
-    int rows;            /* whether there are a factor or a term of the rows at all */
-    int relu, divided;   /* divided: by `high` and times it before the rounding */
+    size_t columns, width; /* columns of the result, and columns rounded up to whole blocks of 16 */
+    int rows;            /* whether there is a factor or a term of the rows */
+    int relu, divided;   /* divided: the value is divided by `high` and multiplied by it before the rounding */
     float high, inverse; /* the highest code, and 1 / high */
     uint8_t *codes;
     float *floats;
@@ -79,57 +79,57 @@ typedef struct {
 
 /* Rows of a packet's chunk in units of at most 8 bits. */
 typedef struct {
-    const uint8_t *units; /* eight more can be read */
-    uint32_t *counts;     /* units of each row, and then its entries */
-    size_t rows, row, low, span; /* how many, the first one's number, the first column, and the nodes of the largest block */
+    const uint8_t *units; /* eight bytes past the end can be read */
+    uint32_t *counts;     /* units of each row, later its entries */
+    size_t rows, row, low, span; /* number of rows, number of the first row, first column, nodes of the largest block */
     int full, loops;
-    int32_t filler; /* with what rows are filled up to whole fours of entries; negative: they are not */
+    int32_t filler; /* rows are padded with it to whole fours of entries; negative: they are not padded */
 } bs_gap_rows;
 
 /* Tallest window: a row in a window is one bit of a 16-bit mask. */
 #define BS_WINDOW_MAX 16
-/* Words of a panel that are looked at together: `words` is a multiple of it. */
+/* Words of a panel that are examined together; `words` is a multiple of this. */
 #define BS_PANEL_STEP 16
 
-/* What the rows of some windows hold between two columns; see simd/kernels_cells.inc. A cell is 2^shift columns. A panel may hold several
+/* The entries of some windows' rows between two columns; see simd/kernels_cells.inc. A cell is 2^shift columns. A panel may hold several
  * windows, each of `words` words of cells. */
 typedef struct {
     const void *entries; /* of the windows: int32 or int64, within the panel */
-    size_t from[BS_WINDOW_MAX], to[BS_WINDOW_MAX]; /* which of them, of each row */
-    int rows, whole, shift, windows;   /* whole: each row begins where the one before it ends */
+    size_t from[BS_WINDOW_MAX], to[BS_WINDOW_MAX]; /* the range of entries of each row */
+    int rows, whole, shift, windows;   /* whole: each row begins where the previous one ends */
     int64_t base;                      /* the panel's first column, a multiple of 64 cells */
-    uint32_t row_codes[BS_WINDOW_MAX]; /* of blocks: 16 for each cell in front of the row's window, and the row's first bit in a tile */
-    uint32_t *codes;                   /* of blocks: room for 16 times the cell of each entry and its bit there, and for 16 more */
-    uint64_t *bits;                    /* one a cell; zero before and after */
-    uint8_t *touched;                  /* one a word of cells: whether it has any; zero before and after */
-    void *through;                     /* cells up to the end of each word, or of each that has any: room for uint32 */
-    uint32_t *list;                    /* room for the numbers of words, and 16 more */
-    size_t words, number;              /* of each window; cells of the window in front of the panel */
-    void *cells;                    /* the windows' columns (shift 0) or blocks of four (shift 2), of the type of the entries */
-    void *edge_col; /* shift 0: position of each entry's column, an integer of `bytes` bytes; NULL with `tiles`, or if cells are counted */
+    uint32_t row_codes[BS_WINDOW_MAX]; /* for blocks: 16 for each cell before the row's window, and the row's first bit in a tile */
+    uint32_t *codes; /* for blocks: room for 16 times the cell of each entry plus its bit in the tile, and for 16 more */
+    uint64_t *bits; /* one bit per cell; zero before and after */
+    uint8_t *touched; /* one per word of cells: whether it has any; zero before and after */
+    void *through; /* number of cells up to the end of each word, or of each nonzero word: room for uint32 */
+    uint32_t *list; /* room for the numbers of words, and for 16 more */
+    size_t words, number; /* words of each window; number of the window's cells before the panel */
+    void *cells; /* the windows' columns (shift 0) or blocks of four (shift 2), of the type of the entries */
+    void *edge_col; /* shift 0: position of each entry's column, an integer of `bytes` bytes; NULL with `tiles` or if only counting */
     int bytes;
-    uint16_t *tiles; /* shift 2: bit 4 r + c of a block is row r and column c; NULL if cells are counted */
+    uint16_t *tiles; /* shift 2: bit 4 r + c of a block is row r and column c; NULL if only counting */
 } bs_panel;
 
-/* Windows of at most so many entries together, of so many columns: a key of 32 bits holds a column above the number of its entry, and there
- * is one key more than these make. */
+/* Windows of at most this many entries together, and of at most this many columns: a key of 32 bits holds a column above the number of
+ * its entry, and one more key must be possible. */
 #define BS_FEW_MOST 256
 #define BS_FEW_COLUMNS (((int64_t)1 << 24) - 1)
 
-/* Rows of some windows with few entries, which nobody has looked at; see simd/kernels_sorted.inc. */
+/* Rows of some windows with few entries, which have not been checked; see simd/kernels_sorted.inc. */
 typedef struct {
-    const void *entries, *starts; /* of the matrix, and where these rows are in it: int32 or int64 */
+    const void *entries, *starts; /* of the matrix, and where these rows start in it: int32 or int64 */
     int rows, window, shift; /* a cell is 2^shift columns */
-    int blocks; /* several windows of 4 rows with blocks of 4 columns (shift 2); otherwise one window of any */
+    int blocks; /* several windows of 4 rows with blocks of 4 columns (shift 2); otherwise one window of any height */
     int64_t cols;
-    size_t cells_of_row; /* as many cells as all columns make, or more: a power of two */
-    void *cells; /* as in a panel */
+    size_t cells_of_row; /* at least the number of cells that all columns make: a power of two */
+    void *cells; /* as in bs_panel */
     void *edge_col;
     int bytes;
     uint16_t *tiles;
 } bs_few;
 
-/* A row's first gap is counted from a column that its block cannot begin before. */
+/* The first gap of a row is counted from a column that no earlier block can reach. */
 BS_FN uint64_t bs_gaps_from(size_t row, size_t low, size_t span) { return row + 1 - low > span ? row + 1 - span : low; }
 
 typedef struct {
@@ -168,8 +168,8 @@ typedef struct {
     void (*planes_pack)(const uint32_t *plane, size_t column_stride, size_t cols, size_t steps, uint64_t *panel);
     void (*planes_micro)(const uint32_t *const rows[BS_MICRO_ROWS], const uint64_t *panels, size_t n_panels, size_t panel_stride,
                          const bs_run *runs, size_t n_runs, int shift, int negative, int fresh, int64_t *acc, size_t acc_stride);
-    /* searches, see simd/kernels_search.inc: counts[i] = popcount(line & lines[i]), and which of n <= 64 counts have
-     * weight * count - share * ones >= bound, for numbers of 31 bits and a bound of any size */
+    /* searches, see simd/kernels_search.inc: counts[i] = popcount(line & lines[i]), and which of n <= 64 counts have weight * count -
+     * share * ones >= bound, for numbers of 31 bits and a bound of any size */
     void (*line_counts)(const uint32_t *line, const uint32_t *lines, size_t width, size_t n, int64_t *counts);
     uint64_t (*passing)(const int64_t *counts, const int64_t *ones, size_t n, int64_t weight, int64_t share, int64_t bound);
     void (*digits_split)(const uint32_t *codes, size_t n, int bits, int encoding, int width, int digits, int16_t *dst, size_t digit_stride);
@@ -187,7 +187,8 @@ typedef struct {
     void (*ints_to_float)(const int32_t *acc, size_t n, float *v);
     void (*codes_to_bytes)(const uint32_t *codes, size_t n, uint8_t *out);
     void (*nearest_bytes)(const float *v, size_t n, float high, uint8_t *out);
-    /* Rows first .. last of a step at once, see simd/kernels_lines.inc; whether NaN was to become a code. NULL where there is no such kernel. */
+    /* Computes rows first .. last of a step at once, see simd/kernels_lines.inc; returns whether a NaN would have become a code. NULL if
+     * this level has no such kernel. */
     int (*bytes_lines)(const bs_bytes_step *s, const bs_lines *l, size_t first, size_t last);
     /* packets: see simd/kernels_gaps.inc */
     void (*fields_to_bytes)(const uint8_t *from, const uint8_t *end, size_t run, int bits, size_t count, size_t rows, size_t stride,
@@ -195,14 +196,14 @@ typedef struct {
     void (*planes_to_bytes)(const uint8_t *from, const uint8_t *end, size_t run, int bits, size_t columns, size_t rows, size_t stride,
                             uint8_t *to);
     size_t (*gaps_to_columns)(const bs_gap_rows *g, size_t entry, int32_t *indptr, int32_t *indices, uint64_t *reach);
-    /* windows: how many cells a panel has, and how many each of its windows, having put them where they go */
+    /* windows: store the cells of a panel, and return how many it has and how many each of its windows has */
     size_t (*panel_cells_i32)(const bs_panel *p, size_t *of_windows);
     size_t (*panel_cells_i64)(const bs_panel *p, size_t *of_windows);
-    /* The same of few entries; SIZE_MAX if they do not ascend in their rows or are out of range. NULL where it is not faster. */
+    /* The same for few entries; SIZE_MAX if they do not ascend in their rows or are out of range. NULL if this level is not faster. */
     size_t (*few_cells_i32)(const bs_few *p, size_t *of_windows);
     size_t (*few_cells_i64)(const bs_few *p, size_t *of_windows);
-    /* Columns are copied, or only looked at if `to` is NULL. How many are not above the one in front of them; SIZE_MAX if one is not within
-     * `limit`. */
+    /* Copies columns, or only examines them if `to` is NULL. Returns how many are not above the previous one; SIZE_MAX if one is not
+     * within `limit`. */
     size_t (*take_columns_i32)(const void *from, size_t count, int64_t limit, void *to);
     size_t (*take_columns_i64)(const void *from, size_t count, int64_t limit, void *to);
     /* epilogue pieces over one row of up to 128 columns */

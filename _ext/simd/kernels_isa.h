@@ -1,4 +1,4 @@
-/* What every per-ISA file needs: the table's types, intrinsics where the ISA has them, and a population count. */
+/* What every per-ISA file needs: the table's types, intrinsics if the ISA has them, and a population count. */
 #ifndef BITSPARSE_KERNELS_ISA_H
 #define BITSPARSE_KERNELS_ISA_H
 
@@ -18,7 +18,7 @@ BS_FN int count_ones(uint32_t x)
 }
 #endif
 
-typedef int32_t bs_four __attribute__((aligned(1), may_alias)); /* four bytes, in place */
-typedef uint64_t bs_word64 __attribute__((aligned(4), may_alias)); /* 64 bits of a plane, in place */
+typedef int32_t bs_four __attribute__((aligned(1), may_alias)); /* four bytes at any address */
+typedef uint64_t bs_word64 __attribute__((aligned(4), may_alias)); /* 64 bits of a plane, aligned to 4 bytes */
 
 #endif
