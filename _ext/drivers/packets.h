@@ -1,4 +1,5 @@
-/* Packets: parts of a graph as one piece of memory that travels to a device. Buffer sizes have been checked; the pattern is checked here. */
+/* Packets: parts of a graph in one piece of memory that travels to a device. Buffer sizes have been checked; the pattern is checked
+ * here. */
 #ifndef BITSPARSE_DRIVE_PACKETS_H
 #define BITSPARSE_DRIVE_PACKETS_H
 

@@ -9,14 +9,14 @@ typedef uint64_t v128 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef uint64_t v256 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef uint64_t v512 __attribute__((vector_size(64), aligned(4), may_alias));
 
-#define PLANES 64 /* bits of any row length */
+#define PLANES 64 /* enough bits for any row length */
 
 static const uint32_t all_zeros[16] = {0};
 static const uint32_t all_ones[16] = {-1u, -1u, -1u, -1u, -1u, -1u, -1u, -1u, -1u, -1u, -1u, -1u, -1u, -1u, -1u, -1u};
 
 BS_FN size_t bit_length(size_t n) { return n ? 64 - (size_t)__builtin_clzll(n) : 0; }
 
-/* Integers from counter planes, 32 lanes per word: start + (sum of bits << (q + shift)), or out - that sum if `subtract`. */
+/* Integers from counter planes, 32 lanes per word: start + (sum of bits << (q + shift)), or out minus that sum if `subtract`. */
 BS_FN void expand(const uint32_t *planes, size_t width, size_t length, int shift, int subtract, int32_t start, size_t lanes, int32_t *out)
 {
     for (size_t w = 0; 32 * w < lanes; w++) {

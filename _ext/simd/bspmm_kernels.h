@@ -31,8 +31,8 @@ typedef struct {
 
 enum bs_bspmm_status { BS_BSPMM_OK, BS_BSPMM_PATTERN, BS_BSPMM_MEMORY };
 
-/* The columns of one row, of the width of the indices: checked and copied in one pass, since every block of features reads them again and
- * another thread may write into the caller's array meanwhile. All zeros at first. */
+/* The columns of one row, in the width of the indices. They are checked and copied in one pass, since every block of features reads them
+ * again and another thread may write into the caller's array meanwhile. All zeros at first. */
 typedef struct {
     void *columns;
     size_t count, room;
