@@ -110,6 +110,7 @@ BS_INLINE int own_thread()
 #include "binary/bmm_signs.cuh"
 #endif
 
+// Copies the vectors over the columns to shared memory.
 BS_INLINE void copy_vectors(const BmmParams &g, u32 vectors)
 {
     const int columns = padded_columns(g);
@@ -136,6 +137,7 @@ BS_INLINE void copy_weights(const BmmParams &g, u32 weights)
 }
 
 #if BS_KIND == BS_WORDS
+// Starts copying packed rows, words `first` to `first + count` - 1, to shared memory.
 BS_INLINE void copy_rows(const BmmParams &g, u32 bits, int row0, int first, int count)
 {
     const int chunks = count / 4, log = 32 - __clz(chunks - 1);

@@ -2,6 +2,7 @@
 #ifndef BITSPARSE_BMM_SIGNS_CUH
 #define BITSPARSE_BMM_SIGNS_CUH
 
+// An element as float32.
 BS_INLINE float value_of(Element e, const BmmParams &g)
 {
 #if BS_KIND == BS_HALF && defined(BS_BFLOAT)

@@ -100,6 +100,7 @@ struct Tiles {
         }
     }
 
+    // Loads the rows of x that the batch's tiles name.
     __device__ __forceinline__ void gather(Words (&v)[BS_U][4]) const
     {
 #pragma unroll
@@ -112,6 +113,7 @@ struct Tiles {
         }
     }
 
+    // Adds the words that the tiles' bits select to the counters of the four results.
     __device__ __forceinline__ void add(const Words (&v)[BS_U][4], const u32 (&spread)[BS_U])
     {
 #pragma unroll
@@ -139,6 +141,7 @@ struct Tiles {
         halve<1>(half, sum);
     }
 
+    // Lanes whose parts differ in bit `apart` exchange halves of the results, so that each lane keeps and adds up one half.
     template <int apart, int n, int planes>
     __device__ __forceinline__ void halve(const u32 (&all)[2 * n][planes], u32 (&kept)[n][planes + 1]) const
     {
@@ -191,6 +194,7 @@ struct Tiles {
         return p.partial + number * (unsigned)(BS_TEAM * BS_WORDS * kTotal << p.across) + me.lane;
     }
 
+    // Leaves the counts of a complete piece in its slot.
     __device__ __forceinline__ void leave(const u32 (&sum)[BS_WORDS][kTotal]) const
     {
         u32 *slot = slot_of(at.piece);

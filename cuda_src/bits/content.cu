@@ -18,6 +18,7 @@ static __device__ __forceinline__ u64 pair_of(const uint4 v, u64 place)
     return bs_content((u64)v.y << 32 | v.x, place) + bs_content((u64)v.w << 32 | v.z, place + 1);
 }
 
+// Adds up what all words contribute; threads take vectors in a grid-stride loop.
 extern "C" __global__ void __launch_bounds__(256, 4) content_sum(const ContentParams p)
 {
     const uint4 *vectors = (const uint4 *)p.x;

@@ -36,6 +36,7 @@ BS_INLINE Element element_of_integer(int v, const DecodeParams &p)
 #endif
 }
 
+// The element that integer * scale + offset is stored as.
 BS_INLINE Element dequantized(int v, float scale, float offset, const DecodeParams &p)
 {
 #if BS_KIND == BS_DOUBLE

@@ -32,6 +32,7 @@ static __device__ __forceinline__ double load(const void *x, int type, i64 i)
     }
 }
 
+// The sum over the threads of a block, as a tree, in every thread.
 static __device__ __forceinline__ double block_sum(double sum)
 {
     __shared__ double parts[256];
@@ -45,6 +46,7 @@ static __device__ __forceinline__ double block_sum(double sum)
     return parts[0];
 }
 
+// Sums |x - y| / (|x| + |y| + 0.0005) over the elements of each block.
 extern "C" __global__ void __launch_bounds__(256, 2) relative_error(const ErrorParams p)
 {
     const i64 start = (i64)blockIdx.x * BS_BLOCK_ELEMENTS;

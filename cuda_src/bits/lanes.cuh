@@ -153,6 +153,7 @@ struct Chunk {
     int left;                      // elements of the chunk; 0 beyond the last chunk
 };
 
+// The place of chunk number `chunk` of an array.
 BS_INLINE Chunk chunk_at(Index chunk, Index chunks, Index batches, Index rows, Index cols)
 {
     const Index groups = (cols + BS_GROUP - 1) / BS_GROUP;

@@ -98,6 +98,7 @@ struct Limits {
     bool known;
 };
 
+// Finds a value whose quotient by the divisor is exactly the limit, next to limit * divisor; returns whether there is one.
 BS_INLINE bool reaches(float limit, float divisor, float &value)
 {
     const float near = bs_mulf(limit, divisor);
@@ -128,6 +129,7 @@ BS_INLINE Limits limits_of(Steps &s, const EncodeParams &p, bool varied)
     return l;
 }
 
+// Codes of eight values that are clipped by the known limits.
 BS_INLINE void codes_within(const Quad (&quads)[2], const u32 (&w)[4], const Steps &s, const Limits &l, const EncodeParams &p,
                             u32 (&codes)[8])
 {
@@ -216,6 +218,7 @@ struct Place {
     float factor;
 };
 
+// The place of octet number i of all lines.
 BS_INLINE Place place_of(Index i, const EncodeParams &p, Index lines, Index each, Index octets)
 {
     Place at = {0, i, 0, 0, nullptr, 8, 1.0f};
@@ -275,6 +278,7 @@ BS_INLINE void keep_codes(int left, u32 &low, u32 &high)
     }
 }
 
+// A thread takes octets in a grid-stride loop, and loads the next one before it computes.
 extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const OctetParams all)
 {
     const EncodeParams &p = all.encode;

@@ -26,6 +26,7 @@ struct Steps {
     float offset, divisor, reciprocal, rest;
 };
 
+// The reciprocal is used only for divisors of a moderate size.
 BS_INLINE Steps steps_of(float offset, float divisor)
 {
     Steps s = {offset, divisor, bs_float_of(0x7fffffffu), 0.0f};

@@ -22,6 +22,7 @@ typedef int Held; // unsigned integers of four bytes have their top bit inverted
 #define BS_RANGE_THREADS 256
 #define BS_RANGE_BLOCKS (__CUDA_ARCH__ >= 900 ? 4 : 3) // resident blocks of a multiprocessor; with one more, registers would be spilled
 
+// An element in the type in which values are compared.
 BS_INLINE Held held_of(Element e, const RangeParams &p)
 {
 #if BS_KIND == BS_DOUBLE
@@ -38,6 +39,7 @@ BS_INLINE Held held_of(Element e, const RangeParams &p)
 #endif
 }
 
+// A compared value in the type that is stored.
 BS_INLINE Value value_of(Held h, const RangeParams &p)
 {
 #if BS_KIND >= BS_HALF

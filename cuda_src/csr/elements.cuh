@@ -54,6 +54,7 @@ template <> struct Moved<1> {
     typedef unsigned char Type;
 };
 
+// n elements that are loaded and stored with as few instructions as possible.
 template <int n, class T> struct Vector {
     static const int bytes = n * (int)sizeof(T), moves = bytes > 16 ? bytes / 16 : 1;
     typedef typename Moved<bytes / moves>::Type Move;

@@ -30,6 +30,7 @@ struct LaidRowsParams {
     int vectors; // of a part of `out`
 };
 
+// A thread writes one vector of 16 bytes.
 extern "C" __global__ void __launch_bounds__(256) lay_rows(const LaidRowsParams p)
 {
     const bs_i64 item = (bs_i64)blockIdx.x * 256 + threadIdx.x;

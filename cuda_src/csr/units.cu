@@ -93,6 +93,7 @@ BS_INLINE bs_i64 pieces_of(const CutParams &p, const Row &row)
     return row.edges > p.longest ? (row.edges + p.longest - 1) / p.longest : 0;
 }
 
+// First launch: counts edges and rows of each chunk by what they will belong to.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) count_rows(const CutParams p)
 {
     bs_i64 found[BS_COUNTS] = {}, short_work = 0;
@@ -117,6 +118,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) count_rows(const CutPar
     }
 }
 
+// Second launch: counts the streams that begin in each chunk.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) count_streams(const CutParams p)
 {
     bs_i64 away = counted_before(p, BS_AWAY), streams = 0, all;
@@ -135,6 +137,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) count_streams(const Cut
     }
 }
 
+// Third launch: writes the units of each chunk.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) write_units(const CutParams p)
 {
     bs_i64 away = counted_before(p, BS_AWAY), whole = counted_before(p, BS_WHOLE), pieces = counted_before(p, BS_PIECES);

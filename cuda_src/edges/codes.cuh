@@ -31,6 +31,7 @@ BS_INLINE NodeMap map_of(const CodeSide &side, Index node, int head)
             side.offset ? __ldg(side.offset + (i64)node * side.offset_node + (i64)head * side.offset_head) : 0.0f};
 }
 
+// The map that lane `from` holds.
 BS_INLINE NodeMap handed(const NodeMap &map, int from) { return {__shfl_sync(~0u, map.scale, from), __shfl_sync(~0u, map.offset, from)}; }
 
 #ifdef BS_LEFT

@@ -46,6 +46,7 @@ BS_INLINE void load_columns(u32 (&col)[NEIGHBOURS], const u32 *cols, int tile, i
             col[j * EACH + n] = __ldg(cols + min(tile + j, last) * BS_K + (l.g / 2) * BS_ROWS + 2 * n + l.g % 2);
 }
 
+// Loads the bits of BS_JOIN tiles; tiles past the warp's last one have none.
 BS_INLINE void load_bits(u32 (&word)[BS_JOIN][BS_M], const u32 *bits, int tile, int last, const Lane &l)
 {
 #pragma unroll
@@ -58,6 +59,7 @@ BS_INLINE void load_bits(u32 (&word)[BS_JOIN][BS_M], const u32 *bits, int tile, 
         }
 }
 
+// Starts loading the vectors of round `round` of the columns.
 BS_INLINE void gather_round(Round &to, const u32 (&col)[NEIGHBOURS], const char *y, int round, const Lane &l, const DotTilesParams &p)
 {
 #pragma unroll
@@ -101,6 +103,7 @@ BS_INLINE void multiply_half(float (&sum)[4], u32 a0, u32 a1, u32 a2, u32 a3, u3
 #endif
 }
 
+// Multiplies the vectors of a round by those of all rows of x.
 BS_INLINE void multiply_round(float (&sum)[BS_M][NEIGHBOURS][4], const Round &from, const uint4 *own)
 {
 #pragma unroll

@@ -44,6 +44,7 @@ BS_INLINE i64 element_of(const Run &r, const SoftmaxParams &p, int i)
     return r.heads == p.heads ? r.first + i : r.first + (i64)(i / r.heads) * p.heads + i % r.heads;
 }
 
+// Copies the scores of the run to shared memory.
 BS_INLINE void bring_scores(const Run &r, const SoftmaxParams &p, Sum *to)
 {
     const int vectors = (r.lead + r.count + BS_ELEMENTS - 1) / BS_ELEMENTS;
@@ -69,6 +70,7 @@ BS_INLINE void bring_scores(const Run &r, const SoftmaxParams &p, Sum *to)
     }
 }
 
+// Copies the weights of the run from shared memory to the result.
 BS_INLINE void take_weights(const Run &r, const SoftmaxParams &p, const Sum *from)
 {
     const int vectors = (r.lead + r.count + BS_ELEMENTS - 1) / BS_ELEMENTS;

@@ -47,6 +47,7 @@ struct Finish {
     float slope;
 };
 
+// n neighbouring floats of a vector, loaded together.
 template <int n> struct FloatRun {
     static_assert(n == 1 || n == 2 || n == 4, "a float, two or four");
     float v[n];

@@ -31,6 +31,7 @@ BS_INLINE void load_four(const bs_i64 *from, bs_i64 *v)
     v[0] = x.x, v[1] = x.y, v[2] = y.x, v[3] = y.y;
 }
 
+// The sums of a strip in memory, as finish_strip reads them.
 template <class T> struct MemorySums {
     typedef T Value;
     static constexpr bool ahead = true;
@@ -65,6 +66,7 @@ template <class T> struct MemorySums {
     }
 };
 
+// A warp finishes one strip.
 template <class T> BS_INLINE void finish_sums(const SumsParams &p)
 {
     const bs_i64 strip = (bs_i64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
@@ -78,6 +80,7 @@ template <class T> BS_INLINE void finish_sums(const SumsParams &p)
     finish_strip(e, sums, batch, row0, column0, p.blocks);
 }
 
+// A thread finishes one octet.
 template <class T> BS_INLINE void finish_octets(const SumsParams &p)
 {
     const bs_i64 octet = (bs_i64)blockIdx.x * blockDim.x + threadIdx.x;

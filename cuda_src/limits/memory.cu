@@ -9,6 +9,7 @@ struct MemoryParams {
     int lanes;       // gather: 16-byte words of a row, a power of two up to 32
 };
 
+// Reads the whole table, four 16-byte words of a thread in flight.
 extern "C" __global__ void __launch_bounds__(512) read_all(const MemoryParams p)
 {
     const long long step = (long long)gridDim.x * blockDim.x;
@@ -29,6 +30,7 @@ extern "C" __global__ void __launch_bounds__(512) read_all(const MemoryParams p)
         p.out[0] = sum;
 }
 
+// Groups of `lanes` lanes read the named rows, four rows of a group in flight.
 extern "C" __global__ void __launch_bounds__(256) gather_rows(const MemoryParams p)
 {
     const long long groups = (long long)gridDim.x * blockDim.x / p.lanes;

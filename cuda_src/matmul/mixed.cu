@@ -142,6 +142,7 @@ struct Group {
                 copy_async(to + i * kPlaneStride * kColumns * kPieceBytes, from, valid);
     }
 
+    // Unpacks one block of the columns and multiplies it by all rows of the tile.
     __device__ __forceinline__ void multiply_block(Sums &acc, u32 offset_a, u32 offset_b) const
     {
         u32 columns[BS_NJ][4][4]; // operands of the four instructions
@@ -261,6 +262,7 @@ struct Parts {
         return slots + (((from - (from > owner)) * rows() + row) * kQuads + quad) * 16;
     }
 
+    // Sends the sums that other blocks own, and waits for those from the others.
     __device__ __forceinline__ void send(u32 sums) const
     {
 #pragma unroll 1
@@ -275,6 +277,7 @@ struct Parts {
         barrier_wait(barrier, 0);
     }
 
+    // Adds what the other blocks have sent for this quad.
     __device__ __forceinline__ void add(int4 &sum, int row, int quad) const
     {
 #pragma unroll 1

@@ -115,6 +115,7 @@ BS_INLINE u32 part_slot(const MatmulParams &g, const Shared &s, int owner, int f
     return s.staging + ((from - (from > owner)) * owned + warp) * 4096 + (threadIdx.x & 31) * 16;
 }
 
+// Sends a warp's sums to the block that owns their rows.
 BS_INLINE void send_part(const MatmulParams &g, const Shared &s, const int (&acc)[32 * BS_NB], const Place &place, int owner)
 {
     const u32 rank = owner * g.mc + place.member;
@@ -124,6 +125,7 @@ BS_INLINE void send_part(const MatmulParams &g, const Shared &s, const int (&acc
         store_remote(to + i * 512, acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3], barrier);
 }
 
+// Adds the sums that the other parts have sent.
 BS_INLINE void add_parts(const MatmulParams &g, const Shared &s, int (&acc)[32 * BS_NB], const Place &place)
 {
     barrier_wait(s.reduced, 0);

@@ -15,6 +15,7 @@ struct MergeParams {
 constexpr int kThreads = 256;
 constexpr int kHeld = 2048; // candidates of a query that are sorted in shared memory; k is at most half of it
 
+// The sum of x over the block, in every thread; `of_warps` is room for one number per warp.
 BS_INLINE int sum_of_block(int x, int *of_warps)
 {
     x = __reduce_add_sync(0xffffffffu, x);

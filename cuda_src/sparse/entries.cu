@@ -117,6 +117,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) shift_starts(const Entr
 }
 
 // -- entries that a mask keeps ------------------------------------------------------------------------------------------------------
+// Counts the entries of each row that the mask keeps; a group takes a row.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) count_kept(const EntryParams p)
 {
     const Group g = group_of(p.lanes);
@@ -132,6 +133,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) count_kept(const EntryP
     }
 }
 
+// Copies them; a lane's place follows from the votes of the lanes before it.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) copy_kept(const EntryParams p)
 {
     const Group g = group_of(p.lanes);

@@ -33,6 +33,7 @@ template <class Sum> static __device__ __forceinline__ Sum joined(Sum mine, Sum 
     return mine + others;
 }
 
+// Eight lanes sum one row, unless it is long.
 template <class Value, class Sum>
 static __device__ __forceinline__ void short_rows(const RowSumParams &p, const Value *values, Sum *out, i64 row, int lane)
 {

@@ -86,6 +86,7 @@ static __device__ __forceinline__ int digit_of(const TransposeParams &p, i64 e)
     return e < p.nnz ? (int)(p.keys[e] >> p.shift) & (BS_DIGITS - 1) : BS_DIGITS;
 }
 
+// One pass of the sort, first step: counts each digit in each block.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) count_digits(const TransposeParams p)
 {
     __shared__ int counts[BS_DIGITS];
@@ -103,6 +104,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) count_digits(const Tran
         p.counts[0] = 0;
 }
 
+// Second step: moves keys to their places, in their present order within each digit.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) move_digits(const TransposeParams p)
 {
     __shared__ int seen[BS_WARPS][BS_DIGITS];

@@ -64,6 +64,7 @@ static __device__ __forceinline__ void load_bounds(const WindowParams &p, i64 w,
     __syncthreads();
 }
 
+// The row of entry i of a window: the last one that starts at i or before.
 static __device__ __forceinline__ int row_in_window(const int *bounds, int window, int i)
 {
     int low = 0, high = window - 1;

@@ -53,6 +53,7 @@ typedef Acc Out;
 
 typedef Vector<BS_EACH, Acc> Sums;
 
+// The value that a reduction starts with.
 BS_INLINE Acc nothing_yet()
 {
 #if !BS_SELECTS(BS_REDUCE)

@@ -179,6 +179,7 @@ BS_INLINE u32 column_of(const Gathered &from, int half, int j)
 #endif
 }
 
+// Multiplies one tile: adds its products to the sums of all rows and columns.
 BS_INLINE void multiply(float (&sum)[BS_M][BS_WIDTH][4], const Gathered &from, const Lane &l)
 {
     u32 b[2][BS_WIDTH];
