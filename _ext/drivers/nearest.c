@@ -16,8 +16,7 @@
 #define FEW_QUERIES 4
 #define NOTHING UINT64_MAX
 
-/* The candidates of a query in a part: key << 32
- * line of the part. */
+/* The candidates of a query in a part: key << 32 | line of the part. */
 typedef struct {
     uint64_t *entries;
     size_t count;

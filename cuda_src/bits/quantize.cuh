@@ -82,7 +82,7 @@ BS_INLINE Real scaled(Real v, Real multiplier)
 
 // Rounds scaled quotients to codes; NaN becomes the lower limit.
 #if BS_STEPS == 0
-// Adding 1.5 * 2^23, rounded down or to nearest even, leaves the integer nearest to |v| <= 2^22 in the low 22 bits.
+// Adding 1.5 * 2^23, rounded down or to nearest even, leaves the rounded v, |v| <= 2^22, in the low 22 bits.
 template <class Half> BS_INLINE void round_all(float (&v)[32], float low, float high, int rounding, Half half, u32 (&codes)[32])
 {
     const float shift = 12582912.0f;

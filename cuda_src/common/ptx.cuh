@@ -305,7 +305,7 @@ BS_INLINE void store_remote(u32 remote, int x, int y, int z, int w, u32 remote_b
 }
 
 // ---- parts of a block, dependent launches
-// Executed by all warps of a warpgroup: gives registers back to, or takes them from, the block's pool.
+// Gives registers back to the block's pool, or takes them from it. Executed by all warps of a warpgroup.
 template <int n> BS_INLINE void registers_release() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
 template <int n> BS_INLINE void registers_claim() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
 

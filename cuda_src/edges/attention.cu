@@ -1,9 +1,9 @@
 // Softmax-weighted sums of gathered rows. Scores and sums come from one gather, and nothing is stored per edge.
 //   graph attention:  y[i, h] = sum_j softmax_j(leaky(source[j, h] + target[i, h])) x[j, h]
 //   BS_COSINE:        y[i]    = sum_j softmax_j(beta cos(x_i, x_j)) x_j
-//   BS_ABOVE:         beside y, for its gradient, the part of y and of the weights from edges with source[j, h] + target[i, h] > 0
-//   BS_TURNED:        its gradient, over the transpose (i: columns of A): with a = exp(leaky(source[i, h] + target[j, h]) - lse[j, h]),
-//                     G[i, h] = sum_j a x[j, h], where x is the gradient by y; BS_ABOVE: beside it
+//   BS_ABOVE:         also, for the gradient, the part of y and of the weights from edges with source[j, h] + target[i, h] > 0
+//   BS_TURNED:        the gradient, over the transpose (i: columns of A): with a = exp(leaky(source[i, h] + target[j, h]) - lse[j, h]),
+//                     G[i, h] = sum_j a x[j, h], where x is the gradient by y; BS_ABOVE: also
 //                     G'[i, h] = sum_j a leaky' x[j, h] and share[i, h] = sum_j a leaky' <x, y>[j, h]
 //   BS_DROPOUT:       each a is kept or not, by a draw that row, column and head decide alone
 //   BS_INT8:          x are integers of 8 bits with one scale; results are float32

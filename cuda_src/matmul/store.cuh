@@ -162,7 +162,7 @@ BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &
     }
 }
 #elif BS_EPILOGUE == 2
-// The vectors take the slot of a warp, which no part needs. It is computed for each tile, so that it takes no registers in between.
+// The vectors take a warp's slot, since no part needs it. It is computed for each tile, so that it takes no registers in between.
 BS_INLINE FragmentVectors<BS_MB, BS_NB> vectors_of(const MatmulParams &g, const Shared &s, const Place &place)
 {
     const int parts = pinned(g.rk * g.rp), warp = pinned((int)threadIdx.x) >> 5;

@@ -109,7 +109,7 @@ struct Consumer {
     __device__ __forceinline__ void clear_if_untouched()
     {
         if (keep == 0) {
-#if BS_EPILOGUE != 1 // the epilogue leaves no registers for it
+#if BS_EPILOGUE != 1 // epilogue 1 leaves no registers for it
             asm volatile(""); // one jump over the loop, not a select for each register
 #endif
 #pragma unroll

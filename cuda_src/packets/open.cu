@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(256) packet_start(const __grid_cons
     }
 }
 
-// A block decodes one chunk of rows, a thread one row.
+// A block decodes one chunk of rows at a time, and a thread one row.
 extern "C" __global__ void __launch_bounds__(256) packet_rows(const __grid_constant__ PacketParams p)
 {
     __shared__ u32 room[33];

@@ -29,9 +29,7 @@ constexpr int kLinger = 128; // if more than this is queued, it is tested right 
 #endif
 constexpr int kTiles = 8; // the queue is tested after at most this many tiles
 constexpr int kGroup = 4; // blocks of 8 columns that are tested together
-// An entry of the queue: count << kCountShift
-// query of the warp << kRowShift
-// column after the first one of the queue.
+// An entry of the queue: count << kCountShift | query of the warp << kRowShift | column after the first one of the queue.
 constexpr int kRowShift = BS_MI == 1 ? 11 : 10, kCountShift = 15;
 
 struct ScanParams {

@@ -9,11 +9,11 @@
 //
 // Floor: edges * row bytes at 9 TB/s from rows of 64 bytes on, edges at 155 G/s below, x in the L2; and the compulsory bytes.
 //
-// BS_OUT: 0 int32, 1 float32, 2 the chain of an epilogue; BS_MEAN: means, as float32 of integers always is. BS_WEIGHTS: 1 edges have int32
-// values; 2 they have float32 values, and the sums are float32, with one rounding for each edge and the pieces of long rows added in order.
-// BS_PER_HEAD: edges have a value for each head. BS_NODES: the int32 value of an edge is that of its column, a byte of a table that is
-// gathered along with the row; this costs 32 more bytes of the L2 for each edge. BS_SCALED: float32 sums or means of integers times
-// factors, plus a multiple of the row itself.
+// BS_OUT: 0 int32, 1 float32, 2 the chain of an epilogue; BS_MEAN: results are means, which float32 results of integers always are.
+// BS_WEIGHTS: 1 edges have int32 values; 2 they have float32 values, and the sums are float32, with one rounding for each edge and the
+// pieces of long rows added in order. BS_PER_HEAD: edges have a value for each head. BS_NODES: the int32 value of an edge is that of its
+// column, a byte of a table that is gathered along with the row; this costs 32 more bytes of the L2 for each edge. BS_SCALED: float32 sums
+// or means of integers times factors, plus a multiple of the row itself.
 #define BS_KIND 2
 #define BS_ACC 2
 #define BS_BYTES (4 * BS_WORDS)

@@ -66,7 +66,7 @@ struct TilesParams {
     float *partial; // (slots, 16 BS_M, columns)
     const u32 *cols; // (tiles, BS_K)
     const u32 *bits, *offsets; // (tiles, BS_WORDS, BS_M); edges of the window before those of each word
-    const u32 *row_offsets; // (pieces, 16 BS_M): for each row, its edges' number in the window from the piece on
+    const u32 *row_offsets; // (pieces, 16 BS_M): number in the window of each row's first edge from the piece on
     const float *values, *col_scale, *row_scale, *counts;
     const Piece *pieces;
     i64 rows, piece_count, value_head; // value_head: from the values of one head to those of the next
