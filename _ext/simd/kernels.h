@@ -129,7 +129,7 @@ typedef struct {
     uint16_t *tiles;
 } bs_few;
 
-/* The first gap of a row is counted from a column that no earlier block can reach. */
+/* The first gap of a row is counted from the earliest column at which its block can begin. */
 BS_FN uint64_t bs_gaps_from(size_t row, size_t low, size_t span) { return row + 1 - low > span ? row + 1 - span : low; }
 
 typedef struct {
