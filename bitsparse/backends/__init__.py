@@ -1,6 +1,6 @@
-"""Where the work is done: plain arrays in, plain arrays out. One module per family of functions, the same names in each backend.
+"""The backends do the work: they take and return plain arrays. Each has one module per family of functions, with the same names.
 
-``host`` is C behind Cython with run-time SIMD dispatch, ``cuda`` CUDA C++ on CuPy arrays; ``reference`` is slow plain NumPy and the
+``host`` is C behind Cython with run-time SIMD dispatch; ``cuda`` is CUDA C++ on CuPy arrays; ``reference`` is slow plain NumPy, the
 oracle of the tests.
 """
 

@@ -13,7 +13,7 @@ from bitsparse._records import replace
 #: An array on the backend's device, of NumPy or CuPy. Both are annotated as NumPy's, since CuPy has no type annotations.
 Array = NDArray[Any]
 
-#: The numbers by which compiled code knows options.
+#: The numbers that stand for options in compiled code.
 ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}
 LAYOUTS = {"planes": 0, "rows": 1}
 ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
@@ -71,7 +71,7 @@ def words_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tu
 
 
 def ends_shape(shape: tuple[int, ...], granularity: str) -> tuple[int, ...]:
-    """Shape of an array that holds one end of each range: of one range per "tensor", "row" or "col".
+    """Shape of an array with one end of each range, if there is one range per "tensor", "row" or "col".
 
     Examples
     --------
@@ -141,7 +141,7 @@ def tile_bitmap_shape(outer: int, length: int) -> tuple[int, int]:
 
 
 class Pattern(NamedTuple):
-    """A CSR pattern, as functions over edges take it on a CPU. On a GPU they take its schedule, which has these fields and more.
+    """A CSR pattern as functions over edges take it on a CPU. On a GPU they take its schedule, which has these fields and more.
 
     If `indices` is None, edge e lies in column e, and `edges` is the number of edges.
 
@@ -228,8 +228,8 @@ class EpilogueParams(NamedTuple):
 class OperandParams(NamedTuple):
     """What the operands of one product contribute to an epilogue: float32 vectors on the operands' device, or None.
 
-    A scale is first multiplied with the epilogue's own (``v *= fl(own * operand's)``); a term is a row vector and a column vector; a bias
-    replaces the epilogue's own.
+    A scale is first multiplied by the epilogue's own scale (``v *= fl(own * operand's)``). A term is a row vector and a column vector.
+    A bias replaces the epilogue's own.
     """
 
     row_scale: Any = None
@@ -266,7 +266,7 @@ class Thresholds(NamedTuple):
 
     @property
     def single(self) -> tuple[int, bool] | None:
-        """The threshold and direction if they are the same for all sums, else None; reads the arrays, which may be on a GPU."""
+        """The threshold and flip if they are the same for all sums, else None. This reads the arrays, which may be on a GPU."""
         values, flips = self.values.reshape(-1), self.flips.reshape(-1)
         if not values.size or not (values.size == 1 or bool((values == values[0]).all() & (flips == flips[0]).all())):
             return None
@@ -301,7 +301,7 @@ class CodeFeatures(NamedTuple):
 
 
 class PackedFeatures(NamedTuple):
-    """What the words ``(rows, heads, words)`` of a gathered operand mean: adjacent integers of `bits` bits, `width` of them for each head.
+    """What the words ``(rows, heads, words)`` of a gathered operand mean: adjacent integers of `bits` bits, `width` integers per head.
 
     With a scale and an offset, a value is ``fl(fl(q * scale) + offset)``. Both are float32 vectors with one element for each row
     (``affine="row"``) or for each column of all heads (``affine="column"``).
@@ -316,17 +316,17 @@ class PackedFeatures(NamedTuple):
 
 
 class CodeSumKind(NamedTuple):
-    """What a GPU sums over the edges of a pattern: adjacent integers of `bits` bits, `width` of them for each head of a node.
+    """What a GPU sums over the edges of a pattern: adjacent integers of `bits` bits, `width` integers per head of a node.
 
     Attributes
     ----------
     mean : bool
         Give float32 means, sums divided by the lengths of their rows, with 0 for empty rows.
     weights : {"none", "int32", "float32", "nodes"}
-        What calls pass as values of the edges or, for "nodes", as uint8 factors of the gathered rows. Sums of integers, weighted or not,
-        must fit int32; float32 weights give float32 sums.
+        The values that calls pass for the edges, or for "nodes" the uint8 factors of the gathered rows. Sums of integers, weighted or
+        not, must fit int32; float32 weights give float32 sums.
     per_head : bool
-        Values of the edges are (nnz, heads), one for each head.
+        The values of the edges have shape (nnz, heads), one value per head.
     scaled : bool
         Sums or means of integers are turned into real numbers by the :class:`SumScales` of each call.
     """
@@ -378,7 +378,7 @@ class Dropout(NamedTuple):
 
     @property
     def threshold(self) -> int:
-        """The smallest number of 32 random bits with which an edge is kept."""
+        """An edge is kept if its 32 random bits, as an integer, are at least this number."""
         return min(round(self.rate * 2.0**32), 2**32 - 1)
 
     @property

@@ -1,4 +1,4 @@
-"""The reductions of a row, which every backend knows: ``common/reductions.h`` has the same table for C and for kernels."""
+"""The reductions of a row that every backend supports; ``common/reductions.h`` has the same table for C and for kernels."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-#: What callers write.
+#: The names that callers pass.
 Reduce = Literal["sum", "mean", "max", "min"]
 
 
 class Reduction(NamedTuple):
-    """How the terms of a row become one.
+    """How the terms of a row are reduced to one.
 
     Attributes
     ----------
     number : int
-        In C and in kernels.
+        The reduction's number in C and in kernels.
     takes : callable or None
-        ``takes(term, have)`` says where a term takes the place of what is there; None where terms are added.
+        ``takes(term, have)`` tells where a term replaces the current value; None if terms are added.
     """
 
     number: int
@@ -27,11 +27,11 @@ class Reduction(NamedTuple):
 
     @property
     def selects(self) -> bool:
-        """Whether one of the terms is taken, after all factors, so that rows may be scaled before and nothing can overflow."""
+        """Whether the result is one of the terms, so that row factors may be applied to the terms first and nothing can overflow."""
         return self.takes is not None
 
 
-#: By the names that callers write, in the order of messages.
+#: The reductions by the names that callers pass, in the order in which messages list them.
 REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction(0),
     "mean": Reduction(1),

@@ -1,4 +1,4 @@
-"""Matrices that a backend reads a piece of rows at a time, for who keeps them in fewer bits than it reads."""
+"""Matrices that a backend reads in pieces of rows, for callers that store them in fewer bits than the backend reads."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bitsparse.backends.params import Array
 
 
 class RowPieces(NamedTuple):
-    """A float32 matrix whose rows are made a piece at a time, by who keeps them in few bits; read once, in order.
+    """A float32 matrix that a caller with fewer bits expands in pieces of rows; the pieces are read once, in order.
 
     Attributes
     ----------
     shape : (rows, columns)
     pieces : list of slice
-        The rows of each piece, together all of them.
+        The rows of each piece; together the pieces cover all rows.
     make : callable
-        The C-contiguous array of a piece, by its number.
+        ``make(i)`` returns piece i as a C-contiguous array.
     """
 
     shape: tuple[int, int]
@@ -28,5 +28,5 @@ class RowPieces(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of what is made."""
+        """The dtype of the arrays that `make` returns."""
         return np.dtype(np.float32)

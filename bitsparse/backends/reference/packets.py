@@ -1,4 +1,4 @@
-"""Packets of subgraphs, slowly: what the compiled ones must hold, bit for bit."""
+"""Packets of subgraphs in slow, plain Python; compiled packets must equal these bit for bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = (3, 4, 5, 6, 7, 8, 12, 16)
 
 
 def _rows(graph: tuple[Array, ...], chunk: Array, loops: bool) -> Iterator[tuple[list[int], int]]:
-    """For each row its columns inside the block, counted from the start of the first row's block, and how many edges leave the block."""
+    """For each row, its columns inside its block (relative to the block of the chunk's first row) and how many edges leave the block."""
     indptr, indices, order, place, blocks = graph
     base = int(blocks[chunk[2]])
     for row in range(int(chunk[0]), int(chunk[0] + chunk[1])):
@@ -41,7 +41,7 @@ def _packed(values: list[int], bits: int) -> bytes:
 
 
 def _chunk(graph: tuple[Array, ...], chunk: Array, loops: bool) -> tuple[int, bytes, int, int]:
-    """Of one chunk: how many entries, the shortest stream, the code that says how to read it, and how many edges leave their block."""
+    """A chunk's number of entries, its shortest stream, the code that says how to read it, and how many edges leave their block."""
     rows = list(_rows(graph, chunk, loops))
     first = int(chunk[0] - graph[4][chunk[2]]) + 1 - int(chunk[3])
     entries = sum(len(columns) for columns, _ in rows) + (len(rows) if loops else 0)
@@ -57,7 +57,7 @@ def _chunk(graph: tuple[Array, ...], chunk: Array, loops: bool) -> tuple[int, by
 
 
 def chunk_sizes(graph: tuple[Array, ...], chunks: Array, loops: bool) -> NDArray[np.int64]:
-    """As the host's :func:`~bitsparse.backends.host.packets.chunk_sizes`."""
+    """The reference for :func:`bitsparse.backends.host.packets.chunk_sizes`."""
     sizes = np.zeros((len(chunks), 4), np.int64)
     for i, chunk in enumerate(chunks):
         entries, stream, code, left = _chunk(graph, chunk, loops)
@@ -68,14 +68,14 @@ def chunk_sizes(graph: tuple[Array, ...], chunks: Array, loops: bool) -> NDArray
 def encode_chunks(
     graph: tuple[Array, ...], chunks: Array, loops: bool, sizes: Array, starts: Array, stream: Array
 ) -> None:
-    """As the host's :func:`~bitsparse.backends.host.packets.encode_chunks`."""
+    """The reference for :func:`bitsparse.backends.host.packets.encode_chunks`."""
     for chunk, size, start in zip(chunks, sizes, starts, strict=True):
         data = _chunk(graph, chunk, loops)[1]
         stream[start : start + size[1]] = np.frombuffer(data, np.uint8)
 
 
 def expand(packet: Array, nodes: int, entries: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """As the host's :func:`~bitsparse.backends.host.packets.expand`."""
+    """The reference for :func:`bitsparse.backends.host.packets.expand`."""
     head = packet[:32].view(np.uint32).tolist()
     chunks, table, stream, loops = head[1], head[3], head[4], bool(head[7] & 1)
     each = packet[table : table + 20 * (chunks + 1)].view(np.uint32).reshape(-1, 5).tolist()
@@ -105,7 +105,7 @@ def _unpacked(data: Array, bits: int, count: int) -> list[int]:
 
 
 def copy_runs(to: Array, to_stride: int, source: Array, from_stride: int, used: int, count: int) -> None:
-    """As the host's :func:`~bitsparse.backends.host.packets.copy_runs`."""
+    """The reference for :func:`bitsparse.backends.host.packets.copy_runs`."""
     runs = to.reshape(count, to_stride)
     runs[...] = 0
     runs[:, :used] = source.reshape(count, from_stride)[:, :used]

@@ -1,7 +1,7 @@
 """The scalar steps of ``cuda_src/scalar.h`` in NumPy: the same operations in the same order, one IEEE rounding each.
 
-The compiled part and the CUDA kernels share that header; this module repeats it independently, so that a test which
-compares the two tests the header as well. A change there is a change here.
+The compiled part and the CUDA kernels share that header. This module repeats it independently, so that a test which
+compares a backend with it also tests the header. Change both together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MASK32 = np.uint64(0xFFFFFFFF)
 
 
 def into(out: Array | None, result: Array) -> Array:
-    """A result, in `out` if that is given."""
+    """Return `result`, or copy it into `out` and return that, unless `out` is None."""
     if out is None:
         return result
     out[...] = result
@@ -65,9 +65,9 @@ def stochastic_bits(index: Any, seed: int, stream: int) -> NDArray[np.uint16]:
     index
         C-order logical indices, uint64, any shape.
     seed
-        64-bit key. Only its low 64 bits count.
+        Key. Only its low 64 bits count.
     stream
-        32-bit stream number. Only its low 32 bits count.
+        Stream number. Only its low 32 bits count.
 
     Returns
     -------
@@ -93,9 +93,9 @@ def edges_kept(rows: Any, columns: Any, heads: int, seed: int, threshold: int) -
     Parameters
     ----------
     rows, columns
-        Ends of the edges, integers of any shape, of which the low 32 bits count.
+        Ends of the edges, integers of any shape. Only their low 32 bits count.
     heads
-        Four heads share one Philox draw.
+        Number of heads. Four heads share one Philox draw.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def round_stochastic(v: Array, half_words: NDArray[np.uint16]) -> Array:
 def tanh(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Hyperbolic tangent in float32 steps; within 2e-7 of float64, odd, exactly +-1 from ``|x| >= 9.01``.
 
-    Below 0.55 an odd polynomial; above it ``1 - 2 / (exp(2 |x|) + 1)`` with the exponential split at multiples of ln 2.
+    For ``|x|`` below 0.55 it is an odd polynomial; above, ``1 - 2 / (exp(2 |x|) + 1)`` with the exponential split at multiples of ln 2.
 
     Examples
     --------
@@ -179,7 +179,7 @@ def activate(v: NDArray[np.float32], activation: str | None, negative_slope: flo
 
 
 def lane_sum(terms: Array) -> Array:
-    """Sum along the last axis in 64 bytes' worth of interleaved lanes, each in order, then folded in halves."""
+    """Sum along the last axis in 64 bytes of interleaved lanes: each lane is summed in order, then the lanes are folded in halves."""
     ways = 64 // terms.dtype.itemsize
     steps = -(-terms.shape[-1] // ways)
     padded = np.zeros((*terms.shape[:-1], steps * ways), terms.dtype)

@@ -1,1 +1,1 @@
-"""Aggregation of signs, defined."""
+"""Reference definition of the aggregation of signs."""

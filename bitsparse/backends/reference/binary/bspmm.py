@@ -14,7 +14,7 @@ from bitsparse.backends.reference.bits.pack import codes_to_words, words_to_code
 def count(
     indptr: Array, indices: Array, words: Array, features: int, *, bipolar: bool, kernel: str = "twice-plus"
 ) -> NDArray[np.int32]:
-    """int32 sums ``(m, features)`` of the neighbours' bits, as 0/1 or -1/+1, computed in the way that ``kernel`` names."""
+    """int32 sums ``(m, features)`` of the neighbours' bits, as 0/1 or -1/+1, computed by the method ``kernel``."""
     b = words_to_codes(words.reshape(words.shape[0], 1, words.shape[-1]), features, 1, "planes")
     sums = np.zeros((indptr.size - 1, features), np.int64)
     for row, (start, stop) in enumerate(pairwise(indptr.tolist())):

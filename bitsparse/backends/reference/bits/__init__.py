@@ -1,1 +1,1 @@
-"""Packing and quantising, defined."""
+"""Reference definitions of packing and quantising."""

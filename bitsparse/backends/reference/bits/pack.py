@@ -167,7 +167,7 @@ def quantize(x: Array, bits: int, **how: Unpack[Quantisation]) -> NDArray[np.uin
 def dequantize(
     words: Array, shape: Shape, bits: int, *, scale: Array, offset: Array, dtype: DTypeLike, **how: Unpack[Packing]
 ) -> Array:
-    """Q * scale + offset, each step in float64 if ``dtype`` is float64; otherwise in float32, with one rounding to ``dtype`` at the end."""
+    """``q * scale + offset`` in float64 steps if ``dtype`` is float64, else in float32 steps with one rounding to ``dtype`` at the end."""
     q = codes_to_values(_decode(words, shape, bits, how["axis"], how["layout"]), bits, how["encoding"])
     steps = np.float64 if np.dtype(dtype) == np.float64 else np.float32
     with np.errstate(over="ignore"):  # float16 overflows to infinity, as every conversion to it does
@@ -177,7 +177,7 @@ def dequantize(
 
 
 def stochastic_round(x: Array, seed: int, stream: int) -> Array:
-    """Each value rounded up with the probability of its fraction, else down; in the dtype of ``x``."""
+    """Each value rounded up with a probability equal to its fraction, else down, in the dtype of ``x``."""
     wide = x if x.dtype == np.float64 else x.astype(np.float32)
     return round_to_integers(wide, "stochastic", seed, stream).astype(x.dtype)
 
@@ -221,9 +221,9 @@ def relative_error(x: Array, y: Array) -> float:
 
 
 def content_sum(x: Array) -> int:
-    """A fingerprint of the bytes: they are read as little-endian 64-bit words, padded with zeros.
+    """A fingerprint of the bytes, read as little-endian 64-bit words and padded with zeros.
 
-    It is the sum, modulo 2**64, of splitmix64's finaliser applied to ``word[i] + (i + 1) * step`` with splitmix64's step.
+    It is the sum, modulo 2**64, of splitmix64's finaliser applied to ``word[i] + (i + 1) * step``, where ``step`` is splitmix64's.
     """
     mask, data, total = (1 << 64) - 1, x.tobytes(), 0
     for place in range(-(-len(data) // 8)):

@@ -1,1 +1,1 @@
-"""Values per edge, defined."""
+"""Reference definitions of values per edge."""

@@ -1,4 +1,4 @@
-"""Attention over the edges of each row: the defined steps one after another."""
+"""Attention over the edges of each row, one defined step after another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def attention(
     lse: Array | None = None,
     state: tuple[Array, Array] | None = None,
 ) -> Array:
-    """Softmax-weighted sums of rows of `x`, and the logarithms of sums; see the host's function of the same name.
+    """Softmax-weighted sums of rows of `x`, and log-sum-exps in `lse`; see the host's function of the same name.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def attention_vjp(
 ) -> dict[str, Array]:
     """Gradients of :func:`attention` over the transpose of its pattern, edge by edge; see the host's function of the same name.
 
-    Of the state, the logarithms of sums are enough: weights and their gradients are those of each edge, as autograd has them.
+    Only the log-sum-exps of the state are used: the weights and their gradients are computed for each edge, as autograd would do.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def attention_vjp(
 
 
 def _factors(rows: Array, columns: Array, heads: int, dropout: Dropout | None, dtype: np.dtype[Any]) -> Array:
-    """What dropout multiplies the weights of edges with, (edges, heads)."""
+    """The factors (edges, heads) by which dropout multiplies the weights of edges."""
     if dropout is None:
         return np.ones((len(rows), heads), dtype)
     kept = edges_kept(rows, columns, heads, int(dropout.seed), dropout.threshold)
@@ -101,7 +101,7 @@ def _factors(rows: Array, columns: Array, heads: int, dropout: Dropout | None, d
 
 
 def _summed(edges: Array, nodes: Array, count: int) -> Array:
-    """Sums of what the edges have, one after another, at each node."""
+    """The sum of edge values at each of `count` nodes, added edge by edge."""
     made = np.zeros((count, *edges.shape[1:]))
     np.add.at(made, nodes, edges)
     return made
@@ -126,7 +126,7 @@ def cosine_attention(
     """
     compute = np.dtype(np.float64) if x.dtype == np.float64 else np.dtype(np.float32)
     wide = x.astype(np.float64)
-    # The largest element of each row is brought into 1/2 to 1, so that squares neither overflow nor vanish.
+    # The largest element of each row is scaled into [1/2, 1), so that squares neither overflow nor vanish.
     wide = np.ldexp(wide, -np.frexp(np.abs(wide).max(axis=1, initial=0.0, keepdims=True))[1])
     norms = np.sqrt((wide * wide).sum(axis=1, keepdims=True))
     unit = (wide / np.where(norms == 0, 1, norms)).astype(compute)
@@ -138,7 +138,7 @@ def cosine_attention(
 
 
 def logsumexp(indptr: Array, scores: Array) -> Array:
-    """Logarithm of the sum of ``exp(score)`` over the edges of each row, row by row.
+    """Logarithm of the sum of ``exp(score)`` over the edges of each row.
 
     Examples
     --------

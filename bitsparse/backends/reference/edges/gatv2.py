@@ -1,4 +1,4 @@
-"""What graph attention of the second kind computes per edge, in the defined order of summation."""
+"""What GATv2, graph attention of the second kind, computes per edge, in the defined order of summation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bitsparse.backends.reference.scalar import lane_sum
 
 
 def gatv2_scores(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:
-    """Dot products of `weights` with leaky relus of ``x[row] + y[column]``; see the host's function of the same name.
+    """Dot products of `weights` with the leaky ReLU of ``x[row] + y[column]``; see the host's function of the same name.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def gatv2_scores(pattern: Pattern, x: Array, y: Array, weights: Array, *, negati
 
 
 def steep_sums(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:
-    """Sums of the edges' `weights`, less where ``x[row] + y[column]`` is not positive; see the host's function of the same name.
+    """Sums of `weights` over edges, times the slope where ``x[row] + y[column] <= 0``; see the host's function of the same name.
 
     Examples
     --------

@@ -20,7 +20,7 @@ def sddmm(
     heads: int,
     out: Array | None = None,
 ) -> Array:
-    """What `op` makes of ``x[row]`` and ``y[column]`` for every edge; see the host's function of the same name.
+    """Apply `op` to ``x[row]`` and ``y[column]`` for every edge; see the host's function of the same name.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def _exp32(x: Array) -> Array:
     for coefficient in (8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
         p = p * r + _f32(coefficient)
     p = (p * (r * r) + r) + _f32(1.0)
-    # In two factors, as the smallest 2**n are no normal numbers.
+    # 2**n is applied in two factors, since the smallest 2**n are subnormal.
     whole = n.astype(np.int32)
     half = whole >> 1
     result = (p * np.ldexp(_f32(1.0), half)) * np.ldexp(_f32(1.0), whole - half)

@@ -1,1 +1,1 @@
-"""Products of packed integers, defined."""
+"""Reference definition of products of packed integers."""

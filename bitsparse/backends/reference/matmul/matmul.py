@@ -31,8 +31,8 @@ def matmul(
 ) -> Array:
     """Integer product of two planes operands, (..., m, k) times (..., n, k) transposed, then the epilogue if any.
 
-    ``kernel`` is accepted and has no meaning here. With ``bitmap`` the tiles whose bit is clear are taken as zero,
-    which changes nothing when it is the operand's own bitmap.
+    ``kernel`` is accepted and ignored. With ``bitmap``, tiles whose bit is clear are taken as zero. The left operand's
+    own bitmap therefore changes nothing.
     """
     k, a_bits, b_bits = factors["k"], factors["a_bits"], factors["b_bits"]
     a_codes = words_to_codes(a_words, k, a_bits, "planes")
@@ -54,19 +54,19 @@ def _tile_mask(bitmap: Array, m: int, k: int) -> NDArray[np.int64]:
 
 
 def _row(vector: Any) -> Array:
-    """A row vector, shape () or (..., m), made to broadcast against (..., m, n)."""
+    """A row vector, shape () or (..., m), reshaped to broadcast against (..., m, n)."""
     vector = np.asarray(vector, np.float32)
     return np.asarray(vector if vector.ndim == 0 else vector[..., :, None])
 
 
 def _col(vector: Any) -> Array:
-    """A column vector, shape () or (..., n), made to broadcast against (..., m, n)."""
+    """A column vector, shape () or (..., n), reshaped to broadcast against (..., m, n)."""
     vector = np.asarray(vector, np.float32)
     return np.asarray(vector if vector.ndim == 0 else vector[..., None, :])
 
 
 def epilogue(acc: Array, params: EpilogueParams) -> Array:
-    """The chain of :class:`~bitsparse.backends.params.EpilogueParams` on an accumulator (..., m, n)."""
+    """Apply the steps of :class:`~bitsparse.backends.params.EpilogueParams` to an accumulator (..., m, n)."""
     return _epilogue(acc, params)
 
 

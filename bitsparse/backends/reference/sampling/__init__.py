@@ -1,1 +1,1 @@
-"""Sums over sampled edges, defined."""
+"""Reference definition of sums over sampled edges."""

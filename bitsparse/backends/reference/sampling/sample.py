@@ -69,7 +69,7 @@ def gather(
     rescale: bool = False,
     mean: bool = False,
 ) -> Array:
-    """Weighted sums in the order of sampling, one rounding a step, in float64 for float64 features and else in float32."""
+    """Weighted sums in sampling order with one rounding per step, in float64 for float64 features, else in float32."""
     real = _real(x) if isinstance(x, CodeFeatures) else x
     one = real.dtype.type(1)
     starts, edges = sample_edges(indptr, **as_dict(sampling))

@@ -1,4 +1,4 @@
-"""Parts of a graph for training in batches in plain Python: sampled neighbours, edges among nodes, walks."""
+"""Parts of a graph for training in batches, in plain Python: sampled neighbours, edges among nodes, and walks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bitsparse.backends.params import Array
 from bitsparse.backends.reference.scalar import philox4x32_10
 
 Nodes = NDArray[np.int64]
-#: What a draw is for: the upper bits of the last word of its counter.
+#: The purpose of a draw, stored in the upper bits of the last word of its counter.
 _NEIGHBOURS, _WALKS, _NUMBERS = 2, 3, 4
 
 
@@ -45,7 +45,7 @@ def hop(
     stream: int,
     place: NDArray[np.int32],
 ) -> tuple[Nodes, Nodes, NDArray[np.int32], Nodes]:
-    """Some neighbours of each target, with columns numbered anew; `place` is not needed."""
+    """Some neighbours of each target, with columns renumbered; `place` is not used."""
     numbers: dict[int, int] = {int(node): i for i, node in enumerate(targets)} if own else {}
     starts, made, edges = [0], [], []
     for row in targets.tolist():
@@ -66,7 +66,7 @@ def hop(
 def induced(
     indptr: Array, indices: Array, columns: int, nodes: Nodes, *, place: NDArray[np.int32]
 ) -> tuple[Nodes, NDArray[np.int32], Nodes]:
-    """The edges among ascending nodes; `place` is not needed."""
+    """The edges among ascending nodes; `place` is not used."""
     numbers = {int(node): i for i, node in enumerate(nodes)}
     starts, made, edges = [0], [], []
     for row in nodes.tolist():
@@ -82,7 +82,7 @@ def induced(
 def walks(
     indptr: Array, indices: Array, columns: int, roots: Nodes, length: int, *, seed: int, stream: int
 ) -> NDArray[np.int64]:
-    """Walks of so many steps; one stays where there is no neighbour."""
+    """Walks of `length` steps; a walk stays at a node without neighbours."""
     out = np.empty((roots.size, length + 1), np.int64)
     for i, root in enumerate(roots.tolist()):
         out[i, 0] = node = root
@@ -96,5 +96,5 @@ def walks(
 
 
 def below(limit: int, count: int, *, seed: int, stream: int) -> Nodes:
-    """Whole numbers below a limit, drawn evenly."""
+    """`count` uniformly drawn integers below `limit`."""
     return np.array([_draw(_NUMBERS, i >> 1, i & 1, seed, stream) * limit >> 64 for i in range(count)], np.int64)

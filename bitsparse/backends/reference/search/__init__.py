@@ -1,1 +1,1 @@
-"""Searches among rows of bits, slow and plain."""
+"""Slow, plain searches among rows of bits."""

@@ -1,4 +1,4 @@
-"""Nearest rows of bits and pairs of rows, by all distances at once: the oracle of the other backends."""
+"""Nearest rows of bits and pairs of similar rows, from the matrix of all distances: the oracle of the other backends."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def ones_of(words: Array) -> NDArray[np.int32]:
 
 
 def _common(a: Array, b: Array) -> NDArray[np.int64]:
-    """Ones that rows of a and b have in common, (M, N)."""
+    """How many ones each row of a has in common with each row of b, (M, N)."""
     left, right = (np.unpackbits(np.ascontiguousarray(x).view(np.uint8), axis=-1).astype(np.int64) for x in (a, b))
     return left @ right.T
 
 
 def _key(jaccard: bool, common: int, both: int) -> int:
-    """What rows are ordered by: the Hamming distance, or the Jaccard distance in multiples of 2**-32, rounded down."""
+    """The sort key of a row: the Hamming distance, or the Jaccard distance in multiples of 2**-32, rounded down."""
     if not jaccard:
         return both - 2 * common
     union = both - common
@@ -37,8 +37,8 @@ def nearest(
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """Keys and rows (Q, k) of the rows of ``database`` (N, W) nearest to each of ``queries`` (Q, W), ascending.
 
-    ``ones`` (N,) is what :func:`ones_of` gives; a negative number excludes its row. Rows with equal keys come in their own order. Where
-    there are fewer than `k`, rows are -1 and keys FARTHEST.
+    ``ones`` (N,) is the result of :func:`ones_of`; a negative number excludes its row. Rows with equal keys are sorted by row number. If
+    there are fewer than `k` rows, the missing ones are -1 with key FARTHEST.
     """
     common, own = _common(queries, database), ones_of(queries)
     keys = np.full((len(queries), k), FARTHEST, np.uint32)
@@ -51,10 +51,10 @@ def nearest(
 
 
 def distances(keys: NDArray[np.uint32], rows: Array, metric: str, length: int) -> Array:
-    """Distances, or inner products, of the keys and rows (Q, k) that :func:`nearest` gives: int32, or float32 for "jaccard".
+    """Distances or inner products of the keys and rows (Q, k) that :func:`nearest` returns: int32, or float32 for "jaccard".
 
-    Where there is no row it is ``NOWHERE[metric]``. The key of a Jaccard distance is the distance rounded down to a multiple of 2**-32.
-    Fractions with denominators of at most 2**16 are further apart than that, so the key tells which of them was rounded.
+    A missing row has the distance ``NOWHERE[metric]``. The key of a Jaccard distance is the distance rounded down to a multiple of 2**-32.
+    Fractions with denominators of at most 2**16 are further apart than that, so the key determines which of them was rounded.
     """
 
     def distance(key: int, row: int) -> Any:
@@ -74,9 +74,9 @@ def distances(keys: NDArray[np.uint32], rows: Array, metric: str, length: int) -
 def pairs(
     a: Array, a_ones: Array, b: Array, b_ones: Array, test: PairTest, triangle: bool, most: int | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]] | None:
-    """Rows of a and b of the pairs that pass, their common ones and the ones of both, in the order of a and then b.
+    """For each pair that passes the test: its rows of a and b, their common ones and the ones of both; sorted by a, then b.
 
-    ``b_ones`` ascends. With ``triangle`` only pairs whose row of b comes after that of a. None if there are more than ``most``.
+    ``b_ones`` ascends. ``triangle`` keeps only pairs whose row of b comes after the row of a. None if more than ``most`` pairs pass.
     """
     common = _common(a, b)
     both = a_ones.astype(np.int64)[:, None] + b_ones

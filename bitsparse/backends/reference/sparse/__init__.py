@@ -1,1 +1,1 @@
-"""Builders of the sparse formats, defined."""
+"""Reference builders of the sparse formats."""

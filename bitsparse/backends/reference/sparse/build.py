@@ -1,4 +1,4 @@
-"""Builders of the reference backend: one element at a time."""
+"""The reference backend's builders of sparse formats, which use no optimisations."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def pack_coo(
     axis: int,
     layout: str,
 ) -> NDArray[np.uint32]:
-    """The dense array of or-ed codes, packed; see the host backend."""
+    """Pack the dense array in which codes of equal positions are OR-ed; see the host backend."""
     dense = np.zeros(shape, dtype=np.int64)
     for row, col, value in zip(rows.tolist(), cols.tolist(), values.tolist(), strict=True):
         dense[row, col] |= int(value) & ((1 << bits) - 1)
     return reference_bits.pack(dense, bits, axis=axis, layout=layout, encoding="unsigned")
 
 
-# -- sparse formats: every entry as a row and a column -------------------------------------------------------------------
+# -- sparse formats: every entry is a row and a column -------------------------------------------------------------------
 def _entries(indptr: Array, indices: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.repeat(np.arange(indptr.size - 1), indptr[1:] - indptr[:-1]), indices.astype(np.int64)
 
 
 def _starts(rows: Array, count: int, dtype: Any) -> Array:
-    """Where each of `count` rows starts among entries of ascending rows."""
+    """The start of each of `count` rows among entries sorted by row, and the end of the last one."""
     return np.searchsorted(rows, np.arange(count + 1)).astype(dtype)
 
 
@@ -72,7 +72,7 @@ def transpose_both(
 def _cells(
     indptr: Array, indices: Array, shape: tuple[int, int], height: int, width: int
 ) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
-    """Cells that have entries: where those of each window of rows start, their columns, and the cell of each entry."""
+    """The cells that have entries: the start of each window's cells, the cells' columns, and the cell of each entry."""
     (rows, cols), across = _entries(indptr, indices), max(1, -(-shape[1] // width))
     keys, of = np.unique(rows // height * across + cols // width, return_inverse=True)
     return _starts(keys // across, -(-shape[0] // height), indptr.dtype), keys % across, of
@@ -86,7 +86,7 @@ def tile_starts(indptr: Array, indices: Array, shape: tuple[int, int], window: i
 def translate(
     indptr: Array, indices: Array, shape: tuple[int, int], window: int, *, checked: bool = False
 ) -> tuple[Array, ...]:
-    """TC-GNN Algorithm 1: sort, deduplicate, look up."""
+    """TC-GNN Algorithm 1: sort and deduplicate the columns of each window, then look up the position of each entry."""
     starts, cols, of = _cells(indptr, indices, shape, window, 1)
     most = (starts[1:] - starts[:-1]).max(initial=0)
     positions = of - starts[_entries(indptr, indices)[0] // window]
@@ -94,7 +94,7 @@ def translate(
 
 
 def frdc(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, ...]:
-    """Bits or-ed into their blocks; see the host backend."""
+    """OR the bit of each entry into its 4 x 4 block; see the host backend."""
     (rows, cols), (starts, blocks, of) = _entries(indptr, indices), _cells(indptr, indices, shape, 4, 4)
     tiles = np.zeros(blocks.size, np.uint16)
     np.bitwise_or.at(tiles, of, (1 << (4 * (rows % 4) + cols % 4)).astype(np.uint16))
@@ -104,7 +104,7 @@ def frdc(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, 
 def frdc_to_csr(
     indptr: Array, indices: Array, tiles: NDArray[np.uint16], shape: tuple[int, int]
 ) -> tuple[Array, Array]:
-    """Read the bits, and accept them only if their blocks are the same arrays."""
+    """The entries that the tiles' bits stand for; raises ValueError unless the blocks are canonical and every tile is valid."""
     if (
         validate_csr(indptr, indices, (-(-shape[0] // 4), -(-shape[1] // 4))) != "canonical"
         or tiles.size != indices.size
@@ -120,14 +120,14 @@ def frdc_to_csr(
 
 
 def csr_to_words(indptr: Array, indices: Array, shape: tuple[int, int]) -> NDArray[np.uint32]:
-    """Through a dense array; see the host backend."""
+    """Packed rows of bits, by way of a dense array; see the host backend."""
     dense = np.zeros(shape, np.int64)
     dense[_entries(indptr, indices)] = 1
     return reference_bits.pack(dense, 1, axis=-1, layout="planes", encoding="unsigned")
 
 
 def words_to_csr(words: NDArray[np.uint32], shape: tuple[int, int], dtype: Any) -> tuple[Array, Array]:
-    """Bit by bit; see the host backend."""
+    """The pattern of the bits that are set; see the host backend."""
     rows, cols = np.nonzero(
         reference_bits.words_to_codes(words.reshape(shape[0], words.shape[-1]), 32 * words.shape[-1], 1, "rows")
     )

@@ -1,4 +1,4 @@
-"""Entries of canonical CSR arrays, one at a time; see the host backend."""
+"""Functions on the entries of canonical CSR arrays, without optimisations; see the host backend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Entries = tuple[Array, Array, Array | None]
 def _picked(
     places: list[NDArray[np.int64]], indptr: Array, indices: Array, values: Array | None, first: int = 0
 ) -> Entries:
-    """The entries at the places of each row, their columns counted from `first`."""
+    """The entries at the given places of each row, with columns relative to `first`."""
     starts = np.cumsum([0, *map(len, places)]).astype(indptr.dtype)
     flat = np.concatenate([*places, np.zeros(0, np.int64)])
     return starts, indices[flat] - indices.dtype.type(first), None if values is None else values[flat]
@@ -27,35 +27,35 @@ def _places(indptr: Array) -> list[NDArray[np.int64]]:
 
 
 def gather(values: Array, order: Array) -> Array:
-    """Item by item."""
+    """``values[order]``."""
     return values[order]
 
 
 def keep(indptr: Array, indices: Array, values: Array | None, mask: NDArray[np.bool_]) -> Entries:
-    """Row by row."""
+    """The entries where `mask` is True."""
     return _picked([row[mask[row]] for row in _places(indptr)], indptr, indices, values)
 
 
 def take_rows(indptr: Array, indices: Array, values: Array | None, rows: NDArray[np.int64]) -> Entries:
-    """Row by row."""
+    """The entries of `rows`, in that order."""
     places = _places(indptr)
     return _picked([places[row] for row in rows], indptr, indices, values)
 
 
 def take_columns(indptr: Array, indices: Array, values: Array | None, start: int, stop: int) -> Entries:
-    """Row by row."""
+    """The entries of columns `start` to `stop`, with columns relative to `start`."""
     inside = (indices >= start) & (indices < stop)
     return _picked([row[inside[row]] for row in _places(indptr)], indptr, indices, values, start)
 
 
 def find(indptr: Array, indices: Array, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> NDArray[np.int64]:
-    """By a dictionary of every entry."""
+    """The place of each entry ``(row, col)``, or -1, looked up in a dictionary of all entries."""
     where = {(row, int(indices[place])): place for row, places in enumerate(_places(indptr)) for place in places}
     return np.array([where.get(pair, -1) for pair in zip(rows.tolist(), cols.tolist(), strict=True)], np.int64)
 
 
 def diagonal(indptr: Array, indices: Array, values: Array | None, shape: tuple[int, int], k: int) -> Array:
-    """The elements that are found; see the host backend."""
+    """The elements of diagonal `k`, 0 where there is no entry; see the host backend."""
     rows = np.arange(max(0, -k), max(0, -k, min(shape[0], shape[1] - k)))
     places = find(indptr, indices, rows, rows + k)
     out = np.zeros(rows.size, np.uint8 if values is None else values.dtype)
@@ -64,7 +64,7 @@ def diagonal(indptr: Array, indices: Array, values: Array | None, shape: tuple[i
 
 
 def merge(left: Entries, right: Entries, cols: int, subtract: bool) -> tuple[Array, Array, Array, int]:
-    """By a dictionary of the columns of every row."""
+    """The sum or difference of two arrays, by a dictionary of columns for each row, and how many of its values are 0."""
     assert left[2] is not None and right[2] is not None
     starts, columns, values, dtype = [0], [], [], left[2].dtype
     for one, two in zip(_places(left[0]), _places(right[0]), strict=True):
@@ -90,7 +90,7 @@ def merge(left: Entries, right: Entries, cols: int, subtract: bool) -> tuple[Arr
 def product(
     left: tuple[Array, Array], right: tuple[Array, Array], cols: int, work: int | None = None
 ) -> tuple[Array, Array]:
-    """By the sets of columns of the rows."""
+    """The pattern of the product of two patterns: each row is the union of the right operand's rows that it selects."""
     others = [right[1][row] for row in _places(right[0])]
     rows = [np.unique(np.concatenate([right[1][:0], *(others[o] for o in left[1][row])])) for row in _places(left[0])]
     starts, columns = np.cumsum([0, *map(len, rows)]).astype(left[0].dtype), np.concatenate([right[1][:0], *rows])
@@ -99,7 +99,7 @@ def product(
 
 
 def row_sums(indptr: Array, values: Array) -> Array:
-    """Floats in eight sums, of every eighth entry of whole eights, and one of the rest; integers in Python's own."""
+    """The sum of each row: integers exactly, modulo 2**64; floats in eight interleaved sums over whole eights and one of the rest."""
     if values.dtype.kind != "f":
         sums = [sum(map(int, values[first:last].tolist())) for first, last in pairwise(indptr.tolist())]
         wide = np.uint64 if values.dtype.kind == "u" else np.int64

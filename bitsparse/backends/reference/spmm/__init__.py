@@ -1,1 +1,1 @@
-"""Sparse times dense, defined."""
+"""Reference definition of sparse times dense."""

@@ -1,4 +1,4 @@
-"""Sparse times dense, edge by edge in the defined order: the k-th edges of all rows at once, for k = 0, 1, 2, ..."""
+"""Sparse times dense, edge by edge in the defined order: for k = 0, 1, 2, ..., the k-th edges of all rows are added at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bitsparse.backends.reference.scalar import into
 
 
 def longest_row(indptr: Array, nnz: int) -> int:
-    """Most edges in a row; ValueError if `indptr` is not one of `nnz` edges.
+    """The most edges in a row; raises ValueError unless `indptr` is valid for `nnz` edges.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def spmm(
     with np.errstate(all="ignore"):
         features = _decoded(x, packed, acc)
         row_of = np.repeat(np.arange(shape[0]), lengths)
-        # A factor of each row is part of the weights only where one of the terms is taken.
+        # Row factors are part of the weights only for reductions that select a term; otherwise they scale the result.
         takes = REDUCTIONS[reduce].takes
         row_weight = None if takes is None else row_scale
         weights = None
