@@ -1,4 +1,4 @@
-"""The CPU backend: NumPy arrays in, NumPy arrays out, computed by the compiled part."""
+"""The CPU backend: it takes and returns NumPy arrays, and the compiled part does the work."""
 
 from bitsparse.backends.host.settings import get_num_threads, set_num_threads, set_simd, simd_level, simd_levels
 

@@ -16,14 +16,14 @@ _BYTE = np.dtype(np.uint8)
 _CODES = {name: code for code, name in enumerate(DTYPES)}
 
 
-@functools.cache  # NumPy makes a dtype's name anew every time
+@functools.cache  # NumPy builds a dtype's name at every access
 def dtype_code(dtype: np.dtype[Any]) -> int:
-    """Number by which the compiled part knows a dtype.
+    """The compiled part's number for a dtype.
 
     Raises
     ------
     DTypeError
-        For a dtype it does not know.
+        If the compiled part does not support the dtype.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def in_order(array: Array) -> Array:
 
 
 def as_bytes(array: Array) -> NDArray[np.uint8]:
-    """The array's bytes in C order: a view if it is C-contiguous and aligned, else of a copy.
+    """The array's bytes in C order: a view of the array if it is C-contiguous and aligned, else of a copy.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def as_bytes(array: Array) -> NDArray[np.uint8]:
 
 
 def items_of(values: Array | None) -> tuple[NDArray[np.uint8] | None, int]:
-    """The bytes of the values of entries, and how many there are of one entry.
+    """The bytes of the values of entries, and the number of bytes per entry.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def fold_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
 def strided(vector: Any, shape: tuple[int, ...], dtype: Any) -> tuple[NDArray[np.uint8], tuple[int, int, int]]:
     """Bytes and element strides along (batch, rows, cols) of an operand that broadcasts against ``shape``.
 
-    Only batch dimensions are ever copied out; a constant has three zero strides.
+    Only batch dimensions are ever expanded in memory; a constant has three zero strides.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def strided(vector: Any, shape: tuple[int, ...], dtype: Any) -> tuple[NDArray[np
 
 
 def arrays_of(pattern: Pattern) -> tuple[NDArray[np.uint8], Any, bool, tuple[int, int], int]:
-    """A pattern as compiled code takes it: bytes, whether indices have 64 bits, shape and number of edges."""
+    """A pattern as compiled code takes it: the bytes of both arrays, whether indices have 64 bits, the shape and the number of edges."""
     indptr, indices, shape, edges = pattern
     columns = None if indices is None else as_bytes(indices)
     return as_bytes(indptr), columns, indptr.dtype.itemsize == 8, shape, indices.size if edges is None else edges

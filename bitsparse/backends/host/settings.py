@@ -1,4 +1,4 @@
-"""Threads and SIMD level of the host backend: the only state it has; the compiled part gets both with every call."""
+"""Threads and SIMD level, the only state of the host backend; every call passes both to the compiled part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_THREADS = 1024
 
 
 def simd_levels() -> tuple[str, ...]:
-    """SIMD levels this processor runs, from the plainest to the best.
+    """SIMD levels that this processor supports, from the plainest to the best.
 
     Examples
     --------
@@ -51,9 +51,9 @@ def _level_from_environment() -> int:
     return _checked_level(text, "BITSPARSE_SIMD") if text else _ext.levels()[-1]
 
 
-#: Elements that a thread must have before another one is woken; 0 wakes all for any work (tests do that).
+#: Each thread that is used gets at least this many elements; 0 uses all threads for any work (tests set it).
 work_per_thread = 1 << 15
-#: Whether this process was forked from one that had imported bitsparse, and with it perhaps started threads.
+#: Whether this process was forked from one that had imported bitsparse and may have started threads.
 _forked = False
 _threads = _threads_from_environment()
 _level = _level_from_environment()
@@ -62,13 +62,13 @@ _level = _level_from_environment()
 def set_num_threads(n: int) -> None:
     """Use ``n`` threads from now on. Results never depend on it.
 
-    It stays at 1 where threads cannot be had: in a build without OpenMP, and in a process forked from one that had imported
-    bitsparse (there the pool of threads is lost; processes started with "spawn" have theirs).
+    The number stays 1 where threads are unavailable: in a build without OpenMP, and in a process forked from one that had imported
+    bitsparse (the fork loses the pool of threads; processes started with "spawn" have their own).
 
     Raises
     ------
     ValueError, DTypeError
-        If ``n`` is below 1 or above 1024, or no integer.
+        If ``n`` is below 1 or above 1024, or is not an integer.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Threads used by the host backend; at first ``BITSPARSE_NUM_THREADS``, else what OpenMP would use.
+    """Number of threads that the host backend uses; initially ``BITSPARSE_NUM_THREADS``, or else OpenMP's default.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def get_num_threads() -> int:
 
 
 def simd_level() -> str:
-    """The SIMD level in use; at first ``BITSPARSE_SIMD``, else the best one.
+    """The SIMD level in use; initially ``BITSPARSE_SIMD``, or else the best one.
 
     Examples
     --------
@@ -124,10 +124,10 @@ def set_simd(level: str | None) -> None:
 
 
 def run_on(work: int | None = None) -> tuple[int, int]:
-    """Level index and thread count, as every compiled function takes them, for ``work`` elements (or as many steps of their kind).
+    """The level index and thread count that compiled functions take, for ``work`` elements (or as many steps of similar cost).
 
-    Waking a thread costs microseconds, on a busy machine a time slice: small calls run on the caller's thread alone. None stands for
-    work of unknown size, on all threads.
+    Waking a thread costs microseconds, or a time slice on a busy machine, so small calls run on the caller's thread alone. None stands
+    for work of unknown size, which runs on all threads.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def run_on(work: int | None = None) -> tuple[int, int]:
 
 
 def _serial_after_fork() -> None:
-    # A forked child has only the thread that forked, and the pool's lock may be held by one that is lost.
+    # A forked child has only the thread that called fork, and a thread that no longer exists may hold the pool's lock.
     global _threads, _forked
     _threads, _forked = 1, True
 

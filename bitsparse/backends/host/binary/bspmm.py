@@ -28,10 +28,10 @@ def count(
     features
         Features per node.
     bipolar
-        Bits stand for -1 and +1, else for 0 and 1.
+        Whether bits stand for -1 and +1 instead of 0 and 1.
     kernel
         ``"twice-plus"``: 2 popc(a & b) - popc(a); ``"plus-minus"``: popc(a & b) - popc(a & ~b); ``"select"``: bit by bit (BitGNN
-        section 3.2.2). All give the same integers.
+        section 3.2.2). All compute the same integers.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def count(
 def sign(
     indptr: Array, indices: Array, words: Array, features: int, thresholds: Thresholds, *, bipolar: bool
 ) -> NDArray[np.uint32]:
-    """Bits ``(sum >= threshold) ^ flip`` of :func:`count`'s sums, which are never stored: uint32 ``(m, 1, W)``.
+    """Bits ``(sum >= threshold) ^ flip`` of the sums of :func:`count`, which are never stored: uint32 ``(m, 1, W)``.
 
     Examples
     --------
@@ -79,12 +79,12 @@ def _pattern(indptr: Array, indices: Array, words: Array) -> tuple[Bytes, Bytes,
 
 
 def _sliced(thresholds: Thresholds, features: int) -> tuple[Bytes, Bytes, Bytes, int, int, int]:
-    """Bit-sliced thresholds, raised so that none is negative (the sums are raised by as much), and packed directions."""
+    """Bit-sliced thresholds and packed flips; thresholds and sums are raised by the same number so that none is negative."""
     base = thresholds.longest
     shape = (thresholds.values.shape[0], features)
     raised = np.broadcast_to(np.clip(thresholds.values, -base, base + 1) + base, shape)
     planes = (2 * base + 1).bit_length()
-    # A threshold has up to 62 bits, but a packed integer at most 32: so it is packed in one or two halves.
+    # A threshold has up to 62 bits, but a packed integer at most 32, so it is packed in one or two parts.
     parts = [_packed((raised >> low) & 0xFFFFFFFF, min(planes - low, 32)) for low in range(0, planes, 32)]
     words = np.ascontiguousarray(np.concatenate(parts, axis=1))
     flips = _packed(np.broadcast_to(thresholds.flips, shape))

@@ -38,7 +38,7 @@ def _empty_words(shape: Shape, bits: int, axis: int, layout: str) -> Words:
 
 
 def _form(shape: Shape, bits: int, axis: int, layout: str) -> tuple[tuple[int, int, int], int, int, int]:
-    """How packed integers lie, as compiled functions take it."""
+    """The arguments by which compiled functions know how integers are packed."""
     return fold_shape(shape), bits, axis, LAYOUTS[layout]
 
 
@@ -50,12 +50,12 @@ def pack(values: Array, bits: int, *, axis: int, layout: str, encoding: str) -> 
     values
         bool, integer or float array of at least two dimensions, any strides.
     bits, axis, layout, encoding
-        Format of the words, see ``BitTensor``.
+        Format of the words; see ``BitTensor``.
 
     Raises
     ------
     ValueError
-        A float is NaN, which has no sign.
+        If a float is NaN, which has no sign.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def unpack(
     dtype: DTypeLike,
     out: Array | None = None,
 ) -> Array:
-    """The integers of ``words`` as a C-contiguous array of ``dtype``: ``out``, if it is given.
+    """The integers of ``words`` as a C-contiguous array of ``dtype``, in ``out`` if it is given.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def calibrate(x: Array, granularity: str) -> tuple[Array, Array, bool]:
     -------
     lo, hi
         ``()``, ``(..., M, 1)`` or ``(..., 1, N)``, in the dtype of ``x`` (float32 for 16-bit input);
-        0 over nothing. Where values are not finite their entries mean nothing.
+        0 if there are no values. Entries over values that are not all finite are unspecified.
     finite
         False if any value is NaN or infinite.
 
@@ -143,9 +143,9 @@ def calibrate(x: Array, granularity: str) -> tuple[Array, Array, bool]:
 def quantize(
     x: Array, bits: int, *, out: Words | None = None, check: bool = False, **how: Unpack[Quantisation]
 ) -> Words:
-    """The packed codes of real numbers, see :class:`~bitsparse.backends.params.Quantisation`.
+    """The packed codes of real numbers; see :class:`~bitsparse.backends.params.Quantisation`.
 
-    ``x`` is widened to the dtype of the steps. NaN gives ``qmin``; with ``check`` it is an error, as infinity is. ``out`` is written in
+    ``x`` is widened to the dtype of the steps. NaN becomes ``qmin``; with ``check``, NaN and infinity are errors. ``out`` is written in
     place.
 
     Examples
@@ -173,9 +173,9 @@ def quantize(
 def dequantize(
     words: Words, shape: Shape, bits: int, *, scale: Array, offset: Array, dtype: DTypeLike, **how: Unpack[Packing]
 ) -> Array:
-    """``fl(fl(fl(q) * scale) + offset)`` in float32, or in float64 for float64.
+    """``fl(fl(fl(q) * scale) + offset)`` in float64 if ``dtype`` is float64, else in float32.
 
-    16-bit results are the float32 result rounded once.
+    A 16-bit result is the float32 result rounded once.
 
     Examples
     --------
@@ -192,7 +192,7 @@ def dequantize(
 
 
 def stochastic_round(x: Array, seed: int, stream: int) -> Array:
-    """``floor(x)`` or ``floor(x) + 1`` with the probability of the fraction, in the dtype of ``x``.
+    """``floor(x) + 1`` with a probability equal to the fraction of ``x``, else ``floor(x)``, in the dtype of ``x``.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def stochastic_round(x: Array, seed: int, stream: int) -> Array:
 
 
 def tile_bitmap(words: Words, k: int) -> Words:
-    """One bit per 8 x 128 tile with any bit set, planes or-ed, from plane words ``(..., outer, bits, W)``.
+    """One bit per 8 x 128 tile of plane words ``(..., outer, bits, W)``, set if the tile has a bit set in any plane.
 
     Examples
     --------
@@ -222,7 +222,7 @@ def tile_bitmap(words: Words, k: int) -> Words:
 
 
 def count_nonzero(words: Words, bits: int, layout: str, axis_len: int) -> int:
-    """Number of elements whose code is not zero; pad bits are zero by the format.
+    """Number of elements whose code is not zero. The format guarantees that pad bits are zero.
 
     Examples
     --------
@@ -277,9 +277,9 @@ def relative_error(x: Array, y: Array) -> float:
 
 
 def content_sum(x: Array) -> int:
-    """A 64-bit fingerprint of the bytes of an array in C order (see ``common/content.h``), the same on every device and thread count.
+    """A 64-bit fingerprint of an array's bytes in C order (see ``common/content.h``), the same on every device and thread count.
 
-    Two arrays that differ in one 8-byte word never share it, others with a chance of one in 2**64. It is no defence against people.
+    Arrays that differ in one 8-byte word never share it; others do with a probability of 2**-64. It does not resist deliberate collisions.
 
     Examples
     --------

@@ -36,10 +36,10 @@ def attention(
     lse : ndarray (rows, heads), optional
         Receives the logarithm of the sum of ``exp(score)`` over each row, in the dtype of `source`; minus infinity for a row without edges.
     dropout : Dropout, optional
-        Of the weights, after the softmax.
+        Applied to the weights after the softmax.
     state : tuple of ndarray (rows, heads), (rows, heads * width), optional
-        With `lse`: receive for each row the sum of the weights, before dropout, of edges whose ``source[column] + target[row]`` is
-        above 0, in the dtype of `source`, and their part of the result.
+        Only with `lse`. Consider the edges of a row whose ``source[column] + target[row]`` is above 0. The first array receives the sum
+        of their weights before dropout, in the dtype of `source`; the second one receives their part of the result.
 
     Examples
     --------
@@ -80,11 +80,11 @@ def attention_vjp(
     pattern : Pattern
         The transpose: its rows are those of `x` and `source`, its columns those of `target`, `gradient` and `state`.
     gradient : ndarray (cols, heads * width)
-        By the result; of the dtype of `x`.
+        Gradient with respect to the result, in the dtype of `x`.
     state : tuple of ndarray
-        The result, `lse` and the other two of :func:`attention`; of the result and of the last one :class:`RowPieces` as well, as of `x`.
+        The result, `lse` and the two arrays `state` of :func:`attention`. The first and the last may be :class:`RowPieces`, as may `x`.
     wrt : tuple of str
-        Whose gradients to compute. That of `target` asks for no pass over the edges.
+        Inputs whose gradients to compute. The gradient of `target` needs no pass over the edges.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def _attend(
     dropout: Dropout | None,
     sums: tuple[Array | None, ...],
 ) -> None:
-    """The compiled pass over the edges: for a gradient, `ends` are (cols, heads, 3). `sums`: the result, `lse` and the state."""
+    """Run the compiled pass over the edges. For a gradient, `ends` is (cols, heads, 3). `sums`: the result, `lse` and the state."""
     load, data, layout, _ = features_of(x, None, target.shape[1], target.dtype)
     drop = None if dropout is None else (dropout.threshold, dropout.scale, int(dropout.seed))
     how = as_bytes(ends), as_bytes(target), slope, drop, ends.ndim == 3
@@ -131,7 +131,7 @@ def _attend(
 
 
 def _dots(x: Array, y: Array | RowPieces, heads: int, dtype: np.dtype[Any]) -> Array:
-    """Dot products of the heads of rows, (rows, heads)."""
+    """Dot products of the rows of x and y for each head, (rows, heads)."""
     if isinstance(y, RowPieces):
         pieces = [_dots(x[rows], y.make(i), heads, dtype) for i, rows in enumerate(y.pieces)]
         return np.concatenate(pieces) if pieces else np.zeros((len(x), heads), dtype)
@@ -149,7 +149,7 @@ def cosine_attention(
 ) -> Array:
     """Sums of rows of `x` (n, width) with weights ``softmax(beta * cos(x[row], x[column]))`` over each row, step by step.
 
-    float16, bfloat16 (with float32 scores and sums), float32 or float64. A row of zeros has the cosine 0 with every other.
+    `x` is float16 or bfloat16 (with float32 scores and sums), float32 or float64. A row of zeros has the cosine 0 with every row.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def cosine_attention(
 def unit_rows(x: Array, dtype: np.dtype[Any]) -> Array:
     """Rows divided by their Euclidean norms; rows of zeros stay zeros.
 
-    Every row is brought near 1 by a power of two first, which changes no digit, so that no square is too large or too small for float64.
+    Every row is first scaled near 1 by a power of two, which is exact, so that no square overflows or vanishes in float64.
 
     Examples
     --------

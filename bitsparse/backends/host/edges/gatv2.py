@@ -1,4 +1,4 @@
-"""What graph attention of the second kind computes per edge, on the host. Arguments are validated by the callers in ``ops``."""
+"""What GATv2 computes per edge, on the host. Arguments are validated by the callers in ``ops``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bitsparse.backends.params import Array, Pattern
 
 
 def gatv2_scores(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:
-    """Dot products of `weights` with leaky relus of ``x[row] + y[column]`` for every edge and head, (nnz, heads), in edge order.
+    """Dot products of `weights` with the leaky ReLU of ``x[row] + y[column]`` for every edge and head, (nnz, heads), in edge order.
 
-    Summed as dot products are: see :func:`bitsparse.backends.host.edges.sddmm.sddmm`.
+    They are summed like the dot products of :func:`bitsparse.backends.host.edges.sddmm.sddmm`.
 
     Parameters
     ----------
     x, y : ndarray (rows, heads * width), (cols, heads * width)
     weights : ndarray (heads, width)
-        All three float32, or float64.
+        All three arrays are float32, or all are float64.
 
     Examples
     --------
@@ -40,12 +40,12 @@ def steep_sums(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative
     ----------
     x, y : ndarray (rows, heads * width), (cols, heads * width)
     weights : ndarray (nnz, heads)
-        All three float32, or float64.
+        All three arrays are float32, or all are float64.
 
     Returns
     -------
     ndarray (rows, heads * width)
-        Edges of a row are added in order; those of rows of more than 1024 edges in pieces of so many, which are added in order.
+        Edges of a row are added in order. Longer rows than 1024 edges are summed in pieces of 1024, and the pieces are added in order.
 
     Examples
     --------

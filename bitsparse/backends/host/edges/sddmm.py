@@ -22,17 +22,17 @@ def sddmm(
     heads: int,
     out: Array | None = None,
 ) -> Array:
-    """What `op` makes of ``x[row]`` and ``y[column]`` for every edge, in edge order.
+    """Apply `op` to ``x[row]`` and ``y[column]`` for every edge, in edge order.
 
-    A dot product is summed in 64 bytes' worth of interleaved lanes (16 of 32 bits, 8 of 64), each in order, which are then folded in
-    halves; every step is one rounding, whatever the SIMD level.
+    A dot product is summed in 64 bytes of interleaved lanes (16 of 32 bits, 8 of 64 bits). Each lane is summed in order, and the lanes are
+    then folded in halves. Every step is rounded once at every SIMD level.
 
     Parameters
     ----------
     x, y : ndarray (rows, heads * width), (cols, heads * width)
-        Both float32, float64, int32 or int64; the caller has made sure that integers fit.
+        Both float32, float64, int32 or int64; the caller has made sure that integer results fit.
     op : "dot", "add", "mul", "sub" or, of floats, "div"
-        ``"dot"`` gives (nnz, heads), the others (nnz, heads * width).
+        The result of ``"dot"`` is (nnz, heads), that of the others (nnz, heads * width).
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Steps of low-bit networks on codes that lie in bytes: products with weights, sums over neighbours, each through the epilogue.
+"""Steps of low-bit networks on codes stored one per byte: products with weights and sums over neighbours, each with an epilogue.
 
-A row of codes takes a whole number of 16 bytes, with zeros behind its last code. Words of packed codes would have to be taken apart in
-every product and every sum, which costs a CPU more than the product itself where rows are short.
+A row of codes is padded with zeros to a multiple of 16 bytes. Words of packed codes would have to be unpacked in every product and every
+sum, which on a CPU costs more than the product itself if rows are short.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from bitsparse.backends.host.matmul.matmul import chain_of
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import Array, EpilogueParams
 
-#: Columns that a result has at most.
+#: The most columns of a result.
 LONGEST = _ext.LONGEST
-#: A piece of a packet, which no edge leaves, must have fewer nodes.
+#: A piece of a packet (a set of nodes that no edge leaves) must have fewer nodes than this.
 PIECE_ROWS = _ext.PIECE_ROWS
 _FLOAT, _BYTES = 2, 4
 _NORMALISATIONS = {"sum": 0, "gcn": 1}
 _VECTORS = {None: 0, "left": 1, "right": 2, "degrees": 3}
-#: What :func:`layer` makes.
+#: The result of :func:`layer`.
 Layer = tuple[Any, int, tuple[Any, ...], tuple[int, int, int]]
 
 
 def row_bytes(columns: int) -> int:
-    """Bytes of a row of so many codes.
+    """Bytes of a row of `columns` codes.
 
     >>> row_bytes(100)
     112
@@ -39,7 +39,7 @@ def row_bytes(columns: int) -> int:
 
 
 def panels_of(weights: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Weights ``(k, n)`` as :func:`product` reads them: ``(n / 16, k / 4, 16, 4)``, zeros where there are none.
+    """Weights ``(k, n)`` as :func:`product` reads them: ``(n / 16, k / 4, 16, 4)``, padded with zeros.
 
     >>> panels_of(np.ones((5, 17), np.int8)).shape
     (2, 2, 16, 4)
@@ -51,7 +51,7 @@ def panels_of(weights: NDArray[np.int8]) -> NDArray[np.int8]:
 
 
 def product(x: NDArray[np.uint8], panels: NDArray[np.int8], k: int, n: int, params: EpilogueParams, out: Array) -> None:
-    """Codes ``(m, row_bytes(k))`` times weights, through the epilogue into `out`: float32 ``(m, n)`` or codes ``(m, row_bytes(n))``.
+    """Codes ``(m, row_bytes(k))`` times weights, then the epilogue, into `out`: float32 ``(m, n)`` or codes ``(m, row_bytes(n))``.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def product(x: NDArray[np.uint8], panels: NDArray[np.int8], k: int, n: int, para
 
 
 def lines_of(weights: Array) -> NDArray[np.int32]:
-    """Weights ``(k, n)`` of up to 16 bits as :func:`sparse_product` reads them: a whole number of 16 to a line, zeros behind.
+    """Weights ``(k, n)`` of up to 16 bits as :func:`sparse_product` reads them: each row is padded with zeros to a multiple of 16.
 
     >>> lines_of(np.ones((5, 17), np.int8)).shape
     (5, 32)
@@ -83,9 +83,9 @@ def sparse_product(
     params: EpilogueParams,
     out: Array,
 ) -> None:
-    """Sparse codes, by the arrays of CSR, times weights, through the epilogue into `out` as in :func:`product`.
+    """Sparse codes in CSR form times weights, then the epilogue, into `out` as in :func:`product`.
 
-    Without `codes` every entry is 1.
+    Without `codes`, every entry is 1.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def sums(
     params: EpilogueParams,
     out: Array,
 ) -> None:
-    """Sums of rows of codes, those that each row of a CSR pattern names, through the epilogue into `out` as in :func:`product`.
+    """The sum of the rows of codes that each row of a CSR pattern selects, then the epilogue, into `out` as in :func:`product`.
 
     Examples
     --------
@@ -133,8 +133,8 @@ def layer(
 ) -> Layer:
     """A step of :func:`network` with `n` columns: a product with weights or, without `panels`, a sum over neighbours.
 
-    `params` is for one row. `vectors` say what stands in it for the rows, as factor of the sums, in the row term and in the column
-    term: "left" and "right", the factors of the normalisation, or "degrees", which are the edges of a row times its left factor.
+    `params` describes one row. `vectors` name the row vectors that replace its row scale and those of its row term and column term:
+    "left" and "right" are the factors of the normalisation; "degrees" is the number of a row's edges times its left factor.
     """
     factor, row_term, col_term = (_VECTORS[which] for which in vectors)
     return None if panels is None else as_bytes(panels), n, chain_of(params, (1, n)), (factor, row_term, col_term)
@@ -149,19 +149,19 @@ def network(
     places: NDArray[np.int32],
     out: NDArray[np.float32],
 ) -> None:
-    """All steps over a packet, piece by piece: the floats of its node i into row ``places[i]`` of `out`.
+    """Run all layers on a packet, piece by piece; the floats of its node i go to row ``places[i]`` of `out`.
 
     Parameters
     ----------
     packet : ndarray of uint8
-        Of a :class:`~bitsparse.graph.packets.Packets` whose blocks have fewer than ``PIECE_ROWS`` nodes.
+        A packet of a :class:`~bitsparse.graph.packets.Packets` whose blocks have fewer than ``PIECE_ROWS`` nodes.
     edges : int
-        That it holds.
+        Edges in the packet.
     normalisation : {"sum", "gcn"}
     features : tuple
-        Columns, bits, whether they lie in planes, and bytes of a row, or of a row's plane.
+        Columns, bits, whether the layout is planes, and bytes of a row, or of a plane of a row.
     layers : tuple
-        From :func:`layer`; codes come out of all but the last, floats out of that one.
+        Results of :func:`layer`. The last layer produces floats, all others codes.
     """
     columns = features[0] + sum(layer[1] for layer in layers)
     work = (4 * places.size + edges) * max(1, columns // 8)
@@ -177,7 +177,7 @@ def _kind(params: EpilogueParams) -> int:
 def _step(
     x: Array, dims: tuple[int, int, int], other: tuple[Any, Any, Any], params: EpilogueParams, out: Array, work: int
 ) -> None:
-    """A step with `other`: panels of weights, or the index arrays of neighbours."""
+    """Run one step; `other` holds panels of weights or the index arrays of neighbours."""
     kind = _kind(params)
     chain = chain_of(params, dims[:2])
     found_nan = _ext.bytes_step(run_on(work), as_bytes(x), x.shape[1], dims, *other, kind, chain, as_bytes(out))

@@ -1,4 +1,4 @@
-"""What products of packed integers cost on a CPU, by which kernels are chosen."""
+"""The cost model of products of packed integers on a CPU, which chooses among the kernels."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from bitsparse.backends.host.settings import simd_level
 
-#: The bytes kernel takes operands of up to so many bits.
+#: The most bits of an operand that the bytes kernel takes.
 BYTE = 8
 
-#: What a kernel does, as :func:`terms` counts it: calls; products of two elements or bits; sums that a pass adds to; and elements, and
-#: bits of elements, of either operand that are brought into the kernel's form.
+#: The work that :func:`terms` counts: calls; products of two elements or bits; sums that a pass adds to; and, for either operand, the
+#: elements, and bits of elements, that are converted to the kernel's form.
 TERMS = ("call", "mac", "sum", "a", "a_bit", "b", "b_bit")
 
-#: Nanoseconds of each of these on one thread of an EPYC Zen 5, random data, by SIMD level and kernel.
-#: ``benchmarks/fit/run.py host`` finds them.
+#: Nanoseconds of each of these on one thread of an EPYC Zen 5 with random data, by SIMD level and kernel.
+#: ``benchmarks/fit/run.py host`` measures them.
 _MEASURED = {
     ("scalar", "planes"): (10900.0, 0.011, 1.1, 0.0, 0.0, 0.0, 0.0209),
     ("scalar", "digits"): (0.0, 0.282, 2.19, 0.15, 0.394, 0.732, 0.316),
@@ -37,7 +37,7 @@ RATES = {which: dict(zip(TERMS, rates, strict=True)) for which, rates in _MEASUR
 def terms(
     kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, share_nonzero: float = 1.0
 ) -> dict[str, float]:
-    """How often a kernel does what `TERMS` names, on sizes rounded up to its tiles; what it never does is left out.
+    """How often a kernel does each kind of work in `TERMS`, on sizes rounded up to its tiles; kinds it never does are left out.
 
     Examples
     --------
@@ -66,12 +66,12 @@ def cost(
 ) -> float:
     """Estimated nanoseconds of :func:`~bitsparse.backends.host.matmul.matmul.matmul` on one thread.
 
-    All kernels spread over threads alike, so that the smallest estimate wins.
+    All kernels scale equally with threads, so the smallest estimate wins.
 
     Parameters
     ----------
     kernel
-        "planes", "digits" or "bytes", which costs infinitely much where an operand has more than 8 bits.
+        "planes", "digits" or "bytes"; the cost of "bytes" is infinite if an operand has more than 8 bits.
     share_nonzero
         Share of the 8 x 128 tiles of ``a`` that are not skipped.
     level
@@ -89,7 +89,7 @@ def cost(
     return _estimate(simd_level() if level is None else level, kernel, m, n, k, a_bits, b_bits, share_nonzero)
 
 
-@functools.lru_cache(maxsize=1024)  # of operands like earlier ones
+@functools.lru_cache(maxsize=1024)  # calls often repeat the same sizes
 def _estimate(level: str, kernel: str, *sizes: Any) -> float:
     rates, amounts = RATES[level, kernel], terms(kernel, *sizes)
     return sum(rates[name] * amount for name, amount in amounts.items())
@@ -97,7 +97,7 @@ def _estimate(level: str, kernel: str, *sizes: Any) -> float:
 
 @functools.cache
 def _digit_products(a_bits: int, b_bits: int) -> int:
-    """Products of digits that the digits kernel forms: widths of at most 15 bits each and 22 together."""
+    """The number of digit products that the digits kernel computes; two digits have at most 15 bits each and 22 together."""
     best = a_bits * b_bits
     for a_digits in range(1, a_bits + 1):
         for b_digits in range(1, b_bits + 1):

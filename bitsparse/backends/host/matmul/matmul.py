@@ -34,7 +34,7 @@ KERNELS = ("planes", "digits", "bytes")
 CHOICES = KERNELS
 
 
-#: What an epilogue gives, as compiled code knows it.
+#: The numbers of an epilogue's kinds of result in compiled code.
 _KINDS = {"float": 2, "bits": 3}
 _NUMBERS = {"planes": _ext.PLANES, "digits": _ext.DIGITS, "bytes": _ext.BYTES}
 
@@ -66,7 +66,7 @@ def chain_of(params: EpilogueParams, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def _result(shape: tuple[int, ...], params: EpilogueParams) -> Array:
-    """Room for what an epilogue gives."""
+    """An uninitialised array for the epilogue's result."""
     if params.out == "float":
         return np.empty(shape, np.float32)
     return np.empty(words_shape(shape, params.bits, params.axis, params.layout), np.uint32)
@@ -102,26 +102,26 @@ def matmul(
         uint32 ``(*batch, m, a_bits, W)`` and ``(*batch, n, b_bits, W)`` with ``W = ceil(k / 128) * 4``;
         batches broadcast.
     bitmap
-        Zero-tile bitmap of ``a``; its zero tiles are skipped. ``None``: nothing is skipped.
+        Zero-tile bitmap of ``a``, by which zero tiles are skipped. With ``None``, nothing is skipped.
     epilogue
-        What to do with the integers before they are stored; ``None`` stores them.
+        What to do with the integers before they are stored; ``None`` stores the integers themselves.
     out
-        Array for the result, written in place. When the epilogue produces NaN its content is unspecified.
+        Array for the result, written in place. If the epilogue produces NaN, its content is unspecified.
     kernel
-        "planes": popcounts of pairs of bit planes. "digits": multiply-adds of short integers. "bytes": the same of bytes, four at a
-        time, for at most 8 bits of each operand. The result is the same.
+        "planes": popcounts of pairs of bit planes. "digits": multiply-adds of short integers. "bytes": multiply-adds of bytes, four at a
+        time, for operands of at most 8 bits. The result is the same.
 
     Returns
     -------
     ndarray
-        ``(*batch, m, n)`` of ``acc_dtype``, float32 with ``epilogue.out == "float"``, or packed words with "bits".
+        ``(*batch, m, n)`` of ``acc_dtype``; with an epilogue, float32 if ``epilogue.out == "float"`` or packed words if it is "bits".
 
     Raises
     ------
     ValueError
         If NaN reaches requantisation.
     MemoryError
-        If the panels of ``b`` do not fit.
+        If the panels of ``b`` do not fit in memory.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def matmul(
 class Prepared:
     """A product with one left operand: ``prepared(b_words, out, operand)`` is :func:`matmul` with the other arguments fixed."""
 
-    #: Calls read the words of the left operand as they are then, and nothing is kept.
+    #: No copy of the left operand is kept: each call reads its current words.
     keeps_left, nbytes = False, 0
 
     def __init__(
@@ -153,13 +153,13 @@ class Prepared:
         (*lead, m, _, width), (b_batch, n) = a_words.shape, right
         a_batch = tuple(lead)
         batch = a_batch if a_batch == b_batch else np.broadcast_shapes(a_batch, b_batch)
-        #: Of the integers; `left_words` are those of the left operand.
+        #: The dtype of the integers.
         self.dtype = np.dtype(factors["acc_dtype"])
         self.shape = (*batch, m, n)
-        #: Whether there is a shorter way, `run_plain`: for integers.
+        #: Whether the result is the integers themselves, which `run_plain` computes with less overhead.
         self.is_plain = epilogue is None
         bits = factors["a_bits"], factors["b_bits"]
-        # A step of the product takes 8 words of one plane pair about as long as an element takes elsewhere.
+        # The product processes 8 words of one pair of planes in about the time that other functions need for one element.
         self._work = math.prod(batch) * m * n * max(1, width * math.prod(bits) // 8)
         counts = math.prod(a_batch), math.prod(b_batch), math.prod(batch)
         indices = _operand_index(a_batch, batch), _operand_index(b_batch, batch)
@@ -169,7 +169,7 @@ class Prepared:
         self._product = _ext.Product(_NUMBERS[kernel], *operands, *indices, counts, dims, bits, encodings, narrow)
 
     def run_plain(self, b_words: NDArray[np.uint32], out: Array | None = None) -> Array:
-        """The product with ``b_words``, into `out` if there is one: a C-contiguous array of the result's shape and dtype."""
+        """The product with ``b_words``, into `out` if given, a C-contiguous array of the result's shape and dtype."""
         result = np.empty(self.shape, self.dtype) if out is None else out
         self._product(run_on(self._work), in_order(b_words), result)
         return result
@@ -177,7 +177,7 @@ class Prepared:
     def __call__(
         self, b_words: NDArray[np.uint32], out: Array | None = None, operand: OperandParams | None = None
     ) -> Array:
-        """The product with ``b_words``, through the epilogue if there is one, with what operands contribute to that."""
+        """The product with ``b_words``, followed by the epilogue, if any, including what `operand` contributes to it."""
         if out is not None and not out.flags.carray:
             raise ValueError(
                 "matmul: out must be C-contiguous, aligned and writeable; pass such an array or leave it away"
@@ -197,7 +197,7 @@ class Prepared:
         return ()
 
     def nan_seen(self) -> bool:
-        """Never: NaN on its way to bits is an error of the call itself."""
+        """Always False: a call raises an error itself if NaN is about to become bits."""
         return False
 
 
@@ -216,7 +216,7 @@ def prepare(
     Raises
     ------
     KernelError
-        Kernel "bytes" does not take so many bits.
+        If an operand has too many bits for kernel "bytes".
     """
     bits = factors["a_bits"], factors["b_bits"]
     if kernel == "bytes" and max(bits) > BYTE:

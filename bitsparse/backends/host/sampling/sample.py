@@ -28,17 +28,17 @@ def sample_edges(
     indptr
         Row starts, int32 or int64.
     width
-        At most this many edges a row.
+        The most edges per row.
     strategy
         ``"aes"`` (AES-SpMM Table 1 and Eq. 3), ``"afs"``, ``"sfs"`` (ES-SpMM), ``"uniform"`` (one Philox draw per stratum) or ``"all"``.
     seed, stream
-        Of "uniform".
+        Random draws of "uniform".
 
     Returns
     -------
     starts : ndarray of int64, shape (m + 1,)
     edges : ndarray of int64, shape (starts[-1],)
-        Edge numbers (positions in the CSR's indices), sample after sample; repeats are kept.
+        Edge numbers (positions in the CSR's indices) in sampling order; repeats are kept.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def gather(
     rescale: bool = False,
     mean: bool = False,
 ) -> Array:
-    """Weighted sums of the sampled neighbours' features, each summed in sampling order, every step rounded once.
+    """Weighted sums of the sampled neighbours' features, added in sampling order, with every step rounded once.
 
     ``v = sum of (value * col_scale[column]) * x[column]``, then ``v * (row_nnz / samples)`` if `rescale`, ``v / row_nnz`` if `mean`,
     ``v * row_scale``. Empty rows give 0.
@@ -82,9 +82,9 @@ def gather(
     x
         float32 or float64 ``(n, features)``, or codes of 1, 2, 4 or 8 bits side by side, dequantised on the fly in float32.
     sampling
-        Takes every edge unless given.
+        All edges by default.
     values, col_scale, row_scale
-        ``(nnz,)``, ``(n,)`` and ``(m,)`` of the result's dtype, or None.
+        Arrays ``(nnz,)``, ``(n,)`` and ``(m,)`` of the result's dtype, or None.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def gather(
 
 
 def _given(part: Array | None) -> NDArray[np.uint8]:
-    """Bytes of an array; none where there is no array."""
+    """The bytes of an array, or no bytes for None."""
     return _NOTHING if part is None else as_bytes(part)
 
 

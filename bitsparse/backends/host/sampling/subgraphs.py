@@ -1,4 +1,4 @@
-"""Parts of a graph for training in batches: sampled neighbours, edges among nodes, walks. Arguments are validated by the callers."""
+"""Parts of a graph for training in batches: sampled neighbours, edges among nodes, and walks. Callers validate the arguments."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ def hop(
     stream: int,
     place: NDArray[np.int32],
 ) -> tuple[Nodes, Nodes, NDArray[np.int32], Nodes]:
-    """Some neighbours of each target, every set of them as likely as any other, with columns numbered anew.
+    """Some neighbours of each target, with columns renumbered; every set of neighbours is equally likely.
 
     Parameters
     ----------
     indptr, indices
         CSR pattern, int32 or int64.
     columns
-        Of the pattern.
+        Columns of the pattern.
     targets
         Distinct rows.
     width
-        At most this many neighbours each; -1 for all.
+        The most neighbours per target; -1 for all.
     own
-        Whether the targets are the first of the new columns.
+        Whether the targets themselves are the first of the new columns.
     seed, stream
-        Draws follow from these and the row.
+        Together with the row, these determine the draws.
     place
-        -1 for every column, before and after.
+        Scratch memory: -1 for every column, both before and after the call.
 
     Returns
     -------
     sources : ndarray of int64
-        The columns, in the order of their new numbers: targets if `own`, then as rows come upon them.
+        The columns, in the order of their new numbers: the targets if `own`, then the others in the order in which rows reach them.
     starts : ndarray of int64, shape (targets + 1,)
     columns : ndarray of int32
         New numbers, ascending within a row.
     edges : ndarray of int64
-        Which entry of the pattern each is.
+        The number of each edge in the pattern.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def hop(
 def induced(
     indptr: Array, indices: Array, columns: int, nodes: Nodes, *, place: NDArray[np.int32]
 ) -> tuple[Nodes, NDArray[np.int32], Nodes]:
-    """The edges among ascending nodes: starts, columns numbered in the order of the nodes, and which entry of the pattern each is.
+    """The edges among ascending nodes: row starts, columns as positions in `nodes`, and each edge's number in the pattern.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def induced(
 def walks(
     indptr: Array, indices: Array, columns: int, roots: Nodes, length: int, *, seed: int, stream: int
 ) -> NDArray[np.int64]:
-    """Walks of so many steps to neighbours drawn evenly, (roots, length + 1); a walk stays where there is none.
+    """Walks of `length` steps to uniformly drawn neighbours, (roots, length + 1); a walk stays at a node without neighbours.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def walks(
 
 
 def below(limit: int, count: int, *, seed: int, stream: int) -> Nodes:
-    """Whole numbers below a limit, drawn evenly.
+    """`count` uniformly drawn integers below `limit`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Nearest rows of bits and pairs of rows on the CPU, by the compiled drivers ``nearest.c`` and ``pairs.c``."""
+"""Nearest rows of bits and pairs of similar rows on the CPU, by the compiled drivers ``nearest.c`` and ``pairs.c``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def nearest(
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """Keys and rows (Q, k) of the rows of ``database`` (N, W) nearest to each of ``queries`` (Q, W), ascending.
 
-    ``ones`` (N,) is what :func:`ones_of` gives; a negative number excludes its row. Rows with equal keys come in their own order. Where
-    there are fewer than `k`, rows are -1 and keys FARTHEST.
+    ``ones`` (N,) is the result of :func:`ones_of`; a negative number excludes its row. Rows with equal keys are sorted by row number. If
+    there are fewer than `k` rows, the missing ones are -1 with key FARTHEST.
 
     Examples
     --------
@@ -47,7 +47,9 @@ def nearest(
 
 
 def distances(keys: NDArray[np.uint32], rows: Array, metric: str, length: int, out: Array | None = None) -> Array:
-    """What keys and rows (Q, k) of :func:`nearest` mean in a metric: int32, or float32 for "jaccard"; of no row the largest there is.
+    """Distances or inner products of the keys and rows (Q, k) that :func:`nearest` returns: int32, or float32 for "jaccard".
+
+    A missing row has the distance ``NOWHERE[metric]``.
 
     Examples
     --------
@@ -74,9 +76,9 @@ _PAIR = np.dtype([("a", np.int64), ("b", np.int64), ("common", np.int32), ("both
 def pairs(
     a: Array, a_ones: Array, b: Array, b_ones: Array, test: PairTest, triangle: bool, most: int | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]] | None:
-    """Rows of a and b of the pairs that pass, their common ones and the ones of both, in the order of a and then b.
+    """For each pair that passes the test: its rows of a and b, their common ones and the ones of both; sorted by a, then b.
 
-    ``b_ones`` ascends. With ``triangle`` only pairs whose row of b comes after that of a. None if there are more than ``most``.
+    ``b_ones`` ascends. ``triangle`` keeps only pairs whose row of b comes after the row of a. None if more than ``most`` pairs pass.
 
     Examples
     --------
@@ -98,7 +100,7 @@ def pairs(
 
 #: The kernels that can be forced by name.
 KERNELS = ("popcount",)
-#: Rows of one search.
+#: The most rows of a database that can be searched.
 MOST_ROWS = 1 << 48
 
 
@@ -112,7 +114,7 @@ class Search:
         self.nbytes = ones.nbytes
 
     def run(self, queries: Array, rows: Array | None = None) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """:func:`nearest`, with the rows written to ``rows`` if that is given."""
+        """The result of :func:`nearest`; row numbers are written to ``rows`` if it is given."""
         keys, found = nearest(queries, *self._arguments)
         if rows is None:
             return keys, found

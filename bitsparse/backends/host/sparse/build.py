@@ -1,4 +1,4 @@
-"""Builders: packed arrays from coordinates, the sparse formats from CSR and back. The heavy ones are in _ext/sparse/build.c."""
+"""Builders of packed arrays from coordinates, and of the sparse formats from CSR and back. The heavy ones are in _ext/sparse/build.c."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bitsparse.backends.host.settings import get_num_threads, run_on
 from bitsparse.backends.host.sparse.entries import gather
 from bitsparse.backends.params import Array, check_indices, packed_words
 
-#: How many columns per entry a window may span before its entries are sorted instead of marked in a panel (a power of two).
+#: If a window spans more columns per entry than this power of two, its entries are sorted instead of marked in a panel.
 SPREAD = int(_ext.SPREAD)
 
 Index = NDArray[np.int32] | NDArray[np.int64]
@@ -29,7 +29,7 @@ def pack_coo(
     axis: int,
     layout: str,
 ) -> NDArray[np.uint32]:
-    """Words of a two-dimensional array given by coordinates; repeated coordinates are or-ed. Nothing dense is made.
+    """Words of a two-dimensional array given by coordinates, without a dense array; codes at repeated coordinates are OR-ed.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def pack_coo(
     values : ndarray of bool or integer, shape (nnz,)
         Codes are the low `bits` bits in two's complement.
     shape, bits, axis, layout
-        Of the result.
+        Properties of the result.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def pack_coo(
 
 
 def _pattern(indptr: Index, indices: Index) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool]:
-    """The bytes of index arrays, which must share one dtype, and whether that is int64."""
+    """The bytes of index arrays, which must share one dtype, and whether that dtype is int64."""
     check_indices(indptr, indices)
     return as_bytes(indptr), as_bytes(indices), indptr.dtype == np.int64
 
@@ -76,7 +76,7 @@ def _of(array: Array, dtype: Any, name: str) -> Array:
 
 
 def validate_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> str:
-    """What a CSR pattern is like, without believing anything about it.
+    """Check a CSR pattern about which nothing is known, and tell whether it is canonical.
 
     Parameters
     ----------
@@ -93,16 +93,16 @@ def validate_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> str:
     Raises
     ------
     ValueError
-        indptr does not start at 0, falls, overflows or has another length; an index is negative or too large.
+        If indptr does not start at 0, decreases, overflows or has the wrong length, or if an index is negative or too large.
     """
     code, _ = _ext.check_csr(*_pattern(indptr, indices), *shape, run_on())
     return {_ext.OK: "canonical", _ext.DUPLICATE: "duplicates", _ext.UNSORTED: "unsorted"}[code]
 
 
 def transpose_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> tuple[Index, Index, Index]:
-    """The transposed pattern ``(indptr_T, indices_T, order)`` of a canonical one; entry k of it is entry ``order[k]``.
+    """The transpose ``(indptr_T, indices_T, order)`` of a canonical pattern; its entry k is entry ``order[k]`` of the pattern.
 
-    Where the pattern is its own transpose, the first two are the arrays that were given.
+    If the pattern is its own transpose, `indptr` and `indices` themselves are returned.
 
     Examples
     --------
@@ -117,9 +117,10 @@ def transpose_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> tupl
 def transpose_both(
     indptr: Index, indices: Index, values: Array | None, shape: tuple[int, int]
 ) -> tuple[Index, Index, None, Array | None]:
-    """The transpose ``(indptr_T, indices_T, None, values_T)`` of a canonical pattern and of its entries' values, along their first axis.
+    """The transpose ``(indptr_T, indices_T, None, values_T)`` of a canonical pattern and of its values (one per entry, first axis).
 
-    Where the pattern is its own transpose, the first two are the arrays that were given. Which entry each is, a GPU tells as well.
+    If the pattern is its own transpose, `indptr` and `indices` themselves are returned. Only the GPU backend returns the order of entries
+    instead of None.
 
     Examples
     --------
@@ -137,14 +138,14 @@ def transpose_both(
 
 
 def tile_starts(indptr: Index, indices: Index, shape: tuple[int, int], window: int, width: int) -> Index:
-    """Where the non-empty tiles of each window start, if they are numbered one window after the other.
+    """Where the non-empty tiles of each window start, if tiles are numbered window by window.
 
     Parameters
     ----------
     indptr, indices, shape
         A canonical CSR pattern.
     window, width : int
-        Rows and columns of a tile; tiles start at multiples of them, and `width` is a power of two.
+        Rows and columns of a tile. Tiles start at multiples of them, and `width` is a power of two.
     """
     shift = width.bit_length() - 1
     if width < 1 or width != 1 << shift:
@@ -157,7 +158,7 @@ def translate(
 ) -> tuple[Index, Index, Array]:
     """Sparse graph translation (TC-GNN section 4.1, Algorithm 1) of a canonical CSR pattern.
 
-    `checked` says that the caller knows that it is one. Here that saves nothing: the pattern is looked at all the same.
+    `checked` says that the caller knows that the pattern is canonical. This backend ignores it and checks anyway.
 
     Returns
     -------
@@ -180,7 +181,7 @@ def frdc_to_csr(
     Raises
     ------
     ValueError
-        The arrays are not what :func:`frdc` makes of any pattern of this shape.
+        If :func:`frdc` returns these arrays for no pattern of this shape.
     """
     _of(tiles, np.uint16, "tiles")
     starts, columns, wide = _pattern(indptr, indices)
@@ -203,7 +204,7 @@ def words_to_csr(words: NDArray[np.uint32], shape: tuple[int, int], dtype: Any) 
     shape : tuple of int
         (m, n).
     dtype : dtype
-        int32 or int64, of the result.
+        Index dtype of the result, int32 or int64.
     """
     wide = np.dtype(dtype) == np.int64
     width = packed_words(shape[1], 1, "planes")

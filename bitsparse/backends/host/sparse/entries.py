@@ -1,4 +1,4 @@
-"""Entries of canonical CSR arrays on the host: picked, kept, found and summed by _ext/sparse/entries.c, on all threads."""
+"""Selecting, finding, merging and summing entries of canonical CSR arrays on the host, by _ext/sparse/entries.c on all threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _threads(work: int | None) -> int:
 def _picked(
     pick: Callable[..., Any], indptr: Index, indices: Index, values: Values, *which: Any
 ) -> tuple[Index, Index, Values]:
-    """What a compiled function picks of the entries, the bytes of values as values of the same kind."""
+    """The entries that the compiled function `pick` selects, with the selected values in their original dtype and shape."""
     data, item = items_of(values)
     starts, columns, made = pick(*pattern_bytes(indptr, indices), *which, data, item, _threads(indices.size))
     if values is None or made is None:
@@ -49,7 +49,7 @@ def gather(values: Array, order: Index) -> Array:
 
 
 def keep(indptr: Index, indices: Index, values: Values, mask: NDArray[np.bool_]) -> tuple[Index, Index, Values]:
-    """The entries that a mask keeps: ``(indptr, indices, values)``.
+    """The entries where `mask` is True: ``(indptr, indices, values)``.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def keep(indptr: Index, indices: Index, values: Values, mask: NDArray[np.bool_])
 
 
 def take_rows(indptr: Index, indices: Index, values: Values, rows: NDArray[np.int64]) -> tuple[Index, Index, Values]:
-    """The rows that int64 numbers name, in their order: ``(indptr, indices, values)``.
+    """The given rows, in the given order: ``(indptr, indices, values)``.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def take_rows(indptr: Index, indices: Index, values: Values, rows: NDArray[np.in
 
 
 def take_columns(indptr: Index, indices: Index, values: Values, start: int, stop: int) -> tuple[Index, Index, Values]:
-    """The columns from `start` up to `stop`, counted from `start`: ``(indptr, indices, values)``.
+    """The columns from `start` up to `stop`, renumbered from 0: ``(indptr, indices, values)``.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def take_columns(indptr: Index, indices: Index, values: Values, start: int, stop
 
 
 def find(indptr: Index, indices: Index, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the entries at `rows` and `cols` are; -1 where there is none.
+    """The positions of the entries at `rows` and `cols`; -1 where there is no entry.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def find(indptr: Index, indices: Index, rows: NDArray[np.int64], cols: NDArray[n
 
 
 def diagonal(indptr: Index, indices: Index, values: Values, shape: tuple[int, int], k: int) -> Array:
-    """The elements ``(i, i + k)``, zero where none is stored; without values, as uint8, whether one is.
+    """The elements ``(i, i + k)``, 0 where no entry is stored; without values, 1 (uint8) where one is stored.
 
     Examples
     --------
@@ -113,10 +113,10 @@ def diagonal(indptr: Index, indices: Index, values: Values, shape: tuple[int, in
 def merge(
     left: tuple[Index, Index, Array], right: tuple[Index, Index, Array], cols: int, subtract: bool
 ) -> tuple[Index, Index, Array, int]:
-    """The sum or difference ``(indptr, indices, values)`` of two canonical arrays, zeros included, and how many of these there are.
+    """The sum or difference ``(indptr, indices, values)`` of two canonical arrays, zeros included, and the number of zeros.
 
-    Both arrays have one shape, with so many columns, one dtype of indices and one of values: float32, float64, or integers of 32 or 64
-    bits, which wrap.
+    Both arrays have the same shape, with `cols` columns, the same index dtype and the same value dtype: float32, float64, or integers of
+    32 or 64 bits, which wrap.
 
     Examples
     --------
@@ -136,9 +136,9 @@ def merge(
 def product(
     left: tuple[Index, Index], right: tuple[Index, Index], cols: int, work: int | None = None
 ) -> tuple[Index, Index]:
-    """The pattern ``(indptr, indices)`` of the product of two canonical patterns, the second of which has so many columns.
+    """The pattern ``(indptr, indices)`` of the product of two canonical patterns; the second one has `cols` columns.
 
-    All arrays have one dtype, that of the result. `work` is how many products of entries there are, if the caller knows.
+    All arrays, the result included, have one dtype. `work` is the number of products of entries, if the caller knows it.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def product(
 
 
 def row_sums(indptr: Index, values: Array) -> Array:
-    """Sums of rows: float32 and float64 in their dtype, in eight sums side by side; booleans and integers in int64 or uint64.
+    """Sums of rows: floats in their own dtype, as eight interleaved partial sums; booleans and integers in int64 or uint64.
 
     Examples
     --------

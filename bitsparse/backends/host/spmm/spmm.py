@@ -1,4 +1,4 @@
-"""Sparse times dense on the host. Arguments are validated by the callers in ``ops``; CSR arrays are checked again on the way."""
+"""Sparse times dense on the host. Arguments are validated by the callers in ``ops``; compiled code checks CSR arrays again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bitsparse.backends.params import ENCODINGS, Array, PackedFeatures, Pattern
 from bitsparse.backends.reductions import REDUCTIONS
 
 _SMALL = ("int8", "uint8", "int16", "uint16", "field")
-#: enum bs_spmm_load: how features are read and what they are summed in.
+#: enum bs_spmm_load: the type that features are read from and the type that they are summed in.
 _LOADS = {
     load: code
     for code, load in enumerate(
@@ -30,7 +30,7 @@ _AFFINES = {None: 0, "row": 1, "column": 2}
 
 
 def longest_row(indptr: Array, nnz: int) -> int:
-    """Most edges in a row; ValueError if `indptr` is not one of `nnz` edges.
+    """The most edges in a row; raises ValueError unless `indptr` is valid for `nnz` edges.
 
     Examples
     --------
@@ -55,23 +55,23 @@ def spmm(
 ) -> Array:
     """Reduce rows of `x` over the edges of each row of a CSR pattern.
 
-    Rows of up to ``SEGMENT`` edges are summed edge by edge, longer ones in pieces of so many edges whose sums are added in order; every
-    step is one rounding. So a result depends neither on the number of threads nor on the SIMD level.
+    Rows of up to ``SEGMENT`` edges are summed edge by edge. Longer rows are summed in pieces of ``SEGMENT`` edges, and the sums of the
+    pieces are added in order. Every step is rounded once. So the result depends neither on the number of threads nor on the SIMD level.
 
     Parameters
     ----------
     pattern : Pattern
-        Indices of int32 or int64, of one dtype; none where edge e belongs to row e of `x`.
+        Its index arrays share one dtype, int32 or int64. `indices` is None if edge e belongs to row e of `x`.
     x : ndarray (cols, heads * width), or words (cols, heads, words) with `packed`
     acc_dtype : float32, float64, int32 or int64
-        What sums are held in, and the dtype of the result, but for 16-bit floats, which are rounded back. The caller has made sure that
-        integers fit.
+        The dtype of the sums and of the result, except that results of 16-bit float features are rounded back to these. The caller has made
+        sure that integers fit.
     values : ndarray (nnz,) or (nnz, heads), optional
     row_scale, col_scale : ndarray of float32, optional
-        Factors per row and column of the pattern; only with floating sums. A maximum is taken after all factors, a sum before `row_scale`.
+        Factors per row and column of the pattern, only for floating sums. A maximum is taken after all factors; a sum is multiplied by
+        `row_scale` at the end.
     reduce : str
-        One of `REDUCTIONS`.
-        The mean of integers is float32, the quotient of the sum and the count as float32.
+        One of `REDUCTIONS`. The mean of integers is float32: the float32 sum divided by the float32 count.
 
     Examples
     --------
@@ -106,14 +106,14 @@ def spmm(
 
 
 class Sums:
-    """:func:`spmm` of features of one floating dtype, again and again, wherever they lie.
+    """:func:`spmm` for repeated calls, with features of one floating dtype at any address.
 
     Parameters
     ----------
     columns : int
-        Of the features, all heads together.
+        Columns of the features, all heads together.
     values : ndarray (nnz,) or (nnz, heads), optional
-        Values like those to come, of the dtype that the sums are held in.
+        An example of the values that calls will pass, in the dtype of the sums.
 
     Examples
     --------
@@ -143,7 +143,7 @@ class Sums:
         self._work = pattern.nnz * columns
 
     def __call__(self, x: Any, values: Any, out: Any) -> None:
-        """Sums into `out`; arrays in C order or their addresses."""
+        """Write the sums to `out`. Arguments are arrays in C order or their addresses."""
         self._sums(run_on(self._work), x, values, out)
 
 
@@ -152,7 +152,7 @@ def _value_heads(values: Array | None) -> int:
 
 
 def _layout(dtype: np.dtype[Any], columns: int, heads: int) -> tuple[int, int, int, int, int]:
-    """``(stride, head stride, row bytes, heads, width)`` of features that lie side by side."""
+    """``(stride, head stride, row bytes, heads, width)`` of features without gaps."""
     width, row_bytes = columns // heads if heads else 0, columns * dtype.itemsize
     return row_bytes, width * dtype.itemsize, row_bytes, heads, width
 
@@ -164,9 +164,9 @@ def _floats(part: Array | None) -> Array | None:
 def features_of(
     x: Array, packed: PackedFeatures | None, heads: int, acc: np.dtype[Any]
 ) -> tuple[int, Array, tuple[int, int, int, int, int], PackedFeatures | None]:
-    """Code of the load, bytes, ``(stride, head stride, row bytes, heads, width)`` and, if it still counts, `packed`."""
+    """Code of the load, bytes, ``(stride, head stride, row bytes, heads, width)``, and `packed`, or None if the features were unpacked."""
     if packed is not None and acc.name not in ("float32", "int32"):
-        # Sums beyond 32 bits of few-bit integers are rare: unpack instead of keeping more kernels.
+        # Few-bit integers are rarely summed in 64 bits: unpack them instead of having more kernels.
         first = np.dtype(np.float32) if packed.affine is not None else acc
         whole = _bits.unpack(
             x, (*x.shape[:2], packed.width), packed.bits, axis=-1, layout="rows", encoding=packed.encoding, dtype=first
@@ -179,7 +179,7 @@ def features_of(
         name = "field" if packed.bits < 8 else f"{'' if packed.encoding == 'signed' else 'u'}int{packed.bits}"
         head_bytes = x.shape[2] * 4
         row_bytes = x.shape[1] * head_bytes
-        # Head rows of 8 and 16 bits are padded as well, so heads stay apart here too.
+        # Each head's row is padded, also for 8 and 16 bits, so heads have a stride of their own here too.
         return _LOADS[name, acc.name], as_bytes(x), (row_bytes, head_bytes, row_bytes, heads, packed.width), packed
     if x.dtype == np.bool_:
         x = x.view(np.uint8)
