@@ -1,4 +1,4 @@
-"""CuPy arrays and our own kernels. Every module that launches kernels lists in ``VARIANTS`` what is compiled of them ahead of time."""
+"""The GPU backend: CuPy arrays and our own kernels. Modules list the kernel variants compiled ahead of time in ``VARIANTS``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["variants"]
 
 
 def variants() -> list[Variant]:
-    """Every variant of a release: what the modules of this package declare. Needs neither CuPy nor a GPU."""
+    """All variants of a release, as the modules of this package declare them. This needs neither CuPy nor a GPU."""
     modules = (importlib.import_module(found.name) for found in pkgutil.walk_packages(__path__, f"{__name__}."))
     return [variant for module in modules for variant in getattr(module, "VARIANTS", ())]

@@ -1,4 +1,4 @@
-"""Counters by which the blocks of a launch find out which of them is done last."""
+"""Counters by which the blocks of a launch find out which of them finishes last."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 from bitsparse import jit
 
-#: Counters that are set to zero at once, and how many of them are to be left when a capture begins, which cannot make more.
+#: How many counters are allocated at once, and how many must stay in reserve for captures, during which no new ones can be prepared.
 _AT_ONCE, _READY = 4096, 1024
 
 
 class Counters:
-    """Counters in the memory of one GPU, zeros whenever no kernel is at work with them: the block that is done last sets them back.
+    """Counters in the memory of one GPU. They are zero whenever no kernel uses them: the block that finishes last resets them.
 
-    Launches on one stream follow each other, so that they share theirs. A launch that is being captured has its own, as graphs may be
-    replayed at the same time.
+    Launches on one stream run one after another, so they share their counters. A launch that is being captured gets its own, since graphs
+    may be replayed at the same time.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Zeros that nobody has yet.
+        #: Counters that are not assigned yet.
         self._rest: Any = jit.require_cupy("counters").empty(0, "int32")
         self._of_streams: dict[int, Any] = {}
-        #: All that there ever were: captured graphs hold their addresses.
+        #: All counters ever allocated, since captured graphs hold their addresses.
         self._kept: list[Any] = []
 
     def of(self, count: int) -> Any:
-        """So many counters at least for a launch on the current stream."""
+        """At least `count` counters for a launch on the current stream."""
         cuda = jit.require_cupy("counters").cuda
         stream = cuda.get_current_stream().ptr
         capturing = bool(cuda.runtime.streamIsCapturing(stream))
@@ -45,9 +45,9 @@ class Counters:
         if may_wait and self._rest.size < max(count, _READY):
             self._rest = cupy.zeros(max(count, _AT_ONCE), "int32")
             self._kept.append(self._rest)
-            cupy.cuda.get_current_stream().synchronize()  # whatever stream they are used on, they are zeros
+            cupy.cuda.get_current_stream().synchronize()  # they must be zero on whichever stream uses them
         if self._rest.size < count:
-            self._kept.append(cupy.zeros(count, "int32"))  # which the captured graph does at every replay
+            self._kept.append(cupy.zeros(count, "int32"))  # captured, so every replay zeroes them again
             return self._kept[-1]
         found, self._rest = self._rest[:count], self._rest[count:]
         return found
@@ -59,5 +59,5 @@ def _on(device: int) -> Counters:
 
 
 def counters(count: int) -> Any:
-    """So many zeros (count,) of int32 at least, of which a kernel must leave zeros: see :class:`Counters`."""
+    """At least `count` int32 zeros, which a kernel must reset to zero after use; see :class:`Counters`."""
     return _on(jit.require_cupy("counters").cuda.runtime.getDevice()).of(count)

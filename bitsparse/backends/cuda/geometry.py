@@ -1,4 +1,4 @@
-"""CuPy arrays as the kernels of the packing family see them: kinds of elements, strides, directions, numbers passed by value."""
+"""CuPy arrays as the packing kernels see them: kinds of elements, strides, directions, and numbers passed by value."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from bitsparse import interop
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.jit import cupy
 
-#: Elements of a chunk, one quad for each lane of a warp.
+#: Elements of a chunk: one quad (four elements) for each lane of a warp.
 GROUP = 128
-#: Blocks of a launch; kernels go round where there is more to do.
+#: The most blocks of a launch; kernels loop if there is more to do.
 MAX_BLOCKS = 1 << 30
 
 HALF, FLOAT, DOUBLE = 4, 5, 6
-#: ``BS_KIND`` of a dtype's name; where kernels know float16 and bfloat16 by the bits of infinity, and where these are two kinds.
+#: ``BS_KIND`` of a dtype's name. In `KINDS`, float16 and bfloat16 share a kind and kernels tell them apart by the bits of infinity; in
+#: `KINDS_APART` they are two kinds.
 KINDS = {"bool": 0, "float16": HALF, "bfloat16": HALF, "float32": FLOAT, "float64": DOUBLE} | {
     f"{sign}int{8 << kind}": kind for sign in ("", "u") for kind in range(4)
 }
@@ -30,7 +31,7 @@ def kind_of(dtype: Any) -> int:
     Raises
     ------
     DTypeError
-        For a dtype that the kernels do not know.
+        If the kernels do not support the dtype.
 
     Examples
     --------
@@ -46,7 +47,7 @@ def kind_of(dtype: Any) -> int:
 
 
 def infinity_of(dtype: Any) -> int:
-    """The bits of infinity, by which kernels tell float16 from bfloat16; 0 for wider and other dtypes.
+    """The bits of infinity, by which kernels tell float16 from bfloat16; 0 for all other dtypes.
 
     Examples
     --------
@@ -57,7 +58,7 @@ def infinity_of(dtype: Any) -> int:
 
 
 def quad_alignment(dtype: Any) -> int:
-    """Bytes to which four neighbours must be aligned to be moved together.
+    """The alignment in bytes that four adjacent elements need to be loaded or stored together.
 
     Examples
     --------
@@ -68,12 +69,12 @@ def quad_alignment(dtype: Any) -> int:
 
 
 def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any, alignment: int = 16) -> Any:
-    """``out``, checked, or a new array.
+    """``out`` after checks, or a new array if it is None.
 
     Raises
     ------
     ShapeError, DTypeError
-        `out` has another shape or dtype, or gaps.
+        If `out` has another shape or dtype, has gaps or is not aligned.
     """
     if out is None:
         return cupy.empty(shape, dtype)
@@ -87,18 +88,18 @@ def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any, alignmen
 
 
 class Source(NamedTuple):
-    """An array folded to (batches, rows, cols), turned so that neighbours in memory follow each other along cols where they can."""
+    """An array folded to (batches, rows, cols), transposed if necessary so that elements adjacent in memory lie along cols if possible."""
 
-    array: Any  # what the pointer belongs to
+    array: Any  # owns the memory
     batches: int
     rows: int
     cols: int
     strides: tuple[int, int, int]  # elements
-    turned: bool  # rows and cols are the array's last and last but one dimension
-    vector: bool  # four neighbours can be loaded together
+    turned: bool  # whether rows and cols are the array's last and second-to-last dimension
+    vector: bool  # whether four adjacent elements can be loaded together
 
     def turn(self, triple: tuple[int, int, int]) -> tuple[int, int, int]:
-        """(batch, row, col) of the array as (batch, row, col) here.
+        """Convert (batch, row, col) of the array to (batch, row, col) of this view.
 
         Examples
         --------
@@ -110,13 +111,13 @@ class Source(NamedTuple):
 
     @property
     def index_strides(self) -> tuple[int, int, int]:
-        """Steps of the C-order index of the array along batches, rows and cols here."""
+        """Steps of the array's C-order index along batches, rows and cols of this view."""
         last = self.rows if self.turned else self.cols
         return self.turn((self.rows * self.cols, last, 1))
 
 
 def source(array: Any) -> Source:
-    """Fold an array of at least two dimensions; batch dimensions that do not fold are copied, everything else is read where it lies."""
+    """Fold an array of at least two dimensions. It is copied only if it is misaligned or its batch dimensions cannot be folded."""
     item = array.dtype.itemsize
     folded = _fold_batches(array)
     if folded is None or any(s % item for s in array.strides) or array.data.ptr % item:
@@ -136,7 +137,7 @@ def source(array: Any) -> Source:
 
 
 def _fold_batches(array: Any) -> tuple[int, int] | None:
-    """Number of batches and bytes from one to the next, or None where one step does not lead through all of them."""
+    """The number of batches and the bytes from one to the next, or None if the batches are not evenly spaced."""
     batches, step = 1, 0
     for size, stride in zip(reversed(array.shape[:-2]), reversed(array.strides[:-2]), strict=True):
         if size == 1:
@@ -149,14 +150,14 @@ def _fold_batches(array: Any) -> tuple[int, int] | None:
 
 
 def stream_of_draws(stream: Any) -> tuple[int, int | None]:
-    """The number of a stream of draws as kernels take it: by value, or the address of an array of one uint32 that holds it."""
+    """The number of a stream of draws as kernels take it: its value, and the address of the uint32 array that holds it instead, or None."""
     if hasattr(stream, "data"):
         return 0, stream.data.ptr
     return stream & 0xFFFFFFFF, None
 
 
 class Operand(NamedTuple):
-    """A vector that broadcasts over an array: an address and steps in elements, or a number passed by value (address 0)."""
+    """A vector that broadcasts over an array: an address and strides in elements, or a number passed by value (address 0)."""
 
     keep: Any
     address: int
@@ -165,7 +166,7 @@ class Operand(NamedTuple):
 
 
 def operand(vector: Any, shape: tuple[int, ...], dtype: Any) -> Operand:
-    """``vector`` as `dtype`, to be read along (batch, rows, cols) of ``shape``; numbers on the host need no copy to the device."""
+    """``vector`` as `dtype`, to be read along (batch, rows, cols) of ``shape``; a single number on the host is passed by value."""
     on_device = hasattr(vector, "__cuda_array_interface__")
     if not on_device:
         array = np.asarray(vector, dtype)

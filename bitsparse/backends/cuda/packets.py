@@ -1,4 +1,4 @@
-"""Packets of subgraphs on the GPU: opened into arrays of fixed addresses, and sums over patterns that change in place."""
+"""Packets of subgraphs on the GPU: unpacking into arrays at fixed addresses, and sums over patterns that change in place."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ CodeSumParams = jit.struct("packets/sums.cu", "CodeSumParams")
 
 
 class PacketArrays:
-    """What a packet is opened into, on the current device.
+    """The arrays on the current device that a packet is unpacked into.
 
     Parameters
     ----------
     nodes, entries, chunks : int
-        The most that a packet brings.
+        The most of each that a packet contains.
     table : ndarray of float32 (nodes + 1,), or None
-        The factor of a row or column by its degree.
+        The factor of a row or column, indexed by its degree.
     sides : int
-        0 without factors, 1 of rows, 2 of rows and columns.
+        0 for no factors, 1 for factors of rows, 2 for factors of rows and columns.
     words : cupy.ndarray of uint32
-        The features' words of `nodes` rows.
+        Receives the words of the features of `nodes` rows.
     runs, used, stride : int
-        Runs of a row, bytes of a run that travel, and those that it takes in the words.
+        Runs per row, bytes of a run in the packet, and bytes of a run in `words`.
 
     Attributes
     ----------
@@ -77,13 +77,13 @@ class PacketArrays:
         self._launches = [one.launch(blocks[name], THREADS, self.params) for name, one in kernels.items()]
 
     def open(self, packet: Any) -> None:
-        """Enqueue the kernels that fill all arrays from a packet's bytes; a recorded graph reads them at the same address again."""
+        """Enqueue the kernels that fill all arrays from a packet's bytes; a recorded graph rereads the bytes at the same address."""
         self.params.packet = packet.data.ptr
         for launch in self._launches:
             launch()
 
     def scatter(self, width: int) -> Callable[[Any, Any, int, Any, Any], None]:
-        """``run(packet, order, low, logits, out)``: rows of logits to ``out[order[low + row]]``."""
+        """``run(packet, order, low, logits, out)``, which copies each row of logits to ``out[order[low + row]]``."""
         params = PacketParams(width=width)
         blocks = max(streaming(self.nodes * width), 1)
         launch = jit.kernel("packets/open.cu", "packet_scatter").launch(blocks, THREADS, params)
@@ -97,19 +97,19 @@ class PacketArrays:
 
 
 class CodeSums:
-    """``sums(words, out=None)``: sums of rows of codes over a pattern, through an epilogue.
+    """``sums(words, out=None)``: sums of rows of codes over a pattern, followed by an epilogue.
 
-    Nothing is read of the pattern before a call, so that it may change in place. The caller has made sure that sums fit 32 bits.
+    The pattern is read only during calls, so it may change in place. The caller has made sure that sums fit 32 bits.
 
     Parameters
     ----------
     indptr, indices : cupy.ndarray of int32
     columns, bits, encoding, layout
-        Of the codes, packed along the rows: ``"rows"`` at 2, 4, 8 and 16 bits, else ``"planes"``.
+        Format of the codes, packed along the rows: ``"rows"`` for 2, 4, 8 and 16 bits, else ``"planes"``.
     epilogue : EpilogueParams
-        Vectors on the host.
+        The epilogue, with vectors on the host.
     behind : OperandParams
-        What the operands add to it, see :meth:`DeviceEpilogue.with_operand`.
+        What the operands contribute to the epilogue; see :meth:`DeviceEpilogue.with_operand`.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class CodeSums:
         self._pattern = indptr, indices
         self._sums = cupy.empty((rows, columns), np.int32)
         planes, words = layout == "planes", packed_words(columns, bits, layout)
-        # The kernel sums unsigned codes, and then takes sums * times - degree * minus. The highest bit of a signed code is flipped by an
-        # exclusive or with `high`, which adds `half` to it; in planes the highest plane is flipped instead.
+        # The kernel sums unsigned codes and then computes sums * times - degree * minus. XOR with `high` flips the highest bit of a signed
+        # code, which adds `half` to its value; in planes the highest plane is flipped instead.
         half = 1 << (bits - 1)
         high = 0
         if encoding == "signed":
@@ -146,7 +146,7 @@ class CodeSums:
         self._finish = self._chain.with_operand(behind).on(self._sums.dtype)
 
     def __call__(self, codes: Any, out: Any = None) -> Any:
-        """Enqueue the sums of the codes' words; gives `out`."""
+        """Enqueue the sums of the given words of codes; returns `out`, or a new array."""
         target = self._chain.empty() if out is None else out
         if self._launch is not None:
             self.params.codes = codes.data.ptr

@@ -1,4 +1,4 @@
-"""Small tables of the host's on a GPU: uploaded once, and kept."""
+"""Small tables from the host that are uploaded to a GPU once and kept there."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from bitsparse.jit import cupy
 
 __all__ = ["on_device"]
 
-#: Tables that recorded graphs read, which do not say when they are gone.
+#: Tables that recorded graphs read. They are kept forever, since nothing tells when a graph is gone.
 _RECORDED: dict[tuple[Any, ...], Any] = {}
 
 
 def on_device(function: str, table: NDArray[Any]) -> Any:
-    """A table on the current GPU, one for all calls that need it.
+    """The table on the current GPU; all calls with an equal table share one copy.
 
     Raises
     ------
     DeviceError
-        It was not there yet, and the current stream is capturing.
+        If the table is not on the GPU yet and the current stream is capturing.
     """
     gpu = cupy.cuda.runtime.getDevice()
     key = function, gpu, table.shape, table.dtype.str, table.tobytes()

@@ -1,7 +1,7 @@
-"""Packing, quantisation and their inverses on the GPU, bit for bit as on the host, and the family's reductions under one roof.
+"""Packing, quantisation and their inverses on the GPU, with the host's results bit for bit; also re-exports the family's reductions.
 
-Every function enqueues on the current stream. With ``out`` given, and no question to be answered on the host (``check``), nothing is
-allocated or waited for, so that a call can be captured in a CUDA graph. bfloat16 arrays have ``ml_dtypes.bfloat16`` as their dtype.
+Every function enqueues on the current stream. With ``out`` and without ``check``, nothing is allocated or waited for, so a call can be
+captured in a CUDA graph. bfloat16 arrays have the dtype ``ml_dtypes.bfloat16``.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ __all__ = [
 
 _STOCHASTIC = 2
 _WARPS, _CHUNKS = 4, 8
-#: Bytes of draws that a warp keeps in shared memory, along and across the lanes.
+#: Bytes of random draws that a warp keeps in shared memory, along and across the lanes.
 _ROW_DRAWS, _COLUMN_DRAWS = 8 * 17 * 16, 32 * 5 * 16
-#: Codes of so few bits may go through ``bits/quick.cu``, whose points are at most so many 2**-16 off.
+#: The most bits of codes that may use ``bits/quick.cu``, and the error of its rounding points in multiples of 2**-16.
 _POINT_BITS, _POINT_ERROR = 4, 2
 #: Threads of a block of ``bits/octets.cu``, and blocks for each multiprocessor.
 _OCTET_THREADS, _OCTET_BLOCKS = 256, 20
 #: What Philox adds to its keys after each round.
 _PHILOX_STEPS = 0x9E3779B9, 0xBB67AE85
-#: Codes of this many bits are rounded by adding 1.5 * 2**23.
+#: Codes of up to this many bits are rounded by adding 1.5 * 2**23.
 _QUICK_BITS = 22
 
 
@@ -63,12 +63,12 @@ def _set(params: ctypes.Structure, name: str, triple: tuple[int, int, int]) -> N
 
 
 def _is_large(*counts: int) -> bool:
-    """Whether kernels need 64-bit indices: some count or some step through a whole array does not fit into 30 bits."""
+    """Whether kernels need 64-bit indices because some count, or some stride times its count, does not fit 30 bits."""
     return any(abs(count) >> 30 for count in counts)
 
 
 def _blocks(rows: bool, batches: int, height: int, width: int) -> int:
-    """Blocks for an array of the kernels' (batches, rows, cols)."""
+    """The number of blocks for an array of `batches`, `height` rows and `width` columns; `rows` selects the kernels along rows."""
     if rows:
         chunks = batches * height * -(-width // GROUP)
         return min(geometry.MAX_BLOCKS, -(-chunks // (_WARPS * _CHUNKS)))
@@ -76,7 +76,7 @@ def _blocks(rows: bool, batches: int, height: int, width: int) -> int:
 
 
 def _stage_bytes(bits: int) -> int:
-    """Shared memory of a block that collects pieces of 32 columns; an odd number of pieces a column keeps banks apart."""
+    """Shared memory of a block that collects pieces of 32 columns; an odd number of pieces per column avoids bank conflicts."""
     return 512 * (bits | 1)
 
 
@@ -91,7 +91,7 @@ def _encode(
     factors: Any = None,
     **kind: int,
 ) -> bool:
-    """Write the words; whether an element cannot be encoded, if the kernel looks for such ones, which is waited for."""
+    """Write the words; with `looks`, wait and return whether an element (NaN or infinity) cannot be encoded."""
     flag = cupy.zeros((), np.int32) if looks else None
     params.flag = None if flag is None else flag.data.ptr
     params.words, params.bits = words.data.ptr, bits
@@ -125,7 +125,7 @@ def _encode(
 
 
 def _is_octets(found: Source, params: ctypes.Structure) -> bool:
-    """Whether ``bits/octets.cu`` does it: values beside each other, and a grid that does not change along them."""
+    """Whether ``bits/octets.cu`` can be used: values are adjacent in memory, and offset and divisor are constant along them."""
     fits = params.bits in (2, 4, 8) and -128 <= params.low <= params.high <= 255 and not found.turned
     together = found.strides[2] == 1 and not (params.offset_col or params.divisor_col)
     return bool(params.fields and fits and together)
@@ -145,7 +145,7 @@ def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]
     octets = params.batches * params.rows * params.width * 4 // params.bits
     blocks = min(_OCTET_BLOCKS * jit.capability().multiprocessors, -(-octets // _OCTET_THREADS))
     kind["BS_DRAWN"] = int(params.rounding == _STOCHASTIC)
-    # Eights that are loaded as vectors, and have a draw each.
+    # Whether every octet can be loaded as vectors and has one draw of its own.
     even = found.vector and params.cols % 8 == 0 and (not kind["BS_DRAWN"] or params.first_index % 8 == 0)
     kind["BS_RAGGED"] = int(not even)
     kind |= jit.flags(factors=factors is not None)
@@ -156,7 +156,7 @@ def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]
 
 
 def _is_quick(found: Source, params: ctypes.Structure, rows: bool) -> bool:
-    """Whether ``bits/quick.cu`` does it; if so, fills in what its arithmetic takes from the host (see ``bits/quick.cuh``)."""
+    """Whether ``bits/quick.cu`` can be used; also fills in the constants that its arithmetic needs (see ``bits/quick.cuh``)."""
     span, nearest = params.high - params.low, params.rounding == ROUNDINGS["nearest"]
     if params.bits > _POINT_BITS or params.fields or params.rounding == _STOCHASTIC:
         return False
@@ -183,16 +183,16 @@ def pack(values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: 
     values : cupy.ndarray
         bool, integer or float array of at least two dimensions, any strides.
     bits, axis, layout, encoding
-        Format of the words, see ``BitTensor``.
+        Format of the words; see ``BitTensor``.
     out : cupy.ndarray, optional
         The words, written in place.
     check : bool
-        Look for NaN in floats, which waits for the stream. Without it NaN gives 0.
+        Look for NaN in floats, which waits for the stream. Without it, NaN becomes 0.
 
     Raises
     ------
     ValueError
-        A float is NaN, which has no sign.
+        If a float is NaN, which has no sign.
     """
     words = geometry.output("pack_bits", out, words_shape(values.shape, bits, axis, layout), np.uint32)
     if values.size == 0:
@@ -208,25 +208,25 @@ def pack(values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: 
 def quantize(
     x: Any, bits: int, *, out: Any = None, check: bool = False, factors: Any = None, **how: Unpack[Quantisation]
 ) -> Any:
-    """The packed codes of real numbers, see :class:`~bitsparse.backends.params.Quantisation`.
+    """The packed codes of real numbers; see :class:`~bitsparse.backends.params.Quantisation`.
 
-    ``x`` is widened to the dtype of the steps. NaN gives ``qmin``.
+    ``x`` is widened to the dtype of the steps. NaN becomes ``qmin``.
 
     Parameters
     ----------
     offset, divisor : number, numpy.ndarray or cupy.ndarray
-        Anything that broadcasts against `x`; single numbers on the host go along by value.
+        Anything that broadcasts against `x`. Single numbers on the host are passed by value.
     out : cupy.ndarray, optional
         The words, written in place.
     check : bool
         Look for NaN and infinity, which waits for the stream.
     factors : cupy.ndarray of float32, optional
-        What the rows of a float32 matrix are multiplied with first, where its codes lie side by side along them.
+        Factors by which the rows of a float32 matrix are multiplied first; only for adjacent codes ("rows" layout) along the rows.
 
     Raises
     ------
     ValueError
-        With `check`, `x` holds NaN or infinity.
+        If `check` is True and `x` holds NaN or infinity.
     """
     offset, qmin, qmax, axis, layout = how["offset"], how["qmin"], how["qmax"], how["axis"], how["layout"]
     dtype = np.dtype(offset.dtype) if hasattr(offset, "dtype") else np.asarray(offset).dtype
@@ -256,7 +256,7 @@ def quantize(
 
 
 def _decode(words: Any, values: Any, bits: int, scale: Any = None, offset: Any = None, **how: Unpack[Packing]) -> None:
-    """Write the values of ``words``; without a scale, the integers themselves."""
+    """Write the values of ``words`` to ``values``; without a scale, these are the integers themselves."""
     shape, dtype, encoding = values.shape, values.dtype, how["encoding"]
     params = DecodeParams(words=words.data.ptr, out=values.data.ptr, bits=bits, width=words.shape[-1])
     params.rows, params.cols = int(shape[-2]), int(shape[-1])
@@ -286,7 +286,7 @@ def _decode(words: Any, values: Any, bits: int, scale: Any = None, offset: Any =
         and params.cols * bits == 32 * params.width
         and _alike(scale, offset)
     ):
-        # Short lines that nothing lies between are one: a warp takes stretches of a line, which they would fill in part.
+        # Lines without gaps are treated as one line: a warp takes a stretch of a line, which short lines would fill only in part.
         params.batches, params.rows = 1, params.batches
         params.cols, params.width = shape[-2] * params.cols, shape[-2] * params.width
     kind = {"BS_KIND": geometry.kind_of(dtype)}
@@ -298,7 +298,7 @@ def _decode(words: Any, values: Any, bits: int, scale: Any = None, offset: Any =
 
 
 def _alike(*parts: Any) -> bool:
-    """Whether no scale or offset varies."""
+    """Whether every scale and offset is constant."""
     return all(part is None or np.size(part) == 1 for part in parts)
 
 
@@ -323,9 +323,9 @@ def dequantize(
     out: Any = None,
     **how: Unpack[Packing],
 ) -> Any:
-    """``fl(fl(fl(q) * scale) + offset)`` in float32, or in float64 for float64; 16-bit results are the float32 result rounded once.
+    """``fl(fl(fl(q) * scale) + offset)`` in float64 if ``dtype`` is float64, else in float32; a 16-bit result is rounded once from that.
 
-    ``scale`` and ``offset`` are numbers, NumPy or CuPy arrays that broadcast against ``shape``; ``out`` is written in place.
+    ``scale`` and ``offset`` are numbers, NumPy arrays or CuPy arrays that broadcast against ``shape``; ``out`` is written in place.
     """
     values = geometry.output("dequantize", out, shape, np.dtype(dtype), np.dtype(dtype).itemsize)
     if values.size:
@@ -334,7 +334,7 @@ def dequantize(
 
 
 def _variants() -> list[jit.Variant]:
-    """Every kind of elements, with steps in float32 (two ways) and float64 for floats; the usual ones with 64-bit indices."""
+    """Variants for every kind of elements, floats with float32 (two ways) and float64 steps; the usual ones also with 64-bit indices."""
     large = {"BS_LARGE": 1}
     kinds = [{"BS_KIND": kind} for kind in range(DOUBLE + 1)]
     steps = [{"BS_KIND": kind, "BS_STEPS": way} for kind in (HALF, FLOAT) for way in range(3)]

@@ -142,7 +142,7 @@ def minmax(values: Any) -> tuple[Any, Any, bool]:
 
 
 def stochastic_round(x: Any, seed: int, stream: int) -> Any:
-    """Each value rounded up with the probability of its fraction, else down; in the dtype of ``x``, C-contiguous."""
+    """Each value rounded up with a probability equal to its fraction, else down; C-contiguous, in the dtype of ``x``."""
     result = cupy.empty(x.shape, x.dtype)
     if x.size == 0:
         return result
@@ -158,8 +158,8 @@ def stochastic_round(x: Any, seed: int, stream: int) -> Any:
 def relative_error(x: Any, y: Any) -> float:
     """Mean of ``|x - y| / (|x| + |y| + 0.0005)`` in float64 (TANGO Eq. 4); 0.0 for empty arrays. Waits for the stream.
 
-    The terms are the host's, but they are added in another order. That order depends only on the size, so the result is the same on every
-    GPU; it differs from the host's by at most 1e-13 of its value.
+    The terms are those of the host, but they are added in another order. That order depends only on the size, so the result is the same on
+    every GPU. It differs from the host's result by at most 1e-13 of its value.
     """
     if x.size == 0:
         return 0.0
@@ -177,7 +177,7 @@ def relative_error(x: Any, y: Any) -> float:
 
 
 def content_sum(x: Any) -> int:
-    """The fingerprint that the host computes for the bytes of an array in C order, in one pass. Waits for the stream."""
+    """The host's fingerprint of an array's bytes in C order, computed in one pass. Waits for the stream."""
     x = interop.contiguous(x)
     if x.nbytes and x.data.ptr % 16:
         x = x.copy()

@@ -1,4 +1,4 @@
-"""Packed words on the GPU: repacking, counts, pad bits, sums, tile bitmaps, and the bytes of which products are made."""
+"""Packed words on the GPU: repacking, counts, pad bits, sums, tile bitmaps, and unpacking to bytes for products."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _launch(name: str, items: int, params: ctypes.Structure) -> None:
 
 
 def _turn(planes: Any, turned: Any, shape: tuple[int, ...], bits: int, axis: int) -> None:
-    """Planes along the other axis."""
+    """Repack planes along the other axis."""
     params = _params(planes, turned, shape, bits, axis)
     params.lanes_log = min(5, (params.width - 1).bit_length())
     lanes = 1 << params.lanes_log
@@ -52,9 +52,9 @@ def repack(
     to_layout: str,
     out: Any = None,
 ) -> Any:
-    """The same codes along another axis or in another layout; what stands in pad bits is left behind.
+    """The same codes along another axis or in another layout; pad bits are not copied.
 
-    Changing the axis of the layout "rows" goes through planes.
+    Changing the axis of the layout "rows" goes by way of planes.
     """
     result = geometry.output("repack", out, words_shape(shape, bits, to_axis, to_layout), np.uint32)
     if result.size == 0:
@@ -93,7 +93,7 @@ def _change_layout(words: Any, out: Any, shape: tuple[int, ...], bits: int, axis
 
 
 def count_nonzero(words: Any, bits: int, layout: str, axis_len: int) -> int:
-    """Number of elements whose code is not zero; pad bits are zero by the format. Waits for the stream."""
+    """Number of elements whose code is not zero. The format guarantees that pad bits are zero. Waits for the stream."""
     if words.size == 0:
         return 0
     count = cupy.zeros((), np.int64)
@@ -133,7 +133,7 @@ def code_sums(
     dtype: str = "int64",
     out: Any = None,
 ) -> Any:
-    """``factor`` times the sum of the integers of each outer index of a planes operand, plus ``addend``, modulo the width of `dtype`."""
+    """For each outer index of a planes operand: ``factor`` times the sum of its integers, plus ``addend``, wrapping in `dtype`."""
     if out is None:
         out = cupy.empty(words.shape[:-2], dtype)
     if words.shape[-1] == 0:
@@ -149,7 +149,7 @@ def code_sums(
 
 
 def tile_bitmap(words: Any, k: int) -> Any:
-    """One bit per 8 x 128 tile of a planes operand (..., outer, bits, W): whether any plane has a bit set in it."""
+    """One bit per 8 x 128 tile of a planes operand (..., outer, bits, W), set if the tile has a bit set in any plane."""
     *batch, outer, bits, n_words = words.shape
     out = cupy.empty((*batch, *tile_bitmap_shape(outer, k)), "uint32")
     if out.size:
@@ -160,7 +160,7 @@ def tile_bitmap(words: Any, k: int) -> Any:
 
 
 def coarse_bitmap(bitmap: Any, outer: int, blocks: int, tile_rows: int) -> Any:
-    """A tile bitmap (..., outer / 8, words) with one bit per ``tile_rows`` rows and block of 1024 elements."""
+    """Coarsen a tile bitmap (..., outer / 8, words) to one bit per ``tile_rows`` rows and block of 1024 elements."""
     batches = bitmap.size // max(1, bitmap.shape[-1] * -(-outer // TILE_ROWS))
     out = cupy.empty((batches, -(-outer // tile_rows), -(-blocks // 32)), "uint32")
     params = StatsParams(words=bitmap.data.ptr, out=out.data.ptr, rows=batches * outer, n_words=bitmap.shape[-1])
@@ -179,11 +179,11 @@ def digits_of(
     extend: bool = False,
     dependent: bool = False,
 ) -> Any:
-    """Bytes (..., outer, digits, 8 W words) of a planes operand; with ``flip`` the top plane is turned over, which adds 2**(bits - 1),
-    with ``extend`` it is the sign of the last byte.
+    """Unpack a planes operand to bytes (..., outer, digits, 8 W words).
 
-    Within each 32 elements byte ``c`` of word ``i`` is element ``8 c + i``: both operands of a product have to come from here.
-    With ``dependent`` it starts before the end of the kernel in front (and the next one before its own end, where that allows it).
+    ``flip`` inverts the top plane, which adds 2**(bits - 1); ``extend`` makes the top plane the sign of the last byte. Within every 32
+    elements, byte ``c`` of word ``i`` is element ``8 c + i``, so both operands of a product must be unpacked by this function. With
+    ``dependent``, the kernel may start before the preceding kernel ends (and the next one before this one ends, if it allows that).
     """
     n_words, digits = words.shape[-1], -(-bits // 8)
     if out is None:

@@ -27,9 +27,9 @@ from bitsparse.backends.cuda.spmm.spmm import spmm
 from bitsparse.backends.params import Dropout
 from bitsparse.backends.row_pieces import RowPieces
 
-#: Products that a schedule keeps.
+#: The most products that a schedule keeps.
 _MOST_KEPT = 32
-#: Below this, weights relative to the largest possible score do not vanish.
+#: For beta up to this, weights relative to the largest possible score do not vanish.
 _SAFE_BETA = 40.0
 
 AttentionParams = jit.struct("edges/attention.cu", "AttentionParams")
@@ -42,16 +42,16 @@ class Attending(NamedTuple):
     ----------
     heads : int
     factor : float or None
-        The negative slope, or beta if `cosine`; None for a beta that calls bring in place of `source`.
+        The negative slope, or beta if `cosine`; None if calls pass beta in place of `source`.
     cosine : bool
-        Scores are cosines of the features (see :func:`cosine_attention`), so that calls bring none.
+        Scores are cosines of the features (see :func:`cosine_attention`), so calls pass no scores.
     dropout : Dropout, optional
-        Of the weights.
+        Dropout of the weights.
     above : bool
-        Calls bring two more arrays, `share` and `above`: the state that :func:`attention` fills, or what its gradient sums.
+        Calls pass two more arrays, `share` and `above`: the state that :func:`attention` fills, or the sums of its gradient.
     turned : bool
-        The gradient over the transpose: `x` is the gradient by the result, `source` (cols, heads, 4) has what ``head_products`` makes of
-        the columns' nodes.
+        Compute the gradient over the transpose: `x` is the gradient of the result, and `source` (cols, heads, 4) is the output of
+        ``head_products`` for the nodes of the columns.
     """
 
     heads: int = 1
@@ -81,7 +81,7 @@ def attention(
     Parameters
     ----------
     schedule : Schedule
-        Of the pattern.
+        Schedule of the pattern.
     x : cupy.ndarray
         float32, float16, bfloat16 or float64, summed in float32 or float64 and rounded once.
     source, target : cupy.ndarray (cols, heads), (rows, heads)
@@ -89,11 +89,11 @@ def attention(
     lse : cupy.ndarray (rows, heads), optional
         Receives the logarithm of the sum of ``exp(score)`` over each row, in the dtype of `source`; minus infinity for a row without edges.
     dropout, state : optional
-        As the host's function has them.
+        As in the host's function.
     codes : Codes, optional
-        Of the features, which are gathered in place of them; `x` may be None then.
+        Codes of the features, which are gathered in place of the features; `x` may then be None.
     cut : optional
-        `span` and `longest`: how the rows are cut up, see :meth:`Schedule.cut`.
+        `span` and `longest`: how the rows are cut up; see :meth:`Schedule.cut`.
     """
     source, target = (interop.contiguous(part) for part in (source, target))
     x = interop.contiguous(x) if codes is None else None
@@ -118,7 +118,7 @@ def attention_vjp(
 ) -> dict[str, Any]:
     """Gradients of :func:`attention` over the transpose of its pattern; see the host's function of the same name.
 
-    With `codes` those of the gradient are gathered in its place. `out` has arrays for gradients by name.
+    `codes` are codes of `gradient`, which are gathered in its place. `out` maps names to arrays for the gradients.
     """
     empty, into = jit.require_cupy("attention_vjp").empty, {} if out is None else out
 
@@ -153,7 +153,7 @@ def attention_vjp(
 
 
 def _pieces(wide: tuple[Any, Any, Any], of_rows: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Arrays with a row for each node, at once or in the pieces in which some of them are made."""
+    """Arrays with a row for each node: all rows at once or, if some arrays are made in pieces, piece by piece."""
     given = next((part for part in wide if isinstance(part, RowPieces)), None)
     if given is None:
         yield [None if part is None else interop.contiguous(part) for part in wide], of_rows
@@ -174,8 +174,8 @@ def cosine_attention(
 ) -> Any:
     """Sums of rows of `x` (n, width) with weights ``softmax(beta * cos(x[row], x[column]))`` over each row; see :func:`attention`.
 
-    `beta` is a number, or a cupy.ndarray (1,) in what `x` is summed in. A row of zeros has the cosine 0 with every other. Rows of more than
-    2 KiB go through :func:`sddmm`, :func:`edge_softmax` and ``spmm``.
+    `beta` is a number, or a cupy.ndarray (1,) of the dtype in which `x` is summed. A row of zeros has the cosine 0 with every row. Rows of
+    more than 2 KiB are computed by :func:`sddmm`, :func:`edge_softmax` and ``spmm``.
     """
     x = interop.contiguous(x)
     if not fits_registers(x.dtype, x.shape[1], edges.vector_bytes(16, 1, (x,))):
@@ -194,7 +194,7 @@ def _product_once(
     codes: Codes | None = None,
     **cut: Any,
 ) -> Any:
-    """A single call of a product of this kind."""
+    """Call a product of this kind once."""
     x, (share, above) = operands[0], (None, None) if state is None else state
     columns, dtype = (x.shape[1], x.dtype) if codes is None else (codes.columns, np.float32)
     result = jit.require_cupy("attention").empty((schedule.shape[0], columns), dtype) if out is None else out
@@ -219,7 +219,7 @@ def _product_once(
 
 
 def _kept(schedule: Schedule, how: Attending, **kind: Any) -> AttentionProduct:
-    """The product for calls of this kind, which the schedule keeps; with dropout for every seed."""
+    """The product for calls of this kind, which the schedule keeps; one product serves all seeds of dropout."""
     drawn = None if how.dropout is None else how.dropout._replace(seed=0)
     how, kept = how._replace(dropout=drawn), schedule.products
     key = (how, *kind.items())
@@ -234,24 +234,24 @@ def _kept(schedule: Schedule, how: Attending, **kind: Any) -> AttentionProduct:
 class AttentionProduct:
     """Attention in one pass, prepared for one pattern and features of one kind: ``product(x, source, target, out)``.
 
-    Building it compiles the kernels and cuts the pattern up; the first call on a stream allocates what such calls work in, later ones
-    allocate nothing. It may be shared by threads and streams.
+    Building it compiles the kernels and cuts up the pattern. The first call on a stream allocates workspace; later calls allocate nothing.
+    It may be shared by threads and streams.
 
     Parameters
     ----------
     schedule : Schedule
-        Of a pattern with edges.
+        Schedule of a pattern with edges.
     dtype : dtype
-        int8 for codes of features or gradients, whose results are float32.
+        Dtype of the features; int8 for codes of features or gradients, with float32 results.
     how : Attending
     columns : int
-        Of the features, all heads together; not 0.
+        Columns of the features, all heads together; not 0.
     alignment : int
-        Bytes of which the addresses of features and results are multiples, at most 16.
+        Alignment in bytes of features and results, at most 16.
     span, longest : int, optional
-        How the rows are cut up, see :meth:`Schedule.cut`.
+        How the rows are cut up; see :meth:`Schedule.cut`.
     lay : bool, optional
-        Copy the features first to where their heads are whole vectors; by default where that is estimated to be quicker.
+        First copy the features to memory in which every head is a whole number of vectors; by default if that is estimated to be faster.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class AttentionProduct:
         head_columns, itemsize = columns // heads, np.dtype(dtype).itemsize
         part_bytes, parts = head_columns * itemsize, schedule.shape[1] * heads
         vector = edges.vector_bytes(part_bytes | alignment, itemsize, ())
-        if codes:  # which come laid out
+        if codes:  # they are already padded
             lay = False
         elif lay is None:
             lay = worth_laying(chip_here(), schedule.nnz * heads, parts, part_bytes, vector, WIDEST)
@@ -286,7 +286,7 @@ class AttentionProduct:
         vector = CODES_VECTOR if codes else WIDEST if lay else vector
         warp = layout(dtype, vector, width, heads, cosine, large=schedule.large)
         cut = schedule.cut(warp.lanes, span=span, longest=longest)
-        self._pattern = schedule.indptr, schedule.indices, cut  # whose addresses launches have
+        self._pattern = schedule.indptr, schedule.indices, cut  # kept alive, since launches hold their addresses
         self._calls_bring_beta, known = factor is None, 1.0 if factor is None else factor
         params = self._params = AttentionParams(schedule.params(cut, warp.lanes), factor=known)
         bounded = turned or (cosine and factor is not None and abs(factor) <= _SAFE_BETA)
@@ -297,7 +297,7 @@ class AttentionProduct:
         modes = jit.flags(above=above, turned=turned)
         params.heads, params.vectors, params.head_vectors = heads, warp.vectors, warp.head_vectors
         params.head_columns = head_columns
-        joined = joins_itself(cut) and warp.slices == 1 and not codes  # slices of a row know nothing of each other
+        joined = joins_itself(cut) and warp.slices == 1 and not codes  # slices cannot see each other's progress
         defines = tuned(warp.defines | modes | jit.flags(dropout=dropout is not None, ragged=ragged, joined=joined))
         defines |= ATTENTION.blocks(defines, chip_here())
         threads = defines["BS_THREADS"]
@@ -322,15 +322,15 @@ class AttentionProduct:
         scale: Any = None,
         seed: Any = None,
     ) -> Any:
-        """The weighted sums of C-contiguous features, in `out`; `source` and `target` do not count for cosines, but for a beta.
+        """Write the weighted sums of C-contiguous features to `out`. Cosines ignore `target`, and `source` unless it holds beta.
 
-        `scale` (float32, ()) is what codes are worth, and `seed` that of dropout: a number, or an array that the kernel reads.
+        `scale` (float32, ()) is the real value of the code 1. `seed`, the seed of dropout, is a number or an array that the kernel reads.
         """
         inverse = None
         if self._cosine:
             beta = source
             source = inverse = inverse_norms(x, self._rooms.on_stream("norms", x.shape[:1], self._sums).partial)
-        with self._order:  # what launches point to is set here
+        with self._order:  # the launches' arguments are shared
             x = x if self._laid is None else self._laid(x)
             target = x if self._cosine else target
             params = self._params
@@ -356,7 +356,7 @@ class AttentionProduct:
 
 
 def _composed(schedule: Schedule, x: Any, beta: Any, out: Any, lse: Any) -> Any:
-    """Step by step, with values per edge in memory: for rows that do not fit into the registers of a warp."""
+    """Cosine attention step by step, with values per edge in memory, for rows that do not fit in the registers of a warp."""
     cupy, indptr, sums = jit.require_cupy("cosine_attention"), schedule.indptr, edges.sum_dtype(x.dtype)
     inverse = inverse_norms(x, schedule.workspace("norms", x.shape[:1], sums))
     unit = edges.widened_features(x) * inverse[:, None]
@@ -365,7 +365,7 @@ def _composed(schedule: Schedule, x: Any, beta: Any, out: Any, lse: Any) -> Any:
     weights = edge_softmax(schedule, scores)
     result = spmm(schedule, x, acc_dtype=sums, values=weights.ravel(), out=out)
     if lse is not None:
-        # Of every edge, score minus log(weight) is what is wanted; its mean by weight leaves out those whose weight has vanished.
+        # For every edge, score - log(weight) is the log-sum-exp; its mean by weight excludes edges whose weight has vanished.
         each = cupy.where(weights > 0, weights * (scores - cupy.log(weights)), sums.type(0))
         spmm(schedule.along(None), each, acc_dtype=sums, out=lse)
         lse[indptr[1:] == indptr[:-1]] = -np.inf
@@ -373,7 +373,7 @@ def _composed(schedule: Schedule, x: Any, beta: Any, out: Any, lse: Any) -> Any:
 
 
 def _variants() -> list[jit.Variant]:
-    """Scores and cosines of rows of the usual widths and heads, for every kind of floats and for codes; their gradients."""
+    """Variants for scores and cosines of rows of the usual widths and heads, for every kind of floats and for codes; and gradients."""
     bfloat16 = {"BS_TYPE": edges.element_type("bfloat16")}
     usual = ((64, 1), (64, 8), (128, 1), (128, 4), (128, 8), (128, 16))
     rows = [layout("float32", 16, columns, heads, False).defines for columns, heads in usual]

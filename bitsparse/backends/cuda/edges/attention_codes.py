@@ -1,4 +1,4 @@
-"""Attention over codes on the matrix units of a GPU, beside :mod:`bitsparse.backends.cuda.edges.attention`, of which it is one way."""
+"""Attention over codes on the matrix units of a GPU, one implementation of :mod:`bitsparse.backends.cuda.edges.attention`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.attention_rows import join_behind, joining
 from bitsparse.backends.params import Dropout
 
-#: Vectors of a node, bytes that one can have, and heads at most: a lane has the scores of all of them.
+#: Vectors of a node, possible bytes of a vector, and the most heads, since a lane holds the scores of all heads.
 _VECTORS, _BYTES, _MOST_HEADS = 8, (4, 8, 16), 4
 _THREADS, _LANES, _LAY_THREADS = 64, 32, 256
 _SOURCE = "edges/attention_codes.cu"
@@ -24,16 +24,16 @@ LayCodesParams = jit.struct(_SOURCE, "LayCodesParams")
 
 
 class Codes(NamedTuple):
-    """Features as signed integers of 8 bits, heads side by side, each padded with zeros to 16 bytes.
+    """Features as signed 8-bit integers; heads are adjacent, and each is padded with zeros to a multiple of 16 bytes.
 
     Attributes
     ----------
     words : cupy.ndarray
         C-contiguous and aligned to 16 bytes.
     scale : cupy.ndarray () of float32
-        What 1 is worth.
+        The real value of the code 1.
     columns : int
-        Of all heads together, without pads.
+        Columns of all heads together, without padding.
     """
 
     words: Any
@@ -42,7 +42,7 @@ class Codes(NamedTuple):
 
 
 def tiles(heads: int, width: int) -> int | None:
-    """Tiles of 16 features that a head becomes; None if a node's heads do not fit into eight vectors.
+    """The number of tiles of 16 features for a head; None if a node's heads do not fit in eight vectors.
 
     Examples
     --------
@@ -54,30 +54,30 @@ def tiles(heads: int, width: int) -> int | None:
 
 
 def defines_of(heads: int, each: int, modes: dict[str, int]) -> dict[str, int]:
-    """Constants of the kernel for heads of so many tiles; `modes` has those of :mod:`bitsparse.backends.cuda.edges.attention`."""
+    """Constants of the kernel for heads of `each` tiles; `modes` are those of :mod:`bitsparse.backends.cuda.edges.attention`."""
     vector = {"BS_TYPE": 0, "BS_VECTOR": 2 * heads * each, "BS_INT8": 1, "BS_HEADS": heads, "BS_TILES": each}
     made = vector | {"BS_THREADS": _THREADS} | modes
     return made | ATTENTION_CODES.blocks(made, chip_here())
 
 
 class CodesAttention:
-    """Attention with the second sums that its gradient needs, or that gradient, of codes of 8 bits with one scale.
+    """Attention over 8-bit codes with one scale, including the second sums that its gradient needs, or that gradient itself.
 
-    Prepared for one pattern; used as :class:`bitsparse.backends.cuda.edges.attention.AttentionProduct` is.
+    It is prepared for one pattern and called like :class:`bitsparse.backends.cuda.edges.attention.AttentionProduct`.
 
     Parameters
     ----------
     schedule : Schedule
-        Of a pattern with edges.
+        Schedule of a pattern with edges.
     heads, width : int
-        For which there are :func:`tiles`.
+        Sizes for which :func:`tiles` is not None.
     slope : float
-        Of the leaky relu.
+        Slope of the leaky ReLU.
     dropout : Dropout or None
     turned : bool
-        Whether it is the gradient, over the transpose.
+        Whether to compute the gradient, over the transpose.
     span, longest : int, optional
-        How the rows are cut up, see :meth:`Schedule.cut`.
+        How the rows are cut up; see :meth:`Schedule.cut`.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class CodesAttention:
         params = self._params = AttentionCodesParams(streams, slope=slope, width=width)
         if dropout is not None:
             params.threshold, params.kept_scale = dropout.threshold, dropout.scale
-            self._seed = dropout.seed  # kept where the kernel reads it
+            self._seed = dropout.seed  # kept alive, since the kernel may read it
             if hasattr(self._seed, "data"):
                 params.seed_at = self._seed.data.ptr
             else:
@@ -120,8 +120,8 @@ class CodesAttention:
         self._join = joining(streams, np.float32, heads, width, width, modes) if cut.pieces else None
 
     def __call__(self, x: Any, source: Any, target: Any, out: Any, lse: Any, share: Any, above: Any, scale: Any) -> Any:
-        """The weighted sums, in `out`; the second ones, in `share` and `above`."""
-        with self._schedule.order:  # what launches point to is set here
+        """Write the weighted sums to `out` and the second sums to `share` and `above`."""
+        with self._schedule.order:  # the launches' arguments are shared
             laid = self._schedule.workspace("laid codes", self._shape, np.uint8)
             self._lay_params.x, self._lay_params.out = x.data.ptr, laid.data.ptr
             self._lay()
@@ -137,7 +137,7 @@ class CodesAttention:
 
 
 def _variants() -> list[jit.Variant]:
-    """Heads and widths of the usual networks, forward and backward, with dropout and without."""
+    """Variants for the heads and widths of the usual networks, forward and backward, with and without dropout."""
     made = [(4, 2), (1, 4), (1, 8)]
     kind = {"BS_TYPE": 0, "BS_INT8": 1}
     shapes = [kind | {"BS_VECTOR": 2 * heads * each, "BS_HEADS": heads, "BS_TILES": each} for heads, each in made]

@@ -1,4 +1,4 @@
-"""How rows of features lie on lanes in attention's pass over the edges on the GPU: constants of its kernel."""
+"""How rows of features are spread over lanes in attention's pass over the edges on the GPU: constants of its kernel."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from bitsparse import jit
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.rows import WIDEST
 
-#: Edges of a row at a time, vectors of a row to a lane at most.
+#: Edges of a row that are processed at a time, and the most vectors of a row per lane.
 _STEPS, _MOST_PARTS = 8, 4
 _THREADS = 256
-#: Bytes of codes that a lane takes.
+#: Bytes of codes that a lane loads at a time.
 CODES_VECTOR = 8
 
 
 class Layout(NamedTuple):
-    """How rows lie on lanes: constants of the kernel, and what goes into its argument."""
+    """How rows are spread over lanes: constants of the kernel, and numbers for its argument."""
 
     defines: dict[str, int]
     vectors: int
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
 
 def layout(dtype: Any, vector: int, columns: int, heads: int, cosine: bool, *, large: bool = False) -> Layout:
-    """The layout for rows of `columns` elements, int8 for codes, moved `vector` bytes at a time; 64-bit indices if they are `large`.
+    """The layout for rows of `columns` elements (int8 for codes), loaded `vector` bytes at a time; `large` for 64-bit indices.
 
     Examples
     --------
@@ -45,14 +45,14 @@ def layout(dtype: Any, vector: int, columns: int, heads: int, cosine: bool, *, l
     head_vectors = vectors // heads
     lanes = min(32, edges.power_of_two(vectors))
     parts = edges.power_of_two(-(-vectors // lanes)) if cosine else 1
-    many = cosine and vector // itemsize > 4  # sums to a lane, and elements of the row that attends
+    many = cosine and vector // itemsize > 4  # a lane then keeps many sums and elements of the attending row
     steps = max(2, (_STEPS // 2 if many else _STEPS) // parts)
-    together = 1  # lanes of one head
+    together = 1  # lanes that share a head
     if heads == 1 or head_vectors % lanes == 0:
         together = lanes
     elif head_vectors & (head_vectors - 1) == 0:
         together = head_vectors
-    codes = np.dtype(dtype) == np.int8  # which results of float32 come from
+    codes = np.dtype(dtype) == np.int8  # results are then float32
     defines = edges.rows_defines(np.float32 if codes else dtype, vector, vectors)
     defines |= {"BS_PARTS": parts, "BS_STEPS": steps, "BS_TOGETHER": together, "BS_THREADS": _THREADS}
     defines |= jit.flags(large=large, cosine=cosine, int8=codes)
@@ -60,9 +60,9 @@ def layout(dtype: Any, vector: int, columns: int, heads: int, cosine: bool, *, l
 
 
 def tuned(defines: dict[str, int]) -> dict[str, int]:
-    """The constants of a kernel over float32 with what an H200 was quickest with: edges at a time, and threads of a block.
+    """Replace constants of a float32 kernel by those that were fastest on an H200: edges at a time, and threads of a block.
 
-    Small blocks let more warps share a multiprocessor's registers, by whose number the kernels for training are bound.
+    Small blocks let more warps fit on a multiprocessor, whose registers limit the kernels for training.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def tuned(defines: dict[str, int]) -> dict[str, int]:
 
 
 def fits_registers(dtype: Any, columns: int, alignment: int = 16) -> bool:
-    """Whether rows of so many columns fit into the registers of a warp, so that cosines are computed in one pass.
+    """Whether rows of `columns` columns fit in the registers of a warp, so that cosine attention can run in one pass.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What stands before and behind attention's pass over the edges, on the GPU: norms and products of rows, pieces of long rows joined."""
+"""The steps before and after attention's pass over the edges on the GPU: norms and products of rows, and joining pieces of long rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SOURCE = "edges/attention_rows.cu"
 _THREADS = 256
 #: Lanes of a row's norm.
 _NORM_LANES = 32
-#: Threads of a block that joins pieces at most, where sums have four bytes, and pieces that each takes at once.
+#: The most threads of a block that joins pieces, if sums have four bytes, and the pieces that each thread takes at once.
 _JOIN_THREADS, _LEAST_PIECES = 1024, 4
-#: Pieces of a pattern up to which blocks are as large as that: where there are more, most of them have nothing to join and only begin and
-#: end, which took reddit's 68 thousand blocks of 1024 threads nine times as long as blocks of 128. And pieces of the longest row up to
-#: which the last of a row's pieces joins them then: a launch behind takes half as long as all of a small graph's sums.
+#: The most pieces of a pattern for which blocks are that large. With more pieces, most blocks have nothing to join and only start and end,
+#: which took reddit's 68 thousand blocks of 1024 threads nine times as long as blocks of 128. With fewer pieces, and at most the second
+#: number in the longest row, the last of a row's pieces joins them, since a separate launch takes half as long as a small graph's sums.
 _FEW_PIECES, _FEW_IN_ROW = 2048, 16
 
 AttentionRowsParams = jit.struct(_SOURCE, "AttentionRowsParams")
@@ -32,7 +32,7 @@ def join_defines(dtype: Any) -> dict[str, int]:
 
 
 def join_threads(columns: int, pieces: int, itemsize: int = 4) -> tuple[int, int]:
-    """Threads of a block that joins the pieces of a row, and how many of them share the pieces of a column.
+    """The threads of a block that joins the pieces of a row, and how many of them share the pieces of a column.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def join_threads(columns: int, pieces: int, itemsize: int = 4) -> tuple[int, int
 
 
 def joins_itself(cut: Cut) -> bool:
-    """Whether the last of a row's pieces to come joins them, so that no launch behind has to.
+    """Whether the last of a row's pieces to finish joins them, which saves a separate launch.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def joins_itself(cut: Cut) -> bool:
 def joining(
     streams: ctypes.Structure, dtype: Any, heads: int, head_columns: int, head_elements: int, modes: dict[str, int]
 ) -> jit.Launch:
-    """The launch that joins the pieces of long rows into results of a dtype; a head has `head_columns` of its sums' `head_elements`."""
+    """The launch that joins the pieces of long rows into results of `dtype`; it stores `head_columns` of a head's `head_elements` sums."""
     columns = heads * head_elements
     params = AttentionRowsParams(streams, heads=heads, vectors=columns)
     params.head_elements, params.head_columns = head_elements, head_columns
@@ -72,7 +72,7 @@ def joining(
 
 
 def join_behind(join: jit.Launch | None, params: Any) -> None:
-    """Join the pieces of long rows that a launch with these parameters left; None where there are none."""
+    """Join the pieces of long rows that a launch with these parameters wrote; does nothing if `join` is None."""
     if join is not None:
         rows = join.params
         rows.out, rows.lse, rows.partial = params.out, params.lse, params.partial
@@ -81,7 +81,7 @@ def join_behind(join: jit.Launch | None, params: Any) -> None:
 
 
 def head_products(x: Any, y: Any, above: Any, heads: int, turned: bool, fields: dict[str, Any]) -> None:
-    """Dot products of the heads of rows, see ``head_products`` in ``edges/attention_rows.cu``."""
+    """Dot products of rows of x and y for each head; see ``head_products`` in ``edges/attention_rows.cu``."""
     items, itemsize = x.shape[0] * heads, x.dtype.itemsize
     if not items:
         return
@@ -99,7 +99,7 @@ def head_products(x: Any, y: Any, above: Any, heads: int, turned: bool, fields: 
 
 
 def inverse_norms(x: Any, out: Any = None) -> Any:
-    """Inverses of the Euclidean norms of the rows of `x`, in what `x` is summed in; 0 for rows of zeros."""
+    """Inverses of the Euclidean norms of the rows of `x`, in the dtype in which `x` is summed; 0 for rows of zeros."""
     cupy = jit.require_cupy("cosine_attention")
     result = cupy.empty(x.shape[0], edges.sum_dtype(x.dtype)) if out is None else out
     if 0 in x.shape:
@@ -116,7 +116,7 @@ def inverse_norms(x: Any, out: Any = None) -> Any:
 
 
 def _variants() -> list[jit.Variant]:
-    """Pieces of sums of every kind and of their gradients, and dot products of rows."""
+    """Variants for joining pieces of sums and gradients of every kind, and for dot products of rows."""
     pieces = [join_defines(dtype) for dtype in ("float32", "float16", "float64")]
     pieces.insert(3, pieces[1] | {"BS_TYPE": edges.element_type("bfloat16")})
     directions = [jit.flags(turned=turned) for turned in (False, True)]

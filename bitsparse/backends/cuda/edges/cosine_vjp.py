@@ -106,7 +106,7 @@ def layout(dtype: Any, vector: int, columns: int) -> dict[str, int]:
     parts = edges.power_of_two(-(-vectors // defines["BS_LANES"]))
     width = (
         parts * vector // np.dtype(dtype).itemsize
-    )  # elements of a lane, which holds four sets of so many in registers
+    )  # elements per lane; a lane holds four sets of this many in registers
     defines |= {"BS_PARTS": parts, "BS_STEPS": _STEPS if width <= 4 else _STEPS // 2, "BS_THREADS": _THREADS}
     return defines | {"BS_BLOCKS": 1 if width >= 16 else 2}
 

@@ -1,4 +1,4 @@
-"""What graph attention of the second kind computes per edge, on the GPU. Arguments are validated by the callers in ``ops``."""
+"""What GATv2 computes per edge, on the GPU. Arguments are validated by the callers in ``ops``."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def gatv2_scores(
     *,
     negative_slope: float,
 ) -> Any:
-    """Dot products of `weights` with leaky relus of ``x[row] + y[column]`` for every edge and head, (nnz, heads), in edge order.
+    """Dot products of `weights` with the leaky ReLU of ``x[row] + y[column]`` for every edge and head, (nnz, heads), in edge order.
 
-    A lane of a group of at most 32 sums every so many vectors of at most 16 bytes in order with fused steps; the sums of the lanes are
-    added in a fixed tree.
+    Groups of at most 32 lanes take interleaved vectors of at most 16 bytes. Each lane sums its vectors in order with fused steps, and the
+    sums of the lanes are added in a fixed tree.
 
     Parameters
     ----------
     x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
     weights : cupy.ndarray (heads, width)
-        All three float32, or float64.
+        All three arrays are float32, or all are float64.
     """
     (heads, width), nnz = weights.shape, schedule.nnz
     if 0 in (heads, width, nnz):
@@ -66,12 +66,12 @@ def steep_sums(schedule: Schedule, x: Any, y: Any, weights: Any, *, negative_slo
     ----------
     x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
     weights : cupy.ndarray (nnz, heads)
-        All three float32, or float64.
+        All three arrays are float32, or all are float64.
 
     Returns
     -------
     cupy.ndarray (rows, heads * width)
-        Edges of a row are added in order; those of long rows in pieces, which are added in order.
+        Edges of a row are added in order. Long rows are summed in pieces, and the pieces are added in order.
     """
     (nnz, heads), columns = weights.shape, x.shape[1]
     if 0 in (nnz, *x.shape):
@@ -96,7 +96,7 @@ def steep_sums(schedule: Schedule, x: Any, y: Any, weights: Any, *, negative_slo
 
 
 def _variants() -> list[jit.Variant]:
-    """Heads of 32 and of 8 and 64 float32 and of 32 float64 elements, and rows of four and one of them."""
+    """Variants for heads of 8, 32 and 64 float32 or 32 float64 elements, and for rows of four such heads or one."""
     large = {"BS_LARGE": 1}
     scores = [combine_defines("float32", 16, vectors) for vectors in (8, 2, 16)]
     scores += [combine_defines("float64", 16, 16), scores[0] | large]

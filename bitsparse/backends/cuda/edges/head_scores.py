@@ -13,7 +13,7 @@ from bitsparse.backends.cuda.counters import counters
 from bitsparse.backends.cuda.csr import vectors as edges
 
 _THREADS = 256
-#: Rows that a thread sums at least, and blocks of a multiprocessor.
+#: The fewest rows that a thread sums, and the blocks per multiprocessor.
 _ROWS, _BLOCKS = 8, 4
 _SOURCE = "edges/head_scores.cu"
 
@@ -28,9 +28,9 @@ def head_scores(x: Any, first: Any, second: Any, out: tuple[Any, Any] | None = N
     x : cupy.ndarray (nodes, heads, width)
         float32, float16, bfloat16 or float64, C-contiguous.
     first, second : cupy.ndarray (heads, width)
-        In what `x` is summed in, C-contiguous.
+        C-contiguous, in the dtype in which `x` is summed.
     out : tuple of cupy.ndarray, optional
-        For both results.
+        Arrays for both results.
 
     Returns
     -------
@@ -51,9 +51,9 @@ def head_scores(x: Any, first: Any, second: Any, out: tuple[Any, Any] | None = N
 
 
 def head_scores_vjp(x: Any, first: Any, second: Any, by_first: Any, by_second: Any, dx: Any, out: Any = None) -> Any:
-    """Gradients of :func:`head_scores` by the two vectors (2, heads, width); that by the features is added to `dx`, of the kind of `x`.
+    """Gradients of :func:`head_scores` with respect to the two vectors, (2, heads, width); that of the features is added to `dx`.
 
-    `by_first` and `by_second` (nodes, heads) are the gradients by the scores, in the dtype of `first`.
+    `dx` has the shape and dtype of `x`. `by_first` and `by_second` (nodes, heads) are the gradients of the scores, in the dtype of `first`.
     """
     fields = {"first": first, "second": second, "by_first": by_first, "by_second": by_second, "dx": dx}
     into = None if out is None else out.reshape(2, first.size)
@@ -61,16 +61,16 @@ def head_scores_vjp(x: Any, first: Any, second: Any, by_first: Any, by_second: A
 
 
 def column_sums(x: Any, out: Any = None, *, wide: bool = False) -> Any:
-    """Sums of the columns of a C-contiguous matrix (nodes, columns); the same bits in every run.
+    """Sums of the columns of a C-contiguous matrix (nodes, columns), with the same bits in every run.
 
-    The result is of what the dtype of `x` is summed in; sums are `wide` where they are made in float64 and rounded once.
+    The result has the dtype in which `x` is summed; `wide` sums are computed in float64 and rounded once.
     """
     into = None if out is None else out[None]
     return _over_nodes(x, edges.sum_dtype(x.dtype), 1, x.shape[1], into, wide)[0]
 
 
 def _over_nodes(x: Any, sums: Any, sets: int, width: int, out: Any = None, wide: bool = False, **fields: Any) -> Any:
-    """Sums over the nodes (sets, columns), of blocks' and then of these, each in its order."""
+    """Sums over the nodes, (sets, columns): each block sums its nodes in order, then the sums of the blocks are added in order."""
     cupy, columns = jit.require_cupy("column_sums"), x.size // len(x) if len(x) else 0
     made = cupy.empty((sets, columns or math.prod(x.shape[1:])), sums) if out is None else out
     if not x.size:
@@ -92,7 +92,7 @@ def _over_nodes(x: Any, sums: Any, sets: int, width: int, out: Any = None, wide:
 def _summing(
     gpu: int, dtype: Any, vector: int, vectors: int, sets: int, wide: bool, nodes: int
 ) -> tuple[jit.Kernel, int, int]:
-    """The kernel for sums over so many nodes on a GPU, the current one; how many blocks share the nodes, and stripes of the columns."""
+    """The kernel for sums over `nodes` nodes on the current GPU, the number of blocks that share the nodes, and the stripes of columns."""
     defines = stripes(dtype, vector, vectors, sets) | jit.flags(wide=wide)
     lanes = defines["BS_LANES"]
     across, stripe = -(-vectors // lanes), _THREADS // lanes * _ROWS
@@ -109,7 +109,7 @@ def _params(x: Any, vector: int, **fields: Any) -> Any:
 
 
 def stripes(dtype: Any, vector: int, vectors: int, sets: int) -> dict[str, int]:
-    """What ``sum_nodes`` is compiled with for rows of so many vectors of `vector` bytes.
+    """Constants of ``sum_nodes`` for rows of `vectors` vectors of `vector` bytes.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def stripes(dtype: Any, vector: int, vectors: int, sets: int) -> dict[str, int]:
 
 
 def _variants() -> list[jit.Variant]:
-    """Rows of the usual widths and heads, for every kind of floats."""
+    """Variants for rows of the usual widths and heads, for every kind of floats."""
     kinds = (("float32", 16), ("float32", 4), ("float16", 16), ("bfloat16", 16), ("float64", 16))
     found = [edges.rows_defines(dtype, vector, lanes) for dtype, vector in kinds for lanes in (4, 8, 32)]
     striped = [one | {"BS_SETS": sets} for one in found for sets in (1, 2)]

@@ -20,17 +20,17 @@ from bitsparse.jit import cupy
 #: Numbers of operations in ``edges/ends.cuh``.
 OPS = {"dot": 0, "add": 1, "mul": 2, "sub": 3, "div": 4}
 _DOT_THREADS = 128
-#: Blocks of a multiprocessor with dot products of two vectors to a lane; of 64-bit elements or indices.
+#: Blocks per multiprocessor for dot products with two vectors per lane: in general, and for 64-bit elements or indices.
 _TWO_ROUNDS = (6, 4)
-#: Vectors of a row to a lane for which a dot product needs no loop.
+#: The most vectors of a row per lane for which a dot product is unrolled.
 _ROUNDS_UNROLLED = 2
-#: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has at most.
+#: Edges of a row that a lane keeps between the steps of a softmax, and the most that it gets of a row of mean length.
 _KEEP, _EACH = 8, 4
-#: Columns and edges that windows of eight rows can take.
+#: The most columns and edges that windows of eight rows can take.
 _WINDOWS_COLUMNS, _WINDOWS_EDGES = 512, 1 << 28
-#: Scores of a block of a softmax, blocks of a multiprocessor that are more welcome than larger ones, edges and rows of a block at least.
+#: For a softmax: scores of a block, the number of blocks per multiprocessor that is aimed at, and the least edges and rows of a block.
 _ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 4096, 4, 16
-#: Heads that a block has all of, else so many.
+#: Up to the first number of heads, a block processes all of them; else as many as the second number.
 _MOST_HEADS, _HEADS = 64, 32
 
 DotWindowsParams = jit.struct("edges/sddmm_windows.cu", "DotWindowsParams")
@@ -54,11 +54,11 @@ def dot_defines(
     Parameters
     ----------
     large : bool
-        64-bit indices.
+        Whether indices have 64 bits.
     steps : int
         Gathers that a lane issues at a time, a power of two.
     blocks : int, optional
-        Blocks of a multiprocessor, which bounds the registers; what was quickest on an H200.
+        Blocks per multiprocessor, which bounds the registers; by default the number that was fastest on an H200.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def softmax_defines(dtype: Any, vector: int) -> dict[str, int]:
 
 
 def window_defines(vectors: int) -> dict[str, int]:
-    """Constants of ``sddmm_windows`` for rows of so many vectors of 16 bytes.
+    """Constants of ``sddmm_windows`` for rows of `vectors` vectors of 16 bytes.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class EdgeCalls:
 
     def __init__(self, launch: jit.Launch, *kept: Any) -> None:
         self._launch, self._params, self._lock = launch, launch.params, threading.Lock()
-        #: The arrays whose addresses the launch has.
+        #: Keeps the objects alive whose addresses the launch holds.
         self._kept = kept
 
     def __call__(self, x: Any, y: Any, out: Any) -> Any:
@@ -125,7 +125,7 @@ class EdgeCalls:
 
 
 def walked(params: ctypes.Structure, schedule: Schedule, heads: int) -> Schedule:
-    """Put a pattern into the argument of kernels that deal out edges; the one it points to, numbered widely enough for all heads."""
+    """Fill the argument of kernels that deal out edges; returns the schedule it points to, with indices wide enough for all heads."""
     schedule = edges.widened(schedule, heads)
     (rows, behind), warps = schedule.edge_rows(), -(-schedule.nnz // 32) * heads
     arrays = {"indptr": schedule.indptr, "indices": schedule.indices, "rows": rows, "behind": behind}
@@ -134,27 +134,27 @@ def walked(params: ctypes.Structure, schedule: Schedule, heads: int) -> Schedule
 
 
 class EdgeProduct(EdgeCalls):
-    """Dot products, sums, products, differences or quotients of rows, an edge at a time.
+    """Dot products, sums, products, differences or quotients of rows, one edge at a time.
 
-    A dot product of D elements is summed in at most 32 interleaved groups of at most 16 bytes, each in order with fused steps, and the
-    sums of the groups in a fixed tree; 16-bit elements are widened to float32 and the result is rounded once.
+    The elements of a dot product are summed in at most 32 interleaved groups of vectors of at most 16 bytes, each group in order with fused
+    steps. The sums of the groups are added in a fixed tree. 16-bit elements are widened to float32 and the result is rounded once.
 
     Parameters
     ----------
     schedule : Schedule
-        Of a pattern with edges.
+        Schedule of a pattern with edges.
     indices : cupy.ndarray
         As `indptr` of the schedule.
     op : "dot", "add", "mul", "sub" or, of floats, "div"
     dtype : dtype
-        float32, float16, bfloat16, float64, int32 or int64, of features and results; the caller has made sure that integers fit.
+        Dtype of features and results: float32, float16, bfloat16, float64, int32 or int64. The caller has made sure that integers fit.
     columns : int
-        Of the features, all heads together; not 0.
+        Columns of the features, all heads together; not 0.
     heads : int
     alignment : int
-        Bytes of which the addresses of features (and of results that are not dot products) are multiples, at most 16.
+        Alignment in bytes of features (and of results that are not dot products), at most 16.
     variant : optional
-        Of dot products, see :func:`dot_defines`.
+        Options of dot products; see :func:`dot_defines`.
     """
 
     def __init__(
@@ -184,18 +184,18 @@ class EdgeProduct(EdgeCalls):
 
 
 class DotWindows(EdgeCalls):
-    """Dot products of float32 features of one width for patterns whose neighbouring rows share columns: the windows of the sparse product.
+    """Dot products of float32 features in the windows of the sparse product, for patterns whose neighbouring rows share columns.
 
-    Eight lanes (four below 32 columns) sum up every eighth vector of four elements of the rows each, in order with fused steps, and the
-    sums of the lanes are added in a fixed tree.
+    Each of eight lanes (four below 32 columns) sums every eighth (fourth) vector of four elements of the rows, in order with fused steps.
+    The sums of the lanes are added in a fixed tree.
 
     Parameters
     ----------
     windows : Windows
-        Of a canonical pattern with edges.
+        Windows of a canonical pattern with edges.
     indptr : cupy.ndarray of int32 or int64
     columns : int
-        Of the features: a multiple of 4, not 0. They are aligned to 16 bytes.
+        Columns of the features: a multiple of 4, not 0. Features are aligned to 16 bytes.
     """
 
     def __init__(self, windows: Windows, indptr: Any, columns: int) -> None:
@@ -222,19 +222,19 @@ def sddmm(
     out: Any = None,
     **variant: Any,
 ) -> Any:
-    """What `op` makes of ``x[row]`` and ``y[column]`` for every edge, in edge order; see :class:`EdgeProduct`.
+    """Apply `op` to ``x[row]`` and ``y[column]`` for every edge, in edge order; see :class:`EdgeProduct`.
 
     Parameters
     ----------
     schedule : Schedule
-        Of the pattern.
+        Schedule of the pattern.
     x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
     op : "dot", "add", "mul", "sub" or, of floats, "div"
-        ``"dot"`` gives (nnz, heads), the others (nnz, heads * width).
+        The result of ``"dot"`` is (nnz, heads), that of the others (nnz, heads * width).
     out : cupy.ndarray, optional
         C-contiguous, of the dtype of `x`.
     variant : optional
-        Of dot products, see :func:`dot_defines`.
+        Options of dot products; see :func:`dot_defines`.
     """
     nnz, columns = schedule.nnz, heads if op == "dot" else x.shape[1]
     result = cupy.empty((nnz, columns), x.dtype) if out is None else out
@@ -250,7 +250,7 @@ def sddmm(
 
 
 def windows_can(op: str, dtype: Any, columns: int, heads: int, shape: tuple[int, int], nnz: int) -> bool:
-    """Whether windows of eight rows can compute a product.
+    """Whether windows of eight rows can compute this product.
 
     Examples
     --------
@@ -262,7 +262,7 @@ def windows_can(op: str, dtype: Any, columns: int, heads: int, shape: tuple[int,
 
 
 def windows_pay(nnz: int, entries: int) -> bool:
-    """Whether windows are expected to be quicker for a pattern whose windows of eight rows have so many columns together.
+    """Whether windows are expected to be faster, if the pattern's windows of eight rows have `entries` columns in total.
 
     Examples
     --------
@@ -275,19 +275,19 @@ def windows_pay(nnz: int, entries: int) -> bool:
 class EdgeSoftmax:
     """Softmax over the edges of each row, prepared for one pattern and scores of one kind: ``softmax(scores, out)``.
 
-    Building it compiles the kernels and cuts the pattern up; the first call on a stream allocates what such calls work in, later ones
-    allocate nothing. It may be shared by threads and streams.
+    Building it compiles the kernels and cuts up the pattern. The first call on a stream allocates workspace; later calls allocate nothing.
+    It may be shared by threads and streams.
 
     Parameters
     ----------
     schedule : Schedule
-        Of a pattern with edges.
+        Schedule of a pattern with edges.
     dtype : dtype
     heads : int
     alignment : int
-        Bytes of which the addresses of scores and results are multiples, at most 16.
+        Alignment in bytes of scores and results, at most 16.
     room : int, optional
-        A variant: scores that a block has room for, about.
+        For tuning: the approximate number of scores that fit in a block.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class EdgeSoftmax:
         part = heads if heads <= _MOST_HEADS else _HEADS
         vector = 16 if part == heads and alignment == 16 else itemsize
         across, lanes = softmax_lanes(part, nnz / max(1, rows))
-        # Enough blocks for all multiprocessors, each with no more than it has room for; long rows get a block each, up to a size.
+        # Enough blocks for all multiprocessors, within the room of a block; a long row gets a block of its own, up to a size.
         room = room or _ROOM
         span = max(_LEAST_SPAN, min(room // part, (nnz + rows) // (_SOFTMAX_ROUNDS * jit.capability().multiprocessors)))
         span, longest = -(-span // 4) * 4, -(-room // (32 * part)) * 32
@@ -331,8 +331,8 @@ class EdgeSoftmax:
 def edge_softmax(schedule: Schedule, scores: Any, *, out: Any = None, room: int | None = None) -> Any:
     """Softmax of `scores` (nnz, heads) over the edges of each row; `out` may be `scores`. See :class:`EdgeSoftmax`.
 
-    float32, float16, bfloat16 (computed in float32) or float64. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is
-    at most ``(|s - max| + ceil(n / 4) + 16) * u`` in a row of n edges, or of pieces of at most n edges where rows are cut up.
+    Scores are float32, float16 or bfloat16 (computed in float32), or float64. With u = 2**-24 (2**-53 for float64), the relative error of a
+    weight above 2**-126 is at most ``(|s - max| + ceil(n / 4) + 16) * u`` in a row of n edges, or in a row cut into pieces of at most n.
     """
     scores = interop.contiguous(scores)
     result = cupy.empty(scores.shape, scores.dtype) if out is None else out
@@ -345,22 +345,22 @@ def edge_softmax(schedule: Schedule, scores: Any, *, out: Any = None, room: int 
 
 
 def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
-    """Lanes along the heads, and lanes of a row, for rows of `mean` edges.
+    """The lanes along the heads and the lanes of a row, for rows of `mean` edges.
 
     Examples
     --------
     >>> softmax_lanes(1, 32.4), softmax_lanes(8, 5.0), softmax_lanes(3, 100.0)
     ((1, 8), (8, 16), (1, 32))
     """
-    # Short rows do best with few lanes and many rows under way; the bound of errors takes long ones to have four lanes along the edges, as
-    # rows beyond what a group keeps are given to a whole warp.
+    # Short rows are fastest with few lanes and many rows in flight. The error bound assumes four lanes along the edges of long rows; rows
+    # that exceed what a group keeps get a whole warp.
     across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
     along = edges.power_of_two(int(mean / _EACH))
     return across, min(32, across * max(2 if across >= 4 else 4, along))
 
 
 def _variants() -> list[jit.Variant]:
-    """Dot products of rows of 16 to 512 float32, 64 to 256 16-bit and 128 float64 elements; sums and products; softmax of every kind."""
+    """Variants for dot products of 16 to 384 float32, 64 to 256 16-bit or 128 float64 elements, sums, products and all softmax kinds."""
     large, bfloat16 = {"BS_LARGE": 1}, {"BS_TYPE": edges.element_type("bfloat16")}
     dots = [dot_defines("float32", 16, vectors, 1) for vectors in (4, 8, 16, 32, 64, 96)]
     half = [dot_defines("float16", 16, vectors, 1) for vectors in (8, 16, 32)]

@@ -1,4 +1,4 @@
-"""Products per edge of packed integers on the GPU, as they are. Arguments are validated by the callers in ``ops``."""
+"""Products per edge of packed integers on the GPU, without unpacking them first. Arguments are validated by the callers in ``ops``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.sddmm import OPS, EdgeCalls, dot_defines, walked
 from bitsparse.backends.params import ENCODINGS, packed_words
 
-#: Widths of integers that there are kernels for.
+#: Bit widths of integers for which there are kernels.
 BITS = (1, 2, 4, 8)
 _THREADS, _DOT_THREADS = 256, 128
-_INT32 = "int32"  # a vector is four words, whatever they hold
+_INT32 = "int32"  # a vector is four words, whatever the words contain
 
 
 CodeParams = jit.struct("edges/ends.cuh", "EdgesParams", optional=True)
@@ -30,7 +30,7 @@ class CodeEnds(NamedTuple):
         Rows layout, C-contiguous and aligned to 16 bytes.
     encoding : {"unsigned", "signed", "bipolar"}
     scale, offset : cupy.ndarray of float32, optional
-        (nodes, heads, columns), of size 1 along what they do not depend on; any strides.
+        (nodes, heads, columns), with size 1 along axes on which they do not depend; any strides.
     """
 
     words: Any
@@ -40,7 +40,7 @@ class CodeEnds(NamedTuple):
 
     @property
     def is_real(self) -> bool:
-        """Whether these stand for real values."""
+        """Whether the integers stand for real values."""
         return self.scale is not None or self.offset is not None
 
     @property
@@ -50,7 +50,7 @@ class CodeEnds(NamedTuple):
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """What the steps of scale and offset depend on."""
+        """Shapes and strides of scale and offset, which determine their steps."""
         return tuple(None if part is None else (part.shape, part.strides) for part in (self.scale, self.offset))
 
     def fill(self, side: ctypes.Structure) -> None:
@@ -63,19 +63,19 @@ class CodeEnds(NamedTuple):
 
 
 class CodesKind(NamedTuple):
-    """A kind of product: what its kernel is compiled for.
+    """The properties of a product for which its kernel is compiled.
 
     Attributes
     ----------
     op : "dot", "add" or "mul"
     bits : int
-        1, 2, 4 or 8, of both ends.
+        1, 2, 4 or 8, for both ends.
     encodings : tuple of str
-        Of both ends.
+        Encodings of both ends.
     columns, heads : int
-        Integers of a head, and heads.
+        Integers per head, and number of heads.
     real, offsets, by_column : bool
-        Whether results are float32, of real values; whether an end has offsets; whether scales or offsets depend on the column, which dot
+        Whether results are float32 for real values; whether an end has offsets; whether scales or offsets depend on the column, which dot
         products do not allow.
     """
 
@@ -90,14 +90,14 @@ class CodesKind(NamedTuple):
 
     @classmethod
     def of(cls, op: str, bits: int, columns: int, heads: int, x: CodeEnds, y: CodeEnds) -> CodesKind:
-        """The kind of a product of these."""
+        """The kind of a product of these ends."""
         offsets = x.offset is not None or y.offset is not None
         real, by_column = x.is_real or y.is_real, x.by_column or y.by_column
         return cls(op, bits, (x.encoding, y.encoding), columns, heads, real, offsets, by_column)
 
 
 def codes_defines(kind: CodesKind, *, large: bool = False) -> dict[str, int]:
-    """Constants of the kernel for a kind: of ``sddmm_edges`` for dot products (see :func:`dot_defines`), else of ``sddmm_codes``.
+    """Constants of the kernel for a kind: ``sddmm_edges`` for dot products (see :func:`dot_defines`), else ``sddmm_codes``.
 
     Examples
     --------
@@ -125,14 +125,14 @@ def codes_defines(kind: CodesKind, *, large: bool = False) -> dict[str, int]:
 class CodesProduct(EdgeCalls):
     """Dot products, sums or products of rows of packed integers for every edge, prepared for one pattern: ``product(x, y, out)``.
 
-    Sums of products are exact int32, which the caller has made sure of. Real values of a dot product come from the exact sums of products
-    and, with offsets, of the integers of each row, in at most six roundings; those of sums and products are what dequantising each end
-    gives.
+    Sums of products are exact in int32; the caller has made sure that they fit. A real dot product is computed from the exact sums of
+    products and, with offsets, of the integers of each row, with at most six roundings. Real sums and products equal those of the
+    dequantised ends.
 
     Parameters
     ----------
     schedule : Schedule
-        Of a pattern with edges.
+        Schedule of a pattern with edges.
     indices : cupy.ndarray
         As `indptr` of the schedule.
     kind : CodesKind
@@ -164,7 +164,7 @@ class CodesProduct(EdgeCalls):
                 side.scale = None if end.scale is None else end.scale.data.ptr
                 side.offset = None if end.offset is None else end.offset.data.ptr
                 form = end.form
-                if form != self._forms[i]:  # hardly ever, and it takes longer than all else here
+                if form != self._forms[i]:  # rarely; filling takes longer than everything else here
                     end.fill(side)
                     self._forms[i] = form
             self._launch()
@@ -172,7 +172,7 @@ class CodesProduct(EdgeCalls):
 
 
 def _variants() -> list[jit.Variant]:
-    """Dot products of 128 and 256 integers, of more, and of both ends' kinds; sums and products of rows, of integers and real values."""
+    """Variants for dot products of 128, 256 and more integers with equal and mixed encodings, and for sums of integers and real values."""
     signed, mixed, signs = ("signed", "signed"), ("unsigned", "signed"), ("bipolar", "bipolar")
     kinds = [CodesKind("dot", 8, signed, columns, real=True) for columns in (128, 256)]
     kinds += [CodesKind("dot", 4, signed, 128, real=True), CodesKind("dot", 8, mixed, 128, real=True, offsets=True)]

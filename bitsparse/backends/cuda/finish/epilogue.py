@@ -1,4 +1,4 @@
-"""The epilogue on the GPU: what a product's kernel, or one of its own, needs to turn integer sums into floats or packed codes."""
+"""The epilogue on the GPU, which turns integer sums into floats or packed codes, in a product's kernel or in a kernel of its own."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from bitsparse.jit import cupy
 
 # The bits of enum EpilogueStep.
 _TERMS, _NORM, _BITS, _DOWN, _WHOLE, _BINARIZE, _QUICK, _PLAIN, _BOUNDED, _ALIGNED, _JOINS = (1 << i for i in range(11))
-#: Own vectors are stored in whole blocks, so that the kernels may read past their ends.
+#: The epilogue's own vectors are padded to multiples of this, so that kernels may read past their ends.
 _WHOLE_BLOCK = 64
-#: What codes_quickly asks for: sizes of divisor and multiplier, bits, and a bound of the quotients.
+#: Conditions of codes_quickly: ranges of divisor and multiplier, the most bits, and a bound of the quotients.
 _DIVISORS, _MULTIPLIERS, _QUICK_BITS, _QUOTIENTS = (2.0**-60, 2.0**60), (2.0**-10, 2.0**24), 20, 0.99e12
 _FRAGMENT_BITS = 4
-#: Sums that wait have 16 bits.
+#: Sums whose epilogue is deferred are kept in 16 bits.
 _WAITING_SUMS = 2.0**15 - 1
 _LARGEST = float(np.finfo(np.float32).max)
 _WARPS, _HEIGHT, _WIDTH = 4, 16, 64
-#: Blocks of a strip of the kernel of its own, and warps of it on a multiprocessor.
+#: For the separate kernel: blocks of a strip, and warps that run on a multiprocessor.
 _STRIP, _RESIDENT = 4, 16
-#: Of a block that takes octets.
+#: Threads of a block that processes octets.
 _THREADS = 256
 
 
@@ -36,7 +36,7 @@ SumsParams = jit.struct("finish/sums.cu", "SumsParams")
 
 
 class Upload:
-    """Float32 arrays gathered into one buffer, each from a multiple of 256 bytes on."""
+    """Float32 arrays collected in one buffer for one upload; each starts at a multiple of 256 bytes."""
 
     def __init__(self) -> None:
         self._parts: list[NDArray[np.float32]] = []
@@ -44,7 +44,7 @@ class Upload:
         self._used = 0
 
     def add(self, struct: Any, field: str | int, values: NDArray[np.float32]) -> None:
-        """Have the address of ``values`` stored in a field, or in an element of an array, once they are uploaded."""
+        """Add ``values``; :meth:`finish` stores their address in a field of a structure or in an element of an array."""
         size = -(-values.size // _WHOLE_BLOCK) * _WHOLE_BLOCK
         part = np.zeros(size, np.float32)
         part[: values.size] = values.ravel()
@@ -53,7 +53,7 @@ class Upload:
         self._used += size
 
     def finish(self) -> Any:
-        """The buffer on the current device."""
+        """Upload the buffer to the current device, store the addresses and return it."""
         if not self._parts:
             return None
         buffer = interop.uploaded(np.concatenate(self._parts), "epilogue")
@@ -71,16 +71,16 @@ class DeviceEpilogue:
     Parameters
     ----------
     params : EpilogueParams
-        Vectors are arrays on the host.
+        The epilogue, whose vectors are arrays on the host.
     shape : tuple of int
         ``(*batch, m, n)`` of the product.
     largest : float
-        No sum is larger in magnitude; infinite if it may be anything.
+        A bound of the magnitude of sums; infinite if there is none.
 
     Attributes
     ----------
     out_shape, out_dtype
-        Of the result: float32 ``(*batch, m, n)``, or uint32 words.
+        Shape and dtype of the result: float32 ``(*batch, m, n)``, or uint32 words.
     may_see_nan : bool
         Whether NaN can reach a code at all.
     largest : float
@@ -117,22 +117,22 @@ class DeviceEpilogue:
         self._own_steps, self._own_nan = raw.steps, self.may_see_nan
         self._own_terms, self._own_bias = (bytes(raw.row_term), bytes(raw.col_term)), bytes(raw.bias)
         self._operand: list[Any] = []
-        #: Whether the floats of the next launch are added to what is in ``out``.
+        #: Whether the next launch adds its floats to the content of ``out``.
         self.joins = False
 
     @property
     def way(self) -> int:
-        """Which way out of a product's kernel serves the next launch: 2, the short one of ``finish/fragments.cuh``, or 1, any other."""
+        """The epilogue path that the next launch of a product's kernel uses: 2 (short, ``finish/fragments.cuh``) or 1 (general)."""
         raw = self.struct
         return 2 if raw.steps & _PLAIN and not raw.steps & _DOWN and raw.bits <= _FRAGMENT_BITS else 1
 
     @property
     def can_wait(self) -> bool:
-        """Whether way 2 may be put off while the next tile is multiplied (``finish/deferred.cuh``)."""
+        """Whether way 2 may be deferred while the next tile is multiplied (``finish/deferred.cuh``)."""
         return self.way == 2 and bool(self.struct.steps & _BOUNDED) and self.largest <= _WAITING_SUMS
 
     def _add_vector(self, upload: Upload, vector: Any, values: Any, length: int) -> None:
-        """Spread a vector over its axis and, where its batches differ, over the batch."""
+        """Broadcast a vector along its axis and, if it has a batch, over the batch, and add it to the upload."""
         if values is None:
             return
         values = np.asarray(values, np.float32)
@@ -176,7 +176,7 @@ class DeviceEpilogue:
         if steady and to_code and middling and within:
             raw.steps |= _QUICK
         if p.activation == "relu" and p.qmin >= 0 and not offset.any():
-            raw.activation = 0  # what it sends to 0 is clipped to the code of 0
+            raw.activation = 0  # clipping to codes from 0 on does what ReLU would do
         if (bound + float(np.abs(offset).max(initial=0.0))) / small <= _QUOTIENTS:
             raw.steps |= _BOUNDED
         if (
@@ -192,7 +192,7 @@ class DeviceEpilogue:
             raw.factor, raw.ceiling = p.multiplier / raw.unit, p.qmax / raw.unit
 
     def _add_grid(self, upload: Upload, offset: Any, divisor: Any, inverse: Any) -> None:
-        """The grid as (offset, divisor, 1 / divisor, 0) for every index along which it differs."""
+        """Upload the grid as (offset, divisor, 1 / divisor, 0) for every index along which it varies."""
         raw = self.struct
         shape = np.broadcast_shapes(offset.shape, divisor.shape)
         shape = (1,) * (len(self.shape) - len(shape)) + shape
@@ -207,10 +207,10 @@ class DeviceEpilogue:
         upload.add(raw, "grid", grid)
 
     def with_operand(self, operand: OperandParams) -> DeviceEpilogue:
-        """Take float32 arrays of the device into the following launches, which must not outlive them; gives the epilogue itself.
+        """Use float32 arrays on the device in the following launches, and return this epilogue. The arrays must outlive the launches.
 
-        Scales multiply the chain's own first, ``v *= fl(own * operand's)``; terms, pairs of a row and a column vector, and the bias take
-        the place of the chain's own. Shapes are those of :class:`~bitsparse.backends.params.EpilogueParams`. ``None`` takes a vector back.
+        Scales are first multiplied by the chain's own, ``v *= fl(own * operand's)``. Terms (pairs of a row and a column vector) and the
+        bias replace the chain's own. Shapes are those of :class:`~bitsparse.backends.params.EpilogueParams`. ``None`` removes a vector.
         """
         row_scale, col_scale, row_term, col_term, bias = operand
         if not self._operand and row_scale is col_scale is row_term is col_term is bias is None:
@@ -264,27 +264,27 @@ class DeviceEpilogue:
         return raw
 
     def nan_seen(self) -> bool:
-        """Whether a launch since the last question met NaN on its way to a code; waits for the current stream."""
+        """Whether a launch since the previous call met NaN that should become a code; waits for the current stream."""
         return self._flag is not None and self._flag.seen()
 
     def empty(self) -> Any:
-        """An array for the result."""
+        """An uninitialised array for the result."""
         return cupy.empty(self.out_shape, self.out_dtype)
 
     def on(self, dtype: Any) -> SumsEpilogue:
-        """The kernel of its own for sums of ``dtype``, prepared."""
+        """The prepared separate kernel for sums of ``dtype``."""
         return SumsEpilogue(self, np.dtype(dtype))
 
 
 class SumsEpilogue:
-    """The epilogue as a kernel of its own, on sums in memory: ``run(sums, out)``."""
+    """The epilogue as a separate kernel on sums in memory: ``run(sums, out)``."""
 
     def __init__(self, chain: DeviceEpilogue, dtype: np.dtype[Any]) -> None:
         self._chain, self._launch = chain, None
         if 0 in chain.shape:
             self.params = SumsParams()
             return
-        # Planes are put together by the lanes of a strip, a word at a time; an octet of its own would write bytes, and pads one by one.
+        # For planes, the lanes of a strip together write whole words; separate octets would write single bytes, also of the padding.
         planes = chain.struct.steps & _BITS and not chain.struct.steps & _WHOLE
         if chain.struct.steps & _DOWN or planes:
             self.params = _strips_of(chain)
@@ -308,18 +308,18 @@ class SumsEpilogue:
 
 
 def _strips_of(chain: DeviceEpilogue) -> ctypes.Structure:
-    """Strips of blocks."""
+    """The arguments for strips of blocks."""
     *batch, m, n = chain.shape
     across, down = -(-n // _WIDTH), -(-m // _HEIGHT)
     all_blocks = math.prod(batch) * across * down
-    # Long strips once there is enough work for every warp that fits.
+    # Long strips only if they leave enough work for all resident warps.
     blocks = _STRIP if all_blocks >= 2 * _STRIP * _RESIDENT * jit.capability().multiprocessors else 1
     across = -(-across // blocks)
     return SumsParams(strips=math.prod(batch) * across * down, down=down, across=across, blocks=blocks)
 
 
 def _octets_of(chain: DeviceEpilogue) -> ctypes.Structure:
-    """Octets of rows, the pads of packed ones included."""
+    """The arguments for octets of rows, including the padding of packed rows."""
     raw, across = chain.struct, -(-chain.shape[-1] // 8)
     if raw.steps & _BITS:
         across = 4 * raw.words // raw.bits
@@ -327,7 +327,7 @@ def _octets_of(chain: DeviceEpilogue) -> ctypes.Structure:
 
 
 def _bound(p: EpilogueParams, largest: float) -> float:
-    """An upper bound of what the chain makes of sums up to ``largest``; infinite if anything may overflow or is not finite."""
+    """An upper bound of the chain's results for sums up to ``largest``; infinite if anything may overflow or is not finite."""
 
     def top(vector: Any) -> float:
         return float(np.abs(np.asarray(vector, np.float64)).max(initial=0.0))
@@ -358,7 +358,7 @@ def epilogue(acc: Any, params: EpilogueParams) -> Any:
     Raises
     ------
     ValueError
-        If NaN reaches requantisation; finding out waits for the device where NaN cannot be ruled out.
+        If NaN reaches requantisation. Unless NaN can be ruled out beforehand, this check waits for the device.
     """
     largest = math.inf if acc.dtype.kind == "f" else 2.0 ** (8 * acc.dtype.itemsize - 1)
     chain = DeviceEpilogue(params, acc.shape, largest)

@@ -1,4 +1,4 @@
-"""What kernels tell the host: that they met a number that has no code."""
+"""The flag by which kernels tell the host that they met a number that has no code."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from bitsparse.jit import cupy
 
 
 class Flag:
-    """A number on the current device that kernels set where they meet NaN, or infinity that is to be quantised.
+    """A number on the current device that kernels set if they meet NaN, or an infinity that is to be quantised.
 
     Attributes
     ----------
     address : int
-        What kernels are told.
+        The address that kernels receive.
     nbytes : int
     """
 
@@ -24,7 +24,7 @@ class Flag:
         self.address: int = self._array.data.ptr
 
     def seen(self) -> bool:
-        """Whether one did since this was asked last; waits for the current stream."""
+        """Whether a kernel has set the flag since the previous call; waits for the current stream."""
         found = bool(int(self._array.get()[0]))
         if found:
             self._array.fill(0)

@@ -1,4 +1,4 @@
-"""What becomes of float32 sums of a sparse product on the GPU, in its own kernel: an addend, the epilogue's chain, floats or signs."""
+"""How the kernel of a sparse product finishes its float32 sums: an addend, then the epilogue's chain, then floats or signs as output."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _OWN_ROW, _THEIR_ROW, ADDED, _BITS, _OWN_COLUMN, _THEIR_COLUMN, BIAS, NORM, RELU
     1 << i for i in range(11)
 )
 _ACTIVATIONS = {None: 0, "relu": RELU, "leaky_relu": _LEAKY, "tanh": TANH}
-#: Largest sums that limits tell apart, if a chain stays finite up to there.
+#: Candidates for the largest sum for which limits are searched: the first up to which the chain stays finite is used.
 _MOST = (3e38, 1e30, 1e18, 1e9, 1.0)
-#: Vectors over the columns are stored in whole blocks, so that kernels may read past their ends.
+#: Vectors over the columns are padded to multiples of this, so that kernels may read past their ends.
 _BLOCK = 64
 
 
@@ -30,16 +30,16 @@ FinishStruct = jit.struct("finish/floats.cuh", "Finish")
 
 
 class Behind(NamedTuple):
-    """What one call brings along for its finish.
+    """What one call contributes to its finish.
 
     Attributes
     ----------
     addend : cupy.ndarray or None
         float32 (rows, columns), or uint32 words of one bit (rows, words), C-contiguous.
     encoding : str or None
-        Of the addend's bits.
+        Encoding of the addend's bits.
     col_scale : cupy.ndarray or None
-        Factors of the sums' columns, float32, from :func:`padded_columns`.
+        Float32 factors of the sums' columns, with :func:`padded_columns` elements.
     """
 
     addend: Any = None
@@ -48,7 +48,7 @@ class Behind(NamedTuple):
 
 
 def padded_columns(columns: int) -> int:
-    """Elements that an array of one factor to a column must have.
+    """The number of elements that an array with one factor per column must have.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def padded_columns(columns: int) -> int:
 
 
 def finish_constants(mode: int, steps: int = 0, pads: int | None = None) -> dict[str, int]:
-    """What a kernel with a finish is compiled with: see :class:`Finish` for modes and pads, ``finish/floats.cuh`` for steps."""
+    """Compile-time constants of a kernel with a finish. See :class:`Finish` for modes and pads, ``finish/floats.cuh`` for steps."""
     found = {"BS_FINISH": mode} | ({"BS_STEPS": steps} if steps else {})
     return found if pads is None else found | {"BS_PADS": pads}
 
@@ -70,22 +70,22 @@ class Finish:
     Parameters
     ----------
     params : EpilogueParams
-        Vectors on the host. ``out`` is "float", or "bits" that binarise, packed along the columns.
+        The epilogue, with vectors on the host. ``out`` is "float", or "bits" with ``binarize``, packed along the columns.
     shape : tuple of int
         (rows, columns) of the product.
     row_scale : cupy.ndarray of float32 (rows,), optional
-        The operand's, before an addend.
+        The operand's row factors, applied before an addend.
     added : {None, "floats", "bits"}
-        What calls bring as an addend.
+        The kind of addend that calls pass.
     scaled : bool
-        Calls bring factors of the columns.
+        Whether calls pass factors of the columns.
 
     Attributes
     ----------
     mode : int
-        BS_FINISH of the kernels: 1 the chain and floats, 2 signs of the sums as they are, 3 signs after anything.
+        BS_FINISH of the kernels: 1, the chain and floats; 2, signs of the unchanged sums; 3, signs after any steps.
     out_shape, out_dtype
-        Of the result: float32 (rows, columns), or uint32 words (rows, 1, words).
+        Shape and dtype of the result: float32 (rows, columns), or uint32 words (rows, 1, words).
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Finish:
                 _OWN_COLUMN * ("col_scale" in vectors) | BIAS * ("bias" in vectors) | NORM * ("bn_scale" in vectors)
             )
             steps |= _ACTIVATIONS[params.activation]
-        #: What kernels are compiled with.
+        #: Compile-time constants of the kernels.
         self.defines = finish_constants(self.mode, steps)
         upload = Upload()
         for name, vector in vectors.items():
@@ -124,7 +124,7 @@ class Finish:
                 upload.add(raw, name, spread)
         if params.row_scale is not None:
             upload.add(raw.row_scale, 0, np.broadcast_to(np.asarray(params.row_scale, np.float32), (rows,)))
-        #: Holds the vectors that the structure points to.
+        #: Keeps the vectors alive that the structure points to.
         self._kept = (upload.finish(), row_scale)
         if row_scale is not None:
             raw.row_scale[1] = row_scale.data.ptr
@@ -136,7 +136,7 @@ class Finish:
         raw.nan = None if self._flag is None else self._flag.address
 
     def pads(self, lanes: int, runs: int, each: int) -> dict[str, int]:
-        """BS_PADS for groups of `lanes` lanes with `each` columns to a lane, `runs` times to a row."""
+        """BS_PADS for groups of `lanes` lanes with `each` columns per lane, which take `runs` passes over a row."""
         if self.mode == 1:
             return {}
         covered, last = -(-runs * lanes * each // 8), (runs - 1) * lanes * each // 8
@@ -144,11 +144,11 @@ class Finish:
         return {"BS_PADS": 0 if covered >= row else 1 if last + lanes >= row else 2}
 
     def nan_seen(self) -> bool:
-        """Whether NaN was to become a sign since this was asked last; waits for the current stream."""
+        """Whether NaN should have become a sign since the previous call; waits for the current stream."""
         return self._flag is not None and self._flag.seen()
 
     def aim(self, struct: ctypes.Structure, behind: Behind | None) -> None:
-        """Put into a kernel's argument what one call brings along."""
+        """Store what one call contributes in a kernel's argument."""
         if behind is None:
             return
         struct.col_scale[1] = None if behind.col_scale is None else behind.col_scale.data.ptr
@@ -159,9 +159,9 @@ class Finish:
 
 
 def _limits(params: EpilogueParams, columns: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Where the sign of a chain changes: limits of the sums of each column, and packed bits (as float32) of those that are ones below.
+    """Where the sign of a chain changes: the limit of the sum for each column, and packed bits (as float32), set if sums below it give 1.
 
-    The chain without its factors of rows is monotone in the sum, so that halving the range of floats finds the place exactly.
+    The chain without its row factors is monotone in the sum, so bisecting the range of floats finds the limit exactly.
     """
     chain = replace(params, out="float", binarize=False, row_scale=None)
 
@@ -172,7 +172,7 @@ def _limits(params: EpilogueParams, columns: int) -> tuple[NDArray[np.float32], 
 
     with np.errstate(all="ignore"):
         end = np.zeros(columns, np.int64)
-        for most in _MOST:  # beyond which an overflow in the chain would hide its sign
+        for most in _MOST:  # an overflow in the chain beyond `end` would hide its sign
             ends = np.array([most, -most], np.float32)[:, None] * np.ones(columns, np.float32)
             stays = np.isfinite(host_matmul.epilogue(ends, chain)).all(axis=0)
             end = np.where((end == 0) & stays, np.array(most, np.float32).view(np.int32), end)

@@ -1,5 +1,6 @@
-"""Products of floats and weights in bytes on the GPU: activations become codes while they are loaded (``quantized/wgmma.cu``,
-``quantized/mma.cu``).
+"""Products of floats and 8-bit weights on the GPU.
+
+Activations are quantised while they are loaded (``quantized/wgmma.cu``, ``quantized/mma.cu``).
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from bitsparse.backends.cuda.finish.flag import Flag
 from bitsparse.backends.cuda.matmul.wgmma import operand_map
 from bitsparse.backends.params import words_shape
 
-#: The kernels, those of which the first runs on Hopper alone.
+#: The kernels. The first one runs only on Hopper.
 KERNELS = ("wgmma", "mma")
 #: Rows and columns of a tile, and elements of the contraction axis that are multiplied at a time.
 TILE, BLOCK = 128, 128
-#: Threads and shared memory of a block: rings of 8 and 4 blocks of 16 KB and the way out; two blocks of codes and three of weights.
+#: Threads and shared memory of a block. The first kernel has rings of 8 and 4 blocks of 16 KB and an output buffer; the second one has two
+#: blocks of codes and three of weights.
 _WGMMA, _MMA = (512, 12 * 16384 + 32768 + 1024), (256, 5 * 16384 + 128)
 #: Warps of the first kernel that multiply.
 _CONSUMER_WARPS = 8
-#: From so much shared memory on two blocks of the second kernel share a multiprocessor.
+#: With at least this much shared memory, two blocks of the second kernel share a multiprocessor.
 _ROOM_FOR_TWO = 160 << 10
-#: Parts of the contraction axis at most.
+#: The most parts of the contraction axis.
 _MOST_PARTS = 8
-#: Rows that a loading warp of the first kernel has in flight: as many bytes of 16-bit floats as of others.
+#: Rows that a loading warp of the first kernel has in flight, by bytes of an element; the bytes in flight are the same.
 _AHEAD = {4: 8, 2: 16}
 
 
@@ -48,16 +50,17 @@ def constants(
     whole: bool = True,
     stream: bool = False,
 ) -> dict[str, int]:
-    """What a kernel is compiled with for activations of a dtype's name, loaded `vector` bytes at a time, on a chip with so much memory.
+    """Compile-time constants of a kernel for activations of dtype `kind`, loaded `vector` bytes at a time.
 
-    `random` rounds stochastically, `whole` rows are multiples of four elements, and a `stream` is not kept in the L2.
+    The chip has `shared_bytes` of shared memory. `random`: round stochastically; `whole`: rows have a multiple of four elements; `stream`:
+    do not keep the activations in the L2.
     """
     wide = kind == "float32"
     found = {"BS_KIND": 5 if wide else 4, "BS_VECTOR": vector}
     if kernel == "wgmma":
         found["BS_AHEAD"] = 8 if random else _AHEAD[4 if wide else 2]
     else:
-        # Draws take more registers than half of a multiprocessor's.
+        # Random draws need more than half of a multiprocessor's registers.
         found["BS_BLOCKS"] = 2 if shared_bytes >= _ROOM_FOR_TWO and not random else 1
     return found | jit.flags(bfloat=kind == "bfloat16", random=random, whole=whole, stream=stream)
 
@@ -65,8 +68,8 @@ def constants(
 def absmax_into(x: Any, largest: Any, factors: Any = None) -> None:
     """Write the largest magnitude of `x` (m, k), whose rows are contiguous, into the one float32 element of ``largest``.
 
-    With `factors`, float32 (m,), that of the rows of a C-contiguous float32 matrix times these. NaN and infinity count as larger than
-    everything else. Nothing is allocated or waited for.
+    With `factors`, float32 (m,), `x` must be a C-contiguous float32 matrix, and its rows are first multiplied by these. NaN and infinity
+    count as larger than everything else. Nothing is allocated or waited for.
     """
     largest.fill(0)
     m, k = (int(size) for size in x.shape)
@@ -86,12 +89,14 @@ def _absmax_kernel(itemsize: int, by_factors: bool = False) -> Any:
 
 
 def has_wgmma() -> bool:
-    """Whether the current device has the first kernel's instructions."""
+    """Whether the current device has the instructions of the first kernel."""
     return jit.capability().has_wgmma
 
 
 def deal(m: int, n: int, blocks: int, k_parts: int = 1) -> dict[str, int]:
-    """How row tiles are dealt out to so many blocks: whole while all have one, the rest split by columns, and by the contraction axis.
+    """How row tiles are dealt out to `blocks` blocks.
+
+    Whole tiles are dealt out as long as every block gets one; the rest are split by columns and by the contraction axis.
 
     Examples
     --------
@@ -110,7 +115,9 @@ def deal(m: int, n: int, blocks: int, k_parts: int = 1) -> dict[str, int]:
 
 
 def parts_of(m: int, n: int, k: int, blocks: int) -> int:
-    """Into how many parts the contraction axis is cut where row tiles leave blocks idle: of two of its blocks at least, eight at most.
+    """The number of parts into which the contraction axis is cut if row tiles leave blocks idle.
+
+    A part has at least two blocks of the axis, and there are at most eight parts.
 
     Examples
     --------
@@ -124,26 +131,26 @@ def parts_of(m: int, n: int, k: int, blocks: int) -> int:
 
 
 class QuantizedProduct:
-    """``product(x, out)``: float activations (m, k), quantised on their way, times weights in bytes, for one right operand.
+    """``product(x, out)``: float activations (m, k), quantised while they are loaded, times the 8-bit weights of one right operand.
 
     Parameters
     ----------
     weights : uint32 (n, words)
-        Codes in signed bytes, packed along the contraction axis, in their natural order; ``words`` is a multiple of 4.
+        Codes as signed bytes in natural order, packed along the contraction axis; ``words`` is a multiple of 4.
     sizes : tuple of int
-        m, n and k, none of them zero; ``127 * 128 * k`` fits into int32.
+        m, n and k, none of them zero; ``127 * 128 * k`` fits int32.
     dtype : dtype
-        Of the activations: float32, float16, bfloat16.
+        Dtype of the activations: float32, float16 or bfloat16.
     bits : int
-        Of the activations' codes; also of those that are returned, 4 or 8.
+        Bits of the activations' codes, 4 or 8; also of the codes that calls return.
     rounding : {"nearest", "stochastic"}
     w_scale, bias : float32 array
-        What broadcasts to (n,); `bias` may be None.
+        Arrays that broadcast to (n,); `bias` may be None.
     kernel : str
         One of :data:`KERNELS`.
     k_parts : int, optional
-        Into how many parts the contraction axis is cut, by the first kernel, where there are fewer row tiles than multiprocessors; chosen
-        unless given.
+        The number of parts into which the first kernel cuts the contraction axis if there are fewer row tiles than multiprocessors; by
+        default it is chosen.
     """
 
     def __init__(
@@ -183,24 +190,24 @@ class QuantizedProduct:
         self._launches: dict[int, Any] = {}
         self._mapped = 0
         self._lock = threading.Lock()
-        #: Streams that products were enqueued on since the flag was read.
+        #: Streams on which products were enqueued since the flag was last read.
         self._ran: dict[int, Any] = {}
         self._stream = cupy.cuda.get_current_stream
         self._launch_for(0, k * self._dtype.itemsize)
-        _absmax_kernel(self._dtype.itemsize)  # calls without a scale or range find one
-        # Sums of parts, 16 KB of each warpgroup's 64 rows, and a counter for each warp and tile.
+        _absmax_kernel(self._dtype.itemsize)  # compiled now for calls without a scale or range
+        # Sums of parts, 16 KB for the 64 rows of each warpgroup, and a counter for each warp and tile.
         tiles = -(-m // TILE) * p.n_tiles
         split = p.k_parts > 1
         self._spaces = Workspaces(split * tiles * p.k_parts * TILE * TILE, np.int32, split * tiles * _CONSUMER_WARPS)
-        #: Where the largest magnitude of the activations is found.
+        #: Receives the largest magnitude of the activations.
         self._largest = Workspaces(1, np.float32)
-        # Both are there from the beginning, as a capture cannot allocate.
+        # Both are allocated now, since a capture cannot allocate.
         self._largest.on(self._stream().ptr)
         if split:
             self._spaces.on(self._stream().ptr)
 
     def _padded(self, vector: Any, n: int) -> Any:
-        """A vector over the columns with zeros up to whole tiles."""
+        """A vector over the columns, padded with zeros to whole tiles."""
         if vector is None:
             return None
         room = self._cupy.zeros(-(-n // TILE) * TILE, np.float32)
@@ -208,9 +215,9 @@ class QuantizedProduct:
         return room
 
     def defines(self, vector: int) -> dict[str, int]:
-        """The compile-time constants for loads of so many bytes."""
+        """The compile-time constants for loads of `vector` bytes."""
         p, chip = self.params, jit.capability()
-        # X is looked at once if its codes are kept for all columns.
+        # X is read only once if its codes are kept for all columns.
         once = self.kernel == "wgmma" and (p.k <= 8 * BLOCK or p.n_tiles == 1)
         stream = once and p.m * p.k * self._dtype.itemsize > chip.l2_bytes
         kind, random, whole = self._dtype.name, self._random, p.k % 4 == 0
@@ -218,12 +225,12 @@ class QuantizedProduct:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept beside the weights."""
+        """Bytes that are kept in addition to the weights."""
         kept = sum(part.nbytes for part in (self._flag, *self._keep[1:]) if part is not None)
         return int(kept) + self._spaces.nbytes + self._largest.nbytes
 
     def _launch_for(self, address: int, step: int) -> Any:
-        """The kernel for rows of activations that begin at an address and so many bytes apart; compiled when it is first wanted."""
+        """The kernel for rows of activations that start at `address`, `step` bytes apart; compiled when it is first needed."""
         vector = vector_of(self._dtype, address, step if self.params.m > 1 else 0)
         if vector not in self._launches:
             kernel = jit.kernel(f"quantized/{self.kernel}.cu", f"quantized_{self.kernel}", self.defines(vector))
@@ -231,7 +238,7 @@ class QuantizedProduct:
         return self._launches[vector]
 
     def room_for_codes(self, x: Any, scale: Any, largest: Any) -> tuple[Any, Any, Any]:
-        """Where the codes of `x` may go, the size of their step, and the largest magnitude that it is made of where there is no scale."""
+        """An array for the codes of `x`, the size of their step, and the largest magnitude from which it is computed without a scale."""
         cupy, bits = self._cupy, self.params.codes_bits
         codes = cupy.empty(words_shape(x.shape, bits, -1, "rows"), np.uint32)
         if scale is not None:
@@ -256,12 +263,12 @@ class QuantizedProduct:
     ) -> None:
         """Enqueue the product into the C-contiguous float32 ``out`` (m, n).
 
-        `scale` is a number or a float32 array of one element; without it it is made of `largest`, the activations' largest magnitude in
-        such an array, which is looked for if it is not given. `stream`, of draws, is a number or an array of one uint32. `absmax` receives
-        the result's largest magnitude, `codes` (m, words) the codes of `x`.
+        `scale` is a number or a float32 array of one element. By default it is computed from `largest`, such an array with the largest
+        magnitude of the activations, which is determined if not given. `stream`, the stream of draws, is a number or an array of one
+        uint32. `absmax` receives the largest magnitude of the result, `codes` (m, words) the codes of `x`.
         """
         p = self.params
-        with self._lock:  # what a launch points to is set here
+        with self._lock:  # the launch's arguments are shared
             current = self._stream().ptr
             found = self._largest.on(current).partial
             launch = self._launch_for(x.data.ptr, x.strides[0])
@@ -283,7 +290,7 @@ class QuantizedProduct:
                 absmax.fill(0)
                 p.absmax = absmax.data.ptr
             address = out.data.ptr
-            # Of parts of the contraction axis each warp adds up its own rows, when it is the last: no warpgroup stores together.
+            # If the contraction axis is cut, the last warp to finish adds up its own rows, so warpgroups do not store together.
             bulk = self.kernel == "wgmma" and p.k_parts == 1 and p.n % 4 == 0 and address % 16 == 0
             p.out, p.bulk = address, int(bulk)
             p.pairs = int(p.n % 2 == 0 and address % 8 == 0)
@@ -297,7 +304,7 @@ class QuantizedProduct:
             self._ran[current] = self._stream()
 
     def not_finite(self) -> bool:
-        """Whether an activation was NaN or infinite since the last question; waits for the streams that products were asked for on."""
+        """Whether an activation was NaN or infinite since the previous call; waits for the streams on which products were enqueued."""
         for stream in self._ran.values():
             stream.synchronize()
         self._ran.clear()
@@ -305,7 +312,7 @@ class QuantizedProduct:
 
 
 def _variants() -> list[jit.Variant]:
-    """float32 at any alignment and drawn, float16 and bfloat16; on Hopper those that are streamed as well."""
+    """Variants for float32 at any alignment and with draws, for float16 and bfloat16, and on Hopper for streamed activations."""
     kinds: list[tuple[str, int, dict[str, bool]]] = [
         ("float32", 16, {}),
         ("float32", 8, {"whole": False}),

@@ -1,4 +1,4 @@
-"""Largest magnitudes of activations and gradients: they stay on the GPU, where quantisation steps are made of them, so nobody waits."""
+"""Largest magnitudes of activations and gradients, and the quantisation steps computed from them; all stay on the GPU without waiting."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ StepParams = jit.struct("quantized/absmax.cu", "StepParams")
 
 
 def magnitudes(x: Any, of_rows: bool, factors: Any = None) -> Any:
-    """The largest magnitude of an array of float32, float16 or bfloat16, (), or those of the rows of a matrix, (M, 1), as float32.
+    """The largest magnitude of a float32, float16 or bfloat16 array, (), or of each row of a matrix, (M, 1), as float32.
 
-    The former may be that of the rows of a matrix of float32 times `factors`, float32 (M,). If any value is NaN or infinite, so is the
-    result; with `of_rows` the result of every row is then NaN.
+    Without `of_rows`, the rows of a float32 matrix may first be multiplied by `factors`, float32 (M,). If any value is NaN or infinite, so
+    is the result; with `of_rows` the result of every row is then NaN.
     """
     cupy = jit.require_cupy("quantized_spmm")
     x = interop.contiguous(x)
@@ -33,7 +33,7 @@ def magnitudes(x: Any, of_rows: bool, factors: Any = None) -> Any:
 
 
 def steps_up_to(largest: Any, top: int) -> Any:
-    """``largest / top`` of float32 magnitudes, 1 where it is below the smallest normal number, NaN where it is not finite."""
+    """``largest / top`` for float32 magnitudes; 1 where this is below the smallest normal number, NaN where it is not finite."""
     steps = jit.require_cupy("quantized_spmm").empty(largest.shape, np.float32)
     if largest.size:
         largest = interop.contiguous(largest)

@@ -1,4 +1,4 @@
-"""Nearest rows of bits and pairs of rows on the GPU."""
+"""Nearest rows of bits and pairs of similar rows on the GPU."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bitsparse.backends.cuda.search.scan import TILE_QUERIES, Scan, chosen, term
 from bitsparse.backends.params import FARTHEST, PairTest
 from bitsparse.jit import cupy
 
-#: Rows of one search, whose numbers are 32 bits of a candidate.
+#: The most rows of a database: a row number takes 32 bits of a candidate.
 MOST_ROWS = 1 << 30
-#: Queries that are searched for at a time.
+#: The most queries per launch.
 _MOST_QUERIES = 1 << 16
-#: Pairs for which there is room at first.
+#: The number of pairs for which memory is allocated first.
 _FIRST_ROOM = 1 << 20
 _THREADS = 256
 
@@ -36,7 +36,7 @@ def ones_of(words: Any, out: Any = None) -> Any:
 
 
 def distances(keys: Any, rows: Any, metric: str, length: int, out: Any = None) -> Any:
-    """What keys and rows (Q, k) mean in a metric: int32, or float32 for "jaccard"; of no row the largest there is."""
+    """Distances or inner products of keys and rows (Q, k): int32, or float32 for "jaccard"; ``NOWHERE[metric]`` for a missing row."""
     whole = out is not None and out.flags.c_contiguous
     found = out if whole else cupy.empty(keys.shape, "float32" if metric == "jaccard" else "int32")
     if keys.size:
@@ -50,18 +50,18 @@ def distances(keys: Any, rows: Any, metric: str, length: int, out: Any = None) -
 
 
 class Search:
-    """Searches of one database for the nearest rows to up to so many queries; ``run(queries)`` enqueues one.
+    """Searches of one database for the `k` nearest rows to each of `queries` queries; ``run(queries)`` enqueues a search.
 
     Parameters
     ----------
     ones : cupy.ndarray
-        As :func:`ones_of` gives them, negative for rows that are not to be found.
+        The result of :func:`ones_of`; a negative number excludes its row.
 
     Attributes
     ----------
     kernel : str
     nbytes : int
-        Of what is kept beside the database.
+        Bytes that are kept in addition to the database.
     """
 
     def __init__(self, database: Any, ones: Any, queries: int, k: int, jaccard: bool, forced: str | None) -> None:
@@ -73,7 +73,7 @@ class Search:
         self._empty = not (queries and n)
         if self._empty:
             return
-        if not width:  # rows of no bits: all are equal
+        if not width:  # rows without bits are all equal
             database, width = cupy.zeros((n, 4), "uint32"), 4
             self._blank = cupy.zeros((queries, 4), "uint32")
         else:
@@ -140,7 +140,7 @@ class Search:
 
 
 def parts_of(q_tiles: int, n_tiles: int, slots: int) -> tuple[int, int]:
-    """Into how many parts a database is cut so that all blocks are busy to the end, and how many tiles a part has.
+    """The number of parts into which a database is cut so that all blocks stay busy to the end, and the tiles of a part.
 
     Examples
     --------
@@ -161,15 +161,15 @@ def parts_of(q_tiles: int, n_tiles: int, slots: int) -> tuple[int, int]:
 def pairs(
     a: Any, a_ones: Any, b: Any, b_ones: Any, test: PairTest, triangle: bool, most: int | None = None
 ) -> tuple[Any, Any, Any, Any] | None:
-    """Rows of a and b of the pairs that pass, their common ones and the ones of both, in any order.
+    """For each pair that passes the test: its rows of a and b, their common ones and the ones of both; in any order.
 
-    ``b_ones`` ascends. With ``triangle`` only pairs whose row of b comes after that of a. None if there are more than ``most``.
+    ``b_ones`` ascends. ``triangle`` keeps only pairs whose row of b comes after the row of a. None if more than ``most`` pairs pass.
     """
     kind = chosen(None)
     if not a.shape[0] or not b.shape[0]:
         nothing = cupy.empty(0, "int64")
         return nothing, nothing, cupy.empty(0, "int32"), cupy.empty(0, "int32")
-    if not a.shape[1]:  # rows of no bits
+    if not a.shape[1]:  # rows without bits
         a, b = (cupy.zeros((x.shape[0], 4), "uint32") for x in (a, b))
     jaccard = test.weight != 2 or test.share != 1
     scan = Scan(kind, a.shape[1], jaccard=jaccard, pairs=True)
@@ -199,7 +199,7 @@ def pairs(
 
 
 def windows_of(a_ones: Any, b_ones: Any, test: PairTest, columns: int, triangle: bool) -> Any:
-    """First and last tile of b that each tile of a can have pairs in, int32 (tiles, 2); see ``_ext/drivers/pairs.c``."""
+    """The range (first tile, end) of tiles of b that can pair with each tile of a, int32 (tiles, 2); see ``_ext/drivers/pairs.c``."""
     tiles = -(-a_ones.size // TILE_QUERIES)
     padded = cupy.full(tiles * TILE_QUERIES, a_ones[-1], "int64")
     padded[: a_ones.size] = a_ones
@@ -221,4 +221,4 @@ def windows_of(a_ones: Any, b_ones: Any, test: PairTest, columns: int, triangle:
     return cupy.ascontiguousarray(windows.astype("int32"))
 
 
-VARIANTS = jit.variants_of("search/merge.cu", "merge_parts")  # the one compilation has all of the file's kernels
+VARIANTS = jit.variants_of("search/merge.cu", "merge_parts")  # one compilation contains all kernels of the file

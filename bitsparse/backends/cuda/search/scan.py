@@ -16,20 +16,20 @@ WgmmaParams = jit.struct("search/wgmma.cu", "WgmmaParams")
 KERNELS = ("wgmma", "mma", "mma-bytes")
 #: Queries of a tile.
 TILE_QUERIES = 128
-#: In the place of the ones of a row that is not to be found.
+#: Replaces the number of ones of an excluded row.
 EXCLUDED = 1 << 20
 
 
 class Kind(NamedTuple):
-    """One of the kernels, as it is compiled."""
+    """The sizes of one of the kernels."""
 
     name: str
     columns: int  # rows of the database in a tile
     threads: int
     stages: int
-    stage_bytes: int  # with queries that are resident
-    query_bytes: int  # of 1024 bits of a tile of queries
-    static_bytes: int  # of shared memory that the kernel declares itself
+    stage_bytes: int  # of a stage, if queries are resident
+    query_bytes: int  # for 1024 bits of a tile of queries
+    static_bytes: int  # shared memory that the kernel itself declares
 
 
 _WGMMA = Kind("wgmma", 256, 384, 4, 128 * 256 + 4 * 256, 128 * 128, 29_800)
@@ -38,7 +38,7 @@ KINDS = {"wgmma": _WGMMA, "mma": _MMA, "mma-bytes": replace(_MMA, name="mma-byte
 
 
 def chosen(forced: str | None) -> Kind:
-    """The kernel of this device, unless one is forced."""
+    """The forced kernel, or else the one for this device."""
     if forced is None:
         wide = jit.capability().has_wgmma
         forced = "wgmma" if wide else "mma" if chip_here().bits else "mma-bytes"
@@ -46,12 +46,12 @@ def chosen(forced: str | None) -> Kind:
 
 
 def blocks_of(width: int) -> int:
-    """Blocks of 1024 bits of a row of so many words."""
+    """The number of blocks of 1024 bits in a row of `width` words."""
     return -(-width // 32)
 
 
 def defines_of(kind: Kind, width: int, *, resident: bool, jaccard: bool, pairs: bool) -> dict[str, int]:
-    """The compile-time constants of a search among rows of so many words."""
+    """The compile-time constants of a search among rows of `width` words."""
     in_bytes, steps = kind.name == "mma-bytes", -(-width // 8) if kind is _WGMMA and width <= 24 else 0
     return {"BS_STAGES": kind.stages} | jit.flags(
         steps=steps, resident=resident, jaccard=jaccard, pairs=pairs, bytes=in_bytes
@@ -78,11 +78,11 @@ class Scan:
         #: The fields that both kernels have.
         self.fields: Any = self.params.scan if kind is _WGMMA else self.params
         fitting = max(1, jit.capability().shared_bytes // (self.shared + kind.static_bytes + 1024))
-        #: Blocks that run at a time.
+        #: Blocks that run at the same time.
         self.slots = jit.capability().multiprocessors * (1 if kind is _WGMMA else min(4, fitting))
 
     def put_database(self, words: Any, ones: Any, terms: Any) -> None:
-        """What is searched."""
+        """Set the database that is searched."""
         g, kind = self.fields, self.kind
         g.database, g.ones, g.terms = words.data.ptr, ones.data.ptr, terms.data.ptr
         g.n, g.width, g.n_tiles = words.shape[0], self._width, -(-words.shape[0] // kind.columns)
@@ -91,7 +91,7 @@ class Scan:
             self.params.terms[:] = _map(terms.data.ptr, 32, terms.size // 32, kind.columns // 32)
 
     def put_queries(self, words: Any, ones: Any) -> None:
-        """Whom it is compared with."""
+        """Set the queries."""
         g = self.fields
         g.queries, g.query_ones, g.n_queries = words.data.ptr, ones.data.ptr, words.shape[0]
         g.q_tiles = -(-words.shape[0] // TILE_QUERIES)
@@ -111,7 +111,7 @@ def _map(address: int, words: int, rows: int, box_rows: int) -> Any:
 
 
 def terms_of(ones: Any, jaccard: bool) -> Any:
-    """What counts of each row are compared with besides, up to whole tiles: its ones, or minus half of them."""
+    """The term of each row that enters its comparison, padded to whole tiles: its ones for Jaccard, else minus half of its ones."""
     padded = cupy.full(-(-max(1, ones.size) // 256) * 256, EXCLUDED, "int32")
     padded[: ones.size] = cupy.where(ones < 0, EXCLUDED, ones)
     return padded if jaccard else -(padded >> 1)

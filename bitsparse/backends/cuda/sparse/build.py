@@ -1,6 +1,6 @@
-"""Builders on the GPU: packed arrays from coordinates, sparse formats from CSR and back, sorting, transposes. Results are the host's bits.
+"""Builders on the GPU: packed arrays from coordinates, sparse formats from CSR and back, sorting, transposes. Results equal the host's.
 
-As on the host, every function checks its arguments, and waits for the outcome (one or two synchronisations a call).
+As on the host, every function checks its arguments. It waits for the outcome, with one or two synchronisations per call.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.params import packed_words
 from bitsparse.jit import cupy
 
-#: Words of a row that one warp reads.
+#: The most words of a row that one warp reads.
 _SEGMENT = 1024
 _WARPS = THREADS // 32
 _MOST_BLOCKS = 1 << 20
-#: Keys that a block of a transpose takes, and bits of a digit of its radix sort.
+#: Keys that a block of a transpose processes, and bits of a digit of its radix sort.
 _TILE, _DIGIT_BITS = 4096, 8
 _LARGEST_KEY = 1 << 63
 #: The numbers that ``sparse/runs.cu`` gives to the dtypes that it sums.
@@ -53,7 +53,7 @@ def _warps(items: int) -> int:
 
 
 def _contiguous_of(dtype: Any, array: Any, name: str) -> Any:
-    """The array in C order; ValueError if its dtype is another one."""
+    """The array in C order; raises ValueError if it has another dtype."""
     if array.dtype != dtype:
         raise ValueError(f"{name} has dtype {array.dtype}, but {np.dtype(dtype)} is needed; convert it with astype")
     return cupy.ascontiguousarray(array)
@@ -61,7 +61,7 @@ def _contiguous_of(dtype: Any, array: Any, name: str) -> Any:
 
 # -- coordinates ------------------------------------------------------------------------------------------------------
 def pack_coo(rows: Any, cols: Any, values: Any, shape: tuple[int, int], bits: int, *, axis: int, layout: str) -> Any:
-    """Words of a two-dimensional array given by coordinates; the codes of repeated coordinates are or-ed. See the host backend."""
+    """Words of a two-dimensional array given by coordinates; codes at repeated coordinates are OR-ed. See the host backend."""
     outer, inner = (rows, cols) if axis == -1 else (cols, rows)
     outer_length, inner_length = shape[-3 - axis], shape[axis]
     width = packed_words(inner_length, bits, layout)
@@ -185,9 +185,9 @@ def sum_runs(values: Any, starts: Any) -> Any:
 
 # -- transposes -------------------------------------------------------------------------------------------------------
 def transpose_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """The transpose ``(indptr_T, indices_T, order)`` of a canonical CSR pattern; entry k of the transpose is entry ``order[k]`` of it.
+    """The transpose ``(indptr_T, indices_T, order)`` of a canonical pattern; its entry k is entry ``order[k]`` of the pattern.
 
-    If the pattern is symmetric, the first two are the given arrays. For a square pattern the call waits to find out.
+    If the pattern is symmetric, `indptr` and `indices` themselves are returned. For a square pattern the call waits to find this out.
     """
     return transpose_both(indptr, indices, None, shape)[:3]
 
@@ -204,7 +204,7 @@ def transpose_both(indptr: Any, indices: Any, values: Any, shape: tuple[int, int
 
 
 def _mirrors(starts: Any, columns: Any, values: Any, size: int) -> tuple[Any, Any]:
-    """The position of the mirror image of each entry, None unless all have one; and one-dimensional values in that order, else None."""
+    """The position of each entry's mirror image, and one-dimensional values in that order; both None unless every entry has one."""
     order, unlike = cupy.empty(columns.size, starts.dtype), cupy.zeros(2, np.int64)
     params = TransposeParams(starts.data.ptr, columns.data.ptr, order.data.ptr, unlike=unlike.data.ptr)
     params.rows, params.nnz, moved = size, columns.size, None
@@ -246,7 +246,7 @@ def translate(
 ) -> tuple[Any, ...]:
     """Sparse graph translation (TC-GNN section 4.1, Algorithm 1) of a canonical CSR pattern, for windows of up to 256 rows.
 
-    With `checked` the pattern is taken to be canonical, which saves a pass over it and a wait.
+    With `checked`, the pattern is assumed to be canonical, which saves a pass over it and a wait.
 
     Returns
     -------
@@ -265,7 +265,7 @@ def frdc(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, A
 
 
 def frdc_to_csr(indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """The canonical CSR pattern ``(indptr, indices)`` of the set bits; ValueError for arrays that :func:`frdc` would never make."""
+    """The canonical CSR pattern ``(indptr, indices)`` of the set bits; raises ValueError for arrays that :func:`frdc` never returns."""
     tiles = _contiguous_of(np.uint16, tiles, "tiles")
     blocks = (-(-shape[0] // 4), -(-shape[1] // 4))
     check_length("tiles", tiles, indices.size)

@@ -1,4 +1,4 @@
-"""Checks of CSR patterns on the GPU, which believe nothing, and the rows of their entries."""
+"""Checks of CSR patterns on the GPU, which assume nothing, and the rows of their entries."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from bitsparse import jit
 from bitsparse.backends.params import check_indices
 from bitsparse.jit import cupy
 
-#: Threads of a block, and the entries that it takes where they are dealt out evenly.
+#: Threads of a block, and the entries per block in kernels that distribute entries evenly.
 THREADS, CHUNK = 256, 2048
-#: Kernels count places from this, so that the largest is the first and zero is none.
+#: Kernels report a place as this number minus the place, so that the maximum is the first place and zero means none.
 FROM_END = 1 << 62
 DAMAGED = "the arrays are damaged or belong to another shape"
-#: Blocks that keep a multiprocessor busy with streaming.
+#: Blocks that keep a multiprocessor busy with streaming, and the number of blocks up to which no limit applies.
 _BLOCKS_EACH, _FEW_BLOCKS = 16, 2048
 _BAD_START, _BAD_INDEX, _FALLS, _REPEATS = range(4)
-_INT64 = np.dtype(np.int64)  # which is compared sooner than np.int64
+_INT64 = np.dtype(np.int64)  # comparing with it is faster than with np.int64
 
 
 CheckParams = jit.struct("sparse/check.cu", "CheckParams")
 
 
 def constants(dtype: Any) -> dict[str, int]:
-    """The compile-time constants of kernels for indices of a dtype."""
+    """The compile-time constants of kernels for indices of this dtype."""
     return {"BS_LARGE": 1} if dtype == _INT64 else {}
 
 
 def launch(source: str, name: str, dtype: Any, blocks: int, params: ctypes.Structure) -> None:
-    """Enqueue a kernel of :data:`THREADS` threads a block, if there is anything to do."""
+    """Enqueue a kernel with :data:`THREADS` threads per block, unless `blocks` is 0."""
     if blocks:
         jit.kernel(source, name, constants(dtype)).run(blocks, THREADS, params)
 
 
 def streaming(items: int) -> int:
-    """Blocks of a kernel that goes round over items; of few it has one each, whatever the chip."""
+    """Blocks of a kernel that loops over items; for few items there is one thread per item on every chip."""
     blocks = -(-items // THREADS)
     return blocks if blocks <= _FEW_BLOCKS else min(blocks, _BLOCKS_EACH * jit.capability().multiprocessors)
 
 
 def contiguous_indices(*arrays: Any) -> list[Any]:
-    """Index arrays without gaps; ValueError unless they share one dtype."""
+    """The index arrays without gaps; raises ValueError unless they share one dtype."""
     check_indices(*arrays)
     return [cupy.ascontiguousarray(array) for array in arrays]
 
 
 def check_length(what: str, array: Any, wanted: int) -> None:
-    """ValueError unless an array has so many entries."""
+    """Raise ValueError unless the array has `wanted` entries."""
     if array.size != wanted:
         raise ValueError(
             f"{what} has {array.size} entries, but {wanted} are needed; the array is truncated or belongs to another shape"
@@ -57,13 +57,13 @@ def check_length(what: str, array: Any, wanted: int) -> None:
 
 
 def check_count(what: str, count: int, index: Any) -> None:
-    """ValueError if there are more than indices of a dtype count."""
+    """Raise ValueError if `count` exceeds what indices of this dtype can count."""
     if count > np.iinfo(index).max:
         raise ValueError(f"the number of {what} is {count} but must lie between 0 and {np.iinfo(index).max}")
 
 
 def start_check(indptr: Any, indices: Any, shape: tuple[int, int], found: Any) -> None:
-    """Enqueue ``check_csr``, which leaves four counts in front of zeroed uint64."""
+    """Enqueue ``check_csr``, which writes four counts to the beginning of `found`, a zeroed array of uint64."""
     check_length("indptr", indptr, shape[0] + 1)
     check_count("indices", indices.size, indptr.dtype)
     params = CheckParams(indptr.data.ptr, indices.data.ptr, found.data.ptr, None, *shape, indices.size)
@@ -71,7 +71,7 @@ def start_check(indptr: Any, indices: Any, shape: tuple[int, int], found: Any) -
 
 
 def _counts(indptr: Any, indices: Any, shape: tuple[int, int]) -> Any:
-    """What ``check_csr`` counts; waits for it."""
+    """The counts of ``check_csr``, which are waited for."""
     found = cupy.zeros(4, np.uint64)
     start_check(indptr, indices, shape, found)
     return found.get()
@@ -82,7 +82,7 @@ def _row_at(indptr: Any, entry: int) -> int:
 
 
 def _state(what: str, found: Any, indptr: Any) -> str:
-    """What the counts mean; ValueError if that is no CSR pattern."""
+    """The state of a pattern by its counts; raises ValueError if it is not a CSR pattern."""
     if found[_BAD_START]:
         where = FROM_END - int(found[_BAD_START])
         raise ValueError(
@@ -97,23 +97,23 @@ def _state(what: str, found: Any, indptr: Any) -> str:
 
 
 def validate_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> str:
-    """What a CSR pattern is like, without believing anything about it; see the host backend. One pass over the indices."""
+    """Check a CSR pattern about which nothing is known; see the host backend. One pass over the indices."""
     indptr, indices = contiguous_indices(indptr, indices)
     return _state("CSR", _counts(indptr, indices, shape), indptr)
 
 
 def checked(what: str, indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Contiguous arrays of a canonical pattern; ValueError if they describe none."""
+    """Contiguous arrays of a pattern; raises ValueError unless it is canonical."""
     indptr, indices = contiguous_indices(indptr, indices)
     refuse(what, _counts(indptr, indices, shape), indptr, indices, shape)
     return indptr, indices
 
 
 def refuse(what: str, counts: Any, indptr: Any, indices: Any, shape: tuple[int, int]) -> None:
-    """ValueError unless these are the counts of a canonical pattern."""
+    """Raise ValueError unless these are the counts of a canonical pattern."""
     if _state(what, counts, indptr) == "canonical":
         return
-    host = indices.get()  # the first such row; the arrays are refused
+    host = indices.get()  # find the first bad row for the message; speed no longer matters
     rows = np.repeat(np.arange(shape[0]), np.diff(indptr.get()))
     wrong = (rows[1:] == rows[:-1]) & (host[1:] <= host[:-1])
     row = int(rows[1:][wrong][0])
@@ -123,13 +123,13 @@ def refuse(what: str, counts: Any, indptr: Any, indices: Any, shape: tuple[int, 
 
 
 def rows_of(indptr: Any, nnz: int) -> Any:
-    """The row of every entry of an `indptr` that is right."""
+    """The row of every entry, for a valid `indptr`."""
     rows = cupy.empty(nnz, indptr.dtype)
     params = CheckParams(indptr.data.ptr, None, None, rows.data.ptr, indptr.size - 1, 0, nnz)
     launch("sparse/check.cu", "rows_of", indptr.dtype, -(-nnz // CHUNK), params)
     return rows
 
 
-#: For int32 and int64 indices.
+#: Compile-time constants for int32 and for int64 indices.
 BOTH_INDICES: tuple[dict[str, int], ...] = ({}, {"BS_LARGE": 1})
 VARIANTS = jit.variants_of("sparse/check.cu", "check_csr", BOTH_INDICES)

@@ -1,7 +1,7 @@
-"""Entries of canonical CSR arrays on the GPU: picked, kept, found and summed; the host's results, bit for bit.
+"""Selecting, finding and summing entries of canonical CSR arrays on the GPU, with the host's results bit for bit.
 
-Arrays are believed to be canonical, and the index arrays of a call have one dtype. What must know how much it allocates waits for that
-number and for nothing else; the other functions wait for nothing.
+Arrays must be canonical, which is not checked, and the index arrays of a call share one dtype. Functions that need to know how much to
+allocate wait for that number only; the other functions wait for nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bitsparse.backends.cuda.sparse.starts import room_for_counts, start_rows
 from bitsparse.jit import cupy
 
 _SOURCE, _SUMS = "sparse/entries.cu", "sparse/row_sums.cu"
-#: Numbers by which ``sparse/row_sums.cu`` knows dtypes, and rows of its blocks.
+#: The numbers of dtypes in ``sparse/row_sums.cu``, and the rows of one of its blocks.
 _KINDS = {
     name: kind
     for kind, names in enumerate(
@@ -27,7 +27,7 @@ _KINDS = {
 }
 _SUMMED_ROWS = 32
 _SUMMED_IN = {"b": np.dtype(np.int64), "i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
-#: Blocks of groups of lanes at most: they go round.
+#: The most blocks of kernels that give a group of lanes to each row; they loop over further rows.
 _MOST_BLOCKS = 1 << 16
 
 Arrays = tuple[Any, Any, Any]
@@ -37,7 +37,7 @@ RowSumParams = jit.struct(_SUMS, "RowSumParams")
 
 
 def lanes_for(entries: int, rows: int) -> int:
-    """Threads that share a row: as many as it has entries on average, up to a warp.
+    """Threads that share a row: as many as a row has entries on average, up to a warp.
 
     Examples
     --------
@@ -48,18 +48,18 @@ def lanes_for(entries: int, rows: int) -> int:
 
 
 def grouped(rows: int, lanes: int) -> int:
-    """Blocks of a kernel with a group of lanes a row."""
+    """Blocks of a kernel that gives a group of lanes to each row."""
     return min(_MOST_BLOCKS, -(-rows * lanes // THREADS))
 
 
 def _params(indptr: Any, indices: Any = None, **numbers: int) -> Any:
-    """The kernels' argument: set at once, as a small call takes no longer than the host does."""
+    """The kernels' argument, filled in one step, since host time dominates small calls."""
     columns = None if indices is None else indices.data.ptr
     return EntryParams(indptr=indptr.data.ptr, indices=columns, **numbers)
 
 
 def _moved(params: Any, values: Any, count: int) -> Arrays:
-    """``(values, bits, room)``: room for `count` items like `values`, of which each is some words."""
+    """``(values, bits, room)``, where `room` holds `count` items like those of `values`; an item is moved as some words."""
     if values is None:
         return None, None, None
     bits = interop.as_bits(values)
@@ -70,7 +70,7 @@ def _moved(params: Any, values: Any, count: int) -> Arrays:
     words, shape = (1, count) if bits.ndim == 1 else (math.prod(bits.shape[1:]), (count, *bits.shape[1:]))
     room = cupy.ndarray(shape, dtype)
     params.values, params.out = address, room.data.ptr
-    # Of eight bytes at a time twice as many are in flight as of four.
+    # Words of eight bytes keep twice as many bytes in flight as words of four.
     params.unit, params.words = (8, size * words // 8) if size * words % 8 == 0 == address % 8 else (size, words)
     return values, bits, room
 
@@ -92,7 +92,7 @@ def gather(values: Any, order: Any) -> Any:
 
 
 def find(indptr: Any, indices: Any, rows: Any, cols: Any) -> Any:
-    """Where the entries at int64 `rows` and `cols` are, as int64; -1 where there is none. One kernel."""
+    """The positions (int64) of the entries at int64 `rows` and `cols`; -1 where there is no entry. One kernel."""
     rows, cols = (cupy.ascontiguousarray(part, dtype=np.int64) for part in (rows, cols))
     places = cupy.empty(rows.size, np.int64)
     params = _params(indptr, indices, rows=rows.data.ptr, cols=cols.data.ptr, places=places.data.ptr, count=rows.size)
@@ -101,13 +101,13 @@ def find(indptr: Any, indices: Any, rows: Any, cols: Any) -> Any:
 
 
 def elements(indptr: Any, indices: Any, values: Any, rows: Any, cols: Any) -> Any:
-    """The elements at int64 `rows` and `cols`; of a pattern 0 and 1 as uint8. One kernel."""
+    """The elements at int64 `rows` and `cols`; for a pattern they are 0 or 1 as uint8. One kernel."""
     rows, cols = (cupy.ascontiguousarray(part, dtype=np.int64) for part in (rows, cols))
     return _elements(indptr, indices, values, rows.size, rows=rows.data.ptr, cols=cols.data.ptr)
 
 
 def diagonal(indptr: Any, indices: Any, values: Any, shape: tuple[int, int], k: int) -> Any:
-    """The elements ``(i, i + k)``. One kernel, a search of a row a thread."""
+    """The elements ``(i, i + k)``. One kernel, in which each thread searches one row."""
     row, col = max(0, -k), max(0, k)
     count = max(0, min(shape[0] - row, shape[1] - col))
     return _elements(indptr, indices, values, count, low=row, high=col)
@@ -127,14 +127,14 @@ def _elements(indptr: Any, indices: Any, values: Any, count: int, **where: int) 
 
 # -- rows and columns -------------------------------------------------------------------------------------------------
 def take_rows(indptr: Any, indices: Any, values: Any, rows: Any) -> Arrays:
-    """The rows that int64 numbers name, in their order: ``(indptr, indices, values)``; int64 indices where int32 cannot count them."""
+    """The given rows, in the given order: ``(indptr, indices, values)``; with int64 indices if int32 cannot count the entries."""
     made = pick_rows(indptr, indices, values, rows)
     assert made is not None, "rows that are not there"
     return made
 
 
 def pick_rows(indptr: Any, indices: Any, values: Any, rows: Any) -> Arrays | None:
-    """:func:`take_rows`, where negative numbers count from the end; None if a row is not there, which is found out with their sizes."""
+    """:func:`take_rows` with negative numbers counting from the end; None if a row does not exist, which the call learns with the sizes."""
     rows = cupy.ascontiguousarray(rows, dtype=np.int64)
     found = cupy.zeros(2, np.int64)
     params = _params(indptr, indices, rows=rows.data.ptr, absent=found.data.ptr + 8, count=rows.size, high=-1)
@@ -147,14 +147,14 @@ def pick_rows(indptr: Any, indices: Any, values: Any, rows: Any) -> Arrays | Non
 
 
 def take_columns(indptr: Any, indices: Any, values: Any, start: int, stop: int) -> Arrays:
-    """The columns from `start` up to `stop`, counted from `start`: ``(indptr, indices, values)``."""
+    """The columns from `start` up to `stop`, renumbered from 0: ``(indptr, indices, values)``."""
     params = _params(indptr, indices, count=indptr.size - 1, low=start, high=stop)
     starts, _firsts, total = _counted(params, indptr)
     return _filled("copy_rows", params, starts, total, values)
 
 
 def _counted(params: Any, indptr: Any, found: Any = None) -> tuple[Any, ...]:
-    """Where the rows start that the parameters name, where they are read, to be kept until then, and what :func:`start_rows` gives."""
+    """Row starts of the result, first entries of its rows (to be kept alive for the next kernel), and the list of :func:`start_rows`."""
     index, count = indptr.dtype, params.count
     firsts, starts = cupy.empty(count, index), room_for_counts(count, index)
     params.firsts, params.starts, params.height = firsts.data.ptr, starts.data.ptr, indptr.size - 1
@@ -163,12 +163,12 @@ def _counted(params: Any, indptr: Any, found: Any = None) -> tuple[Any, ...]:
 
 
 def _largest(index: Any) -> int:
-    """The largest number of entries that indices count (a test lowers it)."""
+    """The largest number of entries that indices of this dtype can count (a test lowers it)."""
     return int(np.iinfo(index).max)
 
 
 def _filled(name: str, params: Any, starts: Any, total: int, values: Any) -> Arrays:
-    """The arrays of a result whose rows start there, by a kernel with a group of lanes a row."""
+    """The arrays of a result with these row starts, filled by a kernel that gives a group of lanes to each row."""
     columns = cupy.empty(total, starts.dtype)
     values, _bits, room = _moved(params, values, total)
     params.lanes, params.columns = lanes_for(total, params.count), columns.data.ptr
@@ -177,7 +177,7 @@ def _filled(name: str, params: Any, starts: Any, total: int, values: Any) -> Arr
 
 
 def row_range(indptr: Any, start: int, stop: int) -> tuple[Any, int, int]:
-    """``indptr`` of the rows from `start` up to `stop`, and between which entries they are, which is waited for. One kernel."""
+    """``indptr`` of the rows from `start` up to `stop`, their first entry and the end of their entries. One kernel, and one wait."""
     starts, ends = cupy.empty(stop - start + 1, indptr.dtype), cupy.empty(2, np.int64)
     params = _params(indptr, starts=starts.data.ptr, places=ends.data.ptr, first=start, count=starts.size)
     launch(_SOURCE, "shift_starts", indptr.dtype, streaming(starts.size), params)
@@ -186,7 +186,7 @@ def row_range(indptr: Any, start: int, stop: int) -> tuple[Any, int, int]:
 
 
 def keep(indptr: Any, indices: Any, values: Any, mask: Any) -> Arrays:
-    """The entries that a mask keeps: ``(indptr, indices, values)``."""
+    """The entries where `mask` is True: ``(indptr, indices, values)``."""
     rows = indptr.size - 1
     mask, starts = cupy.ascontiguousarray(mask), room_for_counts(rows, indptr.dtype)
     params = _params(indptr, indices, mask=mask.data.ptr, starts=starts.data.ptr, count=rows)
@@ -198,7 +198,7 @@ def keep(indptr: Any, indices: Any, values: Any, mask: Any) -> Arrays:
 
 # -- sums -------------------------------------------------------------------------------------------------------------
 def row_sums(indptr: Any, values: Any) -> Any:
-    """Sums of rows: float32 and float64 in their dtype, the host's bits; booleans and integers in int64 or uint64. One kernel."""
+    """Sums of rows: floats in their own dtype, with the host's bits; booleans and integers in int64 or uint64. One kernel."""
     dtype = _SUMMED_IN.get(values.dtype.kind, values.dtype)
     values, out = cupy.ascontiguousarray(values), cupy.empty(indptr.size - 1, dtype)
     kind = _KINDS[values.dtype.name]

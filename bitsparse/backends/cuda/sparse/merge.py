@@ -1,4 +1,4 @@
-"""An operation of two canonical CSR arrays, element by element, on the GPU."""
+"""Elementwise operations of two canonical CSR arrays on the GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bitsparse.backends.cuda.sparse.starts import room_for_counts, start_rows
 from bitsparse.jit import cupy
 
 _SOURCE = "sparse/merge.cu"
-#: The kernels know operations by their places here, of which those from ``less`` on give booleans; and dtypes.
+#: Operations and dtypes; their positions are their numbers in the kernels. The operations from ``less`` on return booleans.
 OPERATIONS = ("add", "subtract", "multiply", "maximum", "minimum", "less", "greater", "not_equal")
 _COMPARISONS = frozenset(OPERATIONS[5:])
 _KINDS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
-#: What stands for these operations of booleans.
+#: The operations that replace these for booleans.
 _OF_BOOLEANS = {"add": "maximum", "subtract": "not_equal"}
 Matrix = tuple[Any, Any, Any]
 
@@ -31,24 +31,24 @@ def merge(left: Matrix, right: Matrix, name: str, dtype: Any) -> Matrix:
     Parameters
     ----------
     left, right : tuple of CuPy arrays
-        ``(indptr, indices, values)``, canonical, of the same shape and with the same dtype of indices; values of `dtype`, or None where
-        every entry is 1.
+        ``(indptr, indices, values)``, canonical, with the same shape and index dtype; values have the dtype `dtype`, or are None if every
+        entry is 1.
     name : str
         ``add``, ``subtract``, ``multiply``, ``maximum``, ``minimum``, ``less``, ``greater`` or ``not_equal``.
     dtype : dtype
-        In which values are combined; integers wrap.
+        Dtype in which values are combined; integers wrap.
 
     Returns
     -------
     tuple
-        ``(indptr, indices, values)``; values are booleans of comparisons, else of `dtype`.
+        ``(indptr, indices, values)``; values are booleans for comparisons, else of dtype `dtype`.
     """
     dtype, index = np.dtype(dtype), left[0].dtype
     if dtype.kind == "b":
         name = _OF_BOOLEANS.get(name, name)
     rows, entries = left[0].size - 1, left[1].size + right[1].size
     params = jit.filled(MergeParams(), left=left[0], left_columns=left[1], right=right[0], right_columns=right[1])
-    # What is laid out for a launch lives until it is enqueued.
+    # Contiguous copies must live until the kernels are enqueued.
     numbers = [None if part[2] is None else cupy.ascontiguousarray(part[2]) for part in (left, right)]
     starts = room_for_counts(rows, index)
     jit.filled(params, left_values=numbers[0], right_values=numbers[1], starts=starts, rows=rows)
@@ -65,7 +65,7 @@ def merge(left: Matrix, right: Matrix, name: str, dtype: Any) -> Matrix:
 
 
 def _lanes(entries: int, rows: int) -> int:
-    """Threads that share a row, with two entries of either array each at once: so many that it is one or two rounds on average."""
+    """Threads that share a row; each takes two entries of either array per round, and a row takes one or two rounds on average."""
     return min(32, 1 << max(0, (entries // max(rows, 1) // 4).bit_length() - 1))
 
 

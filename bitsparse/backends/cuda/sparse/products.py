@@ -1,4 +1,4 @@
-"""Products of two sparse matrices of bits or integers on the GPU: exact, in memory of the size that was counted before."""
+"""Exact products of two sparse matrices of bits or integers on the GPU; the size of the result is counted before it is allocated."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ Matrix = tuple[Any, Any, Any]
 
 
 def multiply(left: Matrix, right: Matrix, cols: int) -> Matrix | None:
-    """The canonical CSR array of the product of two, which are believed to be canonical.
+    """The product of two CSR arrays, which must be canonical, as a canonical CSR array.
 
     Parameters
     ----------
     left, right : tuple of CuPy arrays
-        ``(indptr, indices, values)``; values are int32, int64 or booleans in both, or None in both, where the result is a pattern.
+        ``(indptr, indices, values)``; values are int32, int64 or booleans in both, or None in both, and then the result is a pattern.
     cols : int
         Columns of the right matrix.
 
     Returns
     -------
     tuple or None
-        Sums are of the values' dtype and wrap; those that come to zero are there. None if a boolean is not true, which is found out with
-        the size of the result: such entries have to be left out before.
+        Sums have the values' dtype and wrap; sums that are zero are stored. None if a boolean is False, which the call finds out together
+        with the size of the result: the caller has to remove such entries first.
 
     Raises
     ------
     MemoryError
-        The result does not fit into the memory of the GPU.
+        If the result does not fit in the memory of the GPU.
     """
     starts, columns, right_starts, right_columns = contiguous_indices(left[0], left[1], right[0], right[1])
     rows, bits = starts.size - 1, left[2] is None or left[2].dtype == np.bool_
@@ -79,7 +79,7 @@ def multiply(left: Matrix, right: Matrix, cols: int) -> Matrix | None:
 
 
 def _lanes(entries: int, rows: int) -> int:
-    """Threads that share a row of the right matrix: about half as many as it has entries on average, up to a warp."""
+    """Threads that share a row of the right matrix: about half as many as a row has entries on average, up to a warp."""
     mean = entries // max(rows, 1)
     return min(32, 1 << max(0, mean.bit_length() - 1))
 
@@ -94,7 +94,7 @@ def _fits(entries: int, item: int) -> None:
     free = cupy.get_default_memory_pool().free_bytes()
     if entries * item <= free:
         return
-    free += cupy.cuda.runtime.memGetInfo()[0]  # which takes longer than a small product
+    free += cupy.cuda.runtime.memGetInfo()[0]  # asked last, since it takes longer than a small product
     if entries * item > free:
         raise MemoryError(
             f"matmul: the product has {entries} entries, {entries * item / 1e9:.1f} GB, but {free / 1e9:.1f} GB of the GPU's memory are "

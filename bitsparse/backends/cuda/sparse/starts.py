@@ -1,4 +1,4 @@
-"""Counts of rows turned into where rows start, on the GPU."""
+"""Turning the lengths of rows into row starts on the GPU."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, constants
 from bitsparse.jit import cupy
 
 _SOURCE = "sparse/starts.cu"
-#: Threads of a block, and the rows that it takes.
+#: Threads of a block, and the rows that a block processes.
 _THREADS, _TILE = 1024, 8192
 
 StartParams = jit.struct(_SOURCE, "StartParams")
 
 
 def room_for_counts(rows: int, index: Any) -> Any:
-    """Where kernels write the counts of rows, one place on, for :func:`start_rows`."""
+    """An array into which kernels write the length of row i at place i + 1, for :func:`start_rows`."""
     return cupy.empty(rows + 1, index) if rows else cupy.zeros(1, index)
 
 
 def start_rows(starts: Any, found: Any = None) -> list[int]:
-    """Turn counts of rows, one place on, into where rows start, in place; the number of all is waited for.
+    """Turn the lengths of rows into row starts, in place, and wait for the total.
 
     Parameters
     ----------
     starts : array
-        Of :func:`room_for_counts`, filled.
+        The array of :func:`room_for_counts`, filled.
     found : array of int64, optional
-        What else is to be looked at: the first number becomes that of all.
+        Numbers to fetch along with the total, which replaces the first one.
 
     Returns
     -------
     list of int
-        The numbers of `found`. If the first exceeds what the dtype of `starts` holds, `starts` are worth nothing.
+        The numbers of `found`. If the first, the total, does not fit the dtype of `starts`, the content of `starts` is meaningless.
     """
     rows = starts.size - 1
     if not rows:

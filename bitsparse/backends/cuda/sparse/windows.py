@@ -1,4 +1,4 @@
-"""Windows of rows sorted by column on the GPU: the cells that occur in each, and every entry's place among them."""
+"""Sorting the entries of windows of rows by column on the GPU: the cells of each window, and every entry's cell."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from bitsparse.backends.cuda.sparse.checks import (
 from bitsparse.backends.params import position_dtype
 from bitsparse.jit import cupy
 
-#: Rows of a window at most, as a row in its window is a byte.
+#: The most rows of a window, since the number of a row in its window is a byte.
 TALLEST = 256
-#: Threads of a block, and the most entries of the windows that it sorts. The last one sorts what shared memory holds.
+#: For each class of windows: threads of a block, and the most entries of a window. The last class takes what fits in shared memory.
 _CLASSES = ((64, 256), (128, 1024), (256, 3072), (512, 6144), (1024, 1 << 20))
-#: Shared memory that is not for entries: bounds of rows, counts of warps, and room for what a compiler adds.
+#: Shared memory that is not for entries: bounds of rows, counts of warps, and a reserve for what the compiler adds.
 _STATIC_BYTES = 3072
 #: Blocks that share the entries of a window that is too full for shared memory, and the most such windows along a grid.
 _RANK_BLOCKS, _GRID_Y = 64, 65535
-#: Threads that a multiprocessor gets in several rounds, so that it ends with the others; parts of all windows, whose cells are added up.
+#: Threads that a multiprocessor gets over several rounds, so that all finish together; parts of the windows, whose cells are added up.
 _ROUNDS, _PARTS = 4 * 2048, 1024
-#: Where kernels leave what they found: behind the four counts of a check, and in front of the windows of each class.
+#: Positions of the kernels' figures: after the four counts of a check, and before the number of windows of each class.
 _TALLEST, _MOST, _TOTAL, _LISTED = range(4, 8)
 
 
@@ -40,20 +40,20 @@ WindowParams = jit.struct("sparse/windows.cu", "WindowParams")
 
 
 class Cells(NamedTuple):
-    """What :func:`cells_of` finds; None where it was not asked for."""
+    """The result of :func:`cells_of`; parts that were not requested are None."""
 
-    edges: Any  # where the entries of each window start; None without entries
-    starts: Any  # where its cells start
-    cells: Any = None  # columns, or blocks of them
+    edges: Any  # where the entries of each window start; None unless entries are wanted
+    starts: Any  # where the cells of each window start
+    cells: Any = None  # columns, or blocks of columns
     tiles: Any = None  # bits of 4 x 4 blocks
-    perm: Any = None  # of each entry: its place in the CSR array,
-    edge_row: Any = None  # its row in the window
-    edge_cell: Any = None  # and its cell among those of the window
+    perm: Any = None  # for each entry, in the order of windows: its place in the CSR array
+    edge_row: Any = None  # for each entry: its row in the window
+    edge_cell: Any = None  # for each entry: its cell among those of the window
     edge_col: Any = None  # the same cells in the order of the CSR array, in the smallest dtype that holds them
 
 
 def _capacities(dtype: Any, shared_bytes: int) -> list[int]:
-    """The most entries of the windows of each class, as far as shared memory holds them."""
+    """The most entries of a window of each class, limited by shared memory."""
     most = min(_CLASSES[-1][1], (shared_bytes - _STATIC_BYTES) // (2 * (dtype.itemsize + 4)))
     return sorted({min(capacity, most) for _, capacity in _CLASSES})
 
@@ -67,7 +67,7 @@ def _sort(params: ctypes.Structure, dtype: Any, nnz: int, tallest: int) -> None:
     config = launch.config  # one launch for all classes: preparing it takes longer than enqueueing it
     for place, ((threads, _), capacity) in enumerate(zip(_CLASSES, capacities, strict=False)):
         params.list, params.capacity = place, capacity
-        # So many windows have more entries than those of the class before.
+        # At most nnz // (low + 1) windows have more entries than those of the previous class.
         config.grid[0] = min(params.windows, nnz // (low + 1), multiprocessors * (_ROUNDS // threads))
         config.block[0], config.shared = threads, item * capacity
         if low < min(tallest, nnz):
@@ -76,7 +76,7 @@ def _sort(params: ctypes.Structure, dtype: Any, nnz: int, tallest: int) -> None:
 
 
 def _rank(params: ctypes.Structure, dtype: Any, nnz: int) -> None:
-    """Sort and number the windows that do not fit."""
+    """Sort the windows that do not fit in shared memory, and number their cells."""
     params.list = params.classes
     blocks = min(nnz // params.capacities[params.classes - 1], _GRID_Y)
     kernel = jit.kernel("sparse/windows.cu", "rank_windows", constants(dtype))
@@ -95,20 +95,20 @@ def cells_of(
     *,
     believed: bool = False,
 ) -> Cells:
-    """The cells of every window of rows: groups of ``2**shift`` columns in which it has an entry.
+    """The cells of every window of rows: the groups of ``2**shift`` columns in which the window has an entry.
 
     Parameters
     ----------
     what : str
-        Who asks, for messages.
+        The caller's name, for messages.
     indptr, indices, shape
-        A canonical pattern, which is checked unless it is believed.
+        A canonical pattern, which is checked unless `believed`.
     window, shift : int
     want : {"starts", "entries", "positions", "tiles"}
-        Nothing but where cells start; or the cells, and of each entry where it stands, or its cell in the order of the CSR array, or the
-        bits of blocks (windows of 4 rows, shift 2).
+        "starts": only where cells start. The others also return the cells, and "entries": the entries in the order of windows;
+        "positions": each entry's cell in the order of the CSR array; "tiles": the bits of blocks (windows of 4 rows, shift 2).
     believed : bool
-        Somebody has checked the pattern. This saves a pass over it and a wait for the stream.
+        The pattern is known to be canonical. This saves a pass over it and a wait for the stream.
     """
     if not 1 <= window <= TALLEST:
         raise ValueError(f"{what}: window is {window} but must lie between 1 and {TALLEST}")
@@ -136,7 +136,7 @@ def cells_of(
         perm, edge_row, edge_cell = (cupy.empty(nnz, kind) for kind in (dtype, np.uint8, np.int32))
         params.perm, params.edge_row, params.edge_cell = perm.data.ptr, edge_row.data.ptr, edge_cell.data.ptr
     places: dict[Any, Any] = {}
-    if positions:  # in every dtype that may hold them all, which is known when they are written
+    if positions:  # written in two dtypes, since only the kernels find out which one holds them all
         places = {kind: cupy.empty(nnz, kind) for kind in (np.uint8, np.uint16)}
         params.edge_byte, params.edge_short = (array.data.ptr for array in places.values())
     if not believed:
@@ -155,7 +155,7 @@ def cells_of(
     if tallest > np.iinfo(np.int32).max:
         raise ValueError(f"{what}: a window has {tallest} entries, beyond int32; make the window smaller")
     if tallest > capacities[-1]:
-        if not entries:  # ranks are written somewhere
+        if not entries:  # the kernels need room for ranks
             ranks, rows = cupy.empty(nnz, dtype), cupy.empty(nnz, np.uint8)
             params.perm, params.edge_row = ranks.data.ptr, rows.data.ptr
         if positions and min(tallest, shape[1]) > 1 << 16:

@@ -1,4 +1,4 @@
-"""Which kernels can compute a sparse product on the GPU within the error that its caller allows, and which is estimated to be quickest."""
+"""Which kernels can compute a sparse product on the GPU within the allowed error, and which one is estimated to be fastest."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.jit import cupy
 
-#: Names that ``kernel`` may have: an edge at a time or windows of 8 rows on the CUDA cores, windows of 16 or 32 rows on the matrix units.
+#: Values of ``kernel``: one edge at a time or windows of 8 rows on the CUDA cores, or windows of 16 or 32 rows on the matrix units.
 KERNELS = ("csr", "windows", "tiles")
-#: Edges to a column of windows of 8 rows from which anything but "csr" is thought of.
+#: Kernels other than "csr" are considered if windows of 8 rows have at least this many edges per column.
 WORTH = 1.3
-#: Heights of windows of the tiles, and columns of features from which the taller ones are thought of.
+#: Heights of the windows of tiles, and the fewest columns of features for which the taller ones are considered.
 _HEIGHTS, _WIDE = (16, 32), 64
-#: Entries that the windows of 8 rows number, with padding.
+#: The most entries that windows of 8 rows can number, with padding.
 _MOST_ENTRIES = 1 << 28
 SIXTEEN = ("float16", "bfloat16")
 
@@ -29,22 +29,22 @@ class Kind(NamedTuple):
     Attributes
     ----------
     dtype : dtype
-        Of the features and, if it is floating, of the result.
+        Dtype of the features and, if it is floating, of the result.
     columns : int
-        Of the features, all heads together.
+        Columns of the features, all heads together.
     reduce, precision : str
     values : dtype or None
-        Of the edges' values.
+        Dtype of the edges' values.
     fixed : bool
-        The values are known beforehand.
+        Whether the values are known beforehand.
     per_head : bool
-        Every head has values of its own.
+        Whether every head has values of its own.
     scaled : bool
-        There are factors of the columns of the sparse matrix.
+        Whether the columns of the sparse matrix have factors.
     has_columns : bool
-        False where an edge is its own column.
+        False if every edge is its own column.
     frozen : bool
-        The values are known beforehand and will not change, so that they are brought into another order once.
+        Whether the values are known beforehand and never change, so that they are rearranged only once.
     """
 
     dtype: Any
@@ -60,14 +60,14 @@ class Kind(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """How many columns windows of a pattern have.
+    """How many columns the windows of a pattern have.
 
     Attributes
     ----------
     entries : int
         Columns of all windows together.
     groups : dict
-        Groups of 8 and of 16 columns that they fill, of windows that tiles have.
+        The number of groups of 8 and of 16 columns, for windows of the heights of tiles.
     """
 
     entries: int
@@ -75,7 +75,7 @@ class Shared(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A kernel, the rows of its windows (0 for none) and its estimated microseconds."""
+    """A kernel, the rows of its windows (0 without windows) and its estimated time in microseconds."""
 
     kernel: str
     height: int
@@ -83,7 +83,7 @@ class Estimate(NamedTuple):
 
 
 def alignment_of(address: int, itemsize: int, out: int, out_itemsize: int) -> int:
-    """Bytes that the address of features is a multiple of, 16 at most, as far as the result's address (0: any) goes with them.
+    """The usable alignment of features in bytes, at most 16, given the address of the result (0: any).
 
     Examples
     --------
@@ -92,13 +92,13 @@ def alignment_of(address: int, itemsize: int, out: int, out_itemsize: int) -> in
     """
     found = math.gcd(16, address)
     if out % 16:
-        # A vector of results has as many elements as one of features.
+        # A vector of results has as many elements as a vector of features.
         found = min(found, max(math.gcd(16, out) * itemsize // out_itemsize, 1))
     return found
 
 
 def group_of(dtype: Any) -> int:
-    """Columns that one step on the matrix units takes.
+    """The number of columns that one step on the matrix units processes.
 
     Examples
     --------
@@ -109,9 +109,9 @@ def group_of(dtype: Any) -> int:
 
 
 def shared_columns(indptr: Any, indices: Any, shape: tuple[int, int], height: int) -> Shared:
-    """What windows of `height` rows share; one pass over the pattern, which waits for the stream."""
+    """The columns of windows of `height` rows. This takes one pass over the pattern and waits for the stream."""
     starts = cells_of("spmm", indptr, indices, shape, height, 0, "starts").starts
-    if height not in _HEIGHTS:  # no tiles, whose groups would be counted
+    if height not in _HEIGHTS:  # only tiles need groups
         return Shared(int(starts[-1].get()), {})
     each = (starts[1:] - starts[:-1]).astype(np.int64)
     entries, by8, by16 = (
@@ -121,7 +121,7 @@ def shared_columns(indptr: Any, indices: Any, shape: tuple[int, int], height: in
 
 
 def refusals(kind: Kind, shape: tuple[int, int], nnz: int) -> dict[str, str]:
-    """Which kernels cannot compute a product within the error that its caller allows, and why.
+    """The kernels that cannot compute a product within the allowed error, and the reasons.
 
     Examples
     --------
@@ -168,7 +168,9 @@ def _tiles_refuse(kind: Kind, shape: tuple[int, int]) -> str | None:
 
 
 def tiles_precision(kind: Kind) -> str:
-    """How the tiles multiply: factors of columns of 16-bit features are split in two, so that they lose no digits unasked.
+    """The precision with which tiles multiply.
+
+    For 16-bit features with column factors, products are split in two unless "tf32" is requested, so that factors keep their digits.
 
     Examples
     --------
@@ -181,14 +183,14 @@ def tiles_precision(kind: Kind) -> str:
 
 
 def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Shared]) -> list[Estimate]:
-    """The kernels that can compute a product, the quickest first by what was measured of a chip.
+    """The kernels that can compute a product, sorted by their estimated times on an H200, fastest first.
 
-    Values that are new in every call are taken edge by edge where the choice is free.
+    Values that are new in every call exclude "windows".
 
     Parameters
     ----------
     shared : dict of Shared
-        By the heights 8, 16 and 32 of windows.
+        The columns of windows, by the heights 8, 16 and 32.
 
     Examples
     --------
@@ -228,7 +230,7 @@ def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Sh
 
 
 def _edges_us(rates: RowRates, kind: Kind, nnz: int, row_bytes: int, sharing: float) -> float:
-    """Gathering a row of features for every edge, some of its bytes from the L1; weights hardly matter."""
+    """The time of gathering a row of features for every edge, with some bytes from the L1; weights hardly matter."""
     half = np.dtype(kind.dtype).itemsize == 2
     most = rates.l1_least + row_bytes / rates.l1_bytes
     gain = min(most, 1 + rates.l1_gain * max(0.0, sharing - 1))
