@@ -1,4 +1,4 @@
-"""Products of signs on the GPU: activations become bits while they are loaded (``binary/bmm_rows.cu``)."""
+"""Products of signs on the GPU: activations are turned into bits while they are loaded (``binary/bmm_rows.cu``)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from bitsparse.jit import cupy
 _SOURCE = "binary/bmm_rows.cu"
 #: BS_KIND of words.
 _WORDS_KIND = 7
-#: Words of the contraction axis that a lane of each of two instructions takes together.
+#: Words of the contraction axis that two instructions process together.
 _STEP_WORDS = 16
-#: Columns of a warp's item, bytes of its slot in front of the epilogue.
+#: Columns of a warp's item, and bytes of its slot of shared memory for the epilogue.
 _ITEM_COLUMNS, _SLOT_BYTES = 64, 4096
 _SUMS, _EPILOGUE, _THRESHOLDS, _CHAIN = range(4)
-#: So many columns have their vectors in shared memory.
+#: Vectors over at most this many columns are kept in shared memory.
 _NEAR_COLUMNS = 1024
 #: A count that is never reached.
 _NEVER = np.iinfo(np.int32).max
-#: Shared memory of a block that still lets several run on a multiprocessor.
+#: The most shared memory of a block with which several blocks run on a multiprocessor.
 _ROOMY = 56 << 10
 
 
@@ -42,15 +42,15 @@ FusedParams = jit.struct("binary/bmm_rows.cuh", "BmmParams", optional=True)
 class Tuning(NamedTuple):
     """How a product is cut up; the names are those of ``binary/bmm_rows.cu``."""
 
-    rows: int  # that a block takes at a time
+    rows: int  # rows that a block processes at a time
     warps: int = 8
-    ahead: int = 1  # eights of rows of 128 columns that a warp loads at once
-    blocks: int = 3  # of a multiprocessor at a time
-    part_words: int = 0  # of the contraction axis in shared memory at a time; 0: all
+    ahead: int = 1  # groups of eight rows of 128 columns that a warp loads at once
+    blocks: int = 3  # blocks that run on a multiprocessor at a time
+    part_words: int = 0  # words of the contraction axis in shared memory at a time; 0: all
     staged: int = 1  # whether a block copies the weights to shared memory
 
     def pitch(self, words: int) -> int:
-        """Words between the rows in shared memory: 16 times an odd number."""
+        """Stride of rows in shared memory, in words: 16 times an odd number."""
         steps = -(-(self.part_words or words) // _STEP_WORDS)
         return _STEP_WORDS * (steps | 1)
 
@@ -68,17 +68,17 @@ class Tuning(NamedTuple):
 def choose_tuning(
     m: int, n: int, words: int, finish: int, dtype: np.dtype[Any] | None, capability: jit.Capability
 ) -> Tuning:
-    """Rows of a block: few enough that every multiprocessor has blocks, and that the words of several blocks fit into its memory."""
+    """The tuning: so few rows per block that every multiprocessor has blocks, and that several blocks fit in its shared memory."""
     packed = dtype is None
     size = 16 if dtype is None else dtype.itemsize
-    ahead = 2 if size < 4 else 1  # as many bytes in flight
-    # More would cost registers; so do wide elements, and bits where their instruction is put together from others.
+    ahead = 2 if size < 4 else 1  # the same bytes in flight for small elements
+    # More blocks leave too few registers. Wide elements, epilogues and an emulated one-bit instruction need more of them.
     blocks = 2 if size == 8 or finish == _EPILOGUE or capability.major >= 10 else 3
     enough = 2 * capability.multiprocessors
     for rows in (64, 32, 16):
         if -(-m // rows) < enough and rows > 16:
             continue
-        few = -(-m // rows) <= enough  # then the weights, which blocks share, are there as soon as copied
+        few = -(-m // rows) <= enough  # then copying the weights to shared memory gains nothing
         t = Tuning(rows, ahead=2 if few and size <= 4 else ahead, blocks=2 if few else blocks, staged=int(not few))
         for candidate in (t, replace(t, staged=0)):
             if candidate.shared_bytes(words, n, finish, packed) <= _ROOMY:
@@ -86,12 +86,12 @@ def choose_tuning(
     t = replace(t, staged=0)
     if t.shared_bytes(words, n, finish, packed) <= min(capability.shared_bytes, 2 * _ROOMY):
         return replace(t, blocks=min(blocks, 2))
-    # Parts take accumulators along, which cost registers.
+    # Parts keep accumulators between them, which costs registers.
     return Tuning(16, blocks=1, part_words=_STEP_WORDS * 31, staged=0)
 
 
 def vector_of(dtype: np.dtype[Any], *steps: int) -> int:
-    """Bytes of a load of four neighbours, at most 16, that divide every address and step.
+    """The bytes of a load of up to four adjacent elements: at most 16, and a divisor of every address and step.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def vector_of(dtype: np.dtype[Any], *steps: int) -> int:
 
 
 def _way_of(epilogue: EpilogueParams) -> int:
-    """How the kernel applies an epilogue: the commonest to the sums in registers (`_CHAIN`), others by way of shared memory."""
+    """How the kernel applies an epilogue: the usual ones to the sums in registers (`_CHAIN`), others by way of shared memory."""
     usual = epilogue.activation in (None, "relu") and epilogue.row_term is None and epilogue.col_term is None
     along_rows = epilogue.out == "float" or (epilogue.binarize and epilogue.axis == -1)
     return _CHAIN if usual and along_rows else _EPILOGUE
@@ -114,18 +114,18 @@ def _way_of(epilogue: EpilogueParams) -> int:
 def constants(
     tuning: Tuning, kind: int, vector: int, finish: int, *, near: bool = True, **extra: bool
 ) -> dict[str, int]:
-    """What ``binary/bmm_rows.cu`` is compiled with.
+    """Compile-time constants of ``binary/bmm_rows.cu``.
 
     Parameters
     ----------
     kind, vector : int
-        Of the activations' elements, and bytes of a load of them.
+        Kind of the elements of the activations, and bytes of a load.
     finish : int
-        What becomes of the sums.
+        How the sums are finished.
     near : bool
-        The columns' vectors are in shared memory.
+        Whether the vectors over the columns are in shared memory.
     extra : bool
-        What the file calls BS_BFLOAT, BS_NORM, BS_MEANS, BS_STREAM, BS_TINY.
+        The flags BS_BFLOAT, BS_NORM, BS_MEANS, BS_STREAM and BS_TINY of the file, in lower case without the prefix.
     """
     t = tuning
     found = {"BS_KIND": kind, "BS_VECTOR": vector, "BS_ROWS": t.rows, "BS_WARPS": t.warps}
@@ -136,33 +136,33 @@ def constants(
 class SignProduct:
     """``product(x, out=None, absmean=None)``: sign(x) times packed signs, prepared for one right operand, on the current stream.
 
-    The first call on a stream allocates what such calls work in, and the first with activations at other alignments compiles; later
-    ones with `out` (and `absmean`) given allocate nothing. It may be shared by threads and streams.
+    The first call on a stream allocates workspace, and the first call with a new alignment of activations compiles. Later calls with
+    `out` (and `absmean`) allocate nothing. It may be shared by threads and streams.
 
     Parameters
     ----------
     w_words : uint32 (n, 1, words)
-        Packed along the contraction axis.
+        Signs, packed along the contraction axis.
     m, k : int
-        The activations' shape.
+        Shape of the activations.
     dtype : dtype or None
-        Of the activations; None for packed bits, given as words (m, 1, words).
+        Dtype of the activations; None for packed bits, given as words (m, 1, words).
     norm : pair of float32 (k,), optional
         Factor and addend of every feature, applied before the sign as two float32 operations.
     epilogue : EpilogueParams, optional
-        What becomes of the sums; else they are stored as int32.
+        Epilogue of the sums; by default they are stored as int32.
     thresholds : Thresholds, optional
-        Of one class, equal to an epilogue that binarises along the rows.
+        Thresholds of one class, equivalent to an epilogue that binarises along the rows.
     absmean, scale_rows : bool
-        Whether calls give the rows' mean magnitudes; whether these are an operand's row scale of the epilogue.
+        Whether calls return the mean magnitudes of the rows, and whether these are the operand's row scale in the epilogue.
     tuning : Tuning, optional
-        By default what :func:`choose_tuning` finds.
+        By default the result of :func:`choose_tuning`.
 
     Attributes
     ----------
     tuning : Tuning
     out_shape, out_dtype
-        Of the result.
+        Shape and dtype of the result.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class SignProduct:
         self._flag = Flag()
         p.nan = self._flag.address
         self._keep: list[Any] = [w_words]
-        #: Sums of the right operand's columns, and what a kernel reads of them: less these sums, or the least counts of bits.
+        #: Sums of the right operand's columns, and what kernels read instead: the negated sums, or the smallest counts that give a 1.
         self._sums, padded = cupy.zeros(n, np.int32), -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS
         self._limits: Any = None
         if self._finish == _THRESHOLDS and thresholds is not None:
@@ -226,7 +226,7 @@ class SignProduct:
             p.norm[:] = at, at + vectors[0].nbytes
         self._launches: dict[tuple[int, bool], Any] = {}
         self._launch: Any = None
-        self._aimed: tuple[int, ...] | None = None  # what the last launch pointed to
+        self._aimed: tuple[int, ...] | None = None  # addresses of the last launch
         self._lock = threading.Lock()
         self._stream, self._empty = cupy.cuda.get_current_stream, cupy.empty
         self._nothing = 0 in (m, n) or k == 0
@@ -242,16 +242,16 @@ class SignProduct:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept beside the packed signs."""
+        """Bytes that are kept in addition to the packed signs."""
         return (
             sum(int(part.nbytes) for part in (self._flag, self._sums, self._columns, *self._keep[1:]))
             + self._means.nbytes
         )
 
     def renew(self) -> None:
-        """Sum the signs of the right operand, which may have been written to; kernels read the words themselves as they are.
+        """Sum the signs of the right operand again after its words changed; kernels read the words themselves in every call.
 
-        With ``a`` the ones of a row and ``c`` those in common, ``4 c - 2 a - sums >= t`` is asked as ``2 c - a >= (t + sums) / 2``.
+        Let ``a`` be the ones of a row and ``c`` the common ones. ``4 c - 2 a - sums >= t`` is tested as ``2 c - a >= (t + sums) / 2``.
         """
         sums = self._sums
         if sums.size and self.params.words:
@@ -259,7 +259,7 @@ class SignProduct:
         self._columns[: sums.size] = -sums if self._limits is None else (self._limits + sums + 1) >> 1
 
     def _launch_for(self, address: int, step: int, means: bool) -> Any:
-        """The prepared launch for activations of these addresses, with or without mean magnitudes; compiled at the first need."""
+        """The prepared launch for activations at this address and step, with or without mean magnitudes; compiled on first use."""
         vector = 16 if self._packed else vector_of(self._dtype, address, step)
         key = vector, means
         if key not in self._launches:
@@ -274,7 +274,7 @@ class SignProduct:
         return self._launches[key]
 
     def defines(self, vector: int, means: bool) -> dict[str, int]:
-        """The compile-time constants for loads of so many bytes."""
+        """The compile-time constants for loads of `vector` bytes."""
         t, name = self.tuning, self._dtype.name
         kind = _WORDS_KIND if self._packed else kind_of(self._dtype)
         return constants(
@@ -292,27 +292,27 @@ class SignProduct:
 
     @property
     def fused(self) -> str:
-        """What becomes of the sums, in a few words."""
+        """A short description of how the sums are finished."""
         if self._finish == _SUMS:
             return "int32 sums"
         return f"{'thresholds' if self._finish == _THRESHOLDS else 'epilogue'} in the same kernel"
 
     @property
     def may_see_nan(self) -> bool:
-        """Whether a call may meet NaN: in the activations, or on the epilogue's way to bits."""
+        """Whether a call may meet NaN in the activations, or in an epilogue that produces bits."""
         floating = not self._packed and (self._dtype.kind not in "biu" or self._normed)
         return floating or (self._chain is not None and self._chain.may_see_nan)
 
     def nan_seen(self) -> tuple[bool, bool]:
-        """Whether an activation, and whether an epilogue, was NaN since the last question; waits for the current stream."""
+        """Whether an activation, and whether an epilogue, was NaN since the previous call; waits for the current stream."""
         return self._flag.seen(), self._chain is not None and self._chain.may_see_nan and self._chain.nan_seen()
 
     def __call__(self, x: Any, out: Any = None, absmean: Any = None, row_scale: Any = None) -> Any:
         """The product with activations whose rows are contiguous.
 
-        `absmean` (m,) receives the mean magnitudes of the rows; `row_scale` is a scale that packed activations bring along.
+        `absmean` (m,) receives the mean magnitudes of the rows; `row_scale` is the row scale of packed activations.
         """
-        with self._lock:  # what a launch points to is set here
+        with self._lock:  # the launch's arguments are shared
             stream = self._stream().ptr
             if out is None:
                 out = self._empty(self.out_shape, self.out_dtype)
@@ -351,7 +351,7 @@ class SignProduct:
 
 
 def _variants_for(card: jit.Capability) -> list[dict[str, int]]:
-    """float32 with every way out and at other alignments, 16-bit floats, bits; small results with batch norm, and in parts."""
+    """Variants for float32 with every finish and alignment, 16-bit floats, bits, and small results with batch norm and in parts."""
     ways, single, half = (_SUMS, _EPILOGUE, _THRESHOLDS, _CHAIN), np.dtype(np.float32), np.dtype(np.float16)
     wide = {way: choose_tuning(1 << 20, _ITEM_COLUMNS, 8, way, single, card) for way in ways}
     found = [constants(wide[way], FLOAT, 16, way) for way in ways]

@@ -1,4 +1,4 @@
-"""Sums of one-bit features over 0/1 patterns on the GPU: as integers, as bits by thresholds, or through the chain of an epilogue."""
+"""Sums of one-bit features over 0/1 patterns on the GPU, as integers, as bits by thresholds, or after the chain of an epilogue."""
 
 from __future__ import annotations
 
@@ -33,32 +33,34 @@ from bitsparse.errors import KernelError
 
 _OUTPUTS = {"int32": 0, "bits": 1, "float32": 2}
 _CHAIN = 2
-#: Warps of a multiprocessor with the registers that the kernels take.
+#: Warps that fit on a multiprocessor, given the registers of the kernels over edges and over tiles.
 _WARPS, _TILE_WARPS = 16, 12
 _WARP = 32
-#: Edges that a lane takes of a row that is dealt out, and edges of a piece of a longer one.
+#: The most edges per lane of a row that is dealt out, and edges of a piece of a longer row.
 _SHORT, _PIECE = 64, 256
-#: Lanes that share the four results of a strip, and words of each at most.
+#: Lanes that share the four results of a strip, and the most words of each.
 _STRIP, _TILE_WORDS = 4, 2
 _NIBBLES = [bin(n).count("1") for n in range(16)]
 
 
 class TileSchedule:
-    """How the kernel over FRDC's tiles walks one pattern; made once for a pattern and kept by its owner, as the arrays must not change.
+    """How the kernel over FRDC's tiles walks one pattern.
+
+    It is built once for a pattern and kept by the pattern's owner; the arrays must not change.
 
     Parameters
     ----------
     indptr, tiles : cupy.ndarray
-        Of strips of four rows, valid; uint16.
+        Starts of strips of four rows, which must be valid; and tiles, uint16.
     shape : tuple of int
-        Of the matrix.
+        Shape of the matrix.
 
     Attributes
     ----------
     strips : Schedule
-        Of the tiles.
+        Schedule of the tiles.
     edges : cupy.ndarray of int32
-        Of each row.
+        Edges of each row.
     """
 
     def __init__(self, indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -> None:
@@ -74,38 +76,38 @@ class TileSchedule:
 
 
 class BinarySum:
-    """Sums of one-bit features over a pattern, prepared: ``sums(words, out=None)``.
+    """Prepared sums of one-bit features over a pattern: ``sums(words, out=None)``.
 
-    Building it compiles the kernel and cuts the pattern. The first call on a stream allocates what such calls work in; later ones allocate
-    nothing but the result. It may be shared by threads and streams.
+    Building it compiles the kernel and cuts up the pattern. The first call on a stream allocates workspace; later calls allocate nothing
+    but the result. It may be shared by threads and streams.
 
     Parameters
     ----------
     schedule : Schedule or TileSchedule
-        Of the pattern.
+        Schedule of the pattern.
     indices : cupy.ndarray
         As `indptr` of the schedule: columns of the edges, or blocks of four columns of the tiles.
     features : int
-        Of a node.
+        Features of a node.
     bipolar : bool
-        Bits stand for -1 and +1, else for 0 and 1.
+        Whether bits stand for -1 and +1 instead of 0 and 1.
     kernel : {"twice-plus", "plus-minus", "select"}
     output : {"int32", "float32", "bits"}
-        Sums (m, features); the chain's floats (m, features); or words (m, 1, W), by `thresholds` or else by the chain.
+        Sums (m, features); the chain's floats (m, features); or words (m, 1, W), by `thresholds` if given, else by the chain.
     thresholds : Thresholds, optional
-        Arrays of the host or of the device.
+        Thresholds, with arrays on the host or the device.
     params : EpilogueParams, optional
-        The chain of `output` "float32", and of "bits" without thresholds (then it binarises). Vectors of the host.
+        The chain of `output` "float32", and of "bits" without thresholds (then it binarises), with vectors on the host.
     operand : OperandParams, optional
-        More factors and terms of the chain, float32 arrays of the device.
+        More factors and terms of the chain, as float32 arrays on the device.
     mean : bool
-        The chain starts from sums divided by the lengths of the rows (0 for an empty one).
+        Whether the chain starts from sums divided by the lengths of the rows (0 for an empty row).
     tuning : CountTuning, optional
 
     Attributes
     ----------
     shape, dtype
-        Of the result.
+        Shape and dtype of the result.
     cut : Cut or Deal
     """
 
@@ -195,7 +197,7 @@ class BinarySum:
         return "bspmm_count", defines | COUNTS.blocks(defines, chip_here()), (blocks, slices, 1)
 
     def _over_tiles(self, schedule: TileSchedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
-        """The same of the kernel over tiles, each of which counts up to four."""
+        """Name, constants and grid of the kernel over tiles; a tile adds up to four to a count."""
         tuning, strips = self.tuning or TILE_TUNING, schedule.strips
         words, across, slices = shape_of_row(self.features, _STRIP, _TILE_WORDS)
         most = 16 * (((1 << tuning.planes) - 1) // 16)
@@ -210,9 +212,9 @@ class BinarySum:
     def _cut_for(
         self, schedule: Schedule, tuning: CountTuning, across: int, slices: int, most: tuple[int, int], warps: int
     ) -> Cut | Deal:
-        """The pattern cut into streams and pieces, or dealt out; `most` has the edges of a row and of a piece.
+        """The pattern cut into streams and pieces, or dealt out; `most` are the most edges of a row and of a piece.
 
-        `across` is log2 of the lanes beside each other.
+        `across` is log2 of the lanes along a row.
         """
         raw, lanes = self._params, tuning.team
         self.tuning, raw.across, raw.slices = tuning, across, slices
@@ -232,7 +234,7 @@ class BinarySum:
         return cut
 
     def __call__(self, words: Any, out: Any = None) -> Any:
-        """The sums of `words`, uint32 (n, 1, W) or (n, W), C-contiguous and aligned to 16 bytes, with pad bits of zero."""
+        """The sums of `words`, uint32 (n, 1, W) or (n, W), C-contiguous and aligned to 16 bytes, with zero pad bits."""
         if out is None:
             out = self._cupy.empty(self.shape, self.dtype)
         if self._kernel is None:
@@ -251,12 +253,12 @@ class BinarySum:
         return out
 
     def nan_seen(self) -> bool:
-        """Whether a call since the last question met NaN on its way to a bit; waits for the current stream."""
+        """Whether a product since the previous call met NaN that should become a bit; waits for the current stream."""
         return self._chain is not None and self._chain.nan_seen()
 
 
 def _variants() -> list[jit.Variant]:
-    """Sums, bits by one threshold or many, and chains: words of a lane; teams for short, middling and long rows; tiles; the other ways."""
+    """Variants for sums, bits by one or many thresholds and chains, for several lane and team widths, for tiles and other methods."""
     large, short = {"BS_LARGE": 1}, tuning_of(1 << 20, 1 << 23, 128)
     plain = (_OUTPUTS["int32"], _OUTPUTS["bits"])
     found = [constants(short, output, words) for output in plain for words in (4, 2, 1)]

@@ -1,4 +1,4 @@
-"""What the kernels of one-bit sums are told: parameters, what may be tuned, rows dealt out, chains, thresholds in bits."""
+"""Arguments of the kernels of one-bit sums: parameters, tuning, dealing out rows, epilogue chains and bit-sliced thresholds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
 
-#: Threads of a block at most.
+#: The most threads of a block.
 THREADS = 128
 _WARP = 32
-#: Rows that are put in order as a whole, else in windows of so many.
+#: Up to `_FEW_ROWS` rows are sorted as a whole; more rows are sorted in windows of `_WINDOW`.
 _FEW_ROWS, _WHOLE, _WINDOW = 1 << 17, 1 << 30, 8192
-#: Planes of the sums of rows in pieces: as many as most rows need, and all.
+#: Planes of the sums of rows in pieces: as many as most rows need, and the maximum.
 _FEW_PLANES, _PLANES = 24, 31
-#: Indices are read in fours, so that batches begin at multiples of four edges.
+#: Indices are read in fours, so batches start at multiples of four edges.
 _QUAD = 4
-#: Rows from which a latency counts for nothing.
+#: With more rows than this, saving a latency per row is not worth the memory.
 _MOST_BOUNDS = 1 << 22
 
 
@@ -39,29 +39,29 @@ TileChainParams = jit.struct("binary/bspmm_tiles.cu", "TileParams", optional=Tru
 
 
 class CountTuning(NamedTuple):
-    """What may be chosen about a sum; every choice gives the same bits.
+    """The tunable parameters of a sum; every choice gives the same bits.
 
     Attributes
     ----------
     team : int
-        Lanes that take edges of a row at the same time: a power of two up to 32.
+        Lanes that share the edges of a row: a power of two up to 32.
     unroll : int
-        Edges in flight of a lane: 4, 8 or 16.
+        Edges in flight per lane: 4, 8 or 16.
     planes : int
-        Of a lane's counters, 4 to 8: a row, or a piece of one, has fewer than ``team << planes`` edges.
+        Planes of a lane's counters, 4 to 8: a row, or a piece of one, has fewer than ``team << planes`` edges.
     blocks : int
         Blocks of 128 threads that a multiprocessor must hold, which bounds the registers.
     threads : int
-        Of a block, 32 to 128.
+        Threads of a block, 32 to 128.
     few : int
         Planes of a lane's counters that most rows need.
     piece_team : int
-        Lanes that take edges of a piece at the same time, 0 for as many as `team`.
+        Lanes that share the edges of a piece; 0 for as many as `team`.
     window : int
-        If not 0, rows are dealt out one by one to teams, in the order of their lengths within so many of them.
+        If not 0, rows are dealt out one by one to teams, sorted by length within windows of this many rows.
     span, longest : int or None
-        Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern. Of rows that are dealt out, those of
-        more than `span` edges are cut into pieces.
+        Edges and rows of a stream, and edges of a piece of a long row; None to choose by the pattern. If rows are dealt out, those of more
+        than `span` edges are cut into pieces.
     """
 
     team: int = 4
@@ -76,12 +76,12 @@ class CountTuning(NamedTuple):
     longest: int | None = None
 
 
-#: Of the kernel over tiles, of which four lanes take some at a time: tiles and strips for edges and rows.
+#: The tuning of the kernel over tiles, in which four lanes share a strip; here edges are tiles and rows are strips.
 TILE_TUNING = CountTuning(team=4, unroll=4, planes=7, blocks=3)
 
 
 def tuning_of(rows: int, nnz: int, features: int, rates: BitRates = H200.bit_sums) -> CountTuning:
-    """What a chip was quickest with: teams as wide as rows are long, rows dealt out where they are short or few.
+    """The fastest tuning by a chip's measured rates: longer rows get wider teams; short or few rows are dealt out.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def tuning_of(rows: int, nnz: int, features: int, rates: BitRates = H200.bit_sum
 
 
 def shape_of_row(features: int, team: int, most: int = 4) -> tuple[int, int, int]:
-    """(words of a lane, at `most` so many; log2 of the lanes beside each other; slices) for rows of so many bits.
+    """(words of a lane, up to `most`; log2 of the lanes along a row; slices) for rows of `features` bits.
 
     Examples
     --------
@@ -120,9 +120,9 @@ def shape_of_row(features: int, team: int, most: int = 4) -> tuple[int, int, int
 def constants(
     tuning: CountTuning, output: int, words: int, many: bool = False, width: int = 0, longest: int = 0
 ) -> dict[str, int]:
-    """What the kernel over edges is compiled with, for int32 indices, or with the `width` of a row in words the one over tiles.
+    """Constants of the kernel over edges for int32 indices or, with the `width` of a row in words, of the kernel over tiles.
 
-    `many` if features have thresholds of their own; no row has more than `longest` edges.
+    `many`: features have thresholds of their own. No row has more than `longest` edges.
     """
     found = {
         "BS_OUT": output,
@@ -140,16 +140,16 @@ def constants(
 
 
 class Deal(NamedTuple):
-    """A pattern dealt out.
+    """A pattern whose rows are dealt out to teams.
 
     Attributes
     ----------
     order : cupy.ndarray (streams,), dtype of `indptr`
-        The rows of up to `short` edges: windows of the pattern one after another, in each the rows of most batches first.
+        The rows of up to `short` edges, window by window; in each window rows with the most batches come first.
     bounds : cupy.ndarray (streams, 2) or None
-        First edge of each of these rows, and the one behind its last; None where there are too many of them to save a latency.
+        First edge and end of each of these rows; None if there are too many rows for this to pay.
     piece_row, piece_first : cupy.ndarray (pieces,), dtype of `indptr`
-        Row and first edge of each piece of `longest` edges of the other rows. The pieces of a row follow each other.
+        Row and first edge of each piece of `longest` edges of the other rows. The pieces of a row are consecutive.
     streams, pieces, short, longest : int
     """
 
@@ -174,14 +174,14 @@ _lock = threading.Lock()
 
 
 def deal(schedule: Schedule, *, short: int, longest: int, batch: int, window: int) -> Deal:
-    """Deal out a pattern for teams that take `batch` edges at a time; made once for a schedule. Waits for the stream.
+    """Deal out a pattern for teams that take `batch` edges at a time; done once per schedule. Waits for the stream.
 
     Parameters
     ----------
     short : int
-        Rows of more edges are cut into pieces of `longest`.
+        Rows with more edges are cut into pieces of `longest`.
     window : int
-        Rows of a window, within which they are put in order: neighbours of the pattern stay close.
+        Rows of a window. Rows are sorted only within windows, so that adjacent rows stay close.
     """
     key = (short, longest, batch, window)
     with _lock:
@@ -199,7 +199,7 @@ def _dealt(schedule: Schedule, short: int, longest: int, batch: int, window: int
     most = (short + _QUAD) // batch + 2
     batches = (lengths + (first % _QUAD) + (batch - 1)) // batch
     number = cupy.arange(rows, dtype=np.int64)
-    place = (number // window + 1) * most - batches  # ascending within a window as the batches fall
+    place = (number // window + 1) * most - batches  # within a window, more batches sort first
     keys = cupy.sort(cupy.where(lengths > short, -1, place * rows + number))
     away = int((lengths > short).sum())
     order = (keys[away:] % rows).astype(indptr.dtype)
@@ -212,7 +212,7 @@ def _dealt(schedule: Schedule, short: int, longest: int, batch: int, window: int
 def device_chain(
     params: EpilogueParams | None, operand: OperandParams | None, shape: tuple[int, int], words: bool
 ) -> DeviceEpilogue:
-    """The chain on the device, with what the operands add to it."""
+    """The chain on the device, including what the operands contribute."""
     params = params or (EpilogueParams(out="bits", binarize=True) if words else EpilogueParams())
     if words and not (params.out == "bits" and params.binarize and params.bits == 1 and params.axis == -1):
         raise KernelError("bspmm: the chain must binarise along the features to give bits; binarise, then repack")
@@ -222,7 +222,7 @@ def device_chain(
 
 
 def set_thresholds(raw: Any, thresholds: Thresholds, features: int, bipolar: bool) -> Any:
-    """Fills in one threshold as a number, or many bit-sliced; gives what must be kept on the device."""
+    """Store one threshold as a number, or many thresholds bit-sliced; returns the device arrays that must be kept alive."""
     cupy = jit.require_cupy("bspmm")
     values, longest, single = thresholds.values, int(thresholds.longest), thresholds.single
     if single is not None:

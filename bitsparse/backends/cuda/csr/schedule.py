@@ -1,4 +1,4 @@
-"""CSR patterns cut into streams of edges and pieces of long rows, on the GPU: what the kernels over CSR patterns walk."""
+"""CSR patterns cut into streams of edges and pieces of long rows on the GPU, which the kernels over CSR patterns walk."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bitsparse import interop, jit
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, constants, launch
 from bitsparse.jit import cupy
 
-#: Warps of a multiprocessor, unless a kernel says otherwise, and rounds of streams for all of them: a stream lasts for an eighth of the
-#: whole at most, as the last ones run alone.
+#: Warps per multiprocessor, unless a kernel says otherwise, and rounds of streams for all of them. So a stream takes at most an eighth of
+#: the total time, which matters since the last streams run alone.
 _WARPS, _ROUNDS = 32, 8
-#: Edges and rows of a stream: what is worth a group's start, and what balances well enough.
+#: Edges and rows of a stream: the fewest, the fewest if there is enough work, and the most that still balance well.
 _SHORT, _LEAST, _MOST = 8, 32, 512
-#: A row is cut into pieces if it is longer than so many streams; of a multiple of so many edges.
+#: A row longer than this many streams is cut into pieces, whose length is a multiple of `_PIECE_STEP` edges.
 _STREAMS_IN_PIECE, _PIECE_STEP = 2, 32
-#: Edges of a batch, and what share of them must be within a row throughout a warp to be treated as such.
+#: Edges of a batch, and the share of batches that must lie within rows in all groups of a warp for a special path to pay.
 _BATCH, _OFTEN = 8, 0.4
 
 
@@ -30,22 +30,22 @@ ScheduleParams = jit.struct("csr/schedule.cu", "ScheduleParams")
 
 
 class Cut(NamedTuple):
-    """A pattern cut up.
+    """A pattern cut into streams and pieces.
 
     Attributes
     ----------
     starts : cupy.ndarray (streams + 1,)
-        First row of each stream, ascending; the last is the number of rows. Stream s holds the rows ``starts[s] .. starts[s + 1] - 1``,
-        which may be none. A long row is a stream of its own, which kernels leave out.
+        First row of each stream, ascending; the last element is the number of rows. Stream s holds the rows
+        ``starts[s] .. starts[s + 1] - 1``, possibly none. A long row is a stream of its own, which kernels skip.
     piece_row, piece_first : cupy.ndarray (pieces,)
-        Row and first edge of each piece of `longest` edges (the last of a row has fewer). The pieces of a row follow each other.
+        Row and first edge of each piece of `longest` edges (the last of a row may have fewer). The pieces of a row are consecutive.
     streams, pieces, long_rows : int
     most : int
         Pieces of the longest row.
     span : int
-        Edges and rows that a stream has about.
+        Approximate number of edges and rows of a stream.
     longest : int
-        Edges of a piece; rows of more are long.
+        Edges of a piece; rows with more edges are long.
     """
 
     starts: Any
@@ -70,10 +70,10 @@ class Cut(NamedTuple):
 
 
 def choose_cut(rows: int, nnz: int, lanes: int, multiprocessors: int, warps: int = _WARPS) -> tuple[int, int]:
-    """(span, longest) for groups of `lanes` lanes: several rounds of streams where there are edges enough, else one.
+    """(span, longest) for groups of `lanes` lanes: several rounds of streams if there are enough edges, else one.
 
-    An H200 was quickest with streams of 64 edges and rows from 16 lanes on, and of 48 or 32 for narrower groups, of which a warp walks
-    several at a time; with longer ones where there are edges for more than eight rounds of warps.
+    An H200 was fastest with streams of 64 edges and rows for 16 lanes or more, and of 48 or 32 for narrower groups, several of which share
+    a warp; and with longer streams if there are edges for more than eight rounds of warps.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def choose_cut(rows: int, nnz: int, lanes: int, multiprocessors: int, warps: int
 
 
 def whole_batches(rows: int, nnz: int, lanes: int) -> bool:
-    """Whether all groups of a warp are often within a row at the same time, so that a way without questions for rows pays.
+    """Whether all groups of a warp are often within a row at the same time, so that a code path without checks for row ends pays.
 
     Examples
     --------
@@ -103,14 +103,14 @@ def whole_batches(rows: int, nnz: int, lanes: int) -> bool:
 
 
 class Workspace(NamedTuple):
-    """Memory of a kernel's calls on one stream; a captured graph holds its addresses.
+    """Workspace of a kernel's calls on one stream; captured graphs hold its addresses.
 
     Attributes
     ----------
     partial : cupy.ndarray
         Sums of pieces of rows, uninitialised.
     arrived : cupy.ndarray of int32
-        How many pieces of a row have arrived: zeros between calls.
+        How many pieces of a row have finished; zeros between calls.
     """
 
     partial: Any
@@ -118,14 +118,14 @@ class Workspace(NamedTuple):
 
 
 class Workspaces:
-    """A workspace for each stream, allocated by its first call, which then waits for what was prepared on another stream.
+    """A workspace for each stream, allocated by the stream's first call, which also waits for what was prepared on another stream.
 
-    Built when all that calls read has been enqueued on the current stream. The owner's lock is held around :meth:`on`.
+    Build it after everything that calls read has been enqueued on the current stream. The owner holds its lock around :meth:`on`.
 
     Parameters
     ----------
     shape, dtype
-        Of `partial`.
+        Shape and dtype of `partial`.
     counters : int or tuple of int
         Shape of `arrived`.
     """
@@ -133,7 +133,7 @@ class Workspaces:
     def __init__(self, shape: int | tuple[int, ...], dtype: DTypeLike, counters: int | tuple[int, ...] = 0) -> None:
         self._shape, self._dtype, self._counters = shape, dtype, counters
         self._spaces: dict[int, Workspace] = {}
-        #: Streams whose counters only replays of a captured graph have set to zero so far.
+        #: Streams whose counters are zeroed only by replays of a captured graph so far.
         self._unset: set[int] = set()
         self._made_on = cupy.cuda.get_current_stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
@@ -146,7 +146,7 @@ class Workspaces:
         return sum(int(part.nbytes) for space in self._spaces.values() for part in space)
 
     def on(self, stream: int) -> Workspace:
-        """The workspace of the current stream, whose address is `stream`; of a call that is being recorded, one of its own."""
+        """The workspace of the current stream, whose address is `stream`; a call that is being recorded gets one of its own."""
         recording = jit.recorder()
         if recording is not None:
             partial = recording.scratch((id(self), "partial"), self._shape, self._dtype, zero=False)
@@ -159,13 +159,13 @@ class Workspaces:
         return found
 
     def is_settled(self, stream: int) -> bool:
-        """Whether later calls on a stream that has a workspace need not ask for it again."""
+        """Whether later calls on a stream may reuse its workspace without calling :meth:`on` again."""
         return stream not in self._unset
 
     def _first(self, stream: int) -> Workspace:
         spaces = self._spaces
         if cupy.cuda.runtime.streamIsCapturing(stream):
-            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+            # A capture begins after a synchronisation and cannot allocate, so it takes over the workspace of earlier calls.
             if spaces:
                 before = next(iter(spaces))
                 spaces[stream] = spaces.pop(before)
@@ -173,7 +173,7 @@ class Workspaces:
                     self._unset = self._unset - {before} | {stream}
                 return spaces[stream]
             if self._counters:
-                # Nothing that is enqueued now happens before a replay: whoever comes first has to set the counters, this graph or another.
+                # Work enqueued now runs only at a replay, so whichever graph or call runs first has to zero the counters.
                 self._unset.add(stream)
         elif stream != self._made_on:
             cupy.cuda.get_current_stream().wait_event(self._made)
@@ -183,9 +183,9 @@ class Workspaces:
 
 
 class Rooms:
-    """Memory of kernels' calls, by what it is for and by streams: the same for every call alike, so that a captured graph may hold it.
+    """Workspaces of kernels by purpose and stream; equal calls get the same memory, so that captured graphs may hold it.
 
-    Prepared kernels of a schedule hold its rooms and not the schedule, which can keep them for that.
+    Prepared kernels hold a reference to the rooms instead of the schedule, so that the schedule can keep the kernels without a cycle.
     """
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class Rooms:
         return sum(spaces.nbytes for spaces in self._spaces.values())
 
     def on_stream(self, name: str, shape: tuple[int, ...], dtype: Any, counters: int = 0) -> Workspace:
-        """The room of calls on the current stream, with so many counters."""
+        """The workspace of calls on the current stream, with `counters` counters."""
         stream, key = cupy.cuda.get_current_stream().ptr, (name, shape, np.dtype(dtype), counters)
         with self._lock:
             spaces = self._spaces.get(key)
@@ -208,44 +208,44 @@ class Rooms:
 
 
 def _summed(counts: Any, dtype: Any) -> Any:
-    """Sums of the counts in front of each and of all of them."""
+    """For each count the sum of those before it, and at the end the total."""
     before = cupy.zeros(int(counts.size) + 1, dtype)
     before[1:] = cupy.cumsum(counts)
     return before
 
 
 def _as_read(indices: Any) -> Any:
-    """Indices as kernels read them, sixteen bytes at once; None for none."""
+    """Indices aligned to 16 bytes, as kernels read them; None stays None."""
     if indices is None or (indices.flags.c_contiguous and indices.data.ptr % 16 == 0):
         return indices
     return interop.aligned(indices)
 
 
 class Schedule:
-    """How the kernels walk one CSR pattern; made once for a pattern and kept by its owner, as the arrays must not change.
+    """How the kernels walk one CSR pattern; built once for a pattern and kept by the pattern's owner. The arrays must not change.
 
     Parameters
     ----------
     indptr : cupy.ndarray of int32 or int64
-        Valid: from 0 to `nnz`, never decreasing.
+        Must be valid: from 0 to `nnz`, never decreasing.
     shape : tuple of int
     nnz : int
 
-    A cut is made when it is first asked for, with at most four synchronisations, and kept.
+    A cut is made on first use, with at most four synchronisations, and kept.
     """
 
     def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], nnz: int) -> None:
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
         self.indices: Any = _as_read(indices)
         self._cuts: dict[tuple[int, int], Cut] = {}
-        #: What ``units.py`` made of the pattern, by its settings.
+        #: The pattern's units from ``units.py``, by their settings.
         self.units: dict[tuple[Any, ...], Any] = {}
         self._edge_rows: tuple[Any, Any] | None = None
         self.rooms = Rooms()
         #: Kernels prepared for the pattern, by their settings; they hold its arrays and rooms.
         self.products: dict[Any, Any] = {}
         self.lock = threading.Lock()
-        #: Held while kernels are enqueued of which one reads what another left in a workspace: threads may share a stream.
+        #: Held while kernels are enqueued that pass data through a workspace, since threads may share a stream.
         self.order = threading.RLock()
 
     @property
@@ -255,37 +255,37 @@ class Schedule:
 
     @property
     def defines(self) -> dict[str, int]:
-        """What kernels over this pattern are compiled with."""
+        """Compile-time constants of kernels over this pattern."""
         return constants(self.indptr.dtype)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that was made, on the device."""
+        """Bytes on the device of everything made for the pattern."""
         tables = 0 if self._edge_rows is None else sum(int(table.nbytes) for table in self._edge_rows)
         units = {id(units): int(units.table.nbytes) for units in self.units.values()}
         return tables + self.rooms.nbytes + sum(units.values()) + sum(cut.nbytes for cut in self._cuts.values())
 
     @property
     def prepared(self) -> int:
-        """How many things were made for the pattern: with one more, other streams have to wait for it."""
+        """The number of things made for the pattern; when it grows, other streams have to wait for the new one."""
         return len(self._cuts) + len(self.units) + (self._edge_rows is not None)
 
     def along(self, indices: Any) -> Schedule:
-        """The same rows, with all that was made for them, whose edges lie in other columns."""
+        """A schedule of the same rows with other columns of edges; it shares everything made for the rows."""
         other = copy(self)
         other.indices, other.products = _as_read(indices), {}
         return other
 
     def indexed(self) -> Schedule:
-        """The same with a column for each edge, also where an edge is its own column."""
+        """The schedule with explicit columns, even if every edge is its own column."""
         if self.indices is not None:
             return self
         return self.along(cupy.arange(self.nnz, dtype=self.indptr.dtype))
 
     def cut(self, lanes: int, *, warps: int = _WARPS, span: int | None = None, longest: int | None = None) -> Cut:
-        """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
+        """The cut for groups of `lanes` lanes (a power of two up to 32), or with a given span and length of pieces.
 
-        `warps` is how many of them a multiprocessor runs at the same time. `longest` must be a multiple of 4.
+        `warps` is the number of warps that a multiprocessor runs at the same time. `longest` must be a multiple of 4.
         """
         chosen = choose_cut(self.shape[0], self.nnz, lanes, jit.capability().multiprocessors, warps)
         key = (span or chosen[0], longest or chosen[1])
@@ -295,26 +295,26 @@ class Schedule:
             return self._cuts[key]
 
     def params(self, cut: Cut, lanes: int) -> ctypes.Structure:
-        """The argument of a kernel."""
+        """The argument of a kernel that walks `cut`."""
         arrays = {"starts": cut.starts, "piece_row": cut.piece_row, "piece_first": cut.piece_first}
         walk = self.walk_params(lanes, cut.longest)
         return jit.filled(walk, **arrays, streams=cut.streams, pieces=cut.pieces)
 
     def walk_params(self, lanes: int, longest: int) -> ctypes.Structure:
-        """The same for kernels that are told their stretches otherwise (``units.py``)."""
+        """The argument without a cut, for kernels that get their work from ``units.py``."""
         whole = whole_batches(self.shape[0], self.nnz, lanes)
         own = {"indptr": self.indptr, "indices": self.indices, "shift": lanes.bit_length() - 1, "whole": whole}
         return jit.filled(StreamsParams(longest=longest), **own)
 
     def edge_rows(self) -> tuple[Any, Any]:
-        """Where the rows of edges are found, for kernels that deal out edges (``edges/ends.cuh``); made once.
+        """Tables from which kernels that deal out edges (``edges/ends.cuh``) find the row of an edge; made once.
 
         Returns
         -------
         rows : cupy.ndarray, dtype of `indptr`
             Rows of edges 0, 32, 64, ... and of the last one.
         behind : cupy.ndarray (nnz,), uint8
-            For each edge, its row less that of the first edge of its 32, or 255 if that is more.
+            For each edge, its row minus the row of the first edge of its group of 32, but at most 255.
         """
         with self.lock:
             if self._edge_rows is None:
@@ -326,7 +326,7 @@ class Schedule:
             return self._edge_rows
 
     def workspace(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Memory of calls on the current stream, the same for every call with these arguments: a captured graph holds its address."""
+        """Memory for calls on the current stream; equal calls get the same memory, since captured graphs hold its address."""
         return self.rooms.on_stream(name, shape, dtype).partial
 
     def _make(self, span: int, longest: int) -> Cut:
@@ -340,7 +340,7 @@ class Schedule:
         return Cut(starts, piece_row, piece_first, *counts, span, longest)
 
     def pieces_of(self, long_rows: Any, each: Any, longest: int) -> tuple[Any, Any]:
-        """Rows and first edges of the pieces of long rows, of which they have `each`."""
+        """Rows and first edges of the pieces of long rows; row i has ``each[i]`` pieces."""
         dtype, count = self.indptr.dtype, int(long_rows.size)
         if not count:
             return cupy.empty(0, dtype), cupy.empty(0, dtype)
@@ -352,7 +352,7 @@ class Schedule:
         return piece_row, piece_first
 
     def stream_starts(self, span: int, away: Any, edges: Any) -> Any:
-        """First rows of streams of about `span` edges and rows; each of the rows `away`, of so many `edges`, is one of its own."""
+        """First rows of streams of about `span` edges and rows; each of the rows `away`, which have `edges` edges, is its own stream."""
         rows, dtype, gone = self.shape[0], self.indptr.dtype, int(away.size)
         before = _summed(edges, dtype)
         count = -(-(self.nnz - (int(before[-1].get()) if gone else 0) + rows) // span)

@@ -1,4 +1,4 @@
-"""CSR patterns cut into rows for warps and streams of rows for groups of lanes: what the sparse products on the CUDA cores walk."""
+"""CSR patterns cut into rows for warps and streams of rows for groups of lanes, for the sparse products on the CUDA cores."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from bitsparse.jit import cupy
 
 #: Warps that a multiprocessor runs at the same time.
 WARPS = 28
-#: Edges of a piece at least, for each group that shares it: eight batches; and at most.
+#: The fewest edges of a piece for each group that shares it (eight batches), and the most edges of a piece.
 _SHORTEST, _LONGEST = 64, 1024
-#: Edges and rows of a stream.
+#: The fewest and most edges and rows of a stream.
 _LEAST_SPAN, _MOST_SPAN = 8, 64
-#: Lanes from which groups are wide.
+#: Groups with at least this many lanes count as wide.
 _WIDE = 16
-#: Edges for each warp below which there is little to do, and from which there is plenty.
+#: Edges per warp below which there is little work, and from which there is plenty.
 _LITTLE, _PLENTY = 64, 2000
 
 
-#: Columns of the grid along y; the slices beyond them go along z.
+#: The most blocks of a grid along y; further slices go along z.
 _GRID_Y = 65535
 
 _SOURCE = "csr/units.cu"
-#: Chunks of rows that are counted by themselves, at most; and rows of one at least.
+#: The most chunks of rows that are counted separately, and the fewest rows of a chunk.
 _CHUNKS, _LEAST_CHUNK = 1024, 1024
 
 UnitsParams = jit.struct("csr/units.cuh", "Units")
@@ -35,7 +35,7 @@ CutParams = jit.struct(_SOURCE, "CutParams")
 
 
 def group_lanes(vectors: int) -> int:
-    """Lanes of a group for rows of so many vectors: as many as there are, unless a quarter of them would have nothing to do.
+    """Lanes of a group for rows of `vectors` vectors: one per vector up to 32, or fewer if more than a quarter of them would be idle.
 
     Examples
     --------
@@ -54,15 +54,15 @@ class Units(NamedTuple):
     Attributes
     ----------
     table : cupy.ndarray (pieces + whole + streams, 4)
-        Row, number of pieces of the row (or the row behind the last), first edge and the one behind the last.
+        Row, number of pieces of the row (for a stream: the end of its rows), first edge, and the end of the edges.
     pieces : int
-        Of rows of more than `longest` edges, of which a warp takes one.
+        Pieces of rows of more than `longest` edges; a warp takes one piece.
     whole : int
-        Other rows of more than `limit` edges, of which a warp takes one.
+        Other rows of more than `limit` edges; a warp takes one row.
     streams : int
-        Of the rows that remain, of which a group takes one.
+        Streams of the remaining rows; a group takes one stream.
     span : int
-        Edges and rows that a stream has about.
+        Approximate number of edges and rows of a stream.
     limit, longest : int
     """
 
@@ -79,26 +79,26 @@ class Units(NamedTuple):
         return UnitsParams(self.table.data.ptr, self.pieces, self.whole, self.streams)
 
     def grid(self, lanes: int, threads: int, slices: int) -> tuple[int, int, int]:
-        """Blocks of a launch with groups of so many lanes, for each of the slices of the columns."""
+        """The grid of a launch with groups of `lanes` lanes, for `slices` slices of the columns."""
         across = -(-slices // _GRID_Y)
         return -(-self.warps(lanes) * 32 // threads), -(-slices // across), across
 
     def warps(self, lanes: int) -> int:
-        """Warps that a launch needs with groups of so many lanes."""
+        """Warps that a launch with groups of `lanes` lanes needs."""
         return self.pieces + self.whole + -(-self.streams * lanes // 32)
 
 
 def edges_of_a_warp(nnz: int) -> float:
-    """Edges for each of the warps that the current device runs at the same time."""
+    """Edges per warp, for the warps that the current device runs at the same time."""
     return nnz / max(1, jit.capability().multiprocessors * WARPS)
 
 
 def limits_of(share: float, lanes: int) -> tuple[int, int]:
-    """(limit, longest) for groups of `lanes` lanes where there are `share` edges for each warp.
+    """(limit, longest) for groups of `lanes` lanes, with `share` edges per warp.
 
-    An H200 was quickest with warps taking rows from about three batches of a group on, earlier where there is hardly work for all warps and
-    later where there is plenty, and with pieces as long as what a warp gets to do in all: longer ones end last, shorter ones cost their
-    adding up. Wide groups, of which few share a piece, take the shorter ones where there is a choice.
+    An H200 was fastest if whole warps take rows of more than about three batches of a group: earlier if there is hardly work for all warps,
+    later if there is plenty. It was fastest with pieces as long as the total work of a warp: longer ones finish last, and the sums of
+    shorter ones cost time to add up. Wide groups, few of which share a piece, use the shorter of two possible lengths.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def limits_of(share: float, lanes: int) -> tuple[int, int]:
 
 
 def span_of(work: int, lanes: int, warps: int, share: float) -> int:
-    """Edges and rows of a stream, of `work` in all streams: one for each group at most, half as many for each of the wide ones.
+    """Edges and rows of a stream, given `work` in all streams: each group gets about one stream, and a wide group two of half the size.
 
     Examples
     --------
@@ -130,12 +130,12 @@ def span_of(work: int, lanes: int, warps: int, share: float) -> int:
 def units_of(
     schedule: Schedule, lanes: int, *, span: int | None = None, limit: int | None = None, longest: int | None = None
 ) -> Units:
-    """The units for groups of `lanes` lanes (a power of two up to 32); made when first asked for, with some synchronisations, and kept.
+    """The units for groups of `lanes` lanes (a power of two up to 32); computed on first use, with some synchronisations, and kept.
 
     Parameters
     ----------
     span, limit, longest : int, optional
-        As :class:`Units` has them; chosen by the pattern unless given. `longest` must be a multiple of 4.
+        As in :class:`Units`; by default chosen by the pattern. `longest` must be a multiple of 4.
     """
     chosen = limits_of(edges_of_a_warp(schedule.nnz), lanes)
     longest = longest or chosen[1]

@@ -1,4 +1,4 @@
-"""Feature rows as the kernels over edges see them: kinds of elements, vectors, lanes to a row."""
+"""Feature rows as the kernels over edges see them: kinds of elements, vectors, and lanes per row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def element_type(dtype: Any) -> int:
 
 @functools.cache
 def sum_dtype(dtype: Any) -> Any:
-    """What the kernels compute elements of a dtype in.
+    """The dtype in which the kernels sum elements of a dtype.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def sum_dtype(dtype: Any) -> Any:
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is no less than `n`.
+    """The smallest power of two that is at least `n`.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def power_of_two(n: int) -> int:
 
 
 def vector_bytes(row_bytes: int, itemsize: int, arrays: Iterable[Any]) -> int:
-    """Bytes that are moved at once: 16, or less where rows of `row_bytes` or arrays are not aligned to that.
+    """The number of bytes that are moved at once: 16, or less if rows of `row_bytes` or arrays are not aligned to that.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def vector_bytes(row_bytes: int, itemsize: int, arrays: Iterable[Any]) -> int:
 
 
 def rows_defines(dtype: Any, vector: int, vectors: int, most_lanes: int = 32) -> dict[str, int]:
-    """Constants of kernels for rows of so many vectors of `vector` bytes, each to a lane of a group.
+    """Constants of kernels for rows of `vectors` vectors of `vector` bytes, with one vector per lane of a group.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def rows_defines(dtype: Any, vector: int, vectors: int, most_lanes: int = 32) ->
 
 
 def lanes_for(vectors: int) -> int:
-    """Lanes of a group for rows of so many vectors: all at once, else in rounds that leave few lanes idle.
+    """Lanes of a group for rows of `vectors` vectors: all vectors at once, or else in rounds that leave few lanes idle.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def lanes_for(vectors: int) -> int:
 
 
 def widened(schedule: Schedule, heads: int) -> Schedule:
-    """The pattern with a column for each edge, and with 64-bit indices if heads of rows cannot be numbered in 32 bits."""
+    """The pattern with explicit columns of edges, and with 64-bit indices if heads of rows cannot be numbered in 32 bits."""
     schedule = schedule.indexed()
     if schedule.large or max(*schedule.shape, 1) * heads < 1 << 31:
         return schedule
@@ -98,12 +98,12 @@ def widened(schedule: Schedule, heads: int) -> Schedule:
 
 
 def fill(array: Any, value: float) -> None:
-    """Set every element, also of bfloat16 (to 0 only), which CuPy knows the bits of."""
+    """Set every element. Arrays of bfloat16, which CuPy sees as bits, can be set only to 0."""
     (array.view(np.uint16) if array.dtype.name == "bfloat16" else array).fill(value)
 
 
 def widened_features(x: Any) -> Any:
-    """Elements as what they are summed in."""
+    """The elements in the dtype in which they are summed."""
     if x.dtype.name == "bfloat16":
         return (x.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     return x.astype(sum_dtype(x.dtype), copy=False)

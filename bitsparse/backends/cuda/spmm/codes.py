@@ -1,4 +1,4 @@
-"""Sums of packed features on the GPU, gathered as they are along streams of edges: integers, exact without float weights, and bits."""
+"""Sums of packed features on the GPU, gathered without unpacking along streams of edges: integers (exact unless weighted) and bits."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from bitsparse.backends.cuda.finish.floats import Behind, Finish, finish_constan
 from bitsparse.backends.params import CodeSumKind, OperandParams, SumScales, packed_words
 from bitsparse.errors import KernelError
 
-#: Widths of integers that there are kernels for.
+#: Bit widths of integers for which there are kernels.
 BITS = (2, 4, 8, 16)
 _INTEGERS, _FLOATS, _CHAIN = range(3)
-#: Words of a lane: 8 integers where that can be, since a row's end is dealt out by them, or 16.
+#: Words of a lane by bit width: 8 integers if possible, since ends of rows are processed in eights, or 16 in the wide form.
 _WORDS, _WIDE_WORDS = {2: 1, 4: 1, 8: 2, 16: 4}, {2: 1, 4: 2, 8: 4, 16: 4}
-#: Edges of a row, on average, from which integers of 4 bits are gathered 16 at a time; those with float32 weights always are.
+#: Integers of 4 bits are gathered 16 at a time if rows have at least this many edges on average; with float32 weights they always are.
 _LONG_ROWS = 48
-#: Edges of a row that lanes of 16 bits hold at least: 255 * 256 is below 2**16; else as many as pieces ever have.
+#: Edges whose sum 16-bit counters can hold: 255 * 256 is below 2**16; for other widths, the most edges of a piece.
 _LONGEST = {8: 256}
 _MOST = 1024
 _NO_OPERAND = OperandParams()
 _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
-#: Words of a line of the L1, and edges of a gathered row from which it is worth being moved so that it crosses none.
+#: Words of a line of the L1, and the edges per gathered row at which it pays to pad rows so that none crosses a line.
 _LINE_WORDS, _OFTEN = 32, 16
-#: Features from which a lane holds eight, not four: fewer instructions an edge against more groups in a warp.
+#: With at least this many features, a lane holds eight instead of four: fewer instructions per edge, but fewer lanes for a row.
 _WIDE = 64
 
 CodeParams = jit.struct("spmm/codes.cu", "CodeParams")
@@ -42,14 +42,14 @@ ChainParams = jit.struct("spmm/codes.cu", "CodeParams", optional=True)
 
 
 def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = False) -> Tuning:
-    """The tuning for gathered rows of so many words: as many lanes as a row has, or of the wide ones the number that leaves fewest idle.
+    """The tuning for gathered rows of `row_words` words: a lane per vector or, for more than 32, the number that leaves fewest lanes idle.
 
     Parameters
     ----------
     mean : float
         Edges of a row on average.
     weighted : bool
-        Edges have float32 weights, or nodes have factors.
+        Whether edges have float32 weights, or nodes have factors.
 
     Examples
     --------
@@ -63,9 +63,9 @@ def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = F
     if vectors <= 32:
         lanes = 1 << (vectors - 1).bit_length()
     else:
-        # A slice reads the edges' columns once more, which is worth a lane or so.
+        # Each slice reads the columns of the edges again, which costs about as much as one more lane.
         lanes = min((8, 16, 32), key=lambda lanes: (-(-vectors // lanes) * (lanes + 1), -lanes))
-    return Tuning(words, lanes, threads=64)  # blocks whose place is free sooner than that of larger ones
+    return Tuning(words, lanes, threads=64)  # small blocks free their place sooner than larger ones
 
 
 def constants(
@@ -80,7 +80,7 @@ def constants(
     per_head: bool = False,
     scaled: bool = False,
 ) -> dict[str, int]:
-    """What ``spmm/codes.cu`` is compiled with for int32 indices; see :class:`CodeSum` for the arguments."""
+    """Constants of ``spmm/codes.cu`` for int32 indices; see :class:`CodeSum` for the arguments."""
     floats, nodes = weights == "float32", weights == "nodes"
     out = _CHAIN if chain else _FLOATS if mean or floats or scaled else _INTEGERS
     found = tuning.defines | {"BS_BITS": bits, "BS_WORDS": tuning.load, "BS_OUT": out}
@@ -92,7 +92,7 @@ def constants(
 
 
 def pitch_of(row_words: int, edges: float) -> int:
-    """Words from row to row at which rows of so many are best gathered, each by so many edges on average: short ones within one line.
+    """The best stride in words for rows of `row_words` words, each gathered by `edges` edges on average: short rows stay within one line.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def pitch_of(row_words: int, edges: float) -> int:
 
 
 def takes_heads() -> bool:
-    """Whether integers with a weight for each edge and head are gathered as they are on the current device, unless a caller insists."""
+    """Whether the current device by default gathers integers without unpacking if each edge and head has a weight."""
     return chip_here().rows.codes_per_head
 
 
@@ -115,15 +115,15 @@ class CodeSum(StreamedSum):
     Parameters
     ----------
     schedule : Schedule
-        Of the pattern.
+        Schedule of the pattern.
     indices : cupy.ndarray or None
         As `indptr` of the schedule; None if edge e belongs to row e of the features.
     kind : CodeSumKind
-        The words of heads lie side by side, those of each padded to 16 bytes.
+        Kind of the sums. The words of heads are adjacent, and those of each head are padded to 16 bytes.
     chain : DeviceEpilogue, optional
-        What becomes of the sums or means of one head: float32, or codes packed along the features. Not used by anybody else.
+        The epilogue of the sums or means of one head: float32, or codes packed along the features. Nothing else may use this object.
     tuning : Tuning, optional
-        Of at most 16 edges in flight for 2 and 4 bits, and pieces of at most 256 edges for 8 bits, 1024 else.
+        At most 16 edges in flight for 2 and 4 bits, and pieces of at most 256 edges for 8 bits, else 1024.
 
     The result is int32 or float32 (rows, heads * width), or the words of the chain.
     """
@@ -169,7 +169,7 @@ class CodeSum(StreamedSum):
         tuning = replace(tuning, longest=longest)
         params = self._walk(CodeParams if chain is None else ChainParams, schedule, tuning)
         params.vectors = params.gathered = row_words // tuning.load
-        if chain is not None and chain.params.out == "bits":  # pads are written as well
+        if chain is not None and chain.params.out == "bits":  # padding is written too
             fields = 1 if chain.params.layout == "planes" else chain.params.bits
             params.vectors = -(-(32 * chain.out_shape[-1] // fields) // each)
         slices = params.slices = -(-max(params.vectors, params.gathered) // tuning.lanes)
@@ -197,7 +197,7 @@ class CodeSum(StreamedSum):
     ) -> Any:
         """The sums of the integers in `words`, (columns of the pattern, heads, words) or without heads; rows may have more words.
 
-        `operand` are float32 arrays of the device that join the chain of this call, `scales` what a scaled kind is given by each call.
+        `operand` holds float32 device arrays that this call adds to the chain; `scales` are this call's scales, for a scaled kind.
         """
         if out is None:
             out = self._empty(self.shape, self.dtype)
@@ -220,7 +220,7 @@ class CodeSum(StreamedSum):
 
 
 def packed_tuning(features: int, general: bool = False) -> Tuning:
-    """The tuning for rows of so many features, with factors of columns or without.
+    """The tuning for rows of `features` features; `general` if columns have factors.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def packed_tuning(features: int, general: bool = False) -> Tuning:
 
 
 def packed_constants(tuning: Tuning, weights: str = "none", *, bipolar: bool = True) -> dict[str, int]:
-    """What ``spmm/packed.cu`` is compiled with for int32 indices, beside what its finish adds."""
+    """Constants of ``spmm/packed.cu`` for int32 indices, without those of its finish."""
     return tuning.defines | {"BS_LANE": tuning.load, "BS_WEIGHTS": _WEIGHTS[weights], "BS_BIPOLAR": int(bipolar)}
 
 
@@ -242,25 +242,25 @@ class PackedSum(StreamedSum):
     Parameters
     ----------
     schedule : Schedule
-        Of the pattern.
+        Schedule of the pattern.
     indices : cupy.ndarray
         As `indptr` of the schedule.
     features : int
-        Of a node, a bit each.
+        Features of a node, one bit each.
     encoding : {"unsigned", "bipolar"}
     finish : Finish
-        What becomes of the sums, or means.
+        The finish of the sums or means.
     values : cupy.ndarray of float32 (nnz,), optional
-        Weights of the edges, unless calls bring some.
+        Default weights of the edges; calls may pass others.
     weights : {"none", "edge", "general"}
-        Whether there are values of edges, or factors of columns (``col_scale`` of the calls, (columns,) float32) as well.
+        No weights, values of edges, or also factors of columns (``col_scale`` of the calls, (columns,) float32).
     mean : bool
     tuning : Tuning, optional
 
     Notes
     -----
-    Edges are added in order, a rounding for each product that is not exact and for each sum; rows longer than the pieces that `schedule`
-    makes of them in such pieces, whose sums are added in order. The same bits on every run.
+    Edges are added in order, with one rounding for each inexact product and each sum. `schedule` cuts long rows into pieces, and the sums
+    of pieces are added in order. Every run gives the same bits.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class PackedSum(StreamedSum):
 
 
 def _code_variants() -> list[jit.Variant]:
-    """Sums of integers of every width, as they are, as means and through a chain; signed ones; values of edges; int64 indices."""
+    """Variants for sums of integers of every width, means, chains, signed integers, values of edges and int64 indices."""
     large, tunings = {"BS_LARGE": 1}, {bits: code_tuning(32, bits) for bits in BITS}
     found = [constants(tunings[bits], bits) for bits in BITS]
     found += [constants(tunings[bits], bits, chain=True) for bits in BITS[:3]]
@@ -331,7 +331,7 @@ def _code_variants() -> list[jit.Variant]:
 
 
 def _packed_variants() -> list[jit.Variant]:
-    """Weighted sums with floats or signs behind them, for narrow and wide rows; signs of plain sums; factors of columns; int64 indices."""
+    """Variants for weighted sums as floats or signs, narrow and wide rows, signs of plain sums, factors of columns and int64 indices."""
     narrow, wide = packed_tuning(32), packed_tuning(128)
     found = [packed_constants(tuning, "edge") | finish_constants(1) for tuning in (narrow, wide)]
     found += [

@@ -1,4 +1,4 @@
-"""Float32 sums over short rows on the GPU, whose rows are dealt out by their length to teams of lanes."""
+"""Float32 sums over short rows on the GPU; rows are dealt out by their length to teams of lanes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bitsparse.jit import cupy
 MOST_COLUMNS, MOST_EDGES = 64, 1024
 #: Edges that a group of lanes loads at once: a batch.
 _UNROLL = 4
-#: Batches that a group takes at most; a longer row gets a team of more groups, up to a whole warp.
+#: The most batches of a group; a longer row gets a team of more groups, up to a whole warp.
 _ROUNDS = 4
 #: Threads of a block.
 _THREADS = 128
@@ -25,7 +25,7 @@ ShortParams = jit.struct("spmm/short.cu", "ShortParams")
 
 
 def refusal(columns: int, dtype: Any, longest: int, size: int) -> str | None:
-    """Why sums of so many columns of a dtype, over rows of at most `longest` edges and `size` in all, are not computed; None if they are.
+    """Why these sums cannot be computed, or None if they can; rows have at most `longest` edges, and all rows `size` edges.
 
     Examples
     --------
@@ -43,22 +43,22 @@ def refusal(columns: int, dtype: Any, longest: int, size: int) -> str | None:
 
 
 def constants(lanes: int, weighted: bool) -> dict[str, int]:
-    """What ``spmm/short.cu`` is compiled with."""
+    """Compile-time constants of ``spmm/short.cu``."""
     return {"BS_LANES": lanes, "BS_U": _UNROLL, "BS_WEIGHTS": int(weighted), "BS_THREADS": _THREADS}
 
 
 class ShortSum:
     """Sums over the rows of one pattern, ``sums(x, out=None)``; rows may be empty, and should have few edges.
 
-    Building it compiles the kernel, sorts the rows and copies the edges; calls allocate nothing but the result. The same bits on every run:
-    each group of lanes adds every so many edges in order, and a team adds up in a tree.
+    Building it compiles the kernel, sorts the rows and copies the edges; calls allocate nothing but the result. Every run gives the same
+    bits: each group of lanes adds its interleaved share of the edges in order, and a team adds the sums of its groups in a tree.
 
     Parameters
     ----------
     indptr, indices : cupy.ndarray
-        int32 or int64; `indices` within int32.
+        int32 or int64; the values of `indices` fit int32.
     columns : int
-        Of the features.
+        Columns of the features.
     values : cupy.ndarray of float32 (nnz,), optional
     row_scale : cupy.ndarray of float32 (rows,), optional
     """
@@ -87,7 +87,7 @@ class ShortSum:
         self._launch = kernel.launch(-(-params.warps * 32 // _THREADS), _THREADS, params)
 
     def _pad(self, indptr: Any, indices: Any, values: Any) -> Any:
-        """Copy the edges so that each row begins at a multiple of four, and give where the rows begin."""
+        """Copy the edges so that each row starts at a multiple of four, and return the row starts."""
         lengths = (indptr[1:] - indptr[:-1]).astype(np.int64)
         ends = cupy.cumsum((lengths + 3) // 4 * 4)
         starts = ends - (lengths + 3) // 4 * 4
@@ -103,11 +103,11 @@ class ShortSum:
         return starts
 
     def weigh(self, values: Any) -> None:
-        """Take other values, float32 (nnz,), by one launch."""
+        """Replace the values by others, float32 (nnz,), with one launch."""
         self._values[self._place] = values.astype(np.float32, copy=False)
 
     def __call__(self, x: Any, out: Any = None) -> Any:
-        """The sums of the rows of `x`, float32 and C-contiguous as `out`, both copied where they are not aligned to 16 bytes."""
+        """The sums of the rows of `x`. `x` and `out` are float32 and C-contiguous; they are copied if not aligned to 16 bytes."""
         target = out
         if target is None or target.data.ptr % 16:
             target = cupy.empty(self.shape, np.float32)
@@ -124,7 +124,7 @@ class ShortSum:
 
 
 def _dealt(lengths: Any, starts: Any, groups: int) -> Any:
-    """What each group of each warp does, (warps * groups, 4) int32: large teams first, of them those with long rows."""
+    """The work of each group of each warp, (warps * groups, 4) int32: large teams first, and among them long rows first."""
     lengths = lengths.astype(np.int64)
     team = cupy.ones(lengths.shape, np.int64)
     sizes = [1 << i for i in range(groups.bit_length())]
@@ -132,13 +132,13 @@ def _dealt(lengths: Any, starts: Any, groups: int) -> Any:
         team[lengths > _UNROLL * _ROUNDS * (size // 2)] = size
     rows = int(lengths.size)
     batches = (lengths + team * _UNROLL - 1) // (team * _UNROLL)
-    # Numbers that differ, so that the order is one and the same whatever sorts.
+    # All keys differ, so the order does not depend on the sorting algorithm.
     order = cupy.argsort((team * -(1 << 20) - batches) * rows + cupy.arange(rows))
     parts, first = [], 0
     for size in reversed(sizes):
         count = int((team == size).sum().get())
         mine, first = order[first : first + count], first + count
-        # Rows up to the end of the last warp; those behind `count` are empty.
+        # Fill up the last warp; rows from `count` on are empty.
         whole = -(-count * size // groups) * groups // size
         part = cupy.zeros((whole, size, 4), np.int32)
         part[:, :, 0] = -1

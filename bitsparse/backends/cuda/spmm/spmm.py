@@ -1,4 +1,4 @@
-"""Sparse times dense on the CUDA cores: rows of features gathered and reduced along streams of edges."""
+"""Sparse times dense on the CUDA cores: rows of features are gathered and reduced along streams of edges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bitsparse.jit import cupy
 
 _SOURCE = "spmm/csr.cu"
 _ACCS = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
-#: Weights of edges, as BS_WEIGHTS has them.
+#: Values of BS_WEIGHTS, the kind of weights of edges.
 NONE, EDGES, GENERAL = range(3)
 
 SpmmParams = jit.struct("spmm/csr.cuh", "SpmmParams")
@@ -33,7 +33,7 @@ FinishedParams = jit.struct("spmm/csr.cuh", "SpmmParams", optional=True)
 
 
 def longest_row(indptr: Any, nnz: int) -> int:
-    """Most edges in a row; ValueError if `indptr` is not one of `nnz` edges. Waits for the stream."""
+    """The most edges in a row; raises ValueError unless `indptr` is valid for `nnz` edges. Waits for the stream."""
     lengths = indptr[1:] - indptr[:-1]
     ends = [indptr[0], indptr[-1], *((lengths.max(), lengths.min()) if lengths.size else (indptr[0], indptr[0]))]
     first, last, longest, shortest = (int(n) for n in cupy.stack(ends).get())
@@ -45,7 +45,7 @@ def longest_row(indptr: Any, nnz: int) -> int:
 def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, head_width: int | None = None) -> Tuning:
     """The tuning for rows of `columns` elements whose addresses are multiples of `alignment`.
 
-    With `head_width` no vector may reach into two heads, as their weights differ.
+    With `head_width`, no vector may span two heads, since their weights differ.
 
     Examples
     --------
@@ -58,16 +58,18 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
 
 
 def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixteen: bool = False) -> Tuning:
-    """What an H200 was quickest with: small blocks, and few edges in flight where groups are narrow and there is work for all warps.
+    """Adjust a tuning to what was fastest on an H200.
+
+    That is small blocks, and few edges in flight if groups are narrow and there is work for all warps.
 
     Parameters
     ----------
     kind : int
-        Of the weights.
+        Kind of the weights.
     share : float
-        Edges for each warp.
+        Edges per warp.
     halves, sixteen : bool
-        Features have 16 bits; so have the values.
+        Whether features have 16 bits, and whether values do too.
 
     Examples
     --------
@@ -78,7 +80,7 @@ def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixtee
     """
     tuning = replace(tuning, threads=64)
     if halves and tuning[:2] == (16, 2) and not (sixteen and share >= 200):
-        tuning = replace(tuning, load=8, lanes=4)  # fewer groups in a warp, whose rows end at different edges
+        tuning = replace(tuning, load=8, lanes=4)  # fewer groups per warp, since rows of groups end at different edges
     most = 16 if sixteen and share < 2000 else 4
     if kind != NONE and (tuning.lanes <= 2 or (tuning.lanes <= most and share >= 64)):
         tuning = replace(tuning, unroll=4)
@@ -86,10 +88,10 @@ def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixtee
 
 
 def is_sliced(schedule: Schedule, row_bytes: int, part: int) -> bool:
-    """Whether columns are summed in slices of `part` bytes, one after another, of features whose rows have `row_bytes`.
+    """Whether columns are summed in slices of `part` bytes, one after another, for features with rows of `row_bytes`.
 
-    Every slice walks all edges. In return a row that many edges fetch is found in the L2 more often, as only its part of one slice
-    has to stay there. Rows that are not made of whole slices are left as they are: the last slice would be walked for little.
+    Every slice walks all edges. In return, a row that many edges fetch is found in the L2 more often, since only its part of one slice has
+    to stay there. Rows that are not a multiple of `part` are not sliced, since the last slice would walk all edges for few columns.
     """
     rows, columns = schedule.shape
     if row_bytes % part or columns * row_bytes <= jit.capability().l2_bytes:
@@ -100,9 +102,9 @@ def is_sliced(schedule: Schedule, row_bytes: int, part: int) -> bool:
 def laying_pays(
     schedule: Schedule, columns: int, itemsize: int, acc_itemsize: int, alignment: int, scalable: bool
 ) -> bool:
-    """Whether it pays to copy features to whole vectors first.
+    """Whether it pays to copy features first, so that rows are whole vectors.
 
-    Where factors of the columns are `scalable`, the copy takes the place of a factor for each edge as well.
+    If the factors of the columns are `scalable`, the copy applies them too, which saves a factor for each edge.
     """
     chip, rows, row_bytes = chip_here(), schedule.shape[1], columns * itemsize
     fetched = tuning_of(columns, itemsize, alignment, acc_itemsize).load
@@ -113,7 +115,7 @@ def laying_pays(
 
 
 def value_dtype_of(values: Any, features: Any, dimensions: int = 1) -> Any:
-    """What values are brought in, or None for the dtype of the sums: those of features of 16 bits are taken as they are.
+    """The dtype in which values are passed, or None for the dtype of the sums; 16-bit values are kept if features have their dtype.
 
     Examples
     --------
@@ -137,22 +139,22 @@ def constants(
     ragged: bool = False,
     bias: bool = False,
 ) -> dict[str, int]:
-    """What ``spmm/csr.cu`` is compiled with for int32 indices.
+    """Compile-time constants of ``spmm/csr.cu`` for int32 indices.
 
     Parameters
     ----------
     kind, acc : str
         Names of the dtypes of features and sums.
     row_scale : bool
-        Rows of the result have factors.
+        Whether rows of the result have factors.
     direct : bool
-        An edge is its own column.
+        Whether every edge is its own column.
     value16 : bool
-        Values of edges have 16 bits, as the features.
+        Whether values of edges have 16 bits, like the features.
     ragged : bool
-        Rows of the features end with zeros up to whole vectors, rows of the result do not.
+        Whether rows of the features, but not of the result, are padded with zeros to whole vectors.
     bias : bool
-        Calls bring what is added to the columns of the result.
+        Whether calls pass a bias of the columns of the result.
     """
     found = tuning.defines | {"BS_KIND": KINDS_APART[kind], "BS_ACC": _ACCS[acc], "BS_BYTES": tuning.load}
     found |= {"BS_V": tuning.vectors, "BS_WEIGHTS": weights, "BS_REDUCE": REDUCTIONS[reduce].number}
@@ -167,30 +169,30 @@ class Spmm(StreamedSum):
     Parameters
     ----------
     schedule : Schedule
-        Of the pattern.
+        Schedule of the pattern.
     indices : cupy.ndarray or None
         As `indptr` of the schedule; None if edge e belongs to row e of the features.
     columns : int
-        Of the features, all heads together.
+        Columns of the features, all heads together.
     x_dtype, acc_dtype, heads, row_scale, col_scale, reduce
         As for the host's ``spmm``.
     weights : "none", "edge" or "head"
-        What calls bring as `values`: nothing, an array (nnz,), or (nnz, heads).
+        What calls pass as `values`: nothing, an array (nnz,), or an array (nnz, heads).
     value_dtype : dtype, optional
-        Of values per edge: `acc_dtype` unless given, or the features' own where that has 16 bits.
+        Dtype of values per edge: `acc_dtype` by default, or the dtype of the features if that has 16 bits.
     alignment : int
-        Bytes of which the addresses of features and results are multiples, at most 16.
+        Alignment in bytes of features and results, at most 16.
     fold : bool
-        Keep the scales of the columns, and those of the rows of a sum with them, as weights of the edges (calls without `values`): no
-        second gather, and nothing to fetch at the end of a row.
+        In calls without `values`, turn the scales of the columns, and for a sum also those of the rows, into weights of the edges. This
+        saves a second gather, and a fetch at the end of each row.
     tuning : Tuning, optional
     finish : Finish, optional
-        What becomes of the sums; scales of the rows are its own matter.
+        The finish of the sums, which applies the scales of the rows itself.
     lay : bool, optional
-        Copy the features first to where their rows are whole vectors, times the scales of the columns where `fold` would keep these; by
-        default where that is estimated to be quicker.
+        First copy the features so that their rows are whole vectors, multiplied by the scales of the columns if `fold` would use these;
+        by default if that is estimated to be faster.
     bias : bool
-        Calls bring a `bias` (columns,), for sums and means of float32 without a finish.
+        Whether calls pass a `bias` (columns,), for sums and means of float32 without a finish.
     """
 
     def __init__(
@@ -258,7 +260,7 @@ class Spmm(StreamedSum):
             if is_sliced(schedule, width * x_dtype.itemsize, part):
                 tuning = replace(tuning, lanes=min(tuning.lanes, max(1, part // tuning.load)))
             tuning = fitted(tuning, kind, edges_of_a_warp(schedule.nnz), half, value16)
-        #: The arrays whose addresses the launch has.
+        #: Keeps the arrays alive whose addresses the launch holds.
         self._kept, each = (row_scale, col_scale, folded), tuning.load // x_dtype.itemsize
         vectors, slice_vectors = -(-columns // each), tuning.lanes * tuning.vectors
         slices = -(-vectors // slice_vectors)
@@ -283,13 +285,13 @@ class Spmm(StreamedSum):
 
     @property
     def is_plain(self) -> bool:
-        """Whether features are fetched where they lie."""
+        """Whether features are read without a copy."""
         return self._laid is None
 
     def __call__(
         self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None, bias: Any = None
     ) -> Any:
-        """The product with `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for."""
+        """The product with `x` (columns of the pattern, columns), of the prepared kind."""
         if out is None:
             out = self._empty(self.shape, self.dtype)
         if self._kernel is None:
@@ -318,13 +320,13 @@ class Spmm(StreamedSum):
 def spmm(schedule: Schedule, x: Any, *, acc_dtype: Any, values: Any = None, out: Any = None, **kind: Any) -> Any:
     """Reduce rows of `x` over the edges of each row of a pattern; see the host's function of the same name.
 
-    Rows are summed edge by edge; those longer than the pieces that `schedule` makes of them in such pieces, whose sums are added in order.
-    So a result is the same on every run, and integers are the host's. The indices must be within the shape: they are not checked.
+    Rows are summed edge by edge. `schedule` cuts long rows into pieces, and the sums of pieces are added in order. So a result is the same
+    in every run, and integer results equal the host's. The indices must be within the shape, which is not checked.
 
     Parameters
     ----------
     schedule : Schedule
-        Of the pattern.
+        Schedule of the pattern.
     kind : optional
         `heads`, `row_scale`, `col_scale`, `reduce` and `tuning`, as for :class:`Spmm`.
     """
@@ -343,7 +345,7 @@ def spmm(schedule: Schedule, x: Any, *, acc_dtype: Any, values: Any = None, out:
 
 
 def _variants() -> list[jit.Variant]:
-    """Rows of 16-byte vectors without and with weights and scales of rows, for floats; then what else is usual, and chains and signs."""
+    """Variants for floats in 16-byte vectors, with and without weights and row scales; then other usual kinds, chains and signs."""
     wide, few, narrow = Tuning(16, 32), Tuning(16, 4, unroll=4), Tuning(8, 4)
     floats, weighted, large = ("float32", "float16", "bfloat16"), (NONE, EDGES), {"BS_LARGE": 1}
     found = [constants(few, weights=EDGES), constants(Tuning(4, 4)), constants(wide, direct=True)]

@@ -16,16 +16,16 @@ from bitsparse.jit import cupy
 
 _SOURCE = "spmm/tiles.cu"
 _ONES, _SCALES, _TILED, _CSR = range(4)
-#: Warps of a block, each of which takes pieces of windows of its own: they share nothing.
+#: Warps of a block. Each takes its own pieces of windows, and they share nothing.
 _WARPS = 4
-#: Registers of a multiprocessor and, with some to spare, of a thread; blocks beyond which nothing is gained.
+#: Registers of a multiprocessor; the most per thread, with a reserve; and the number of blocks beyond which nothing is gained.
 _REGISTERS, _MOST_REGISTERS, _MOST_BLOCKS = 65536, 248, 8
 
 TilesParams = jit.struct("spmm/tiles.cuh", "TilesParams")
 
 
 def registers_of(width: int, height: int, rows: int, stages: int, weights: int, scaled: bool) -> int:
-    """About how many registers a thread needs; `rows` of features are in a lane at once (2, or 4 of 16-bit floats).
+    """The approximate number of registers of a thread; a lane holds `rows` rows of features at once (2, or 4 of 16-bit floats).
 
     Examples
     --------
@@ -50,7 +50,7 @@ def constants(
     scaled: bool = False,
     warps: int = _WARPS,
 ) -> dict[str, int]:
-    """With what ``spmm/tiles.cu`` is compiled.
+    """Compile-time constants of ``spmm/tiles.cu``.
 
     Examples
     --------
@@ -59,9 +59,9 @@ def constants(
     (8, 3, 4)
     """
     scaled = scaled or weights == _SCALES
-    width = 2 if head_width < 32 else 4 if head_width < 64 else 8  # eighths of the columns that a warp makes
+    width = 2 if head_width < 32 else 4 if head_width < 64 else 8  # a warp computes 8 * width columns
     while True:
-        # Tiles of features in flight, so that there are enough bytes on their way in the registers that there are.
+        # Tiles of features in flight: enough bytes in flight within the available registers.
         deep = 3 if weights >= _TILED or width * height > 64 or width > 2 else 4
         stages = 2 if width * height > 128 else deep
         registers = registers_of(width, height, 2 if kind == 0 else 4, stages, weights, scaled)
@@ -82,15 +82,14 @@ def constants(
 
 class _Prepared(NamedTuple):
     launches: tuple[jit.Launch, ...]
-    partial: Workspaces  # where pieces of windows leave their sums
+    partial: Workspaces  # sums of pieces of windows
 
 
 class Tiles(Windows):
     """Condensed windows of a canonical CSR pattern, and products with them.
 
-    A window of `height` rows has its columns numbered anew and cut into groups of `k`; a group is one step of the matrix unit, so that each
-    row of features is read once for all the rows of a window that it is a neighbour of. It pays where windows share neighbours
-    (:attr:`stats` has ``reuse``).
+    The columns of a window of `height` rows are renumbered and cut into groups of `k`. A group is one step of the matrix unit, so each row
+    of features is read once for all rows of a window that need it. This pays if the rows of windows share neighbours (:attr:`reuse`).
 
     Parameters
     ----------
@@ -103,17 +102,17 @@ class Tiles(Windows):
     k : int, default 8
         8 for float32 features, 16 for 16-bit ones.
     translation : Translation, optional
-        Of the pattern: taken as it lies if its windows have `height` rows, else the pattern is translated here.
+        Translation of the pattern. It is used if its windows have `height` rows; otherwise the pattern is translated here.
     warps : int, default 4
-        Of a block, 1 to 32. No bits depend on it.
+        Warps of a block, 1 to 32. No bits depend on it.
 
     Notes
     -----
-    Sums are held in float32; the same input gives the same bits every run. With s the sum of ``|a| |x|`` over a row's n edges, a sum of
-    "tf32" is within ``(1.3e-3 + n 2^-22) s`` of the exact one, without weights ``(6.5e-4 + n 2^-22) s``; of "3xtf32" within
-    ``(2^-20 + n 2^-22) s``. For 16-bit features weights are rounded to the features' type: within ``(2^-11 + n 2^-22) s`` (float16, beside
-    2^-25 for each edge where weights are below 2^-14) or ``(2^-8 + n 2^-22) s`` (bfloat16) before the result is rounded; "3xtf32" keeps
-    twice the digits of weights. A row is affected by what is not finite only if it has such a neighbour.
+    Sums are held in float32; the same input gives the same bits in every run. Let s be the sum of ``|a| |x|`` over a row's n edges. Then a
+    sum is within ``(1.3e-3 + n 2^-22) s`` of the exact one for "tf32", ``(6.5e-4 + n 2^-22) s`` without weights, and ``(2^-20 + n 2^-22)
+    s`` for "3xtf32". For 16-bit features, weights are rounded to the type of the features: the sum is within ``(2^-11 + n 2^-22) s``
+    (float16, plus 2^-25 for each edge if weights are below 2^-14) or ``(2^-8 + n 2^-22) s`` (bfloat16) before the result is rounded;
+    "3xtf32" keeps twice as many digits of weights. A row is affected by values that are not finite only if one of its neighbours has them.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class Tiles(Windows):
         self._warps = warps
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
         self._stream = cupy.cuda.get_current_stream
-        self._made = cupy.cuda.Event(disable_timing=True)  # everything that is there
+        self._made = cupy.cuda.Event(disable_timing=True)  # recorded after all preparation
         self._made.record()
 
     def run(
@@ -147,14 +146,14 @@ class Tiles(Windows):
     ) -> Any:
         """Reduce rows of `x` over the edges of each row.
 
-        The first call of a kind (width, dtype, operands that are there) compiles and allocates; later ones allocate nothing but the
-        result, and may be captured.
+        The first call of a kind (width, dtype, present operands) compiles and allocates. Later calls allocate nothing but the result, and
+        may be captured.
 
         Parameters
         ----------
         x : cupy.ndarray (cols, D) of float32, float16 or bfloat16, C-contiguous
         values : cupy.ndarray of float32 (nnz,) or (nnz, heads), or what :meth:`arrange` made of them, optional
-            With several heads, head h weighs columns ``h D / heads`` to ``(h + 1) D / heads``.
+            With several heads, the values of head h weight columns ``h D / heads`` to ``(h + 1) D / heads``.
         row_scale, col_scale : cupy.ndarray of float32, optional
         reduce : "sum" or "mean"
         precision : "tf32" or "3xtf32"
@@ -171,7 +170,7 @@ class Tiles(Windows):
         vector = vector_bytes(x.shape[1] // heads * item, item, (x, y)) // item  # elements that are loaded together
         key = (x.shape[1], heads, kind, weights, vector, reduce, precision, col_scale is not None)
         factors = [_floats(one) for one in (values.array if arranged else values, row_scale, col_scale)]
-        with self._lock:  # what a launch points to is set here
+        with self._lock:  # the launches' arguments are shared
             prepared = self._prepared.get(key)
             if prepared is None:
                 prepared = self._prepared[key] = self._prepare(*key)
@@ -229,7 +228,7 @@ def _floats(array: Any) -> Any:
 
 
 def _variants() -> list[jit.Variant]:
-    """Every kind of floats in windows of 16 and 32 rows, 64 columns a warp, and 16 columns; without weights and with them."""
+    """Variants for every kind of floats, windows of 16 and 32 rows, 64 columns per warp, and 16 columns; with and without weights."""
     found = [
         constants(kind, height, 64, 8 if kind else 4, weights)
         for kind in range(3)

@@ -1,4 +1,4 @@
-"""Condensed windows of a CSR pattern on the GPU: tiles, the pieces that warps take, values in their order."""
+"""Condensed windows of a CSR pattern on the GPU: tiles, the pieces of windows that warps take, and values in the order of tiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bitsparse.backends.cuda.sparse import build
 from bitsparse.backends.params import Translation
 from bitsparse.jit import cupy
 
-#: Warps of a multiprocessor among which tiles are shared out, tiles of a piece.
+#: Warps of a multiprocessor among which tiles are shared out, and the fewest and most tiles of a piece.
 _WARPS, _SHORTEST, _LONGEST = 16, 32, 1024
 _THREADS = 128
 
@@ -22,13 +22,13 @@ BuildParams = jit.struct("spmm/tiles_build.cu", "BuildParams")
 
 
 class Arranged(NamedTuple):
-    """Values of edges in the order of tiles, made by :meth:`Windows.arrange`."""
+    """Values of edges in the order of tiles, the result of :meth:`Windows.arrange`."""
 
     array: Any  # float32 (heads, nnz)
 
 
 def piece_limit(tiles: int, multiprocessors: int) -> int:
-    """Tiles of a piece at most: twice what a warp has on average, within limits.
+    """The most tiles of a piece: twice what a warp has on average, within limits.
 
     Examples
     --------
@@ -41,19 +41,19 @@ def piece_limit(tiles: int, multiprocessors: int) -> int:
 class Windows:
     """The tiles of one canonical CSR pattern, for windows of `height` rows and groups of `k` columns.
 
-    A translation of the pattern for windows of this height is taken as it lies, if there is one.
+    If `translation` has windows of this height, it is used; otherwise the pattern is translated.
 
     Attributes
     ----------
     cols : cupy.ndarray of uint32 (tiles, k)
     bits : cupy.ndarray of uint32 (tiles, k / 2, height / 16)
-        One bit for each edge; ``spmm/tiles.cuh`` says which.
+        One bit for each edge, as described in ``spmm/tiles.cuh``.
     pieces, splits : cupy.ndarray of int64 (n, 4)
-        ``Piece`` of ``spmm/tiles.cuh``; `splits` repeats the first piece of each window that has several.
+        ``Piece`` of ``spmm/tiles.cuh``; `splits` repeats the first piece of each window that has several pieces.
     slots : int
-        Pieces of windows that have several.
+        Pieces of windows that have several pieces.
     unique : int
-        Columns of all windows together: the rows of features that are read.
+        Columns of all windows together, which is the number of feature rows that are read.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class Windows:
             self._launch(
                 "place_tiles", self.windows, **sources, rows=shape[0], bytes=edge_col.dtype.itemsize, large=large
             )
-        self._lock = threading.RLock()  # products hold it while they ask for what only some of them need
+        self._lock = threading.RLock()  # reentrant, since products hold it while they call methods that take it
         self._later: dict[str, Any] = {}
 
     @property
     def reuse(self) -> float:
-        """Edges for each row of features that is read."""
+        """Edges per row of features that is read."""
         return self.nnz / max(1, self.unique)
 
     @property
@@ -115,7 +115,7 @@ class Windows:
         return int(sum(part.nbytes for part in (*parts, *self._later.values())))
 
     def _make_pieces(self, tiles: Any, pieces: Any, ends: Any, split: Any, slots: Any) -> Any:
-        """Cut the tiles of each window evenly; which pieces are the first of several."""
+        """Cut the tiles of each window into even pieces; returns a mask of pieces that are the first of several."""
         self.pieces = cupy.empty((self.count, 4), np.int64)
         if not self.count:
             self._first = cupy.zeros(0, np.int64)
@@ -135,7 +135,7 @@ class Windows:
         rest[:, 7] = of
         return (of > 1) & (at == 0)
 
-    # ---- what only some products need
+    # ---- tables that only some products need, made on first use
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         with self._lock:
             if name not in self._later:
@@ -143,15 +143,15 @@ class Windows:
             return self._later[name]
 
     def offsets(self) -> Any:
-        """How many edges of its window stand before each word of `bits`."""
+        """For each word of `bits`, the number of edges of its window before it."""
         return self._once("offsets", self._make_offsets)
 
     def row_offsets(self) -> Any:
-        """How many edges of its window stand, in the order of rows, before those of each row from each piece on."""
+        """For each piece and row: the number of edges of the window, in row order, before the row's first edge in the piece."""
         return self._once("row_offsets", self._make_row_offsets)
 
     def counts(self) -> Any:
-        """Edges of each row as float32, at least 1: what a mean divides by."""
+        """Edges of each row as float32, at least 1: the divisors of means."""
         lengths = self.indptr[1:] - self.indptr[:-1]
         return self._once("counts", lambda: cupy.maximum(lengths, 1).astype(np.float32))
 
@@ -176,9 +176,9 @@ class Windows:
         return found.astype(np.uint32)
 
     def arrange(self, values: Any, into: Arranged | None = None) -> Arranged:
-        """Values (nnz,) or (nnz, heads) in the order of the CSR pattern, brought into the order of the tiles, once for many products.
+        """Rearrange values (nnz,) or (nnz, heads) from CSR order into the order of the tiles, once for many products.
 
-        They go into the memory of others like them if such are given, by one launch.
+        If `into` is given, which must have the same shape, its memory is overwritten by one launch.
         """
         heads = 1 if values.ndim == 1 else int(values.shape[1])
         values = interop.contiguous(values.astype(np.float32, copy=False))
@@ -196,7 +196,7 @@ class Windows:
 
 
 def constants(k: int, height: int) -> dict[str, int]:
-    """What ``spmm/tiles_build.cu`` is compiled with, for groups of `k` columns and windows of so many rows."""
+    """Constants of ``spmm/tiles_build.cu`` for groups of `k` columns and windows of `height` rows."""
     return {"BS_TYPE": int(k == 16), "BS_M": height // 16}
 
 
