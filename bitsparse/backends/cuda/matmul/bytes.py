@@ -1,4 +1,4 @@
-"""Signed bytes that are multiplied as they lie side by side, on matrix units that take them: along the other axis, and sums of pieces."""
+"""Products of signed bytes without unpacking, on matrix units that take them: transposing, products over rows, and sums of pieces."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from bitsparse import interop, jit
 from bitsparse.jit import cupy
 
-#: Rows and columns of a tile that a block turns.
+#: Rows and columns of a tile that a block transposes.
 _TILE, _THREADS = 128, 256
 #: Sums that a block adds up.
 _SUMS = 32
-#: Of a product over rows: rows and columns of the result that are a warp's, and at most so many warps along them, whose sums leave each
-#: thread the registers for what it multiplies; rows of a stage of the ring, stages, and bytes that a row of each operand takes besides.
+#: For a product over rows: rows and columns of the result per warp, and the most warps of a block down and across, limited by registers;
+#: rows of a stage of the ring, number of stages, and bytes of padding of a row of each operand.
 _WARP, _MOST_DOWN, _MOST_ACROSS = 64, 2, 4
 _STAGE_ROWS, _STAGES, _PAD = 64, 3, 32
-#: Warps and blocks of a multiprocessor at most.
+#: The most warps and blocks of a multiprocessor.
 _MOST_WARPS, _MOST_BLOCKS = 8, 4
-#: Rows of a piece at least: its sums are written and read once more.
+#: The fewest rows of a piece, since its sums are written and read once more.
 _LEAST_ROWS = 256
 
 TurnParams = jit.struct("matmul/bytes.cu", "TurnParams")
@@ -28,14 +28,14 @@ OverRowsParams = jit.struct("matmul/bytes_over_rows.cu", "OverRowsParams")
 
 
 def takes_bytes() -> bool:
-    """Whether products of bytes on the current device take them signed and as they are."""
+    """Whether products on the current device take signed bytes without unpacking."""
     return jit.capability().has_wgmma
 
 
 def turned(words: Any, columns: int, piece: int) -> Any:
-    """The bytes of a matrix, (rows, W words) with so many columns, along its columns: (pieces, columns, 1, piece / 4) words.
+    """Transpose the bytes of a matrix (rows, W words) with `columns` columns, in pieces: (pieces, columns, 1, piece / 4) words.
 
-    A piece has `piece` rows, a multiple of 16; behind the last row there are zeros.
+    A piece has `piece` rows, a multiple of 16; the last piece is padded with zeros.
     """
     words = interop.aligned(words)
     rows, width = words.shape
@@ -48,9 +48,9 @@ def turned(words: Any, columns: int, piece: int) -> Any:
 
 
 def product_over_rows(a: Any, b: Any, m: int, n: int, most: int) -> Any:
-    """``A^T B`` of the words of matrices (rows, m) and (rows, n) as int32 sums (pieces, m, columns) of up to `most` rows each.
+    """``A^T B`` of matrices of bytes (rows, m) and (rows, n), as int32 sums (pieces, m, columns) of up to `most` rows each.
 
-    Columns behind the first n are of no matter.
+    Columns after the first n are meaningless.
     """
     a, b = interop.aligned(a), interop.aligned(b)
     rows, down, across = a.shape[0], min(_MOST_DOWN, -(-m // _WARP)), -(-n // _WARP)
@@ -73,7 +73,7 @@ def product_over_rows(a: Any, b: Any, m: int, n: int, most: int) -> Any:
 
 
 def over_rows_constants(down: int, across: int) -> dict[str, int]:
-    """What the product over rows is compiled with for so many warps of a block along the rows and the columns of the result."""
+    """Constants of the product over rows for `down` warps of a block along the rows and `across` along the columns of the result."""
     return {
         "BS_DOWN": down,
         "BS_ACROSS": across,
@@ -82,7 +82,10 @@ def over_rows_constants(down: int, across: int) -> dict[str, int]:
 
 
 def scaled_sums(sums: Any, columns: int, first: Any, second: Any) -> Any:
-    """``fl(fl(fl(sum) * first) * second)`` of the first `columns` of int32 sums (pieces, m, n) added up; by two float32 arrays of one."""
+    """``fl(fl(fl(sum) * first) * second)`` for the first `columns` columns of int32 sums (pieces, m, n), added over pieces.
+
+    `first` and `second` are float32 arrays of one element.
+    """
     pieces, rows, pitch = sums.shape
     out = cupy.empty((rows, columns), np.float32)
     params = PiecesParams(

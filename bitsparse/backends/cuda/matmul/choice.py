@@ -1,4 +1,4 @@
-"""Which kernels products of packed integers have, and what each is expected to take."""
+"""The kernels for products of packed integers, and the estimated time of each."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.passes import Sizes
 
-#: Names that ``kernel`` may have. The first two run on the best matrix unit that the chip has for them: the warpgroup's on Hopper, a
-#: warp's elsewhere. "-mma" forces a warp's, and so does "mixed", whose right operand stays packed until it is multiplied.
+#: Values of ``kernel``. "planes" and "digits" run on the best matrix unit of the chip: the warpgroup's on Hopper, a warp's elsewhere.
+#: "-mma" forces a warp's. "mixed" counts as one on warps; its right operand stays packed until it is multiplied.
 KERNELS = ("planes", "digits", "mixed", "planes-mma", "digits-mma")
-#: Those among which costs decide.
+#: The kernels among which the estimated costs decide.
 CHOICES = KERNELS[:3]
 
 
@@ -25,7 +25,7 @@ def on_warps(kernel: str) -> bool:
 
 
 def in_bytes(kernel: str) -> bool:
-    """Whether a kernel multiplies bytes, into which operands are unpacked."""
+    """Whether a kernel multiplies bytes, so that operands are unpacked."""
     return not kernel.startswith("planes")
 
 
@@ -43,9 +43,10 @@ def cost(
 ) -> float:
     """Estimated nanoseconds of a prepared product of ``k``-long rows on the current device.
 
-    ``density`` is the share of tiles that are not zero. Unpacking the left operand is done once and left out, but not if it is `fresh`.
-    Infinite for what is never chosen, only forced: bits on a chip that emulates their instruction, and "mixed" on chips on which it was not
-    measured, with an epilogue, which is a kernel behind it, where it would not be one launch or cannot be, and of nothing.
+    ``density`` is the share of tiles that are not zero. The left operand is unpacked only once, so that time is left out unless it is
+    `fresh`. The cost is infinite for products that are never chosen, only forced: bits on a chip that emulates their instruction, and
+    "mixed" on chips on which it was not measured, for an epilogue (which would be a second kernel), for a `fresh` left operand, for sizes
+    that the kernel cannot compute, and for empty products.
     """
     wide = k * ((1 << a_bits) - 1) * ((1 << b_bits) - 1) >= 1 << 31
     if kernel == "mixed":
@@ -66,8 +67,8 @@ def cost(
         chip = chip_here()
         memory, launches = chip.memory_bytes_per_us, (2 + fresh) * chip.launch_us
     else:
-        # What is left of unpacking beside the product, and more where the left operand drives everything out of the L2. Of small products
-        # it is part of the estimate.
+        # Unpacking mostly overlaps with the product. This is the rest, which is larger if the left operand evicts everything from the L2.
+        # For small products the estimate includes it.
         memory = gemm.RATES.memory_bytes_per_us
         launches = (
             0.0
@@ -85,8 +86,9 @@ def _sizes(m: int, n: int, k: int, planes: tuple[int, int], step: int) -> Sizes:
 
 
 def _product_us(kernel: str, m: int, n: int, k: int, planes: tuple[int, int], density: float, wide: bool) -> float:
-    """Microseconds of the product with the tiling that would be chosen; by warps an int64 result is added to in every pass, and on
-    warpgroups the right operand of a small product of bytes is unpacked in front of it.
+    """Microseconds of the product with the tiling that would be chosen.
+
+    On warps, every pass adds to an int64 result in memory. On warpgroups, a small product of bytes includes unpacking the right operand.
     """
     step = 8 if in_bytes(kernel) else 1
     sizes = _sizes(m, n, k, planes, step)

@@ -1,4 +1,4 @@
-"""The exact low-bit product on the GPU: operands, correction terms, which kernel, what lies behind it."""
+"""The exact low-bit product on the GPU: operands, correction terms, the choice of kernel, and the epilogue."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ __all__ = [
     "prepare",
 ]
 
-#: Bytes of a result whose memory a product keeps for the next call.
+#: A product reuses the memory of results of up to this many bytes.
 _SMALL = 1 << 20
 _NO_OPERAND = OperandParams()
-#: How a product may be cut up.
+#: A tiling of any kernel.
 AnyTiling = gemm.Tiling | gemm_mma.MmaTiling | one_launch.AnyMixedTiling
 
 
 def _count_of_a_local() -> int:
-    """What ``getrefcount`` says of an object that only one local variable holds: interpreters differ."""
+    """The value of ``getrefcount`` for an object that only one local variable holds, which depends on the interpreter."""
     probe = object()
     return getrefcount(probe)
 
@@ -50,33 +50,33 @@ _ALONE = _count_of_a_local()
 
 
 class _Workspace(NamedTuple):
-    """Memory of a product's calls on one stream; a captured graph holds its addresses."""
+    """Workspace of a product's calls on one stream; captured graphs hold its addresses."""
 
-    sums: Any  # for an epilogue in a kernel of its own
-    terms: Any  # of the right operand
+    sums: Any  # for an epilogue in a separate kernel
+    terms: Any  # correction terms of the right operand
     digits: Any  # the right operand as bytes
 
 
 class Product:
     """A product prepared for one left operand and right operands of one kind: ``product(b_words, out=None)``.
 
-    Building it compiles what is needed, unpacks the left operand for "digits" and makes its bitmap coarse. The first call on a stream
-    allocates what such calls work in; later ones allocate nothing but the result. It may be shared by threads and streams.
+    Building it compiles what is needed, unpacks the left operand for "digits" and coarsens its bitmap. The first call on a stream allocates
+    workspace; later calls allocate nothing but the result. It may be shared by threads and streams.
 
-    With `fresh` every call reads the left operand's words as they are then, and unpacks them again where that is needed; such a product
-    is used on one stream at a time.
+    With `fresh`, every call reads the current words of the left operand, and unpacks them again if necessary. Such a product must be used
+    on one stream at a time.
 
-    With `as_bytes`, for "digits" of signed integers of 8 bits on warpgroups, the words of both operands (..., outer, 1, W) are the bytes
-    themselves, in any order along the contraction axis that is the same in both; pads are zero in one of them.
+    With `as_bytes`, for "digits" of signed 8-bit integers on warpgroups, the words of both operands (..., outer, 1, W) are the bytes
+    themselves. Their order along the contraction axis is arbitrary but must be the same in both, and padding must be zero in one of them.
 
     Attributes
     ----------
     tiling : Tiling, MmaTiling, MixedTiling, ResidentTiling or None
         How the product is cut up; ``None`` if there is nothing to multiply.
     epilogue : DeviceEpilogue or None
-        What becomes of the sums.
+        The epilogue of the sums.
     is_plain : bool
-        Whether a call is nothing but one launch, so that :meth:`run_plain` may be used.
+        Whether a call is a single launch, so that :meth:`run_plain` may be used.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class Product:
             raise ValueError(
                 f"matmul: the epilogue is for a result of shape {epilogue.shape}, the product's is {self.shape}"
             )
-        # The kernels with an epilogue have 32-bit sums; wider ones, and those of nothing, are stored and go through a second kernel, and so
-        # are those of the kernel that has none.
+        # Kernels with an epilogue have 32-bit sums. For wider or empty sums, and for "mixed", which has no epilogue, the sums are stored
+        # and a second kernel applies the epilogue.
         if epilogue is not None and (self._dtype == np.int64 or k == 0 or self._mixed):
             self._finish = epilogue.on(self._dtype)
         self._b_outer, self._b_words = (*b_batch, n), a_words.shape[-1]
@@ -160,7 +160,7 @@ class Product:
         b_batches = int(np.prod(b_batch, dtype=np.int64))
         b = Operand(None, n, planes, b_batches, a.step, weight, 0, b_encoding == "signed" and not unpacked)
         wide = self._dtype == np.int64
-        # Bytes have the sign turned over, so a zero tile of the operand need not be one of bytes.
+        # Unpacking to bytes may flip the sign bit, so a zero tile of the operand need not be a zero tile of bytes.
         tiles = None if self._digits else bitmap
         product: Any = gemm_mma.MmaProduct
         what = Multiplication(a, b, batches, indices, tiles, wide, None if self._finish is not None else epilogue)
@@ -168,15 +168,15 @@ class Product:
             self._product = one_launch.product(what, k, tiling, signed)
         else:
             if not by_warps:
-                # In front of a product of bytes runs the kernel that unpacks the right operand, and on each stream the first of these
-                # begins after everything else.
+                # The kernel that unpacks the right operand runs before a product of bytes, and the first one on each stream starts after
+                # all earlier work.
                 product = partial(gemm.WgmmaProduct, early=self._digits and not as_bytes, signed=signed)
             self._product = product(what, tiling)
         self.tiling = self._product.tiling
         self._made.record()
 
     def _read_left(self, words: Any) -> None:
-        """What is made of the left operand in front of a product: bytes, and its share of the correction terms."""
+        """Prepare the left operand: unpack it to bytes, and compute its share of the correction terms."""
         bits, encoding = self._a
         if self._b_constant:
             self._row_term = packed.code_sums(
@@ -192,7 +192,7 @@ class Product:
             self._unpacked = packed.digits_of(words, bits, self._k, flip, self._unpacked, extend=extend)
 
     def _left(self, words: Any) -> Operand:
-        """The left operand as the kernel takes it: planes as they are, or bytes."""
+        """The left operand as the kernel takes it: unchanged planes, or bytes."""
         bits, encoding = self._a
         outer, weight = words.shape[-3], 2 if encoding == "bipolar" else 1
         batches = words.size // (outer * words.shape[-2] * words.shape[-1])
@@ -203,12 +203,12 @@ class Product:
 
     @property
     def _unpacks(self) -> bool:
-        """Whether calls make bytes of the right operand."""
+        """Whether calls unpack the right operand to bytes."""
         return self._digits and not (self._as_bytes or self._mixed)
 
     @property
     def fused(self) -> bool:
-        """Whether the epilogue is part of the product's kernel; else, if there is one, it is a kernel behind it."""
+        """Whether the epilogue is part of the product's kernel; otherwise, if there is one, it is a second kernel."""
         return self.epilogue is not None and self._finish is None
 
     def __call__(
@@ -216,11 +216,11 @@ class Product:
     ) -> Any:
         """The product with ``b_words`` (*b_batch, n, b_bits, W), into ``out`` if given.
 
-        With an epilogue the result is what that makes of it, with what the operands of this call contribute to the chain; where that are
-        floats, they may be asked to join what is in ``out``.
+        With an epilogue, the result is the epilogue's, including what `operand` contributes to it. With `joins`, float results are added to
+        the content of ``out``.
         """
         chain = self.epilogue
-        with self._lock:  # what a launch points to is set here
+        with self._lock:  # the launch's arguments are shared
             stream = self._stream().ptr
             work = self._workspaces.get(stream) or self._on_stream(stream)
             if chain is not None:
@@ -239,17 +239,17 @@ class Product:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept beside the operands: what was made of the left one, and what calls work in."""
+        """Bytes that are kept in addition to the operands: the prepared left operand, and workspace."""
         parts = [self._row_term, self._unpacked, *(part for work in self._workspaces.values() for part in work)]
         return sum(part.nbytes for part in parts if part is not None)
 
     @property
     def keeps_left(self) -> bool:
-        """Whether calls read what was made of the left operand (bytes, sums of its rows) instead of its words."""
+        """Whether calls read prepared data of the left operand (bytes, or sums of its rows) instead of only its words."""
         return self._digits or self._b[1] == "bipolar"
 
     def run_plain(self, b_words: Any, out: Any = None) -> Any:
-        """The same as a call where :attr:`is_plain` holds and ``b_words`` are C-contiguous, with less on the way."""
+        """The same as a call, with less overhead; only if :attr:`is_plain` is True and ``b_words`` are C-contiguous."""
         stream = self._stream().ptr
         if out is None:
             out = self._result_on(stream) if self._small else self._ndarray(self.shape, self._dtype)
@@ -266,9 +266,9 @@ class Product:
         return out
 
     def _result_on(self, stream: int) -> Any:
-        """An array for a small result: the last one on this stream if nobody holds it, a view of it or its memory any more.
+        """An array for a small result: the previous one on this stream if nobody holds it, a view of it or its memory any more.
 
-        That is what CuPy's pool would give as well, at the price of a third of a call.
+        CuPy's memory pool would return the same memory, but that takes a third of the time of a call.
         """
         kept = self._kept.pop(stream, None)
         if kept is None or getrefcount(kept) != _ALONE or getrefcount(kept.data) > 2 or getrefcount(kept.data.mem) > 2:
@@ -277,10 +277,10 @@ class Product:
         return kept
 
     def _on_stream(self, stream: int) -> _Workspace:
-        """What calls on one stream work in, and their waiting for what was prepared on another stream."""
+        """The workspace for calls on one stream; also makes the stream wait for what was prepared on another one."""
         cupy = self._cupy
         if cupy.cuda.runtime.streamIsCapturing(stream):
-            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+            # A capture begins after a synchronisation and cannot allocate, so it takes over the workspace of earlier calls.
             self._settled = False
             if self._workspaces:
                 work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
@@ -304,7 +304,7 @@ class Product:
         return (f"on {jit.capability().name}: {self.tiling or 'nothing to multiply'}{behind}",)
 
     def nan_seen(self) -> bool:
-        """Whether a call since the last question met NaN on its way to a code; waits only where one might have."""
+        """Whether a product since the previous call met NaN that should become a code; waits only if NaN is possible."""
         return self.epilogue is not None and self.epilogue.may_see_nan and self.epilogue.nan_seen()
 
     def _multiply(self, b_words: Any, out: Any, work: _Workspace, stream: int) -> None:
@@ -333,8 +333,8 @@ class Product:
             self._settled = self._renewed is None
             return
         if self._unpacks:
-            # The first one on a stream waits for the end of all that was before, then also the left operand is there for good, if it is
-            # not read again by every call.
+            # The first one on a stream waits for all earlier work. After that, the left operand is known to be complete, unless every call
+            # reads it again.
             extend = self._b_signed and encoding == "signed"
             flip = encoding == "signed" and not extend
             b_words = packed.digits_of(
@@ -345,7 +345,7 @@ class Product:
 
 
 def largest_sum(k: int, a_bits: int, b_bits: int) -> float:
-    """A bound of the product's elements for operands of these widths, whatever their encodings."""
+    """A bound of the product's elements for operands of these widths in any encoding."""
     return float(k) * (2.0**a_bits - 1) * (2.0**b_bits - 1)
 
 

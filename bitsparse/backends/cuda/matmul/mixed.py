@@ -1,4 +1,4 @@
-"""The mixed-input product (bytes times packed planes, ``mma.sync``) in one launch: tilings, what they take, parameters, launch."""
+"""The mixed-input product (bytes times packed planes, ``mma.sync``) in one launch: tilings, time estimates, parameters and launches."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, BLOCK_WORDS, Mult
 from bitsparse.errors import KernelError
 
 _SOURCE = "matmul/mixed.cu"
-#: Bits of the widest operands: an element of the left one is a byte, one of the right one is unpacked into a byte.
+#: The most bits of an operand: an element of the left one is a byte, and an element of the right one is unpacked into a byte.
 MOST_BITS = 8
 #: Bytes of one plane of a column in a block of the contraction axis.
 _PIECE_BYTES = 16
-#: What the L2 hands out at a time.
+#: Bytes that the L2 delivers at a time.
 _SECTOR_BYTES = 32
-#: Blocks of a grid in its second and third direction.
+#: The most blocks of a grid along y and z.
 _MOST_BLOCKS = 65535
 
 
 class MixedTiling(NamedTuple):
     """How a product is cut up; the names are those of ``matmul/mixed.cu``."""
 
-    wn: int  # warps of a group, side by side along the columns
+    wn: int  # warps of a group, along the columns
     wk: int  # groups of a block, each with its own part of the contraction axis
     mi: int  # 8-row and 16-column blocks of a warp
     nj: int
@@ -51,7 +51,7 @@ class MixedTiling(NamedTuple):
 
     @property
     def registers(self) -> int:
-        """Registers of a thread, within a tenth of what the compiler takes."""
+        """Registers of a thread, within 10 % of what the compiler uses."""
         return 32 + 8 * self.mi * self.nj
 
     def block_bytes(self, planes: int) -> int:
@@ -59,18 +59,18 @@ class MixedTiling(NamedTuple):
         return self.rows * BLOCK_BYTES + planes * self.columns * _PIECE_BYTES
 
     def shared_bytes(self, planes: int) -> int:
-        """Shared memory: for each group a ring and then its sums, and behind them those from other blocks of the cluster."""
+        """Shared memory: for each group a ring, later reused for its sums, and then the sums from other blocks of the cluster."""
         sums = 4 * self.rows * (self.columns + 4)
         rings = self.wk * max(sums, self.stages * self.span * self.block_bytes(planes))
         return rings + 4 * self.rows * self.columns * (self.parts - 1) // self.parts + BLOCK_BYTES
 
     def defines(self, planes: int, signed: int, extend: bool) -> dict[str, int]:
-        """The compile-time constants for columns of so many planes, whose last one is a sign that is repeated if ``extend``."""
+        """The compile-time constants for columns of `planes` planes; with ``extend``, the last plane is a sign that is extended."""
         found = {"BS_WN": self.wn, "BS_WK": self.wk, "BS_MI": self.mi, "BS_NJ": self.nj, "BS_SPAN": self.span}
         return found | {"BS_STAGES": self.stages, "BS_PLANES": planes} | jit.flags(signed=signed, extend=extend)
 
 
-#: Tiles from 32 x 32 to 128 x 64 and 64 x 128; several groups are for long contraction axes. Six others won nowhere by more than 2 %.
+#: Tiles from 32 x 32 to 128 x 64 and 64 x 128; several groups are for long contraction axes. Six others were never over 2 % faster.
 TILES = (
     MixedTiling(1, 4, 8, 1, 1, 3),
     MixedTiling(2, 2, 4, 1, 1, 3),
@@ -80,28 +80,28 @@ TILES = (
     MixedTiling(4, 2, 16, 1, 1, 3),
     MixedTiling(8, 1, 8, 1, 1, 3),
 )
-#: Blocks of a cluster: clusters are Hopper's and later chips'.
+#: Possible numbers of blocks of a cluster; only Hopper and later chips have clusters.
 PARTS = (1, 2, 4, 8)
 
 
 class MixedSizes(NamedTuple):
-    """How much a product multiplies."""
+    """The sizes of a product."""
 
     m: int
     n: int
-    blocks: int  # of 128 elements of the contraction axis
-    planes: int  # of the right operand
+    blocks: int  # blocks of 128 elements of the contraction axis
+    planes: int  # planes of the right operand
     batches: int = 1
-    words: int = 0  # of a plane of a column that hold elements; 0: all of its blocks
+    words: int = 0  # words of a plane of a column that hold elements; 0: all words of its blocks
 
     @property
     def used_words(self) -> int:
-        """Words of a plane of a column that hold elements, 32 each."""
+        """Words of a plane of a column that hold elements, 32 elements per word."""
         return self.words or 4 * self.blocks
 
 
 def sizes_of(what: Multiplication, k: int) -> MixedSizes:
-    """How much a product of `k`-long rows multiplies, if its operands are some for this kernel."""
+    """The sizes of a product of `k`-long rows; raises KernelError if this kernel does not take its operands."""
     a, b, batches, _, _, wide, epilogue = what
     if wide or epilogue is not None or a.planes > 1 or b.planes > MOST_BITS:
         raise KernelError(
@@ -113,7 +113,7 @@ def sizes_of(what: Multiplication, k: int) -> MixedSizes:
 
 
 def tilings(sizes: MixedSizes, *, clusters: bool) -> list[MixedTiling]:
-    """The tilings worth considering; ``clusters``: whether the chip has them.
+    """The tilings worth considering; ``clusters`` tells whether the chip has clusters.
 
     Examples
     --------
@@ -129,15 +129,15 @@ def tilings(sizes: MixedSizes, *, clusters: bool) -> list[MixedTiling]:
     return found
 
 
-#: Instructions of a lane that turn so many planes of 32 elements into bytes: those that the compiler leaves of 48 where words are zero.
+#: Instructions of a lane that convert this many planes of 32 elements to bytes: what the compiler leaves of 48 if other planes are zero.
 _TURN = {1: 16, 2: 28, 3: 44, 4: 44}
 
 
 def estimate_us(t: MixedTiling, sizes: MixedSizes, rates: MixedRates, chip: jit.Capability = H200.card) -> float:
-    """Microseconds that a product is expected to take.
+    """Estimated microseconds of a product.
 
-    Instructions of warps, bytes from the L2 and what the L2 hands out of a small operand go on beside each other and delay each other:
-    their clocks are added up as squares. What follows the last product comes on top.
+    Instructions of warps, bytes from the L2 and requests to a small operand in the L2 overlap but delay each other, so their clocks are
+    added as a root of squares. The time after the last product is added to that.
     """
     m, n, blocks, planes, batches, _ = sizes
     sms, warps = chip.multiprocessors, t.threads // 32
@@ -149,7 +149,7 @@ def estimate_us(t: MixedTiling, sizes: MixedSizes, rates: MixedRates, chip: jit.
     at_once = sms if t.parts == 1 else t.parts * dict(H200.warpgroups.clusters)[t.parts]
     rounds = -(-count // (at_once * resident))
     busy = min(t.wk, -(-blocks // (t.span * t.parts)))  # groups that have any block of the contraction axis
-    stages = -(-(-(-blocks // t.span)) // (t.wk * t.parts))  # of the group that has most
+    stages = -(-(-(-blocks // t.span)) // (t.wk * t.parts))  # stages of the group with the most stages
     steps = each * stages * busy * t.span  # blocks of the contraction axis of all groups of a multiprocessor
 
     unpacking = 2 * t.nj * (planes + _TURN.get(planes, 48))
@@ -174,7 +174,7 @@ def estimate_us(t: MixedTiling, sizes: MixedSizes, rates: MixedRates, chip: jit.
 
 @lru_cache(maxsize=1024)
 def choose_tiling(sizes: MixedSizes, chip: jit.Capability) -> MixedTiling:
-    """The tiling with the lowest estimate of those that a block of the chip has shared memory for."""
+    """The tiling with the lowest estimate among those that fit in the shared memory of a block."""
     fitting = [t for t in tilings(sizes, clusters=chip.major >= 9) if t.shared_bytes(sizes.planes) <= chip.shared_bytes]
     return min(fitting, key=lambda t: estimate_us(t, sizes, H200.mixed_products, chip))
 
@@ -189,11 +189,11 @@ class OneLaunch:
     ----------
     kernel : Kernel
     grid, threads : tuple, int
-        Of its launches.
+        Grid and threads of its launches.
     params : ctypes.Structure
-        What they take, but for the right operand, the result and terms.
+        The argument of the launches, without the right operand, the result and the terms.
     what : Multiplication
-        What is kept as long as the product.
+        The operands, which are kept alive.
     **how
         Shared memory and blocks of a cluster.
     """
@@ -211,11 +211,11 @@ class OneLaunch:
         if what.batch_indices is not None:
             params.batch_indices = what.batch_indices.data.ptr
         self._keep = what.a.words, what.batch_indices
-        # The first call on a stream waits for all that was before, so that later ones can read the left operand early.
+        # The first call on a stream waits for all earlier work, so that later calls can read the left operand early.
         self._first = self._later = kernel.launch(grid, threads, params, **how)
         if jit.capability().major >= 9:
             self._later = kernel.launch(grid, threads, params, dependent=True, **how)
-        #: ``launch(stream, b address, out address)`` of :class:`bitsparse._ext.launch.Quick` where nothing else changes between calls.
+        #: ``launch(stream, b address, out address)`` of :class:`bitsparse._ext.launch.Quick`, for calls that change nothing else.
         self.quick = self._later.quick(type(params).out.offset)
 
     def run(
@@ -228,7 +228,7 @@ class OneLaunch:
         *,
         settled: bool = False,
     ) -> None:
-        """Enqueue ``out = a @ b + row_term + col_term``; ``settled`` if what is in front of it on the stream does not make `a`."""
+        """Enqueue ``out = a @ b + row_term + col_term``; ``settled`` if the preceding work on the stream does not write `a`."""
         if self.quick is not None:
             self.quick.operand = 0
         p = self.params
@@ -242,12 +242,12 @@ class OneLaunch:
 
 
 def bytes_extended(what: Multiplication, signed: int) -> bool:
-    """Whether the sign of the right operand is repeated up to that of a byte."""
+    """Whether the sign of the right operand is extended to a byte."""
     return bool(signed & 2) and what.b.negative_top and what.b.planes < MOST_BITS
 
 
 class MixedProduct(OneLaunch):
-    """A prepared product by warps; ``signed`` are the operands with signed bytes, 1 for `a` and 2 for `b`.
+    """A prepared product on warps; ``signed`` tells which operands have signed bytes: 1 for `a` plus 2 for `b`.
 
     Attributes
     ----------
@@ -264,7 +264,7 @@ class MixedProduct(OneLaunch):
 
 
 def _variants() -> list[jit.Variant]:
-    """Every tile for unsigned columns of 1 to 8 bits and signed ones of 8, on the chip where costs choose this kernel."""
+    """Variants of every tile for unsigned columns of 1 to 8 bits and signed ones of 8, on the chip on which this kernel can be chosen."""
     kinds = [(planes, 0) for planes in range(1, MOST_BITS + 1)] + [(MOST_BITS, 3)]
     found = [tile.defines(planes, signed, False) for tile in TILES for planes, signed in kinds]
     return jit.variants_of(_SOURCE, "matmul_mixed", found, "sm_90a")

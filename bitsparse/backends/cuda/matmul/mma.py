@@ -1,4 +1,4 @@
-"""The tiled product of packed operands by warps (``mma.sync``, compute capability 8.0 and later): tilings, parameters, launch."""
+"""The tiled product of packed operands on warps (``mma.sync``, compute capability 8.0 and later): tilings, parameters, launch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MmaTiling(NamedTuple):
     mi: int  # 16-row and 8-column blocks of a warp
     nj: int
     stages: int
-    qb: int = 1  # planes of the right operand side by side: 1, 2, 4
+    qb: int = 1  # planes of the right operand per tile: 1, 2 or 4
     rk: int = 1  # parts of the contraction axis
 
     @property
@@ -34,7 +34,7 @@ class MmaTiling(NamedTuple):
 
     @property
     def wide_columns(self) -> int:
-        """Columns of a tile of the right operand, those of every plane counted."""
+        """Columns of a tile of the right operand, counting every plane."""
         return 8 * self.nj * self.wn
 
     @property
@@ -54,25 +54,25 @@ class MmaTiling(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Blocks of a multiprocessor at a time."""
+        """Blocks that run on a multiprocessor at a time."""
         return 2 if self.threads < 256 else 1
 
     def defines(self, step: int, wide: bool, fused: bool = False) -> dict[str, int]:
-        """The compile-time constants, of a kernel with an epilogue if ``fused``."""
+        """The compile-time constants; ``fused`` for a kernel with an epilogue."""
         found = {"BS_WM": self.wm, "BS_WN": self.wn, "BS_MI": self.mi, "BS_NJ": self.nj}
         found |= {"BS_STAGES": self.stages, "BS_BLOCKS": self.blocks}
         return found | jit.flags(bytes=step == 8, out64=wide, epilogue=fused)
 
 
-#: Tiles of 128 x 256, 128 x 128, 128 x 64, 64 x 64 with as many stages as every chip has room for, two blocks of the last.
+#: Tiles of 128 x 256, 128 x 128, 128 x 64 and 64 x 64, with as many stages as fit on every chip; two blocks of the last fit.
 TILES = (MmaTiling(2, 4, 4, 8, 2), MmaTiling(2, 4, 4, 4, 3), MmaTiling(4, 2, 2, 4, 4), MmaTiling(2, 2, 2, 4, 3))
 
 
 def allows(t: MmaTiling, *, wide: bool, fused: bool, emulated: bool) -> bool:
     """Whether a tiling can be used.
 
-    Planes lie side by side only where their sums are added up in registers, the epilogue takes whole blocks of 64 columns, and sums of
-    several parts are complete only in memory. The largest tile leaves no registers for anything but the plain product.
+    A tile has several planes only if their sums are added in registers. An epilogue needs whole blocks of 64 columns, and cannot be
+    combined with parts, whose sums are complete only in memory. The largest tile leaves registers for nothing but the plain product.
     """
     if t.mi * t.nj > 16 and (wide or fused or emulated):
         return False
@@ -80,7 +80,7 @@ def allows(t: MmaTiling, *, wide: bool, fused: bool, emulated: bool) -> bool:
 
 
 def tiles_of(shared_bytes: int) -> tuple[MmaTiling, ...]:
-    """:data:`TILES`, the largest with a third stage where a block can have the shared memory for it."""
+    """:data:`TILES`; the largest has a third stage if a block can have enough shared memory for it."""
     large = replace(TILES[0], stages=3)
     return (large if large.stages * large.stage_bytes + BLOCK_BYTES <= shared_bytes else TILES[0], *TILES[1:])
 
@@ -102,9 +102,9 @@ def tilings(
     columns, b_planes, blocks : int
         Columns of the result, planes of the right operand, blocks of the contraction axis.
     wide, fused : bool
-        An int64 result; an epilogue.
+        Whether the result is int64, and whether there is an epilogue.
     emulated : bool
-        Whether the chip puts the instruction together from many others, which takes registers.
+        Whether the chip emulates the instruction by many others, which takes registers.
     shared_bytes : int
         Shared memory that one block can have.
     """
@@ -120,10 +120,10 @@ def tilings(
 
 
 def estimate_us(t: MmaTiling, sizes: Sizes, capability: jit.Capability) -> float:
-    """Microseconds that a product is expected to take.
+    """Estimated microseconds of a product.
 
-    Not fitted to measurements but made of the chip's rates: a stage takes as long as its products, its way from the L2 or its way
-    through shared memory (128 bytes a clock), whichever is longest.
+    The estimate is not fitted to measurements but computed from the chip's rates: a stage takes as long as its products, its load from the
+    L2 or its transfer through shared memory (128 bytes per clock), whichever is longest.
     """
     m, n, blocks, a_planes, b_planes, batches, _ = sizes
     chip, sms = chip_of(capability), capability.multiprocessors
@@ -134,7 +134,7 @@ def estimate_us(t: MmaTiling, sizes: Sizes, capability: jit.Capability) -> float
     shared = t.stage_bytes + 4 * (t.threads // 32) * (512 * t.mi + 256 * t.nj)
     products = t.rows * t.wide_columns * 8 * BLOCK_BYTES / rate
     stage = max(together * max(products, shared / 128, t.stage_bytes / chip.load_bytes), 800 / (t.stages - 1))
-    # What a tile writes leaves while the next one is multiplied, if there is one; sums of parts go through the L2's adders.
+    # A tile is stored while the next one, if any, is multiplied; sums of parts are added by atomics in the L2.
     tail = together * t.rows * t.columns * 4 / (0.7 * chip.load_bytes) * (3 if t.rk > 1 else 1)
     stages = a_planes * -(-b_planes // t.qb) * -(-blocks // t.rk)
     waves = -(-items // (together * sms))
@@ -167,7 +167,7 @@ class MmaProduct:
     tiling : MmaTiling
     """
 
-    quick = None  # as WgmmaProduct may have it
+    quick = None  # WgmmaProduct may have a quick launch
 
     def __init__(self, what: Multiplication, tiling: MmaTiling | None = None) -> None:
         a, b, batches, _, _, wide, epilogue = what
@@ -198,7 +198,7 @@ class MmaProduct:
     def run(
         self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None, stream: int | None = None
     ) -> None:
-        """Enqueue ``out = a @ b + row_term + col_term``, or what the epilogue makes of it; as in WgmmaProduct."""
+        """Enqueue ``out = a @ b + row_term + col_term``, followed by the epilogue, if any; as in WgmmaProduct."""
         p = self.params
         p.b = b_words.data.ptr
         if self._epilogue is not None:
@@ -214,7 +214,7 @@ class MmaProduct:
 
 
 def _variants() -> list[jit.Variant]:
-    """The tilings for bits and bytes, int32 and int64 results, and epilogues; how many stages the largest has depends on the chip."""
+    """Variants of the tilings for bits and bytes, int32 and int64 results, and epilogues; stages of the largest depend on the chip."""
     ways = ((False, False), (True, False), (False, True))
     found = [tile.defines(step, *way) for step in (1, 8) for way in ways for tile in TILES[1:]]
     variants = jit.variants_of(_SOURCE, "matmul_mma", found)

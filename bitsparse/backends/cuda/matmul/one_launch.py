@@ -1,4 +1,4 @@
-"""Kernel "mixed", bytes times packed planes in one launch: by warps or on warpgroups, whichever costs less."""
+"""Kernel "mixed", bytes times packed planes in one launch, on warps or on warpgroups, whichever is estimated to be faster."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bitsparse.backends.cuda.chips import chip_of
 from bitsparse.backends.cuda.matmul import mixed, resident
 from bitsparse.backends.cuda.matmul.passes import Multiplication
 
-#: Tilings of either kind.
+#: A tiling of either kind.
 AnyMixedTiling = mixed.MixedTiling | resident.ResidentTiling
 
 
 def estimate_us(tiling: AnyMixedTiling, sizes: mixed.MixedSizes, card: jit.Capability) -> float:
-    """Microseconds that a product is expected to take."""
+    """Estimated microseconds of a product."""
     chip = chip_of(card)
     if isinstance(tiling, resident.ResidentTiling):
         return resident.estimate_us(tiling, sizes, chip.resident_products, card)
@@ -30,7 +30,7 @@ def choose_tiling(sizes: mixed.MixedSizes, card: jit.Capability) -> AnyMixedTili
 
 
 def product(what: Multiplication, k: int, tiling: Any, signed: int) -> mixed.OneLaunch:
-    """A prepared product of `k`-long rows, with the tiling that costs least unless one is given."""
+    """A prepared product of `k`-long rows, by default with the fastest estimated tiling."""
     sizes = mixed.sizes_of(what, k)
     tiling = tiling or choose_tiling(sizes, jit.capability())
     if isinstance(tiling, resident.ResidentTiling):

@@ -1,4 +1,4 @@
-"""What the kernels of products take alike: operands, and the tables of the order in which pairs of planes are multiplied."""
+"""What the kernels of products share: operands, and the tables of passes, the order in which pairs of planes are multiplied."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bitsparse.backends.cuda.bits.words import coarse_bitmap
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.tables import on_device
 
-#: Contraction bytes, and so words, of one stage: one block of the contraction axis.
+#: Bytes and words of one block of the contraction axis, which a stage holds.
 BLOCK_BYTES, BLOCK_WORDS = 128, 32
-#: Bits that the registers beside the accumulators hold.
+#: Finished bits that the registers beside the accumulators can hold.
 _MOVED_BITS = 32
 
 
 class Operand(NamedTuple):
     """One packed operand (batches, outer, planes, words) and what its planes mean.
 
-    The integer of a code is ``weight * (sum of 2**shift[p] * plane p) + constant``; the last plane counts negative if ``negative_top``.
+    The integer of a code is ``weight * (sum of 2**shift[p] * plane p) + constant``; the last plane is negative if ``negative_top``.
     """
 
     words: Any
@@ -36,52 +36,52 @@ class Operand(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How much a product multiplies."""
+    """The sizes of a product."""
 
     m: int
     n: int
-    blocks: int  # of 128 bytes of the contraction axis
+    blocks: int  # blocks of 128 bytes of the contraction axis
     a_planes: int
     b_planes: int
     batches: int
-    row_bytes: int = 0  # of a plane of a row, or of a row in bytes; 0: whole blocks
+    row_bytes: int = 0  # bytes of a plane of a row, or of a row stored in bytes; 0: whole blocks
 
     @property
     def short_bytes(self) -> int:
-        """Bytes of a row that lie in memory."""
+        """Bytes of a row in memory, without padding to whole blocks."""
         return self.row_bytes or self.blocks * BLOCK_BYTES
 
 
-#: Whether the last plane of `a` and of `b` counts negative, and the power of two that every product of theirs counts.
+#: Whether the last plane of `a` and of `b` is negative, and the power of two by which every product is weighted.
 Signs = tuple[bool, bool, int]
 
 
 class Multiplication(NamedTuple):
-    """What a kernel of products is prepared for."""
+    """The product that a kernel is prepared for."""
 
     a: Operand
-    b: Operand  # without words, which calls bring
+    b: Operand  # without words, which calls pass
     batches: int
-    batch_indices: Any  # which batch of each operand every batch of the result takes, or None
+    batch_indices: Any  # the batch of each operand for every batch of the result, or None
     bitmap: Any  # zero tiles of `a`, or None
     is_wide: bool  # an int64 result
     epilogue: DeviceEpilogue | None
 
     @property
     def sizes(self) -> Sizes:
-        """How much there is to be multiplied."""
+        """The sizes of the product."""
         a, b, blocks = self.a, self.b, -(-int(self.a.words.shape[-1]) // BLOCK_WORDS)
         return Sizes(a.outer, b.outer, blocks, a.planes, b.planes, self.batches, 4 * int(self.a.words.shape[-1]))
 
     @property
     def signs(self) -> Signs:
-        """What the products of planes count."""
+        """The signs and the weight of the products of planes."""
         return self.a.negative_top, self.b.negative_top, self.a.weight * self.b.weight
 
 
 @lru_cache(maxsize=64)
 def batch_indices(a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
-    """The broadcast batch shape, and which batch of each operand every batch of the result takes; ``None`` if the same."""
+    """The broadcast batch shape, and the batch of each operand for every batch of the result; ``None`` if they are all the same."""
     shape = np.broadcast_shapes(a_batch, b_batch)
     a_count, b_count = int(np.prod(a_batch, dtype=np.int64)), int(np.prod(b_batch, dtype=np.int64))
     count = int(np.prod(shape, dtype=np.int64))
@@ -95,15 +95,17 @@ def batch_indices(a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> tuple[t
 
 
 def left_out(bits: int, encoding: str, digits: bool) -> int:
-    """What the kernels leave out of every integer: they count planes with weights, or bytes without sign."""
+    """The constant of every integer that kernels leave out, since they add only weighted planes or unsigned bytes."""
     if encoding == "bipolar":
         return -1
     return -(1 << (bits - 1)) if digits and encoding == "signed" else 0
 
 
 def signed_bytes(a: tuple[int, str], b: tuple[int, str]) -> int:
-    """Which operands, 1 for the left and 2 for the right, are multiplied as signed bytes: signed integers of up to eight bits, and beside
-    them unsigned ones that fit as well, so that there are fewer kinds of kernels.
+    """Which operands are multiplied as signed bytes: 1 for the left one plus 2 for the right one.
+
+    These are signed integers of up to eight bits. If one operand is signed, an unsigned one that fits is also multiplied as signed bytes,
+    so that there are fewer kinds of kernels.
 
     Examples
     --------
@@ -122,8 +124,8 @@ def signed_bytes(a: tuple[int, str], b: tuple[int, str]) -> int:
 def passes_of(a_planes: int, b_planes: int, qb: int, blocks: int, step: int, signs: Signs, wide: bool) -> Any:
     """The table of passes, heaviest first (see ``struct Pass``), as an int32 array of 16 columns.
 
-    With ``wide`` (an int64 result of ``matmul/mma.cu``) every pass is flushed, so its sums must stay below 2**32: bytes are cut along the
-    contraction axis.
+    With ``wide`` (an int64 result of ``matmul/mma.cu``), every pass is added to the result in memory. Its sums must stay below 2**32, so
+    passes of bytes are cut along the contraction axis.
     """
     a_negative, b_negative, weight = signs
     order = sorted(
@@ -158,26 +160,26 @@ def passes_of(a_planes: int, b_planes: int, qb: int, blocks: int, step: int, sig
 
 
 def _wrap(value: int) -> int:
-    """``value`` modulo 2**32 as a signed number."""
+    """``value`` modulo 2**32, as a signed number."""
     return (value + 2**31) % 2**32 - 2**31
 
 
 def _pairs(a_planes: int, b_planes: int, pa: int, qb: int) -> list[tuple[int, int]]:
-    """First planes of the passes of an int64 result, lightest first."""
+    """The first planes of each pass of an int64 result, lightest pass first."""
     return sorted(((p, q) for p in range(0, a_planes, pa) for q in range(0, b_planes, qb)), key=sum)
 
 
 def _longest(pairs: list[tuple[int, int]], step: int, carries: bool) -> int:
-    """Blocks of the contraction axis that may be added up in signed 32 bits, with what passes leave to the next ones."""
+    """The most blocks of the contraction axis whose sums fit signed 32 bits, including what passes carry to the next ones."""
     together = max(Counter(map(sum, pairs)).values()) if carries else 1
     largest = together * ((1 << step) - 1) ** 2
-    # A pass starts from less than 2**-step of what the one before it ends with: a geometric series.
+    # A pass starts with less than 2**-step of the sums at the end of the previous pass: a geometric series.
     elements = ((1 << 31) - (1 << 16)) * ((1 << step) - 1) // (largest << step)
     return max(1, elements * step // (8 * BLOCK_BYTES))
 
 
 def _runs(pairs: list[tuple[int, int]], step: int, carries: bool) -> list[list[tuple[int, int]]]:
-    """Passes whose sums reach the result together."""
+    """Groups of passes whose sums are added to the result together."""
     runs: list[list[tuple[int, int]]] = []
     for pair in pairs:
         if runs and carries and step * (sum(pair) - sum(runs[-1][0])) <= _MOVED_BITS:
@@ -206,8 +208,7 @@ def wide_passes_of(
 ) -> Any:
     """The table of passes of an int64 result, lightest first (see ``struct WidePass``), as an int32 array of 16 columns.
 
-    With ``carries`` the kernel goes on from one weight to the next in its registers; else every pass is
-    added to the result.
+    With ``carries``, the kernel continues from one weight to the next in its registers; else every pass is added to the result in memory.
     """
     a_negative, b_negative, weight = signs
     pairs = _pairs(a_planes, b_planes, pa, qb)
@@ -241,9 +242,9 @@ def wide_passes_of(
 
 
 def put_operands(params: ctypes.Structure, what: Multiplication, tile_rows: int, table: Any) -> list[Any]:
-    """Write what both kernels of products take alike into a product's parameters; gives the arrays to be kept.
+    """Fill the parameters that both kernels of products share; returns the arrays that must be kept alive.
 
-    The table of passes lies in the parameters where they have room, else on the device.
+    The table of passes is stored in the parameters if it fits, else on the device.
     """
     params.m, params.n, params.batches, params.n_passes = what.a.outer, what.b.outer, what.batches, len(table)
     mask = passes = None

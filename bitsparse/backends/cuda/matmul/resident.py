@@ -1,4 +1,4 @@
-"""The mixed-input product on warpgroups, whose blocks unpack their columns once and keep them: tilings, what they take, launch."""
+"""The mixed-input product on warpgroups, whose blocks unpack their columns once and keep them: tilings, time estimates and launches."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from bitsparse.backends.cuda.matmul.wgmma import operand_map
 from bitsparse.errors import KernelError
 
 _SOURCE = "matmul/resident.cu"
-#: Columns of a block.
+#: Possible numbers of columns of a block.
 COLUMNS = (16, 32, 48, 64, 96, 128)
-#: Warpgroups of a block, at most, and those that may multiply.
+#: The most warpgroups of a block, and possible numbers of warpgroups that multiply.
 _MOST_GROUPS = 4
 _GROUPS = (1, 2, 4)
-#: Rows that a warpgroup multiplies at a time, and bytes of such a strip in one block of the contraction axis, with its barrier.
+#: Rows that a warpgroup multiplies at a time (a strip), and bytes of a strip in one block of the contraction axis, with its barrier.
 STRIP_ROWS = 64
 _STAGE_BYTES = STRIP_ROWS * BLOCK_BYTES + 8
-#: What sums of a group leave through where they do so by way of shared memory.
+#: The buffer through which a group stores its sums by way of shared memory.
 _STAGING_BYTES = 8192
-#: Strips that a group's ring has room for, at most.
+#: The most strips in a group's ring.
 _DEEPEST = 4
-#: Columns of which results may leave by way of shared memory: whole lines of 128 bytes.
+#: Results can be stored by way of shared memory if columns are a multiple of this: whole lines of 128 bytes.
 _LINE_COLUMNS = 32
-#: Words of each plane that a thread unpacks before more threads do.
+#: Words of each plane that a thread unpacks before more threads are used.
 _FEW_UNITS = 2
 
 
 class ResidentTiling(NamedTuple):
     """How a product is cut up."""
 
-    columns: int  # of a block
+    columns: int  # columns of a block
     groups: int  # warpgroups of a block that multiply
     parts: int  # blocks among which rows are divided
-    staged: int = 0  # whether results leave by way of shared memory
+    staged: int = 0  # whether results are stored by way of shared memory
 
     def threads(self, sizes: MixedSizes) -> int:
-        """Threads of a block: more than multiply where there is much to unpack."""
+        """Threads of a block: more than those that multiply if there is much to unpack."""
         helping = -(-self.columns * sizes.used_words // (128 * _FEW_UNITS))
         return 128 * max(self.groups, min(_MOST_GROUPS, helping))
 
     def strips(self, sizes: MixedSizes) -> int:
-        """Strips of the group that has most."""
+        """Strips of the group with the most strips."""
         return -(--(-sizes.m // STRIP_ROWS) // (self.groups * self.parts))
 
     def blocks(self, sizes: MixedSizes) -> int:
-        """Blocks of all launched."""
+        """Blocks of the whole launch."""
         return sizes.batches * self.parts * -(-sizes.n // self.columns)
 
     def depth(self, sizes: MixedSizes, chip: jit.Capability) -> int:
-        """Strips of a ring: as many as leave room for the other blocks of a multiprocessor; 0 if there is no room for one."""
+        """Strips of a ring, as many as leave room for the other blocks of a multiprocessor; 0 if not even one fits."""
         beside = min(-(-self.blocks(sizes) // chip.multiprocessors), 2048 // self.threads(sizes))
         least = self._beside_rings(sizes)
         strip = self.groups * sizes.blocks * _STAGE_BYTES
@@ -64,24 +64,25 @@ class ResidentTiling(NamedTuple):
         return max(0, min(fitting, 1), min(shared, self.strips(sizes), _DEEPEST))
 
     def shared_bytes(self, sizes: MixedSizes, chip: jit.Capability) -> int:
-        """Shared memory: the columns' bytes, and rings."""
+        """Shared memory of a block: the columns as bytes, the rings, and the buffers for results."""
         rings = self.groups * self.depth(sizes, chip) * sizes.blocks * _STAGE_BYTES
         return self._beside_rings(sizes) + rings
 
     def _beside_rings(self, sizes: MixedSizes) -> int:
-        """Bytes of the columns, and of what results leave through."""
+        """Shared memory besides the rings: the columns as bytes, and the buffers for results."""
         return self.columns * sizes.blocks * BLOCK_BYTES + _STAGING_BYTES * self.groups * self.staged + 1024
 
     def defines(self, planes: int, signed: int, extend: bool) -> dict[str, int]:
-        """The compile-time constants for columns of so many planes, whose last one is a sign that is repeated if ``extend``."""
+        """The compile-time constants for columns of `planes` planes; with ``extend``, the last plane is a sign that is extended."""
         return {"BS_COLUMNS": self.columns, "BS_PLANES": planes} | jit.flags(
             signed=signed, extend=extend, staged=self.staged
         )
 
 
 def tilings(sizes: MixedSizes, chip: jit.Capability) -> list[ResidentTiling]:
-    """The tilings worth considering, none on a chip without warpgroups: rows are divided among as many blocks as run at a time, or twice or
-    three times as many, or so that every group has one strip.
+    """The tilings worth considering; none on a chip without warpgroups.
+
+    Rows are divided among as many blocks as run at a time, among two to four times as many, or so that every group has one strip.
     """
     found: dict[ResidentTiling, None] = {}
     strips = -(-sizes.m // STRIP_ROWS)
@@ -93,7 +94,7 @@ def tilings(sizes: MixedSizes, chip: jit.Capability) -> list[ResidentTiling]:
             most = -(-strips // groups)
             for share in (1, 2, 3, 4):
                 fewest = min(most, max(1, share * chip.multiprocessors // tiles))
-                # As few as leave no group more strips.
+                # The fewest parts that give no group more strips.
                 parts = -(-strips // (groups * -(-strips // (groups * fewest))))
                 found[ResidentTiling(columns, groups, parts)] = None
             found[ResidentTiling(columns, groups, most)] = None
@@ -102,10 +103,10 @@ def tilings(sizes: MixedSizes, chip: jit.Capability) -> list[ResidentTiling]:
 
 
 def estimate_us(t: ResidentTiling, sizes: MixedSizes, rates: ResidentRates, chip: jit.Capability = H200.card) -> float:
-    """Microseconds that a product is expected to take.
+    """Estimated microseconds of a product.
 
-    Rows on their way in, products, waits and results on their way out go on beside each other and delay each other: their clocks are added
-    up as squares. Unpacking comes before, and what all results together take on top.
+    Loading rows, multiplying, waiting and storing results overlap but delay each other, so their clocks are added as a root of squares.
+    Unpacking comes before these, and the time of all results together is added.
     """
     m, n, blocks, planes, batches, _ = sizes
     threads, strips = t.threads(sizes), t.strips(sizes)
@@ -142,7 +143,7 @@ def estimate_us(t: ResidentTiling, sizes: MixedSizes, rates: ResidentRates, chip
 
 @lru_cache(maxsize=1024)
 def choose_tiling(sizes: MixedSizes, chip: jit.Capability) -> ResidentTiling | None:
-    """The tiling with the lowest estimate, if there is any."""
+    """The tiling with the lowest estimate, or None if there is none."""
     return min(tilings(sizes, chip), key=lambda t: estimate_us(t, sizes, H200.resident_products, chip), default=None)
 
 
@@ -150,7 +151,7 @@ ResidentParams = jit.struct("matmul/resident.cu", "ResidentParams")
 
 
 class ResidentProduct(OneLaunch):
-    """A prepared product; ``signed`` are the operands with signed bytes, 1 for `a` and 2 for `b`.
+    """A prepared product; ``signed`` tells which operands have signed bytes: 1 for `a` plus 2 for `b`.
 
     Attributes
     ----------
@@ -175,7 +176,7 @@ class ResidentProduct(OneLaunch):
 
 
 def _variants() -> list[jit.Variant]:
-    """All columns of 1 to 8 unsigned bits and of 8 signed ones, with every way out."""
+    """Variants for all numbers of columns, 1 to 8 unsigned bits or 8 signed bits, and both ways to store results."""
     kinds = [(planes, 0) for planes in range(1, MOST_BITS + 1)] + [(MOST_BITS, 3)]
     ways = [ResidentTiling(columns, 1, 1) for columns in COLUMNS]
     ways += [replace(t, staged=1) for t in ways if t.columns % _LINE_COLUMNS == 0]

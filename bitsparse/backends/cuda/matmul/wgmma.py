@@ -1,4 +1,4 @@
-"""The tiled product of packed operands on the matrix units: which tiling, with which parameters, launched how."""
+"""The tiled product of packed operands on the matrix units of warpgroups (Hopper): tilings, parameters and launches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bitsparse.backends.cuda.matmul.passes import (
 from bitsparse.errors import KernelError
 
 _SOURCE = "matmul/wgmma.cu"
-#: Where results must begin for the quickest ways to store them, and for launches that are repeated as they are.
+#: The alignment of results that is needed for the fastest stores, and for repeated launches.
 QUICK_BYTES = 16
-#: Blocks of 64 columns of a tile that may wait for an epilogue while the next tile is multiplied; 0: none ever do.
+#: The most blocks of 64 columns of a tile that may wait for an epilogue while the next tile is multiplied; 0: none.
 HELD_BLOCKS = 4
 
-#: From so many such blocks on, sums that wait are taken up by warps of their own, all of a tile's; 5: never.
+#: With at least this many such blocks, separate warps process all waiting sums of a tile; 5: never.
 HANDED_BLOCKS = 3
 
 
@@ -34,13 +34,13 @@ class Tiling(NamedTuple):
     """How a product is cut up; the names are those of ``matmul/wgmma.cu``."""
 
     mb: int  # 64-row blocks of a consumer warpgroup: a block multiplies 64 groups mb rows
-    nb: int  # blocks of 64 columns side by side
-    qb: int  # planes of the right operand side by side
+    nb: int  # blocks of 64 columns of a tile
+    qb: int  # planes of the right operand per tile
     mc: int = 1  # row tiles that share the loads of the right operand
     rk: int = 1  # parts of the contraction axis
     rp: int = 1  # parts of the passes
     groups: int = 2  # consumer warpgroups of a block
-    pa: int = 1  # planes of the left operand above each other: 1, or mb for an int64 result
+    pa: int = 1  # planes of the left operand per tile: 1, or mb for an int64 result
 
     @property
     def rows(self) -> int:
@@ -49,21 +49,21 @@ class Tiling(NamedTuple):
 
     @property
     def left_rows(self) -> int:
-        """Rows of a tile of the left operand, those of every plane counted."""
+        """Rows of a tile of the left operand, counting every plane."""
         return 64 * self.groups * self.mb
 
     @property
     def carries(self) -> bool:
-        """Whether the kernel of an int64 result has registers for what is final of the lighter passes (``matmul/wide.cuh``)."""
+        """Whether the kernel of an int64 result has registers for the final bits of lighter passes (``matmul/wide.cuh``)."""
         return self.mb * self.nb * self.qb <= 2
 
     @property
     def threads(self) -> int:
-        """Threads of a block, the producer's warpgroup included."""
+        """Threads of a block, including the producer's warpgroup."""
         return 128 * (self.groups + 1)
 
     def staging_bytes(self, way: int = 0) -> int:
-        """Shared memory behind the stages, through which results leave; by ways 3 and 4 they wait there."""
+        """Shared memory after the stages, through which results are stored; in ways 3 and 4 they wait there."""
         if way == 4:
             return (8192 * self.groups + 3 * 544) * self.nb * self.qb
         return 8192 * self.groups * (_held_blocks(self) if way == 3 else 2)
@@ -89,7 +89,7 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
         for groups, mb, pa in blocks:
             if mb * nb * qb > 4 or (mb == 2 and nb * qb == 3) or (groups == 1 and (nb > 1 or qb == 3)) or pa > a_planes:
                 continue
-            whole = wide or mb * nb > 1  # too large to be added up
+            whole = wide or mb * nb > 1  # tiles too large for adding up parts
             found += [
                 Tiling(mb, nb, qb, mc, rk, rp, groups, pa)
                 for mc in ((1,) if masked else (1, 2, 4))
@@ -100,25 +100,25 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
     return found
 
 
-#: Of the only chip with warpgroups, and of products of few multiplications.
+#: Rates of the only chip with warpgroups, in general and for products of few multiplications.
 RATES, SMALL_RATES = H200.warpgroups, H200.small_products
 _SMALL = 1 << 31
-#: What the L2 hands out at a time.
+#: Bytes that the L2 delivers at a time.
 _SECTOR_BYTES = 32
 
 
 def is_small(sizes: Sizes, step: int) -> bool:
-    """Whether what a launch, a tile and the L2 take counts for more than multiplying and memory."""
+    """Whether the time of a product is dominated by launches, tiles and the L2, not by multiplying and memory."""
     return sizes.batches * sizes.m * sizes.n * (8 * sizes.short_bytes // step) < _SMALL
 
 
 def rates_of(sizes: Sizes, step: int) -> WarpgroupRates:
-    """The figures for a product of elements of so many bits."""
+    """The rates for a product of elements of `step` bits."""
     return SMALL_RATES if is_small(sizes, step) else RATES
 
 
 def estimate_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES, *, wide: bool = False, step: int = 1) -> float:
-    """Microseconds that a product is expected to take; infinite if the tiling does not apply."""
+    """Estimated microseconds of a product; infinite if the tiling does not apply."""
     m, n, blocks, a_planes, b_planes, batches, _ = sizes
     passes = -(-a_planes // t.pa) * -(-b_planes // t.qb)
     if t.rp > passes or t.rk > max(blocks, 1):
@@ -152,7 +152,7 @@ def estimate_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES, *, wide:
 
 
 def _asked_clocks(t: Tiling, sizes: Sizes, units: int, passes: int, rates: WarpgroupRates) -> float:
-    """Clocks in which the L2 hands out the rows of the operand asked for most: few at once of a small one, as it lies in few places."""
+    """Clocks in which the L2 delivers the rows of the most requested operand; a small operand lies in few places, so few rows at once."""
     m, n, blocks, a_planes, b_planes, batches, _ = sizes
     found = 0.0
     for outer, rows in ((m * a_planes, t.mc * t.left_rows), (n * b_planes, 64 * t.nb * t.qb)):
@@ -163,7 +163,7 @@ def _asked_clocks(t: Tiling, sizes: Sizes, units: int, passes: int, rates: Warpg
 
 
 def unpacking_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES) -> float:
-    """Microseconds of unpacking the right operand, beside the product before where that leaves multiprocessors free."""
+    """Microseconds of unpacking the right operand, during the previous product if that leaves multiprocessors free."""
     m, n, blocks, _, b_planes, batches, _ = sizes
     units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
     chip = dict(rates.clusters)[1]
@@ -191,7 +191,7 @@ FusedParams = jit.struct("matmul/tiles.cuh", "MatmulParams", optional=True)
 
 
 def _room_for(t: Tiling) -> int:
-    """So many clusters of a tiling run at the same time at most: shared memory is enough for one block a multiprocessor."""
+    """The most clusters of a tiling that run at the same time, as shared memory suffices for one block per multiprocessor."""
     return max(1, jit.capability().multiprocessors // t.cluster)
 
 
@@ -201,12 +201,12 @@ def _held_blocks(t: Tiling) -> int:
 
 
 def _waiting_way(t: Tiling) -> int:
-    """The way of sums that wait for the next tile: with the warps that made them, or handed to others."""
+    """The way of sums that wait for the next tile: 3, kept by the warps that computed them, or 4, handed to other warps."""
     return 4 if t.nb * t.qb >= HANDED_BLOCKS else 3
 
 
 def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0, signed: int = 0) -> dict[str, int]:
-    """The compile-time constants of a tiling; ``way`` is that through an epilogue, 0 without one."""
+    """The compile-time constants of a tiling; ``way`` is the epilogue path, 0 without an epilogue."""
     stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes(way)) // t.stage_bytes))
     found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
     held = _held_blocks(t) if way == 3 else 0
@@ -216,7 +216,7 @@ def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0
 def operand_map(
     words: Any, outer: int, planes: int, box_rows: int, box_planes: int = 1, *, used: int | None = None
 ) -> Any:
-    """The tensor map of an operand (..., outer, planes, words): words, outer, planes, batches; as if rows had only `used` words."""
+    """The tensor map (words, outer, planes, batches) of an operand (..., outer, planes, words), reading only `used` words of a row."""
     n_words = words.shape[-1]
     batches = words.size // max(1, outer * planes * n_words)
     plane = 4 * n_words
@@ -229,7 +229,7 @@ def operand_map(
 
 
 def reciprocals(m_groups: int, n_tiles: int, batches: int, raster: int) -> tuple[int, int, int, int]:
-    """2**31 over the divisors of a tile's number, rounded up, or zeros where such a multiplication would not be exact."""
+    """2**31 over each divisor of a tile's number, rounded up; zeros if division by such a multiplication would not be exact."""
     band, last = raster * n_tiles, m_groups % raster or raster
     per_batch = m_groups * n_tiles
     if max(batches * per_batch * per_batch if batches > 1 else 0, (per_batch + band) * band) >= 1 << 31:
@@ -239,13 +239,15 @@ def reciprocals(m_groups: int, n_tiles: int, batches: int, raster: int) -> tuple
 
 
 def kept_eighths(nbytes: int) -> int:
-    """How many of eight blocks of a left operand of so many bytes can stay in the L2 until the next product, if the others leave first."""
+    """How many eighths of a left operand of `nbytes` bytes can stay in the L2 until the next product, if the others are evicted first."""
     return min(8, int(8 * RATES.kept_bytes / max(1, nbytes)))
 
 
 class WgmmaProduct:
-    """A prepared product; ``run(b, out)`` enqueues it. With ``early`` only what makes `b` and earlier products may be running when it
-    begins to read `a`. ``signed`` are the operands with signed bytes, 1 for `a` and 2 for `b`.
+    """A prepared product; ``run(b, out)`` enqueues it.
+
+    With ``early``, only the kernel that writes `b` and earlier products may still be running when it starts to read `a`. ``signed`` tells
+    which operands have signed bytes: 1 for `a` plus 2 for `b`.
 
     Attributes
     ----------
@@ -288,7 +290,7 @@ class WgmmaProduct:
         self.params = p
         units = batches * p.m_groups * p.n_tiles
         self._step, self._wide, self._signed, self._epilogue = a.step, wide, signed, epilogue
-        # For sums to wait there must be a next tile, and stages enough: half a block of columns is taken up in each.
+        # Sums can wait only if there is a next tile with enough stages, since each stage processes half a block of waiting columns.
         several = t.rk * t.rp == 1 and units > _room_for(t)
         steady = len(table) * blocks >= 2 * t.nb and not masked
         self._may_wait = several and steady and t.groups == 2 and t.mb == 1 and a.step == 1 and not wide
@@ -297,17 +299,17 @@ class WgmmaProduct:
         if t.rk * t.rp == 1:
             kernel = jit.kernel(_SOURCE, "matmul_wgmma", defines)
             clusters = min(units, _room_for(t), kernel.resident_clusters(t.threads, shared, t.cluster))
-        # The copy engine's stores overlap with the next tile; for a block's only tile ordinary ones are sooner done.
+        # The copy engine's stores overlap with the next tile; for a block's only tile, ordinary stores finish sooner.
         self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
         self._grid = clusters * t.cluster
         self._launches: dict[int, Any] = {}
         self._launch = self._launch_for(self._way())
         self._mapped = self._out_mapped = 0
-        #: ``launch(stream, b address, out address)`` of :class:`bitsparse._ext.launch.Quick` where nothing else changes between calls.
+        #: ``launch(stream, b address, out address)`` of :class:`bitsparse._ext.launch.Quick`, for calls that change nothing else.
         self.quick = None if self._bulk or wide or fused else self._launch.quick(MatmulParams.out.offset)
 
     def _way(self) -> int:
-        """Which way the next launch's sums go: 0 if they are stored, 1 or 2 through an epilogue, 3 or 4 if that waits for the next tile."""
+        """The way of the next launch's sums: 0, stored; 1 or 2, through an epilogue; 3 or 4, through one that waits for the next tile."""
         if self._epilogue is None:
             return 0
         if not (self._may_wait and HELD_BLOCKS and self._epilogue.can_wait):
@@ -315,13 +317,13 @@ class WgmmaProduct:
         return _waiting_way(self.tiling)
 
     def _variant(self) -> tuple[dict[str, int], int]:
-        """The constants of the next launch's kernel and its shared memory."""
+        """The constants and the shared memory of the next launch's kernel."""
         t, way = self.tiling, self._way()
         defines = defines_of(t, self._step, self._wide, jit.capability().shared_bytes, way, self._signed)
         return defines, defines["BS_STAGES"] * t.stage_bytes + t.staging_bytes(way) + 1024
 
     def _launch_for(self, way: int) -> Any:
-        """The launch for a way through the epilogue."""
+        """The launch for an epilogue path, prepared on first use."""
         if way not in self._launches:
             defines, shared = self._variant()
             kernel, t = jit.kernel(_SOURCE, "matmul_wgmma", defines), self.tiling
@@ -333,8 +335,9 @@ class WgmmaProduct:
     def run(
         self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None, stream: int | None = None
     ) -> None:
-        """Enqueue ``out = a @ b + row_term + col_term``, or what the epilogue makes of it, on CuPy's current stream, whose address is
-        ``stream`` if the caller knows it.
+        """Enqueue ``out = a @ b + row_term + col_term``, followed by the epilogue, if any, on CuPy's current stream.
+
+        ``stream`` is the address of that stream, if the caller knows it.
         """
         p, b = self.params, self._b
         operand = b_words.data.ptr
@@ -360,12 +363,12 @@ class WgmmaProduct:
         launch = self._launch if self._epilogue is None else self._launch_for(self._way())
         launch(stream)
         if self.quick is not None:
-            # How results are stored depends on where they begin, which a repeated launch does not ask: it is for those of whole vectors.
+            # A repeated launch does not check the alignment of results, on which stores depend, so it is only for aligned results.
             self.quick.operand = operand if address % QUICK_BYTES == 0 else 0
 
 
 def _variants() -> list[jit.Variant]:
-    """The cuts of a tile for bits, bytes and signed bytes, with every way out; signed bytes with unsigned ones when they are asked for."""
+    """Variants of all tilings for bits, bytes and signed bytes in every way; mixed signedness is compiled only when needed."""
     room, found = H200.card.shared_bytes, []
     for wide in (False, True):
         for t in tilings(1 << 10, 4, masked=True, wide=wide, a_planes=2):

@@ -19,7 +19,7 @@ from bitsparse.backends.params import STRATEGIES, CodeFeatures, packed_words
 from bitsparse.errors import KernelError
 from bitsparse.jit import cupy
 
-#: AES-SpMM, Table 1: R = edges / W up to 2, 36, 54 and beyond, and how many parts W is cut into.
+#: AES-SpMM, Table 1: for R = edges / W up to 2, 36, 54 and above, the number of parts into which W is cut.
 _LIMITS, _PARTS = (2, 36, 54), (4, 8, 16, 32)
 
 SamplerParams = jit.struct("sampling/draw.cuh", "Sampler")
@@ -29,7 +29,7 @@ SumParams = jit.struct("sampling/spmm.cuh", "SampleSpmmParams")
 
 
 def sampler_params(indptr: Any, nnz: int, width: int, strategy: str, seed: int, stream: int) -> ctypes.Structure:
-    """What a kernel samples by. Rows are shorter than the limit of the indices, so that widths beyond it all mean the same."""
+    """The sampler's argument of a kernel. No row is longer than the limit of the index dtype, so larger widths are clipped to it."""
     limit = int(np.iinfo(indptr.dtype).max)
     if strategy == "uniform" and 2**31 <= width < nnz:
         raise KernelError(
@@ -46,12 +46,12 @@ def sampler_params(indptr: Any, nnz: int, width: int, strategy: str, seed: int, 
 
 
 class Drawing:
-    """How many edges of each row of a pattern are sampled, and how the kernels walk the sample; made once for a width and a strategy.
+    """How many edges of each row of a pattern are sampled, and how kernels walk the sample; built once per width and strategy.
 
     Parameters
     ----------
     indptr : cupy.ndarray of int32 or int64
-        Valid: from 0 to `nnz`, never decreasing.
+        Must be valid: from 0 to `nnz`, never decreasing.
     shape : tuple of int
     nnz, width : int
     strategy : {"aes", "afs", "sfs", "uniform"}
@@ -59,11 +59,11 @@ class Drawing:
     Attributes
     ----------
     starts : cupy.ndarray (rows + 1,), dtype of `indptr`
-        Where each row's samples start.
+        The start of each row's samples.
     total, longest : int
-        Samples of all rows and of the row with most, repeats counted.
+        The number of samples of all rows, and of the row with the most samples; repeats count.
     schedule : Schedule
-        Of the samples.
+        Schedule of the samples.
     """
 
     def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int, *, width: int, strategy: str) -> None:
@@ -95,11 +95,11 @@ class Drawing:
         return self._factors[name]
 
     def sampler(self, seed: int, stream: int) -> ctypes.Structure:
-        """The argument of a kernel."""
+        """The sampler's argument of a kernel."""
         return sampler_params(self.indptr, self.nnz, self.width, self.strategy, seed, stream)
 
     def edges(self, seed: int = 0, stream: int = 0, indices: Any = None, columns: bool = True) -> tuple[Any, Any]:
-        """The sample: numbers of its edges (int64), and with `columns` their columns (without `indices` an edge lies in its own)."""
+        """The numbers of the sampled edges (int64) and, with `columns`, their columns. Without `indices`, edge e lies in column e."""
         edges = cupy.empty(self.total, np.int64)
         found = cupy.empty(self.total, self.indptr.dtype) if columns else None
         if self.total:
@@ -113,7 +113,7 @@ class Drawing:
 
 
 class Codes(NamedTuple):
-    """A kind of packed features: `bits` in {1, 2, 4, 8} side by side, and whether scale or offset belong to the gathered rows."""
+    """A kind of packed features: adjacent codes of 1, 2, 4 or 8 bits, and whether scale or offset vary by gathered row."""
 
     bits: int
     encoding: str
@@ -126,7 +126,7 @@ class Codes(NamedTuple):
 
     @property
     def map(self) -> ctypes.Structure:
-        """The argument of a kernel, but for scale and offset."""
+        """The argument of a kernel, without scale and offset."""
         half = 1 << (self.bits - 1)
         flip = half * (0xFFFFFFFF // ((1 << self.bits) - 1)) if self.encoding == "signed" else 0
         times, plus = {"unsigned": (1, 0), "signed": (1, -half), "bipolar": (2, -1)}[self.encoding]
@@ -134,12 +134,12 @@ class Codes(NamedTuple):
 
 
 def _step(part: Any) -> int:
-    """0 for a scale or offset of all features, 1 for one to a column, -1 for one to a row."""
+    """The step of a scale or offset: 0 if all features share it, 1 if each column has one, -1 if each row has one."""
     return 0 if part is None or part.size == 1 else -1 if part.shape[1] == 1 else 1
 
 
 def tuning_of(columns: int, itemsize: int, alignment: int, bits: int | None = None) -> Tuning:
-    """The tuning for rows of `columns` elements whose addresses are multiples of `alignment`, or of codes, eight to a lane.
+    """The tuning for rows of `columns` elements whose addresses are multiples of `alignment`, or for codes, eight per lane.
 
     Examples
     --------
@@ -150,14 +150,14 @@ def tuning_of(columns: int, itemsize: int, alignment: int, bits: int | None = No
         return Tuning(bits, group_lanes(-(-columns // 8)))
     width = vector_bytes(columns * itemsize | alignment, itemsize, ())
     if itemsize == 2 and width == 16 and 16 <= columns * itemsize // 8 <= 32:
-        width = 8  # wider groups: fewer of them in a warp, whose rows end at different samples
+        width = 8  # wider groups, so fewer per warp, since rows of groups end at different samples
     return Tuning(width, group_lanes(columns * itemsize // width))
 
 
 def constants(tuning: Tuning, kind: str | int, weights: int = 0, random: bool = False) -> dict[str, int]:
-    """What ``sampling/spmm.cu`` is compiled with for int32 indices, for features of a dtype's name or codes of so many bits.
+    """Constants of ``sampling/spmm.cu`` for int32 indices; `kind` is the dtype's name of features, or the bits of codes.
 
-    `weights` are 0 for none (sums of codes are integers then), 1 for values or factors, 2 for scales of gathered rows of codes.
+    `weights` is 0 for none (sums of codes are then integers), 1 for values or factors, 2 for scales of gathered rows of codes.
     """
     found = tuning.defines | {"BS_BYTES": tuning.load, "BS_LANES": tuning.lanes, "BS_THREADS": tuning.threads}
     found |= {"BS_RANDOM": int(random), "BS_WEIGHTS": weights}
@@ -169,7 +169,7 @@ def constants(tuning: Tuning, kind: str | int, weights: int = 0, random: bool = 
 
 
 class SampledSum(StreamedSum):
-    """Sums over sampled edges, prepared for one pattern and features of one kind: ``product(x, out=None)``; the sample is not stored.
+    """Sums over sampled edges, prepared for one pattern and features of one kind: ``product(x, out=None)``. The sample is not stored.
 
     Parameters
     ----------
@@ -177,16 +177,16 @@ class SampledSum(StreamedSum):
     indices : cupy.ndarray or None
         As `indptr` of the drawing; None if edge e lies in column e.
     columns : int
-        Of the features.
+        Columns of the features.
     x_dtype : dtype, or Codes
-        float16, bfloat16 or float32, summed in float32, or float64; packed codes are summed as they are, and become real in float32 when
-        a row is complete.
+        float16, bfloat16 or float32, which are summed in float32, or float64. Packed codes are summed as codes, and the sum of a complete
+        row is converted to its real value in float32.
     values, col_scale, row_scale : cupy.ndarray, optional
-        ``(nnz,)``, ``(n,)`` and ``(m,)``.
+        Arrays ``(nnz,)``, ``(n,)`` and ``(m,)``.
     rescale : bool
         Multiply the sum of a row by ``row_nnz / samples``.
     alignment : int
-        Bytes of which the addresses of features and results are multiples, at most 16.
+        Alignment in bytes of features and results, at most 16.
     tuning : Tuning, optional
     """
 
@@ -218,7 +218,7 @@ class SampledSum(StreamedSum):
             arrays[name] = None if part is None else interop.contiguous(part.astype(acc, copy=False))
         arrays["indices"] = None if indices is None else interop.contiguous(indices)
         arrays["factors"] = drawing.factors(acc) if rescale else None
-        #: The arrays whose addresses the launch has.
+        #: Keeps the arrays alive whose addresses the launch holds.
         self._kept = arrays
         weights = int(values is not None or col_scale is not None)
         each = tuning.load // dtype.itemsize if codes is None else tuning.load * 8 // codes.bits
@@ -231,7 +231,7 @@ class SampledSum(StreamedSum):
         slot, kind = each * acc.itemsize, dtype.name if codes is None else codes.bits
         if codes is not None:
             params.codes, params.row_bytes = codes.map, packed_words(columns, codes.bits, "rows") * 4
-            # Sums of codes without weights are integers, where 31 bits hold them.
+            # Sums of codes without weights are integers if 31 bits can hold them.
             exact = drawing.longest << codes.bits < 1 << 31
             weights = 2 if codes.by_row else 1 if weights or not exact else 0
             slot += 16 if weights else 0
@@ -241,7 +241,7 @@ class SampledSum(StreamedSum):
         self._prepare(kernel, params, slices, (lanes * slot, np.uint8), lanes)
 
     def __call__(self, x: Any, out: Any = None, *, seed: int = 0, stream: int = 0) -> Any:
-        """Sums of the rows of `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for, or of its codes."""
+        """Sums of the rows of `x` (columns of the pattern, columns), of the prepared kind, or of codes."""
         if out is None:
             out = self._empty(self.shape, self.dtype)
         if self._kernel is None:
@@ -261,7 +261,7 @@ class SampledSum(StreamedSum):
 
 
 def _variants() -> list[jit.Variant]:
-    """Narrow and wide rows of floats without and with weights, drawn by rule or at random; codes of 8 and 4 bits; int64 indices."""
+    """Variants for narrow and wide rows of floats with and without weights, sampled by rule or at random, codes and int64 indices."""
     large, wide, half = {"BS_LARGE": 1}, Tuning(16, 32), Tuning(8, 32)
     found = [constants(Tuning(16, lanes), "float32", weights) for lanes in (4, 32) for weights in (0, 1)]
     found += [constants(wide, "float32", random=True), large | constants(wide, "float32")]

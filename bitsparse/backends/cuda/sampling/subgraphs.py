@@ -1,6 +1,6 @@
-"""Parts of a graph for training in batches on the GPU: the host's results to the bit, drawn by the same counters.
+"""Parts of a graph for training in batches on the GPU, with the host's results bit for bit, since draws use the same counters.
 
-A hop waits twice, for how many edges it has and how many columns; the edges among nodes once. Arguments are validated by the callers.
+:func:`hop` waits twice, for its numbers of edges and of columns; :func:`induced` waits once. Arguments are validated by the callers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bitsparse.errors import KernelError
 __all__ = ["below", "hop", "induced", "walks"]
 
 _SOURCE = "sampling/subgraphs.cu"
-#: Edges of a row up to which a warp puts them in order by counting those before each; of more all rows are sorted together.
+#: Up to this many edges of a row, a warp sorts them by counting those before each edge; with more, all rows are sorted together.
 _FEW = 256
 #: Places are counted in 32 bits, of which the last value means none.
 _MOST_PLACES = 2**32 - 1
@@ -47,12 +47,12 @@ def hop(
     stream: int,
     place: Any,
 ) -> tuple[Any, Any, Any, Any]:
-    """Some neighbours of each target, with columns numbered anew; see the host backend.
+    """Some neighbours of each target, with columns renumbered; see the host backend.
 
     Raises
     ------
     KernelError
-        There are too many edges for one batch.
+        If there are too many edges for one batch.
     """
     cupy, dtype, count = jit.require_cupy("sample"), indptr.dtype, targets.size
     starts = room_for_counts(count, np.int64)
@@ -105,14 +105,14 @@ def induced(indptr: Any, indices: Any, columns: int, nodes: Any, *, place: Any) 
 
 
 def walks(indptr: Any, indices: Any, columns: int, roots: Any, length: int, *, seed: int, stream: int) -> Any:
-    """Walks of so many steps to neighbours drawn evenly; see the host backend."""
+    """Walks of `length` steps to uniformly drawn neighbours; see the host backend."""
     out = jit.require_cupy("sample").empty((roots.size, length + 1), np.int64)
     _launch("walks", indptr.dtype, roots.size, _params(indptr, indices, roots, seed, stream, width=length, out=out))
     return out
 
 
 def below(limit: int, count: int, *, seed: int, stream: int) -> Any:
-    """Whole numbers below a limit, drawn evenly; see the host backend."""
+    """`count` uniformly drawn integers below `limit`; see the host backend."""
     out = jit.require_cupy("sample").empty(count, np.int64)
     params = SubgraphParams(count=count, width=limit)
     params.draws.seed, params.draws.stream = seed, stream
