@@ -28,7 +28,7 @@ _FEW_ROWS, _WHOLE, _WINDOW = 1 << 17, 1 << 30, 8192
 _FEW_PLANES, _PLANES = 24, 31
 #: Indices are read in fours, so batches start at multiples of four edges.
 _QUAD = 4
-#: With more rows than this, saving a latency per row is not worth the memory.
+#: With more rows than this, the latency that `Deal.bounds` saves no longer matters.
 _MOST_BOUNDS = 1 << 22
 
 

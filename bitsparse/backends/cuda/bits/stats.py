@@ -21,7 +21,7 @@ _BLOCKS_EACH, _WARPS_EACH = 16, 32
 #: Up to this many parts of a line are merged by one thread, more by a block.
 _FEW_PARTS = 32
 _INT64_MIN = -(1 << 63)
-#: Blocks per multiprocessor that compute a fingerprint, and the bytes that each of them has in flight: four vectors of 16 a thread.
+#: Blocks per multiprocessor that compute a fingerprint, and the bytes that each of them has in flight: four 16-byte vectors per thread.
 _CONTENT_BLOCKS, _CONTENT_BYTES = 4, _THREADS * 4 * 16
 
 

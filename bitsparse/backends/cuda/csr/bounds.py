@@ -32,7 +32,7 @@ class Bounds(NamedTuple):
     fewer : tuple of (conditions, blocks)
         By how many blocks to reduce this for a kernel that meets the conditions, instead of by its chip's ``fewer_blocks``.
     bounds_tuning : bool
-        Whether a ``BS_BLOCKS`` among the constants is lowered to what fits. Otherwise it is taken as it is.
+        Whether a ``BS_BLOCKS`` among the constants is lowered to what fits. Otherwise it is kept.
     """
 
     fitting: tuple[tuple[Conditions, int], ...]
@@ -160,7 +160,7 @@ SAMPLED = Bounds(
 #: Products, sums and quotients of two rows for each edge: of packed integers, and of other elements.
 PAIRED_CODES = Bounds((({"BS_LARGE": _YES}, 3), ({"BS_COLUMNS": _YES}, 3), ({}, 4)))
 PAIRED = Bounds((({"BS_LARGE": _YES}, 2), ({"BS_TYPE": (1, 2)}, 3), ({}, 4)))
-#: Attention kernels of which only two blocks fit.
+#: Constants of attention kernels of which only two blocks fit on a multiprocessor.
 _ATTENTION_OF_TWO: tuple[Conditions, ...] = (
     {"BS_TYPE": (3,)},
     {"BS_PARTS": range(2, 33)},

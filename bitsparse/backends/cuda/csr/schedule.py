@@ -17,7 +17,7 @@ from bitsparse.jit import cupy
 #: Warps per multiprocessor, unless a kernel says otherwise, and rounds of streams for all of them. So a stream takes at most an eighth of
 #: the total time, which matters since the last streams run alone.
 _WARPS, _ROUNDS = 32, 8
-#: Edges and rows of a stream: the fewest, the fewest if there is enough work, and the most that still balance well.
+#: Edges and rows of a stream: the fewest in small patterns, the fewest in others, and the most that still balance well.
 _SHORT, _LEAST, _MOST = 8, 32, 512
 #: A row longer than this many streams is cut into pieces, whose length is a multiple of `_PIECE_STEP` edges.
 _STREAMS_IN_PIECE, _PIECE_STEP = 2, 32

@@ -27,7 +27,7 @@ def element_type(dtype: Any) -> int:
 
 @functools.cache
 def sum_dtype(dtype: Any) -> Any:
-    """The dtype in which the kernels sum elements of a dtype.
+    """The dtype in which the kernels sum elements of `dtype`.
 
     Examples
     --------

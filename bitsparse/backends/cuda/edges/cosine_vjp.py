@@ -37,7 +37,7 @@ def cosine_attention_vjp(
     schedules : tuple of Schedule
         Schedules of a square pattern with edges and of its transpose; the second is None if the pattern is symmetric.
     x, gradient, result : cupy.ndarray (nodes, columns)
-        Features, the gradient of the result, and the result, of one floating dtype. The columns fit into the registers of a warp
+        Features, the gradient of the result, and the result, of one floating dtype. The columns fit in the registers of a warp
         (``attention_layout.fits_registers``).
     lse : cupy.ndarray (nodes,)
         The logarithm of each node's softmax denominator as :func:`cosine_attention` gives it, in the dtype in which `x` is summed.

@@ -60,7 +60,7 @@ def gatv2_scores(
 
 
 def steep_sums(schedule: Schedule, x: Any, y: Any, weights: Any, *, negative_slope: float) -> Any:
-    """Sums over each row of the edges' `weights`, times `negative_slope` where ``x[row] + y[column]`` is not positive.
+    """Sums over each row of the `weights` of edges, times `negative_slope` unless ``x[row] + y[column] > 0``.
 
     Parameters
     ----------

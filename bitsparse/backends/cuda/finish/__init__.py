@@ -1,1 +1,1 @@
-"""What happens to a product on the GPU before it is stored."""
+"""Epilogues and other last steps of products on the GPU, before results are stored."""

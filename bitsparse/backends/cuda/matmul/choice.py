@@ -13,7 +13,7 @@ from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.passes import Sizes
 
 #: Values of ``kernel``. "planes" and "digits" run on the best matrix unit of the chip: the warpgroup's on Hopper, a warp's elsewhere.
-#: "-mma" forces a warp's. "mixed" counts as one on warps; its right operand stays packed until it is multiplied.
+#: "-mma" forces a warp's. "mixed" keeps the right operand packed until it is multiplied; ``one_launch.py`` picks its unit.
 KERNELS = ("planes", "digits", "mixed", "planes-mma", "digits-mma")
 #: The kernels among which the estimated costs decide.
 CHOICES = KERNELS[:3]
@@ -45,8 +45,8 @@ def cost(
 
     ``density`` is the share of tiles that are not zero. The left operand is unpacked only once, so that time is left out unless it is
     `fresh`. The cost is infinite for products that are never chosen, only forced: bits on a chip that emulates their instruction, and
-    "mixed" on chips on which it was not measured, for an epilogue (which would be a second kernel), for a `fresh` left operand, for sizes
-    that the kernel cannot compute, and for empty products.
+    "mixed" on chips on which it was not measured, for an epilogue (which would be a second kernel), for a `fresh` left operand, for
+    operands that the kernel does not take, and for empty products.
     """
     wide = k * ((1 << a_bits) - 1) * ((1 << b_bits) - 1) >= 1 << 31
     if kernel == "mixed":

@@ -168,8 +168,8 @@ class Product:
             self._product = one_launch.product(what, k, tiling, signed)
         else:
             if not by_warps:
-                # The kernel that unpacks the right operand runs before a product of bytes, and the first one on each stream starts after
-                # all earlier work.
+                # Before a product of bytes, a kernel unpacks the right operand. The first such kernel on each stream starts after all
+                # earlier work.
                 product = partial(gemm.WgmmaProduct, early=self._digits and not as_bytes, signed=signed)
             self._product = product(what, tiling)
         self.tiling = self._product.tiling
@@ -333,8 +333,8 @@ class Product:
             self._settled = self._renewed is None
             return
         if self._unpacks:
-            # The first one on a stream waits for all earlier work. After that, the left operand is known to be complete, unless every call
-            # reads it again.
+            # The first unpacking on a stream waits for all earlier work. After that, the left operand is known to be complete, unless every
+            # call reads it again.
             extend = self._b_signed and encoding == "signed"
             flip = encoding == "signed" and not extend
             b_words = packed.digits_of(

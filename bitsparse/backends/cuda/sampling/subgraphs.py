@@ -19,7 +19,7 @@ __all__ = ["below", "hop", "induced", "walks"]
 _SOURCE = "sampling/subgraphs.cu"
 #: Up to this many edges of a row, a warp sorts them by counting those before each edge; with more, all rows are sorted together.
 _FEW = 256
-#: Places are counted in 32 bits, of which the last value means none.
+#: Places are counted in 32 bits; the largest value means none.
 _MOST_PLACES = 2**32 - 1
 
 SubgraphParams = jit.struct(_SOURCE, "SubgraphParams")

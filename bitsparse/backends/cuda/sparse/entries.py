@@ -59,7 +59,7 @@ def _params(indptr: Any, indices: Any = None, **numbers: int) -> Any:
 
 
 def _moved(params: Any, values: Any, count: int) -> Arrays:
-    """``(values, bits, room)``, where `room` holds `count` items like those of `values`; an item is moved as some words."""
+    """``(values, bits, room)``, where `room` holds `count` items like those of `values`; an item is moved as one or more words."""
     if values is None:
         return None, None, None
     bits = interop.as_bits(values)

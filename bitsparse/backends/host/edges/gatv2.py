@@ -34,7 +34,7 @@ def gatv2_scores(pattern: Pattern, x: Array, y: Array, weights: Array, *, negati
 
 
 def steep_sums(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:
-    """Sums over each row of the edges' `weights`, times `negative_slope` where ``x[row] + y[column]`` is not positive.
+    """Sums over each row of the `weights` of edges, times `negative_slope` unless ``x[row] + y[column] > 0``.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ def gatv2_scores(pattern: Pattern, x: Array, y: Array, weights: Array, *, negati
 
 
 def steep_sums(pattern: Pattern, x: Array, y: Array, weights: Array, *, negative_slope: float) -> Array:
-    """Sums of `weights` over edges, times the slope where ``x[row] + y[column] <= 0``; see the host's function of the same name.
+    """Sums of `weights` over edges, times the slope unless ``x[row] + y[column] > 0``; see the host's function of the same name.
 
     Examples
     --------
