@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse.backends.params import Array
 
+#: The most rows of a chunk, and the possible bits of a unit of a stream.
 CHUNK_ROWS = 256
 _UNITS = (3, 4, 5, 6, 7, 8, 12, 16)
 

@@ -20,10 +20,12 @@ _TERMS, _NORM, _BITS, _DOWN, _WHOLE, _BINARIZE, _QUICK, _PLAIN, _BOUNDED, _ALIGN
 _WHOLE_BLOCK = 64
 #: Conditions of codes_quickly: ranges of divisor and multiplier, the most bits, and a bound of the quotients.
 _DIVISORS, _MULTIPLIERS, _QUICK_BITS, _QUOTIENTS = (2.0**-60, 2.0**60), (2.0**-10, 2.0**24), 20, 0.99e12
+#: The most bits of codes for which the short path of ``finish/fragments.cuh`` is used.
 _FRAGMENT_BITS = 4
 #: Sums whose epilogue is deferred are kept in 16 bits.
 _WAITING_SUMS = 2.0**15 - 1
 _LARGEST = float(np.finfo(np.float32).max)
+#: Warps of a block of the separate kernel, and rows and columns of a block of sums.
 _WARPS, _HEIGHT, _WIDTH = 4, 16, 64
 #: For the separate kernel: blocks of a strip, and warps that run on a multiprocessor.
 _STRIP, _RESIDENT = 4, 16

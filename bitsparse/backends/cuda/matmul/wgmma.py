@@ -33,7 +33,7 @@ HANDED_BLOCKS = 3
 class Tiling(NamedTuple):
     """How a product is cut up; the names are those of ``matmul/wgmma.cu``."""
 
-    mb: int  # 64-row blocks of a consumer warpgroup: a block multiplies 64 groups mb rows
+    mb: int  # 64-row blocks of a consumer warpgroup: a block multiplies 64 * groups * mb rows
     nb: int  # blocks of 64 columns of a tile
     qb: int  # planes of the right operand per tile
     mc: int = 1  # row tiles that share the loads of the right operand
