@@ -44,7 +44,7 @@ def attention(
     Returns
     -------
     array (targets, D) or (targets, H, D)
-        As :func:`bitsparse.attention`, in the dtype of `x`; differentiable once, with respect to `x`, `source` and `target`.
+        The result of :func:`bitsparse.attention`, in the dtype of `x`; differentiable once, with respect to `x`, `source` and `target`.
 
     Raises
     ------
@@ -108,8 +108,8 @@ def cosine_attention(graph: Graph, x: Any, beta: Any = 1.0) -> Any:
     Returns
     -------
     array (nodes, D)
-        As :func:`bitsparse.cosine_attention`, in the dtype of `x`; differentiable once, with respect to `x` and `beta`. On a GPU nothing is
-        stored for each edge, for the gradient neither.
+        The result of :func:`bitsparse.cosine_attention`, in the dtype of `x`; differentiable once, with respect to `x` and `beta`. On a
+        GPU nothing is stored per edge, not even for the gradient.
 
     Raises
     ------

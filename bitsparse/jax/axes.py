@@ -10,7 +10,7 @@ import jax
 def varying(part: Any) -> frozenset[Any]:
     """Axes of the mesh along which the shards of an array differ; none outside ``shard_map``, or with ``check_vma=False``."""
     kind: Any = jax.typeof(part)
-    is_newer = hasattr(kind, "manual_axis_type")  # newer releases of JAX keep them here
+    is_newer = hasattr(kind, "manual_axis_type")  # newer releases of JAX keep the axes here
     found: frozenset[Any] = kind.manual_axis_type.varying if is_newer else kind.vma
     return found
 
@@ -25,7 +25,7 @@ def varying_along(part: Any, axes: frozenset[Any]) -> Any:
 
 
 def alike(parts: Any) -> Any:
-    """Mark all arrays of a pytree as varying along every axis along which one of them varies, as a foreign call needs it."""
+    """Mark all arrays of a pytree as varying along every axis along which any of them varies, which foreign calls require."""
     leaves = jax.tree.leaves(parts)
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):  # nothing is being traced
         return parts

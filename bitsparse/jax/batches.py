@@ -1,4 +1,4 @@
-"""What `jax.vmap` makes of the operators: columns or heads of one call where that gives the same numbers, else one after another."""
+"""`jax.vmap` of the operators: a batch becomes columns or heads of one call if that gives the same numbers, else a loop of calls."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-#: A rule of batches: ``rule(size, batched, *arguments)``, and which results have the batch as their first axis.
+#: A batching rule: ``rule(size, batched, *arguments)`` gives the results, and which of them have the batch as their first axis.
 Rule = Callable[..., tuple[Any, Any]]
 
 
 def batched(function: Callable[..., Any], rule: Rule | None = None) -> Callable[..., Any]:
-    """A function whose batches a rule computes; without one, or where it gives None, one after another."""
+    """A function whose batches are computed by a rule, or in a loop if there is no rule or the rule returns None."""
     mapped: Any = jax.custom_batching.custom_vmap(function)
 
     def of_batches(size: int, which: Any, *arguments: Any) -> tuple[Any, Any]:
@@ -27,7 +27,7 @@ def batched(function: Callable[..., Any], rule: Rule | None = None) -> Callable[
 
 
 def one_by_one(function: Callable[..., Any], size: int, which: Any, *arguments: Any) -> tuple[Any, Any]:
-    """Calls for each element of a batch, in a loop."""
+    """Call a function for each element of a batch, in a loop."""
     leaves, tree = jax.tree.flatten(arguments)
     flags = jax.tree.leaves(which)
     moving = [leaf for leaf, flag in zip(leaves, flags, strict=True) if flag]
@@ -47,19 +47,19 @@ def any_of(which: Any) -> bool:
 
 
 def second(x: Any, has_batch: bool, size: int) -> Any:
-    """Nodes or edges first, then the batch, then the rest."""
+    """Put the axes in the order nodes or edges, batch, rest."""
     if has_batch:
         return jnp.moveaxis(x, 0, 1)
     return jnp.broadcast_to(x[:, None], (x.shape[0], size, *x.shape[1:]))
 
 
 def folded(x: Any, kept: int) -> Any:
-    """The batch, and the axes up to the last `kept`, as one axis behind nodes or edges."""
-    # Of an array without elements -1 would tell nothing.
+    """Join the batch and all axes but the last `kept` into one axis behind nodes or edges."""
+    # -1 would fail for an array without elements.
     last = x.ndim - kept
     return x.reshape(x.shape[0], math.prod(x.shape[1:last]), *x.shape[last:])
 
 
 def unfolded(x: Any, size: int, inner: tuple[int, ...]) -> Any:
-    """The batch first again."""
+    """Split the joined axis again and put the batch first."""
     return jnp.moveaxis(x.reshape(x.shape[0], size, *inner), 1, 0)

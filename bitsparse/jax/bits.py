@@ -1,4 +1,4 @@
-"""Packed integers in JAX: a pytree of words, and functions that make and multiply them."""
+"""Packed integers in JAX: a pytree of words, and functions that pack and multiply them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bitsparse.ops.finish import schemes
 
 
 class Settings(NamedTuple):
-    """What describes the words of a :class:`BitTensor`."""
+    """Shape and format of the words of a :class:`BitTensor`."""
 
     shape: tuple[int, ...]
     bits: int
@@ -33,16 +33,16 @@ class Settings(NamedTuple):
 
 @jax.tree_util.register_pytree_node_class
 class BitTensor:
-    """Integers of a few bits in words of JAX: a pytree, whose settings are not traced; axes before the last two are its words'.
+    """Integers of a few bits in packed words: a pytree of JAX arrays, whose settings are not traced.
 
-    :func:`quantize` and :func:`pack_bits` make one, :meth:`of` takes an array of this library.
+    :func:`quantize` and :func:`pack_bits` make one, and :meth:`of` converts a :class:`bitsparse.BitTensor`.
 
     Parameters
     ----------
     words : array of uint32
     scale, offset : array of float32, or None
     settings : Settings
-        Those of :class:`bitsparse.BitTensor`.
+        The settings of a :class:`bitsparse.BitTensor`; axes of the shape before the last two follow from the words.
 
     Examples
     --------
@@ -57,21 +57,21 @@ class BitTensor:
         self.words, self.scale, self.offset, self.settings = words, scale, offset, settings
 
     def tree_flatten(self) -> tuple[Any, Any]:
-        """Arrays, and what describes them: of the shape the last two sizes, as transforms take axes in front of them away and add some."""
+        """Split into arrays and settings; of the shape only the last two sizes, as transforms add and remove axes in front of them."""
         settings = self.settings._replace(shape=self.settings.shape[-2:])
         return (self.words, self.scale, self.offset), settings
 
     @classmethod
     def tree_unflatten(cls, settings: Any, children: Any) -> BitTensor:
-        """The same settings over other arrays."""
+        """Put the same settings over other arrays."""
         words, scale, offset = children
         inner = 3 if settings.layout == "planes" else 2
-        batch = getattr(words, "shape", ())[:-inner]  # JAX also builds trees of what is no array
+        batch = getattr(words, "shape", ())[:-inner]  # JAX also builds trees of objects that are no arrays
         return cls(words, scale, offset, settings._replace(shape=(*batch, *settings.shape)))
 
     @classmethod
     def of(cls, array: arrays.BitTensor) -> BitTensor:
-        """A BitTensor of this library, copied from the host or sharing its memory on a GPU."""
+        """Convert a :class:`bitsparse.BitTensor`: copied from the host, or sharing its memory on a GPU."""
         remedy = "take one of bitsparse, or make one here with quantize(...) or pack_bits(...)"
         parts = _check.instance("BitTensor.of", "array", array, arrays.BitTensor, "a BitTensor", remedy).components()
         words, scale, offset = (_of_jax(parts[name]) for name in ("words", "scale", "offset"))
@@ -79,17 +79,17 @@ class BitTensor:
 
     @property
     def array(self) -> arrays.BitTensor:
-        """The BitTensor of this library over the same memory; not while tracing."""
+        """A :class:`bitsparse.BitTensor` over the same memory; not available while tracing."""
         return arrays.BitTensor.from_words(self.words, scale=self.scale, offset=self.offset, **as_dict(self.settings))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array of integers."""
+        """The shape of the array of integers."""
         return self.settings.shape
 
     @property
     def bits(self) -> int:
-        """Bits of an integer."""
+        """The number of bits of an integer."""
         return self.settings.bits
 
     def __repr__(self) -> str:
@@ -128,19 +128,19 @@ def quantize(
     Parameters
     ----------
     x : array of float16, bfloat16, float32 or float64
-        No gradient goes through it.
+        Real numbers; no gradient passes through them.
     bits, scheme, rounding, granularity, axis, layout, seed, stream
-        As in :func:`bitsparse.quantize`, not traced. Stochastic rounding needs its seed.
+        As in :func:`bitsparse.quantize`, not traced. Stochastic rounding needs a seed.
 
     Returns
     -------
     BitTensor
-        The same bits as :func:`bitsparse.quantize` gives.
+        The same bits as :func:`bitsparse.quantize` returns.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        While tracing, for options and shapes that do not fit. NaN and infinity are an error of JAX's when the result is computed.
+        Raised while tracing, for options and shapes that do not fit. For NaN and infinity, JAX raises an error when it computes the result.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def pack_bits(
     ----------
     x : array of at least two dimensions
     bits, encoding, axis, layout
-        As there, not traced.
+        As in :func:`bitsparse.pack_bits`, not traced.
 
     Returns
     -------
@@ -197,7 +197,7 @@ def pack_bits(
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        While tracing, for options that do not fit; values beyond `bits` are an error of JAX's when the result is computed.
+        Raised while tracing, for options that do not fit. For values beyond `bits`, JAX raises an error when it computes the result.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def pack_bits(
 
 
 def dequantize(q: BitTensor) -> Any:
-    """The real numbers that the integers of a BitTensor stand for, float32, as :func:`bitsparse.dequantize`; without a gradient.
+    """The real numbers (float32) that the integers of a BitTensor stand for, as from :func:`bitsparse.dequantize`; without a gradient.
 
     Examples
     --------
@@ -244,12 +244,12 @@ def matmul(a: BitTensor, b: BitTensor) -> Any:
     Returns
     -------
     array (..., m, n)
-        int32 if no sum can exceed it by bits and encoding, else int64, for which JAX must be set to 64 bits.
+        int32 if bits and encoding show that no sum can exceed it, else int64, for which JAX must be set to 64 bits.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        While tracing, for operands that do not fit.
+        Raised while tracing, for operands that do not fit.
 
     Examples
     --------
@@ -276,26 +276,26 @@ def matmul(a: BitTensor, b: BitTensor) -> Any:
 
 
 def bspmm(graph: Graph, x: Any, *, binarise: bool = False) -> Any:
-    """Sums over neighbours of one bit per feature (BitGNN sections 3.2.2 and 3.3), or the signs of sums.
+    """Sums over neighbours with one bit per feature (BitGNN sections 3.2.2 and 3.3), or the signs of such sums.
 
     Parameters
     ----------
     graph : Graph
-        Without repeated edges. Its weights do not count.
+        A graph without repeated edges; its weights are ignored.
     x : BitTensor (sources, D) of one bit, or array (sources, D) of float16, bfloat16 or float32
-        Bipolar bits stand for -1 and +1. No gradient goes through it.
+        Features; bipolar bits stand for -1 and +1. No gradient passes through them.
     binarise : bool
-        Give the signs of the sums, +1 for 0, as bits.
+        Return the signs of the sums as bits, with +1 for 0.
 
     Returns
     -------
     array (targets, D) or BitTensor
-        int32 for bits, float32 for floats, bipolar bits if `binarise`: as variants BBF, FBF, BBB and FBB of :func:`bitsparse.bspmm`.
+        int32 for bits, float32 for floats, bipolar bits if `binarise`: the variants BBF, FBF, BBB and FBB of :func:`bitsparse.bspmm`.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        While tracing, for operands that do not fit.
+        Raised while tracing, for operands that do not fit.
 
     Examples
     --------
@@ -341,6 +341,6 @@ def _bits(function: str, name: str, q: Any) -> BitTensor:
 
 
 def _called(function: str, ways: Ways | None, arrays: tuple[Any, ...], kinds: list[Any], **options: Any) -> Any:
-    """Results of a call without a gradient; of batches, one call after another."""
+    """Call a function without a gradient; for a batch, once per element."""
     run = batches.batched(lambda ways, *parts: tuple(call(function, ways, parts, kinds, **options)))
     return run(ways, *jax.lax.stop_gradient(arrays))

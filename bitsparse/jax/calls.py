@@ -1,4 +1,4 @@
-"""Calls of this library's functions in XLA's computations: how they are traced, and what runs when XLA comes to one."""
+"""Calls of this library's functions within XLA's computations: how they are traced, and what runs when XLA executes one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bitsparse.jax import axes, launches
 from bitsparse.jax.tasks import HOST, Call, gpu_device, task_of
 from bitsparse.jax.ways import Name, Side, Ways
 
-#: What XLA knows the functions by: all calls, and those of which every one enqueues the same launches.
+#: The names under which XLA knows our handlers: one for all calls, one for calls that enqueue the same launches every time.
 _TARGET, _RECORDED = "bitsparse", "bitsparse_recorded"
 #: The shape and dtype of an array.
 Kind: Any = jax.ShapeDtypeStruct
 
 
 class Text(str):
-    """What a call is to compute, as XLA keeps it, and the graph that it names, to be kept as long as the text is."""
+    """The description of a call that XLA stores; it holds a reference to the graph that it names, which must live as long."""
 
     __slots__ = ("known",)
 
@@ -34,7 +34,7 @@ class Text(str):
 
 # ---- while tracing
 def call(function: str, ways: Ways | None, arrays: Sequence[Any], results: Sequence[Any], **options: Any) -> list[Any]:
-    """Results of one of the functions that are registered, by a foreign call of XLA's.
+    """Call one of the registered functions through XLA's foreign function interface.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def call(function: str, ways: Ways | None, arrays: Sequence[Any], results: Seque
     operands: list[Any] = []
 
     def place(part: Any) -> Any:
-        """How a call finds an array: its number among the operands, or its name in a graph."""
+        """Where a call finds an array: its number among the operands, or its name in a graph."""
         if part is None or isinstance(part, str):
             return part
         operands.append(part)
@@ -78,7 +78,7 @@ def call(function: str, ways: Ways | None, arrays: Sequence[Any], results: Seque
     operands = axes.alike(operands)
 
     def along(made: Sequence[Any]) -> list[Any]:
-        """Results that vary along the axes of a mesh that the operands vary along."""
+        """Mark results as varying along the mesh axes along which the operands vary."""
         return [axes.varying_along(part, axes.varying(operands[0])) for part in made] if operands else list(made)
 
     spaces = None if known is None else launches.spaces_of(_text(told, known), known.graph)
@@ -104,11 +104,11 @@ def _kind(part: Any) -> tuple[tuple[int, ...], str]:
     return tuple(part.shape), np.dtype(part.dtype).name
 
 
-# ---- when XLA comes to it
+# ---- when XLA executes a call
 def _serve(
     executes: bool, text: bytes, digest: bytes, arguments: list[int], results: list[int], gpu: int, stream: int
 ) -> None:
-    """Compute a call for which no launches are kept; before it executes, record its launches where every call is to have them."""
+    """Compute a call for which no launches are recorded; if every call enqueues the same launches, record them first."""
     call, task = Call(text, digest, arguments, results, gpu, stream), task_of(text)
     if gpu < 0:
         task.run(call, HOST)
@@ -122,11 +122,11 @@ def _serve(
             launches.learn(task, call)
 
 
-#: Handlers are compiled code, which lives as long as the process.
+#: The handlers: compiled code, which lives as long as the process.
 _HANDLERS = {name: jax.ffi.pycapsule(address) for name, address in xla.setup(_serve, launches.holds).items()}
-# A script may end before XLA has computed all that it was asked for.
+# A script may end before XLA has finished its pending computations.
 atexit.register(xla.end)
-if hasattr(os, "register_at_fork"):  # a forked process has no threads of XLA's, for which it would wait
+if hasattr(os, "register_at_fork"):  # a forked process lacks XLA's threads and would wait for them
     os.register_at_fork(after_in_child=lambda: atexit.unregister(xla.end))
 jax.ffi.register_ffi_target(_TARGET, _HANDLERS["host"], platform="cpu")
 jax.ffi.register_ffi_target(_TARGET, _HANDLERS["gpu"], platform="CUDA")

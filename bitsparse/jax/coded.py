@@ -1,4 +1,4 @@
-"""Products and sums in integers of a few bits as functions of JAX: real numbers come and go, codes are what is multiplied and kept."""
+"""Products and sums in integers of a few bits as JAX functions: they take and return real numbers, but multiply and keep codes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from bitsparse.jax.ways import Ways
 
 
 class Coding(NamedTuple):
-    """How an array is quantised.
+    """Settings for quantising an array.
 
     Attributes
     ----------
     bits : int
     granularity : {"tensor", "node"}
-        One scale for all, or multiples of a step for the rows.
+        One scale for the whole array, or one for each row, a multiple of a common step.
     seed : int
     number : int or None
-        Which of a step's draws it is; None for rounding to nearest.
+        The number of the draw within a training step; None for rounding to nearest.
     """
 
     bits: int
@@ -37,19 +37,19 @@ class Coding(NamedTuple):
 
 
 class Codes(NamedTuple):
-    """Integers, with multiples of their scale for the rows or None."""
+    """Integers, and for each row a multiple of their scale, or None if all rows have the same scale."""
 
     integers: BitTensor
     multiples: Any
 
     @property
     def parts(self) -> list[Any]:
-        """The arrays of a call."""
+        """The arrays that a call takes."""
         return [self.integers.words, self.integers.scale, self.multiples]
 
     @property
     def told(self) -> dict[str, Any]:
-        """What describes the words."""
+        """The settings of the words, for a call."""
         return as_dict(self.integers.settings)
 
 
@@ -109,7 +109,7 @@ _attention, _attention_vjp = batches.batched(_attention_call), batches.batched(_
 
 
 def codes_of(x: Any, coding: Coding, draws: Any) -> Codes:
-    """The codes of an array; `draws` is how many arrays were drawn before the step. No gradient goes through."""
+    """The codes of an array; `draws` is the number of draws before this training step. No gradient passes through."""
     draw = None if coding.number is None else (draws + jnp.uint32(coding.number)).reshape(1)
     made: Codes = _quantized(Options(**as_dict(coding)), draw, jax.lax.stop_gradient(x))
     return made
@@ -133,7 +133,7 @@ _linear = with_gradient(_linear_forward, _linear_backward)
 
 
 def linear(x: Any, weight: Any, codes: tuple[Codes, Codes], coding: Coding, draws: Any) -> Any:
-    """``x @ weight.T`` as a product of the codes of both; gradients are products with those of the gradient."""
+    """``x @ weight.T`` as a product of codes of both; its gradients are products with codes of the incoming gradient."""
     how = Options(coding=coding, x=x.dtype, weight=weight.dtype)
     return _linear(how, *alike((draws, x, weight, *codes)))
 
@@ -154,13 +154,13 @@ _spmm = with_gradient(_spmm_forward, _spmm_backward)
 
 
 def scaled_rows(x: Any, factors: Any) -> Any:
-    """Features as a matrix, times a factor for each row."""
+    """Reshape features to a matrix, and multiply each row by its factor."""
     flat = x if x.ndim == 2 else x.reshape(x.shape[0], -1)
     return flat if factors is None else flat * factors[:, None]
 
 
 def spmm(ways: Ways, rows: Any, x: Any, codes: Codes, coding: Coding, draws: Any) -> Any:
-    """Sums of codes of features times the factors of columns, and of gradients times those of rows; `ways` has both factors."""
+    """Sums of codes: of features times the columns' factors, and for the gradient of gradients times `rows`; `ways` has both factors."""
     how = Options(coding=coding, shape=x.shape, dtype=x.dtype)
     return _spmm(how, *alike((draws, ways, rows, x, codes)))
 
@@ -181,7 +181,7 @@ _scores = with_gradient(_scores_forward, _scores_backward)
 
 
 def scores(x: Any, first: Any, second: Any, codes: Codes) -> tuple[Any, Any]:
-    """Dot products of heads (N, H, D) with two vectors (H, D), in floats; codes are kept for the gradients by these."""
+    """Float dot products of heads (N, H, D) with two vectors (H, D); codes of `x` are kept for the gradients by the vectors."""
     made: tuple[Any, Any] = _scores(*alike((codes, x, first, second)))
     return made
 
@@ -214,7 +214,7 @@ def attention(
     coding: Coding,
     draws: Any,
 ) -> Any:
-    """Attention of heads (N, H, D) that gathers codes of features, and of the gradient; `how` is the slope and the dropout."""
+    """Attention of heads (N, H, D) that gathers codes of features and of the gradient; `how` holds the slope and the dropout."""
     slope, dropout = how
     options = Options(slope=slope, dropout=dropout), Options(**as_dict(coding))
     return _attended(*options, *alike((draws, ways, x, *ends, seed, codes)))

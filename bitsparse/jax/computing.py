@@ -1,4 +1,4 @@
-"""What computes the calls: functions over NumPy's and CuPy's arrays, of which some write into XLA's memory themselves."""
+"""The implementations of calls: functions over NumPy and CuPy arrays, some of which write directly into XLA's memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bitsparse.ops import AttentionState
 from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.edges.cosine_vjp import cosine_attention_vjp_of_both
 
-#: What gradients are by: features and, if a call has them, values.
+#: The arguments by which gradients are taken: features and, if a call has them, values.
 _BY: Any = ("x", "values")
 
 
 def weights_of(ways: Directions, values: Any, dtype: np.dtype[Any]) -> Any:
-    """Values of the edges: those of a call, else those of the graph in the dtype of the features."""
+    """The values of the edges: those of the call, else the graph's weights in the dtype of the features."""
     if values is not None or ways.weights is None:
         return values
     return converted(ways.weights, dtype)
@@ -29,20 +29,20 @@ def weights_of(ways: Directions, values: Any, dtype: np.dtype[Any]) -> Any:
 
 @computes
 def spmm(ways: Directions, outs: Outs, values: Any, x: Any, *, reduce: Any) -> Any:
-    """Sums, maxima and minima."""
+    """Sums, maxima and minima over neighbours."""
     return ops.spmm(ways.forward, x, values=weights_of(ways, values, x.dtype), reduce=reduce, out=outs[0])
 
 
 @computes
 def spmm_extreme_vjp(ways: Directions, outs: Outs, values: Any, x: Any, gradient: Any, *, reduce: Any) -> Any:
-    """Gradients of a maximum or minimum by the features and, if the call has values, by these."""
+    """Gradients of a maximum or minimum by the features and, if the call has values, by the values."""
     weights = weights_of(ways, values, x.dtype)
     return ops.spmm_vjp(ways.forward, x, gradient, values=weights, reduce=reduce, wrt=_BY[: len(outs)])
 
 
 @computes
 def sddmm(ways: Directions, outs: Outs, x: Any, y: Any, *, op: Any) -> Any:
-    """Products of edges, with factors of rows and columns."""
+    """Products of both ends of every edge, times factors of rows and columns."""
     pattern = ways.forward
     rows, columns = scales_of(pattern)
     made = ops.sddmm(pattern, x, y, op=op, out=outs[0])
@@ -82,7 +82,7 @@ def edge_softmax_vjp(ways: Directions, outs: Outs, weights: Any, gradient: Any) 
 
 
 def seed_of(words: Any) -> Any:
-    """The 64-bit integer of two words that a call brings, the lower one first."""
+    """The 64-bit seed that a call passes as two words, the lower one first."""
     return None if words is None else words.view(np.int64)
 
 
@@ -90,7 +90,7 @@ def seed_of(words: Any) -> Any:
 def attention(
     ways: Directions, outs: Outs, x: Any, source: Any, target: Any, seed: Any, *, slope: float, dropout: float
 ) -> Any:
-    """Attention, and what its gradient needs if there is room for it."""
+    """Attention, and the state that its gradient needs if the call has results for it."""
     how: dict[str, Any] = {"negative_slope": slope, "dropout": dropout, "seed": seed_of(seed), "out": outs[0]}
     keeps = len(outs) > 1
     made = ops.attention(ways.forward, x, source, target, **how, return_state=keeps)
@@ -101,7 +101,7 @@ def attention(
 def attention_vjp(
     ways: Directions, outs: Outs, x: Any, source: Any, target: Any, seed: Any, *rest: Any, slope: float, dropout: float
 ) -> Any:
-    """Gradients by the features and scores of nodes."""
+    """Gradients by the features and by the scores of both ends."""
     *state, gradient = rest
     ends = x, source, target, gradient, AttentionState(*state)
     return attention_vjp_of_transpose(ways.backward, *ends, slope, dropout, seed_of(seed))
@@ -109,7 +109,7 @@ def attention_vjp(
 
 @computes
 def cosine_attention(ways: Directions, outs: Outs, x: Any, beta: Any) -> Any:
-    """Attention by cosines, and what its gradient needs if there is room for it."""
+    """Attention by cosines, and the state that its gradient needs if the call has a result for it."""
     return ops.cosine_attention(ways.forward, x, beta=beta, out=outs[0], return_lse=len(outs) > 1)
 
 
@@ -139,13 +139,13 @@ def sampled_spmm(ways: Directions, outs: Outs, values: Any, x: Any, **options: A
 
 @computes
 def sampled_spmm_vjp(ways: Directions, outs: Outs, values: Any, x: Any, gradient: Any, **options: Any) -> Any:
-    """Gradients by the features and, if the call has values, by these."""
+    """Gradients by the features and, if the call has values, by the values."""
     weighted = _weighted(ways, weights_of(ways, values, x.dtype))
     return ops.sampled_spmm_vjp(weighted, x, gradient, wrt=_BY[: len(outs)], **options)
 
 
 def _weighted(ways: Directions, values: Any) -> Any:
-    """The pattern with values; they are read where they lie."""
+    """The pattern with values, which are not copied."""
     values = ways.weights if values is None else values
     return ways.forward if values is None else with_fields(ways.forward, data=values)
 
@@ -159,7 +159,7 @@ def bits_of(words: Any, told: dict[str, Any], scale: Any = None, offset: Any = N
 
 @computes
 def quantize(_: None, outs: Outs, x: Any, **options: Any) -> Any:
-    """Words, scale and, of affine schemes, offset."""
+    """Words, scale and, for affine schemes, offset."""
     made = ops.quantize(x, options.pop("bits"), **options)
     return (made.words, made.scale, made.offset)[: len(outs)]
 
@@ -172,7 +172,7 @@ def pack_bits(_: None, outs: Outs, x: Any, **options: Any) -> Any:
 
 @computes
 def dequantize(_: None, outs: Outs, words: Any, scale: Any, offset: Any, *, settings: dict[str, Any]) -> Any:
-    """What integers stand for."""
+    """The real numbers that integers stand for."""
     return ops.dequantize(bits_of(words, settings, scale, offset))
 
 
@@ -183,7 +183,7 @@ def matmul(_: None, outs: Outs, a: Any, b: Any, *, left: dict[str, Any], right: 
 
 
 def _number(seed: Any) -> int | None:
-    """The seed of a call; one on a GPU is waited for."""
+    """The seed of a call as an integer; reading it from a GPU waits for the GPU."""
     return None if seed is None else int(seed[0])
 
 
@@ -197,7 +197,7 @@ def quantized_matmul(_: None, outs: Outs, seed: Any, x: Any, w: Any, *, bits: An
 def quantized_matmul_vjp(
     _: None, outs: Outs, seed: Any, x: Any, w: Any, gradient: Any, *, bits: Any, rounding: Any
 ) -> Any:
-    """Gradients by both factors, themselves products of codes."""
+    """Gradients by both factors, which are products of codes themselves."""
     return ops.quantized_matmul_vjp(x, w, gradient, bits, rounding=rounding, seed=_number(seed), stream=2)
 
 

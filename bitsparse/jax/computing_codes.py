@@ -1,4 +1,4 @@
-"""What computes products and sums of codes: the functions that PyTorch's quantised layers call."""
+"""The implementations of calls with codes: they use the same functions as the quantised layers for PyTorch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VALUE_BITS = 8
 
 
 def _coding(draw: Any, bits: int, seed: int) -> Coding:
-    """How an array is quantised: to nearest without the number of a draw, which is read where it lies."""
+    """Settings for quantising an array: without a draw to nearest; the number of a draw on a GPU is not copied to the host."""
     if draw is None:
         return Coding(bits, "nearest", 0, 0, -1, "rows")
     number = int(draw[0]) if interop.device_of(draw) == "cpu" else draw
@@ -33,7 +33,7 @@ def _coding(draw: Any, bits: int, seed: int) -> Coding:
 
 
 def _scaled_bits(words: Any, told: dict[str, Any], scale: Any) -> BitTensor:
-    """Codes with the scale that :func:`scaled` gave them, which the host does not read: that would wait for the GPU in every call."""
+    """Codes with the scale from :func:`scaled`; the host does not read it, which would wait for the GPU in every call."""
     return with_scale(bits_of(words, told), scale)
 
 
@@ -43,7 +43,7 @@ def _codes(words: Any, scale: Any, multiples: Any, told: dict[str, Any]) -> Scal
 
 @computes
 def scaled(_: None, outs: Outs, draw: Any, x: Any, *, bits: int, granularity: str, seed: int) -> Any:
-    """Words, scale and, where nodes have them, multiples of a step."""
+    """Words, scale and, with granularity "node", the nodes' multiples of it."""
     family = interop.NUMPY if interop.device_of(x) == "cpu" else interop.CUPY
     made = scaled_codes(_NAME, "x", x, family, _coding(draw, bits, seed), granularity)
     return (made.codes.words, made.codes.scale, made.multiples)[: len(outs)]
@@ -51,7 +51,7 @@ def scaled(_: None, outs: Outs, draw: Any, x: Any, *, bits: int, granularity: st
 
 @computes
 def dequantized(_: None, outs: Outs, words: Any, scale: Any, multiples: Any, *, told: dict[str, Any]) -> Any:
-    """What codes stand for."""
+    """The real numbers that codes stand for."""
     return _codes(words, scale, multiples, told).dequantize()
 
 
@@ -62,7 +62,7 @@ def _factors(parts: tuple[Any, ...], left: dict[str, Any], right: dict[str, Any]
 
 @computes
 def product_codes(_: None, outs: Outs, *parts: Any, left: dict[str, Any], right: dict[str, Any], turned: bool) -> Any:
-    """``a @ b`` of codes (m, k) and (k, n), or (n, k) if the second ones are `turned`."""
+    """``a @ b`` of codes (m, k) and (k, n); with `turned`, the second codes are (n, k)."""
     a, b = _factors(parts, left, right)
     return product_of_codes(_NAME, a, b.T if turned else b)
 
@@ -75,7 +75,7 @@ def product_rows(_: None, outs: Outs, *parts: Any, left: dict[str, Any], right: 
 
 @computes
 def sum_codes(ways: Directions, outs: Outs, words: Any, scale: Any, multiples: Any, *, told: dict[str, Any]) -> Any:
-    """Sums over the rows of a pattern; weights of edges become integers of 8 bits, to nearest."""
+    """Sums over the rows of a pattern; weights of edges are rounded to the nearest 8-bit integers."""
     operand, ints, value_scale = as_csr(_NAME, ways.forward), None, None
     if ways.weights is not None:
         given = ways.weights.astype(np.float32, copy=False).reshape(1, -1)
@@ -90,7 +90,7 @@ def sum_codes(ways: Directions, outs: Outs, words: Any, scale: Any, multiples: A
 def attention_codes(
     ways: Directions, outs: Outs, *parts: Any, told: dict[str, Any], slope: float, dropout: float
 ) -> Any:
-    """Attention that gathers codes, and what its gradient needs."""
+    """Attention that gathers codes, and the state that its gradient needs."""
     words, scale, multiples, source, target, seed = parts
     how = Settings(slope, dropout, seed_of(seed))
     return attention_of_codes(ways.forward, _codes(words, scale, multiples, told), source, target, how)
@@ -106,7 +106,7 @@ def attention_codes_vjp(
     slope: float,
     dropout: float,
 ) -> Any:
-    """Gradients by features and scores, of a gradient on the grid of its codes."""
+    """Gradients by features and scores; the incoming gradient is gathered as codes too."""
     (words, scale, multiples, source, target, seed), (gradient, *codes), state = parts[:6], parts[6:10], parts[10:]
     features = _codes(words, scale, multiples, told).dequantize()
     return attention_of_codes_vjp(

@@ -16,23 +16,23 @@ from bitsparse.ops.sampling.sample import DEFAULT, sampling_of
 
 
 def sddmm(graph: Graph, x: Any, y: Any = None, *, op: Literal["dot", "add", "sub", "mul", "div"] = "dot") -> Any:
-    """For every edge from j to i a number of ``x[i]`` and ``y[j]``: their dot product, or their elements combined one by one.
+    """For every edge from j to i, combine ``x[i]`` and ``y[j]``: their dot product, or an operation on their elements.
 
     Parameters
     ----------
     graph : Graph
-        Its weights do not count.
+        A graph; its weights are ignored.
     x : array (targets,), (targets, D) or (targets, H, D)
         float16, bfloat16, float32 or float64.
     y : array (sources, ...), optional
-        Of the other end; by default `x`, on a square graph.
+        Features of the sources; by default `x`, on a square graph.
     op : {"dot", "add", "sub", "mul", "div"}
 
     Returns
     -------
     array (edges,) or (edges, H) for "dot", else (edges, ...)
-        As :func:`bitsparse.sddmm`, in the order of the graph's CSR arrays and the dtype that JAX promotes `x` and `y` to. Dot products
-        have gradients of any order, all else a first one.
+        The result of :func:`bitsparse.sddmm`, in the order of the graph's CSR arrays and the dtype to which JAX promotes `x` and `y`. Dot
+        products have gradients of any order, all other operations a first one only.
 
     Raises
     ------
@@ -67,14 +67,14 @@ def edge_softmax(graph: Graph, scores: Any) -> Any:
     Parameters
     ----------
     graph : Graph
-        Without repeated edges. Its weights do not count.
+        A graph without repeated edges; its weights are ignored.
     scores : array (edges,) or (edges, H)
-        In the order of the graph's CSR arrays.
+        Scores in the order of the graph's CSR arrays.
 
     Returns
     -------
     array of the shape and dtype of `scores`
-        As :func:`bitsparse.edge_softmax`; once differentiable.
+        The result of :func:`bitsparse.edge_softmax`; once differentiable.
 
     Raises
     ------
@@ -107,16 +107,16 @@ def aggregate_edges(
     Parameters
     ----------
     graph : Graph
-        Its weights do not count.
+        A graph; its weights are ignored.
     edges : array (edges,), (edges, D) or (edges, H, D)
-        In the order of the graph's CSR arrays.
+        Features in the order of the graph's CSR arrays.
     reduce : {"sum", "mean", "max", "min"}
     side : {"rows", "cols"}
 
     Returns
     -------
     array (targets, ...) or (sources, ...)
-        As :func:`bitsparse.aggregate_edges`, in the dtype of `edges`; once differentiable.
+        The result of :func:`bitsparse.aggregate_edges`, in the dtype of `edges`; once differentiable.
 
     Raises
     ------
@@ -149,12 +149,12 @@ def sampled_spmm(
     seed: int | None = None,
     stream: int = 0,
 ) -> Any:
-    """Sums over at most `width` sampled edges of each target (AES-SpMM); the sample is made anew in every call and never stored.
+    """Sums over at most `width` sampled edges of each target (AES-SpMM); every call draws its sample anew and never stores it.
 
     Parameters
     ----------
     graph : Graph
-        Without repeated edges; its weights are the values, if there are no others.
+        A graph without repeated edges; its weights are used if there are no `values`.
     x : array (sources, D)
         float16, bfloat16, float32 or float64.
     width, strategy, rescale, seed, stream
@@ -164,12 +164,12 @@ def sampled_spmm(
     Returns
     -------
     array (targets, D)
-        As :func:`bitsparse.sampled_spmm`; once differentiable by `x` and `values`, over the same sample.
+        The result of :func:`bitsparse.sampled_spmm`; once differentiable by `x` and `values`, over the same sample.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        Operands do not fit or are not floating, or "uniform" comes without its seed.
+        Operands do not fit or are not floating, or the strategy "uniform" has no seed.
 
     Examples
     --------
@@ -202,7 +202,7 @@ def sampled_spmm(
 
 
 def _of_edges(function: str, graph: Graph, name: str, x: Any, most: int) -> Any:
-    """Floating features of edges, of so many dimensions at most."""
+    """Check that features of edges are floating and have at most `most` dimensions."""
     x = floating(function, name, jnp.asarray(x))
     if x.shape[:1] != (graph.num_edges,) or x.ndim > most:
         raise ShapeError(
@@ -212,7 +212,7 @@ def _of_edges(function: str, graph: Graph, name: str, x: Any, most: int) -> Any:
 
 
 def once_each(function: str, graph: Graph) -> None:
-    """Refuse what is no graph, and repeated edges."""
+    """Refuse anything that is no graph, and graphs with repeated edges."""
     checked(function, graph)
     if graph.counts is not None:
         raise ValueError(

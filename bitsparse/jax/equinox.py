@@ -23,7 +23,7 @@ class GCNConv(eqx.Module):
     ----------
     in_features, out_features : int
     add_self_loops : bool, optional
-        By default as `normalize`.
+        Whether missing self loops are added; by default the value of `normalize`.
     normalize, use_bias : bool
     key : key of jax.random
 
@@ -56,7 +56,7 @@ class GCNConv(eqx.Module):
         self.kernel, self.bias = layers.gcn_weights(key, in_features, out_features, use_bias)
 
     def __call__(self, x: Any, graph: Graph) -> Any:
-        """Features (nodes, out_features) from (nodes, in_features)."""
+        """Map features (nodes, in_features) to (nodes, out_features)."""
         return layers.gcn(graph, x, self.kernel, self.bias, self.norm)
 
 
@@ -66,11 +66,11 @@ class SAGEConv(eqx.Module):
     Parameters
     ----------
     in_features : int or tuple of int
-        Of sources and targets.
+        Columns of the features of sources and targets.
     out_features : int
     aggregation : {"mean", "sum", "max", "min"}
     root_weight, use_bias : bool
-        Whether the target's own features are added, and a bias.
+        Whether the target's own features are added, and whether a bias is added.
     key : key of jax.random
 
     Examples
@@ -104,7 +104,7 @@ class SAGEConv(eqx.Module):
         self.kernel, self.bias, self.root = weights
 
     def __call__(self, x: Any, graph: Graph) -> Any:
-        """Features of the targets from those of all nodes, or of (sources, targets)."""
+        """Compute features of the targets from those of all nodes, or from a pair (sources, targets)."""
         bias, root = self.bias, self.root
         return layers.sage(graph, x, self.kernel, bias, root, self.aggregation)
 
@@ -115,7 +115,7 @@ class GINConv(eqx.Module):
     Parameters
     ----------
     network : callable
-        A module, mapped over nodes by the caller (``jax.vmap``) where it takes one, or function of features of nodes.
+        A function of the features of all nodes; wrap a module that takes a single node in ``jax.vmap``.
     eps : float
     train_eps : bool
         Whether `eps` is learnt.
@@ -138,7 +138,7 @@ class GINConv(eqx.Module):
         self.eps = jnp.asarray(float(eps)) if train_eps else float(eps)
 
     def __call__(self, x: Any, graph: Graph) -> Any:
-        """Features of the targets from those of all nodes, or of (sources, targets)."""
+        """Compute features of the targets from those of all nodes, or from a pair (sources, targets)."""
         return layers.gin(graph, x, self.network, self.eps)
 
 
@@ -148,16 +148,16 @@ class GATConv(eqx.Module):
     Parameters
     ----------
     in_features, out_features : int
-        `out_features` is that of a head.
+        Columns of the input, and columns of each head's output.
     heads : int
     concat : bool
-        Put the heads side by side; their mean otherwise.
+        Whether the heads are concatenated; otherwise the layer returns their mean.
     negative_slope : float
-        Of the leaky relu.
+        The slope of the leaky relu below 0.
     dropout : float
-        Of the weights, in calls with a key.
+        The share of attention weights that is dropped in calls with a key.
     add_self_loops, use_bias : bool
-        Whether nodes attend to themselves, and a bias is added.
+        Whether nodes attend to themselves, and whether a bias is added.
     key : key of jax.random
 
     Examples
@@ -195,6 +195,6 @@ class GATConv(eqx.Module):
         self.settings = layers.Heads(concat, negative_slope, dropout, add_self_loops)
 
     def __call__(self, x: Any, graph: Graph, *, key: Any = None) -> Any:
-        """Features of the nodes; a key of jax.random decides what dropout leaves out, without one it leaves out nothing."""
+        """Compute features of the nodes; a key of jax.random decides which weights are dropped, and without one none are."""
         weights = (self.kernel, self.source, self.target, self.bias)
         return layers.gat(graph, x, weights, self.settings, key)

@@ -30,7 +30,7 @@ class GCNConv(nnx.Module):
     ----------
     in_features, out_features : int
     add_self_loops : bool, optional
-        By default as `normalize`.
+        Whether missing self loops are added; by default the value of `normalize`.
     normalize, use_bias : bool
     rngs : flax.nnx.Rngs
 
@@ -59,7 +59,7 @@ class GCNConv(nnx.Module):
         self.kernel, self.bias = map(_param, layers.gcn_weights(rngs.params(), in_features, out_features, use_bias))
 
     def __call__(self, x: Any, graph: Graph) -> Any:
-        """Features (nodes, out_features) from (nodes, in_features)."""
+        """Map features (nodes, in_features) to (nodes, out_features)."""
         return layers.gcn(graph, x, self.kernel[...], _value(self.bias), self.norm)
 
 
@@ -69,11 +69,11 @@ class SAGEConv(nnx.Module):
     Parameters
     ----------
     in_features : int or tuple of int
-        Of sources and targets.
+        Columns of the features of sources and targets.
     out_features : int
     aggregation : {"mean", "sum", "max", "min"}
     root_weight, use_bias : bool
-        Whether the target's own features are added, and a bias.
+        Whether the target's own features are added, and whether a bias is added.
     rngs : flax.nnx.Rngs
 
     Examples
@@ -103,7 +103,7 @@ class SAGEConv(nnx.Module):
         self.kernel, self.bias, self.root = map(_param, weights)
 
     def __call__(self, x: Any, graph: Graph) -> Any:
-        """Features of the targets from those of all nodes, or of (sources, targets)."""
+        """Compute features of the targets from those of all nodes, or from a pair (sources, targets)."""
         bias, root = _value(self.bias), _value(self.root)
         return layers.sage(graph, x, self.kernel[...], bias, root, self.aggregation)
 
@@ -114,7 +114,7 @@ class GINConv(nnx.Module):
     Parameters
     ----------
     network : callable
-        A module or function of features of nodes.
+        A module or function of the features of all nodes.
     eps : float
     train_eps : bool
         Whether `eps` is learnt.
@@ -134,7 +134,7 @@ class GINConv(nnx.Module):
         self.eps = _param(jnp.asarray(float(eps))) if train_eps else float(eps)
 
     def __call__(self, x: Any, graph: Graph) -> Any:
-        """Features of the targets from those of all nodes, or of (sources, targets)."""
+        """Compute features of the targets from those of all nodes, or from a pair (sources, targets)."""
         return layers.gin(graph, x, self.network, self.eps if isinstance(self.eps, float) else self.eps[...])
 
 
@@ -144,16 +144,16 @@ class GATConv(nnx.Module):
     Parameters
     ----------
     in_features, out_features : int
-        `out_features` is that of a head.
+        Columns of the input, and columns of each head's output.
     heads : int
     concat : bool
-        Put the heads side by side; their mean otherwise.
+        Whether the heads are concatenated; otherwise the layer returns their mean.
     negative_slope : float
-        Of the leaky relu.
+        The slope of the leaky relu below 0.
     dropout : float
-        Of the weights, in calls with a key.
+        The share of attention weights that is dropped in calls with a key.
     add_self_loops, use_bias : bool
-        Whether nodes attend to themselves, and a bias is added.
+        Whether nodes attend to themselves, and whether a bias is added.
     rngs : flax.nnx.Rngs
 
     Examples
@@ -186,6 +186,6 @@ class GATConv(nnx.Module):
         self.settings = layers.Heads(concat, negative_slope, dropout, add_self_loops)
 
     def __call__(self, x: Any, graph: Graph, *, key: Any = None) -> Any:
-        """Features of the nodes; a key of jax.random decides what dropout leaves out, without one it leaves out nothing."""
+        """Compute features of the nodes; a key of jax.random decides which weights are dropped, and without one none are."""
         weights = tuple(map(_value, (self.kernel, self.source, self.target, self.bias)))
         return layers.gat(graph, x, weights, self.settings, key)

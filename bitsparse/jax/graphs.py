@@ -1,4 +1,4 @@
-"""The graph of JAX's computations: a pattern, its transpose and factors of normalisations as one pytree."""
+"""The graph for JAX: a pattern, its transpose and the factors of normalisations as one pytree."""
 
 from __future__ import annotations
 
@@ -45,34 +45,34 @@ def graph(
     weight: Any = None,
     self_loops: bool = False,
 ) -> Graph:
-    """A graph that functions of JAX sum over, made once of edges of any kind.
+    """Build a graph, over which JAX functions sum, from edges in any format.
 
-    Row i of the adjacency holds what node i receives: an edge of an edge list goes from its first to its second row.
+    Row i of the adjacency holds the edges into node i; the first row of an edge list holds the sources and the second the targets.
 
     Parameters
     ----------
     edges : array (2, E), array (targets + 1,), BCOO, BCSR, scipy.sparse array, TCTiledCSR, FRDC, or what has an ``edge_index``
-        An edge list; where the rows of a CSR array start, with `indices`; or an adjacency (targets, sources).
+        An edge list, or an object that has one as ``edge_index``; the row starts of a CSR array; or an adjacency (targets, sources).
     indices : array (E,), optional
-        Columns of a CSR array.
+        The column indices of a CSR array.
     num_nodes : int or tuple of int, optional
-        Nodes, or (sources, targets) of a bipartite graph, for an edge list and CSR arrays; by default up to the largest index, and
-        for CSR arrays as many as rows.
+        For an edge list or CSR arrays, the number of nodes, or (sources, targets) of a bipartite graph; by default the largest index
+        plus 1, or for CSR arrays the number of rows.
     weight : array (E,), optional
-        Weights of an edge list or of CSR arrays, constants for all gradients: differentiate by `values` of :func:`spmm`. Repeated edges
-        add up in sums and means. Values and scales of an adjacency are its weights, unless all are 1.
+        Weights of an edge list or of CSR arrays. They are constants in gradients: to differentiate, pass `values` to :func:`spmm`.
+        Repeated edges add up in sums and means. The weights of an adjacency are its values and scales, unless all are 1.
     self_loops : bool
-        Give every node without an edge to itself one, of weight 1.
+        Whether every node that has no edge to itself gets one, of weight 1.
 
     Returns
     -------
     Graph
-        Where the edges are; those of the host on JAX's default device.
+        A graph on the device of the edges; edges in host memory go to JAX's default device.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        `edges` is no edge list and no adjacency with a value per edge, or an index is out of range.
+        `edges` is neither an edge list nor an adjacency with one value per edge, or an index is out of range.
 
     Examples
     --------
@@ -87,17 +87,17 @@ def graph(
 
 @jax.tree_util.register_pytree_with_keys_class
 class Graph:
-    """A graph that :func:`graph` made: a pytree, which can be an argument of a jitted function or be closed over.
+    """A graph made by :func:`graph`: a pytree, which a jitted function can take as an argument or close over.
 
-    As an argument it is data like any other: another graph with as many nodes and edges compiles nothing anew. A function that closes over
-    it holds none of it in what is compiled.
+    As an argument it is data like any other: another graph with the same numbers of nodes and edges needs no new compilation. If a
+    function closes over a graph, the compiled code does not contain its arrays.
 
     Attributes
     ----------
     num_targets, num_sources, num_edges : int
-        Rows, columns and entries of the adjacency, in which repeated edges are one.
+        Rows, columns and entries of the adjacency, in which a repeated edge is one entry.
     indptr, indices : array
-        Its canonical CSR arrays.
+        The canonical CSR arrays of the adjacency.
     weight : array (num_edges,) or None
     """
 
@@ -117,18 +117,18 @@ class Graph:
 
     # -- a pytree ---------------------------------------------------------------------------------------------------
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        """The arrays by name, and the sizes."""
+        """Split into the arrays by name, and the sizes."""
         self._tell()
         return [(jax.tree_util.GetAttrKey(n), part) for n, part in zip(ARRAYS, self._arrays, strict=True)], self._sizes
 
     def tree_flatten(self) -> tuple[Any, Any]:
-        """The arrays, and the sizes."""
+        """Split into the arrays, and the sizes."""
         self._tell()
         return self._arrays, self._sizes
 
     @classmethod
     def tree_unflatten(cls, sizes: Any, arrays: Any) -> Graph:
-        """A graph of other arrays."""
+        """Build a graph from other arrays."""
         return cls(tuple(arrays), *sizes)
 
     @property
@@ -136,7 +136,7 @@ class Graph:
         return self._shape, self.num_edges
 
     def _tell(self) -> None:
-        """Whose memory the arrays are, which go into a computation now."""
+        """Register the memory of the arrays, which are about to enter a computation."""
         if self.is_concrete:
             for part in self._arrays:
                 if part is not None:
@@ -144,7 +144,7 @@ class Graph:
 
     @property
     def is_concrete(self) -> bool:
-        """Whether the arrays are there and not traced."""
+        """Whether the arrays hold data and are not traced."""
         return isinstance(self.indptr, jax.Array) and not isinstance(self.indptr, jax.core.Tracer)
 
     def __repr__(self) -> str:
@@ -153,21 +153,21 @@ class Graph:
     # -- what it is -------------------------------------------------------------------------------------------------
     @property
     def num_targets(self) -> int:
-        """Rows of the adjacency."""
+        """The number of rows of the adjacency."""
         return self._shape[0]
 
     @property
     def num_sources(self) -> int:
-        """Columns of the adjacency."""
+        """The number of columns of the adjacency."""
         return self._shape[1]
 
     def with_self_loops(self) -> Graph:
-        """The same graph without weights and with one edge from every node to itself; made once and kept.
+        """The same graph without weights and with one edge from every node to itself; built once and cached.
 
         Raises
         ------
         ValueError
-            The graph is traced, and its edges cannot become more.
+            The graph is traced, so that no edges can be added.
 
         Examples
         --------
@@ -188,7 +188,7 @@ class Graph:
         return self._looped
 
     def unweighted(self) -> Graph:
-        """The same graph without its weights, which layers that take none look at."""
+        """The same graph without its weights, for layers that ignore weights."""
         if self.weight is None:
             return self
         arrays = dict(zip(ARRAYS, self._arrays, strict=True)) | {"weight": None, "t_weight": None}
@@ -201,18 +201,18 @@ class Graph:
         return Edges(TCTiledCSR.from_arrays(self.indptr, self.indices, self._shape), weight, counts)
 
     def edge_values(self, edge_index: Any, values: Any) -> Any:
-        """Values of an edge list in the order in which :func:`spmm` takes them; differentiable.
+        """Put the values of an edge list in the order in which :func:`spmm` takes them; differentiable.
 
         Parameters
         ----------
         edge_index : array (2, E)
-            The edges of the graph in any order, none of them twice; not traced.
+            The edges of the graph in any order, each exactly once; not traced.
         values : array (E,) or (E, H)
 
         Raises
         ------
         ValueError
-            The edges are not those of the graph, or it is traced.
+            The edges are not those of the graph, or the graph is traced.
 
         Examples
         --------
@@ -239,9 +239,9 @@ class Graph:
 
     # -- what operators read ----------------------------------------------------------------------------------------
     def ways(self, arrays: tuple[Any, ...], *, weights: str = "", rows: str = "", columns: str = "") -> Ways:
-        """Both directions, with weights of edges and factors of rows and columns by the names of the arrays.
+        """Both directions, with the weights of edges and the factors of rows and columns that have these names.
 
-        By names alone where a function that is being traced, as its `arrays` tell, closes over the graph.
+        If a function is being traced, which `arrays` show, and closes over the graph, the result holds names instead of arrays.
         """
         closed = self.is_concrete and any(isinstance(part, jax.core.Tracer) for part in arrays)
 
@@ -259,7 +259,7 @@ class Graph:
 
 
 def checked(function: str, graph: Any) -> Graph:
-    """A graph, and nothing else."""
+    """Return `graph`, or raise if it is no :class:`Graph`."""
     if not isinstance(graph, Graph):
         raise DTypeError(f"{function}: graph is a {type(graph).__name__}; pass a Graph, bitsparse.jax.graph(...)")
     return graph
@@ -293,19 +293,19 @@ def _graph_of(edges: Edges) -> Graph:
 
 
 def _inverse_root(sums: Any) -> Any:
-    """``1 / sqrt(d)``, 0 where there is nothing, in float32."""
+    """``1 / sqrt(d)`` in float32, and 0 for sums d that are not positive."""
     space: Any = interop.namespace(sums)
     return space.where(sums > 0, 1 / space.sqrt(space.where(sums > 0, sums, 1)), 0).astype(np.float32)
 
 
 def factors_of(norm: str | None, mean: bool) -> tuple[str, str]:
-    """The names of the factors of rows and columns in a sum or mean; empty where there are none."""
+    """The names of the factors of rows and columns in a sum or mean; empty if there is no factor."""
     factor = {"gcn": "gcn_scale", "symmetric": "symmetric_scale"}.get(norm or "", "")
     return factor or ("inverse_degree" if mean else ""), factor
 
 
 def _of_jax(array: Any) -> Any:
-    """An array of JAX of its own; float64 only where JAX holds it."""
+    """Convert to a JAX array that shares no host memory; float64 becomes float32 unless JAX is set to 64 bits."""
     if array is None:
         return None
     if array.dtype == np.float64 and not jax.config.jax_enable_x64:
@@ -315,13 +315,13 @@ def _of_jax(array: Any) -> Any:
             f"graph: {array.size} numbers need 64-bit indices, which JAX holds after jax.config.update('jax_enable_x64', True) alone"
         )
     if isinstance(array, np.ndarray):
-        # A layer adds self loops also while a function is traced: the graph needs arrays even then, never tracers.
+        # A layer may add self loops while a function is traced; even then the graph needs arrays, not tracers.
         with jax.ensure_compile_time_eval():
-            return jnp.array(array)  # a copy, as JAX's arrays do not change
+            return jnp.array(array)  # a copy, as JAX's arrays must not change
     return interop.from_array(array, interop.JAX, "graph")
 
 
-# ---- ways in
+# ---- reading of input
 def _read(function: str, edges: Any, indices: Any, num_nodes: Any, weight: Any) -> Edges:
     if any(isinstance(part, jax.core.Tracer) for part in (edges, indices, weight)):
         raise DTypeError(

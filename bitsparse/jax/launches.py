@@ -1,8 +1,8 @@
-"""Launches of calls on a GPU, recorded once, which compiled code enqueues for every later call without Python.
+"""Launches of calls on a GPU: recorded once, they are enqueued by compiled code for every later call, without Python.
 
-Of a graph that a traced function closed over they are recorded while it is traced: what they work in are results of the call, XLA's
-memory, so that XLA may record such calls into its command buffers. Of a graph that is an argument they are recorded when a call with it has
-been computed, for the addresses of its arrays and for one stream, and are used while these arrays hold what they held.
+If a traced function closes over the graph, launches are recorded while it is traced. Their work buffers are results of the call, in XLA's
+memory, so that XLA may record such calls into its command buffers. If the graph is an argument, launches are recorded after a call with it
+was computed, for the addresses of its arrays and for one stream. They are used as long as these arrays keep their contents.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from bitsparse.jax import memory
 from bitsparse.jax.tasks import Call, Task, prepared, task_of
 from bitsparse.jax.ways import Known, graph_called
 
-#: What says that a call cannot be recorded; functions of CuPy's say of a stand-in that it is no array.
+#: Errors that mean that a call cannot be recorded; CuPy's functions raise TypeError for a stand-in, which is no array.
 _REFUSED = (interop.NotRecordable, MemoryError, TypeError)
-#: Numbers of what launches depend on.
+#: Numbers for the sets of arrays on which launches depend.
 _NUMBERS = itertools.count(1)
 
 
 class Recording(NamedTuple):
-    """What a call launches on one GPU, and what lives as long as this is used."""
+    """The launches of a call on one GPU, and the objects that must live as long as they are used."""
 
     made: jit.Recorded
     holding: tuple[Any, ...]
 
 
 def digest(text: str, of_graph: int) -> str:
-    """The attribute by which launches for a call are found: how many of its first operands they depend on, and a key.
+    """The attribute by which a call's launches are found: a letter for how many of the first operands they depend on, and a key.
 
     Examples
     --------
@@ -53,14 +53,14 @@ def digest(text: str, of_graph: int) -> str:
 
 @cache
 def _find_driver() -> None:
-    """Tell compiled code where the CUDA driver is."""
+    """Pass the addresses of the CUDA driver's functions to compiled code."""
     xla.set_driver(*jit.driver_entries())
 
 
 def _record(task: Task, call: Call) -> Recording | None:
-    """What a call launches, on the current GPU and stream; None where it does more than launch kernels.
+    """Record the launches of a call on the current GPU and stream; None if it does more than launch kernels.
 
-    Everything that launches read is there when this returns.
+    All data that the launches read is complete when this returns.
     """
     count = len(task.operands)
     given, made = (
@@ -80,11 +80,11 @@ def _record(task: Task, call: Call) -> Recording | None:
     return found
 
 
-# ---- of a graph that was closed over
+# ---- graphs that a function closes over
 def spaces_of(text: str, known: Known) -> list[int] | None:
-    """Bytes of the buffers in which the launches of a call work; None for a call whose launches are not recorded.
+    """Sizes in bytes of the work buffers of a call's launches; None for a call whose launches are not recorded.
 
-    They are prepared and recorded on the GPU where the graph is; if that is the CPU, nothing is.
+    The launches are recorded on the graph's GPU; for a graph on the CPU there are none.
     """
     if known.device == "cpu":
         return None
@@ -94,12 +94,12 @@ def spaces_of(text: str, known: Known) -> list[int] | None:
 
 
 def keep(text: str, key: str, known: Known) -> None:
-    """Keep what :func:`spaces_of` recorded, for the call of a text that has the spaces, while the graph lives."""
+    """Keep what :func:`spaces_of` recorded while the graph lives; `text` describes the same call, with its work buffers."""
     load(task_of(text.encode()), Call(b"", key.encode(), [], [], int(known.device[5:]), 0), known)
 
 
 def load(task: Task, call: Call, known: Known | None = None) -> None:
-    """Keep the launches of a call whose text has the spaces, on the GPU where it computes."""
+    """Keep the launches of a call on its GPU; the text of the call includes its work buffers."""
     known = graph_called(task.ways["known"]) if known is None else known
     if (call.digest, call.gpu) in known.kept:
         return
@@ -114,9 +114,9 @@ def load(task: Task, call: Call, known: Known | None = None) -> None:
 
 
 def _of_known(task: Task, known: Known, call: Call) -> Recording | None:
-    """What a call launches on a GPU; recorded once.
+    """The launches of a call on a GPU, recorded once.
 
-    On a thread of its own, whose stream nobody captures.
+    Recording runs on a separate thread, on a stream that is not being captured.
     """
     key = task.plain, call.gpu
     if key not in known.kept:
@@ -133,14 +133,14 @@ def _record_on(task: Task, call: Call) -> Recording | None:
 
 
 def _apart(work: Callable[[], Any]) -> Any:
-    """What a function gives on another thread."""
+    """Run a function on another thread and return its result."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result()
 
 
-# ---- of a graph that is an argument
+# ---- graphs that are arguments
 class _Owners:
-    """The arrays of a graph that launches were recorded for."""
+    """The arrays of a graph for which launches were recorded."""
 
     def __init__(self, owned: Sequence[memory.Owned]) -> None:
         self.owned = owned
@@ -152,18 +152,18 @@ class _Owners:
 _OWNERS: weakref.WeakValueDictionary[int, _Owners] = weakref.WeakValueDictionary()
 #: Texts of calls that cannot be recorded.
 _NEVER: set[bytes] = set()
-#: Recordings that a graph keeps.
+#: The largest number of recordings that a graph keeps.
 _MOST_KEPT = 64
 
 
 def holds(owner: int) -> bool:
-    """Whether the arrays that launches were recorded for hold what they held."""
+    """Whether the arrays for which launches were recorded still have their contents."""
     found = _OWNERS.get(owner)
     return found is not None and found.hold()
 
 
 def learn(task: Task, call: Call) -> None:
-    """Record the launches of a call that was just computed, on the current GPU and stream, for later ones with the same graph."""
+    """Record the launches of the call that was just computed, on the current GPU and stream, for later calls with the same graph."""
     operands = call.arguments[: call.digest[0] - ord("a")]
     if not operands or call.text in _NEVER:
         return
@@ -172,7 +172,7 @@ def learn(task: Task, call: Call) -> None:
         return
     kept, key = owned[0].launches, (call.digest, call.gpu, call.stream, *operands)
     if key in kept and kept[key][0].hold():
-        return  # they do not fit this call, whose arrays are not aligned
+        return  # these launches do not fit this call, whose arrays are not aligned
     found = _record(task, call)
     spaces = None if found is None else _zeros(found.made.spaces)
     if found is None or spaces is None:
@@ -190,7 +190,7 @@ def learn(task: Task, call: Call) -> None:
 
 
 def _zeros(sizes: Sequence[int]) -> list[Any] | None:
-    """So many bytes each of CuPy's memory; None if it has not as many."""
+    """Buffers of zeros of these sizes in CuPy's memory; None if the memory does not suffice."""
     try:
         return [interop.require_cupy("bitsparse.jax").zeros(size, "uint8") for size in sizes]
     except MemoryError:
@@ -198,7 +198,7 @@ def _zeros(sizes: Sequence[int]) -> list[Any] | None:
 
 
 def _placed(node: jit.Node, slots: int, spaces: Sequence[Any]) -> jit.Node:
-    """A launch whose further buffers are these arrays; what was zero before the first call is so after every one."""
+    """A launch whose work buffers are these arrays of zeros; every call leaves those zeros that the next one needs."""
     params = bytearray(node.params)
     for at, slot, beyond in node.patches:
         if slot >= slots:

@@ -1,4 +1,4 @@
-"""What graph layers compute: functions of arrays, of which those of Flax and Equinox are made, and which :func:`tango` quantises."""
+"""Graph layers as functions of arrays: the modules for Flax and Equinox call them, and :func:`tango` quantises them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Heads(NamedTuple):
     Attributes
     ----------
     concat : bool
-        Put the heads side by side; their mean otherwise.
+        Whether the heads are concatenated; otherwise the layer returns their mean.
     negative_slope : float
-        Of the leaky relu.
+        The slope of the leaky relu below 0.
     dropout : float
-        Of the weights, in calls with a key.
+        The share of attention weights that is dropped in calls with a key.
     add_self_loops : bool
 
     Examples
@@ -46,19 +46,19 @@ def _uniform(key: Any, shape: tuple[int, ...], limit: float) -> Any:
 
 
 def glorot(key: Any, shape: tuple[int, ...], fans: int) -> Any:
-    """Weights, uniform as Glorot and Bengio have them for a sum of fans."""
+    """Draw weights from Glorot and Bengio's uniform distribution; `fans` is the sum of both fans."""
     return _uniform(key, shape, (6 / fans) ** 0.5)
 
 
 def gcn_weights(key: Any, inputs: int, outputs: int, use_bias: bool) -> tuple[Any, Any]:
-    """Kernel and bias of a graph convolution to begin with; None for no bias."""
+    """Initial kernel and bias of a graph convolution; the bias may be None."""
     return glorot(key, (inputs, outputs), inputs + outputs), jnp.zeros(outputs) if use_bias else None
 
 
 def sage_weights(
     keys: Sequence[Any], inputs: int | tuple[int, int], outputs: int, root_weight: bool, use_bias: bool
 ) -> tuple[Any, Any, Any]:
-    """Kernel, bias and root weights of GraphSAGE to begin with, uniform up to the inverse roots of what they read."""
+    """Initial kernel, bias and root weights of GraphSAGE, uniform up to 1 / sqrt of the number of inputs."""
     each = (inputs, inputs) if isinstance(inputs, int) else inputs
     kernel, root = (_uniform(key, (n, outputs), max(n, 1) ** -0.5) for key, n in zip(keys, each, strict=True))
     return kernel, jnp.zeros(outputs) if use_bias else None, root if root_weight else None
@@ -67,14 +67,14 @@ def sage_weights(
 def gat_weights(
     keys: Sequence[Any], inputs: int, heads: int, outputs: int, concat: bool, use_bias: bool
 ) -> tuple[Any, Any, Any, Any]:
-    """Kernel, scores of both ends and bias of graph attention to begin with."""
+    """Initial kernel, score vectors of both ends and bias of graph attention."""
     kernel = glorot(keys[0], (inputs, heads, outputs), inputs + heads * outputs)
     source, target = (glorot(key, (heads, outputs), heads + outputs) for key in keys[1:])
     return kernel, source, target, jnp.zeros(outputs * (heads if concat else 1)) if use_bias else None
 
 
 def norm_of(layer: str, normalize: bool, add_self_loops: bool | None) -> Norm:
-    """The normalisation of a graph convolution."""
+    """The normalisation that the arguments of a graph convolution ask for."""
     loops = normalize if add_self_loops is None else add_self_loops
     if loops and not normalize:
         raise ValueError(f"{layer}: add_self_loops=True needs normalize=True; make the graph with self_loops=True")
@@ -82,7 +82,7 @@ def norm_of(layer: str, normalize: bool, add_self_loops: bool | None) -> Norm:
 
 
 def linear(x: Any, kernel: Any, bias: Any = None) -> Any:
-    """A linear layer, ``x @ kernel + bias``; within another layer a part of that.
+    """A linear layer, ``x @ kernel + bias``; called within another layer, it counts as part of that one.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def linear(x: Any, kernel: Any, bias: Any = None) -> Any:
 
 
 def gcn(graph: Graph, x: Any, kernel: Any, bias: Any = None, norm: Norm = "gcn") -> Any:
-    """Graph convolution (Kipf and Welling, ICLR 2017, Eq. 2); the narrower of features and their product is summed.
+    """Graph convolution (Kipf and Welling, ICLR 2017, Eq. 2); it sums the features or their product, whichever is narrower.
 
     Parameters
     ----------
@@ -138,9 +138,9 @@ def sage(graph: Graph, x: Any, kernel: Any, bias: Any = None, root: Any = None, 
     Parameters
     ----------
     graph : Graph
-        Its weights do not count.
+        A graph; its weights are ignored.
     x : array (nodes, inputs), or tuple of arrays
-        Features of all nodes, or of (sources, targets).
+        Features of all nodes, or a pair for (sources, targets).
     kernel : array (inputs, outputs)
     bias : array (outputs,), optional
     root : array (inputs of targets, outputs), optional
@@ -172,11 +172,11 @@ def gin(graph: Graph, x: Any, network: Callable[[Any], Any], eps: Any = 0.0) -> 
     Parameters
     ----------
     graph : Graph
-        Its weights do not count.
+        A graph; its weights are ignored.
     x : array (nodes, inputs), or tuple of arrays
-        Features of all nodes, or of (sources, targets).
+        Features of all nodes, or a pair for (sources, targets).
     network : callable
-        Of features of nodes. What it multiplies by :func:`linear` is a part of this layer.
+        A function of the features of all nodes. Products that it computes by :func:`linear` count as part of this layer.
     eps : float or array ()
 
     Examples
@@ -203,10 +203,10 @@ def gat(
     graph : Graph
     x : array (nodes, inputs)
     weights : tuple of arrays
-        Of the heads' features (inputs, H, D), two vectors for the scores of both ends (H, D), and a bias or None.
+        The kernel of the heads' features (inputs, H, D), two vectors for the scores of both ends (H, D), and a bias or None.
     settings : Heads, optional
     key : key of jax.random, optional
-        Decides what dropout leaves out; without one it leaves out nothing.
+        Decides which weights are dropped; without a key none are.
 
     Examples
     --------

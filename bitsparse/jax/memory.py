@@ -1,9 +1,9 @@
-"""Which pattern lies in memory that XLA hands over by its address, and what was prepared for it.
+"""The patterns that lie at the addresses which XLA passes to a call, and what was prepared for them.
 
-XLA gives a foreign function addresses, not arrays. Arrays of JAX do not change, so that an address whose array is known and alive has
-that array's contents; graphs tell of theirs whenever they go into a computation. A graph that a traced function closed over is known by
-what it holds, and does not go into the computation at all. Whatever else comes (slices of stacked graphs, graphs that a computation
-made) is compared with what came before, which takes a pass over it.
+XLA gives a foreign function addresses, not arrays. JAX arrays do not change, so an address whose array is known and alive has that array's
+contents; graphs register their arrays whenever they enter a computation. A graph that a traced function closes over is known by its
+contents, and its arrays are not passed at all. Any other pattern (slices of stacked graphs, graphs that a computation made) is compared
+with recent ones, which takes a pass over it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ View = Callable[[interop.ArraysAt, int], Any]
 
 
 class Owned:
-    """The memory of an array of JAX, which has its contents while the array lives and was not given away.
+    """The memory of a JAX array; its contents are valid while the array lives and was not donated or deleted.
 
     Attributes
     ----------
     patterns : dict
-        Arrays of this library whose row starts lie here.
+        This library's arrays whose row starts lie in this memory.
     launches : dict
-        Launches over such patterns.
+        Recorded launches over such patterns.
     """
 
     __slots__ = ("_array", "launches", "patterns")
@@ -41,24 +41,24 @@ class Owned:
         self.launches: dict[Hashable, Any] = {}
 
     def is_of(self, array: Any) -> bool:
-        """Whether it is the memory of this very array."""
+        """Whether this is the memory of exactly this array object."""
         return self._array() is array
 
     def holds(self) -> bool:
-        """Whether it has the contents of the array."""
+        """Whether the memory still has the contents of the array."""
         array = self._array()
         return array is not None and not array.is_deleted()
 
 
 _OWNED: dict[int, Owned] = {}
-#: Patterns without owner that came last, on the CPU, and how many are kept.
+#: The most recent patterns on the CPU without a known array, how many of them are kept, and how many patterns an array keeps.
 _SEEN: list[TCTiledCSR] = []
 _MOST_SEEN, _MOST_KEPT = 4, 8
 _LOCK = threading.Lock()
 
 
 def owned_at(address: int) -> Owned | None:
-    """The memory of an array of JAX that begins at an address, if one was told of."""
+    """The memory of the registered JAX array that begins at an address, or None."""
     return _OWNED.get(address)
 
 
@@ -68,7 +68,7 @@ def _forget(address: int, owned: Owned) -> None:
 
 
 def watch(array: Any) -> None:
-    """Know the memory of an array of JAX by its address, on each device that it lies on."""
+    """Register the memory of a JAX array by its address, on each of its devices."""
     for shard in array.addressable_shards:
         part = shard.data
         if part.size:
@@ -79,20 +79,20 @@ def watch(array: Any) -> None:
 
 
 class Placed(NamedTuple):
-    """The arrays of a pattern as they lie in a call: canonical CSR arrays and factors, with their addresses."""
+    """The arrays of a pattern in a call: canonical CSR arrays and factors, with their addresses."""
 
     shape: tuple[int, int]
     kinds: tuple[interop.ArraysAt | None, ...]  # of row starts, columns, factors of rows and of columns
-    addresses: tuple[int, ...]  # 0 for factors that there are none of
+    addresses: tuple[int, ...]  # 0 for missing factors
 
 
 def pattern_at(placed: Placed, view: View, on_host: bool) -> TCTiledCSR:
-    """The array of this library over a pattern in a call's memory; the same one again while the owners of the memory live.
+    """This library's array over a pattern in a call's memory; the same object again while the arrays that own the memory live.
 
     Parameters
     ----------
     view : callable
-        ``view(kind, address)`` is the array at an address.
+        ``view(kind, address)`` returns the array at an address.
     """
     owners = [_OWNED.get(address) if address else None for address in placed.addresses]
     owned = owners[0]
@@ -116,13 +116,13 @@ def pattern_at(placed: Placed, view: View, on_host: bool) -> TCTiledCSR:
 
 
 def _over(placed: Placed, view: View) -> TCTiledCSR:
-    """The pattern in this memory, checked."""
+    """Build and check the pattern in this memory."""
     indptr, indices = (view(kind, address) for kind, address in _parts(placed, slice(0, 2)))
     return TCTiledCSR.from_arrays(indptr, indices, placed.shape)
 
 
 def _scaled(pattern: TCTiledCSR, placed: Placed, view: View) -> TCTiledCSR:
-    """The pattern with the factors in this memory, read where they lie."""
+    """The pattern with the factors in this memory, which are not copied."""
     rows, columns = (view(kind, address) if address else None for kind, address in _parts(placed, slice(2, 4)))
     return pattern if rows is None is columns else with_fields(pattern, row_scale=rows, col_scale=columns)
 
@@ -132,7 +132,7 @@ def _parts(placed: Placed, which: slice) -> Iterable[tuple[Any, int]]:
 
 
 def _seen(placed: Placed, view: View) -> TCTiledCSR:
-    """A pattern that is equal to the one in this memory: one that came before, or a copy."""
+    """A pattern equal to the one in this memory: a recent one, or a new copy."""
     indptr, indices = (view(kind, address) for kind, address in _parts(placed, slice(0, 2)))
     with _LOCK:
         earlier = list(_SEEN)

@@ -1,8 +1,8 @@
 """Sparse products as functions of JAX, with gradients of any order.
 
-Two operators are closed under differentiation: the gradient of a product by its features is the product with the transpose, that by its
-values one number per edge, whose gradients are products again. All others have calls for their gradients, which are not differentiated
-again. What they get is checked; shapes and dtypes of results are known while tracing, and nothing is computed then.
+Two operators, spmm and sddmm, are closed under differentiation. The gradient of spmm by its features is spmm with the transpose; that by
+its values is sddmm, one number per edge, whose own gradients are spmm again. All others have separate calls for their gradients, which
+cannot be differentiated again. Callers check the arguments. Tracing only determines shapes and dtypes of results and computes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from bitsparse.jax import batches
 from bitsparse.jax import computing as computing  # registers what calls compute
-from bitsparse.jax import preparing as preparing  # and what prepares them on a GPU
+from bitsparse.jax import preparing as preparing  # registers what prepares calls on a GPU
 from bitsparse.jax.axes import alike
 from bitsparse.jax.calls import Kind, call
 from bitsparse.jax.ways import Ways
@@ -27,7 +27,7 @@ class Options(tuple[tuple[str, Any], ...]):
     """Settings of an operator by name, which are not traced."""
 
     def __new__(cls, **settings: Any) -> Self:
-        """Of keyword arguments; ``dict(options)`` gives them back."""
+        """Make options from keyword arguments; ``dict(options)`` returns them."""
         return super().__new__(cls, settings.items())
 
 
@@ -36,16 +36,16 @@ def _like(x: Any) -> Any:
 
 
 def sums_dtype(dtype: Any) -> Any:
-    """What weights of attention and their sums are computed in."""
+    """The dtype in which weights of attention and their sums are computed."""
     return jnp.float64 if dtype == jnp.float64 else jnp.float32
 
 
 def call_of(
     function: str, results: Callable[..., Any], only: Literal["forward", "backward", "both", "order"] = "forward"
 ) -> Callable[..., Any]:
-    """The function of ways, options and arrays that calls what is registered under a name.
+    """A function of ways, options and arrays that makes a call of the function registered under a name.
 
-    ``results`` of the same arguments is the kind of the result, or those of several in a tuple; `only` is what of the ways is read.
+    ``results(...)`` of the same arguments is the kind of the result, or a tuple of kinds; `only` says which part of the ways is read.
     """
 
     def called(ways: Ways | None, options: Options, *arrays: Any) -> Any:
@@ -60,7 +60,7 @@ def call_of(
 def _folding(
     function: Callable[..., Any], kept: tuple[int, ...], loops: Callable[[Options], bool] = lambda _: False
 ) -> Callable[..., Any]:
-    """A call over a pattern: batches are heads, or columns, of its arrays, of which each has so many axes behind these."""
+    """Batch a call over a pattern by making the batch part of the heads or columns; `kept` counts each array's axes after these."""
 
     def rule(size: int, which: Any, ways: Ways, options: Options, *arrays: Any) -> Any:
         if batches.any_of(which[0]) or loops(options):
@@ -81,7 +81,7 @@ def _folding(
 
 
 def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is traced once for calls of a kind; what JAX keeps of it must not keep graphs that others close over."""
+    """Trace a function once for calls of a kind, but not for graphs that are closed over: JAX's cache would keep them alive."""
     jitted = jax.jit(function)
 
     def called(*arguments: Any) -> Any:
@@ -92,7 +92,7 @@ def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _not_differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that says so where somebody differentiates it."""
+    """Make a function raise an error if it is differentiated."""
     refusing: Any = jax.custom_jvp(function)
 
     @refusing.defjvp
@@ -109,9 +109,9 @@ def _not_differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
 def with_gradient(
     forward: Callable[..., Any], backward: Callable[..., Any], function: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """A function with a first gradient, ``backward(kept, by_result)``; `forward` gives the result and what is kept.
+    """A function with a first gradient, ``backward(kept, by_result)``; `forward` returns the result and what to keep.
 
-    `function` computes the result where nobody differentiates, if there is a shorter way.
+    `function`, if given, is a shorter way to the result for calls that are not differentiated.
     """
     plain = (lambda *arguments: forward(*arguments)[0]) if function is None else function
     differentiable = jax.custom_vjp(plain)
@@ -124,8 +124,8 @@ def once(
 ) -> Callable[..., Any]:
     """A function of ways, options and arrays with a first gradient.
 
-    ``gradient(ways, options, *arrays, by_result)`` gives one for each array. With `keeping` the result is the first of those that this
-    function gives, and the gradient gets all of them behind the arrays.
+    ``gradient(ways, options, *arrays, by_result)`` returns one gradient for each array. With `keeping`, that function computes the result
+    and further state, and the gradient gets all of these after the arrays.
     """
 
     def forward(ways: Ways | None, options: Options, *arrays: Any) -> Any:
@@ -141,7 +141,7 @@ def once(
 
 # ---- products and their values, of any order
 def _any_order(function: Callable[..., Any], gradient: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-    """A function of ways and arrays; ``gradient(ways, *arrays, by_result)``, one for each array, is made of such functions."""
+    """A function of ways and arrays with gradients of any order: ``gradient(ways, *arrays, by_result)`` uses only such functions."""
     differentiable = jax.custom_vjp(function)
     differentiable.defvjp(
         lambda *given: (differentiable(*given), given), lambda given, by_result: (None, *gradient(*given, by_result))
@@ -154,7 +154,7 @@ def _of_rows(ways: Ways, options: Options, values: Any, x: Any) -> Any:
 
 
 def _product_of_batches(size: int, which: Any, ways: Ways, options: Options, values: Any, x: Any) -> Any:
-    """Batches as columns, or as heads where each has values of its own."""
+    """Make a batch part of the columns, or of the heads if its elements have values of their own."""
     if batches.any_of(which[0]):
         return None
     x = batches.second(x, which[3], size)
@@ -185,7 +185,7 @@ _dots = _folding(
 )
 _permuted = _folding(call_of("turned", lambda ways, options, values: _like(values), "order"), (0,))
 
-#: ``y[i] = rows[i] * sum over j of values[i, j] * columns[j] * x[j]``; without values with the graph's weights: ``spmm(ways, values, x)``.
+#: ``y[i] = rows[i] * sum over j of values[i, j] * columns[j] * x[j]``; values default to the graph's weights: ``spmm(ways, values, x)``.
 spmm: Callable[..., Any] = _any_order(lambda ways, values, x: _product(ways, _SUM, values, x), _spmm_gradient)
 #: ``rows[i] * columns[j] * <x[i], y[j]>`` for every edge and head: ``sddmm(ways, x, y)``.
 sddmm: Callable[..., Any] = _any_order(
@@ -201,7 +201,7 @@ turned: Callable[..., Any] = _any_order(
 
 # ---- with a first gradient
 def _by_values_and_x(function: str) -> Callable[..., tuple[Any, Any]]:
-    """The gradients that a call makes by features and, if there are any, by values; in the order in which operators take these."""
+    """The gradients of a call by values, if there are any, and by features: the order of the operators' arguments."""
     computed = batches.batched(
         call_of(function, lambda ways, options, values, x, _: tuple(_like(p) for p in (x, values) if p is not None))
     )
@@ -239,7 +239,7 @@ def _attention_kinds(ways: Ways, options: Options, x: Any, *rest: Any) -> tuple[
 
 
 def _drops(options: Options) -> bool:
-    """Whether the number of a head decides which of its weights are kept."""
+    """Whether there is dropout, which depends on the number of a head: a batch must then not become part of the heads."""
     return dict(options)["dropout"] > 0
 
 

@@ -1,4 +1,4 @@
-"""What prepares calls on a GPU whose launches are recorded: functions over stand-ins for the arrays of a call."""
+"""Preparation of calls on a GPU whose launches are recorded: functions of stand-ins for the arrays of a call."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _run(call: KeptCall | None, arrays: tuple[Any, ...], out: Any) -> Run | None
 
 @prepares
 def spmm(ways: Directions, values: Any, x: Any, out: Any, *, reduce: Any) -> Run | None:
-    """Sums, means, maxima and minima."""
+    """Sums, means, maxima and minima over neighbours."""
     weights = weights_of(ways, values, x.dtype)
     return _run(call_of(ways.forward, x, weights, reduce), (x,) if weights is None else (x, weights), out)
 
 
 @prepares
 def sddmm(ways: Directions, x: Any, y: Any, out: Any, *, op: Any) -> Run | None:
-    """Products of edges without factors of rows and columns."""
+    """Products of both ends of every edge, without factors of rows and columns."""
     pattern = ways.forward
     if any(scale is not None for scale in scales_of(pattern)) or not (x.size and y.size):
         return None
@@ -59,14 +59,14 @@ def _dropout(rate: float, seed: Any) -> Dropout | None:
 def attention(
     ways: Directions, x: Any, source: Any, target: Any, seed: Any, out: Any, *state: Any, slope: float, dropout: float
 ) -> Run | None:
-    """Attention, and what its gradient needs if there is room for it."""
+    """Attention, and the state that its gradient needs if the call has results for it."""
     with working_with(ways.forward.device):
         return attention_run(ways.forward, (x, source, target), out, state, slope, _dropout(dropout, seed))
 
 
 @prepares
 def attention_vjp(ways: Directions, *given: Any, slope: float, dropout: float) -> Run | None:
-    """Its gradients by the features and scores of nodes."""
+    """Gradients of attention by the features and by the scores of both ends."""
     (*nodes, seed), state, gradient, outs = given[:4], given[4:8], given[8], given[9:]
     with working_with(ways.backward.device):
         drop = _dropout(dropout, seed)

@@ -1,4 +1,4 @@
-"""Products and sums in integers of a few bits, there and back (TANGO, Chen et al., SC 2023), as functions of JAX."""
+"""Products and sums in integers of a few bits, forward and backward (TANGO, Chen et al., SC 2023), as functions of JAX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NARROW = ("float32", "float16", "bfloat16")
 def quantized_matmul(
     x: Any, w: Any, bits: int = 8, *, rounding: Literal["nearest", "stochastic"] = "nearest", seed: Any = None
 ) -> Any:
-    """``x @ w`` of real matrices, multiplied as integers of a few bits and scaled back (TANGO section 3.2), with gradients likewise.
+    """``x @ w`` of real matrices, multiplied as integers of a few bits and scaled back (TANGO section 3.2); gradients as well.
 
     Parameters
     ----------
@@ -31,18 +31,19 @@ def quantized_matmul(
     bits : {8, 4}
     rounding : {"nearest", "stochastic"}
     seed : int or integer array of one element, optional
-        Of stochastic rounding, which needs it; may be traced, so that every step of training has its own. On a GPU a call waits for it.
+        Seed of stochastic rounding, which requires one; it may be traced, so that every training step can have its own. A call on a GPU
+        waits until the seed is computed.
 
     Returns
     -------
     float32 array (m, n)
-        The bits of :func:`bitsparse.quantized_matmul`. Its gradients are those of :func:`bitsparse.quantized_matmul_vjp`, for which `x`
-        and `w` are quantised once more, from the streams after those of the forward pass.
+        The same bits as :func:`bitsparse.quantized_matmul`. Gradients are those of :func:`bitsparse.quantized_matmul_vjp`, for which `x`
+        and `w` are quantised again, with the streams that follow those of the forward pass.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        While tracing, for operands and options that do not fit.
+        Raised while tracing, for operands and options that do not fit.
 
     Examples
     --------
@@ -73,12 +74,12 @@ def quantized_spmm(
     rounding: Literal["nearest", "stochastic"] = "nearest",
     seed: Any = None,
 ) -> Any:
-    """Sums or means of neighbours' features, quantised on the way and summed as integers (TANGO section 3.3), with gradients likewise.
+    """Sums or means of neighbours' features, quantised and summed as integers (TANGO section 3.3); gradients as well.
 
     Parameters
     ----------
     graph : Graph
-        Without repeated edges; its weights are quantised to 8 bits.
+        A graph without repeated edges; its weights are quantised to 8 bits.
     x : array (sources, D) or (sources, H, D) of float32, float16 or bfloat16
     bits : {8, 4, 2}
     reduce : {"sum", "mean"}
@@ -87,17 +88,17 @@ def quantized_spmm(
     granularity, rounding
         As in :func:`bitsparse.quantized_spmm`.
     seed : int or integer array of one element, optional
-        Of stochastic rounding, which needs it; may be traced. On a GPU a call waits for it.
+        Seed of stochastic rounding, which requires one; it may be traced. A call on a GPU waits until the seed is computed.
 
     Returns
     -------
     float32 array (targets, ...)
-        The bits of :func:`bitsparse.quantized_spmm`. Its gradient is a sum over the transpose in as many bits.
+        The same bits as :func:`bitsparse.quantized_spmm`. The gradient is a sum over the transpose in the same number of bits.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        While tracing, for operands and options that do not fit.
+        Raised while tracing, for operands and options that do not fit.
 
     Examples
     --------
@@ -136,7 +137,7 @@ def _narrow(function: str, name: str, x: Any) -> Any:
 
 
 def _seed(function: str, rounding: str, seed: Any) -> Any:
-    """The seed as an array of one element, None where nothing is drawn."""
+    """The seed as an array of one element, or None without stochastic rounding."""
     _check.choice(function, "rounding", rounding, ("nearest", "stochastic"))
     if (rounding == "stochastic") != (seed is not None):
         raise ValueError(
@@ -145,7 +146,7 @@ def _seed(function: str, rounding: str, seed: Any) -> Any:
     if seed is None:
         return None
     number = jnp.asarray(seed)
-    if number.size != 1 or not jnp.issubdtype(number.dtype, jnp.integer):  # also a key, which is of no kind
+    if number.size != 1 or not jnp.issubdtype(number.dtype, jnp.integer):  # refuses keys too
         raise DTypeError(f"{function}: seed is {number.dtype} of shape {number.shape}; pass one integer")
     return number.reshape(1)
 

@@ -1,4 +1,4 @@
-"""How graph layers multiply and sum: in floats, or in integers within a function that :func:`bitsparse.jax.tango` changed."""
+"""The arithmetic of graph layers: they multiply and sum in floats, or in integers within a function changed by :func:`bitsparse.jax.tango`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Reduce = Literal["sum", "mean", "max", "min"]
 
 
 class Floats:
-    """What multiplies and sums in layers: in floats, unless a class derived of it does otherwise."""
+    """The products, sums and attention of layers in floats; derived classes may compute in integers."""
 
     def layer(self) -> AbstractContextManager[None]:
-        """A layer, within which all else is called; of floats nobody counts them."""
+        """The context of a layer, within which the other methods are called; floats need none."""
         return nullcontext()
 
     def linear(self, x: Any, kernel: Any) -> Any:
@@ -29,11 +29,11 @@ class Floats:
         return x @ kernel
 
     def spmm(self, graph: Graph, x: Any, reduce: Reduce, norm: Norm) -> Any:
-        """As :func:`bitsparse.jax.spmm`."""
+        """:func:`bitsparse.jax.spmm`."""
         return spmm(graph, x, reduce=reduce, norm=norm)
 
     def attention(self, graph: Graph, x: Any, vectors: tuple[Any, Any], slope: float, dropout: float, key: Any) -> Any:
-        """Attention of heads (N, H, D) by scores that are their dot products with two vectors (H, D)."""
+        """Attention of heads (N, H, D) whose scores are dot products with two vectors (H, D)."""
         source, target = (jnp.einsum("nhd,hd->nh", x, vector) for vector in vectors)
         return attention(graph, x, source, target, slope, dropout, key)
 
@@ -44,7 +44,7 @@ _CURRENT: ContextVar[Floats] = ContextVar("quantizer", default=FLOATS)
 
 @contextmanager
 def using(quantizer: Floats) -> Iterator[None]:
-    """Let layers multiply and sum by a quantizer."""
+    """Within this context, layers multiply and sum with a quantizer."""
     before = _CURRENT.set(quantizer)
     try:
         yield
@@ -54,7 +54,7 @@ def using(quantizer: Floats) -> Iterator[None]:
 
 @contextmanager
 def layer() -> Iterator[Floats]:
-    """A layer, or a part of the one that it is called in: what multiplies and sums in it."""
+    """Begin a layer, or a part of the layer that is active already, and yield the present quantizer."""
     current = _CURRENT.get()
     with current.layer():
         yield current

@@ -23,7 +23,7 @@ def spmm(
     reduce: Literal["sum", "mean", "max", "min"] = "sum",
     norm: Literal["gcn", "symmetric"] | None = None,
 ) -> Any:
-    """Reduce features of neighbours, ``y[i] = reduce over j of v[i, j] * x[j]``; differentiable by `x` and `values`.
+    """Reduce the features of neighbours: ``y[i] = reduce over j of v[i, j] * x[j]``; differentiable by `x` and `values`.
 
     Parameters
     ----------
@@ -31,26 +31,26 @@ def spmm(
     x : array (sources,), (sources, D) or (sources, H, D)
         float16, bfloat16, float32 or float64.
     values : array (edges,) or (edges, H), optional
-        One per edge of the graph, in the order of its CSR arrays (:meth:`Graph.edge_values`); by default the weights of the graph, else
-        how often an edge occurs, in the dtype of `x`.
+        One value for each edge, in the order of the graph's CSR arrays (:meth:`Graph.edge_values`). By default the weights of the graph
+        or, if it has none, how often each edge occurs, in the dtype of `x`.
     reduce : {"sum", "mean", "max", "min"}
         A mean divides by the number of edges. Targets without edges get 0.
     norm : {"gcn", "symmetric"}, optional
-        ``D^-1/2 (A + I) D^-1/2`` (Kipf and Welling, ICLR 2017, Eq. 2) in place of A in a sum over a square graph, with an edge of weight 1
-        for nodes that have none to themselves, or ``D^-1/2 A D^-1/2``. D holds the sums of each row's weights or `values`, by which it is
-        differentiated as well. A graph with ``self_loops=True`` saves a pass over `x`.
+        Replaces A in a sum over a square graph. "gcn": ``D^-1/2 (A + I) D^-1/2`` (Kipf and Welling, ICLR 2017, Eq. 2), where I adds an
+        edge of weight 1 for each node without an edge to itself. "symmetric": ``D^-1/2 A D^-1/2``. D holds the sums of each row's weights
+        or `values`, and gradients by `values` include it. A graph with ``self_loops=True`` saves a pass over `x`.
 
     Returns
     -------
     array (targets, ...)
-        As :func:`bitsparse.spmm`, in the dtype that JAX promotes `x` and `values` to. Sums and means have gradients of any order, maxima
-        and minima a first one, equal parts of which go to all edges that attain one. Under ``jax.vmap`` features of a batch are further
-        columns of one sum, values of a batch further heads; batches of graphs are summed one after another.
+        Results as of :func:`bitsparse.spmm`, in the dtype to which JAX promotes `x` and `values`. Sums and means have gradients of any
+        order. Maxima and minima have a first gradient only, shared equally among the edges that attain the extreme. Under ``jax.vmap``,
+        a batch of features becomes columns of one sum, and a batch of values becomes heads; batches of graphs are summed in a loop.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        `x` or `values` do not fit the graph, or are not floating; while tracing, if they are traced.
+        `x` or `values` do not fit the graph, or are not floating. Traced arguments raise while tracing.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def spmm(
 
 
 def _normalised(graph: Graph, ways: Any, values: Any, x: Any, *, loops: bool) -> Any:
-    """A sum whose factors are made of the values, in the dtype of `x`."""
+    """A normalised sum whose factors are computed from the values, in the dtype of `x`."""
     if values is not None and values.ndim == 2:
         ones = jnp.ones((graph.num_sources, values.shape[1], 1), x.dtype)
         degree = operators.spmm(ways, values, ones)[..., 0]
@@ -116,12 +116,12 @@ def _normalised(graph: Graph, ways: Any, values: Any, x: Any, *, loops: bool) ->
 
 
 def _along(factor: Any, x: Any) -> Any:
-    """A factor for every row of `x`, or every row and head."""
+    """A factor for each row of `x`, or each row and head, shaped to be multiplied with `x`."""
     return factor.astype(x.dtype).reshape(*factor.shape, *(1,) * (x.ndim - factor.ndim))
 
 
 def features(function: str, graph: Graph, x: Any, name: str = "x", nodes: str = "sources") -> Any:
-    """Floating features of nodes."""
+    """Check that features of nodes fit the graph and are floating."""
     checked(function, graph)
     x = jnp.asarray(x)
     size = graph.num_sources if nodes == "sources" else graph.num_targets
@@ -133,14 +133,14 @@ def features(function: str, graph: Graph, x: Any, name: str = "x", nodes: str = 
 
 
 def floating(function: str, name: str, x: Any) -> Any:
-    """An array of floats that there are gradients of."""
+    """Check that an array has one of the float dtypes that have gradients."""
     if x.dtype.name not in _FLOATS:
         raise DTypeError(f"{function}: {name} is {x.dtype}; pass floats, {name}.astype('float32')")
     return x
 
 
 def edge_values(function: str, graph: Graph, values: Any, shape: tuple[int, ...]) -> Any:
-    """Floating values of edges that fit features of a shape."""
+    """Check that values of edges are floating, and fit the graph and the shape of features."""
     values = floating(function, "values", jnp.asarray(values))
     fits = values.shape == (graph.num_edges,) or (len(shape) == 3 and values.shape == (graph.num_edges, shape[1]))
     if not fits:

@@ -1,4 +1,4 @@
-"""PyTorch Geometric's models with the sums of this library: the layers keep their weights, and only what passes messages is replaced."""
+"""Run PyTorch Geometric's models on this library's sums: layers keep their weights, and only their message passing is replaced."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _KNOWN = ("GCNConv", "SAGEConv", "GINConv", "GATConv", "GATv2Conv", "AGNNConv")
 #: Layers with scores per edge and head.
 _SCORED = ("GATConv", "GATv2Conv")
 _WEIGHTS = "return_attention_weights"
-#: What PyTorch Geometric calls hooks before and behind.
+#: The steps of a layer around which PyTorch Geometric calls hooks.
 _STEPS = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
 
 
 class LayerReport(NamedTuple):
-    """What became of one layer that passes messages.
+    """Whether :func:`accelerate` took over one layer that passes messages, and if not, why.
 
     Attributes
     ----------
     name : str
-        Within the model; empty for the model itself.
+        The layer's name within the model; empty for the model itself.
     layer : str
-        Its class.
+        The name of the layer's class.
     accelerated : bool
     reason : str
-        Why it is not, or which calls of one that is are left to PyTorch Geometric.
+        Why the layer is not accelerated, or, if it is, which of its calls are left to PyTorch Geometric.
     """
 
     name: str
@@ -45,14 +45,14 @@ class LayerReport(NamedTuple):
 def accelerate(model: nn.Module) -> nn.Module:
     """Let the layers of a PyTorch Geometric model sum over a :class:`Graph` that is passed in place of `edge_index`.
 
-    Layers whose arguments are not known here stay as they are: :func:`report` names them. So do all with an `edge_index` that is no Graph.
-    Calls with ``return_attention_weights=True`` are PyTorch Geometric's own, over the edges of the Graph. Layers with its hooks on
-    messages, of which there are none over a Graph, or with ``explain=True`` refuse one.
+    Layers with unsupported arguments are left unchanged: :func:`report` names them. Any layer behaves as before if `edge_index` is no
+    Graph. Calls with ``return_attention_weights=True`` run PyTorch Geometric's own code over the edges of the Graph. A sum over a Graph
+    makes no messages, so layers with PyTorch Geometric's message hooks or with ``explain=True`` refuse a Graph.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Changed in place; weights, `state_dict` and hooks stay.
+        The model, changed in place; its weights, `state_dict` and hooks stay.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def accelerate(model: nn.Module) -> nn.Module:
 
 
 def report(model: nn.Module) -> list[LayerReport]:
-    """Which layers of a model pass messages, and which of them use this library when they get a :class:`Graph`."""
+    """List the layers of a model that pass messages, and say which of them use this library when they get a :class:`Graph`."""
     found = []
     for name, module in model.named_modules():
         if passes_messages(module):
@@ -92,7 +92,7 @@ def report(model: nn.Module) -> list[LayerReport]:
 
 
 def _is_accelerated(module: nn.Module) -> bool:
-    """Whether a layer has the `propagate` of this module, which setting some of PyTorch Geometric's attributes takes away."""
+    """Whether a layer has the `propagate` of this module; setting some of PyTorch Geometric's attributes removes it again."""
     return getattr(vars(module).get("propagate"), "func", None) is _propagate
 
 
@@ -122,23 +122,23 @@ def refusal(layer: Any) -> str:
 
 
 def _with_edges(layer: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-    """Put an edge list in place of a Graph where weights of edges are to be returned, which here nobody ever has."""
+    """Replace a Graph by its edge list if attention weights are to be returned: this library's kernels never store them."""
     if _WEIGHTS not in given and len(args) < 4:
         return None
     bound = inspect.signature(type(layer).forward).bind_partial(layer, *args, **given)
     graph = bound.arguments.get("edge_index")
-    # Which values but None ask for weights depends on the version.
+    # Which values other than None ask for weights depends on PyTorch Geometric's version.
     if bound.arguments.get(_WEIGHTS) is None or not isinstance(graph, Graph):
         return None
     once_each(type(layer).__name__, graph)
     bound.arguments["edge_index"] = torch.stack([graph.indices.long(), graph.rows()])
-    if "size" in bound.signature.parameters:  # else features of the targets tell how many these are
+    if "size" in bound.signature.parameters:  # other layers infer the number of targets from the targets' features
         bound.arguments["size"] = _checked_size(layer, graph, bound.arguments.get("size"))
     return bound.args[1:], bound.kwargs
 
 
 def _checked_size(layer: Any, graph: Graph, size: Any) -> tuple[int, int]:
-    """How many sources and targets there are, as a layer's `size` has to say if it is given."""
+    """The numbers of sources and targets; a layer's `size`, if given, has to agree."""
     sizes = (graph.num_sources, graph.num_targets)
     if size is not None and any(one not in (None, other) for one, other in zip(size, sizes, strict=True)):
         raise ShapeError(
@@ -148,14 +148,14 @@ def _checked_size(layer: Any, graph: Graph, size: Any) -> tuple[int, int]:
 
 
 def _edge_scores(layer: Any, edge_index: Any, **given: Any) -> Any:
-    """What a layer's own `edge_updater` does; for a Graph the scores of the nodes, of which weights are made while edges are summed."""
+    """Stand in for a layer's `edge_updater`: over a Graph, return the nodes' scores, which the sum turns into weights as it goes."""
     if isinstance(edge_index, Graph):
         return given.get("alpha")
     return type(layer).edge_updater(layer, edge_index, **given)
 
 
 def _propagate(layer: Any, edge_index: Any, size: Any = None, **given: Any) -> Tensor:
-    """What a layer's own `propagate` does, over a Graph; anything else goes to the layer's class."""
+    """Stand in for a layer's `propagate` over a Graph; any other `edge_index` goes to the layer's class."""
     if not isinstance(edge_index, Graph):
         return type(layer).propagate(layer, edge_index, size=size, **given)
     _checked_size(layer, edge_index, size)
@@ -187,7 +187,7 @@ def _propagate(layer: Any, edge_index: Any, size: Any = None, **given: Any) -> T
 
 
 def _over_nodes(quantizer: Floats, graph: Graph, x: Tensor, reduce: str) -> Tensor:
-    """Sums over the last axis but one, which is that of the nodes, for each of a batch of features of one graph."""
+    """Sum over a graph whose nodes are on the last axis but one; axes in front of it are a batch of features."""
     if x.ndim < 3:
         return quantizer.spmm(graph, x, reduce)
     nodes = x.movedim(-2, 0)
@@ -196,7 +196,7 @@ def _over_nodes(quantizer: Floats, graph: Graph, x: Tensor, reduce: str) -> Tens
 
 
 def _refuse_watchers(layer: Any) -> None:
-    """Refuse a Graph where somebody wants to see messages along edges, of which there are none."""
+    """Refuse a Graph if a hook or an explainer wants to see the messages along edges: over a Graph there are none."""
     hooks = (f"_{step}_forward_{when}" for step in _STEPS for when in ("pre_hooks", "hooks"))
     watched = (
         "explain=True" if getattr(layer, "explain", False) else next((h for h in hooks if getattr(layer, h, None)), "")

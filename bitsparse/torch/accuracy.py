@@ -1,4 +1,4 @@
-"""Accuracies of networks that train in few bits, in pairs: the same weights at first and the same dropout, in float32 and in integers."""
+"""Accuracies of networks trained in few bits, each paired with a float32 run that has the same initial weights and the same dropout."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ PRECISIONS: dict[str, Tango | None] = {
     "int8-nearest": Tango(8, rounding="nearest"),
     "int8-all": Tango(8, last="quantized"),
 }
-#: Bits of networks that train with their roundings, by name.
+#: Bits of networks trained with their rounding (quantisation-aware), by name.
 AWARE = {f"{bits}-bit": bits for bits in (8, 4, 3, 2, 1)}
-#: How these learn: steps, and the learning rate at first (Adam, down to 0 as half a cosine).
+#: Their training: steps, and Adam's initial learning rate, which falls to 0 along half a cosine.
 _AWARE_EPOCHS, _AWARE_RATE = 100, 0.05
-#: Labelled nodes of a class for training and for validation, where a graph has no split.
+#: Labelled nodes per class for training and for validation in a graph without a split.
 _TRAIN, _VALIDATE = 20, 30
 _LOOK = 5
-#: Steps on a GPU before one is recorded: they choose kernels, make what is kept, and give the optimiser its state.
+#: Steps run on a GPU before one is recorded: they choose kernels, fill caches, and give the optimiser its state.
 _WARM = 3
 
 
 class Task(NamedTuple):
-    """A graph, features and labels where they are to be worked on, and which nodes are for what."""
+    """A graph, its features and labels on the device that trains, and masks of the nodes to train, validate and test on."""
 
     graph: Graph
     x: Tensor
@@ -57,14 +57,15 @@ class Task(NamedTuple):
 
     @property
     def classes(self) -> int:
-        """Classes of the labels."""
+        """The number of classes."""
         return int(self.labels.max()) + 1
 
 
 class Result(NamedTuple):
-    """Accuracies, per cent: of the test nodes in the epoch with the most validation nodes right and in the last; of those validation nodes.
+    """Accuracies in per cent: `best` and `last` are those of the test nodes, `validated` is that of the validation nodes.
 
-    `curve` has those of the test nodes in every fifth epoch.
+    `best` and `validated` belong to the epoch with the most validation nodes right, `last` to the last epoch. `curve` holds the test
+    accuracy of every fifth epoch.
     """
 
     best: float
@@ -74,7 +75,7 @@ class Result(NamedTuple):
 
 
 def task_of(data: GraphData, device: str = "cpu", *, normalised: bool = True) -> Task:
-    """A graph with features and labels on a device; without a split 20 nodes of a class train and 30 validate, drawn with seed 0.
+    """Put a data set on a device; if it has no split, 20 nodes per class train and 30 validate, drawn with seed 0.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def _split(labels: Any) -> tuple[Any, Any, Any]:
 
 
 class Network(nn.Module):
-    """Two layers of 16 columns, of attention 8 heads of 8, with dropout in front of each."""
+    """Two layers with dropout in front of each and 16 hidden columns, or 8 heads of 8 columns for attention."""
 
     def __init__(self, kind: str, inputs: int, classes: int, dropout: tuple[float, float]) -> None:
         super().__init__()
@@ -118,7 +119,7 @@ class Network(nn.Module):
         self.first, self.second = makers[kind]()
 
     def forward(self, x: Tensor, graph: Graph) -> Tensor:
-        """Logits."""
+        """Compute the logits."""
         x = functional.dropout(x, self.dropout[0], self.training)
         x = self.activation(self.first(x, graph))
         return self.second(functional.dropout(x, self.dropout[1], self.training), graph)
@@ -127,7 +128,7 @@ class Network(nn.Module):
 def trained(
     task: Task, kind: str, precision: str, seed: int, epochs: int = 200, dropout: tuple[float, float] = (0.5, 0.5)
 ) -> Result:
-    """Train a network and look at its test nodes: Adam, weight decay 0.0005 of the first layer, learning rate 0.01 (GAT 0.005).
+    """Train a network and measure its accuracy: Adam, weight decay 0.0005 on the first layer, learning rate 0.01 (GAT 0.005).
 
     Parameters
     ----------
@@ -136,16 +137,16 @@ def trained(
     precision : str
         One of `PRECISIONS`.
     seed : int
-        Of weights and dropout, the same for every precision, and of the draws of rounding.
+        Seeds the weights and the dropout, which are the same for every precision, and the random rounding.
     epochs : int
     dropout : tuple of float
-        Of features, and between the layers.
+        Dropout of the features, and between the layers.
     """
     return _trained(task, kind, precision, seed, epochs, dropout)[1]
 
 
 def quantize_as(net: nn.Module, precision: str, seed: int) -> None:
-    """Let a network train in a precision by its name."""
+    """Make a network train in the precision of this name."""
     config = PRECISIONS[precision]
     if config is not None:
         quantize_(net, replace(config, seed=seed))
@@ -186,19 +187,19 @@ def _trained(
 
 
 class _Best:
-    """The best state so far of a network; it is chosen where the network is, so that nobody waits for a GPU."""
+    """The best state of a network so far; it is chosen on the network's device, so that the host never waits for a GPU."""
 
     def __init__(self, net: nn.Module) -> None:
         self._parts = [part.detach() for part in (*net.parameters(), *net.buffers())]
         self._kept = [part.clone() for part in self._parts]
 
     def keep_if(self, better: Tensor) -> None:
-        """Keep the state as it is now if a condition holds, one value of type bool."""
+        """Keep the present state if `better`, a single bool, is true."""
         for kept, part in zip(self._kept, self._parts, strict=True):
             kept.copy_(torch.where(better, part, kept))
 
     def restore(self) -> None:
-        """Give the network that state."""
+        """Put the best state back into the network."""
         for kept, part in zip(self._kept, self._parts, strict=True):
             part.copy_(kept)
 
@@ -206,11 +207,11 @@ class _Best:
 def _begin(task: Task, seed: int) -> None:
     torch.manual_seed(seed)
     if task.x.is_cuda:
-        torch.cuda.empty_cache()  # PyTorch keeps what recorded steps of earlier runs worked in
+        torch.cuda.empty_cache()  # PyTorch still holds the memory of steps that earlier runs recorded
 
 
 def _steps(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer) -> Callable[[], Any]:
-    """What makes one step by the nodes to train on; the network is in ``eval()`` afterwards."""
+    """Return a function that makes one training step and leaves the network in ``eval()``."""
     nodes = task.train.nonzero()[:, 0]
     labels = task.labels[nodes]
 
@@ -225,15 +226,15 @@ def _steps(net: nn.Module, task: Task, optimiser: torch.optim.Optimizer) -> Call
 
 
 def replayed(work: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
-    """The same work, on a GPU recorded as a CUDA graph after a few calls: for small graphs Python takes longer than all kernels.
+    """Wrap work so that on a GPU it is recorded as a CUDA graph after a few calls: on small graphs Python takes longer than all kernels.
 
-    What it returns is overwritten by the next call.
+    Each call overwrites the result of the one before.
     """
     return work if device.type == "cpu" else _Replayed(work)
 
 
 class _Replayed:
-    """Work that is recorded at a call, and replayed from that on."""
+    """Work that is recorded once, after the warm-up calls, and replayed from then on."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work, self._stream, self._calls = work, torch.cuda.Stream(), 0
@@ -255,14 +256,14 @@ class _Replayed:
         return self._result
 
     def _record(self) -> None:
-        # Not by torch.cuda.graph(), which collects Python's garbage first: that takes as long as a hundred steps.
+        # torch.cuda.graph() would collect Python's garbage first, which takes as long as a hundred steps.
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         graph.capture_begin()
         try:
             self._result = self._work()
         except BaseException:
-            with suppress(RuntimeError):  # which only says once more that the capture failed
+            with suppress(RuntimeError):  # it only repeats that the capture failed
                 graph.capture_end()
             raise
         graph.capture_end()
@@ -270,12 +271,12 @@ class _Replayed:
 
 
 def _right(logits: Tensor, task: Task) -> tuple[float, float]:
-    """Per cent of the nodes to validate and of those to test that logits have right."""
+    """The percentages of validation nodes and of test nodes that logits classify correctly."""
     return _shares(_counts(logits, task).tolist())
 
 
 def _counts(logits: Tensor, task: Task) -> Tensor:
-    """How many nodes to validate and to test logits have right, and how many there are."""
+    """Count the validation and test nodes that logits classify correctly, and all validation and test nodes."""
     right = logits.argmax(dim=1) == task.labels
     parts = torch.stack([task.validate, task.test])
     return torch.stack([(parts & right).sum(dim=1), parts.sum(dim=1)])
@@ -283,7 +284,7 @@ def _counts(logits: Tensor, task: Task) -> Tensor:
 
 def _shares(counts: list[list[int]]) -> tuple[float, float]:
     (validated, tested), (of, among) = counts
-    return 100 * validated / max(of, 1), 100 * tested / max(among, 1)  # 0 of no nodes
+    return 100 * validated / max(of, 1), 100 * tested / max(among, 1)  # 0 if there are no nodes
 
 
 def aware(
@@ -295,25 +296,26 @@ def aware(
     epochs: int = 200,
     dropout: tuple[float, float] = (0.5, 0.5),
 ) -> dict[str, Result]:
-    """Train a network in float32, quantise it after its training, and train it on with its roundings: each by its name.
+    """Train a network in float32, quantise it, and train it further with its rounding; return the result of each by name.
 
-    ``"float32"`` is what :func:`trained` gives, ``"2-bit-calibrated"`` the network of :func:`bitsparse.nn.quantize_network`, ``"2-bit"``
-    what :class:`LowBitModule` makes of it: it learns the classes that the network in float32 predicts (Hinton et al. 2015, with hard
-    targets), of all nodes but those to test, which say nothing about other nodes once they were learnt. Of its states, that at first among
-    them, the one with the most nodes to validate right is exported, the last of equals. All accuracies are those of networks on bits.
+    ``"float32"`` is the result of :func:`trained`, ``"2-bit-calibrated"`` that of :func:`bitsparse.nn.quantize_network`, and ``"2-bit"``
+    that of a :class:`LowBitModule` trained from there. This module learns the classes that the float32 network predicts (Hinton et al.
+    2015, with hard targets) for all nodes except the test nodes, whose accuracy would mean nothing once they were learnt. The state with
+    the most validation nodes right is exported: the initial state counts too, and the last of equals wins. All accuracies but the first
+    are those of networks on bits.
 
     Parameters
     ----------
     task : Task
     data : GraphData
-        What networks on bits run on.
+        The data on which the networks on bits run.
     kind : {"gcn", "sage"}
     bits : sequence of int
     seed : int
     epochs : int
-        In float32.
+        Epochs of the float32 training.
     dropout : tuple of float
-        In float32, of features and between the layers.
+        Dropout of the float32 training: of the features, and between the layers.
     """
     net, result = _trained(task, kind, "float32", seed, epochs, dropout)
     layers = enumerate((net.first, net.second))
@@ -326,7 +328,7 @@ def aware(
         validated, tested = _right(torch.from_numpy(low(data.adjacency, x)), task)
         found[f"{each}-bit-calibrated"] = Result(tested, tested, validated)
         module = LowBitModule(low)
-        best, state, last = validated, copy.deepcopy(module.state_dict()), tested  # never a worse one
+        best, state, last = validated, copy.deepcopy(module.state_dict()), tested  # training must not make it worse
         for looked, shown in _lessons(module, task, x, classes):
             last = shown
             if looked >= best:
@@ -338,7 +340,7 @@ def aware(
 
 
 def _lessons(module: LowBitModule, task: Task, x: Any, classes: Tensor) -> Iterator[tuple[float, float]]:
-    """Let a network on bits learn classes of all nodes but those to test; what it has right every few steps."""
+    """Train a network on bits on the classes of all nodes but the test nodes, and yield its accuracies every few steps."""
     optimiser = torch.optim.Adam(module.parameters(), lr=_AWARE_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, _AWARE_EPOCHS)
     for epoch in range(1, _AWARE_EPOCHS + 1):
@@ -352,7 +354,7 @@ def _lessons(module: LowBitModule, task: Task, x: Any, classes: Tensor) -> Itera
 
 
 def binary(task: Task, data: GraphData, seed: int, epochs: int = 1000) -> dict[str, float]:
-    """Train Bi-GCN by its recipe, 64 columns, and run it on bits: test accuracies with full and with binary aggregation."""
+    """Train Bi-GCN with 64 columns by its recipe and run it on bits; return its test accuracies with full and binary aggregation."""
     _begin(task, seed)
     net = BinaryGCN((task.x.shape[1], 64, task.classes)).to(task.x.device)
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=5e-4, capturable=task.x.is_cuda)
@@ -379,7 +381,7 @@ def binary(task: Task, data: GraphData, seed: int, epochs: int = 1000) -> dict[s
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error, NaN for a single value.
+    """Return the mean and its standard error, which is NaN for a single value.
 
     Examples
     --------

@@ -18,24 +18,24 @@ def attention(
     Parameters
     ----------
     graph : Graph
-        Without repeated edges. Its weights do not count.
+        A graph without repeated edges. Its weights are ignored.
     x : Tensor (sources, D) or (sources, H, D)
     source, target : Tensor (sources,) or (sources, H), and (targets,) or (targets, H)
         Scores of both ends; that of an edge is ``leaky_relu(source[j] + target[i])``.
     negative_slope : float
     dropout : float
-        The share of the weights that is set to 0, after which the others are scaled up. Which ones a number from PyTorch's generator
-        decides, drawn where `x` is; nothing of the edges' size is stored.
+        The share of the weights that is set to 0; the others are scaled up. A seed drawn from PyTorch's generator on the device of `x`
+        decides which ones, and no mask over the edges is stored.
 
     Returns
     -------
     Tensor (targets, D) or (targets, H, D)
-        As :func:`bitsparse.attention`; once differentiable by `x`, `source` and `target`.
+        The result of :func:`bitsparse.attention`; once differentiable by `x`, `source` and `target`.
 
     Raises
     ------
     ValueError
-        The graph has edges that are repeated.
+        The graph has repeated edges.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def attention(
 def scored_attention(
     graph: Graph, x: Tensor, first: Tensor, second: Tensor, negative_slope: float = 0.2, dropout: float = 0.0
 ) -> Tensor:
-    """:func:`attention` of nodes to each other by scores that are dot products of their own features with `first` and `second` (H, D)."""
+    """:func:`attention` whose scores are dot products of the nodes' features with the vectors `first` and `second` (H, D)."""
     once_each("attention", graph)
     seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
     return attention_operators.scored_attention(graph.pattern(), x, first, second, negative_slope, dropout, seed)
@@ -66,20 +66,20 @@ def cosine_attention(graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
     Parameters
     ----------
     graph : Graph
-        Square and without repeated edges. Its weights do not count.
+        A square graph without repeated edges. Its weights are ignored.
     x : Tensor (nodes, D)
     beta : Tensor of one element
-        Where `x` is.
+        A factor on the device of `x`.
 
     Returns
     -------
     Tensor (nodes, D)
-        As :func:`bitsparse.cosine_attention`; once differentiable by `x` and `beta`. No value of an edge is kept for the gradient.
+        The result of :func:`bitsparse.cosine_attention`; once differentiable by `x` and `beta`. Nothing per edge is kept for the gradient.
 
     Raises
     ------
     ValueError
-        The graph has edges that are repeated.
+        The graph has repeated edges.
 
     Examples
     --------
@@ -98,31 +98,31 @@ def cosine_attention(graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
 def gatv2_attention(
     graph: Graph, source: Tensor, target: Tensor, a: Tensor, negative_slope: float = 0.2, dropout: float = 0.0
 ) -> Tensor:
-    """Graph attention of the second kind (GATv2, Brody et al., ICLR 2022): sums of `source` with weights of its own scores.
+    """Graph attention GATv2 (Brody et al., ICLR 2022): sums of `source`, weighted by a softmax of scores from both ends together.
 
     Parameters
     ----------
     graph : Graph
-        Without repeated edges. Its weights do not count.
+        A graph without repeated edges. Its weights are ignored.
     source : Tensor (sources, D) or (sources, H, D)
-        Projected features of the nodes as neighbours.
+        Projected features of the nodes that are attended to.
     target : Tensor (targets, D) or (targets, H, D)
-        Of the nodes as those that attend; an edge's score is ``a @ leaky_relu(source[j] + target[i])``.
+        Projected features of the nodes that attend; an edge's score is ``a @ leaky_relu(source[j] + target[i])``.
     a : Tensor (D,) or (H, D)
     negative_slope : float
     dropout : float
-        The share of the weights that is set to 0, after which the others are scaled up.
+        The share of the weights that is set to 0; the others are scaled up.
 
     Returns
     -------
     Tensor (targets, D) or (targets, H, D)
-        In the dtype of `source`; once differentiable by `source`, `target` and `a`. Scores and weights are stored per edge and head,
-        features of edges never.
+        Sums in the dtype of `source`; once differentiable by `source`, `target` and `a`. Scores and weights are stored per edge and head;
+        features of edges never are.
 
     Raises
     ------
     ValueError
-        The graph has edges that are repeated.
+        The graph has repeated edges.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def gatv2_attention(
 
 
 def once_each(function: str, graph: Graph) -> None:
-    """Refuse what is no graph, samples of one, and graphs with edges that are repeated."""
+    """Refuse anything that is no graph, samples of a graph, and graphs with repeated edges."""
     if checked(function, graph).with_all_edges("attention weighs edges against each other").multiplicity is not None:
         raise ValueError(
             f"{function}: the graph has repeated edges, which a softmax counts one by one; make it of edge_index.unique(dim=1)"

@@ -1,4 +1,4 @@
-"""Layers of graph attention for PyTorch, with the arguments, parameters and numbers of PyTorch Geometric's."""
+"""Graph attention layers for PyTorch, with the arguments, parameters and results of PyTorch Geometric's layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bitsparse.torch.quantizer import quantizer_of
 
 
 class _Attending(nn.Module):
-    """What layers with heads of attention share: their settings, and what becomes of the heads' sums."""
+    """What layers with attention heads share: their settings, and the step from the heads' sums to the output."""
 
     def __init__(
         self, out_channels: int, heads: int, concat: bool, negative_slope: float, dropout: float, add_self_loops: bool
@@ -25,7 +25,7 @@ class _Attending(nn.Module):
         self.negative_slope, self.dropout, self.add_self_loops = negative_slope, dropout, add_self_loops
 
     def _add_behind(self, targets: int, bias: bool, residual: bool) -> None:
-        """The parameters of :meth:`_behind`."""
+        """Create the parameters that :meth:`_behind` uses."""
         size = self.out_channels * (self.heads if self.concat else 1)
         self.res = nn.Linear(targets, size, bias=False) if residual else None
         self.bias = nn.Parameter(torch.empty(size)) if bias else None
@@ -35,18 +35,18 @@ class _Attending(nn.Module):
         return made.with_self_loops() if self.add_self_loops else made
 
     def _settings(self) -> tuple[float, float]:
-        """The slope, and the dropout of now."""
+        """The negative slope, and the dropout in the present mode: 0 unless training."""
         return self.negative_slope, self.dropout if self.training else 0.0
 
     def _behind(self, y: Tensor, targets: Tensor) -> Tensor:
-        """Heads side by side or their mean, with a linear map of the features and a bias if there are any."""
+        """Concatenate the heads or take their mean, then add the linear map of the features and the bias, if the layer has them."""
         y = y.flatten(1) if self.concat else y.mean(dim=1)
         if self.res is not None:
             y = y + through(targets, self.res)
         return y if self.bias is None else biased(y, self.bias)
 
     def extra_repr(self) -> str:
-        """Sizes, for ``repr``."""
+        """The sizes, for ``repr``."""
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
 
 
@@ -56,16 +56,16 @@ class GATConv(_Attending):
     Parameters
     ----------
     in_channels, out_channels : int
-        `out_channels` is that of a head.
+        Columns of the input, and columns of each head's output.
     heads : int
     concat : bool
-        Put the heads side by side; their mean otherwise.
+        Whether the heads are concatenated; otherwise the layer returns their mean.
     negative_slope : float
-        Of the leaky relu.
+        The slope of the leaky relu below 0.
     dropout : float
-        Of the weights, while training.
+        The share of attention weights that is dropped in training.
     add_self_loops, bias, residual : bool
-        Whether nodes attend to themselves, a bias is added, and a linear map of the features.
+        Whether nodes attend to themselves, whether a bias is added, and whether a linear map of the features is added.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class GATConv(_Attending):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New weights, uniform as Glorot and Bengio have them; a bias of zeros."""
+        """Draw new weights from Glorot and Bengio's uniform distribution, and set the bias to zeros."""
         for weight in (
             self.lin.weight,
             self.att_src[0],
@@ -109,32 +109,32 @@ class GATConv(_Attending):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, graph: Any) -> Tensor:
-        """Features (nodes, heads * out_channels), or (nodes, out_channels) without `concat`, from (nodes, in_channels)."""
+        """Map features (nodes, in_channels) to (nodes, heads * out_channels), or to (nodes, out_channels) without `concat`."""
         graph = self._graph(graph, x.shape[0])
         h = through(x, self.lin).view(-1, self.heads, self.out_channels)
-        vectors = self.att_src.squeeze(0), self.att_dst.squeeze(0)  # the gradient of an index would be zeros and a copy
+        vectors = self.att_src.squeeze(0), self.att_dst.squeeze(0)  # [0] would cost a fill and a copy in backward
         return self._behind(quantizer_of(self).scored_attention(graph, h, *vectors, *self._settings()), x)
 
 
 class GATv2Conv(_Attending):
-    """Graph attention of the second kind (Brody et al., ICLR 2022), whose scores look at both ends together.
+    """Graph attention GATv2 (Brody et al., ICLR 2022), whose scores depend on both ends of an edge together.
 
     Parameters
     ----------
     in_channels : int or tuple of int
-        Of sources and targets.
+        Columns of the features of sources and targets.
     out_channels : int
-        Of a head.
+        Columns of each head's output.
     heads : int
     concat : bool
-        Put the heads side by side; their mean otherwise.
+        Whether the heads are concatenated; otherwise the layer returns their mean.
     negative_slope : float
-        Of the leaky relu.
+        The slope of the leaky relu below 0.
     dropout : float
-        Of the weights, while training.
+        The share of attention weights that is dropped in training.
     add_self_loops, bias, share_weights, residual : bool
-        Whether nodes attend to themselves, biases are added, sources and targets go through the same linear map, and a linear map of the
-        features is added.
+        Whether nodes attend to themselves, whether biases are added, whether sources and targets share one linear map, and whether a
+        linear map of the features is added.
 
     Examples
     --------
@@ -168,7 +168,7 @@ class GATv2Conv(_Attending):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New weights, uniform as Glorot and Bengio have them; biases as :class:`torch.nn.Linear` has them, zeros behind the sums."""
+        """Draw new weights (Glorot and Bengio, uniform); linear maps get the biases of :class:`torch.nn.Linear`, the sums' bias is 0."""
         for layer in (self.lin_l, self.lin_r, *([] if self.res is None else [self.res])):
             layer.reset_parameters()
             glorot(layer.weight.data)
@@ -177,7 +177,7 @@ class GATv2Conv(_Attending):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor | tuple[Tensor, Tensor], graph: Any) -> Tensor:
-        """Features of the targets, (nodes, heads * out_channels) or the mean head's, from those of all nodes, or of (sources, targets)."""
+        """Map features of all nodes, or a pair (sources, targets), to (targets, heads * out_channels) or to the heads' mean."""
         sources, targets = (x, x) if isinstance(x, Tensor) else x
         graph = self._graph(graph, (sources.shape[0], targets.shape[0]))
         shape = (-1, self.heads, self.out_channels)
@@ -187,12 +187,12 @@ class GATv2Conv(_Attending):
 
 
 class AGNNConv(nn.Module):
-    """Attention by cosines (Thekumparampil et al., 2018): a sum of neighbours weighted with a softmax of ``beta * cos(x[i], x[j])``.
+    """Attention by cosines (Thekumparampil et al., 2018): a sum over neighbours, weighted by a softmax of ``beta * cos(x[i], x[j])``.
 
     Parameters
     ----------
     requires_grad : bool
-        Whether `beta`, which is 1 at first, is learnt.
+        Whether `beta`, which starts at 1, is learnt.
     add_self_loops : bool
         Whether nodes attend to themselves.
 
@@ -217,12 +217,12 @@ class AGNNConv(nn.Module):
             self.register_buffer("beta", torch.ones(1))
 
     def reset_parameters(self) -> None:
-        """A `beta` of 1."""
+        """Set `beta` to 1."""
         with torch.no_grad():
             self.beta.fill_(1)
 
     def forward(self, x: Tensor, graph: Any) -> Tensor:
-        """Features (nodes, channels) from (nodes, channels)."""
+        """Map features (nodes, channels) to new ones of the same shape."""
         graph = as_graph(graph, x.shape[0])
         graph = graph.with_self_loops() if self.add_self_loops else graph
         return quantizer_of(self).cosine_attention(graph, x, self.beta)

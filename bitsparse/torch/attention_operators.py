@@ -1,6 +1,6 @@
-"""Attention and the softmax over rows as operators of PyTorch, beside those of :mod:`bitsparse.torch.operators`; differentiated once.
+"""Attention and the softmax over rows as PyTorch operators, in addition to those of :mod:`bitsparse.torch.operators`.
 
-Each has an operator for its gradients.
+Each can be differentiated once and has an operator of its own for its gradients.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SUMS_OF_ATTENTION = "Tensor lse, Tensor share, Tensor above, Tensor gradient, f
 
 
 def _sums_dtype(x: Tensor) -> torch.dtype:
-    """In what features are summed."""
+    """The dtype in which features are summed."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-# ---- what computes
+# ---- implementations
 def _attention(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
     *ends, seed, slope, dropout, keeps = parts
     operands: Any = [part.contiguous() for part in ends]
@@ -58,12 +58,12 @@ def _attention_vjp(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
     return attention_vjp_of_transpose(array_over(pattern.turned), *operands, slope, dropout, seed)
 
 
-#: Tensors with the shapes that they should have.
+#: A tensor and the shape that it should have.
 Shaped = tuple[Tensor, tuple[int, ...]]
 
 
 def _lie_well(pattern: Pattern, *parts: Shaped) -> bool:
-    """Whether tensors lie without gaps on the GPU where the pattern is and are of their shapes; other functions say what is wrong."""
+    """Whether tensors are contiguous, on the pattern's GPU and of the expected shapes; if not, the general path explains the error."""
     device = pattern.indptr.device
     return device.type == "cuda" and all(
         part.shape == shape and part.device == device and part.is_contiguous() for part, shape in parts
@@ -71,20 +71,20 @@ def _lie_well(pattern: Pattern, *parts: Shaped) -> bool:
 
 
 def _attended(pattern: Pattern, x: Tensor, source: Tensor, target: Tensor) -> tuple[Shaped, ...]:
-    """What attention takes: features (sources, D) or (sources, H, D), and scores of both ends."""
+    """The operands of attention with their shapes: features (sources, D) or (sources, H, D), and scores of both ends."""
     sources, ends = pattern.turned.rows, x.shape[1:-1]
     features = (sources, *x.shape[1:]) if x.ndim in (2, 3) else ()
     return (x, features), (source, (sources, *ends)), (target, (pattern.rows, *ends))
 
 
 def _cosines_of(pattern: Pattern, x: Tensor, beta: Tensor) -> tuple[Shaped, ...]:
-    """What attention by cosines takes: features (nodes, D) and a factor of one element."""
+    """The operands of attention by cosines with their shapes: features (nodes, D) and a factor of one element."""
     nodes = pattern.rows if pattern.rows == pattern.turned.rows else -1
     return (x, (nodes, x.shape[-1]) if x.ndim == 2 else ()), (beta, beta.shape if beta.numel() == 1 else (1,))
 
 
 def _room_of_attention(pattern: Pattern, x: Tensor) -> tuple[Tensor, ...]:
-    """Memory for the result and the state of attention."""
+    """Allocate the result and the state of attention."""
     lse, share = (x.new_empty((pattern.rows, *x.shape[1:-1]), dtype=_sums_dtype(x)) for _ in range(2))
     made = x.new_empty((pattern.rows, *x.shape[1:]))
     return made, lse, share, torch.empty_like(made)
@@ -93,14 +93,14 @@ def _room_of_attention(pattern: Pattern, x: Tensor) -> tuple[Tensor, ...]:
 def _attend(
     array: TCTiledCSR, slope: float, dropout: float, seed: Any, x: Any, source: Any, target: Any, out: Any, *state: Any
 ) -> bool:
-    """Attention by CuPy's arrays into others; False where kernels do not take these as they are."""
+    """Attention from CuPy arrays into CuPy arrays; returns False if the kernels do not take these arrays directly."""
     slope = _check.number("attention", "negative_slope", slope)
     drop = checked_dropout("attention", dropout, seed, array.device)
     return _done(attention_run(array, (x, source, target), out, state, slope, drop))
 
 
 def _attend_vjp(turned: TCTiledCSR, slope: float, dropout: float, seed: Any, *arrays: Any) -> bool:
-    """The same for gradients, by x, source, target, the gradient and the state, into the last three."""
+    """The same for gradients: `arrays` are x, source, target, the gradient, the state, and three arrays for the results."""
     drop = checked_dropout("attention_vjp", dropout, seed, turned.device)
     return _done(attention_vjp_run(turned, arrays[:4], arrays[4:8], arrays[8:], slope, drop))
 
@@ -120,7 +120,7 @@ def _scored_attention(pattern: Pattern, x: Tensor, first: Tensor, second: Tensor
 
 def _scored_attention_vjp(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
     x, first, second, seed, result, source, target, *rest = parts
-    # On the CPU what is added is not rounded before.
+    # On the CPU both terms of the gradient are added before they are rounded to the dtype of `x`.
     features = x.to(source.dtype).contiguous() if x.is_cpu else x.contiguous()
     dx, *by_scores = _attention_vjp(pattern, features, source, target, seed, result, *rest)
     dx, *by_vectors = head_scores_vjp(features, first, second, by_scores, dx)
@@ -128,7 +128,7 @@ def _scored_attention_vjp(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
 
 
 def head_scores(x: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
-    """Dot products of each head's features (N, H, D) without gaps with two vectors (H, D), in what features are summed in."""
+    """Dot products of each head's contiguous features (N, H, D) with two vectors (H, D), in the dtype of sums."""
     vectors = _widened(x, first, second)
     if x.is_cpu:
         return [torch.einsum("nhd,hd->nh", x.to(part.dtype), part).contiguous() for part in vectors]
@@ -139,12 +139,12 @@ def head_scores(x: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
 
 
 def head_scores_vjp(x: Tensor, first: Tensor, second: Tensor, by_scores: list[Tensor], dx: Tensor) -> list[Tensor]:
-    """Gradients of :func:`head_scores` by the features, added in place to `dx`, which is of the kind of `x`, and by both vectors."""
+    """Gradients of :func:`head_scores` by both vectors and by the features; the latter are added in place to `dx`, which is like `x`."""
     vectors = _widened(x, first, second)
     if x.is_cpu:
         for by_score, vector in zip(by_scores, vectors, strict=True):
             dx.addcmul_(by_score[..., None], vector)
-        heads = range(x.shape[1])  # one by one, as all at once are copied before they are multiplied
+        heads = range(x.shape[1])  # one by one: a product of all heads at once would copy them first
         by_vectors = [torch.stack([x[:, h].t() @ by_score[:, h] for h in heads]) for by_score in by_scores]
     else:
         by_vectors = x.new_empty((2, *first.shape), dtype=vectors[0].dtype)
@@ -154,7 +154,7 @@ def head_scores_vjp(x: Tensor, first: Tensor, second: Tensor, by_scores: list[Te
 
 
 def _widened(x: Tensor, *parts: Tensor) -> list[Tensor]:
-    """Vectors in what features are summed in."""
+    """Convert vectors to the dtype in which features are summed."""
     return [part.to(_sums_dtype(x)).contiguous() for part in parts]
 
 
@@ -203,7 +203,7 @@ def _gatv2_scores_vjp(pattern: Pattern, *parts: Any) -> tuple[Tensor, Tensor, Te
     return ops.gatv2_scores_vjp(array_over(pattern), *(part.contiguous() for part in operands), negative_slope=slope)
 
 
-# ---- what a compiler is told
+# ---- shapes and dtypes for a compiler
 def _like(*parts: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.empty_like(part, memory_format=torch.contiguous_format) for part in parts)
 
@@ -218,7 +218,7 @@ def _fake_attention(pattern: Pattern, x: Tensor, *rest: Any) -> tuple[Tensor, ..
 
 
 def _fake_of_three(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
-    """Gradients by the first three arguments."""
+    """Stand-ins for gradients by the first three arguments."""
     return _like(*parts[:3])
 
 
@@ -248,7 +248,7 @@ def _fake_gatv2_scores(pattern: Pattern, source: Tensor, target: Tensor, a: Tens
 
 # ---- gradients
 def _by_operator(of: Operator, constants: int, without: int) -> Callable[..., tuple[Tensor | None, ...]]:
-    """The gradient that an operator computes from what was saved and the first `constants` others; the last `without` inputs have none."""
+    """A gradient computed by operator `of` from saved tensors and the first `constants` constants; the last `without` inputs get None."""
     compute = straight(of)
 
     @once(of.name.removesuffix("_vjp").removeprefix("scored_"))
@@ -347,9 +347,9 @@ _OF_GATV2 = differentiable(
 )
 
 
-# ---- what the package calls
+# ---- functions for the rest of the package
 def _keeps(*parts: Tensor) -> bool:
-    """Whether a gradient by one of these may be asked for."""
+    """Whether a gradient by one of these tensors may be asked for."""
     return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""Biases and linear maps behind sums over edges: added where the result is made; the gradient by a bias is a sum over all nodes."""
+"""Biases and linear maps that follow sums over edges, added in place if possible; the gradient by a bias sums over all nodes."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ class _Linear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x W^T + b``, as :func:`torch.nn.functional.linear`, with quicker gradients; these have gradients as well."""
+    """``x W^T + b`` like :func:`torch.nn.functional.linear`, with faster gradients that can be differentiated again."""
     on_gpu = bias is not None and x.is_cuda and is_alone(x) and x.dtype == weight.dtype == bias.dtype
     if not on_gpu and not is_quicker(x, weight, bias):
         return torch.nn.functional.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias)
 
 
-#: Where modules keep who watches them.
+#: The attributes in which modules keep their hooks.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def has_hooks(module: Any) -> bool:
-    """Whether somebody has put hooks on a module."""
+    """Whether a module has hooks."""
     return any(getattr(module, hooks) for hooks in _HOOKS)
 
 
 def is_watched(module: Any) -> bool:
-    """Whether a module is more than a linear layer: of a class with a `forward` of its own, given another one, or with hooks."""
+    """Whether a module is more than a plain linear layer: its class or the module itself replaces `forward`, or it has hooks."""
     return "forward" in module.__dict__ or type(module).forward is not torch.nn.Linear.forward or has_hooks(module)
 
 
 def with_bias(x: Tensor, layer: Any, bias: Tensor | None) -> Tensor:
-    """``x W^T + b`` with the weights of a linear layer that has no bias and one that stands behind it, in one pass over the result."""
+    """``x W^T + b`` with the weights of a linear layer without a bias and a separate bias, in one pass over the result."""
     if is_watched(layer):
         made: Tensor = layer(x)
         return made if bias is None else biased(made, bias)
@@ -69,23 +69,23 @@ def with_bias(x: Tensor, layer: Any, bias: Tensor | None) -> Tensor:
 
 
 def added(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """``out + x W^T``; `out` is nobody else's, and its memory may be taken."""
+    """``out + x W^T``; the caller gives up `out`, so its memory may be overwritten."""
     if x.is_cuda and is_alone(x) and out.dtype == x.dtype == weight.dtype:
         return out.addmm_(x, weight.t())
     return out + linear(x, weight)
 
 
 def through(x: Tensor, layer: Any) -> Tensor:
-    """What a layer makes of features."""
+    """Apply a linear layer to features; a layer with hooks or a `forward` of its own is called as it is."""
     made: Tensor = layer(x) if is_watched(layer) else linear(x, layer.weight, layer.bias)
     return made
 
 
 def biased(x: Tensor, bias: Tensor, *, owned: bool = False) -> Tensor:
-    """``x + bias`` of a matrix (N, D) and a vector (D,), in the memory of `x` if nobody else knows of it: it is `owned`.
+    """``x + bias`` of a matrix (N, D) and a vector (D,), in the memory of `x` if it is `owned`: no one else uses it.
 
-    On a GPU PyTorch's own gradient by the bias takes longer than many a layer's sum; a compiler and transforms of torch.func see the
-    addition as it is.
+    On a GPU PyTorch's own gradient by the bias takes longer than the sums of many layers, hence a gradient of our own. Compilers and
+    transforms of torch.func see the plain addition.
     """
     if not is_alone(x):
         return x + bias

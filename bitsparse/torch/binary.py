@@ -1,4 +1,4 @@
-"""Training of networks on signs (Bi-GCN, Wang et al., CVPR 2021; BitGNN, Chen et al., ICS 2023): products of bits there, floats back."""
+"""Training of networks on signs (Bi-GCN, Wang et al., CVPR 2021; BitGNN, Chen et al., ICS 2023): bits forward, float gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EPS = 1e-5
 
 
 class _SignProduct(torch.autograd.Function):
-    """``(alpha sign(x) kept) @ (m sign(w))`` of integers -1, 0 and 1, with straight-through gradients."""
+    """``(alpha sign(x) kept) @ (m sign(w))``, a product of integers -1, 0 and 1, with straight-through gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, kept: Tensor | None, scale: float) -> Tensor:
@@ -32,7 +32,7 @@ class _SignProduct(torch.autograd.Function):
         with working(x):
             packed = _packed(signs, 2, encoding="signed", axis=-1)
             made: Tensor = ops.matmul(packed, _packed(_signs(w), 1, encoding="bipolar", axis=-2))
-        # Bits, and whether a gradient passes, are all that is kept of the features.
+        # Of the features only their bits and a mask of where a gradient passes are kept.
         ctx.packed, ctx.passes = packed, (x.abs() <= 1) if ctx.needs_input_grad[0] else None
         ctx.kept, ctx.scale = (kept, scale) if ctx.needs_input_grad[0] else (None, scale)
         ctx.save_for_backward(alpha, w)
@@ -61,12 +61,12 @@ def _signs(x: Tensor) -> Tensor:
 
 
 def _packed(signs: Tensor, bits: int, **form: Any) -> BitTensor:
-    """Signs as bits; they are known to fit, and a GPU is not asked."""
+    """Pack signs into bits; they are known to fit, so the GPU is not queried to check."""
     return assembled(BitTensor, *construct.pack("SignLinear", signs, bits, layout="planes", fits=True, **form))
 
 
 class SignLinear(nn.Module):
-    """A linear layer on signs: ``alpha sign(x) @ (m sign(W)) + b``, alpha the mean magnitude of a row, m that of an output's weights.
+    """A linear layer on signs: ``alpha sign(x) @ (m sign(W)) + b``.
 
     Parameters
     ----------
@@ -76,8 +76,9 @@ class SignLinear(nn.Module):
 
     Notes
     -----
-    Products are of integers, in two planes with dropout. Gradients are float32: they pass a sign where its input lies in -1..1, and
-    reach weights through their signs and through m (Bi-GCN, section 3.3). ``sign(0) = +1``.
+    alpha is the mean magnitude of a row of `x`, m that of an output's weights. Products are of integers, in two bit planes with dropout.
+    Gradients are float32: they pass a sign where its input lies in -1..1, and reach weights through their signs and through m (Bi-GCN,
+    section 3.3). ``sign(0) = +1``.
 
     Examples
     --------
@@ -102,12 +103,12 @@ class SignLinear(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New weights, uniform as Glorot and Bengio have them; a bias of zeros."""
+        """Draw new weights from Glorot and Bengio's uniform distribution, and set the bias to zeros."""
         nn.init.xavier_uniform_(self.weight)
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features (nodes, out_features) from (nodes, in_features)."""
+        """Map features (nodes, in_features) to (nodes, out_features)."""
         kept, scale = None, 1.0
         if self.training and self.dropout:
             scale = 1 / (1 - self.dropout)
@@ -116,16 +117,16 @@ class SignLinear(nn.Module):
         return made + self.bias
 
     def export(self) -> networks.BinaryLinear:
-        """The layer for networks on bits."""
+        """Return the layer as it runs in networks on bits."""
         return networks.BinaryLinear.from_weights(self.weight.detach().cpu(), self.bias.detach().cpu())
 
     def extra_repr(self) -> str:
-        """Sizes, for ``repr``."""
+        """The sizes, for ``repr``."""
         return f"{self.in_features}, {self.out_features}, dropout={self.dropout}"
 
 
 class _OnSigns(nn.Module):
-    """What networks on signs share: what stands in front of the first sign, and where they go."""
+    """What networks on signs share: the normalisation in front of the signs, and its export."""
 
     mean: Tensor
     var: Tensor
@@ -147,7 +148,7 @@ class _OnSigns(nn.Module):
         super()._load_from_state_dict(*args)
 
     def _normed(self, x: Tensor, first: bool) -> Tensor:
-        """What a layer reads, in front of its signs."""
+        """Normalise a layer's input before its signs are taken."""
         if self.norm == "rows":
             return (x - x.mean(dim=1, keepdim=True)) / (x.std(dim=1, keepdim=True) + 1e-4)
         if self.norm is None or not first:
@@ -159,7 +160,7 @@ class _OnSigns(nn.Module):
                     self.mean.copy_(wide.mean(dim=0))
                     self.var.copy_(wide.var(dim=0, correction=0))
                     self.known.fill_(True)
-            self._is_known = True  # asked of a GPU once: a step that is captured may not wait for it
+            self._is_known = True  # the GPU's flag is read once only: a captured step must not wait for the GPU
         return (x - self.mean) / torch.sqrt(self.var + _EPS)
 
     def _input_norm(self) -> Any:
@@ -175,22 +176,22 @@ def _chain(widths: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class BinaryGCN(_OnSigns):
-    """A graph convolutional network on signs, trained by Bi-GCN's recipe: per layer ``P (alpha sign(x) @ (m sign(W)) + b)``.
+    """A graph convolutional network on signs for Bi-GCN's recipe; each layer is ``P (alpha sign(x) @ (m sign(W)) + b)``.
 
     Parameters
     ----------
     widths : sequence of int
-        Columns of the input and behind each layer.
+        Columns of the input and of each layer's output.
     dropout : float
-        Of signs, behind the sign.
+        The share of signs that is dropped in training, after the sign is taken.
     norm : {"batch", "rows", None}
-        In front of the signs. "batch": for the first layer batch norm without parameters, with the mean and variance of the first
-        features that it trains on. "rows": for every layer rows of mean 0 and deviation 1.
+        The normalisation in front of the signs. "batch": batch norm without parameters in the first layer, with the mean and variance
+        of the first features that it trains on. "rows": in every layer, rows get mean 0 and deviation 1.
 
     Notes
     -----
-    P is ``D^-1/2 (A + I) D^-1/2``. No activation follows, as the next sign is one. The recipe (Wang et al., CVPR 2021): Adam with a
-    learning rate of 0.001 and a weight decay of 0.0005, dropout 0.4, 1000 epochs, the state with the least validation loss.
+    P is ``D^-1/2 (A + I) D^-1/2``. No activation follows, since the next sign acts as one. The recipe (Wang et al., CVPR 2021) is Adam
+    with a learning rate of 0.001 and a weight decay of 0.0005, dropout 0.4, 1000 epochs, and the state with the least validation loss.
 
     Examples
     --------
@@ -208,24 +209,24 @@ class BinaryGCN(_OnSigns):
         self.layers = nn.ModuleList(SignLinear(*pair, dropout) for pair in _chain(widths))
 
     def forward(self, x: Tensor, graph: Any) -> Tensor:
-        """Logits (nodes, classes)."""
+        """Compute the logits (nodes, classes)."""
         operand = as_graph(graph, x.shape[0]).normalized()
         for number, layer in enumerate(self.layers):
             x = spmm(operand, layer(self._normed(x, number == 0)))
         return x
 
     def export(self, variants: Any = "full") -> networks.BinaryGCN:
-        """The network on bits, :class:`bitsparse.nn.BinaryGCN`; `variants` as there."""
+        """Return the network on bits, a :class:`bitsparse.nn.BinaryGCN`, which explains `variants`."""
         return networks.BinaryGCN([layer.export() for layer in self.layers], variants, input_norm=self._input_norm())
 
 
 class BinarySAGE(_OnSigns):
-    """GraphSAGE on signs: per layer ``X W1 + mean_j X_j W2``, each product as in :class:`BinaryGCN`.
+    """GraphSAGE on signs: each layer is ``X W1 + mean_j X_j W2``, with products as in :class:`BinaryGCN`.
 
     Parameters
     ----------
     widths, dropout, norm
-        As of :class:`BinaryGCN`.
+        As in :class:`BinaryGCN`.
 
     Examples
     --------
@@ -247,7 +248,7 @@ class BinarySAGE(_OnSigns):
         self.others = nn.ModuleList(SignLinear(*pair, dropout) for pair in pairs)
 
     def _layers(self, x: Tensor, graph: Graph) -> list[Tensor]:
-        """What each layer gives."""
+        """The outputs of all layers."""
         found: list[Tensor] = []
         for own, others in zip(self.own, self.others, strict=True):
             x = self._normed(x, not found)
@@ -259,21 +260,21 @@ class BinarySAGE(_OnSigns):
         return [(own.export(), others.export()) for own, others in zip(self.own, self.others, strict=True)]
 
     def forward(self, x: Tensor, graph: Any) -> Tensor:
-        """Logits (nodes, classes)."""
+        """Compute the logits (nodes, classes)."""
         return self._layers(x, as_graph(graph, x.shape[0]))[-1]
 
     def export(self, variants: Any = "full") -> Any:
-        """The network on bits, :class:`bitsparse.nn.BinarySAGE`; `variants` as there."""
+        """Return the network on bits, a :class:`bitsparse.nn.BinarySAGE`, which explains `variants`."""
         return networks.BinarySAGE(self._pairs(), variants, input_norm=self._input_norm())
 
 
 class BinarySAINT(BinarySAGE):
-    """GraphSAINT's network on signs: layers ``X W1 + sum_j X_j W2``, the outputs of all layers side by side, and a head on signs.
+    """GraphSAINT's network on signs: layers ``X W1 + sum_j X_j W2``, whose concatenated outputs go into a head on signs.
 
     Parameters
     ----------
     widths, dropout, norm
-        As of :class:`BinaryGCN`; the last width is that of the head.
+        As in :class:`BinaryGCN`; the last width is that of the head.
 
     Examples
     --------
@@ -293,9 +294,9 @@ class BinarySAINT(BinarySAGE):
         self.head = SignLinear(sum(widths[1:-1]), widths[-1], dropout)
 
     def forward(self, x: Tensor, graph: Any) -> Tensor:
-        """Logits (nodes, classes)."""
+        """Compute the logits (nodes, classes)."""
         return self.head(torch.cat(self._layers(x, as_graph(graph, x.shape[0])), dim=1))
 
     def export(self, variants: Any = "full") -> networks.BinarySAINT:
-        """The network on bits, :class:`bitsparse.nn.BinarySAINT`; `variants` as there."""
+        """Return the network on bits, a :class:`bitsparse.nn.BinarySAINT`, which explains `variants`."""
         return networks.BinarySAINT(self._pairs(), self.head.export(), variants, input_norm=self._input_norm())

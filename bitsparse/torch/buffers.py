@@ -1,4 +1,4 @@
-"""Arrays of this library as buffers of PyTorch's modules."""
+"""Arrays of this library as buffers of PyTorch modules."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bitsparse import interop
 from bitsparse.arrays.base import BitArray
 from bitsparse.errors import DTypeError
 
-#: What PyTorch has few functions for, as what it has many for.
+#: Unsigned dtypes, for which PyTorch has few functions, and the signed ones in which they are held.
 _HELD = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class Precise(torch.nn.Module):
-    """A module whose floating buffers stay as precise as they are when a network is converted, and move with it."""
+    """A module whose floating buffers move with a network but keep their dtype when the network is converted."""
 
     def _apply(self, function: Any, recurse: bool = True) -> Self:
         precise = {name: part for name, part in self._buffers.items() if part is not None and part.is_floating_point()}
@@ -39,8 +39,8 @@ class Buffer(Precise):
     Attributes
     ----------
     array : BitTensor, TCTiledCSR or FRDC
-        An array over the memory of the buffers, whose results are tensors. It is made and checked anew once they have moved or were
-        written to.
+        An array over the memory of the buffers; functions of it return tensors. It is rebuilt and checked again after the buffers have
+        moved or were written to.
 
     Raises
     ------
@@ -49,9 +49,9 @@ class Buffer(Precise):
 
     Notes
     -----
-    ``state_dict`` holds the components under their names, and shape and format as numbers and text, which ``torch.load`` reads with
-    ``weights_only=True``; it loads into a Buffer of the same shape and format. Unsigned words are held as signed integers of the same
-    bits. Scales, offsets and values keep their dtype in ``.half()`` and its like.
+    ``state_dict`` holds the components under their names, and the shape and format as numbers and text; ``torch.load`` reads it with
+    ``weights_only=True``, and it loads into a Buffer of the same shape and format. Unsigned words are held as signed integers of the
+    same bits. Scales, offsets and values keep their dtype under ``.half()`` and similar conversions.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class Buffer(Precise):
         return self._array[1]
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Type, shape and format, for ``state_dict``."""
+        """Return type, shape and format, for ``state_dict``."""
         return {"type": self._kind.__name__, **self._settings}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -122,10 +122,10 @@ class Buffer(Precise):
 
 
 def writes_of(part: Tensor) -> int:
-    """How often a tensor was written to, which tensors made under inference_mode() do not count."""
+    """How often a tensor was written to; always 0 for tensors made under inference_mode(), which do not count it."""
     return 0 if part.is_inference() else part._version
 
 
 def state_of(part: Tensor | None) -> tuple[int, int] | None:
-    """Where a tensor lies and how often it was written to, which tensors made under inference_mode() do not count."""
+    """A tensor's address and how often it was written to, as :func:`writes_of` counts."""
     return None if part is None else (part.data_ptr(), writes_of(part))

@@ -1,4 +1,4 @@
-"""Attention of features in few bits as functions of PyTorch: codes are gathered, there and back, and what gradients need is kept."""
+"""Attention over features in few bits as PyTorch functions: both passes gather codes, and the gradient's inputs are kept in few bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ends = Sequence[Tensor]
 
 
 def _attended(ctx: Any, x: Tensor, ends: Ends, others: tuple[Any, ...]) -> tuple[Tensor, list[Tensor]]:
-    """The result of attention by scores of both ends, and which tensors its gradient needs."""
+    """Compute attention from the scores of both ends; return the result and the tensors that its gradient needs."""
     ctx.pattern, ctx.how, ctx.grid, keep = others
     source, target = (part.detach() for part in ends)
     codes = None if ctx.grid is None else ctx.grid.codes(x, not ctx.needs_input_grad[0])
@@ -42,7 +42,7 @@ def _attended(ctx: Any, x: Tensor, ends: Ends, others: tuple[Any, ...]) -> tuple
 
 
 def _features(ctx: Any, gradient: Tensor) -> Tensor | RowPieces:
-    """What the codes of features (N, H, D) stand for."""
+    """The values that the kept codes of the features (N, H, D) stand for."""
     if not isinstance(ctx.codes, ScaledCodes):
         made: RowPieces = ctx.codes.in_pieces(math.prod(gradient.shape[1:]))
         return made
@@ -51,7 +51,7 @@ def _features(ctx: Any, gradient: Tensor) -> Tensor | RowPieces:
 
 
 def _attended_vjp(ctx: Any, gradient: Tensor, features: Tensor | RowPieces, saved: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients by the features, which are what their codes stand for, and by the scores of both ends."""
+    """Gradients by the features and by the scores of both ends; `features` are the values that their codes stand for."""
     source, target, lse, share, *wide = saved
     codes = None if ctx.grid is None else ctx.grid.codes(gradient, False)
     with working(gradient):
@@ -105,9 +105,9 @@ class _ScoredAttention(torch.autograd.Function):
 
 
 def attention(x: Tensor, ends: Ends, pattern: Pattern, how: Settings, grid: Grid | None, keep: Keep | None) -> Tensor:
-    """Attention (N, H, D) that gathers codes of features, and of the gradient; without a grid what they are. Once differentiable.
+    """Attention (N, H, D) that gathers codes of features and of the gradient, or floats if `grid` is None. Once differentiable.
 
-    What `keep` makes of the features and of results is kept for the gradient in place of these.
+    With `keep`, the gradient uses what `keep` stores of the features and results instead of these themselves.
     """
     return _Attention.apply(x, *ends, pattern, how, grid, keep)
 
@@ -115,8 +115,8 @@ def attention(x: Tensor, ends: Ends, pattern: Pattern, how: Settings, grid: Grid
 def scored_attention(
     x: Tensor, first: Tensor, second: Tensor, pattern: Pattern, how: Settings, grid: Grid | None, keep: Keep | None
 ) -> Tensor:
-    """:func:`attention` by scores that are dot products of heads with two vectors (H, D), in floats.
+    """:func:`attention` whose scores are float dot products of the heads' features with two vectors (H, D).
 
-    The gradients by these are made of what the codes of the features stand for.
+    Gradients by the vectors are computed from the values that the features' codes stand for.
     """
     return _ScoredAttention.apply(x, first, second, pattern, how, grid, keep)

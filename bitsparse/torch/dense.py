@@ -1,4 +1,4 @@
-"""Products of features with weights, on a CPU by the library that is quicker there."""
+"""Products of features with weights; on a CPU, by whichever of oneDNN and PyTorch's own library is faster."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch._C import _are_functorch_transforms_active, _is_torch_function_mode_e
 from bitsparse.errors import DTypeError
 from bitsparse.interop.tensors import dual_level, nothing_recorded
 
-#: Products with fewer steps take no time, and those with fewer columns are no quicker.
+#: Below this many multiplications a product takes next to no time; below this many columns oneDNN is not faster.
 _FEWEST_STEPS, _NARROWEST = 1 << 21, 8
-#: By how much a thread's rows exceed those of the result that it makes of them, so that adding up the results takes no time.
+#: Each thread sums at least this many times as many rows as its partial result has, so that adding the partial results is cheap.
 _TALLER = 4
 
 
 @functools.cache
 def _onednn() -> Callable[..., Tensor] | None:
-    """The product of float32 matrices of oneDNN, which PyTorch's compiler uses; None in builds without it.
+    """The float32 matrix product of oneDNN that PyTorch's compiler uses; None in builds without it.
 
-    PyTorch itself multiplies float32 by MKL, which leaves AVX-512 unused on processors that are not Intel's: there oneDNN takes half the
-    time.
+    PyTorch itself multiplies float32 with MKL, which leaves AVX-512 unused on processors from other makers than Intel: there oneDNN
+    takes half the time.
     """
     if platform.machine().lower() not in ("x86_64", "amd64") or not torch.backends.mkldnn.is_available():
         return None
@@ -34,7 +34,7 @@ def _onednn() -> Callable[..., Tensor] | None:
 
 
 def check_dense(function: str, **parts: Any) -> None:
-    """Refuse what is no dense tensor: arrays of other libraries, sparse tensors; None stands for what was not given."""
+    """Refuse arguments that are not dense tensors, such as other libraries' arrays or sparse tensors; None (not given) passes."""
     for name, part in parts.items():
         if part is not None and not isinstance(part, Tensor):
             raise DTypeError(
@@ -47,12 +47,12 @@ def check_dense(function: str, **parts: Any) -> None:
 
 
 def is_autocast(x: Tensor) -> bool:
-    """Whether autocast converts tensors that are where `x` is, which it never does without memory."""
+    """Whether autocast converts tensors on the device of `x`; it never does so on meta."""
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
 def is_alone(x: Tensor) -> bool:
-    """Whether it is a matrix, and neither a compiler nor a transform of torch.func nor autocast looks on."""
+    """Whether `x` is a matrix and no compiler, torch.func transform or autocast is active."""
     looked_at = torch.compiler.is_compiling() or _are_functorch_transforms_active()
     return x.ndim == 2 and not looked_at and not is_autocast(x)
 
@@ -62,7 +62,7 @@ def _is_ordinary(*parts: Tensor | None) -> bool:
 
 
 def is_quicker(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether :func:`product` is quicker than PyTorch's own on a CPU, and only there."""
+    """Whether :func:`product` beats PyTorch's own product; it can only do so on a CPU."""
     return (
         x.is_cpu
         and x.numel() * weight.shape[0] >= _FEWEST_STEPS
@@ -78,9 +78,9 @@ def is_quicker(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x @ weight.T + bias``; on a CPU matrices are float32, and `weight` or its transpose has no gaps."""
+    """``x @ weight.T + bias``; on a CPU, matrices must be float32, and `weight` or its transpose contiguous."""
     quick = _onednn() if x.is_cpu else None
-    # A gradient is recorded where that of a gradient is asked for, and this function of oneDNN has none.
+    # Grad mode is on here if a gradient of the gradient is asked for, and oneDNN's function has no gradient.
     if quick is None or torch.is_grad_enabled() or weight.shape[0] < _NARROWEST:
         return torch.nn.functional.linear(x, weight, bias)
     return quick(x, weight, bias, "none", [], "")
@@ -89,8 +89,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def product_over_rows(one: Tensor, other: Tensor) -> Tensor:
     """``one.T @ other``, a small result that is a sum over many rows.
 
-    On a CPU every thread sums a part of the rows. MKL shares out the result, for which all of them read everything, and oneDNN wants the
-    transpose copied.
+    On a CPU every thread sums a part of the rows. MKL would instead divide the result among threads, so that each reads all rows, and
+    oneDNN would need a copy of the transpose.
     """
     rows, parts = len(one), torch.get_num_threads()
     if not one.is_cpu or torch.is_grad_enabled() or parts == 1 or rows < _TALLER * parts * one.shape[1]:

@@ -24,25 +24,25 @@ from bitsparse.ops.quantized.scaled import ScaledCodes, magnitudes
 from bitsparse.ops.quantized.spmm import sum_of_codes
 from bitsparse.torch.registration import once
 
-#: Streams of random numbers: gradients have those from here on.
+#: Gradients use the streams of random numbers from this one on.
 _BACKWARD = 1 << 31
 
 
 class ShardedSum(nn.Module):
-    """Sums over neighbours whose rows lie on all ranks, with gradients: ``(rows, D) -> (rows, D)``, every rank with its own rows.
+    """Differentiable sums over neighbours that are spread over all ranks: ``(rows, D) -> (rows, D)``, each rank with its own rows.
 
-    What neighbours send is exchanged in the forward pass, and the gradients go back the same way in the backward pass, each as integers of
-    `bits` bits with one scale for all ranks, rounded stochastically, in packed words: fields of 2, 4 or 8 bits, whole groups of 16 bytes to
-    a row. All ranks call it together, and backward as well.
+    The forward pass exchanges the neighbours' rows, and the backward pass returns their gradients the same way. Both travel as integers
+    of `bits` bits, rounded stochastically, with one scale for all ranks. They are packed in fields of 2, 4 or 8 bits, and each row fills
+    whole groups of 16 bytes. All ranks must call the module and its backward pass together.
 
     Parameters
     ----------
     graph : bitsparse.distributed.GraphShard
-        Its normalisation and exchange are used.
+        This rank's part of the graph, with the normalisation and the exchange to use.
     bits : int or None, default 8
-        2 to 8; None exchanges float32.
+        Bits of the exchanged integers, 2 to 8; None exchanges float32.
     seed : int, default 0
-        Of the rounding, the same on every rank. The random bits of a feature are those of its place among all ranks' rows.
+        Seed of the rounding, the same on every rank. A feature's random bits depend on its position among the rows of all ranks.
     error_feedback : bool, default False
         Add what rounding a gradient lost to the gradient of the next step (Seide et al., Interspeech 2014); the module then belongs to one
         layer.
@@ -50,16 +50,16 @@ class ShardedSum(nn.Module):
     Attributes
     ----------
     exchanged_bytes : int
-        What came from other ranks since the module was made, both ways.
+        Bytes received from other ranks since the module was made, in both passes.
     calls : int
-        Forward passes so far, which number the streams of random bits; set it for repeating a run from its middle.
+        Forward passes so far; each has its own stream of random bits. Set it to repeat a run from its middle.
 
     Notes
     -----
-    Parameters are replicated, so that ``DistributedDataParallel`` averages their gradients. Of a loss over all nodes a rank computes the
-    sum of its own nodes, times ``comm.size`` over the number of all: the average then is the gradient on one device. With `bits` None it
-    differs from that by the order of float sums alone. One number, the largest magnitude, is agreed on before each exchange in few bits. On
-    a GPU it stays there; the host waits for it once the exchange is enqueued, to refuse what is not finite.
+    Parameters are replicated, and ``DistributedDataParallel`` averages their gradients. For a loss over all nodes, each rank sums the loss
+    of its own nodes and multiplies it by ``comm.size`` over the number of all nodes: the average is then the gradient of one device. With
+    `bits` None the two differ only by the order of float sums. Before each exchange in few bits, the ranks agree on one number, the
+    largest magnitude. It stays on the GPU; the host reads it after the exchange is enqueued, to refuse NaN and infinity.
 
     Examples
     --------
@@ -104,11 +104,11 @@ class ShardedSum(nn.Module):
         return made
 
     def extra_repr(self) -> str:
-        """Sizes, for ``repr``."""
+        """The sizes, for ``repr``."""
         return f"{self.graph.nodes} of {self.graph.shard.nodes} rows, bits={self.bits}"
 
     def sums(self, method: str, x: Any, call: int) -> Any:
-        """The sums of this rank's rows, by one of the exchanges."""
+        """The sums of this rank's rows, by the exchange named `method`."""
         shard = self.graph.shard
         return _summed(shard.matrix(method), self.send(shard.exchange(method), x, call))
 
@@ -121,7 +121,7 @@ class ShardedSum(nn.Module):
         return self.send_back(shard.exchange(method), ops.spmm(prepared[key], gradient), call)
 
     def send(self, exchange: Exchange, x: Any, call: int) -> Any:
-        """Rows of all ranks in the slots of an exchange: codes, or float32."""
+        """Exchange rows; return the rows of all ranks in the exchange's slots, as codes or float32."""
         self.exchanged_bytes += exchange.received * self._row_bytes(x.shape[1])
         if self.bits is None:
             return exchange(x)
@@ -135,7 +135,7 @@ class ShardedSum(nn.Module):
             return with_words(codes, words, (exchange.slots, columns), -1, codes.layout)
 
     def send_back(self, exchange: Exchange, gradient: Any, call: int) -> Any:
-        """The sums of all ranks' gradients of this rank's rows, from those of the slots."""
+        """Return the gradients of slots to their owners; yields the sum over all ranks of the gradients of this rank's rows."""
         columns = gradient.shape[1]
         self.exchanged_bytes += exchange.returned * self._row_bytes(columns)
         if self.bits is None:
@@ -143,7 +143,7 @@ class ShardedSum(nn.Module):
         if self.error_feedback and self._residual is not None:
             gradient = gradient + self._residual
         comm = self.graph.shard.comm
-        # Slots have no place among all rows; every rank has numbers of its own.
+        # Slots have no position among the rows of all ranks, so each rank has its own range of random numbers.
         first = comm.rank * comm.size * self.graph.shard.nodes * columns
         stream = _BACKWARD + call % _BACKWARD
         with self._range(gradient) as largest:
@@ -160,9 +160,9 @@ class ShardedSum(nn.Module):
 
     @contextmanager
     def _range(self, x: Any) -> Iterator[Any]:
-        """The largest magnitude on any rank, () where `x` lies. The host looks at it once all that is made of it is enqueued."""
+        """Yield the largest magnitude on any rank, an array () on the device of `x`; the host checks it when the block has ended."""
         largest = magnitudes(x, False).reshape(1)
-        # Engines differ in what the maximum of NaN is. As integers magnitudes have the same order, and NaN comes last.
+        # Communicators disagree on the maximum with NaN. Seen as integers, magnitudes keep their order, and NaN comes last.
         self.graph.shard.comm.all_reduce(largest.view(np.int32), "max")
         found = self._downloads.download(largest, np.empty(1, np.float32))
         yield largest.reshape(())
@@ -173,7 +173,7 @@ class ShardedSum(nn.Module):
 
 
 class _Sum(torch.autograd.Function):
-    """The exchange of rows and their sums, whose gradients go back."""
+    """The exchange of rows and their sum; the backward pass returns gradients to the rows' owners."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, module: ShardedSum, method: str, call: int) -> Tensor:
@@ -188,19 +188,19 @@ class _Sum(torch.autograd.Function):
 
 
 def _summed(matrix: TCTiledCSR, x: Any) -> Any:
-    """The product with rows as they came."""
+    """The product of a matrix with rows as they were received: codes or floats."""
     if not isinstance(x, BitTensor):
         return ops.spmm(matrix, x)
     if matrix.col_scale is None:
         return sum_of_codes("ShardedSum", as_csr("ShardedSum", matrix), ScaledCodes(x), None, None, "sum", True)
-    # Factors that differ by neighbour stay in the sum; the scale is taken out of it.
+    # Factors per neighbour must stay inside the sum; the common scale is applied after it.
     total = ops.spmm(matrix, x.with_affine())
     total *= x.scale
     return total
 
 
 def _on_arrays(x: Tensor, work: Any) -> Tensor:
-    """``work(array)`` of the memory of a tensor, on PyTorch's stream, as a tensor."""
+    """Call ``work(array)`` with an array over a tensor's memory, on PyTorch's stream, and return the result as a tensor."""
     array, family = interop.as_array(x.detach().contiguous(), "ShardedSum")
     with interop.working_on(interop.device_of(array), family):
         return interop.from_array(interop.contiguous(work(array)), family, "ShardedSum")

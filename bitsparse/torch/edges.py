@@ -1,4 +1,4 @@
-"""What graphs are made of: edge lists and adjacencies of every library as a pattern, weights, and how often edges are repeated."""
+"""Reading of the input of graphs: edge lists and adjacencies of any library become a pattern, weights, and counts of repeated edges."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from bitsparse.graph.edge_lists import asked_for, of_list, of_sparse
 
 
 def tensor(array: Any) -> Tensor:
-    """An array of this library's as a tensor over its memory."""
+    """A tensor over the memory of an array that this library made."""
     return interop.from_array(array, interop.TORCH, "Graph")
 
 
 def on_stream_of(edges: Any) -> AbstractContextManager[Any]:
-    """The device and stream on which what a graph is made of is computed: PyTorch's current one for its tensors.
+    """Work on the device and stream on which the input of a graph is computed: for tensors, PyTorch's current stream.
 
-    All that becomes of the graph belongs there too: CuPy's arrays over tensors do not tell that these are PyTorch's.
+    Building the graph must run there as a whole, because CuPy arrays over tensors do not show that the memory is PyTorch's.
     """
     given = getattr(edges, "edge_index", edges)
     if isinstance(given, BitArray):
@@ -36,7 +36,7 @@ def on_stream_of(edges: Any) -> AbstractContextManager[Any]:
 
 
 class Edges(NamedTuple):
-    """What a graph is made of: a pattern (targets, sources), weights, and how often an edge occurs where one does more than once."""
+    """The input of a graph: a pattern (targets, sources), weights, and, if any edge is repeated, how often each edge occurs."""
 
     adjacency: SparseArray
     weight: Tensor | None
@@ -44,7 +44,7 @@ class Edges(NamedTuple):
 
 
 def read(edges: Any, num_nodes: Any, weight: Any) -> Edges:
-    """What the arguments of :class:`bitsparse.torch.Graph` mean."""
+    """Interpret the arguments of :class:`bitsparse.torch.Graph`."""
     asked = asked_for("Graph", edges, num_nodes, weight)
     edges, shape, weight = asked
     array = isinstance(edges, (list, tuple)) or (hasattr(edges, "__dlpack__") and not isinstance(edges, SparseArray))
@@ -61,7 +61,7 @@ def _as_tensors(found: edge_lists.Edges) -> Edges:
 
 
 def _adjacency(edges: Any) -> SparseArray:
-    """A sparse array of another library as one of ours."""
+    """Convert another library's sparse array to one of ours."""
     if isinstance(edges, Tensor):
         if edges.ndim != 2 or edges.dense_dim():
             raise ShapeError(

@@ -19,42 +19,42 @@ from bitsparse.torch.edges import Edges, on_stream_of, read, tensor
 from bitsparse.torch.pattern import Pattern
 from bitsparse.torch.registration import torch_memory
 
-#: Graphs of edge lists that layers were called with.
+#: Cached graphs of the edge lists with which layers were called.
 _GRAPHS: Any = WeakTensorKeyDictionary()
 
 
 class Graph(Precise):
     """A graph that layers sum over: CSR arrays of both directions, built once, as buffers that move with the module.
 
-    Row i of the adjacency holds what node i receives: an edge of `edge_index` goes from its first to its second row, as in PyTorch
-    Geometric. Sums are computed where the buffers lie, with the same bits in every run, and their gradients as well.
+    Row i of the adjacency holds the edges into node i. As in PyTorch Geometric, the first row of `edge_index` holds the sources and the
+    second the targets. Sums and their gradients are computed on the buffers' device, and every run gives the same bits.
 
     Parameters
     ----------
     edges : Tensor (2, E), sparse Tensor, torch_geometric.data.Data, scipy.sparse array, TCTiledCSR or FRDC
-        An edge list, what has one as ``edge_index``, or the adjacency itself, (targets, sources).
+        An edge list, an object that has one as ``edge_index``, or the adjacency itself, (targets, sources).
     num_nodes : int or tuple of int, optional
-        Nodes, or (sources, targets) of a bipartite graph, for an edge list; by default up to the largest index.
+        For an edge list, the number of nodes, or (sources, targets) of a bipartite graph; by default the largest index plus 1.
     edge_weight : Tensor (E,), optional
-        Weights of an edge list, which :class:`GCNConv` uses. Repeated edges add up in sums and means. The values and scales of an adjacency
-        are its weights, unless all are 1. float64 stays as precise as it is, all else is kept in float32 where that is exact.
+        Weights of an edge list, which :class:`GCNConv` uses. Repeated edges add up in sums and means. The weights of an adjacency are its
+        values and scales, unless all are 1. float64 weights stay float64; all others are kept in float32 if that is exact.
 
     Attributes
     ----------
     num_targets, num_sources, num_edges : int
-        Rows, columns and entries of the adjacency, in which repeated edges are one.
+        Rows, columns and entries of the adjacency, in which a repeated edge is one entry.
 
     Notes
     -----
-    ``state_dict`` holds the edges and weights, nothing that follows from them, and loads into a graph with as many nodes and edges. Weights
-    and factors keep their dtype in ``.half()`` and its like. With ``DistributedDataParallel`` pass ``broadcast_buffers=False``. For
-    ``torch.export`` a network holds its graph as a submodule, under another name than ``graph``, which what is exported has already.
+    ``state_dict`` holds only the edges and weights, and loads into a graph with the same numbers of nodes and edges. Weights and factors
+    keep their dtype under ``.half()`` and similar conversions. With ``DistributedDataParallel``, pass ``broadcast_buffers=False``. For
+    ``torch.export``, a network must hold its graph as a submodule, but not as ``graph``: exported modules use that name themselves.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        `edges` is no edge list and no adjacency with a value per edge, an index is out of range, or weights require a gradient, which
-        values of :func:`spmm` have.
+        `edges` is neither an edge list nor an adjacency with one value per edge, an index is out of range, or weights require a
+        gradient; for a gradient, pass them as values of :func:`spmm`.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class Graph(Precise):
         self, edges: Any, num_nodes: int | tuple[int, int] | None = None, *, edge_weight: Tensor | None = None
     ) -> None:
         super().__init__()
-        self.derived = False  # whether it is one that another graph made of itself, and that is not saved with it
+        self.derived = False  # whether another graph made this one from itself; it is then not saved
         recorded = torch.is_grad_enabled()
         with for_training(), torch.set_grad_enabled(recorded), on_stream_of(edges):
             self._keep(read(edges, num_nodes, edge_weight))
@@ -103,16 +103,16 @@ class Graph(Precise):
         kept["sizes"] = torch.tensor(given.adjacency.shape, device=kept["indptr"].device)
         for name, part in kept.items():
             self.register_buffer(name, part)
-        # What follows from those. Where values come with no edge, nobody asks how the edges are permuted.
+        # The rest follows from those buffers. The permutations of the edges are only needed if edges have values.
         for name, array in (("t_indptr", turned[0]), ("t_indices", turned[1]), ("order", None), ("t_order", None)):
             self.register_buffer(name, None if array is None else tensor(array), persistent=False)
         if given.weight is not None or given.counts is not None:
             self._number(tensor(order))
         self.register_buffer("inverse_degree", self.inverse_of_degrees().float(), persistent=False)
-        self.register_buffer("scale", None, persistent=False)  # of rows and columns, what normalized() gives
+        self.register_buffer("scale", None, persistent=False)  # factors of rows and columns, set by normalized()
 
     def _apply(self, function: Any, recurse: bool = True) -> Self:
-        """The graph without weights goes on sharing the buffers."""
+        """Convert or move the buffers; the twin graph without weights shares them afterwards as before."""
         twin = self._modules.pop("unweighted_graph", None)
         super()._apply(function, recurse)
         if twin is not None:
@@ -137,11 +137,11 @@ class Graph(Precise):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Take the edges and weights of a graph of the same size; what was derived of other ones is dropped."""
+        """Take the edges and weights of a graph of the same size; if they are new, drop the graphs derived from the old ones."""
         if self.derived:
             return
         names = [name for name in self._buffers if name not in self._non_persistent_buffers_set]
-        # With assign=True a module takes the tensors of the state where they are.
+        # With assign=True, a module takes the tensors of the state on their present device.
         assigned, device = local_metadata.get("assign_to_params_buffers", False), self.indptr.device
         parts = {n: state_dict.get(prefix + n) for n in names}
         if not assigned:
@@ -182,7 +182,7 @@ class Graph(Precise):
 
     @property
     def num_edges(self) -> int:
-        """Entries of the adjacency."""
+        """The number of entries of the adjacency."""
         return len(self.indices)
 
     def _number(self, order: Tensor) -> None:
@@ -190,23 +190,23 @@ class Graph(Precise):
         self.t_order[order.long()] = torch.arange(len(order), dtype=order.dtype, device=order.device)
 
     def _sums(self, values: Tensor | None) -> Tensor:
-        """The sum of each target's values, or how many edges it has, in float64."""
+        """The sum of each target's values, or its number of edges if there are no values, in float64."""
         if values is None:
             return (self.indptr[1:] - self.indptr[:-1]).double()
         ones = torch.ones((self.num_sources, 1), dtype=torch.float64, device=values.device)
         return operators.spmm(self.pattern(values=True), values.double(), None, None, ones)[:, 0]
 
     def inverse_of_degrees(self) -> Tensor:
-        """1 / the number of each target's edges, repeated ones counted, in float64; 1 where there are none."""
+        """1 / the number of each target's edges, counting repetitions, in float64; 1 for targets without edges."""
         return 1 / self._sums(self.multiplicity).clamp(min=1)
 
     def root_scale(self) -> Tensor:
-        """1 / sqrt of each node's weights, in float64; 0 where there are none."""
+        """1 / sqrt of the sum of each node's weights, in float64; 0 for nodes without edges."""
         degree = self._sums(self.multiplicity if self.weight is None else self.weight)
         return torch.where(degree > 0, degree.rsqrt(), 0)
 
     def factors(self, mean: bool, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """Factors of rows and columns, for a mean with the number of edges: float32, which is kept, or float64 for sums of float64."""
+        """Factors of rows and columns, for a mean divided by degrees: stored ones in float32, or new ones for sums in float64."""
         wide = dtype == torch.float64
         rows = columns = self.root_scale() if wide and self.scale is not None else self.scale
         if mean:
@@ -215,8 +215,8 @@ class Graph(Precise):
         return rows, columns
 
     def pattern(self, values: bool = False) -> Pattern:
-        """Both directions, as the operators take them; with the permutations of the edges where `values` come with them."""
-        # Members of modules are looked for in several places; this is asked in every call.
+        """Both directions in the form that operators take; with the permutations of the edges if edges have `values`."""
+        # The dictionary is read directly: every call comes here, and attributes of modules are slow to look up.
         buffers = self._buffers
         indptr, indices, order = buffers["indptr"], buffers["indices"], buffers["order"]
         if values and order is None:
@@ -224,12 +224,12 @@ class Graph(Precise):
                 self._number(indices.argsort(stable=True).to(indices.dtype))
             order = buffers["order"]
         turned = (indptr, indices) if buffers["t_indptr"] is None else (buffers["t_indptr"], buffers["t_indices"])
-        # Without values nobody reads the permutations.
+        # Without values the permutations are never read, so any tensors will do.
         orders = (indices, indices) if order is None else (order, buffers["t_order"])
         return Pattern(indptr, indices, *turned, *orders)
 
     def rows(self) -> Tensor:
-        """Target of every edge, int64."""
+        """The target of every edge, int64."""
         nodes = torch.arange(self.num_targets, device=self.indptr.device)
         return torch.repeat_interleave(nodes, (self.indptr[1:] - self.indptr[:-1]).long(), output_size=self.num_edges)
 
@@ -238,12 +238,12 @@ class Graph(Precise):
         self.add_module(name, graph)
 
     def normalized(self, self_loops: bool = True, loop_weight: float = 1.0) -> Graph:
-        """``D^-1/2 (A + I) D^-1/2`` (Kipf and Welling, ICLR 2017, Eq. 2) of a square graph, made once for each choice and kept.
+        """``D^-1/2 (A + I) D^-1/2`` (Kipf and Welling, ICLR 2017, Eq. 2) of a square graph, built once per choice and cached.
 
         Parameters
         ----------
         self_loops : bool
-            Give every node without an edge to itself one of weight `loop_weight`.
+            Give every node that has no edge to itself such an edge, with weight `loop_weight`.
 
         Examples
         --------
@@ -261,10 +261,10 @@ class Graph(Precise):
         return self._modules[name]
 
     def with_self_loops(self) -> Graph:
-        """The same graph without weights and with one edge from every node to itself; made once and kept.
+        """The same graph without weights and with one edge from every node to itself; built once and cached.
 
-        A bipartite graph gets them as PyTorch Geometric gives them: from source i to target i where there are both. Other edges are
-        repeated as often as they were.
+        As in PyTorch Geometric, a bipartite graph gets an edge from source i to target i if both exist. Other edges keep their
+        repetitions.
         """
         if "looped" not in self._modules:
             with for_training():
@@ -276,31 +276,31 @@ class Graph(Precise):
         return self._modules["looped"]
 
     def with_all_edges(self, why: str) -> Graph:
-        """The graph, for what is wrong over some of the edges; a sample of a graph is refused with the reason."""
+        """Return the graph, for operations that need all its edges; a sample of a graph raises an error that says `why`."""
         return self
 
     def unweighted(self) -> Graph:
-        """The same graph without its weights and factors, which layers that take none look at."""
+        """The same graph without its weights and factors, for layers that ignore weights."""
         if self.weight is None and self.scale is None:
             return self
         if "unweighted_graph" not in self._modules:
-            twin = Graph.__new__(Graph)  # with no hooks of this one
+            twin = Graph.__new__(Graph)  # not a copy, which would have this graph's hooks
             Precise.__init__(twin)
             twin.num_targets, twin.num_sources = self.num_targets, self.num_sources
             self._derive("unweighted_graph", self._without_weights(twin))
         return self._modules["unweighted_graph"]
 
     def extra_repr(self) -> str:
-        """Sizes, for ``repr``."""
+        """The sizes, for ``repr``."""
         return f"{self.num_targets} x {self.num_sources}, {self.num_edges} edges"
 
     def edge_values(self, edge_index: Tensor, values: Tensor) -> Tensor:
-        """Values of an edge list in the order in which :func:`spmm` takes them; differentiable.
+        """Put the values of an edge list in the order in which :func:`spmm` takes them; differentiable.
 
         Parameters
         ----------
         edge_index : Tensor (2, E)
-            The edges of the graph in any order, none of them twice.
+            The edges of the graph in any order, each exactly once.
         values : Tensor (E,) or (E, H)
 
         Raises
@@ -337,7 +337,7 @@ class Graph(Precise):
 
 @contextlib.contextmanager
 def for_training() -> Iterator[None]:
-    """Graphs that are made and kept serve training as well, even if they are made under inference_mode()."""
+    """Make tensors that training can use later, even if they are made and cached under inference_mode()."""
     if torch.compiler.is_compiling():
         raise RuntimeError(
             "Graph: torch.compile and torch.export cannot make graphs; make them before, and those that layers derive by calling the layer "
@@ -348,17 +348,17 @@ def for_training() -> Iterator[None]:
 
 
 def checked(function: str, graph: Any) -> Graph:
-    """A graph, and nothing else."""
+    """Return `graph`, or raise if it is no :class:`Graph`."""
     if not isinstance(graph, Graph):
         raise DTypeError(f"{function}: graph is a {type(graph).__name__}; pass a Graph, bitsparse.torch.Graph(...)")
     return graph
 
 
 def as_graph(edges: Any, num_nodes: int | tuple[int, int]) -> Graph:
-    """A graph as it is, or that of an edge list, made once for a tensor that is not written to, or of an adjacency, made at every call."""
+    """Return `edges` as a graph: edge lists in tensors are converted once until they are written to, all else at every call."""
     if isinstance(edges, Graph):
         return edges
-    # Nobody counts whether a tensor of inference mode was written to, nor the parts of a sparse one.
+    # PyTorch does not count writes to tensors of inference mode, nor to the parts of sparse ones.
     if not isinstance(edges, Tensor) or edges.is_inference() or edges.layout != torch.strided:
         return Graph(edges, num_nodes)
     key = (num_nodes, state_of(edges))
@@ -383,7 +383,7 @@ def _normalized(graph: Graph, self_loops: bool, loop_weight: float) -> Graph:
 
 
 def _edges(graph: Graph) -> tuple[Tensor, Tensor | None]:
-    """The edge list of a graph, with weights or how often an edge occurs, and factors if it has any."""
+    """The edge list of a graph, and its weights or repetition counts, multiplied by its factors if it has any."""
     if graph.indptr.is_meta:
         raise DeviceError(
             "Graph: it is on meta, where its edges are not known, and a layer wants another graph of them; call the layer once before "
@@ -400,12 +400,12 @@ def _edges(graph: Graph) -> tuple[Tensor, Tensor | None]:
 
 
 def _looped(graph: Graph, edges: Tensor, weight: Tensor | None, loop_weight: float) -> tuple[Tensor, Tensor | None]:
-    """An edge list with an edge from every node to itself."""
+    """Add to an edge list the missing edges from nodes to themselves."""
     own = edges[0] == edges[1]
     alone = torch.ones(min(graph.num_targets, graph.num_sources), dtype=torch.bool, device=edges.device)
     alone[edges[0, own]] = False
     loops = alone.nonzero()[:, 0]
-    if graph.weight is None and weight is not None:  # a loop that an edge list repeats counts once all the same
+    if graph.weight is None and weight is not None:  # a repeated loop counts once
         weight = weight.masked_fill(own, 1)
     if weight is not None or loop_weight != 1:
         before = torch.ones(edges.shape[1], device=edges.device) if weight is None else weight

@@ -1,4 +1,4 @@
-"""What activations and dropout keep for their gradients, in few bits: signs and masks as bits, magnitudes as unbiased codes."""
+"""Activations and dropout that keep little for their gradients: signs and masks as bits, magnitudes as unbiased codes of few bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = "bitsparse.torch"
 
 
 class _Activation(torch.autograd.Function):
-    """An activation, and what it keeps, made of what it was given and of what it gave."""
+    """An activation whose gradient needs only what `keep` stores of its input and its output."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, activation: Any, keep: Callable[[Tensor, Tensor], KeptRelu | KeptElu]) -> Tensor:
@@ -70,22 +70,22 @@ class _ExactLinear(torch.autograd.Function):
 
 
 def exact_linear(x: Tensor, weight: Tensor, keep: Keep) -> Tensor:
-    """``x @ weight.T`` of float matrices in floats, which keeps codes of `x` for the gradient by the weight."""
+    """``x @ weight.T`` computed in floats; codes of `x` are kept for the gradient by the weight."""
     return _ExactLinear.apply(x, weight, keep)
 
 
 class Keeping(Source, Protocol):
-    """A source of codes that remembers what is kept of a tensor, whoever keeps it first."""
+    """A source of codes that also remembers what was kept of a tensor, so that several functions can share it."""
 
     def kept(self, x: Tensor) -> Any:
-        """What is kept of a tensor already, which gives its `codes`; else None."""
+        """What was kept of a tensor before, an object with a method `codes`; else None."""
 
     def keep_kept(self, x: Tensor, made: Any) -> None:
         """Remember what is kept of a tensor."""
 
 
 def kept_codes(x: Tensor, bits: int, source: Keeping) -> KeptCodes:
-    """Codes of a matrix for a gradient, the same for all who need them; of what relu and elu gave those that tell their slopes too."""
+    """Codes of a matrix for gradients, shared by all that need them; codes of outputs of relu and elu also encode the slope."""
     found = source.kept(x)
     if found is None:
         found = KeptCodes(x, bits, source)
@@ -95,9 +95,9 @@ def kept_codes(x: Tensor, bits: int, source: Keeping) -> KeptCodes:
 
 
 class KeptInFewBits(TorchFunctionMode):
-    """Within it relu, elu and dropout of matrices that need a gradient keep bits and codes; all else is as ever.
+    """A mode in which relu, elu and dropout of matrices that need a gradient keep bits and codes; all other functions are unchanged.
 
-    So is what somebody else keeps, or computes again, by hooks on saved tensors: a checkpoint counts those, and codes and bits are none.
+    Under hooks on saved tensors nothing changes either: a checkpoint counts the saved tensors, and codes and bits are not among them.
     """
 
     def __init__(self, bits: int, source: Callable[[Tensor], Keeping]) -> None:
@@ -138,9 +138,9 @@ def _option(args: tuple[Any, ...], given: dict[str, Any], place: int, name: str,
 
 
 def kept_bytes(net_output: Tensor, *apart: Tensor) -> int:
-    """Bytes that the functions behind a result keep for its gradient: tensors, codes and bits, each memory once.
+    """Bytes that the autograd graph of a result keeps for its gradient: tensors, codes and bits; shared memory counts once.
 
-    Without parameters, tensors that are named `apart`, as the data are, and codes that outlive the step anyway, as those of the data do.
+    Not counted are parameters, the tensors in `apart`, such as the data, and codes that outlive the step, such as those of the data.
     """
     found: dict[int, int] = {}
     seen: set[Any] = set()
@@ -162,7 +162,7 @@ def kept_bytes(net_output: Tensor, *apart: Tensor) -> int:
 
 
 def _memory(part: Any) -> dict[int, int]:
-    """The memory of what a function keeps: addresses and bytes."""
+    """The memory of an object that a function keeps: addresses and bytes."""
     if isinstance(part, list):
         return {place: size for inner in part for place, size in _memory(inner).items()}
     if isinstance(part, Tensor):

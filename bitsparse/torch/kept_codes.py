@@ -1,4 +1,4 @@
-"""Float matrices that gradients need, kept in few bits: packed without gaps, made and read again in pieces of whole rows."""
+"""Float matrices that gradients need, kept in few bits: packed without gaps, and written and read in pieces of whole rows."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from bitsparse.ops.bits.pack import pack_bits
 from bitsparse.ops.quantized.scaled import on_steps
 from bitsparse.torch.coded import Source, tensor_of, working
 
-#: Bytes of floats that are made of codes at a time, at least and at most; between them a part of the matrix that is small beside it.
+#: The least and most bytes of floats decoded at a time; in between, a piece is one part in `_PIECES` of the matrix.
 PIECE_BYTES, _PIECES = (1 << 22, 1 << 27), 16
-#: Numbers of a row of codes, so that no row has pads, and rows of a piece are whole multiples of it.
+#: Codes per packed row, chosen so that no row needs padding; the rows of a piece are a multiple of it.
 _WIDTH = 1024
 
 
 class Map(NamedTuple):
-    """What numbers become before they are rounded to whole numbers from ``-top`` to ``top``, and what these stand for.
+    """A map of floats onto the scale from ``-top`` to ``top``, on which they are rounded to whole numbers, and its inverse.
 
-    A whole number stands for 0, and both sides of it are straight lines; so rounding that is right on average remains so behind the map.
+    0 maps to a whole number, and the map is linear on both sides of it; so unbiased rounding stays unbiased after the inverse.
     """
 
     #: The step of the positive side, a tensor of one element; NaN if something is not finite.
     step: Tensor
     top: int
-    #: The whole number that 0 becomes.
+    #: The whole number to which 0 maps.
     zero: int
-    #: Steps from -1 to 0, where these are not those of the positive side.
+    #: The number of steps from -1 to 0, if the negative side has steps of its own.
     below: int | None = None
-    #: Whether what is not positive becomes `-top`, which nothing else becomes.
+    #: Whether all values that are not positive map to `-top`, to which no others map.
     marked: bool = False
 
     def numbers(self, x: Tensor) -> Tensor:
-        """What floats become, in new memory."""
+        """Map floats, into new memory."""
         made = x / self.step
         if self.below is not None:
             made = torch.where(x < 0, x * self.below, made)
@@ -47,7 +47,7 @@ class Map(NamedTuple):
         return made.masked_fill_(x <= 0, -self.top) if self.marked else made
 
     def values(self, numbers: Tensor) -> Tensor:
-        """What whole numbers stand for, in their memory."""
+        """The floats that whole numbers stand for; overwrites `numbers`."""
         numbers -= self.zero
         if self.marked:
             numbers.clamp_(min=0)
@@ -57,29 +57,29 @@ class Map(NamedTuple):
 
 
 def signed_map(x: Tensor, top: int) -> Map:
-    """Even steps on both sides of 0."""
+    """The map with equal steps on both sides of 0."""
     return Map(_step(torch.linalg.vector_norm(x, math.inf), top), top, 0)
 
 
 def relu_map(x: Tensor, top: int) -> Map:
-    """Of what relu gives: zeros have a number to themselves, so that they are known again."""
+    """The map for outputs of relu: zeros have a number of their own, so that they can be recognised again."""
     return Map(_step(x.amax(), max(2 * top - 1, 1)), top, 1 - top, marked=True)
 
 
 def elu_map(x: Tensor, top: int) -> Map:
-    """Of what elu gives: a third of the steps lie between -1 and 0."""
+    """The map for outputs of elu: a third of the steps lie between -1 and 0."""
     below = -(-2 * top // 3)
     return Map(_step(x.amax().clamp(min=0), 2 * top - below), top, below - top, below)
 
 
 def _step(largest: Tensor, steps: int) -> Tensor:
-    """The size of one of so many steps; 1 where there is nothing to divide."""
+    """The size of one of `steps` steps up to `largest`; 1 if `largest` is next to nothing."""
     step = largest.float() / steps
     return torch.where(step < torch.finfo(torch.float32).smallest_normal, 1.0, step + step * 0)
 
 
 class PackedRows:
-    """Whole numbers of few bits, one to each element of a tensor (N, ...), in pieces of whole rows."""
+    """Whole numbers of few bits, one for each element of a tensor (N, ...), in pieces of whole rows."""
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape = shape
@@ -96,7 +96,7 @@ class PackedRows:
             yield from (slice(start, min(start + step, count)) for start in range(0, count, step))
 
     def append(self, numbers: Tensor, pack: Callable[[Any, int], BitTensor]) -> None:
-        """Pack the next piece: `pack` makes bits of a matrix, whose first element is so far from the beginning of the piece."""
+        """Pack the next piece: ``pack(matrix, start)`` packs numbers whose first is number `start` of the piece."""
         flat = numbers.reshape(-1)
         whole = len(flat) - len(flat) % _WIDTH
         parts: list[BitTensor] = []
@@ -107,7 +107,7 @@ class PackedRows:
         self._pieces.append(parts)
 
     def piece(self, index: int, rows: slice) -> Tensor:
-        """The numbers of a piece, in new memory."""
+        """The whole numbers of a piece, in new memory."""
         made = [tensor_of(part.dequantize()).reshape(-1) for part in self._pieces[index]]
         return (made[0] if len(made) == 1 else torch.cat(made)).view(rows.stop - rows.start, *self.shape[1:])
 
@@ -116,11 +116,11 @@ class PackedRows:
 
     @property
     def bit_tensors(self) -> list[BitTensor]:
-        """What is kept."""
+        """The packed numbers, piece by piece."""
         return [part for parts in self._pieces for part in parts]
 
     def times(self, gradient: Tensor, factor: Callable[[Tensor], Tensor] = lambda numbers: numbers) -> Tensor:
-        """A gradient times factors that follow from the numbers."""
+        """A gradient times ``factor(numbers)``, piece by piece."""
         made = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device)
         with working(gradient[:0]):
             for rows, numbers in self:
@@ -129,7 +129,7 @@ class PackedRows:
 
 
 def packed_mask(shape: torch.Size, mask: Callable[[slice], Tensor]) -> PackedRows:
-    """A bit to each element, of a `mask` that is made for some rows at a time."""
+    """Pack one bit per element of a mask that ``mask(rows)`` computes for some rows at a time."""
     made = PackedRows(shape)
     for rows in made.rows:
         made.append(mask(rows), lambda array, start: pack_bits(array, 1))
@@ -137,7 +137,7 @@ def packed_mask(shape: torch.Size, mask: Callable[[slice], Tensor]) -> PackedRow
 
 
 class KeptCodes:
-    """A float matrix (N, ...) as unbiased codes, by a map of its own."""
+    """A float matrix (N, ...) as unbiased codes, rounded after a map that `map_of` chooses."""
 
     def __init__(self, x: Tensor, bits: int, source: Source, map_of: Callable[[Tensor, int], Map] = signed_map) -> None:
         self.packed = PackedRows(x.shape)
@@ -155,22 +155,22 @@ class KeptCodes:
             self.packed.append(self._map.numbers(x.detach()[rows].float()), pack)
 
     def values(self, numbers: Tensor) -> Tensor:
-        """What whole numbers stand for, in their memory."""
+        """The floats that whole numbers stand for; overwrites `numbers`."""
         return self._map.values(numbers)
 
     def passed(self, numbers: Tensor) -> Tensor:
-        """1 for what relu let pass, else 0."""
+        """1 where relu let its input pass, else 0."""
         return (numbers > -self._map.top).to(numbers.dtype)
 
     def codes(self, x: Tensor, bits: int, source: Source) -> KeptCodes:
-        """Itself, for who asks what is kept of a matrix."""
+        """Return itself: the codes of the matrix, as :class:`KeptRelu` and :class:`KeptElu` return theirs."""
         return self
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         return ((rows, self.values(numbers)) for rows, numbers in self.packed)
 
     def in_pieces(self, columns: int) -> RowPieces:
-        """What the codes stand for as a matrix with so many columns that a backend reads piece by piece."""
+        """The decoded values as a matrix with `columns` columns, which a backend reads piece by piece."""
         pieces = list(self.packed.rows)
 
         def make(index: int) -> Any:
@@ -189,7 +189,7 @@ class KeptCodes:
 
 
 class KeptRelu:
-    """Where relu let pass: a bit each, until somebody keeps codes of its result, which tell that too."""
+    """Where relu let its input pass: one bit per element, until codes of its result are kept, from which this follows too."""
 
     def __init__(self, x: Tensor) -> None:
         self._mask: PackedRows | None = packed_mask(x.shape, lambda rows: x[rows] > 0)
@@ -197,26 +197,26 @@ class KeptRelu:
 
     @property
     def packed(self) -> PackedRows:
-        """What is kept."""
+        """The packed bits or codes."""
         found = self._mask if self._codes is None else self._codes.packed
         assert found is not None
         return found
 
     def codes(self, y: Tensor, bits: int, source: Source) -> KeptCodes:
-        """Codes of the result, which take the place of the bits."""
+        """Codes of the result, which replace the bits."""
         if self._codes is None:
             self._codes, self._mask = KeptCodes(y, bits, source, relu_map), None
         return self._codes
 
     def times(self, gradient: Tensor) -> Tensor:
-        """The gradient by what relu was given."""
+        """The gradient by the input of relu."""
         if self._codes is None:
             return self.packed.times(gradient)
         return self.packed.times(gradient, self._codes.passed)
 
 
 class KeptElu:
-    """The result of elu as codes, from which its slope follows: 1, or 1 + y below 0, linear in what is rounded."""
+    """The result y of elu as codes, from which its slope follows: 1, or 1 + y below 0, which is linear in the rounded y."""
 
     def __init__(self, y: Tensor, bits: int, source: Source) -> None:
         self._codes = KeptCodes(y, bits, source, elu_map)
@@ -227,5 +227,5 @@ class KeptElu:
         return self._codes
 
     def times(self, gradient: Tensor) -> Tensor:
-        """The gradient by what elu was given."""
+        """The gradient by the input of elu."""
         return self.packed.times(gradient, lambda numbers: self._codes.values(numbers).clamp_(max=0).add_(1))

@@ -19,13 +19,13 @@ from bitsparse.torch.quantizer import Floats
 
 
 def _joins(bias: Tensor, x: Tensor, weight: Tensor) -> bool:
-    """Whether a bias is one float32 to a column, beside float32 features, so that the kernel of their product may read it."""
+    """Whether the product's kernel may add a bias: float32, one per output column, and on the device of float32 features."""
     alike = bias.shape == weight.shape[:1] and bias.device == x.device
     return alike and bias.dtype == x.dtype == torch.float32
 
 
 class LayerQuantizer(Floats):
-    """Products and sums of one layer in integers; either may be left to floats."""
+    """Products and sums of one layer in integers; either may stay in floats."""
 
     def __init__(self, state: Quantization, products: bool, sums: bool) -> None:
         self._state, self._products, self._sums = state, products, sums
@@ -40,7 +40,7 @@ class LayerQuantizer(Floats):
         return CodeSource(state, not x.requires_grad)
 
     def _grid(self, x: Tensor) -> coded.Grid:
-        """How what is gathered is rounded."""
+        """How gathered features are rounded."""
         bits = self._state.bits or 8
         return coded.Grid(bits, "tensor" if bits == 8 else "node", self._source(x))
 
@@ -49,7 +49,7 @@ class LayerQuantizer(Floats):
         return not self._sums or self._state.bits is None
 
     def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None) -> Tensor:
-        """``x @ weight.T``, and a bias."""
+        """``x @ weight.T``, plus the bias `behind` if there is one."""
         products = self._products and self._state.bits is not None
         if behind is not None and not (products and x.ndim == 2 and _joins(behind, x, weight)):
             return biased(self.linear(x, weight), behind)
@@ -62,7 +62,7 @@ class LayerQuantizer(Floats):
         return made if x.ndim == 2 else made.reshape(*x.shape[:-1], weight.shape[0])
 
     def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """``out + x @ weight.T``, of integers in the memory of `out`."""
+        """``out + x @ weight.T``; an integer product is added in the memory of `out`."""
         if not self._products or self._state.bits is None:
             exact = self._state.config.activations is None
             return super().added(out, x, weight) if exact else out + self.linear(x, weight)
@@ -73,7 +73,7 @@ class LayerQuantizer(Floats):
         return coded.linear(x, weight, PRODUCT_BITS, self._source(x), None, out, keep)
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
-        """Sums or means over neighbours, and a bias."""
+        """Sums, means or extrema over neighbours, plus the bias `behind` if there is one."""
         if self._sums_floats or reduce in ("max", "min"):
             return super().spmm(graph, x, reduce, behind)
         return self._summed(graph, x, reduce, None, behind)
@@ -81,7 +81,7 @@ class LayerQuantizer(Floats):
     def spmm_and_own(
         self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None
     ) -> Tensor:
-        """Sums over neighbours, plus `factor` times what the targets have themselves, in one pass where that is the same tensor."""
+        """Sums over neighbours plus `factor` times the targets' own features, in one pass if `own` is `x`; plus a bias."""
         alone = own is x and x.ndim == 2 and x.dtype == factor.dtype == torch.float32
         if self._sums_floats or not alone or factor.requires_grad:
             return super().spmm_and_own(graph, x, own, factor, behind)
@@ -108,7 +108,7 @@ class LayerQuantizer(Floats):
     def scored_attention(
         self, graph: Graph, x: Tensor, first: Tensor, second: Tensor, slope: float, dropout: float
     ) -> Tensor:
-        """Attention of nodes to each other by dot products of heads with two vectors."""
+        """Attention whose scores are dot products of the heads' features with two vectors."""
         grid, keep = None if self._sums_floats else self._grid(x), self._keep(x)
         if grid is None and keep is None:
             return super().scored_attention(graph, x, first, second, slope, dropout)
@@ -116,9 +116,9 @@ class LayerQuantizer(Floats):
         return coded_attention.scored_attention(x, first, second, graph.pattern(), how, grid, keep).to(x.dtype)
 
     def _keep(self, x: Tensor, at_hand: int | None = None) -> coded.Keep | None:
-        """What keeps float32 matrices in few bits for the gradients of a layer that is given `x`; in fewer than codes `at_hand` have.
+        """A function that keeps float32 matrices in few bits for the gradients of a layer with input `x`.
 
-        None where these matrices are kept as they are, or as these codes.
+        None if the matrices are kept as they are, or if codes of `at_hand` bits exist anyway and are no wider.
         """
         bits = self._state.config.activations
         if bits is None or (at_hand is not None and bits >= at_hand):
@@ -130,12 +130,12 @@ class LayerQuantizer(Floats):
 
     @staticmethod
     def _settings(graph: Graph, x: Tensor, slope: float, dropout: float) -> Settings:
-        """The slope and the dropout of a call, with the number that decides whom it meets."""
+        """The slope and the dropout of a call, with the seed that decides which weights are dropped."""
         once_each("attention", graph)
         return Settings(slope, dropout, torch.randint(2**62, (1,), device=x.device) if dropout else None)
 
     def cosine_attention(self, graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
-        """Attention by cosines that gathers features, and the gradient of its sums, as their codes stand for them."""
+        """Attention by cosines over the values that the codes of features, and of the gradient of its sums, stand for."""
         if self._sums_floats:
             return super().cosine_attention(graph, x, beta)
         y = super().cosine_attention(graph, coded.on_grid(x, self._grid(x)), beta)

@@ -1,4 +1,4 @@
-"""Graph layers of PyTorch with the arguments, parameters and numbers of PyTorch Geometric's, summing over a :class:`Graph`."""
+"""Graph layers for PyTorch with the arguments, parameters and results of PyTorch Geometric's layers, summing over a :class:`Graph`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bitsparse.torch.quantizer import added, is_bypassable, quantizer_of
 
 
 def glorot(weight: Tensor) -> None:
-    """Uniform weights (Glorot and Bengio, 2010), in place."""
+    """Fill a matrix with uniform weights (Glorot and Bengio, 2010), in place."""
     limit = math.sqrt(6 / (weight.shape[0] + weight.shape[1]))
     nn.init.uniform_(weight, -limit, limit)
 
@@ -26,18 +26,18 @@ class GCNConv(nn.Module):
     ----------
     in_channels, out_channels : int
     improved : bool
-        Self loops that are added weigh 2, where edges have weights.
+        Whether added self loops weigh 2 instead of 1 in a graph with weights.
     cached : bool
-        Taken for compatibility: the graph keeps its normalisation.
+        Accepted for compatibility; the graph caches its normalisation in any case.
     add_self_loops : bool, optional
-        By default as `normalize`.
+        Whether missing self loops are added; by default the value of `normalize`.
     normalize : bool
     bias : bool
 
     Notes
     -----
-    Whichever is narrower is summed: the features or their product with the weights. Self loops that an edge list repeats weigh as much as
-    all of them, like other edges; where edges have weights, PyTorch Geometric takes the last one's alone.
+    The narrower operand is summed: the features or their product with the weights. The weights of a repeated self loop add up, like those
+    of other edges; PyTorch Geometric uses the weight of the last repetition only.
 
     Examples
     --------
@@ -69,18 +69,18 @@ class GCNConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New weights, uniform as Glorot and Bengio have them; a bias of zeros."""
+        """Draw new weights from Glorot and Bengio's uniform distribution, and set the bias to zeros."""
         glorot(self.lin.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, graph: Any, edge_weight: Tensor | None = None) -> Tensor:
-        """Features (nodes, out_channels) from (nodes, in_channels); `graph` is a :class:`Graph` or an edge list, which may have weights."""
+        """Map features (nodes, in_channels) to (nodes, out_channels) over a :class:`Graph`, or over an edge list and its weights."""
         if edge_weight is not None:
             graph = Graph(graph, x.shape[0], edge_weight=edge_weight)
         graph = as_graph(graph, x.shape[0])
         if self.normalize:
-            # Where edges have no weights, PyTorch Geometric gives loops none either.
+            # In a graph without weights, PyTorch Geometric's loops do not weigh 2 either.
             heavier = self.improved and graph.weight is not None
             graph = graph.normalized(self.add_self_loops, 2.0 if heavier else 1.0)
         if self.out_channels > self.in_channels and is_bypassable(self.lin) and self.lin.bias is None:
@@ -88,7 +88,7 @@ class GCNConv(nn.Module):
         return quantizer_of(self).spmm(graph, through(x, self.lin), "sum", self.bias)
 
     def extra_repr(self) -> str:
-        """Sizes, for ``repr``."""
+        """The sizes, for ``repr``."""
         return f"{self.in_channels}, {self.out_channels}"
 
 
@@ -98,13 +98,13 @@ class SAGEConv(nn.Module):
     Parameters
     ----------
     in_channels : int or tuple of int
-        Of sources and targets.
+        Columns of the features of sources and targets.
     out_channels : int
     aggr : {"mean", "sum", "add", "max", "min"}
     normalize : bool
-        Bring the rows of the result to length 1.
+        Whether the rows of the result are scaled to length 1.
     root_weight, project, bias : bool
-        Whether the target's own features are added, sources go through a layer of their own first, and a bias is added.
+        Whether the target's own features are added, whether sources pass a layer of their own first, and whether a bias is added.
 
     Examples
     --------
@@ -138,12 +138,12 @@ class SAGEConv(nn.Module):
             self.lin_r = nn.Linear(targets, out_channels, bias=False)
 
     def reset_parameters(self) -> None:
-        """New weights and biases, uniform as :class:`torch.nn.Linear` has them."""
+        """Draw new weights and biases as :class:`torch.nn.Linear` does."""
         for layer in self.children():
             layer.reset_parameters()
 
     def forward(self, x: Tensor | tuple[Tensor, Tensor | None], graph: Any) -> Tensor:
-        """Features of the targets from those of all nodes, or of (sources, targets)."""
+        """Compute features of the targets from those of all nodes, or from a pair (sources, targets)."""
         sources, targets = (x, x) if isinstance(x, Tensor) else x
         graph = as_graph(graph, (sources.shape[0], sources.shape[0] if targets is None else targets.shape[0]))
         graph = graph.unweighted()
@@ -151,7 +151,7 @@ class SAGEConv(nn.Module):
             sources = through(sources, self.lin).relu()
         reduce = "sum" if self.aggr == "add" else self.aggr
         quantizer, adds = quantizer_of(self), reduce in ("sum", "mean")  # then the product may come first
-        alone = is_bypassable(self.lin_l)  # else who watches it has to see its result, and may keep that
+        alone = is_bypassable(self.lin_l)  # else hooks must see the layer's own result, and may keep it
         if adds and alone and self.out_channels < sources.shape[1]:
             products = quantizer_of(self.lin_l).linear(sources, self.lin_l.weight)
             out = quantizer.spmm(graph, products, reduce, self.lin_l.bias)
@@ -162,7 +162,7 @@ class SAGEConv(nn.Module):
         return nn.functional.normalize(out, dim=-1) if self.normalize else out
 
     def extra_repr(self) -> str:
-        """Sizes, for ``repr``."""
+        """The sizes, for ``repr``."""
         return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr}"
 
 
@@ -178,8 +178,8 @@ class GINConv(nn.Module):
 
     Notes
     -----
-    Where `nn` is a :class:`torch.nn.Linear`, or a Sequential that begins with one, which has fewer outputs than inputs and no hooks, its
-    products are summed.
+    If `nn` is, or is a Sequential that begins with, a :class:`torch.nn.Linear` without hooks that has fewer outputs than inputs, that
+    product is computed before the sums.
 
     Examples
     --------
@@ -200,7 +200,7 @@ class GINConv(nn.Module):
             self.register_buffer("eps", value)
 
     def reset_parameters(self) -> None:
-        """New weights in `nn`, and `eps` as at first."""
+        """Draw new weights in `nn`, and reset `eps`."""
         for layer in self.nn.modules():
             if layer is not self.nn or not list(layer.children()):
                 getattr(layer, "reset_parameters", lambda: None)()
@@ -208,11 +208,11 @@ class GINConv(nn.Module):
             self.eps.fill_(self.initial_eps)
 
     def forward(self, x: Tensor | tuple[Tensor, Tensor | None], graph: Any) -> Tensor:
-        """Features of the targets from those of all nodes, or of (sources, targets)."""
+        """Compute features of the targets from those of all nodes, or from a pair (sources, targets)."""
         sources, targets = (x, x) if isinstance(x, Tensor) else x
         graph = as_graph(graph, (sources.shape[0], sources.shape[0] if targets is None else targets.shape[0]))
         first, bias, others = _narrowing(self.nn)
-        if first is not None:  # the product comes before the sums, its bias behind them
+        if first is not None:  # the product comes before the sums, its bias after them
             both = targets is sources
             sources = first(sources)
             targets = sources if both else None if targets is None else first(targets)
@@ -223,9 +223,9 @@ class GINConv(nn.Module):
 
 
 def _narrowing(module: nn.Module) -> tuple[Any, Tensor | None, Any]:
-    """A product with fewer columns than its operand that a module begins with, if nobody watches it, its bias and all else.
+    """Split a module that begins with a narrowing linear layer without hooks into the product, its bias, and the rest.
 
-    Otherwise no product, no bias and the module.
+    For any other module, return no product, no bias, and the module.
     """
     layers = list(module) if type(module) is nn.Sequential else [module]
     first = layers[0] if layers else module

@@ -1,4 +1,4 @@
-"""Link prediction with networks that train in few bits, in pairs: which pairs of nodes have an edge that training did not see."""
+"""Link prediction with networks trained in few bits: do two nodes have an edge that training did not see? Each run has a float32 pair."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK = 5
 
 
 class Links(NamedTuple):
-    """A graph without some of its edges, both ends of those that train, and (edges, as many pairs without one) for validation and test."""
+    """A graph without the held-out edges, the ends of its own edges, and held-out (edges, as many pairs without an edge)."""
 
     graph: Graph
     train: Tensor
@@ -28,7 +28,7 @@ class Links(NamedTuple):
 
 
 def links_of(graph: Graph, seed: int) -> Links:
-    """Split the edges of a graph, each of them for both directions, without loops."""
+    """Split the edges of a graph; loops are dropped, and both directions of an edge stay together."""
     random, nodes, device = np.random.default_rng(seed), graph.num_targets, graph.indptr.device
     rows, columns = graph.rows().cpu().numpy(), graph.indices.cpu().numpy().astype(np.int64)
     keys = np.unique(np.minimum(rows, columns) * nodes + np.maximum(rows, columns))
@@ -47,7 +47,7 @@ def links_of(graph: Graph, seed: int) -> Links:
 
 
 def _apart(keys: np.ndarray, nodes: int, count: int, random: np.random.Generator) -> np.ndarray:
-    """Pairs of nodes that no edge connects."""
+    """Draw pairs of nodes that no edge connects."""
     found = np.empty(0, np.int64)
     if keys.size >= nodes * (nodes - 1) // 2:
         raise ValueError("link prediction: every pair of nodes has an edge, so that there is nothing to tell apart")
@@ -59,7 +59,7 @@ def _apart(keys: np.ndarray, nodes: int, count: int, random: np.random.Generator
 
 
 def area_under_curve(positive: np.ndarray, negative: np.ndarray) -> float:
-    """How often a score of the first is above one of the second, equal ones by half (the area under the ROC curve).
+    """The area under the ROC curve: how often a positive score is above a negative one, where ties count half.
 
     Examples
     --------
@@ -76,14 +76,15 @@ def area_under_curve(positive: np.ndarray, negative: np.ndarray) -> float:
 def trained_links(
     task: Task, kind: str, precision: str, seed: int, epochs: int = 200, dropout: tuple[float, float] = (0.5, 0.5)
 ) -> Result:
-    """Train embeddings whose dot products tell edges from pairs without one; 100 times the area under the ROC curve.
+    """Train embeddings whose dot products tell edges from other pairs; return 100 times the area under the ROC curve.
 
-    85 % of the edges train, with as many pairs drawn anew in every epoch, 5 % choose the epoch, 10 % count. The split is that of the seed.
+    85 % of the edges train, with as many other pairs drawn anew in every epoch; 5 % choose the epoch, and 10 % give the result. `seed`
+    also decides the split.
 
     Parameters
     ----------
     task, kind, precision, seed, epochs, dropout
-        As of :func:`bitsparse.torch.accuracy.trained`.
+        As in :func:`bitsparse.torch.accuracy.trained`.
     """
     links, device = links_of(task.graph.unweighted(), seed), task.x.device
     torch.manual_seed(seed)

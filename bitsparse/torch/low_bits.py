@@ -1,4 +1,4 @@
-"""Training of networks on bits: every forward pass is that of the network, gradients pass its roundings straight through."""
+"""Training of networks on bits: the forward pass is that of the exported network, and gradients pass straight through its rounding."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ACTIVATIONS = {"relu": torch.relu, "leaky_relu": nn.functional.leaky_relu, "tan
 
 
 class _Rounded(torch.autograd.Function):
-    """Gives `rounded` for `x`; the gradient passes straight through to `x`, where there is a mask only inside of it."""
+    """Return `rounded` in place of `x`; the gradient passes straight through to `x`, multiplied by the mask `inside` if there is one."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rounded: Tensor, inside: Tensor | None) -> Tensor:
@@ -42,38 +42,38 @@ class _Rounded(torch.autograd.Function):
 
 
 class LowBitModule(nn.Module):
-    """A :class:`bitsparse.nn.LowBitNetwork` that trains with its roundings and is exported to such a network (quantisation-aware training).
+    """Quantisation-aware training of a :class:`bitsparse.nn.LowBitNetwork`: it trains with its rounding and is exported as such a network.
 
     Parameters
     ----------
     network : LowBitNetwork
-        Where training starts: what :func:`bitsparse.nn.quantize_network` made of a network that was trained in floating point.
+        The network from which training starts: :func:`bitsparse.nn.quantize_network` makes it from one trained in floating point.
 
     Attributes
     ----------
     network : LowBitNetwork
     weights : ParameterList
-        One for each product with weights, in codes: training moves them from the codes of `network`, and they are rounded to the nearest.
+        The weights of each product, in units of codes: they start at the codes of `network` and are rounded to nearest in each pass.
     scales : ParameterList
-        Logarithms of what the factor of each column of each step is multiplied by; zeros at first.
+        For each step, the logarithm of a multiplier of each column's factor; zeros at first.
     biases : ParameterList
-        What each step adds to its columns, in units of its codes (in front of tanh as it is).
+        What each step adds to its columns, in units of its codes (before tanh, in plain units).
     offsets : ParameterDict
-        By number of the step: what sums over neighbours add to every code, and products to every row, times the graph's factor of it.
+        By step number: what a sum adds to every neighbour's code, or a product to every row, times the graph's factor of the row.
 
     Notes
     -----
-    Every forward pass makes the network of the parameters as they are and runs it in integers: what is trained is what is exported, and
-    logits are equal to the bit. Gradients are those of the same steps in float32 at the rounded values; they pass a rounding where its
-    input lies within the range of the codes (Bengio et al. 2013; for steps and ends of grids, which are factors and biases here, LSQ, Esser
-    et al., ICLR 2020). As every parameter is measured in codes or is a logarithm, one learning rate serves all, about 0.05 for Adam; no
-    weight decay. Before the first step logits are those of `network`.
+    Every forward pass builds the network from the present parameters and runs it in integers, so the logits equal those of the exported
+    network to the bit. Gradients are those of the same steps in float32 at the rounded values; they pass a rounding if its input lies
+    within the range of the codes (Bengio et al. 2013; for steps and ends of grids, which are factors and biases here, LSQ, Esser et al.,
+    ICLR 2020). Since every parameter is a logarithm or is measured in codes, one learning rate suits all, about 0.05 for Adam, without
+    weight decay. Before the first step, logits are those of `network`.
 
-    Few labelled nodes teach few bits little. What does is the network in floating point: the classes that it predicts, of many nodes. That
-    is how ``bitsparse accuracy --table qgtc`` trains.
+    A few labelled nodes are too few to train on. Train on the classes that the floating-point network predicts for many nodes instead, as
+    ``bitsparse accuracy --table qgtc`` does.
 
-    It trains on the CPU; what is exported runs anywhere. A state dict belongs to the network that the module was made of, which
-    :meth:`~bitsparse.nn.LowBitNetwork.save` keeps.
+    The module trains on the CPU; the exported network runs anywhere. A state dict belongs to the network from which the module was made,
+    which :meth:`~bitsparse.nn.LowBitNetwork.save` stores.
 
     Examples
     --------
@@ -109,7 +109,7 @@ class LowBitModule(nn.Module):
         self._codes: tuple[Any, ...] = (None,)
 
     def export(self) -> networks.LowBitNetwork:
-        """The network on bits of the parameters as they are, :class:`bitsparse.nn.LowBitNetwork`."""
+        """Return the network on bits with the present parameters, a :class:`bitsparse.nn.LowBitNetwork`."""
         network, weights = self.network, iter(self.weights)
         steps: list[Update | Aggregate] = []
         for number, step in enumerate(network.steps):
@@ -118,7 +118,7 @@ class LowBitModule(nn.Module):
             scale = old.col_scale * np.exp(_array(self.scales[number]))
             chain = Chain(scale, _array(self.biases[number]), old.activation, old.bits, old.grid)
             if isinstance(step, Update):
-                # Codes of weights have as many bits as those that they multiply.
+                # Codes of weights have as many bits as the codes that they multiply.
                 bits = network.steps[number - 1].chain.bits if number else network.input_bits
                 least, gap, top = _levels(step, bits or 1)
                 codes = np.clip(np.rint((_array(next(weights)) - least) / gap), 0, top) * gap + least
@@ -137,7 +137,7 @@ class LowBitModule(nn.Module):
         return networks.LowBitNetwork(*about, tuple(steps))
 
     def forward(self, x: Any, graph: Graph) -> Tensor:
-        """Logits (nodes, classes) of :meth:`export`; `x` is what that network takes: a tensor, or :class:`bitsparse.nn.Features`."""
+        """Compute the logits (nodes, classes) of the :meth:`export`; `x` is a tensor or a :class:`bitsparse.nn.Features`."""
         if isinstance(x, Tensor) and x.is_cuda:
             raise DeviceError(
                 "LowBitModule: x is on a GPU, but networks train in few bits with their exact roundings on the CPU; pass x.cpu()"
@@ -176,22 +176,22 @@ class LowBitModule(nn.Module):
             if grid is not None:
                 y = (y - torch.from_numpy(grid.low)) / torch.from_numpy(grid.step)
             codes = torch.from_numpy(BitTensor.from_words(found, y.shape, bits).toarray().astype(np.float32))
-            # What is no more than half a step beyond is rounded no worse than what lies between.
+            # Values up to half a step outside the range round with no larger error than values inside it.
             before, h = h, _Rounded.apply(y, codes, (y >= -0.5) & (y <= 2**bits - 0.5))
             if isinstance(step, Aggregate) and step.own:
                 h = torch.cat([h, h.new_zeros(len(h), -h.shape[1] % GROUP_BITS), before], dim=1)
         raise AssertionError("a network ends with logits")
 
     def _scale(self, number: int) -> Tensor:
-        """Factors of a step's columns."""
+        """The factors of a step's columns."""
         return torch.from_numpy(self.network.steps[number].chain.col_scale) * self.scales[number].exp()
 
     def _offset(self, number: int) -> Tensor | None:
-        """What a step adds in front of its sums, or None."""
+        """The offset of a step, or None."""
         return self.offsets.get(str(number))
 
     def _operand(self, graph: Graph) -> tuple[networks.Graph, Graph]:
-        """The graph for the network on bits, and for sums with gradients; kept while it stays the same."""
+        """The graph in two forms, for the network on bits and for sums with gradients; cached until the graph changes."""
         plain = checked("LowBitModule", graph).unweighted()
         edges = plain.indptr, plain.indices
         state = [(id(part), writes_of(part)) for part in edges]
@@ -202,26 +202,26 @@ class LowBitModule(nn.Module):
         return self._prepared[1], self._prepared[2]
 
     def _features(self, x: Any) -> tuple[Any, Tensor]:
-        """Scales of the rows or None, and the codes of the features; kept while these stay the same."""
+        """The rows' scales or None, and the codes of the features; cached until the features change."""
         if isinstance(x, Tensor):
             key: Any = x.data_ptr(), writes_of(x), tuple(x.shape), x.stride(), x.dtype
             counted = not x.is_inference()
         else:
             key, counted = id(x), isinstance(x, networks.Features)  # which do not change
-        # Nobody counts writes to arrays, nor to tensors made in inference mode: their codes may be out of date at every call.
+        # Writes to arrays and to tensors of inference mode are not counted, so their codes may be out of date at every call.
         if self._codes[0] != key or not counted:
             codes = self.network.quantize(_numbers(x) if isinstance(x, Tensor) else x)
             check_codes("LowBitModule", self.network, len(codes), codes)
-            with torch.inference_mode(False):  # what an evaluation keeps serves training as well
+            with torch.inference_mode(False):  # training may reuse what an evaluation caches
                 self._codes = key, codes.scale, torch.from_numpy(codes.toarray().astype(np.float32)), x
         return self._codes[1], self._codes[2]
 
     def get_extra_state(self) -> str:
-        """The fingerprint of the network that the module was made of, for its state dict."""
+        """Return the fingerprint of the network from which the module was made, for the state dict."""
         return self.network.fingerprint()
 
     def set_extra_state(self, state: str) -> None:
-        """Refuse the state dict of a module that was made of another network."""
+        """Refuse the state dict of a module that was made from another network."""
         mine = self.network.fingerprint()
         if state != mine:
             raise ValueError(
@@ -238,18 +238,18 @@ class LowBitModule(nn.Module):
 
 
 def _array(parameter: Tensor) -> Any:
-    """A parameter in float32, as the network keeps its numbers."""
+    """Copy a parameter to a float32 array, the form in which the network keeps its numbers."""
     return parameter.detach().float().numpy().copy()
 
 
 def _numbers(x: Tensor) -> Any:
-    """Features as NumPy holds them, which knows no bfloat16."""
+    """Features as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
     rows = x.detach()
     return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
 
 
 def _column(part: Any, nodes: int) -> Tensor:
-    """One number for each node; ones where there are none."""
+    """A column with one number for each node; ones if `part` is None."""
     return torch.ones(nodes, 1) if part is None else torch.from_numpy(np.asarray(part, np.float32).reshape(-1, 1))
 
 
@@ -259,7 +259,7 @@ def _weight_codes(step: Update) -> Tensor:
 
 
 def exact_product(left: Tensor, right: Tensor) -> Tensor:
-    """The product of integers in float32, exactly: in float64 where sums may be too large for float32."""
+    """The exact product of integers held in float32; it is computed in float64 if sums may be too large for float32."""
     with torch.no_grad():
         most = (
             float(left.abs().amax()) * float(right.abs().amax()) * left.shape[1]
@@ -271,13 +271,13 @@ def exact_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _levels(step: Any, bits: int) -> tuple[Any, Any, int]:
-    """Of the weights of a step: the least code of each column, how far codes lie apart, and how many steps there are.
+    """For a step's weights: the least code of each column, the distance between codes, and the number of steps.
 
-    Those of one bit are two of -1, 0 and 1, the same two in a column.
+    With one bit, each column uses two of the codes -1, 0 and 1.
     """
     if bits > 1:
         return -(2 ** (bits - 1)), 1, 2**bits - 1
     codes = step.weights.toarray()
     least, most = codes.min(axis=0), codes.max(axis=0)
-    least = np.where(least == most, np.minimum(least, 0), least)  # a column of one code gets a neighbour as its second
+    least = np.where(least == most, np.minimum(least, 0), least)  # a single code gets a neighbour as the second
     return least, np.maximum(most - least, 1), 1

@@ -1,9 +1,9 @@
 """Sparse products as operators of PyTorch, with gradients of any order.
 
-Two operators are closed under differentiation: the gradient of a product by its features is the product with the transpose, that by its
-values one number per edge, whose gradients are products again. Maxima and minima, attention and the softmax over rows have operators for
-their gradients, which are not differentiated again.
-Both directions of a pattern are tensors in every schema, so that an operator prepares nothing that a captured step would have to.
+Two operators, spmm and sddmm, are closed under differentiation. The gradient of spmm by its features is spmm with the transpose; that by
+its values is sddmm, one number per edge, whose own gradients are spmm again. Maxima and minima, attention and the softmax over rows have
+separate operators for their gradients, which cannot be differentiated again.
+Every schema takes both directions of a pattern as tensors, so that no operator has to build a transpose within a captured step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _get_fp32_precision_getter as _float32_precision  # what all of PyTorch's settings of it come to
+from torch._C import _get_fp32_precision_getter as _float32_precision  # the result of all of PyTorch's settings
 
 from bitsparse import backends, interop, ops
 from bitsparse.ops.spmm.spmm import Precision
@@ -25,7 +25,7 @@ from bitsparse.torch.registration import Recorded, differentiable, on_gpu, once,
 _SCALES = "Tensor? row_scale, Tensor? col_scale"
 
 
-# ---- what computes
+# ---- implementations
 def _spmm(
     pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor
 ) -> Tensor:
@@ -70,7 +70,7 @@ def _sddmm(pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None,
 
 
 def _spmm_extreme(pattern: Pattern, values: Tensor | None, x: Tensor, reduce: Any) -> Tensor:
-    # On the CPU a call makes its own result.
+    # On the CPU the call allocates its own result.
     out = None if x.is_cpu else x.new_empty((pattern.rows, *x.shape[1:]), dtype=_result(x, values))
     return ops.spmm(array_over(pattern), x.contiguous(), values=values, reduce=reduce, out=out)
 
@@ -85,7 +85,7 @@ def _spmm_extreme_vjp(
 
 
 def permitted(dtype: torch.dtype) -> Precision:
-    """What float32 may be multiplied in on a GPU: TF32 where PyTorch may use it for its own products of matrices."""
+    """The precision in which a GPU may multiply float32: TF32 if PyTorch may use it for its own matrix products."""
     allowed = dtype == torch.float32 and _float32_precision("cuda", "matmul") == "tf32"
     return "tf32" if allowed else "fp32"
 
@@ -97,9 +97,9 @@ def _column_sums(x: Tensor) -> Tensor:
 
 
 def on_cupy(call: Callable[..., Any], *tensors: Tensor | None) -> Any:
-    """A call with CuPy arrays over the memory of those tensors that there are, on the current stream of PyTorch.
+    """Call a function with CuPy arrays over the memory of all tensors that are not None, on PyTorch's current stream.
 
-    Calls like earlier ones are recognised by CuPy's arrays alone.
+    CuPy arrays are used because only calls with them are recognised as repetitions of earlier calls.
     """
     given = [part for part in tensors if part is not None]
     with interop.working_on(f"cuda:{given[0].device.index}", interop.TORCH):
@@ -110,7 +110,7 @@ def _result(x: Tensor, values: Tensor | None) -> torch.dtype:
     return x.dtype if values is None else torch.promote_types(x.dtype, values.dtype)
 
 
-# ---- what a compiler is told
+# ---- shapes and dtypes for a compiler
 def _fake_extreme(pattern: Pattern, values: Tensor | None, x: Tensor, *_: Any) -> Tensor:
     return x.new_empty((pattern.indptr.shape[0] - 1, *x.shape[1:]), dtype=_result(x, values))
 
@@ -186,7 +186,7 @@ def _extreme_gradient(recorded: Recorded, gradient: Tensor) -> tuple[Tensor | No
 
 
 def _flat(x: Tensor) -> Tensor:
-    return x.unsqueeze(-1).flatten(1)  # also of nothing, of which reshape(n, -1) would not know the size
+    return x.unsqueeze(-1).flatten(1)  # reshape(n, -1) fails for tensors without elements
 
 
 def _one_graph(*dims: int | None) -> None:
@@ -197,7 +197,7 @@ def _one_graph(*dims: int | None) -> None:
 
 
 def _batched(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """Nodes or edges first, then the batch."""
+    """Move the batch behind the axis of nodes or edges."""
     return x.unsqueeze(1).expand(x.shape[0], size, *x.shape[1:]) if dim is None else x.movedim(dim, 1)
 
 
@@ -259,7 +259,7 @@ class _SpmmWithBias(torch.autograd.Function):
 _compute_with_bias = on_gpu(_spmm_with_bias)
 
 
-# ---- what the package calls
+# ---- functions for the rest of the package
 def spmm(
     pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor
 ) -> Tensor:
@@ -270,13 +270,13 @@ def spmm(
 def spmm_with_bias(
     pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, bias: Tensor
 ) -> Tensor:
-    """:func:`spmm` without values of float32 matrices on a GPU at which nobody looks on, plus a bias, in one launch."""
+    """:func:`spmm` without values plus a bias in one launch, for float32 matrices on a GPU outside of compilers and transforms."""
     made: Tensor = _SpmmWithBias.apply(pattern, row_scale, col_scale, x, bias)
     return made
 
 
 def column_sums(x: Tensor) -> Tensor:
-    """Sums of the columns of a matrix on a GPU: the gradient by a bias, itself differentiable where somebody asks for that."""
+    """Sums of the columns of a matrix: the gradient by a bias, which is itself differentiable if gradients are enabled."""
     made: Tensor = (_ColumnSums.apply if torch.is_grad_enabled() else torch.ops.bitsparse.column_sums)(x)
     return made
 

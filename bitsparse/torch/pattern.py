@@ -1,4 +1,4 @@
-"""Both directions of a sparse pattern as tensors, and the arrays of this library over their memory."""
+"""Both directions of a sparse pattern as tensors, and this library's arrays over their memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from bitsparse.torch.buffers import state_of
 
 
 class Pattern(NamedTuple):
-    """Both directions of a sparse pattern, as the operators take them.
+    """Both directions of a sparse pattern in the form that operators take.
 
     Attributes
     ----------
     indptr, indices : Tensor
         Canonical CSR arrays, int32 or int64.
     t_indptr, t_indices : Tensor
-        Those of the transpose.
+        The CSR arrays of the transpose.
     order, t_order : Tensor (nnz,)
-        Which edge of the pattern each edge of the transpose is, and the other way round.
+        For each edge of the transpose, its number in the pattern; and for each edge of the pattern, its number in the transpose.
     """
 
     indptr: Tensor
@@ -38,16 +38,16 @@ class Pattern(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of the pattern."""
+        """The number of rows of the pattern."""
         return int(self.indptr.shape[0]) - 1
 
 
-#: Arrays over the memory of patterns by the tensor of their rows, and by what else they are made of.
+#: Cached arrays over the memory of patterns, by the tensor `indptr` and then by the state of all parts.
 _ARRAYS: Any = WeakTensorKeyDictionary()
 
 
 def array_over(pattern: Pattern, row_scale: Tensor | None = None, col_scale: Tensor | None = None) -> TCTiledCSR:
-    """The array over the pattern's memory, with what is prepared for it; kept while the tensor of its rows lives and none is written to."""
+    """The array over the pattern's memory, with all that is prepared for it; cached while `indptr` lives and no part is written to."""
     shape = (pattern.indptr.shape[0] - 1, pattern.t_indptr.shape[0] - 1)
     key = (shape, *(state_of(part) for part in (pattern.indptr, pattern.indices, row_scale, col_scale)))
     kept = _ARRAYS.setdefault(pattern.indptr, {})
@@ -57,7 +57,7 @@ def array_over(pattern: Pattern, row_scale: Tensor | None = None, col_scale: Ten
         made = TCTiledCSR.from_arrays(pattern.indptr.detach(), pattern.indices.detach(), shape)
     else:
         made = array_over(pattern).with_scales(row_scale, col_scale)
-    if len(kept) >= 8:  # scales that change with every call are not kept for ever
+    if len(kept) >= 8:  # scales may change with every call: do not keep them for ever
         kept.clear()
     kept[key] = made
     return made

@@ -1,4 +1,4 @@
-"""What the layers of a network that trains in integers of a few bits share: settings, draws, and codes."""
+"""State shared by the layers of a network that trains in integers of a few bits: settings, the counter of random draws, and codes."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from bitsparse.torch import coded
 from bitsparse.torch.buffers import writes_of
 from bitsparse.torch.graph import Graph
 
-#: Bits of products and of values of edges.
+#: Bits of products, and of the values of edges.
 PRODUCT_BITS = 8
-#: Streams of draws that a seed has.
+#: The number of streams of random numbers that a seed has.
 _STREAMS = 1 << 32
-#: Under what largest magnitudes, and what gradients need of a tensor, are kept until the next pass, as codes that were drawn are.
+#: Keys under which a tensor's largest magnitude, and what gradients need of it, are kept until the next pass, like drawn codes.
 _LARGEST, _KEPT = ("largest", False), ("kept", False)
 
 
 @dataclass(frozen=True)
 class Tango:
-    """How :func:`quantize_` lets a network train: what is rounded to how many bits, and how (TANGO, Chen et al., SC 2023, section 3).
+    """Settings of :func:`quantize_`: what is rounded to how many bits, and how (TANGO, Chen et al., SC 2023, section 3).
 
     Attributes
     ----------
     bits : {8, 4, 2, "auto"}
-        Of what is gathered in sums over neighbours, features and gradients; products with weights are of 8 bits always. With 8 bits
-        there is one scale to a tensor, below that one to a node, a multiple of a step that all share. ``"auto"`` trains in floats until
-        the first layer has given its first output, and takes 4 bits if that has an error of at most `threshold` then, else 8 (section
-        3.2, Eq. 4, :func:`bitsparse.choose_bits`).
+        Bits of the features and gradients that sums over neighbours gather; products with weights always use 8 bits. With 8 bits a
+        tensor has one scale; with fewer bits each node has one, a multiple of a common step. ``"auto"`` computes in floats until the
+        first layer's first output, then chooses 4 bits if their error on it is at most `threshold`, else 8 (section 3.2, Eq. 4,
+        :func:`bitsparse.choose_bits`).
     rounding : {"stochastic", "nearest"}
-        While training. Stochastic rounding makes gradients that are right on average. What needs no gradient (features of the data), and
-        all in ``eval()``, is rounded to nearest.
+        The rounding in training. Stochastic rounding makes gradients unbiased. Tensors that need no gradient (features of the data), and
+        all tensors in ``eval()``, are rounded to nearest.
     seed : int
-        Of the draws, which follow from it and from how many there were before: same seed, same bits, on the CPU and on GPUs. After 2**32
-        tensors they begin again.
+        Seed of the random draws, which depend only on it and on the number of earlier draws: the same seed gives the same bits on the
+        CPU and on GPUs. The draws repeat after 2**32 tensors.
     last : {"float32", "sums", "quantized"}
-        What becomes of the layer in front of the softmax, the network's last: nothing (the paper's third rule); its sums are quantised,
-        its products are not; all of it is.
+        How the network's last layer, before the softmax, computes: in float32 (the paper's third rule), with quantised sums but float
+        products, or quantised altogether.
     exact : tuple of str
-        Names of further modules that are left in float32, with all within them.
+        Names of further modules that stay in float32, together with their submodules.
     threshold : float
-        Of ``bits="auto"``.
+        The largest error at which ``bits="auto"`` chooses 4 bits.
     activations : {8, 4, 2}, optional
-        Bits in which what gradients need is kept while training: what linear layers read, what attention and elu gave; of relu and dropout
-        a bit. Unbiased. By default products keep their codes, and PyTorch's functions what they always keep. Activations are those called
-        in the network's own `forward`.
+        Bits in which training keeps what gradients need, rounded without bias: inputs of linear layers, and outputs of attention and
+        elu; relu and dropout keep one bit. By default, products keep their codes, and PyTorch's functions keep what they always keep.
+        Only activation functions called within the network's own `forward` are affected.
 
     Examples
     --------
@@ -88,32 +88,32 @@ def _is_width(bits: object) -> bool:
 
 
 class _Counter(NamedTuple):
-    """The number of the last draw on a GPU, one int32 whose bits are those of a uint32, and the array over its memory."""
+    """The number of the last draw, a uint32 held as one int32 on a GPU, and the array over its memory."""
 
     number: Tensor
     array: Any
 
 
 def _last_of(draws: int) -> int:
-    """The number of the last of so many draws, as an int32 of the same bits."""
+    """The number of the last of `draws` draws, a uint32, as the int32 with the same bits."""
     return draws - 1 if draws <= _STREAMS // 2 else draws - 1 - _STREAMS
 
 
 class Quantization(nn.Module):
-    """What the quantised layers of a network share: draws so far, bits, and the codes of tensors, quantised once, whoever asks first.
+    """State shared by a network's quantised layers: the number of draws, the bits, and codes, so that each tensor is quantised once.
 
-    It stands in the network as ``quantization``; its part of ``state_dict`` makes training that is resumed the same to the bit.
+    The network holds it as ``quantization``; with its part of ``state_dict``, resumed training is the same to the bit.
 
     Attributes
     ----------
     config : Tango
     bits : int or None
-        Of sums; None until ``"auto"`` has chosen.
+        Bits of sums; None until ``"auto"`` has chosen.
     draws : int
-        Tensors that were rounded stochastically, modulo 2**32. On a GPU they are counted there, so that a captured step draws anew in every
-        replay; to read the number is to wait for the GPU.
+        The number of tensors rounded stochastically so far, modulo 2**32. A GPU keeps its own count, so that a captured step draws anew
+        in every replay; reading the number then waits for the GPU.
     hits, misses : int
-        Requests for codes of a tensor that had them already, and that had not.
+        Requests for codes of a tensor that already had them, and of a tensor that did not.
     """
 
     def __init__(self, config: Tango) -> None:
@@ -121,7 +121,7 @@ class Quantization(nn.Module):
         self.config = config
         self.bits: int | None = None if config.bits == "auto" else config.bits
         self.hits = self.misses = self._draws = 0
-        #: What counts them since the first draw on a GPU; captured steps count there as well.
+        #: The counter of draws since the first draw on a GPU; captured steps advance it too.
         self._counter: _Counter | None = None
         #: Whether a pass was ever captured.
         self._recorded = False
@@ -132,12 +132,12 @@ class Quantization(nn.Module):
         self._known: dict[bool, Any] = {nearest: WeakTensorKeyDictionary() for nearest in (False, True)}
 
     def begin(self) -> None:
-        """Forget codes that were drawn: the next forward pass draws anew, also for tensors that did not change.
+        """Forget all drawn codes: the next forward pass draws anew, even for tensors that did not change.
 
-        Codes of parameters are forgotten too: PyTorch counts no writes through their `data`, as averages of weights are written.
+        Codes of parameters are forgotten too: PyTorch does not count writes through their `data`, which averaging of weights makes.
 
-        A captured step makes all codes itself: replays work on what its tensors hold then, and nothing is there before the first. From then
-        on no codes outlive a pass: a replay writes to its tensors without a trace in PyTorch's counter of writes.
+        A captured step computes all codes itself, because its replays must work on what its tensors hold then. After a capture, no codes
+        outlive a pass: a replay writes to its tensors without advancing PyTorch's counter of writes.
         """
         self._recorded |= torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         if self._recorded:
@@ -149,21 +149,21 @@ class Quantization(nn.Module):
 
     @property
     def draws(self) -> int:
-        """How many tensors were rounded stochastically."""
+        """The number of tensors rounded stochastically so far."""
         if self._counter is not None:
             self._draws = (int(self._counter.number) + 1) % _STREAMS
         return self._draws
 
     def forward(self, x: Any) -> Any:
-        """What it is given: a Sequential calls all its modules, this one last."""
+        """Return `x` unchanged: a Sequential calls all its modules, and this one is the last."""
         return x
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Bits and draws, for ``state_dict``."""
+        """Return bits and draws, for ``state_dict``."""
         return {"bits": self.bits, "draws": self.draws}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Go on behind the draws of another run; so do the replays of steps that were captured before."""
+        """Continue after the draws of another run; replays of steps captured before continue there as well."""
         self.bits, self._draws = state["bits"], state["draws"]
         self._forget()
         if self._counter is not None:
@@ -190,13 +190,13 @@ class Quantization(nn.Module):
 
     # ---- codes
     def coding(self, device: torch.device, bits: int, fixed: bool = False) -> Coding:
-        """How a tensor on a device is quantised, with draws that nobody else has."""
+        """The settings for quantising a tensor on a device, with a stream of random draws of its own."""
         if fixed or not self.training or self.config.rounding == "nearest":
             return Coding(bits, "nearest", 0, 0, -1, "rows")
         return Coding(bits, "stochastic", self.config.seed, self._next(device), -1, "rows")
 
     def _next(self, device: torch.device) -> Any:
-        """The number of the next draw, where the device reads it."""
+        """The number of the next draw, in a place where the device can read it."""
         if device.type == "cpu":
             draw = self.draws
             self._draws, self._counter = (draw + 1) % _STREAMS, None
@@ -209,11 +209,11 @@ class Quantization(nn.Module):
                 )
             number = torch.full((1,), _last_of(self.draws), dtype=torch.int32, device=device)
             self._counter = _Counter(number, interop.as_array(number, "quantize_")[0])
-        self._counter.number.add_(1)  # behind its largest number it goes on with its smallest
+        self._counter.number.add_(1)  # wraps around to the smallest number
         return self._counter.array
 
     def known(self, x: Tensor, key: Any) -> ScaledCodes | None:
-        """Codes that a tensor has, unless it was written to since; `key` ends in whether they are to nearest."""
+        """The codes that a tensor has already, unless it was written to since; the last part of `key` says if they round to nearest."""
         found = self._known[key[-1]].get(x, {}).get(key)
         if found is None or found[0] != writes_of(x):
             self.misses += 1
@@ -222,17 +222,17 @@ class Quantization(nn.Module):
         return found[1]
 
     def keep(self, x: Tensor, key: Any, made: Any) -> None:
-        """Remember codes, or a largest magnitude, while the tensor is there."""
+        """Remember codes, or a largest magnitude, as long as the tensor lives."""
         if not x.is_inference():
             self._known[key[-1]].setdefault(x, {})[key] = writes_of(x), made
 
     def of_pass(self, x: Tensor, key: tuple[str, bool]) -> Any:
-        """What was kept of a tensor in this pass, unless it was written to since; None where nobody kept it."""
+        """What was kept of a tensor in this pass; None if nothing was, or if the tensor was written to since."""
         written, found = self._known[False].get(x, {}).get(key, (None, None))
         return found if written == writes_of(x) else None
 
     def edge_values(self, graph: Graph, values: Tensor) -> tuple[Any, Any, Any]:
-        """Weights of edges as integers of 8 bits: in the order of the pattern and of its transpose, and their scale; made once."""
+        """Weights of edges as 8-bit integers, in the order of the pattern and in that of its transpose, and their scale; cached."""
         version, found = writes_of(values), self._edges.get(values)
         if found is None or found[0] != version:
             given = values.detach().float().reshape(1, -1)
@@ -245,7 +245,7 @@ class Quantization(nn.Module):
 
 
 class CodeSource:
-    """Codes of one layer's tensors, from what all layers share."""
+    """The source of codes of one layer's tensors; it keeps them in the state that all layers share."""
 
     def __init__(self, state: Quantization, fixed: bool) -> None:
         self._state, self._fixed = state, fixed
@@ -254,19 +254,19 @@ class CodeSource:
         return bits, granularity, fixed or not self._state.training or self._state.config.rounding == "nearest"
 
     def known(self, x: Tensor, bits: int) -> ScaledCodes | None:
-        """Codes that a tensor has with one scale."""
+        """The codes with a single scale that a tensor has already, or None."""
         return self._state.known(x, self._key(bits, "tensor", self._fixed))
 
     def coding(self, x: Tensor, bits: int) -> Coding:
-        """How a tensor is to be quantised."""
+        """The settings for quantising a tensor."""
         return self._state.coding(x.device, bits, self._fixed)
 
     def keep(self, x: Tensor, bits: int, made: ScaledCodes) -> None:
-        """Remember codes with one scale."""
+        """Remember codes with a single scale."""
         self._state.keep(x, self._key(bits, "tensor", self._fixed), made)
 
     def largest(self, x: Tensor) -> Any:
-        """The largest magnitude that a tensor is known to have."""
+        """The largest magnitude of a tensor if it is known, else None."""
         return self._state.of_pass(x, _LARGEST)
 
     def keep_largest(self, x: Tensor, found: Any) -> None:
@@ -289,7 +289,7 @@ class CodeSource:
         fixed: bool = False,
         factors: Tensor | None = None,
     ) -> ScaledCodes:
-        """Codes that a tensor has, or that it gets here; those of its rows times factors are nobody else's."""
+        """The known codes of a tensor, or new ones, which are remembered; codes of its rows times `factors` are always new."""
         state, key = self._state, self._key(bits, granularity, fixed)
         if factors is not None:
             state.misses += 1

@@ -1,4 +1,4 @@
-"""How the layers of a network multiply and sum: in floats, or in integers if somebody gave them a quantizer."""
+"""The arithmetic of a network's layers: they multiply and sum in floats, or in integers if they were given a quantizer."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from bitsparse.torch.attention_kinds import attention, cosine_attention, scored_
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.sums import spmm, spmm_with_bias
 
-#: Under which name a module has one, beside its parameters.
+#: The attribute of a module that holds its quantizer.
 _NAME = "_quantizer"
 
 
 class Floats:
-    """What multiplies and sums in a layer: in floats, unless a class derived of it does otherwise."""
+    """The products, sums and attention of a layer in floats; derived classes may compute in integers."""
 
     def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None) -> Tensor:
-        """``x @ weight.T``, plus the bias that stands `behind` it."""
+        """``x @ weight.T``, plus the bias `behind` if there is one."""
         return bias.linear(x, weight, behind)
 
     def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """``out + x @ weight.T``; `out` is nobody else's, and its memory may be taken."""
+        """``out + x @ weight.T``; the caller gives up `out`, so its memory may be overwritten."""
         return bias.added(out, x, weight)
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
-        """As :func:`bitsparse.torch.spmm`, plus the bias that stands `behind` it."""
+        """:func:`bitsparse.torch.spmm`, plus the bias `behind` if there is one."""
         if behind is None:
             return spmm(graph, x, reduce=reduce)
         together = spmm_with_bias(graph, x, behind, reduce)
@@ -36,24 +36,24 @@ class Floats:
     def spmm_and_own(
         self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None
     ) -> Tensor:
-        """Sums over neighbours, plus `factor` times what the targets have themselves, and a bias."""
+        """Sums over neighbours plus `factor` times the targets' own features, plus the bias `behind` if there is one."""
         made = self.spmm(graph, x, "sum") + factor * own
         return made if behind is None else bias.biased(made, behind)
 
     def attention(
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float
     ) -> Tensor:
-        """As :func:`bitsparse.torch.attention`, of features (N, H, D)."""
+        """:func:`bitsparse.torch.attention` for features (N, H, D)."""
         return attention(graph, x, source, target, slope, dropout)
 
     def scored_attention(
         self, graph: Graph, x: Tensor, first: Tensor, second: Tensor, slope: float, dropout: float
     ) -> Tensor:
-        """Attention of nodes to each other by scores that are dot products of their features (N, H, D) with two vectors (H, D)."""
+        """Attention whose scores are dot products of the nodes' features (N, H, D) with two vectors (H, D)."""
         return scored_attention(graph, x, first, second, slope, dropout)
 
     def cosine_attention(self, graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
-        """As :func:`bitsparse.torch.cosine_attention`."""
+        """:func:`bitsparse.torch.cosine_attention`."""
         return cosine_attention(graph, x, beta)
 
 
@@ -61,13 +61,13 @@ FLOATS = Floats()
 
 
 def quantizer_of(layer: nn.Module) -> Floats:
-    """What a module multiplies and sums with: :data:`FLOATS`, if nobody gave it a quantizer."""
+    """The quantizer of a module, or :data:`FLOATS` if it has none."""
     found: Floats = vars(layer).get(_NAME, FLOATS)
     return found
 
 
 def set_quantizer(layer: nn.Module, quantizer: Floats) -> None:
-    """Give a module a quantizer, which is no part of its state."""
+    """Give a module a quantizer, which does not become part of its state."""
     vars(layer)[_NAME] = quantizer
 
 
@@ -77,18 +77,18 @@ def remove_quantizer(layer: nn.Module) -> None:
 
 
 def linear_forward(module: Any, x: Tensor) -> Tensor:
-    """What takes the place of a linear module's own `forward` while it has a quantizer."""
+    """The `forward` of a linear module while it has a quantizer."""
     return quantizer_of(module).linear(x, module.weight, module.bias)
 
 
 def added(out: Tensor, x: Tensor, layer: Any) -> Tensor:
-    """``out`` plus what a linear layer makes of features; `out` is nobody else's, and its memory may be taken."""
+    """``out + layer(x)`` for a linear layer; the caller gives up `out`, so its memory may be overwritten."""
     if not is_bypassable(layer) or layer.bias is not None:
         return out + bias.through(x, layer)
     return quantizer_of(layer).added(out, x, layer.weight)
 
 
 def is_bypassable(module: nn.Module) -> bool:
-    """Whether a module does nothing but multiply, as a linear layer or its quantizer does: no hooks, no `forward` of somebody else."""
+    """Whether calling a linear layer only multiplies, so that the call may be skipped: it has no hooks and no foreign `forward`."""
     quantized = getattr(vars(module).get("forward"), "func", None) is linear_forward
     return not bias.has_hooks(module) if quantized else not bias.is_watched(module)

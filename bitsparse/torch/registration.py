@@ -1,4 +1,4 @@
-"""How an operator is registered with PyTorch: on which devices it computes, what a compiler is told, and how it is differentiated."""
+"""Registration of operators with PyTorch: their implementation on each device, their shapes for compilers, and their gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bitsparse import interop
 from bitsparse.interop.tensors import dual_level, nothing_recorded
 from bitsparse.torch.pattern import Pattern
 
-#: Classes of tensors that do nothing of their own in a call.
+#: Classes of tensors that do not intercept calls.
 _ORDINARY = (Tensor, torch.nn.Parameter)
 _LIBRARY = torch.library.Library("bitsparse", "DEF")
 
@@ -33,12 +33,12 @@ def _release(pointer: int, device: int) -> None:
 
 @functools.cache
 def _allocator() -> Any:
-    """PyTorch's memory for CuPy: one pool, which also knows how to serve a step that is being captured."""
+    """An allocator that gives CuPy memory from PyTorch's pool, which can also serve a step that is being captured."""
     return interop.require_cupy("bitsparse.torch").cuda.PythonFunctionAllocator(_allocate, _release)
 
 
 def on_gpu(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """What computes, with PyTorch's memory for all that it allocates."""
+    """Wrap a function so that all memory that it allocates on a GPU comes from PyTorch's pool."""
 
     @functools.wraps(compute)
     def call(*arguments: Any) -> Any:
@@ -54,14 +54,14 @@ def _has_cupy() -> bool:
 
 
 def torch_memory() -> contextlib.AbstractContextManager[Any]:
-    """PyTorch's memory for what CuPy allocates in a block, where PyTorch uses a GPU: what one of them lets go of the other can take."""
+    """Within this context CuPy allocates from PyTorch's pool, if PyTorch uses a GPU: memory that one frees, the other can reuse."""
     if not torch.cuda.is_initialized() or not _has_cupy():
         return contextlib.nullcontext()
     return interop.lent_memory(_allocator().malloc)
 
 
 class _Refused(torch.autograd.Function):
-    """Gradients that depend on all that they were made of, though how is not known."""
+    """Results that depend on all their inputs, but whose differentiation raises an error."""
 
     generate_vmap_rule = True
 
@@ -81,10 +81,10 @@ class _Refused(torch.autograd.Function):
 
 
 def once(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Mark the gradient of a function of that name as one that has none of its own: asking for it is an error.
+    """Decorate a gradient function so that differentiating its results raises an error that names the function `name`.
 
-    PyTorch's own mark, `once_differentiable`, looks at the gradient that is given and not at what was saved: where that one is a constant,
-    as that of a sum is, it lets second gradients be those of a constant.
+    PyTorch's own `once_differentiable` checks the incoming gradient but not the saved tensors: if the former is a constant, as for a sum,
+    it silently treats the result as a constant.
     """
 
     def marked(gradient: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,7 +95,7 @@ def once(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             if not torch.is_grad_enabled():
                 return made
             results = made if isinstance(made, tuple) else (made,)
-            # What was saved as codes is no tensor, so that the results always depend on one that needs a gradient.
+            # Saved codes are no tensors, hence an extra input that needs a gradient: results must always depend on one.
             of = (*given, *ctx.saved_tensors, torch.empty(0, requires_grad=True))
             found = _Refused.apply(name, len(results), *results, *of)
             return found if isinstance(made, tuple) else found[0]
@@ -106,24 +106,24 @@ def once(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class Operator(NamedTuple):
-    """An operator over a pattern by its name, and what computes it on each kind of device, ``compute(pattern, *others)``."""
+    """The name of an operator over a pattern, and its implementation on each kind of device, ``compute(pattern, *others)``."""
 
     name: str
     on_cpu: Callable[..., Any]
     on_gpu: Callable[..., Any]
 
 
-#: A pattern as the dispatcher knows it: six tensors.
+#: A pattern in a schema of the dispatcher: six tensors.
 _PATTERN = "Tensor indptr, Tensor indices, Tensor t_indptr, Tensor t_indices, Tensor order, Tensor t_order"
 
 
 def _with_pattern(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a pattern and others for the dispatcher, which passes tensor by tensor."""
+    """Adapt a function of a pattern and others to the dispatcher, which passes a pattern's tensors one by one."""
     return lambda *parts: function(Pattern(*parts[:6]), *parts[6:])
 
 
 def register(schema: str, on_cpu: Callable[..., Any], on_gpu: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Register an operator without a gradient: how it computes, and what a compiler is told of the result."""
+    """Register an operator without a gradient: its implementations, and `fake`, which gives compilers the shape of the result."""
     name = schema.partition("(")[0]
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, on_cpu, "CPU")
@@ -132,7 +132,7 @@ def register(schema: str, on_cpu: Callable[..., Any], on_gpu: Callable[..., Any]
 
 
 def operator(name: str, schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Operator:
-    """Register an operator over a pattern; the schema is of what comes behind that, as in ``"Tensor x) -> Tensor"``."""
+    """Register an operator over a pattern; `schema` continues after the pattern, as in ``"Tensor x) -> Tensor"``."""
     made = Operator(name, compute, on_gpu(compute))
     functions = map(_with_pattern, (made.on_cpu, made.on_gpu, fake))
     register(f"{name}({_PATTERN}, {schema}", *functions)
@@ -140,7 +140,7 @@ def operator(name: str, schema: str, compute: Callable[..., Any], fake: Callable
 
 
 def straight(of: Operator) -> Callable[..., Any]:
-    """What to call in place of an operator that has no gradient: what computes, where nobody looks on."""
+    """A faster call of an operator without a gradient: it skips PyTorch's dispatcher if nothing intercepts the call."""
     packet = getattr(torch.ops.bitsparse, of.name)
 
     def call(pattern: Pattern, *arguments: Any) -> Any:
@@ -152,9 +152,9 @@ def straight(of: Operator) -> Callable[..., Any]:
 
 
 class Recorded(NamedTuple):
-    """What the gradient of an operator gets: the pattern, what is kept beside it, and by which of the other arguments it is asked for.
+    """The input of an operator's gradient: the pattern, saved tensors, which arguments need a gradient, and constant arguments.
 
-    Among the tensors are the results if these are kept; the constants are the arguments behind the tensors.
+    The saved tensors include the results if these are kept; the constants are the arguments after the tensors.
     """
 
     pattern: Pattern
@@ -170,13 +170,13 @@ def differentiable(
     keeps_result: bool = False,
     read_by: Mapping[int, int] = MappingProxyType({}),
 ) -> Callable[..., Any]:
-    """Give an operator its gradient, ``gradient(recorded, by_result)`` for the arguments behind the pattern; what to call in its place.
+    """Give an operator its gradient, ``gradient(recorded, by_result)`` for the arguments after the pattern; return a fast way to call it.
 
-    An argument that the gradient by one other alone reads (`read_by`) is kept if that one is asked for; of others an empty tensor, for
-    their dtype and axes.
+    `read_by` maps an argument to the only other argument whose gradient reads it. If that gradient is not needed, an empty tensor with the
+    same dtype and number of axes is kept in its place.
 
-    While a transform of torch.func is active a function is called, as these look for functions and not for operators; what they ask of
-    it costs several times what a call costs otherwise, which goes straight to what computes. Only the first result has a gradient.
+    Transforms of torch.func handle autograd functions but not operators, so they get a function. It costs several times as much per call,
+    hence all other calls go straight to the implementation. Only the first result has a gradient.
     """
     name = of.name
     packet = getattr(torch.ops.bitsparse, name)
@@ -243,9 +243,9 @@ def differentiable(
 
 
 def _plain(of: Operator, arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """What computes ordinary tensors, of the CPU or of a GPU, at which nobody looks on; None for all others.
+    """The implementation for ordinary tensors of the CPU or of a GPU if no mode or profiler intercepts the call; otherwise None.
 
-    Asking PyTorch's dispatcher would only take time then.
+    In these cases PyTorch's dispatcher would only cost time.
     """
     on_cpu = on_gpu = False
     for part in arguments:
@@ -259,13 +259,13 @@ def _plain(of: Operator, arguments: tuple[Any, ...]) -> Callable[..., Any] | Non
 
 
 def is_plain(*parts: Tensor) -> bool:
-    """Whether these are ordinary tensors, at which neither a mode nor a profiler looks and that have no tangents."""
+    """Whether these are ordinary tensors without tangents, and no mode or profiler is active."""
     looked_at = not nothing_recorded(torch) or _is_torch_function_mode_enabled() or _profiler_enabled()
     return not looked_at and all(part.__class__ in _ORDINARY for part in parts)
 
 
 def _is_recorded(arguments: tuple[Any, ...]) -> bool:
-    """Whether somebody differentiates by one of these; forward mode, for which there is no rule, is refused by PyTorch."""
+    """Whether a gradient is recorded for one of these; in forward mode also True, so that PyTorch refuses it: there is no rule."""
     if dual_level() >= 0:
         return True
     return torch.is_grad_enabled() and any(isinstance(part, Tensor) and part.requires_grad for part in arguments)

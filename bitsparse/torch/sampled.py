@@ -1,4 +1,4 @@
-"""Training on sampled edges: a graph whose sums are those of some edges, right on average, and how far gradients stray by it."""
+"""Training on sampled edges: a graph that sums over a sample of its edges without bias, and a measure of the error of its gradients."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ _NAME = "SampledGraph"
 
 
 class SampledGraph(Graph):
-    """A graph of some edges of another one, drawn anew for every step, whose sums and means are those of all edges on average.
+    """A sample of another graph's edges, drawn anew for every step, whose sums and means are on average those over all edges.
 
-    Of each target one edge is drawn from each of `width` equal stretches of its edges (:func:`bitsparse.edge_sample`, "uniform") and counts
-    as often as the stretch is long. Degrees, by which means and :class:`GCNConv` divide, are those of the whole graph. The same seed and
-    step draw the same edges on the CPU and on GPUs.
+    The edges of each target are divided into `width` equal stretches. One edge is drawn from each stretch (:func:`bitsparse.edge_sample`,
+    "uniform") and weighted by the stretch's length. Degrees, by which means and :class:`GCNConv` divide, are those of the whole graph. The
+    same seed and step draw the same edges on the CPU and on GPUs.
 
     Parameters
     ----------
     graph : Graph
-        Where its buffers are. A graph that layers derive of it, with self loops or normalised, is sampled in turn.
+        The graph to sample, on the device of its buffers. Graphs that layers derive from it, such as normalised ones, are sampled too.
     width : int
-        Edges of a target, at most.
+        The largest number of edges per target.
     seed : int
     step : int
-        Of the training: another step, other edges.
+        The number of the training step; each step draws other edges.
 
     Notes
     -----
-    Sums are linear in the edges, so that those of one layer are right on average, and gradients through one layer as well. Behind an
-    activation they are not; :func:`sampled_gradient` measures both. Attention, maxima and minima are no such sums, and refuse a sampled
-    graph.
+    Sums are linear in the edges, so the sums of one layer and the gradients through it are unbiased. After an activation they no longer
+    are; :func:`sampled_gradient` measures bias and spread. Attention, maxima and minima are not linear, and refuse a sampled graph.
 
     Examples
     --------
@@ -61,18 +60,18 @@ class SampledGraph(Graph):
             _check.integer(_NAME, name, given, 0, (1 << 63) - 1) for name, given in (("seed", seed), ("step", step))
         )
         self.derived = False
-        # The whole graph is no part of this module: it lives longer and is saved by whoever made it.
+        # Set in __dict__, the whole graph does not become a submodule: its owner saves it, and it outlives this module.
         self.__dict__["_whole"], self.width, self.seed, self.step = graph, width, seed, step
         with for_training(), on_stream_of(checked(_NAME, graph).indptr):
             self._keep(_drawn(graph, width, seed, step))
             self.scale = None if graph.scale is None else graph.scale.clone()
 
     def inverse_of_degrees(self) -> Tensor:
-        """Of the whole graph."""
+        """1 / the degrees in the whole graph."""
         return self._whole.inverse_of_degrees()
 
     def root_scale(self) -> Tensor:
-        """Of the whole graph."""
+        """1 / sqrt of the sums of weights in the whole graph."""
         return self._whole.root_scale()
 
     def _sampled(self, graph: Graph) -> SampledGraph:
@@ -83,28 +82,28 @@ class SampledGraph(Graph):
         return self._sampled(self._whole.normalized(self_loops, loop_weight))
 
     def unweighted(self) -> Graph:
-        """A sample of the whole graph without its weights, which counts edges as often as their stretches are long."""
+        """A sample of the whole graph without its weights; each edge weighs only as much as its stretch is long."""
         plain = self._whole.unweighted()
         return self if plain is self._whole else self._sampled(plain)
 
     def with_self_loops(self) -> Graph:
-        """Refused, as attention is over all edges."""
+        """Raise an error: this is for attention, which needs all edges."""
         return self.with_all_edges("attention weighs edges against each other")
 
     def with_all_edges(self, why: str) -> Graph:
-        """Refused: it has only some."""
+        """Raise an error: a sample does not have all edges."""
         raise ValueError(
             f"{_NAME}: {why}, so that no sample of them is right on average; pass the whole graph, or batches of "
             f"bitsparse.graph.NeighborSampler"
         )
 
     def extra_repr(self) -> str:
-        """Sizes, for ``repr``."""
+        """The sizes, for ``repr``."""
         return f"{super().extra_repr()} of {self._whole.num_edges}, width={self.width}, step={self.step}"
 
 
 def _drawn(graph: Graph, width: int, seed: int, step: int) -> Edges:
-    """Edges of a step with what each counts times its own weight."""
+    """Draw the edges of a step; the weight of each is the length of its stretch times its own weight."""
     pattern = graph.pattern()
     array = array_over(pattern)
     drawn = edge_sample(array, width, "uniform", seed=(seed + (step >> 32)) % (1 << 64), stream=step % (1 << 32))
@@ -112,7 +111,7 @@ def _drawn(graph: Graph, width: int, seed: int, step: int) -> Edges:
     starts, all_starts = drawn.indptr, drawn.all_indptr.astype(np.int64)
     samples = starts[1:] - starts[:-1]
     row = space.repeat(space.arange(samples.size), samples)
-    # Which stretch of its row a sample is from, and where that begins and ends.
+    # The number of the stretch of its row from which each sample is drawn, and the length of that stretch.
     count, edges = samples[row], (all_starts[1:] - all_starts[:-1])[row]
     number = space.arange(row.size) - starts[:-1][row]
     each, part = edges // count, edges % count
@@ -132,15 +131,15 @@ class SampledGradient(NamedTuple):
     Attributes
     ----------
     exact : float
-        Length of the gradient by all parameters over all edges.
+        Length (norm) of the gradient by all parameters over all edges.
     bias : float
-        How far the mean of the sampled gradients is from it, over its length.
+        Distance of the mean of the sampled gradients from the exact one, divided by the length of the exact one.
     bias_error : float
-        Standard error of that mean, over the same length: a bias of about this size is none.
+        Standard error of that mean, divided by the same length: a bias of about this size means nothing.
     deviation : float
-        Standard deviation of a sampled gradient, over the same length: the root of the mean squared distance from their mean.
+        Standard deviation of a sampled gradient, divided by the same length: the root of the mean squared distance from their mean.
     steps : int
-        Samples.
+        The number of samples.
     """
 
     exact: float
@@ -159,19 +158,19 @@ def sampled_gradient(
     steps: int = 16,
     seed: int = 0,
 ) -> SampledGradient:
-    """Measure the gradients of sampled steps beside the exact one.
+    """Compare the gradients of sampled steps with the exact gradient.
 
     Parameters
     ----------
     loss : callable
-        The loss over a graph, without chance of its own (dropout): ``lambda graph: cross_entropy(net(x, graph), labels)``.
+        The loss over a graph, without randomness of its own (dropout): ``lambda graph: cross_entropy(net(x, graph), labels)``.
     parameters : iterable of Tensor
-        By which gradients are taken; their ``grad`` is not touched.
+        The tensors by which gradients are taken; their ``grad`` is not touched.
     graph : Graph
     width, seed
-        As of :class:`SampledGraph`.
+        As in :class:`SampledGraph`.
     steps : int
-        Samples, at least 2.
+        The number of samples, at least 2.
 
     Examples
     --------

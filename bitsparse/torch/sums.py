@@ -30,7 +30,7 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
     Returns
     -------
     Tensor (targets, ...)
-        As :func:`bitsparse.spmm`, in the dtype to which PyTorch promotes those of `x` and `values`. Sums and means have gradients of any
+        Results as of :func:`bitsparse.spmm`, in the dtype to which PyTorch promotes `x` and `values`. Sums and means have gradients of any
         order and work with ``torch.func`` transforms, except forward mode (``jvp``, ``jacfwd``), which this library does not support.
         Maxima and minima have a first gradient only, shared equally among the edges that attain the extreme.
 

@@ -1,4 +1,4 @@
-"""Training in integers of a few bits (TANGO, Chen et al., SC 2023): networks whose products and sums are those of codes, there and back."""
+"""Training in integers of a few bits (TANGO, Chen et al., SC 2023): products and sums use codes in both the forward and backward pass."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from bitsparse.torch.quantization import CodeSource, Quantization, Tango
 from bitsparse.torch.quantizer import FLOATS, linear_forward, quantizer_of, remove_quantizer, set_quantizer
 
 _OURS = (GCNConv, SAGEConv, GINConv, GATConv, GATv2Conv, AGNNConv)
-#: Bits among which "auto" chooses.
+#: The numbers of bits from which "auto" chooses.
 _CHOICES = (4, 8)
 _STATE = "quantization"
 
 
 def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
-    """Let a network train in integers of a few bits: layers of this package, accelerated ones of PyTorch Geometric, and linear ones.
+    """Make a network train in integers of a few bits: layers of this package, accelerated ones of PyTorch Geometric, and linear ones.
 
-    Products with weights and sums over neighbours are of integers, forward and backward, each scaled back at once; scales, softmax,
-    activations, normalisation, weights and their updates stay in float32. What a product needs for its gradients is kept as codes.
-    A tensor is quantised once, for all who read it.
+    Products with weights and sums over neighbours are computed in integers, forward and backward, and each result is scaled back at once.
+    Scales, softmax, activations, normalisation, weights and their updates stay in float32. Products keep codes for their gradients. A
+    tensor is quantised once, and all layers that read it share its codes.
 
     Parameters
     ----------
     net : torch.nn.Module
-        Changed in place; parameters and their names stay. It has one more entry in ``state_dict``, ``quantization._extra_state``:
-        load what was saved without it before, or with ``strict=False``.
+        The network, changed in place; parameters and their names stay. Its ``state_dict`` gets one more entry,
+        ``quantization._extra_state``: load a state saved without it before this call, or with ``strict=False``.
     config : Tango, optional
-        ``Tango()`` by default.
+        The settings; ``Tango()`` by default.
 
     Returns
     -------
@@ -50,15 +50,15 @@ def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
     DTypeError
         `config` is no Tango.
     ValueError
-        A name in ``config.exact`` is none of the network's, there is nothing to quantise, or the network has a ``quantization`` of its own.
+        The network has no module of a name in ``config.exact``, nothing to quantise, or a module of its own named ``quantization``.
 
     Notes
     -----
-    Layers that aggregate maxima or minima, and those of PyTorch Geometric that :func:`accelerate` does not know, sum in floats; so do all
-    while they get an `edge_index` that is no :class:`Graph`. The attention layers (GAT, AGNN) gather features and gradients on the grid of
-    their codes; scores and softmax are float32. Gradients are differentiated once. A step can be captured in a CUDA graph behind one
-    that was not; each replay draws anew. Layers that round stochastically cannot be computed again by ``torch.utils.checkpoint``, and
-    ``torch.compile`` does not look into quantised layers.
+    Layers that aggregate maxima or minima, and layers of PyTorch Geometric that :func:`accelerate` does not support, sum in floats; so do
+    all layers if their `edge_index` is no :class:`Graph`. The attention layers (GAT, AGNN) gather features and gradients rounded to the
+    grid of their codes; scores and softmax are float32. Only first gradients exist. A step can be captured in a CUDA graph after one
+    uncaptured step; each replay draws anew. ``torch.utils.checkpoint`` cannot recompute layers that round stochastically, and
+    ``torch.compile`` does not compile quantised layers.
 
     Examples
     --------
@@ -118,12 +118,12 @@ def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
 
 
 def unquantize_(net: nn.Module) -> nn.Module:
-    """Let a network that :func:`quantize_` has changed train in floats again.
+    """Undo :func:`quantize_`: the network trains in floats again.
 
     Parameters
     ----------
     net : torch.nn.Module
-        Changed in place.
+        The network, changed in place.
 
     Returns
     -------
@@ -169,7 +169,7 @@ def _is_graph_layer(module: nn.Module) -> bool:
 
 
 def _layers(net: nn.Module) -> list[nn.Module]:
-    """Graph layers and linear ones that are part of none, in the order in which the network names them."""
+    """Graph layers, and linear layers outside of them, in the order in which the network names them."""
     found: list[nn.Module] = []
     inside: set[int] = set()
     for module in net.modules():
@@ -180,7 +180,7 @@ def _layers(net: nn.Module) -> list[nn.Module]:
 
 
 def _take(module: nn.Module, quantizer: LayerQuantizer, is_layer: bool) -> None:
-    """Give a layer, or a linear part of one, its quantizer."""
+    """Give a quantizer to a layer or to a linear part of one."""
     if _is_linear(module):
         set_quantizer(module, quantizer)
         module.forward = functools.partial(linear_forward, module)
@@ -189,28 +189,28 @@ def _take(module: nn.Module, quantizer: LayerQuantizer, is_layer: bool) -> None:
 
 
 def _forward(net: Any, *args: Any, **given: Any) -> Any:
-    """A network's own `forward`, in which activations and dropout keep few bits while it trains."""
+    """Call a network's own `forward`; in training, its activations and dropout keep few bits."""
     state = net.quantization
     if not (state.training and torch.is_grad_enabled()):
         return type(net).forward(net, *args, **given)
     forward = type(net).forward
-    if "torch._dynamo" in sys.modules:  # else nobody compiles, and importing it takes seconds
+    if "torch._dynamo" in sys.modules:  # if not loaded, nothing is compiled; importing it takes seconds
         forward = torch.compiler.disable(forward)
     with KeptInFewBits(state.config.activations, lambda x: CodeSource(state, False)):
         return forward(net, *args, **given)
 
 
 def _begin(net: Any, given: Any) -> None:
-    """A forward pass begins."""
+    """Tell the shared state that a forward pass begins."""
     net.quantization.begin()
 
 
 def _choose(state: Quantization, layer: nn.Module, given: Any, made: Tensor) -> None:
-    """Choose the bits by the first output of the first layer."""
+    """Choose the bits from the first output of the first layer."""
     if state.bits is not None or not state.training or not isinstance(made, Tensor) or not made.numel():
         return
     values = made.detach().float().reshape(made.shape[0], -1)
     try:
         state.bits = ops.choose_bits(values, threshold=state.config.threshold, bits=_CHOICES, granularity="row")
-    except ValueError:  # none has so small an error
+    except ValueError:  # no choice is exact enough
         state.bits = _CHOICES[-1]
