@@ -1,7 +1,7 @@
 """Many small graphs through a graph isomorphism network in batches, in 1 to 8 bits, against full precision.
 
-Run with `python examples/batched_gin.py`; no GPU and no framework needed. Weights are seeded: what counts here is how closely the low-bit
-network follows the one in full precision, and how few bytes it needs.
+Run with `python examples/batched_gin.py`; it needs neither a GPU nor a framework. Weights are random with a fixed seed: the example shows
+how closely the low-bit network follows the one in full precision, and how few bytes it needs.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from bitsparse import nn
 
 
 def small_graphs(count: int, rng: np.random.Generator) -> tuple[sparse.csr_array, np.ndarray]:
-    """Rings with chords, one below the other, and the number of each node's graph."""
+    """Build rings with random chords as one block-diagonal adjacency; also return the number of each node's graph."""
     blocks = []
     for size in rng.integers(10, 40, count):
         ring = np.roll(np.eye(size), 1, axis=1) + (rng.random((size, size)) < 2 / size)
@@ -24,7 +24,7 @@ def main() -> dict[int, float]:
     rng = np.random.default_rng(0)
     graph, graph_of = small_graphs(50, rng)
     x = rng.normal(size=(graph.shape[0], 29)).astype(np.float32)
-    network = nn.random_network("gin", [29, 64, 64, 2], batch_norm=True)  # QGTC's 3 x 64
+    network = nn.random_network("gin", [29, 64, 64, 2], batch_norm=True)  # QGTC's network: 3 layers, 64 columns
     exact = network(graph, x)
 
     errors = {}
@@ -36,7 +36,7 @@ def main() -> dict[int, float]:
             nn.Graph.from_csr(graph.indptr, graph.indices, normalisation="sum", self_loops=True),
             model.quantize(x),
         )
-        assert np.array_equal(logits, whole)  # graphs are parts, so that no edge is lost: batches give the same bits
+        assert np.array_equal(logits, whole)  # parts are whole graphs, so batches lose no edge: same bits
         error = np.linalg.norm(logits - exact) / np.linalg.norm(exact - exact.mean(axis=0))
         errors[bits] = float(error)
         saved = runner.report.float_bytes / runner.report.bytes_moved

@@ -1,8 +1,8 @@
-"""Search float embeddings by their signs, then order the candidates by the floats: what is lost, and what it takes.
+"""Search float embeddings by their signs, then order the candidates by the floats, and measure the recall.
 
     python3 examples/binary_search.py [EMBEDDINGS.npy]
 
-Without a file, embeddings are made: 20 000 points around 200 centres.
+Without a file, the example generates embeddings: 20 000 points around 200 centres.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import bitsparse as bs
 
 
 def embeddings(arguments: Sequence[str]) -> np.ndarray:
-    """Unit vectors, from a file or made."""
+    """Unit vectors, read from a file or generated."""
     if arguments:
         x = np.load(arguments[0]).astype(np.float32)
     else:
@@ -32,7 +32,7 @@ def recall(found: np.ndarray, right: np.ndarray) -> float:
 
 
 def main(arguments: Sequence[str] = ()) -> dict[int, float]:
-    """Compare three searches; their recall by candidates for an answer."""
+    """Compare three searches; return their recall by the number of candidates per answer."""
     x = embeddings(arguments)
     queries, k = x[:100], 10
     right = np.argsort(-(queries @ x.T), axis=1, kind="stable")[:, :k]

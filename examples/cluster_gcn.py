@@ -1,6 +1,7 @@
 """A graph convolutional network over a graph in batches of METIS parts, in low bits (Cluster-GCN as QGTC runs it).
 
-Run with `python examples/cluster_gcn.py [--bits 8] [--device cuda]`; no framework needed. The graph is a seeded one with communities.
+Run with `python examples/cluster_gcn.py [--bits 8] [--device cuda]`; it needs no framework. The graph is random, with communities and a
+fixed seed.
 """
 
 import argparse
@@ -25,7 +26,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     runner = nn.ClusterRunner(
         data.adjacency, model, parts=40, parts_per_batch=10, between=True, device=args.device, cache=False
     )
-    logits = runner.run(x)  # pack, copy and compute batch after batch; a path or a memmap works as well
+    logits = runner.run(x)  # packs, copies and computes batch after batch; x may also be a path or a memmap
 
     report = runner.report
     right = {

@@ -1,10 +1,10 @@
-"""A layer of a graph network over several processes of JAX, one for each device: JAX multiplies, bitsparse exchanges codes and sums:
+"""One layer of a graph network over several JAX processes, one for each device; JAX multiplies, bitsparse exchanges codes and sums:
 
 torchrun --nproc-per-node 2 examples/distributed_jax.py
 
-Features are one `jax.Array` over all devices. Each process hands its own shard to bitsparse, which exchanges packed codes of 8 bits on the
-process group of PyTorch's (mpi4py's communicator does as well), and gets a shard of the result back. JAX's shards have as many rows each;
-bitsparse's have as many entries, so that shards of JAX's end with rows of zeros.
+Features are one `jax.Array` over all devices. Each process passes its own shard to bitsparse, which exchanges packed 8-bit codes over a
+process group of PyTorch (an mpi4py communicator works as well), and gets its shard of the result back. JAX needs shards with equal numbers
+of rows, whereas bitsparse balances the numbers of edges, so JAX's shards are padded with rows of zeros.
 """
 
 import argparse
@@ -27,7 +27,7 @@ NODES, FEATURES, HIDDEN = 3000, 48, 32
 
 
 class Rows:
-    """Rows of all ranks as a `jax.Array`, and this rank's rows of one."""
+    """Conversion between this rank's rows and a `jax.Array` of the rows of all ranks."""
 
     def __init__(self, part: Any) -> None:
         sizes = np.diff(part.bounds)
@@ -35,19 +35,19 @@ class Rows:
         self.sharding = NamedSharding(Mesh(np.array(jax.devices()), ("ranks",)), PartitionSpec("ranks"))
 
     def joined(self, rows: Any) -> jax.Array:
-        """The array of which these are this rank's rows."""
+        """Join the rows of all ranks to one array; each rank passes its own."""
         full = jnp.pad(jnp.asarray(rows), ((0, self.most - self.mine), (0, 0)))
         shape = (self.ranks * self.most, full.shape[1])
         device = self.sharding.mesh.local_devices[0]
         return jax.make_array_from_single_device_arrays(shape, self.sharding, [jax.device_put(full, device)])
 
     def own(self, whole: jax.Array) -> jax.Array:
-        """This rank's rows, on its own device."""
+        """Return this rank's rows, on its own device."""
         return whole.addressable_shards[0].data[: self.mine]
 
 
 def start_jax() -> None:
-    """JAX on the ranks that torchrun has started."""
+    """Start JAX on the ranks that torchrun has started."""
     with socket.socket() as free:
         free.bind((os.environ["MASTER_ADDR"], 0))
         place = [f"{os.environ['MASTER_ADDR']}:{free.getsockname()[1]}"]
@@ -57,7 +57,7 @@ def start_jax() -> None:
 
 
 def layer(comm: Any) -> bool:
-    """Whether the sums of all ranks have the bits of one device."""
+    """Compute a layer; return whether the sums of all ranks equal those of one device bit for bit."""
     pattern = datasets.synthetic((NODES, 10 * NODES), "communities").adjacency
     rng = np.random.default_rng(0)
     x, weight = (rng.standard_normal(shape, dtype=np.float32) for shape in ((NODES, FEATURES), (FEATURES, HIDDEN)))
@@ -70,7 +70,7 @@ def layer(comm: Any) -> bool:
     codes = bs.distributed.quantize(rows.own(sent), 8, part, layout="rows")
     plan = bs.distributed.plan_spmm(a, HIDDEN, bits=8)
     sums = rows.joined(plan(codes))
-    largest = jax.jit(jnp.max, out_shardings=NamedSharding(rows.sharding.mesh, PartitionSpec()))(sums)  # of all ranks
+    largest = jax.jit(jnp.max, out_shardings=NamedSharding(rows.sharding.mesh, PartitionSpec()))(sums)  # over all ranks
 
     alone = bs.spmm(pattern, part.gather(codes))
     same = bool((np.asarray(rows.own(sums)) == part.take(alone)).all()) and float(largest) == float(alone.max())
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> bool:
         dist.barrier()
         jax.distributed.shutdown()
         return same
-    finally:  # threads of a process group that outlive Python abort the process
+    finally:  # a process group whose threads outlive Python aborts the process
         dist.destroy_process_group()
 
 

@@ -1,9 +1,9 @@
 """A network trained with PyTorch Geometric, quantised after its training and run on bits.
 
-`python examples/from_pyg.py` trains a GCN on a seeded graph with PyTorch Geometric (`pip install torch torch_geometric`) and reads it
-with `nn.from_pyg`, which compares what it read with the model's own output. `--save FILE.pt` keeps the state dict. `--weights FILE`
-takes one that is there already instead: a `.pt` file of `torch.save(model.state_dict(), FILE)`, or an `.npz` with the same names, for
-which no framework is needed.
+`python examples/from_pyg.py` trains a GCN on a random graph with PyTorch Geometric (`pip install torch torch_geometric`) and converts it
+with `nn.from_pyg`, which checks the converted network against the model's own output. `--save FILE.pt` saves the state dict. Instead of
+training, `--weights FILE` reads a saved one: a `.pt` file of `torch.save(model.state_dict(), FILE)`, or an `.npz` with the same names,
+which needs no framework.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def example_graph() -> datasets.GraphData:
 
 
 def train(data: datasets.GraphData, epochs: int) -> Any:
-    """A GCN of two GCNConv layers."""
+    """Train a GCN of two GCNConv layers."""
     try:
         import torch
         from torch_geometric.nn import GCNConv

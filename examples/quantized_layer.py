@@ -1,6 +1,6 @@
 """One quantised layer, step by step: pack a graph, quantise features and weights, multiply in integers, stay in bits for the next layer.
 
-Run with `python examples/quantized_layer.py`; no GPU and no framework needed.
+Run with `python examples/quantized_layer.py`; it needs neither a GPU nor a framework.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def main() -> float:
     qx = bs.quantize(x, 8, scheme="symmetric", granularity="row")
     qw = bs.quantize(w, 8, scheme="symmetric", granularity="col", axis=-2)
 
-    # x @ w in integers; scales applied and the result requantised to 8 bits, packed along the nodes for the next product
+    # x @ w in integers; the epilogue applies the scales, requantises to 8 bits, and packs along the nodes for the next product
     step = bs.quantize(x @ w, 8, scheme="symmetric").scale
     update = bs.Epilogue(bits=8, scheme="symmetric", out_scale=step, axis=-2)
     messages = bs.matmul(qx, qw, epilogue=update)

@@ -1,6 +1,6 @@
 """Nearest molecules and near-duplicates by their fingerprints (Tanimoto similarity, which is Jaccard's).
 
-Fingerprints are RDKit's of some small molecules where it is installed; else random ones with as many ones as fingerprints have.
+If RDKit is installed, it computes the fingerprints of some small molecules; else they are random, with as few ones as real fingerprints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMILES = [
 
 
 def fingerprints() -> tuple[bs.BitTensor, str]:
-    """One-bit rows, and where they are from."""
+    """Return fingerprints as rows of single bits, and their origin."""
     if importlib.util.find_spec("rdkit") is not None:
         from rdkit import Chem
         from rdkit.Chem import rdFingerprintGenerator
@@ -40,7 +40,7 @@ def fingerprints() -> tuple[bs.BitTensor, str]:
 
 
 def main() -> dict[float, int]:
-    """Print neighbours and pairs; how many pairs there are by threshold."""
+    """Print nearest neighbours and similar pairs; return the number of pairs by threshold."""
     rows, source = fingerprints()
     print(f"{rows.shape[0]} fingerprints of {rows.shape[1]} bits, {source}")
     distances, indices = bs.nearest(rows, rows, k=2, metric="jaccard")

@@ -1,8 +1,9 @@
-"""Train GraphSAGE in PyTorch on batches of sampled neighbours, features packed: python examples/train_batches.py pubmed.npz
+"""Train GraphSAGE in PyTorch on batches of sampled neighbours, with packed features: python examples/train_batches.py pubmed.npz
 
-Any file that `bitsparse inspect` reads will do if it has features, labels and a split; `--train rest` trains on all labelled nodes that are
-neither for validation nor for the test, in place of the split's own. Two layers of 64 columns, dropout 0.5, Adam with learning rate 0.01
-and weight decay 0.0005, fan-out 10 in each layer. Batches follow from the seed: any number of threads makes the same.
+Any file that `bitsparse inspect` reads will do if it has features, labels and a split. `--train rest` ignores the split's training nodes
+and trains on all labelled nodes outside of its validation and test nodes. The network has two layers of 64 columns and dropout 0.5; Adam
+has learning rate 0.01 and weight decay 0.0005; the fan-out is 10 in each layer. Batches depend only on the seed, not on the number of
+threads.
 """
 
 import argparse
@@ -21,7 +22,7 @@ HIDDEN, DROPOUT, RATE, DECAY = 64, 0.5, 0.01, 5e-4
 
 
 class Network(torch.nn.Module):
-    """Two layers; each gives features of the targets of its graph, which are the first of its sources."""
+    """Two layers; each computes features of the targets of its graph, which are the first of its sources."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class Network(torch.nn.Module):
 
 
 def correct(net: Network, loader: bst.BatchLoader) -> float:
-    """Per cent of a loader's targets that are right."""
+    """The percentage of a loader's targets that the network classifies correctly."""
     net.eval()
     with torch.no_grad():
         right = [net(batch.x, batch.graphs).argmax(dim=1) == batch.labels for batch in loader]

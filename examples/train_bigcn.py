@@ -1,12 +1,13 @@
 """Train Bi-GCN with PyTorch and run it on bits: full-precision and binary aggregation from the same weights.
 
-Run with `python examples/train_bigcn.py cora.npz` (needs PyTorch; any file that `bitsparse inspect` reads, with features, labels and
-a split). `--seeds 6 --save FOLDER` writes the trained models as FOLDER/bigcn-NAME-SEED.npz, which `bitsparse.nn.load_binary` reads.
+Run with `python examples/train_bigcn.py cora.npz` (needs PyTorch; any file that `bitsparse inspect` reads will do if it has features,
+labels and a split). `--seeds 6 --save FOLDER` writes the trained models as FOLDER/bigcn-NAME-SEED.npz, which `bitsparse.nn.load_binary`
+reads.
 
-The recipe is Bi-GCN's (Wang et al., CVPR 2021): batch norm without parameters on the input; per layer alpha sign(x), alpha the mean
-magnitude of a node's features, then dropout 0.4, weights m sign(W), m the mean magnitude of an output's weights, a bias, and
-D^-1/2 (A + I) D^-1/2; gradients pass a sign where its input lies in -1..1; Adam, learning rate 0.001, weight decay 0.0005, 1000 epochs, the
-epoch with the least validation loss.
+The recipe is Bi-GCN's (Wang et al., CVPR 2021). The input passes batch norm without parameters. Each layer takes alpha sign(x), where
+alpha is the mean magnitude of a node's features, drops 0.4 of it, multiplies by m sign(W), where m is the mean magnitude of an output's
+weights, adds a bias and multiplies by D^-1/2 (A + I) D^-1/2. Gradients pass a sign if its input lies in -1..1. Adam trains with learning
+rate 0.001 and weight decay 0.0005 for 1000 epochs; the epoch with the least validation loss counts.
 """
 
 import argparse
@@ -26,7 +27,7 @@ HIDDEN, DROPOUT, RATE, DECAY = 64, 0.4, 1e-3, 5e-4
 
 
 class Signs(torch.autograd.Function):
-    """alpha sign(x), sign(0) = +1."""
+    """alpha sign(x), with sign(0) = +1."""
 
     @staticmethod
     def forward(ctx, x):
@@ -56,7 +57,7 @@ class BinaryWeights(torch.autograd.Function):
 
 
 class Aggregate(torch.autograd.Function):
-    """A sparse matrix, equal to its transpose, times features."""
+    """A symmetric sparse matrix times features."""
 
     @staticmethod
     def forward(ctx, matrix, x):
@@ -69,7 +70,7 @@ class Aggregate(torch.autograd.Function):
 
 
 class Data:
-    """A graph as PyTorch wants it."""
+    """A graph, its features and labels as PyTorch tensors."""
 
     def __init__(self, graph: datasets.GraphData) -> None:
         self.graph, self.propagation = graph, nn.Graph(graph.adjacency)
@@ -77,14 +78,14 @@ class Data:
         x = graph.x.toarray() if sparse.issparse(graph.x) else np.asarray(graph.x)
         self.x = np.ascontiguousarray(x, np.float32)
         self.mean, self.var = (getattr(self.x, name)(axis=0, dtype=np.float64) for name in ("mean", "var"))
-        # No gradient goes beyond the first signs, and the batch is always the whole graph: they are the same in every epoch.
+        # The first signs are the same in every epoch: their input is not trained, and the batch is always the whole graph.
         self.first = Signs.apply(torch.from_numpy(((self.x - self.mean) / np.sqrt(self.var + 1e-5)).astype(np.float32)))
         self.targets = torch.from_numpy(np.maximum(graph.targets, 0))
         masks = (graph.train_mask, graph.val_mask, graph.test_mask)
         self.train, self.val, self.test = (torch.from_numpy(np.flatnonzero(mask)) for mask in masks)
 
     def accuracy(self, logits) -> float:
-        """Per cent of the test nodes."""
+        """The percentage of test nodes that logits classify correctly."""
         found = np.asarray(logits)[self.test].argmax(axis=1)
         return 100 * float((found == self.targets[self.test].numpy()).mean())
 
@@ -95,7 +96,7 @@ def _torch_csr(matrix):
 
 
 def logits(data: Data, weights, *, binary: bool = False, training: bool = False):
-    """All steps in PyTorch: Bi-GCN's own, or binary aggregation (signs counted over A + I, then a plain sum)."""
+    """Compute the network in PyTorch: Bi-GCN's own steps, or binary aggregation (counts signs over A + I, then sums plainly)."""
     w1, b1, w2, b2 = weights
     x = F.dropout(data.first, DROPOUT, training) @ BinaryWeights.apply(w1) + b1
     if binary:
@@ -108,7 +109,7 @@ def logits(data: Data, weights, *, binary: bool = False, training: bool = False)
 
 
 def train(data: Data, seed: int, epochs: int) -> list[torch.Tensor]:
-    """Weights and biases of the epoch with the least validation loss."""
+    """Train; return the weights and biases of the epoch with the least validation loss."""
     torch.manual_seed(seed)
     classes = data.graph.num_classes
     shapes = (data.x.shape[1], HIDDEN), (HIDDEN, classes)
@@ -130,7 +131,7 @@ def train(data: Data, seed: int, epochs: int) -> list[torch.Tensor]:
 
 
 def on_bits(data: Data, weights) -> nn.BinaryGCN:
-    """The trained network for bitsparse."""
+    """Convert the trained network to one of bitsparse."""
     w1, b1, w2, b2 = (each.detach().numpy() for each in weights)
     layers = [nn.BinaryLinear.from_weights(w1, b1), nn.BinaryLinear.from_weights(w2, b2)]
     return nn.BinaryGCN(layers, input_norm=bs.BatchNorm(data.mean, data.var))

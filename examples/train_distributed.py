@@ -1,9 +1,9 @@
-"""Train a graph network over all ranks, features and gradients on their way in 8 bits, then run it in few bits over the same shards:
+"""Train a graph network over all ranks, which exchange features and gradients in 8 bits; then run it in few bits over the same shards:
 
 torchrun --nproc-per-node 2 examples/train_distributed.py
 
-The graph is cut by METIS; every rank has the rows, features and labels of its own nodes. `--bits 32` sends float32. On one CPU the ranks
-share its cores, so that nothing becomes quicker here; what counts is that losses, accuracy and bytes are the same or fewer.
+METIS partitions the graph; every rank has the rows, features and labels of its own nodes. `--bits 32` sends float32. On a single CPU, the
+ranks share its cores, so more ranks are not faster; the example shows that accuracy stays while fewer bytes travel.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from bitsparse import datasets, nn
 
 
 class GCN(torch.nn.Module):
-    """Two layers; what is summed over neighbours are products with the weights, the narrower side."""
+    """Two layers that sum products with the weights over neighbours, since these are narrower than the features."""
 
     def __init__(self, graph: bs.distributed.GraphShard, sizes: tuple[int, int, int], bits: int | None) -> None:
         super().__init__()
@@ -50,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         found = train(bs.distributed.from_torch(dist.group.WORLD), options)
         dist.barrier()
         return found
-    finally:  # threads of a process group that outlive Python abort the process
+    finally:  # a process group whose threads outlive Python aborts the process
         dist.destroy_process_group()
 
 
 def train(comm: Any, options: argparse.Namespace) -> dict[str, float]:
-    """Accuracy of the trained network, and of the same in 8 bits."""
+    """Train; return the accuracy of the trained network and of its 8-bit version."""
     size = (options.nodes, 10 * options.nodes)
     data = datasets.synthetic(size, "communities").with_generated(features=48, classes=6).with_split()
     part = bs.distributed.partition(data.adjacency, comm, method="metis")
@@ -72,7 +72,7 @@ def train(comm: Any, options: argparse.Namespace) -> dict[str, float]:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(options.epochs):
         optimizer.zero_grad()
-        # This rank's share of the mean over all training nodes; DistributedDataParallel divides by the number of ranks.
+        # This rank's share of the mean over all training nodes, times the number of ranks, by which DistributedDataParallel divides.
         loss = F.cross_entropy(model(x)[train], y[train], reduction="sum") * comm.size / all_train
         loss.backward()
         optimizer.step()

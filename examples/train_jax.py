@@ -1,9 +1,9 @@
 """Train a graph network in JAX with bitsparse's sums, as modules of Flax and of Equinox: python examples/train_jax.py cora.npz
 
-Any file that `bitsparse inspect` reads will do if it has features, labels and a split; without one a small graph is made. The recipe is
-Kipf and Welling's (ICLR 2017, section 5): two layers of 16 columns, dropout 0.5, Adam with learning rate 0.01 and weight decay 0.0005 for
-200 epochs; features are normalised by rows. `--layer gat` and `sage` take other layers, `--frameworks flax` one framework, `--bits 8` and 4
-train in integers of so many bits, all layers but the last (TANGO, Chen et al., SC 2023).
+Any file that `bitsparse inspect` reads will do if it has features, labels and a split; without a file, a small graph is generated. The
+recipe is Kipf and Welling's (ICLR 2017, section 5): two layers of 16 columns, dropout 0.5, Adam with learning rate 0.01 and weight decay
+0.0005 for 200 epochs; features are normalised by rows. `--layer gat` and `sage` use other layers, `--frameworks flax` trains with one
+framework only, and `--bits 8` or 4 trains all layers but the last in integers of that many bits (TANGO, Chen et al., SC 2023).
 """
 
 import argparse
@@ -20,7 +20,7 @@ HIDDEN, DROPOUT, RATE, DECAY = 16, 0.5, 0.01, 5e-4
 
 
 def drop(x, key):
-    """Dropout of features; none without a key."""
+    """Apply dropout to features; without a key, return them unchanged."""
     import jax
     import jax.numpy as jnp
 
@@ -34,7 +34,7 @@ def keys_of(key):
 
 
 def flax_network(layer, inputs, classes, seed):
-    """A network of Flax as parameters and a function of these."""
+    """Make a Flax network; return its parameters and a function of parameters."""
     import jax
     from flax import nnx
 
@@ -59,7 +59,7 @@ def flax_network(layer, inputs, classes, seed):
 
 
 def equinox_network(layer, inputs, classes, seed):
-    """A network of Equinox as parameters and a function of these."""
+    """Make an Equinox network; return its parameters and a function of parameters."""
     import equinox as eqx
     import jax
 
@@ -88,7 +88,7 @@ def equinox_network(layer, inputs, classes, seed):
 
 
 def train(apply, parameters, data, epochs, seed, bits=None):
-    """Train; per cent of the test nodes that are right in the epoch with the most validation nodes right."""
+    """Train; return the test accuracy, in per cent, of the epoch with the best validation accuracy."""
     import jax
     import jax.numpy as jnp
 

@@ -1,12 +1,13 @@
 """Train GCN, GraphSAGE and GIN with PyTorch, quantise them after the training: test accuracies by number of bits.
 
 Run with `python examples/train_quantized.py --data FOLDER` (needs PyTorch), where FOLDER holds cora.npz and pubmed.npz; `--bits 8 4 2`
-makes the table of docs/accuracy.md. `--networks gcn-2x16 --graphs cora --seeds 1` is a part of it, and quick; `--json` prints the
-accuracies of every seed, `--save FOLDER` keeps the networks for `bitsparse.nn.load_network`. Names of parameters are PyTorch Geometric's,
-which is not needed.
+makes the table of docs/accuracy.md. `--networks gcn-2x16 --graphs cora --seeds 1` makes a small part of it quickly. `--json` prints the
+accuracies of every seed, and `--save FOLDER` saves the networks for `bitsparse.nn.load_network`. Parameters have the names of PyTorch
+Geometric, which is not needed itself.
 
-The recipe is Kipf and Welling's: Xavier, row-normalised features, dropout 0.5 before every layer, ReLU between, Adam, learning rate 0.01,
-weight decay 0.0005 (of two layers on the first alone), 200 epochs; the state of the best validation accuracy, looked at every five.
+The recipe is Kipf and Welling's: Xavier initialisation, row-normalised features, dropout 0.5 before every layer, ReLU between layers, Adam
+with learning rate 0.01 and weight decay 0.0005 (with two layers, on the first only), 200 epochs. The validation accuracy is measured every
+five epochs, and the best state counts.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def torch_csr(a, values=None):
 
 
 class Convolution(torch.nn.Module):
-    """GCNConv, SAGEConv or GINConv, with weights first: `neighbours` is their matrix, `x` dense or sparse."""
+    """GCNConv, SAGEConv or GINConv; it multiplies `x`, dense or sparse, by weights before it sums with the matrix `neighbours`."""
 
     def __init__(self, kind, inputs, outputs, last):
         super().__init__()
@@ -71,7 +72,7 @@ class Net(torch.nn.Module):
         self.convs = torch.nn.ModuleList(Convolution(kind, *pair, i == len(pairs) - 1) for i, pair in enumerate(pairs))
 
     def forward(self, features, neighbours):
-        values = F.dropout(torch.tensor(features.data), DROPOUT, self.training)  # that of zeros changes nothing
+        values = F.dropout(torch.tensor(features.data), DROPOUT, self.training)  # zeros need no dropout
         y = self.convs[0](torch_csr(features, values), neighbours)
         for convolution in self.convs[1:]:
             y = convolution(F.dropout(F.relu(y), DROPOUT, self.training), neighbours)
@@ -79,7 +80,7 @@ class Net(torch.nn.Module):
 
 
 def neighbours_of(kind, adjacency):
-    """Normalised sums with self-loops, means, or sums with self-loops."""
+    """The matrix that sums over neighbours: normalised with self-loops (gcn), means (sage), or sums with self-loops (gin)."""
     a = sparse.csr_array(adjacency, dtype=np.float32)
     a.data[:] = 1
     if kind == "gcn":
@@ -90,7 +91,7 @@ def neighbours_of(kind, adjacency):
 
 
 def train(data, x, kind, depth, hidden, seed, epochs):
-    """The state dict of the epoch with the best validation accuracy."""
+    """Train; return the state dict of the epoch with the best validation accuracy."""
     torch.manual_seed(seed)
     net = Net(kind, [x.shape[1], *[hidden] * (depth - 1), data.num_classes])
     later = [p for convolution in net.convs[1:] for p in convolution.parameters()]
@@ -114,7 +115,7 @@ def train(data, x, kind, depth, hidden, seed, epochs):
 
 
 def accuracies(data, x, network, bits):
-    """In per cent, in full precision and by bits."""
+    """Test accuracies in per cent, by number of bits; 32 stands for full precision."""
     logits = {32: network(data.adjacency, x)}
     for each in bits:
         low = nn.quantize_network(network, data.adjacency, x, each)

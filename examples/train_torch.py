@@ -3,7 +3,7 @@
 Any file that `bitsparse inspect` reads will do if it has features, labels and a split. The recipe is Kipf and Welling's (ICLR 2017,
 section 5): two layers of 16 columns, dropout 0.5, Adam with learning rate 0.01 and weight decay 0.0005 for 200 epochs; features are
 normalised by rows.
-`--layer sage`, `gat` and `gin` take other layers, `--seeds 10` trains as often and prints the mean.
+`--layer sage`, `gat` and `gin` use other layers; `--seeds 10` trains ten times and prints the mean.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Network(torch.nn.Module):
 
 
 def train(net: Network, x: torch.Tensor, graph: bst.Graph, labels: torch.Tensor, masks: list, epochs: int) -> float:
-    """Train; per cent of the test nodes that are right in the epoch with the most validation nodes right."""
+    """Train; return the test accuracy, in per cent, of the epoch with the best validation accuracy."""
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE, weight_decay=DECAY)
     best = (-1.0, 0.0)
     for _ in range(epochs):

@@ -87,7 +87,7 @@ class Placed(NamedTuple):
 
 
 def pattern_at(placed: Placed, view: View, on_host: bool) -> TCTiledCSR:
-    """This library's array over a pattern in a call's memory; the same object again while the arrays that own the memory live.
+    """A TCTiledCSR over a pattern in a call's memory; the same object again while the arrays that own the memory live.
 
     Parameters
     ----------

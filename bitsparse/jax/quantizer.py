@@ -1,4 +1,4 @@
-"""The arithmetic of graph layers: they multiply and sum in floats, or in integers within a function changed by :func:`bitsparse.jax.tango`."""
+"""The arithmetic of graph layers: in floats, or in integers within a function changed by :func:`bitsparse.jax.tango`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training in integers of a few bits (TANGO, Chen et al., SC 2023) as a transformation of functions that are made of layers."""
+"""Training in integers of a few bits (TANGO, Chen et al., SC 2023) as a transformation of functions that call layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bitsparse.jax.edges import once_each
 from bitsparse.jax.graphs import Graph, factors_of
 from bitsparse.jax.quantizer import Floats, Norm, Reduce, using
 
-#: Bits of products with weights, and what has one scale.
+#: Bits of products with weights, and their granularity: one scale per array.
 _PRODUCTS = 8, "tensor"
 _LAST = ("float32", "sums", "quantized")
 
@@ -32,7 +32,7 @@ class _Settings(NamedTuple):
 
     @property
     def sums(self) -> tuple[int, str]:
-        """Bits and granularity of what is gathered."""
+        """Bits and granularity of the features and gradients that sums gather."""
         return self.bits, "tensor" if self.bits == 8 else "node"
 
 
@@ -45,44 +45,46 @@ def tango(
     last: Literal["float32", "sums", "quantized"] = "float32",
     argnums: int | tuple[int, ...] = 0,
 ) -> Callable[..., Any]:
-    """A function whose layers multiply and sum in integers of a few bits, there and back (TANGO, Chen et al., SC 2023, section 3).
+    """Make the layers of a function multiply and sum in integers of a few bits (TANGO, Chen et al., SC 2023, section 3).
 
-    Layers are those of :mod:`bitsparse.jax.layers`, of which those of :mod:`bitsparse.jax.flax` and :mod:`bitsparse.jax.equinox` are
-    made. All else that the function computes, also by :func:`spmm` and ``@``, stays as it is.
+    This covers the forward and backward pass of the functions of :mod:`bitsparse.jax.layers`, which the modules of
+    :mod:`bitsparse.jax.flax` and :mod:`bitsparse.jax.equinox` call. All else that the function computes, including :func:`spmm` and
+    ``@``, stays as it is.
 
     Parameters
     ----------
     function : callable
-        Of arrays and pytrees, such as a loss of parameters and features.
+        A function of arrays and pytrees, such as a loss of parameters and features.
     bits : {8, 4, 2}
-        Of what is gathered in sums over neighbours, features and gradients; products with weights are of 8 bits always. With 8 bits
-        there is one scale to an array, below that one to a node, a multiple of a step that all share.
+        Bits of the features and gradients that sums over neighbours gather; products with weights always use 8 bits. With 8 bits an
+        array has one scale; with fewer bits each node has one, a multiple of a common step.
     rounding : {"stochastic", "nearest"}
-        Stochastic rounding makes gradients that are right on average. What does not depend on what is trained is rounded to nearest.
+        Stochastic rounding makes gradients unbiased. Arrays that do not depend on the trained arguments are rounded to nearest.
     seed : int
     last : {"float32", "sums", "quantized"}
-        What becomes of the layer that is called last: nothing (the paper's third rule); its sums are quantised, its products are not;
-        all of it is.
+        How the layer that is called last computes: in float32 (the paper's third rule), with quantised sums but float products, or
+        quantised altogether.
     argnums : int or tuple of int
-        Which arguments are trained, as for :func:`jax.grad`.
+        The arguments that are trained, as for :func:`jax.grad`.
 
     Returns
     -------
     callable
-        Takes what `function` takes, and ``step=``, the number of the training step, which may be traced: every step draws anew. The draws
-        are those of :class:`bitsparse.torch.Tango`, in the same order: same seed and step, same codes, also on other devices.
+        A function with the arguments of `function` and ``step=``, the number of the training step, which may be traced: every step draws
+        anew. The draws and their order are those of :class:`bitsparse.torch.Tango`: the same seed and step give the same codes on every
+        device.
 
     Raises
     ------
     ValueError
-        Settings that there are not. When the function is called: it has no layers, or a layer normalises a graph without self loops.
+        A setting is unknown. Raised by calls: the function has no layers, or a layer normalises a graph without self loops.
 
     Notes
     -----
-    At every call, or while tracing, the function is first called with abstract values, to count layers and draws; then all within it is
-    inlined, loops of ``scan`` unrolled, so that each call of a layer draws for itself. Loops whose number of steps is traced are refused
-    by JAX. Within ``jax.checkpoint`` features are rounded to nearest. Evaluate with `function` itself. Weights of edges are integers of 8
-    bits. Gradients are differentiated once.
+    Every call, or tracing, first calls the function with abstract values to count layers and draws. Then all functions within it are
+    inlined, and loops of ``scan`` are unrolled, so that each call of a layer has its own draws. JAX refuses loops whose number of steps is
+    traced. Within ``jax.checkpoint``, features are rounded to nearest. To evaluate, call `function` itself. Weights of edges are rounded
+    to 8-bit integers. Only first gradients exist.
 
     Examples
     --------
@@ -115,14 +117,14 @@ def tango(
         with jax.disable_jit(), using(_Quantised(settings, total, found, before)):
             return function(*args, **given)
 
-    del quantised.__wrapped__  # whose signature has no step
+    del quantised.__wrapped__  # its signature lacks `step`
     return quantised
 
 
 def _rehearsed(
     function: Callable[..., Any], settings: _Settings, numbers: tuple[int, ...], args: Any, given: Any
 ) -> tuple[int, int, dict[Hashable, int | None]]:
-    """How many layers there are, how many arrays a step draws, and which number each draw has."""
+    """Rehearse a call: return the number of layers, the number of draws in a step, and the number of each draw."""
     outside = [number for number in numbers if not -len(args) <= number < len(args)]
     if outside:
         raise ValueError(f"tango: argnums has {outside[0]}, but the function was called with {len(args)} arguments")
@@ -160,14 +162,14 @@ def _rehearsed(
 
 
 class _Layers(Floats):
-    """Layers that are counted, and compute in floats."""
+    """Layers that compute in floats and are counted."""
 
     def __init__(self) -> None:
         self.count = self._depth = 0
 
     @contextmanager
     def layer(self) -> Iterator[None]:
-        """One layer more, unless this is a part of one."""
+        """Count one more layer, unless it is part of another."""
         self.count += not self._depth
         self._depth += 1
         try:
@@ -177,7 +179,7 @@ class _Layers(Floats):
 
 
 class _Steps(_Layers, ABC):
-    """Products and sums of layers but the last, by number: what is quantised in each, in the order of PyTorch's layers."""
+    """Numbers the quantised products and sums of layers, the last layer excepted, in the order of the layers for PyTorch."""
 
     def __init__(self, settings: _Settings, total: int) -> None:
         super().__init__()
@@ -203,7 +205,7 @@ class _Steps(_Layers, ABC):
         return made.astype(x.dtype).reshape(*x.shape[:-1], -1)
 
     def spmm(self, graph: Graph, x: Any, reduce: Reduce, norm: Norm) -> Any:
-        """Sums or means over neighbours."""
+        """Sums, means or extrema over neighbours."""
         if self._sums_floats or reduce in ("max", "min"):
             return super().spmm(graph, x, reduce, norm)
         if norm == "gcn" and graph.alone is not None:
@@ -231,7 +233,7 @@ class _Steps(_Layers, ABC):
 
 
 class _Rehearsal(_Steps):
-    """Finds out what is drawn in which order: an array once for all who read it, gradients when they come."""
+    """Records the order of draws: one per array, shared by all layers that read it; those of gradients in the backward pass."""
 
     def __init__(self, settings: _Settings, total: int) -> None:
         super().__init__(settings, total)
@@ -245,12 +247,12 @@ class _Rehearsal(_Steps):
             return
         key = id(array), how
         if key not in self._known:
-            self._known[key] = self.draws, array  # which is kept, so that no other array gets its number
+            self._known[key] = self.draws, array  # kept alive, so that no other array gets its id
             self.draws += 1
         self.numbers[place] = self._known[key][0]
 
     def _result(self, number: int, shape: tuple[int, ...], how: tuple[int, str], own: bool, *operands: Any) -> Any:
-        """Something of a shape, whose gradient is asked for; `own` if an array that is made of it is quantised."""
+        """Zeros of a shape whose gradient asks for a draw; with `own`, the gradient is scaled first and never shares a draw."""
 
         @jax.custom_vjp
         def noted(*operands: Any) -> Any:
@@ -281,7 +283,7 @@ class _Rehearsal(_Steps):
 
 
 def _depends(x: Any) -> bool:
-    """Whether an array depends on what is differentiated by."""
+    """Whether an array depends on the arguments of the differentiation."""
     found = []
 
     @jax.custom_vjp
@@ -298,7 +300,7 @@ def _depends(x: Any) -> bool:
 
 
 class _Quantised(_Steps):
-    """Products and sums of codes."""
+    """The real call: products and sums of codes, with the draws that the rehearsal has numbered."""
 
     def __init__(self, settings: _Settings, total: int, numbers: dict[Hashable, int | None], before: Any) -> None:
         super().__init__(settings, total)
@@ -311,7 +313,7 @@ class _Quantised(_Steps):
         return coded.codes_of(x, self._coding(place, how), self._before)
 
     def _linear(self, number: int, x: Any, kernel: Any) -> Any:
-        weight = kernel.T  # draws belong to the places of PyTorch's weights, (outputs, inputs)
+        weight = kernel.T  # random numbers go by the layout of PyTorch's weights, (outputs, inputs)
         codes = self._codes((number, "x"), x, _PRODUCTS), self._codes((number, "weight"), weight, _PRODUCTS)
         return coded.linear(x, weight, codes, self._coding((number, "gradient"), _PRODUCTS), self._before)
 

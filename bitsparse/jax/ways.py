@@ -1,4 +1,4 @@
-"""A pattern and its transpose as the operators take them: arrays that go into a computation, or a graph that it closed over."""
+"""A pattern and its transpose in the form that operators take: arrays that enter a computation, or a graph that it closes over."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 
 
 class Side(NamedTuple):
-    """One direction of a pattern: arrays of JAX, or in a graph that is known their names; None for what there is not.
+    """One direction of a pattern: JAX arrays, or their names in a graph that is closed over; None for missing parts.
 
     Attributes
     ----------
     indptr, indices : array
         Canonical CSR arrays.
     weights : array (nnz,)
-        Weights of the edges, through which no gradient goes.
+        Weights of the edges, through which no gradient passes.
     rows : array (rows,) of float32
         Factors of the rows.
     order : array (nnz,)
-        Which edge of the other direction each edge is.
+        For each edge, its number in the other direction.
     """
 
     indptr: Any
@@ -39,16 +39,16 @@ class Side(NamedTuple):
 
 @jax.tree_util.register_pytree_node_class
 class Ways:
-    """Both directions of a pattern; a pytree of the arrays that have to go into a computation.
+    """Both directions of a pattern: a pytree of the arrays that must enter a computation.
 
     Attributes
     ----------
     forward, backward : Side
-        The pattern and its transpose. One that is symmetric has no `indptr` and `indices` in `backward`.
+        The pattern and its transpose. For a symmetric pattern, `backward` has no `indptr` and `indices`.
     shape : (rows, columns)
     nnz : int
     known : Name or None
-        The graph that holds the arrays, if a traced function closed over it: then the sides have names.
+        The graph that holds the arrays, if a traced function closes over it: then the sides hold names.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Ways:
         self.forward, self.backward, self.shape, self.nnz, self.known = forward, backward, shape, nnz, known
 
     def tree_flatten(self) -> tuple[Any, Any]:
-        """Arrays, and what is not traced."""
+        """Split into arrays, and what is not traced."""
         if self.known is not None:
             return (), (self.known, self.forward, self.backward, self.shape, self.nnz)
         return (self.forward, self.backward), (None, None, None, self.shape, self.nnz)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> Ways:
-        """Ways of other arrays."""
+        """Build ways from other arrays."""
         known, forward, backward, shape, nnz = aux
         if known is None:
             forward, backward = children
@@ -82,12 +82,12 @@ class Ways:
         return Ways(one, other, self.shape[::-1], self.nnz, self.known)
 
     def without_weights(self) -> Ways:
-        """The pattern with its factors alone."""
+        """The same pattern with its factors but without weights."""
         forward, backward = (replace(side, weights=None) for side in (self.forward, self.backward))
         return Ways(forward, backward, *self.rest())
 
     def only(self, what: Literal["forward", "backward", "both", "order"]) -> Ways:
-        """What a call reads: one direction with factors, both, or the order of the transpose's edges."""
+        """Only the part that a call reads: one direction with factors, both directions, or the order of the transpose's edges."""
         ways = self
         if what == "backward" and ways.backward.indptr is None:
             shared = ways.forward
@@ -105,12 +105,12 @@ class Ways:
         return Ways(forward, backward, *ways.rest())
 
     def rest(self) -> tuple[Any, ...]:
-        """All but the two sides."""
+        """All fields but the two sides."""
         return self.shape, self.nnz, self.known
 
 
 class Name(str):
-    """The name of a graph, which is made of what it holds, and the graph itself, to be kept as long as the name is."""
+    """The name of a graph, a hash of its contents; it holds a reference to the graph, which must live as long."""
 
     __slots__ = ("graph",)
 
@@ -118,25 +118,25 @@ class Name(str):
 
 
 class Known:
-    """The arrays of a graph that traced functions close over, where calls on each device find them.
+    """The arrays of a graph that traced functions close over; calls on each device find them here.
 
     Parameters
     ----------
     arrays : dict
-        Arrays of JAX by name.
+        JAX arrays by name.
     """
 
     def __init__(self, arrays: dict[str, Any]) -> None:
-        # Here, and not when a call asks: a call must not wait for JAX.
+        # Converted here and not within a call, which must not wait for JAX.
         self._arrays = {name: interop.as_array(part, "bitsparse.jax")[0] for name, part in arrays.items()}
         self._made: dict[Any, Any] = {}
-        #: Where the arrays are.
+        #: The device of the arrays.
         self.device = interop.device_of(next(iter(self._arrays.values())))
-        #: Launches over it, by what they compute and where.
+        #: Recorded launches over this graph, by call and GPU.
         self.kept: dict[Any, Any] = {}
 
     def array(self, name: str | None, device: str) -> Any:
-        """One of the arrays as NumPy's or CuPy's on a device."""
+        """One of the arrays on a device, as a NumPy or CuPy array."""
         if name is None:
             return None
         key = name, device
@@ -145,7 +145,7 @@ class Known:
         return self._made[key]
 
     def pattern(self, side: Side, shape: tuple[int, int], columns: str | None, device: str) -> TCTiledCSR:
-        """One direction with the factors of its rows and columns on a device; the same array again."""
+        """One direction on a device, with the factors of its rows and columns; built once and cached."""
         key = side, columns, device
         if key not in self._made:
             if side.rows is None is columns:
@@ -159,12 +159,12 @@ class Known:
         return found
 
 
-#: Graphs by their names.
+#: Graphs that are closed over, by name.
 _KNOWN: weakref.WeakValueDictionary[str, Known] = weakref.WeakValueDictionary()
 
 
 def name_of(arrays: dict[str, Any], shape: tuple[int, int]) -> Name:
-    """The name of a graph, under which calls find it while the name lives."""
+    """Name a graph by a hash of its arrays; calls find it under this name while the name lives."""
     text = hashlib.blake2b(repr(shape).encode(), digest_size=16)
     for name, part in sorted(arrays.items()):
         host: Any = np.ascontiguousarray(part)
@@ -180,7 +180,7 @@ def name_of(arrays: dict[str, Any], shape: tuple[int, int]) -> Name:
 
 
 def graph_called(name: str) -> Known:
-    """The graph that a computation closed over."""
+    """The graph with this name, which a computation closes over."""
     graph = _KNOWN.get(name)
     if graph is None:
         raise RuntimeError(
