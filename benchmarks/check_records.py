@@ -1,16 +1,16 @@
-"""Refuse records that do not hold up: python3 benchmarks/check_records.py [FOLDER]
+"""Check benchmark records for consistency: python3 benchmarks/check_records.py [FOLDER]
 
-Looks at ``FOLDER/MACHINE/SUITE.jsonl`` (by default ``benchmarks/results``) and prints what is wrong with which line of which file; the exit
-code is 1 if anything is. Needs only Python and git. A record must
+Reads ``FOLDER/MACHINE/SUITE.jsonl`` (by default in ``benchmarks/results``) and prints each complaint with its file and line; the exit code
+is 1 if there is any. Needs only Python and git. A record must
 
-- belong to the suite that the file is named after, and be the only one of its case;
+- belong to the suite that gives the file its name, and be the only record of its case;
 - name the commit of the program that made it, by twelve hexadecimal digits without ``-dirty``, and that commit must exist in this
   repository (a shallow clone cannot tell, and says so);
 - name the machine, the date and the versions: on a GPU those of driver, CUDA and CuPy, on a CPU those of the compiler and of BLAS.
-  Programs of before the field ``versions`` could not: for their commits it may be ``null``;
-- take no less time than its floor, and no share of anything may be below 0 or above 1.
+  For commits older than the field ``versions``, it may be ``null``;
+- take no less time than its floor, and contain no share below 0 or above 1.
 
-All records of a suite come from one commit; those of a paper, which is measured part by part, all of a part.
+All records of a suite must come from one commit. A paper is measured part by part: there, all records of a part must.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Parameters that are shares of a whole, beside those whose names end in ``_share``.
+#: Parameters that are shares of a whole, in addition to those whose names end in ``_share``.
 SHARES = ("share", "computing", "idle")
 _Record = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print every complaint; 1 if there is one, or no record at all."""
+    """Print every complaint; return 1 if there is one, or if there are no records at all."""
     parser = argparse.ArgumentParser(description="Check the records of the benchmarks.")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "benchmarks" / "results", metavar="FOLDER")
     files = sorted(parser.parse_args(arguments).folder.glob("*/*.jsonl"))
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_file(path: Path) -> Iterator[str]:
-    """What is wrong with a file: ``line N: ...``."""
+    """Yield complaints about a file, as ``line N: ...``."""
     lines_of: dict[str, int] = {}
     commit_of: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -71,7 +71,7 @@ def check_file(path: Path) -> Iterator[str]:
 
 
 def wrong_origin(record: _Record) -> Iterator[str]:
-    """Complaints about what, where and when the program was."""
+    """Yield complaints about a record's commit, machine, date and versions."""
     commit = record["commit"]
     known = isinstance(commit, str) and re.fullmatch("[0-9a-f]{12}", commit)
     if not known:
@@ -95,7 +95,7 @@ def wrong_origin(record: _Record) -> Iterator[str]:
 
 
 def wrong_times(record: _Record) -> Iterator[str]:
-    """Complaints about floors and shares."""
+    """Yield complaints about floors and shares."""
     ours, floor = record.get("ours_ms"), record.get("floor_ms")
     if ours is not None and floor is not None and ours < floor:
         yield f"{ours:.6g} ms beat the floor of {floor:.6g} ms, which nothing can"
@@ -108,7 +108,7 @@ def wrong_times(record: _Record) -> Iterator[str]:
 # ---- the repository
 @cache
 def complete_history() -> bool:
-    """Whether every commit of the past is here."""
+    """Whether this clone has the complete history."""
     return git("rev-parse", "--is-shallow-repository") == "false"
 
 
@@ -120,12 +120,12 @@ def commit_exists(commit: str) -> bool:
 
 @cache
 def records_versions(commit: str) -> bool:
-    """Whether the program of that commit wrote versions into its records."""
+    """Whether the program at that commit wrote versions into its records."""
     return "versions" in (git("show", f"{commit}:bitsparse/bench/records.py") or "versions")
 
 
 def git(*arguments: str) -> str | None:
-    """What git says about the checkout of this file; None where it fails or is missing."""
+    """The output of git for the checkout of this file; None if git fails or is missing."""
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
     except OSError:

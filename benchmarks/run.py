@@ -1,17 +1,17 @@
-"""Run a benchmark suite: a table on the terminal, one JSON object a line in a file.
+"""Run a benchmark suite: print a table to the terminal and write one JSON object per line to a file.
 
     python3 benchmarks/run.py --suite host [--only SUBSTRING ...] [--quick] [--json FILE] [--threads N] [--list]
 
-Protocol, the same for every suite: ours and the peer run in one process on the same random data (seed 0) with the same
-number of threads (two unless told otherwise), operands and results already allocated where both interfaces allow it;
-untimed calls first; then rounds that time each side once, in alternating order, each sample after a pause of 150 ms
-(an idle thread pool keeps spinning for up to 0.1 s and would take the other side's cores) and one untimed call; a sample of
-a fast function is as many calls as fill 20 ms. The median of 15 rounds is reported (3 with ``--quick``; slow cases
-take fewer, never below 3). Every product is checked against the peer's or a float64 result before it is timed.
-A record's ``ratio`` is ``peer_ms / ours_ms``. What is special about a suite stands at the top of its module in ``suites/``.
+The protocol is the same for every suite. Ours and the peer run in one process on the same random data (seed 0) with the same number of
+threads (two by default); operands and results are allocated beforehand if both interfaces allow it. Untimed calls come first. Then each
+round times each side once, in alternating order. Each sample follows a pause of 150 ms (an idle thread pool keeps spinning for up to
+0.1 s and would take the other side's cores) and one untimed call; a sample of a fast function consists of as many calls as fill 20 ms.
+The median of 15 rounds is reported (3 with ``--quick``; slow cases take fewer, never below 3). Every product is checked against the peer's
+or a float64 result before it is timed. A record's ``ratio`` is ``peer_ms / ours_ms``. The docstring of each module in ``suites/`` says
+what is special about that suite.
 
-There are no thresholds here: a benchmark reports, it does not pass or fail. A case that goes wrong is shown on stderr, the others still
-run, and the exit code is 1.
+There are no thresholds here: a benchmark reports; it does not pass or fail. If a case raises an error, the error is shown on stderr, the
+other cases still run, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HERE = Path(__file__).resolve().parent
-#: The suites, each in a file of its name.
+#: The suites, each in a file of the same name.
 SUITES = (
     "host",
     "gemm",
@@ -49,7 +49,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; a wrong suite ends the program with the names of the ones that exist."""
+    """Read the command line; an unknown suite ends the program with the names of the existing ones."""
     parser = argparse.ArgumentParser(
         description="Measure bitsparse against its peers.", epilog=f"Suites: {', '.join(SUITES)}."
     )
@@ -72,17 +72,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite that the command line names."""
     options = parse(arguments)
-    if int(os.environ.get("RANK", "0")):  # of torchrun, under which the first rank alone reports
+    if int(os.environ.get("RANK", "0")):  # under torchrun only the first rank reports
         options.json = None
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for variable in THREAD_VARIABLES:
         os.environ[variable] = str(options.threads)
 
-    # Only now: NumPy reads the thread counts when it is loaded.
+    # Imported only now: NumPy reads the thread counts when it is loaded.
     from bitsparse import bench, set_num_threads
 
     set_num_threads(options.threads)
-    # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+    # Only after bitsparse is imported: this folder holds the sources of bitsparse too, but not its compiled part.
     sys.path.insert(0, str(HERE.parent))
     suite: Any = importlib.import_module(f"benchmarks.suites.{options.suite}")
     cases = [case for case in suite.cases(options.threads) if any(part in case.name for part in options.only)]

@@ -1,1 +1,1 @@
-"""What is measured: operands, both sides, checks and times."""
+"""The measured cases: operands, both sides, checks and times."""

@@ -1,4 +1,4 @@
-"""What the cases of suite ``binary`` share: bits of a cell's features, exact sums, checks, and what stands on the other side.
+"""Shared parts of the cases of suite ``binary``: bits of a cell's features, exact sums, checks, and peers.
 
 Graphs, float features and the vendor's products are those of ``cases/sparse_gpu.py``; one-bit features are the signs of the same floats.
 """
@@ -36,14 +36,14 @@ __all__ = [
     "torch_product",
 ]
 
-#: Rows that are compared at a time.
+#: The number of rows compared at a time.
 _ROWS = 1 << 18
-#: One bit of each float, packed along the features.
+#: Options that pack one bit of each float along the features.
 SIGNS: dict[str, Any] = {"axis": -1, "layout": "planes", "encoding": "bipolar"}
 
 
 class Features:
-    """Bits of a cell's features, and exact sums of them."""
+    """The bits of a cell's features, and exact sums of these bits."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
@@ -60,7 +60,7 @@ class Features:
             signs = cupy.where(self.floats >= 0, np.float32(1), np.float32(-1))
             found = cupy.full((matrix.shape[0], self.cell.columns), np.nan, np.float32)
             ones = cupy.ones(matrix.nnz, np.float32)
-            # Whole numbers far below 2^24 are exact in float32, in any order.
+            # Whole numbers far below 2^24 sum exactly in float32, in any order.
             SparseProduct(matrix.indptr, matrix.indices, ones, matrix.shape, signs, found, "ALG2")()
             self._sums = found.astype(np.int32)
         return self._sums
@@ -70,7 +70,7 @@ _held: dict[str, Features] = {}
 
 
 def features_of(name: str, columns: int) -> Features:
-    """The features of a graph and a width; held until others are asked for."""
+    """The features of a graph and a width; they are kept until others are asked for."""
     held = _held.get("features")
     if held is None or (held.cell.matrix.name, held.cell.columns) != (name, columns):
         _held.clear()  # before the next cell is made, which may want the memory
@@ -79,19 +79,19 @@ def features_of(name: str, columns: int) -> Features:
 
 
 def explained(plan: Any) -> dict[str, str | None]:
-    """What a plan says about itself, and the kernel that it names."""
+    """A plan's explanation, and the kernel that it names."""
     text = str(plan.explain())
     named = re.search(r"kernel ([\w-]+)", text)
     return {"kernel": named and named.group(1), "plan": text}
 
 
 def let_go() -> None:
-    """Drop what is held."""
+    """Drop the kept features."""
     _held.clear()
 
 
 def function(name: str) -> Callable[..., Any]:
-    """A public function of the library; a case that needs one that is not there is not measured."""
+    """A public function of the library by name; if it does not exist, the case is not measured."""
     found = getattr(bs, name, None)
     if found is None:
         raise Unavailable(f"there is no bitsparse.{name}")
@@ -101,12 +101,12 @@ def function(name: str) -> Callable[..., Any]:
 
 # ---- results
 def poison(out: Any) -> None:
-    """Leave nothing of an earlier call in a result."""
+    """Overwrite a result, so that nothing of an earlier call is left."""
     getattr(out, "words", out).view(np.uint8).fill(0xA5)
 
 
 def packed(signs: Any) -> Any:
-    """Words (m, 1, W) of the bits of a bool array, by another way than the library's."""
+    """Pack a bool array into words (m, 1, W), by other means than the library's."""
     cupy = jit.require_cupy("suite binary")
     rows, columns = signs.shape
     padded = cupy.zeros((rows, -(-columns // 128) * 128), np.bool_)
@@ -115,7 +115,7 @@ def packed(signs: Any) -> Any:
 
 
 def check_bits(name: str, words: Any, sums: Any, slack: Any = None) -> int:
-    """How many bits differ from ``sums >= 0``; an AssertionError if one does whose sum is not within ``slack``, or a pad bit is set."""
+    """Count bits that differ from ``sums >= 0``; an AssertionError if one does whose sum exceeds ``slack``, or if a pad bit is set."""
     cupy = jit.require_cupy("suite binary")
     wrong = differ = 0
     for first in range(0, sums.shape[0], _ROWS):
@@ -135,11 +135,11 @@ def check_bits(name: str, words: Any, sums: Any, slack: Any = None) -> int:
 
 
 def slack_of(matrix: Matrix) -> Any:
-    """What a float32 sum may be off, by rows."""
+    """The error allowed for float32 sums, by rows."""
     return TOLERANCE["fp32"] * matrix.root
 
 
-# ---- the other side
+# ---- peers
 def spmm_plan(cell: Cell) -> tuple[Callable[[], object], Any]:
     """Our float32 product of the pattern, and its result."""
     cupy = jit.require_cupy("suite binary")
@@ -150,13 +150,13 @@ def spmm_plan(cell: Cell) -> tuple[Callable[[], object], Any]:
 
 
 def sign_and_pack(values: Any) -> Callable[[], object]:
-    """Bits of the signs of floats by our own kernel, into words that are there already."""
+    """A call that packs the signs of floats by our own kernel, into preallocated words."""
     words = cuda_bits.pack(values, 1, **SIGNS)
     return partial(cuda_bits.pack, values, 1, out=words, check=False, **SIGNS)
 
 
 def spmm_and_pack(cell: Cell) -> Timed:
-    """Our float32 product, then the signs of its result, one launch behind the other."""
+    """Our float32 product, followed by packing the signs of its result in a second launch."""
     product, out = spmm_plan(cell)
     product()
     pack = sign_and_pack(out)
@@ -169,7 +169,7 @@ def spmm_and_pack(cell: Cell) -> Timed:
 
 
 def torch_product(x: Any, w: Any, *, pack: bool, tf32: bool = True) -> Callable[[], Any]:
-    """``x @ w`` by PyTorch into a result that is there already, TF32 allowed; then the signs packed by our kernel."""
+    """``x @ w`` by PyTorch into a preallocated result, with or without TF32; with `pack`, our kernel then packs the signs."""
     torch, cupy = torch_module(), jit.require_cupy("suite binary")
     left, right = torch.from_dlpack(x), torch.from_dlpack(w)
     out = torch.empty((left.shape[0], right.shape[1]), dtype=left.dtype, device="cuda")

@@ -1,6 +1,6 @@
 """Whole networks for suite ``binary`` and BitGNN's tables: ours and PyTorch Geometric's on one graph, their time and their memory.
 
-Weights are random: what is compared is time and memory, not accuracy (``examples/`` trains). Sizes and letters of the layers are those of
+Weights are random, because time and memory are compared, not accuracy (``examples/`` trains). Sizes and letters of the layers are those of
 BitGNN's section 4: *full* aggregates floats, ``FBF+FBF``; *bin* aggregates bits where the paper does, ``FBB+BBB`` and then ``BBF+FBF``.
 """
 
@@ -34,12 +34,12 @@ GRAPHS: dict[str, tuple[int, int, int]] = {
     "flickr": (500, 256, 7),
     "reddit": (602, 128, 41),
 }
-#: Nodes and stored entries of graphs whose files are not small.
+#: Nodes and stored entries of graphs that are generated because their files are large.
 MADE = {"flickr": (89_250, 899_756), "reddit": PUBLISHED["reddit"]}
-#: How each side goes by in records.
+#: The names of both sides in records; for the peer, with its way to sum.
 THEIRS = {"fp32 (S)": "scatter", "fp32 (T)": "sparse"}
 OURS = ("full", "bin")
-#: Graphs of up to so many nodes are compared with the CPU, and the share of nodes that must get the same class.
+#: The largest number of nodes at which results are compared with the CPU, and the share of nodes that must get the same class.
 ON_CPU, SAME = 50_000, 0.99
 
 
@@ -55,7 +55,7 @@ class Network(NamedTuple):
     classes: int
 
     def facts(self) -> dict[str, Any]:
-        """What a record says about it."""
+        """Facts about the network for the record."""
         facts = {
             "graph": self.graph,
             "source": self.source,
@@ -66,7 +66,7 @@ class Network(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """One side: a captured call, the most bytes that are held during it, and what a record says."""
+    """One side: a captured call, the most bytes held during it, and facts for the record."""
 
     timed: Timed
     peak_bytes: int
@@ -74,7 +74,7 @@ class Contender(NamedTuple):
 
 
 def network(name: str) -> Network:
-    """A graph and its features: the file's where there is one, else random."""
+    """A graph, from its file if there is one, else synthetic; with random features."""
     cupy = jit.require_cupy("suite binary")
     features, hidden, classes = GRAPHS[name]
     path = file_of(name) if name in SIZES else None
@@ -91,7 +91,7 @@ def network(name: str) -> Network:
 
 
 def contender(model: str, version: str, net: Network, *, packed: bool = False) -> Contender:
-    """A side of the comparison, captured."""
+    """A captured side of the comparison."""
     return theirs(model, version, net) if version in THEIRS else ours(model, version, net, packed=packed)
 
 
@@ -102,7 +102,7 @@ def theirs(model: str, version: str, net: Network) -> Contender:
     gc.collect()
     torch.cuda.empty_cache()
     small = torch.ones((8, 8), device="cuda")
-    small = small @ small  # cuBLAS takes its workspace, which belongs to no network
+    small = small @ small  # cuBLAS allocates its workspace, which must not count
     torch.cuda.synchronize()
     start = torch.cuda.memory_allocated()
     indptr, indices = (torch.from_dlpack(array) for array in (net.indptr, net.indices))
@@ -122,7 +122,7 @@ def theirs(model: str, version: str, net: Network) -> Contender:
 
 # ---- ours
 class Peak:
-    """The most bytes of CuPy's pools that were held at once, beyond what was held before."""
+    """The peak of bytes allocated from CuPy's pools, beyond those held before."""
 
     def __init__(self) -> None:
         self.live = self.most = 0
@@ -130,7 +130,7 @@ class Peak:
 
 @contextmanager
 def watched() -> Iterator[Peak]:
-    """Count what CuPy's memory pools hand out and take back."""
+    """Count the bytes that CuPy's memory pools allocate and free."""
     cupy = jit.require_cupy("suite binary")
     peak = Peak()
 
@@ -168,7 +168,7 @@ def ours(model: str, version: str, net: Network, *, packed: bool) -> Contender:
         cupy.cuda.runtime.deviceSynchronize()
         gc.collect()
         held = pool.used_bytes()
-        # While a graph is recorded the plan enqueues its steps one by one, so that what they take can be seen.
+        # While a graph is recorded, the plan enqueues its steps one by one, so that their allocations can be counted.
         with stream, watched() as peak:
             stream.begin_capture()
             plan(x, out=out)
@@ -202,7 +202,7 @@ def binary_model(model: str, version: str, net: Network) -> Any:
 
 
 def adjacency(net: Network, *, loops: bool) -> Any:
-    """The graph in blocks of bits; with loops, ``D^-1/2 (A + I) D^-1/2`` by its factors."""
+    """The graph as FRDC, in blocks of bits; with loops it is ``D^-1/2 (A + I) D^-1/2``, with D as factors."""
     cupy = jit.require_cupy("suite binary")
     indptr, indices, nodes = net.indptr, net.indices, net.indptr.size - 1
     if not loops:
@@ -217,7 +217,7 @@ def adjacency(net: Network, *, loops: bool) -> Any:
 
 
 def compare(case: str, model: Any, graph: Any, x: Any, out: Any) -> None:
-    """The CPU's logits decide as ours do; a sum next to 0 may have another sign there, which few nodes notice."""
+    """Check that the CPU's logits give the same classes; sums near 0 may differ in sign there, which changes few nodes."""
     host = model.plan(graph.to_device("cpu"), there := x.get() if not hasattr(x, "words") else x.to_device("cpu"))(
         there
     )

@@ -1,11 +1,11 @@
-"""Cases of packing, quantising and their inverses on the GPU, at the speed of memory or not.
+"""Cases of packing, quantising and their inverses on the GPU, compared with the speed of memory.
 
-- Both sides are captured into CUDA graphs of several calls and replayed in turns; a time is the median of 15 replays over the number of
-  calls. Replays find arrays in the L2 where they fit (60 MB on an H200). ``params.cold_ms`` comes from a graph whose calls take turns
+- Both sides are captured into CUDA graphs of several calls and replayed in turns; a time is the median of 15 replays divided by the number
+  of calls. Replays find arrays in the L2 cache if they fit (60 MB on an H200). ``params.cold_ms`` comes from a graph whose calls take turns
   among copies of the input that together exceed 256 MB.
 - The peer is ``torch.Tensor.copy_`` of a float32 array, scaled to the bytes that the case reads and writes (``params.peer_copied`` says
   how many were copied).
-- ``estimate_ms`` is the bytes read and written over 4 TB/s.
+- ``estimate_ms`` is the time of the bytes read and written at 4 TB/s.
 - Every result is compared with the host backend's on a part of the input before anything is timed.
 """
 
@@ -24,7 +24,7 @@ from bitsparse.backends.cuda.bits import pack as cuda_bits
 from bitsparse.backends.host.bits import pack as host_bits
 from bitsparse.bench import Case, Prepared, Protocol
 
-#: Rows that are compared with the host.
+#: The number of rows compared with the host's.
 CHECKED = 128
 STEPS: dict[str, Any] = {"offset": np.float32(-4), "divisor": np.float32(8), "multiplier": 15.0, "qmin": 0, "qmax": 15}
 STEPS |= {"seed": 1, "stream": 0, "layout": "planes"}
@@ -32,7 +32,7 @@ WAY: dict[str, Any] = {"layout": "planes", "encoding": "unsigned"}
 
 
 def cases() -> list[Case]:
-    """Packing by sign, quantising, dequantising, unpacking, repacking and calibrating; along both axes."""
+    """Packing by sign, quantising, dequantising, unpacking, repacking and calibrating, along both axes."""
     found = []
     for axis, name in ((-1, ""), (-2, "-axis2")):
         found += [
@@ -102,7 +102,7 @@ def unpack(rows: int, cols: int, bits: int, axis: int) -> Prepared:
 
 
 def repack(size: int, bits: int) -> Prepared:
-    """Planes along the other axis."""
+    """Repack planes along the other axis."""
     words = _words(size, size, bits, -1)
     kind: dict[str, Any] = {"axis": -1, "layout": "planes", "to_axis": -2, "to_layout": "planes"}
     out = cuda_bits.repack(words, (size, size), bits, **kind)
@@ -112,7 +112,7 @@ def repack(size: int, bits: int) -> Prepared:
 
 
 def calibrate(rows: int, cols: int, granularity: str) -> Prepared:
-    """The range of a float32 array with the answer on the host, so in wall time and not in a graph; the peer is torch.aminmax."""
+    """The range of a float32 array; its result goes to the host, so wall time is measured and no graph. The peer is torch.aminmax."""
     torch, cupy = torch_module(), jit.require_cupy("suite gemm")
     x = _normal(rows, cols)
     low, high, finite = cuda_bits.calibrate(x, granularity)
@@ -139,7 +139,7 @@ def calibrate(rows: int, cols: int, granularity: str) -> Prepared:
 
 
 def beside_a_copy(call: Callable[[Any], object], source: Any, out: Any) -> Prepared:
-    """Time ``call(source)``, which writes ``out``, warm and cold, beside a copy of as many bytes."""
+    """Time ``call(source)``, which writes ``out``, warm and cold, against a copy of the same number of bytes."""
     torch, cupy = torch_module(), jit.require_cupy("suite gemm")
     moved = source.nbytes + out.nbytes
     calls = 20 if moved < 100e6 else 5
@@ -178,13 +178,13 @@ def _normal(rows: int, cols: int) -> Any:
 
 
 def _words(rows: int, cols: int, bits: int, axis: int) -> Any:
-    """Planes words of random codes; both sizes are multiples of 128."""
+    """Words of random codes in planes; both sizes must be multiples of 128."""
     outer, length = (rows, cols) if axis == -1 else (cols, rows)
     return _generator().integers(0, 1 << 32, (outer, bits, length // 32), dtype=np.uint32)
 
 
 def _compare(words: Any, part: np.ndarray, axis: int) -> None:
-    """Words of the first ``CHECKED`` rows."""
+    """Compare the words of the first ``CHECKED`` rows with the host's."""
     _same(words[:CHECKED] if axis == -1 else words[:, :, : CHECKED // 32], part)
 
 

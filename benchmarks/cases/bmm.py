@@ -1,8 +1,8 @@
-"""Cases of suite ``binary`` about dense products: floats binarised while they are loaded, times one-bit weights.
+"""Cases of suite ``binary`` with dense products: floats, binarised while they are loaded, times one-bit weights.
 
 ``bmm-{letters}-{m}x{k}x{n}`` is ``plan(x, out=y)`` of ``bitsparse.plan_bmm`` with packed weights and float32 activations. The peer is
-``torch.mm`` of the same float32 activations and float32 weights with TF32 allowed, for bits out followed by our sign-and-pack: it does not
-binarise its operands. ``estimate_ms`` is the bytes of activations, weights and result at the rate of the memory for reading;
+``torch.mm`` of the same float32 activations and float32 weights with TF32 allowed; it does not binarise its operands. If the result is
+bits, our sign-and-pack follows. ``estimate_ms`` is the time of the bytes of activations, weights and result at the memory's read rate;
 ``params.fp32_ms`` is the peer without TF32.
 """
 
@@ -21,7 +21,7 @@ from benchmarks.gpu_timing import torch_graph, torch_module
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 
-#: Rows, contraction and columns: Reddit's features (BitGNN's Table 2), and those of Planetoid's graphs.
+#: Rows, contraction and columns: those of Reddit's features (BitGNN's Table 2), of Planetoid's graphs and of Flickr.
 SHAPES = ((232_965, 602, 128), (2_708, 1_433, 64), (3_327, 3_703, 64), (19_717, 500, 64), (89_250, 500, 256))
 LETTERS = ("FBB", "FBF")
 

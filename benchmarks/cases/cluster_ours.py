@@ -1,4 +1,4 @@
-"""Our side of the cases about batches of parts: networks with random weights, on bits, and the runner over a problem's parts."""
+"""Our side of the cases with batches of parts: networks with random weights on bits, and the runner over a problem's parts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from bitsparse import nn
 
 __all__ = ["SAMPLE", "checked", "model_of", "network_of", "runner_of", "same_classes", "weights_of"]
 
-#: What the grids of a network are calibrated on: parts, and the most nodes of them. Accuracy is not what is measured here.
+#: Parts, and the largest number of their nodes, on which a network's grids are calibrated. Accuracy is not measured here.
 SAMPLE_PARTS, SAMPLE = 50, 2048
-#: Errors of the logits of 8-bit networks, relative to their spread, from which something must be wrong. Random weights and sums over hubs
-#: that clip leave up to half of it.
+#: Larger errors of an 8-bit network's logits, relative to their spread, mean that something is wrong. Random weights and clipped sums over
+#: hubs alone cause errors of up to half the spread.
 CLOSE = 0.8
 
 
 @cache
 def network_of(kind: Kind, widths: tuple[int, ...]) -> Any:
-    """The network in full precision; both sides have its weights."""
+    """The network in full precision, whose weights both sides use."""
     return nn.random_network(kind, list(widths), seed=0)
 
 
@@ -34,13 +34,13 @@ def weights_of(network: Any) -> list[tuple[NDArray[np.float32], NDArray[np.float
 
 
 def pattern_of(batch: Batch) -> Any:
-    """A batch as a graph of its own."""
+    """The adjacency of a batch as a separate graph."""
     ones = np.ones(batch.indices.size, np.bool_)
     return sparse.csr_array((ones, batch.indices, batch.indptr), shape=(batch.nodes.size,) * 2)
 
 
 def model_of(problem: Problem, kind: Kind, bits: int) -> Any:
-    """The network on so many bits, calibrated on parts from the whole graph: those of one batch may all be alike."""
+    """The network on `bits` bits, calibrated on parts from the whole graph, since the parts of one batch may all be alike."""
     network = network_of(kind, tuple(problem.widths(kind)))
     few = problem.spread(SAMPLE_PARTS)
     return nn.quantize_network(network, pattern_of(few), problem.features[few.nodes], bits, sample=SAMPLE)
@@ -53,7 +53,7 @@ def runner_of(problem: Problem, model: Any, device: str) -> Any:
 
 
 def checked(case: str, problem: Problem, model: Any, out: NDArray[np.float32]) -> None:
-    """An AssertionError unless all logits are numbers and those of the first batch are what the CPU makes of it as a graph of its own."""
+    """Check that all logits are numbers, and that those of the first batch equal the CPU's for it as a separate graph."""
     if not np.isfinite(out).all():
         raise AssertionError(f"{case}: {int((~np.isfinite(out)).any(axis=1).sum())} nodes have no logits")
     first = next(problem.batches())
@@ -69,7 +69,7 @@ def checked(case: str, problem: Problem, model: Any, out: NDArray[np.float32]) -
 
 
 def same_classes(case: str, bits: int, out: NDArray[np.float32], peer: NDArray[np.float32]) -> dict[str, float]:
-    """Share of nodes with the class of full precision, and the logits' error over their spread; only 8 bits must be near."""
+    """The share of nodes with the same class as in full precision, and the logits' error over their spread, checked for 8 bits only."""
     same = float((out.argmax(axis=1) == peer.argmax(axis=1)).mean())
     error = float(np.sqrt(np.mean((out - peer) ** 2)) / max(float(peer.std()), 1e-30))
     if bits == max(BITS) and not error <= CLOSE:

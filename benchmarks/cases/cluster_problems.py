@@ -1,9 +1,9 @@
-"""What the cases about batches of parts compute on: a graph with features, its METIS parts, the batches of a peer.
+"""Problems of the cases with batches of parts: a graph with features, its METIS parts, and batches for a peer.
 
-Widths and classes are those of QGTC's Table 1 (DD: TC-GNN's Table 4). Where a data set has no features, and where they have another
-width, seeded normal ones stand in. Parts are METIS's, 1500, and kept in the folder that ``BITSPARSE_PARTS`` names, by default
-``benchmarks/.parts`` (a file ``GRAPH-1500.npz`` each): on one core METIS takes seconds for most of the graphs, but minutes for one of the
-size of products.
+Widths and classes are those of QGTC's Table 1 (DD: TC-GNN's Table 4). If a data set has no features, or features of another width, normal
+ones from a fixed seed replace them. METIS makes 1500 parts, which are kept in the folder named by ``BITSPARSE_PARTS``, by default
+``benchmarks/.parts`` (a file ``GRAPH-1500.npz`` each): on one core METIS takes seconds for most graphs, but minutes for one of the size of
+products.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bitsparse.graph import partition
 __all__ = ["BITS", "GRAPHS", "HIDDEN", "KINDS", "PARTS", "PARTS_PER_BATCH", "Batch", "Problem", "labels_of", "problem"]
 
 Kind = Literal["gcn", "gin"]
-#: Features of a node, and classes.
+#: Features per node, and classes.
 GRAPHS: dict[str, tuple[int, int]] = {
     "artist": (100, 12),
     "PROTEINS_full": (29, 2),
@@ -38,21 +38,21 @@ GRAPHS: dict[str, tuple[int, int]] = {
     "products": (100, 47),
 }
 BITS = (1, 2, 4, 8)
-#: Three layers: columns of the two hidden ones (QGTC, section 6).
+#: Columns of the two hidden layers of networks with three layers (QGTC, section 6).
 HIDDEN: dict[Kind, int] = {"gcn": 16, "gin": 64}
 KINDS: tuple[Kind, ...] = ("gcn", "gin")
 PARTS, PARTS_PER_BATCH = 1500, 20
 
 
 class Batch(NamedTuple):
-    """Some parts as one block-diagonal graph, as every peer gets it: without self loops, which both models add themselves."""
+    """Some parts as one block-diagonal graph, without self loops: both models add these themselves."""
 
     nodes: NDArray[np.int64]
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
 
     def with_loops(self) -> Batch:
-        """The same with an edge from each node to itself, behind its others."""
+        """The same batch with an edge from each node to itself, after the node's other edges."""
         own = np.arange(self.nodes.size, dtype=np.int32)
         indptr = self.indptr + np.arange(self.indptr.size)
         indices = np.empty(int(indptr[-1]), np.int32)
@@ -62,21 +62,21 @@ class Batch(NamedTuple):
         return Batch(self.nodes, indptr, indices)
 
     def normalised(self) -> NDArray[np.float32]:
-        """``D^-1/2 A D^-1/2``'s values, with the degrees of this very batch."""
+        """The values of ``D^-1/2 A D^-1/2``, with the degrees within this batch."""
         degrees = np.diff(self.indptr)
         factors = 1 / np.sqrt(np.maximum(degrees, 1))
         return (np.repeat(factors, degrees) * factors[self.indices]).astype(np.float32)
 
 
 class Problem:
-    """A graph, features, parts; what takes long is made when first asked for."""
+    """A graph with features and parts, which are computed when they are first asked for."""
 
     def __init__(self, name: str, data: GraphData, source: str, columns: int, classes: int) -> None:
         self.name, self.data, self.source, self.columns, self.classes = name, data, source, columns, classes
 
     @property
     def nodes(self) -> int:
-        """Nodes of the graph."""
+        """The number of nodes of the graph."""
         return self.data.num_nodes
 
     @property
@@ -86,7 +86,7 @@ class Problem:
 
     @cached_property
     def features(self) -> NDArray[np.float32]:
-        """Float32 features: the data set's if they have the width, else random."""
+        """Float32 features: the data set's if they have the right width, else random ones."""
         if self.own_features:
             dense = self.data.x.toarray() if hasattr(self.data.x, "toarray") else self.data.x
             return np.ascontiguousarray(dense, np.float32)
@@ -99,7 +99,7 @@ class Problem:
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Nodes part after part, CSR of the edges inside the parts in that order (no loops), and where the parts start."""
+        """Nodes ordered by part, CSR arrays of the edges inside parts in that order (no loops), and where the parts start."""
         labels, indptr, indices = self.labels, self.data.indptr, self.data.indices
         order = np.argsort(labels, kind="stable")
         bounds = np.concatenate([[0], np.cumsum(np.bincount(labels))])
@@ -117,11 +117,11 @@ class Problem:
 
     @property
     def kept_edges(self) -> int:
-        """Edges inside the parts, loops not counted."""
+        """The number of edges inside the parts, without loops."""
         return int(self._kept[2].size)
 
     def batches(self, parts: int = PARTS_PER_BATCH) -> Iterator[Batch]:
-        """Batches of so many parts, in ascending order of parts."""
+        """Yield batches of this many parts, in ascending order of parts."""
         order, starts, indices, bounds = self._kept
         for first in range(0, bounds.size - 1, parts):
             low, high = int(bounds[first]), int(bounds[min(first + parts, bounds.size - 1)])
@@ -129,12 +129,12 @@ class Problem:
             yield Batch(order[low:high], indptr - indptr[0], indices[indptr[0] : indptr[-1]] - np.int32(low))
 
     def spread(self, parts: int) -> Batch:
-        """So many parts that lie at equal distances, as one batch."""
+        """One batch of `parts` parts, spread evenly over all parts."""
         order, starts, indices, bounds = self._kept
         chosen = np.unique(np.linspace(0, bounds.size - 2, min(parts, bounds.size - 1)).astype(np.int64))
         sizes = bounds[chosen + 1] - bounds[chosen]
         ends = np.cumsum(sizes)
-        # Where the nodes lie in the order of parts, and how far their numbers move.
+        # The positions of the nodes in the order of parts, and how far their numbers move.
         move = np.repeat(ends - sizes - bounds[chosen], sizes)
         places = np.arange(ends[-1]) - move
         counts = starts[places + 1] - starts[places]
@@ -147,14 +147,14 @@ class Problem:
         return [self.columns, HIDDEN[kind], HIDDEN[kind], self.classes]
 
     def facts(self) -> dict[str, Any]:
-        """What a record says about it."""
+        """Facts about the problem for the record."""
         facts: dict[str, Any] = {"graph": self.name, "source": self.source, "nodes": self.nodes}
         facts |= {"entries": int(self.data.indices.size), "kept_edges": self.kept_edges, "features": self.columns}
         return facts | {"classes": self.classes, "own_features": self.own_features, "parts": int(self.labels.max()) + 1}
 
 
 def labels_of(name: str, data: GraphData) -> NDArray[np.int32]:
-    """The part of each node of the graph that goes by this name, from the folder of parts or from METIS."""
+    """The part of each node of the graph with this name, from the folder of parts or from METIS."""
     folder = Path(os.environ.get("BITSPARSE_PARTS") or Path(__file__).resolve().parents[1] / ".parts")
     parts = min(PARTS, data.num_nodes)
     path, entries = folder / f"{name}-{parts}.npz", int(data.indices.size)
@@ -164,7 +164,7 @@ def labels_of(name: str, data: GraphData) -> NDArray[np.int32]:
                 return np.asarray(kept["labels"], np.int32)
     labels = partition(data.adjacency, parts, seed=0)
     folder.mkdir(parents=True, exist_ok=True)
-    own = folder / f"{path.stem}-{os.getpid()}.npz"  # a run that ends here leaves no half file under the right name
+    own = folder / f"{path.stem}-{os.getpid()}.npz"  # an interrupted run leaves no partial file under the final name
     np.savez_compressed(own, labels=labels.astype(np.int16), nodes=data.num_nodes, entries=entries)
     own.replace(path)
     return labels
@@ -172,7 +172,7 @@ def labels_of(name: str, data: GraphData) -> NDArray[np.int32]:
 
 @cache
 def maker() -> str:
-    """Where synthetic graphs are made: on a GPU if there is one, which is quicker, and the same graph."""
+    """The device on which synthetic graphs are made: a GPU if there is one, which is faster and makes the same graph."""
     try:
         return "cuda" if jit.require_cupy("suite cluster").cuda.is_available() else "cpu"
     except DeviceError:
@@ -183,7 +183,7 @@ _held: dict[str, Problem] = {}
 
 
 def problem(name: str) -> Problem:
-    """The problem of that name; held until another is asked for."""
+    """The problem of this name; it is kept until another one is asked for."""
     if name not in _held:
         _held.clear()
         if name in PUBLISHED:

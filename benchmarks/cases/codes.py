@@ -3,12 +3,12 @@
 ``codes-spmm-int{bits}-{graph}-D{D}`` is ``plan(codes, out=y)`` of :func:`bitsparse.plan_spmm` of a pattern and unsigned integers of 8, 4 or
 2 bits in rows layout: exact int32 sums, compared number for number with a float64 product. ``codes-spmm-int{bits}-out-...`` is the same
 followed by an :class:`bitsparse.Epilogue` that scales, adds a bias, applies relu and requantises to the same number of bits, packed along
-the features (a part of the rows is compared with the host's); ``codes-spmm-int{bits}-weighted-...`` has a float32 weight on every edge, so
-that the sums are float32. The peer is our own product of the same pattern (and weights) with float32 features, so the ratio is what
-narrow features gain; graphs have more than a million edges. ``codes-spmm-int8-heads-{graph}-H4x32`` sums signed integers with a float32
-weight for each edge and head, gathered packed (``kernel="codes"``), against float32 features with the same weights; ``params.tunings_us``
-are the times of other layouts of a row in the same kernel, ``params.unpacked_ms`` is the time if integers are unpacked first.
-``estimate_ms`` is that of suite ``spmm`` for rows of as many bytes.
+the features (some of the rows are compared with the host's); ``codes-spmm-int{bits}-weighted-...`` has a float32 weight on every edge, so
+its sums are float32. The peer is our own product of the same pattern (and weights) with float32 features, so the ratio shows the gain from
+narrow features; graphs have more than a million edges. ``codes-spmm-int8-heads-{graph}-H4x32`` sums signed integers, gathered packed
+(``kernel="codes"``), with a float32 weight for each edge and head, against float32 features with the same weights; ``params.tunings_us``
+are the times of other layouts of a row in the same kernel, and ``params.unpacked_ms`` is the time if integers are unpacked first.
+``estimate_ms`` is that of suite ``spmm`` for rows of the same number of bytes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ BITS = (8, 4, 2)
 MORE = ("artist", "COLLAB")
 #: Heads of the sums with a weight for each edge and head, and features of a head.
 HEADS, HEAD_COLUMNS = 4, 32
-#: Words of a row that a lane takes, and lanes of a row, in the layouts that are timed for these sums.
+#: Words per lane and lanes per row, in the layouts that are timed for these sums.
 CUTS = ((4, 8), (2, 16), (1, 32))
-#: Rows that the host computes for the comparison of requantised sums.
+#: The number of rows of requantised sums that are compared with the host's.
 _ROWS = 4096
 
 
 def cases() -> list[Case]:
-    """All cases, by graph and width, so that operands are made once."""
+    """All cases, grouped by graph and width, so that operands are built once."""
     table = []
     for name in GRAPHS:
         for columns in WIDTHS:

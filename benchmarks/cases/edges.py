@@ -1,13 +1,13 @@
 """Cases of suite ``spmm`` that compute per edge: sampled products and attention.
 
-``sddmm-fp32-{graph}-D{D}`` is :func:`bitsparse.sddmm` into a given array, ``sddmm-tf32-...`` the same with TF32 allowed. The peer is
-``cusparseSDDMM`` in the faster of two forms, in float32 for both, and the field is that of ``op = sddmm`` in ``field-h200.csv``, carried
-over by cuSPARSE's time for the same.
+``sddmm-fp32-{graph}-D{D}`` is :func:`bitsparse.sddmm` into a given array, and ``sddmm-tf32-...`` the same with TF32 allowed. For both, the
+peer is ``cusparseSDDMM`` in float32, in the faster of two forms. The field is that of ``op = sddmm`` in ``field-h200.csv``, scaled by
+cuSPARSE's times here and in the table.
 
 ``gat-fp32-{graph}-H4x32`` is :func:`bitsparse.attention` with 4 heads of 32 columns, ``agnn-fp32-{graph}-D{D}`` is
 ``bitsparse.cosine_attention``. The peer is what PyTorch users write: scores by gathers (GAT) or ``torch.sparse.sampled_addmm`` of
-normalised features (AGNN), leaky relu, a softmax from ``scatter_reduce`` and ``index_add``, and a product of a CSR matrix for each head;
-all of it captured into one graph where PyTorch can (``params.peer_replayed``). Both results are compared with the same steps in float64.
+normalised features (AGNN), leaky relu, a softmax from ``scatter_reduce`` and ``index_add``, and a product of a CSR matrix for each head.
+All of it is captured into one graph if PyTorch can (``params.peer_replayed``). Both results are compared with the same steps in float64.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ OTHERS = ("ss_pkustk04", "web_notredame")
 HEADS, HEAD_COLUMNS, SLOPE = 4, 32, 0.2
 AGNN_WIDTHS = (16, 128)
 PRECISIONS: tuple[Literal["fp32"], Literal["tf32"]] = ("fp32", "tf32")
-#: Largest errors: of a dot product over the square root of its length, and of a weighted mean of numbers of about 1.
+#: Largest errors: of a dot product, divided by the square root of its length, and of a weighted mean of numbers of about 1.
 DOT_TOLERANCE, MEAN_TOLERANCE = {"fp32": 2e-5, "tf32": 1e-2}, 1e-4
 _EDGES = 1 << 20
 
 
 def cases(name: str, columns: int) -> list[Case]:
-    """Cases of one graph and one width."""
+    """The cases of one graph and one width."""
     found = []
     if name in GRAPHS + OTHERS:
         for precision in PRECISIONS:
@@ -108,7 +108,7 @@ def edge_rows(matrix: Matrix) -> Any:
 
 
 def exact_dots(matrix: Matrix, x: Any, y: Any) -> Any:
-    """Dot products in float64, a part of the edges at a time."""
+    """Dot products in float64, computed for a part of the edges at a time."""
     cupy = jit.require_cupy("suite spmm")
     rows, out = edge_rows(matrix), cupy.empty(matrix.nnz, np.float64)
     for first in range(0, matrix.nnz, _EDGES):
@@ -120,7 +120,7 @@ def exact_dots(matrix: Matrix, x: Any, y: Any) -> Any:
 
 # ---- attention
 def gat(name: str) -> Prepared:
-    """Graph attention of several heads."""
+    """Graph attention with several heads."""
     import bitsparse as bs
 
     cupy = jit.require_cupy("suite spmm")
@@ -166,7 +166,7 @@ def attention(
     more_bytes: int,
     params: dict[str, Any],
 ) -> Prepared:
-    """One pass of ours against PyTorch's steps; ``theirs(dtype)`` takes the dtype that it computes in."""
+    """One pass of ours against PyTorch's steps; ``theirs(dtype)`` computes in that dtype."""
     cupy, torch = jit.require_cupy("suite spmm"), torch_module()
     out = cupy.full(x.shape, np.nan, np.float32)
     ours(out=out)
@@ -194,7 +194,7 @@ def attention(
 
 
 class PyTorch:
-    """Attention in PyTorch's own steps; rows and columns of the edges are at hand."""
+    """Attention in PyTorch's own steps; the rows and columns of the edges are prepared beforehand."""
 
     def __init__(self, matrix: Matrix) -> None:
         torch = torch_module()
@@ -203,7 +203,7 @@ class PyTorch:
         self.rows, self.cols = torch.from_dlpack(edge_rows(matrix)), self.indices.long()
 
     def csr(self, values: Any) -> Any:
-        """A sparse matrix with these values, of the graph's pattern."""
+        """A sparse matrix with the graph's pattern and these values."""
         size = (self.nodes, self.nodes)
         return torch_module().sparse_csr_tensor(self.indptr, self.indices, values, size=size, check_invariants=False)
 
@@ -218,7 +218,7 @@ class PyTorch:
         return powers / total[self.rows]
 
     def gat(self, x: Any, source: Any, target: Any, dtype: Any) -> Any:
-        """(nodes, heads, columns)"""
+        """Attention of features (nodes, heads, columns)."""
         torch = torch_module()
         x, source, target = (array.to(dtype) for array in (x, source, target))
         scores = torch.nn.functional.leaky_relu(source[self.cols] + target[self.rows], SLOPE)
@@ -227,7 +227,7 @@ class PyTorch:
         return torch.stack(heads, 1)
 
     def agnn(self, x: Any, dtype: Any) -> Any:
-        """(nodes, columns)"""
+        """Attention by cosines of features (nodes, columns)."""
         torch = torch_module()
         x = x.to(dtype)
         unit = torch.nn.functional.normalize(x, dim=1)

@@ -2,12 +2,13 @@
 
 ``requant-1x1-MxKxN`` multiplies 1-bit matrices and requantises the result to 4 bits: a scale per row and per column, a bias per column,
 relu, one grid for all, rounding to nearest; bit planes packed along the columns (``-down``: along the rows).
-``epilogue-float-1x1-MxKxN`` stores the same chain as float32. The peer is the same product with an int32 result and behind it the epilogue
-as a kernel of its own, which works at the speed of memory; 20 calls of each are in a replayed graph. Results are compared before anything
-is timed.
+``epilogue-float-1x1-MxKxN`` stores the same chain as float32. The peer is the same product with an int32 result, followed by the epilogue
+as a separate kernel, which works at the speed of memory; a replayed graph has 20 calls of each. Results are compared before anything is
+timed.
 
-``params.product_ms`` is the product alone with its int32 result, ``params.epilogue_ms`` the epilogue alone on that. ``floor_ms`` is the
-larger of operations over the rate of the one-bit matrix unit and the bytes of operands and result over 4 TB/s.
+``params.product_ms`` is the product alone with its int32 result, and ``params.epilogue_ms`` the epilogue alone on that result.
+``floor_ms`` is the larger of two times: the operations at the rate of the one-bit matrix unit, and the bytes of operands and result at
+4 TB/s.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def cases() -> list[Case]:
 
 
 def layer(m: int, k: int, n: int, axis: int | None) -> EpilogueParams:
-    """What a quantised layer does to its sums, whose mean is k / 4."""
+    """The epilogue of a quantised layer whose sums have mean k / 4."""
     rng = np.random.default_rng(0)
     row, col = (rng.uniform(0.9, 1.1, size).astype(np.float32) for size in (m, n))
     bias = rng.normal(-k / 4, k / 40, n).astype(np.float32)

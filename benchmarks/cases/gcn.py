@@ -1,12 +1,12 @@
-"""Cases of suite ``binary`` about whole networks: Bi-GCN's two layers of 64 columns on Planetoid's graphs.
+"""Cases of suite ``binary`` with whole networks: Bi-GCN's two layers of 64 columns on Planetoid's graphs.
 
 ``gcn-{full,bin}-{graph}`` is a binary GCN with random weights, prepared for the graph and replayed as one CUDA graph: *full* aggregates
-floats, *bin* bits in its first layer (BitGNN's two versions). Features come in float32, as the peer's do; ``...-packed-...`` takes the
-packed signs of its features instead, as BitGNN keeps them. The peer is PyTorch Geometric in float32 with a sparse CSR adjacency, captured
-too; ``params.scatter_ms`` is its other way, gathering and scattering along edges.
+floats, and *bin* aggregates bits in its first layer (BitGNN's two versions). Features are float32, as for the peer; ``...-packed-...``
+takes their packed signs instead, as BitGNN keeps them. The peer is PyTorch Geometric in float32 with a sparse CSR adjacency, captured too;
+``params.scatter_ms`` is its other method, which gathers and scatters along edges.
 
-``params.peak_bytes`` are the most bytes of the memory pool that are held during a call: graph, weights, features, buffers, result, and what
-is taken on the way; ``params.peer_bytes`` those of PyTorch Geometric's better way, without the workspace of cuBLAS.
+``params.peak_bytes`` is the peak of the memory pool during a call: graph, weights, features, buffers, result, and temporary memory.
+``params.peer_bytes`` is that of PyTorch Geometric's better method, without the workspace of cuBLAS.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _held: dict[str, Any] = {}
 
 
 def sides_of(name: str) -> dict[str, Any]:
-    """A graph and the peers' networks on it; held until those of another are asked for."""
+    """A graph and the peers' networks on it; they are kept until another graph is asked for."""
     if _held.get("name") != name:
         _held.clear()
         drop_all()
@@ -46,7 +46,7 @@ def sides_of(name: str) -> dict[str, Any]:
 
 
 def whole(name: str, way: str, *, packed: bool) -> Prepared:
-    """A network against PyTorch Geometric's."""
+    """A whole network against PyTorch Geometric's."""
     net, peers = (sides_of(name)[part] for part in ("net", "peers"))
     mine = contender("gcn", way, net, packed=packed)
     params: dict[str, Any] = net.facts() | mine.facts | peers[0].facts

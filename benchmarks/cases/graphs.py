@@ -1,6 +1,6 @@
-"""Graphs for benchmarks: real ones where their files are, else seeded synthetic ones of the same size; the caller learns which.
+"""Graphs for benchmarks: real ones if their files exist, else seeded synthetic ones of the same size; the caller is told which.
 
-Files are ``NAME.npz`` in the folder that ``BITSPARSE_DATA`` names, else in ``../shared/data`` beside the checkout.
+Files are ``NAME.npz`` in the folder named by ``BITSPARSE_DATA``, else in ``../shared/data`` next to the checkout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bitsparse.datasets import GraphData, read_npz, synthetic
 
 __all__ = ["SIZES", "file_of", "graph", "stands_in"]
 
-#: Nodes, stored entries (as the papers that use them count; even) and the kind of the graph that stands in.
+#: Nodes, stored entries (an even number, as the papers that use the graph count them) and the kind of synthetic graph that stands in.
 SIZES: dict[str, tuple[int, int, Literal["power_law", "communities"]]] = {
     "cora": (2_708, 10_556, "communities"),
     "citeseer": (3_327, 9_228, "communities"),
@@ -39,20 +39,20 @@ SIZES: dict[str, tuple[int, int, Literal["power_law", "communities"]]] = {
 
 
 def file_of(name: str) -> Path | None:
-    """The graph's file, if it is there."""
+    """The graph's file if it exists, else None."""
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     path = Path(os.environ.get("BITSPARSE_DATA") or beside) / f"{name}.npz"
     return path if path.is_file() else None
 
 
 def stands_in(name: str) -> str:
-    """What is said of the graph that stands in."""
+    """The description of the synthetic graph that stands in."""
     return f"synthetic {SIZES[name][2]} graph of the size of {name}, seed 0"
 
 
 @cache
 def graph(name: str) -> tuple[GraphData, str]:
-    """The graph, and its file's name or what stands in for it."""
+    """The graph, and the name of its file or the description of the one that stands in."""
     path = file_of(name)
     if path is not None:
         return read_npz(path), path.name

@@ -1,12 +1,11 @@
 """Cases of the suite ``host`` for one-bit aggregation and sampled products, on the artist graph.
 
-- ``bspmm-XYZ-artist-DN``: :func:`bitsparse.bspmm` of that variant with N features a node, against ``scipy.sparse`` float32
-  CSR ``@`` on the dense -1/+1 features. The adjacency is the bool pattern, the features are packed beforehand, as the layer
-  before leaves them.
-- ``sampled-...-artist-DN-WM``: :func:`bitsparse.sampled_spmm` (AES) of at most M edges a row, against the whole product in SciPy; the
-  quantised case reads 8-bit codes.
+- ``bspmm-XYZ-artist-DN``: :func:`bitsparse.bspmm` of that variant with N features per node, against ``scipy.sparse`` float32 CSR ``@`` on
+  the dense -1/+1 features. The adjacency is the bool pattern; the features are packed beforehand, as the previous layer leaves them.
+- ``sampled-...-artist-DN-WM``: :func:`bitsparse.sampled_spmm` (AES) of at most M edges per row, against the product of all edges in SciPy;
+  the quantised case reads 8-bit codes.
 
-Without the graph's file a seeded synthetic one of the same size stands in, and the record says so.
+If the graph's file is missing, a seeded synthetic graph of the same size stands in, and the record says so.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def cases() -> list[Case]:
 
 @cache
 def artist() -> tuple[Any, str]:
-    """The graph as a bool CSR array, and where it came from."""
+    """The graph as a bool CSR array, and its source."""
     data, source = graphs.graph("artist")
     return data.adjacency, source
 
@@ -67,7 +66,7 @@ def aggregate(variant: str, features: int, *, bias: bool = False) -> Prepared:
 
 
 def sampled(features: int, width: int, *, bits: int | None = None) -> Prepared:
-    """AES sampling and summing in one pass against SciPy's whole product."""
+    """AES sampling and summing in one pass, against SciPy's product of all edges."""
     graph, source = artist()
     raw = np.random.default_rng(0).standard_normal((graph.shape[1], features)).astype(np.float32)
     x: Any = raw if bits is None else bs.quantize(raw, bits, layout="rows")

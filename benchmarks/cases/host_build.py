@@ -1,9 +1,9 @@
 """Cases of suite ``host`` that build the sparse formats.
 
 - ``translate-COLLAB``, ``frdc-COLLAB``: the CSR pattern of COLLAB (24.6 M entries) to the component arrays of TCTiledCSR and
-  FRDC, all checks of the input included. ``frdc-to-csr-COLLAB``: the way back. The peer is SciPy's
-  ``tocsc()`` of the same array with float32 values. Before timing, the peak memory of one call is measured in steps of half a
-  millisecond (``peak_growth_bytes``) and compared with input + output + 20 %; a call beyond it is an error.
+  FRDC, including all checks of the input. ``frdc-to-csr-COLLAB``: the way back. The peer is SciPy's ``tocsc()`` of the same array with
+  float32 values. Before timing, the peak memory of one call is sampled every half millisecond (``peak_growth_bytes``) and compared with
+  input + output + 20 %; a call that exceeds this is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["cases"]
 
 Array = Any
 Arrays = tuple[Any, ...]
-#: Takes what :func:`bitsparse.backends.host.sparse.build.frdc` gives, as it is.
+#: Takes the result of :func:`bitsparse.backends.host.sparse.build.frdc` unchanged.
 FRDC_TO_CSR: Callable[..., Arrays] = build.frdc_to_csr
 
 
@@ -43,8 +43,8 @@ def cases() -> list[Case]:
 
 
 def conversion(what: str, indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Arrays, Callable[[], Arrays]]:
-    """What a conversion reads, and the call."""
-    pattern = indptr.copy(), indices.copy()  # what reading the file left behind is used up
+    """The input of a conversion, and the call."""
+    pattern = indptr.copy(), indices.copy()  # copies use up memory that reading freed
     if what == "translate":
         return pattern, lambda: build.translate(*pattern, shape, 16)
     if what == "frdc":
@@ -54,7 +54,7 @@ def conversion(what: str, indptr: Array, indices: Array, shape: tuple[int, int])
 
 
 def convert(what: str, graph: str) -> Prepared:
-    """One conversion, against SciPy's change from rows to columns."""
+    """One conversion, against SciPy's conversion from rows to columns."""
     import scipy
     from scipy import sparse
 
@@ -80,8 +80,8 @@ def convert(what: str, graph: str) -> Prepared:
 
 
 def growth_in_fresh_process(what: str, graph: str) -> int:
-    """:func:`peak_growth` of one conversion in an interpreter that has no freed memory left over to use again."""
-    # bitsparse first, and not from the folder of the call (-P): sources may lie there, without the compiled part.
+    """:func:`peak_growth` of one conversion in a fresh interpreter, which has no freed memory to reuse."""
+    # bitsparse is imported first, and not from the current folder (-P), which may hold its sources without the compiled part.
     code = (
         f"import sys, bitsparse; sys.path.insert(0, {str(ROOT)!r}); "
         f"from benchmarks.cases import host_build; print(host_build.growth({what!r}, {graph!r}))"
@@ -122,5 +122,5 @@ def peak_growth(call: Callable[[], tuple[Any, ...]]) -> tuple[int, tuple[Any, ..
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Bytes of resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

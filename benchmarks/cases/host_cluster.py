@@ -1,9 +1,9 @@
 """Epochs of inference over batches of METIS parts on the CPU, part of the suite ``host``.
 
 ``cluster-{gcn|gin}-{graph}-b{bits}``: an epoch of ``bitsparse.nn.ClusterRunner`` on the CPU, from packed batches to logits in the nodes'
-order, against the same network in float32 over the same batches: SciPy's CSR products, NumPy's for the weights, each layer's two in the
-cheaper order, everything that can be made beforehand made beforehand (``peers/scipy_cluster.py``). Packing, of either side, is not in it;
-``params.pack_ms`` is ours. Graphs, parts, widths and networks are those of suite ``cluster``, and so are the checks.
+order, against the same network in float32 over the same batches. The peer uses SciPy's CSR products and NumPy's products with weights, in
+each layer in the cheaper order, and prepares all that it can beforehand (``peers/scipy_cluster.py``). Packing is not timed on either side;
+``params.pack_ms`` is the time of ours. Graphs, parts, widths, networks and checks are those of suite ``cluster``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from benchmarks.peers.scipy_cluster import Epoch
 from bitsparse.backends import host
 from bitsparse.bench import Prepared
 
-#: Graphs that take seconds here.
+#: Graphs whose cases take only seconds on a CPU.
 GRAPHS = ("PROTEINS_full", "artist", "ppi", "blogcatalog", "arxiv", "DD")
 
-#: Milliseconds that nothing can beat and that are expected, and on what the latter rest.
+#: Bytes and threads to ``(floor_ms, estimate_ms)`` and what the estimate rests on.
 BoundsOf = Callable[[int, int], tuple[tuple[float | None, float | None], str]]
 
 
@@ -51,7 +51,7 @@ _held: dict[tuple[str, Kind], tuple[Epoch, Any]] = {}
 
 
 def peer_of(made: Problem, kind: Kind) -> tuple[Epoch, Any]:
-    """The peer on a problem and its logits; held until another is asked for."""
+    """The peer on a problem and its logits; they are kept until another problem is asked for."""
     if (made.name, kind) not in _held:
         _held.clear()
         one = Epoch(made, kind, weights_of(network_of(kind, tuple(made.widths(kind)))), PARTS_PER_BATCH)

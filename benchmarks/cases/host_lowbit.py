@@ -1,11 +1,11 @@
 """Low-bit networks on sparse features on the CPU, part of the suite ``host``.
 
-- ``lowbit-gcn-8bit-NAME-sparse``: a GCN of 16 hidden columns on 8 bits, on the bag-of-words features of cora, citeseer and pubmed, which
-  are codes in CSR (``network.quantize(x, layout="csr")``) by the time that is measured, as the peer's are floats in CSR. A call is
-  ``plan(out=logits)`` on one thread. The peer is the same network in float32, ``scipy.sparse.csr_array @`` throughout with NumPy for the
-  second product, on one thread. ``params.dense_ms`` is our own plan of the same codes as dense bits.
+- ``lowbit-gcn-8bit-NAME-sparse``: a GCN of 16 hidden columns on 8 bits, on the bag-of-words features of cora, citeseer and pubmed. Features
+  are quantised beforehand to codes in CSR (``network.quantize(x, layout="csr")``); the peer's are floats in CSR. A call is
+  ``plan(out=logits)`` on one thread. The peer is the same network in float32 on one thread: ``scipy.sparse.csr_array @`` throughout, with
+  NumPy for the second product. ``params.dense_ms`` is our own plan of the same codes as dense bits.
 
-Graphs are files as in ``cases/host_spmm.py``; where they are missing, graphs of their size with features of as many entries stand in.
+Graphs are files as in ``cases/host_spmm.py``; if they are missing, graphs of their size with the same number of feature entries stand in.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def cases(bounds_of: BoundsOf) -> list[Case]:
 
 
 def data_of(name: str) -> tuple[Any, Any, str]:
-    """Adjacency, features as a csr_array of float32, and where they came from."""
+    """The adjacency, the features as a csr_array of float32, and their source."""
     data, source = graph(name)
     columns, entries, _ = FEATURES[name]
     x = data.x

@@ -1,12 +1,12 @@
-"""What a call costs on a CPU before much is computed, part of the suite ``host``.
+"""The overhead of small calls on a CPU, part of the suite ``host``.
 
-Calls as users write them, on operands that were used before, each of which allocates its result; on as many threads as the suite has.
+Calls are those that users write, on operands that were used before. Each allocates its result and uses the threads of the suite.
 
 - ``once-spmv-cora``: ``A @ v`` of cora's adjacency with float32 values. The peer is ``scipy.sparse.csr_array @``.
-- ``once-spmm-cora-D16``: ``A @ h`` of it and 16 float32 columns, against the same.
-- ``once-dense-left-pubmed-D16``: ``x.T @ A`` of 16 columns and pubmed's adjacency, against the same.
+- ``once-spmm-cora-D16``: ``A @ h`` of the same matrix and 16 float32 columns, against the same peer.
+- ``once-dense-left-pubmed-D16``: ``x.T @ A`` of 16 columns and pubmed's adjacency, against the same peer.
 - ``once-matmul-4x4-64``: ``a @ b`` of packed 4-bit integers, 64 x 64 x 64. The peer is NumPy's ``@`` of the same numbers as float32.
-- ``once-matmul-8x8-2708x1433x16``: the size of cora's first layer, 8 bits, against the same.
+- ``once-matmul-8x8-2708x1433x16``: a product of the size of cora's first layer in 8 bits, against the same peer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def cases(threads: int, bounds_of: BoundsOf) -> list[Case]:
 
 
 def sparse_product(name: str, side: str, threads: int, bounds_of: BoundsOf) -> Prepared:
-    """A product with a graph's adjacency, by the operator."""
+    """A product with a graph's adjacency by ``@``."""
     import scipy
 
     data, source = graph(name)
@@ -61,7 +61,7 @@ def sparse_product(name: str, side: str, threads: int, bounds_of: BoundsOf) -> P
 
 
 def product(bits: int, shape: tuple[int, int, int], threads: int, bounds_of: BoundsOf) -> Prepared:
-    """A product of packed integers, by the operator."""
+    """A product of packed integers by ``@``."""
     (m, k, n), rng = shape, np.random.default_rng(0)
     x, y = (rng.integers(0, 1 << bits, size) for size in ((m, k), (k, n)))
     a, b = bs.BitTensor(x, bits), bs.BitTensor(y, bits, axis=-2)

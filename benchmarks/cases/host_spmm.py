@@ -4,15 +4,15 @@
   peer is ``scipy.sparse.csr_array @``, which allocates its result and runs on one thread.
 - ``tiled-f32-artist-D16``: ``TCTiledCSR @ features`` with weights, which allocates its result. The peer is :func:`bitsparse.spmm` of the
   same SciPy array: holding a graph in our own type must cost nothing.
-- ``codes-spmm-int...-artist-D128``: exact int32 sums of integers of so many bits over the pattern, into a preallocated result. The peer is
+- ``codes-spmm-int...-artist-D128``: exact int32 sums of integers of that many bits over the pattern, into a preallocated result. The peer is
   our own product of the same pattern and float32 features.
 - ``sddmm-f32-artist-D64``: the dot product of the features at both ends of every edge, into a preallocated result. The peer gathers both
   ends with NumPy, multiplies and sums, 65 536 edges at a time.
-- ``attention-f32-artist-4x16``: graph attention with four heads of 16 columns. The peer is our own functions one after another.
+- ``attention-f32-artist-4x16``: graph attention with four heads of 16 columns. The peer calls our separate functions one after another.
 
-The graph is read from ``artist.npz`` in the folder that ``BITSPARSE_DATA`` names or in ``../shared/data``; where it is missing a seeded
-synthetic graph of its size takes its place, and the parameters say so. ``estimate_ms`` counts every array once; what is gathered
-again is not in it.
+The graph is read from ``artist.npz`` in the folder named by ``BITSPARSE_DATA`` or in ``../shared/data``; if it is missing, a seeded
+synthetic graph of its size stands in, and the parameters say so. ``estimate_ms`` counts every array once, and rows that are gathered
+repeatedly only once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bitsparse.bench import Prepared
 
 CHUNK = 1 << 16
 
-#: Milliseconds that nothing can beat and that are expected, and on what the latter rest.
+#: Bytes and threads to ``(floor_ms, estimate_ms)`` and what the estimate rests on.
 BoundsOf = Callable[[int, int], tuple[tuple[float | None, float | None], str]]
 
 
@@ -50,13 +50,13 @@ def table(threads: int, bounds_of: BoundsOf) -> list[tuple[str, Callable[[], Pre
 
 @cache
 def artist() -> tuple[Any, str]:
-    """The adjacency as a SciPy array of float32 ones, and where it came from."""
+    """The adjacency as a SciPy array of float32 ones, and its source."""
     data, source = graph("artist")
     return data.adjacency.astype(np.float32), source
 
 
 def parameters(graph: Any, source: str, estimate: str, **more: Any) -> dict[str, Any]:
-    """What a record says about the graph and the run."""
+    """Facts about the graph and the run for the record."""
     return {
         "nodes": graph.shape[0],
         "edges": int(graph.nnz),
@@ -90,7 +90,7 @@ def product(width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
 
 
 def tiled_product(width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
-    """A product of our own sparse type against that of the SciPy array that it was made of."""
+    """A product with our own sparse type, against one with the SciPy array from which it was made."""
     adjacency, source = artist()
     rng = np.random.default_rng(0)
     weighted = adjacency.copy()
@@ -159,7 +159,7 @@ def edge_products(width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
 
 
 def graph_attention(heads: int, width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
-    """The fused layer against its parts."""
+    """Fused attention against its separate steps."""
     adjacency, source = artist()
     rng = np.random.default_rng(0)
     x = rng.standard_normal((adjacency.shape[1], heads, width), dtype=np.float32)

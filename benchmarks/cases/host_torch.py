@@ -1,12 +1,12 @@
 """Cases of suite ``host`` against PyTorch's own kernels on the CPU, with as many threads as ours.
 
-- ``matmul-AxB-MxKxN-torch``: exact products of integers. The peer is ``torch._int_mm`` of the same integers as int8, into a result that is
-  there. Ours are packed beforehand; 8 bits are signed.
-- ``spmm-f32-artist-D...-torch``: the peer is ``torch.sparse.mm`` of a CSR tensor (Intel's MKL, where PyTorch has it, as
-  ``params.mkl`` tells); it allocates its result.
+- ``matmul-AxB-MxKxN-torch``: exact products of integers. The peer is ``torch._int_mm`` of the same integers as int8, into a preallocated
+  result. Our operands are packed beforehand; 8-bit integers are signed.
+- ``spmm-f32-artist-D...-torch``: the peer is ``torch.sparse.mm`` of a CSR tensor, which allocates its result (it uses Intel's MKL if PyTorch
+  has it, as ``params.mkl`` says).
 - ``sddmm-f32-artist-D64-torch``: the peer is ``torch.sparse.sampled_addmm`` with ``beta=0``.
 
-Where PyTorch is not installed the cases are named as not measured.
+If PyTorch is not installed, the cases are reported as not measured.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def cases(threads: int, bounds_of: BoundsOf) -> list[Case]:
 
 
 def torch_with(threads: int) -> Any:
-    """PyTorch with so many threads, or the reason why it is no peer."""
+    """Import PyTorch and set its threads; if it is missing, the case is unavailable."""
     try:
         import torch
     except ImportError as error:
@@ -54,7 +54,7 @@ def torch_with(threads: int) -> Any:
 
 
 def product(a_bits: int, b_bits: int, shape: tuple[int, int, int], threads: int, bounds_of: BoundsOf) -> Prepared:
-    """A product of integers against that of their bytes."""
+    """A product of packed integers against one of int8."""
     torch = torch_with(threads)
     (m, k, n), rng = shape, np.random.default_rng(0)
     left, right = (

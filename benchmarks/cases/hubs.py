@@ -1,8 +1,8 @@
-"""Graphs with one row and one column of many entries against graphs of as many entries without: what a hub costs.
+"""The cost of a hub: a graph with one very long row and column, against a graph of the same size without them.
 
-``hub-{kernel}`` is one call on a random pattern of 100 000 nodes and 700 000 entries, of which one row and one column have 30 000 each; the
-peer is the same call on a pattern of the same size whose entries are all random. Their ratio is 1 if long rows cost nothing. Both results
-are compared: sums of bits with counts in NumPy, attention with float64 steps on the rows of hubs.
+``hub-{kernel}`` is one call on a random pattern of 100 000 nodes and 700 000 entries, in which one row and one column have 30 000 each; the
+peer is the same call on a pattern of the same size whose entries are all random. The ratio is 1 if long rows cost nothing. Both results
+are checked: sums of bits against counts in NumPy, attention against float64 steps on some rows, including the hub's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOLERANCE = 1e-4
 
 
 def pattern(hubs: bool, seed: int = 0) -> tuple[Any, Any]:
-    """Indptr and indices of a pattern, int32, the entries of every row ascending.
+    """The arrays indptr and indices of a pattern, int32, with ascending entries in every row.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def pattern(hubs: bool, seed: int = 0) -> tuple[Any, Any]:
     (30000, 30000, 700000)
     """
     rng = np.random.default_rng(seed)
-    # The hub's row and column are the last ones and hold nothing but its entries; both count the corner.
+    # The last row and column are the hub's and hold only its entries; both include the corner.
     keys = np.empty(0, np.int64)
     inner = NODES - 1 if hubs else NODES
     some = np.empty(0, np.int64)
@@ -53,13 +53,13 @@ def pattern(hubs: bool, seed: int = 0) -> tuple[Any, Any]:
 
 
 def binary_cases() -> list[Case]:
-    """Sums of one-bit features."""
+    """The cases that sum one-bit features."""
     letters = [("BBB", columns) for columns in (64, 128, 256)] + [("BBF", 128)]
     return [Case(f"hub-bspmm-{name.lower()}-D{columns}", partial(binary, name, columns)) for name, columns in letters]
 
 
 def attention_cases() -> list[Case]:
-    """Fused attention, and sums of floats."""
+    """The cases of fused attention and of sums of floats."""
     return [
         Case(f"hub-gat-H{HEADS}x{HEAD_COLUMNS}", gat),
         *(Case(f"hub-agnn-D{columns}", partial(agnn, columns)) for columns in (16, 64, 128)),
@@ -68,7 +68,7 @@ def attention_cases() -> list[Case]:
 
 
 def matrices() -> list[Matrix]:
-    """With hubs and without."""
+    """The matrices with a hub and without."""
     cupy = jit.require_cupy("hubs")
     found = []
     for hubs in (True, False):
@@ -78,7 +78,7 @@ def matrices() -> list[Matrix]:
 
 
 def prepared(name: str, calls: list[Any], moved: int, params: dict[str, Any]) -> Prepared:
-    """The call on the pattern with hubs against the other."""
+    """The call on the pattern with a hub against that on the other."""
     timed = [Timed(call, name) for call in calls]
     params |= {"nodes": NODES, "entries": ENTRIES, "hub": HUB, "replayed": timed[0].replayed}
 
@@ -150,7 +150,7 @@ def gat() -> Prepared:
 
 
 def _cosines(unit: Any, row: int, at: Any) -> Any:
-    """Of a row with others, all of length one."""
+    """Cosines of one row with others; all rows must have length 1."""
     return (unit[at] @ unit[row])[:, None]
 
 

@@ -1,12 +1,12 @@
-"""Cases of suite ``binary`` about large graphs and about arrays.
+"""Cases of suite ``binary`` with a very large graph, and of building FRDC arrays.
 
 ``papers-bbb-{int32,int64}-D128`` aggregates 128 one-bit features over a synthetic power-law graph of the size of ogbn-papers100M
-(111 059 956 nodes, 1 615 685 872 entries), made on the GPU. Nothing of PyTorch or cuSPARSE stands beside it: features and result in
-float32 would take 114 GB. Some thousand rows, the longest among them, are compared with sums made another way. ``params.make_s`` are the
-seconds that making the graph took, ``params.make_gb`` the gigabytes that the memory pool held at most.
+(111 059 956 nodes, 1 615 685 872 entries), made on the GPU. It has no peer of PyTorch or cuSPARSE: features and result in float32 would
+take 114 GB. Several thousand rows, including the longest, are checked against sums computed by other means. ``params.make_s`` is the time
+in seconds that making the graph took, and ``params.make_gb`` the peak of the memory pool in gigabytes.
 
-``frdc-{graph}`` makes an ``FRDC`` from CSR arrays on the GPU, with all checks of its input: wall-clock time from an idle GPU until it is
-idle again, the median of several calls; the peer is the CPU's time for the same arrays, with which they are compared.
+``frdc-{graph}`` makes an ``FRDC`` from CSR arrays on the GPU, with all checks of its input. The time is wall-clock time from an idle GPU
+until it is idle again, the median of several calls. The peer is the CPU on the same arrays, whose result must be equal.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from bitsparse.datasets import synthetic_csr
 
 SIZE, WIDTH = "papers", 128
 FRDC_GRAPHS = ("artist", "COLLAB", "reddit-power_law")
-#: Repetitions of a conversion, and the most edges that the CPU converts for comparison.
+#: Repetitions of a conversion, and the largest number of edges that the CPU converts for comparison.
 REPETITIONS, ON_CPU = 9, 30_000_000
 _held: dict[str, Any] = {}
 
 
 def cases() -> list[Case]:
-    """The cases of this file; those of one graph follow each other."""
+    """The cases of this file; cases of one graph are next to each other."""
     found = [Case(f"frdc-{name}", partial(conversion, name)) for name in FRDC_GRAPHS]
     return found + [Case(f"papers-bbb-{index}-D{WIDTH}", partial(papers, index)) for index in ("int32", "int64")]
 
 
 # ---- a graph that fills the memory
 def graph(size: Any = SIZE) -> dict[str, Any]:
-    """The graph with random bits for its nodes; held until :func:`let_go`."""
+    """The graph with random bits for its nodes; it is kept until :func:`let_go`."""
     if not _held:
         cupy = jit.require_cupy("suite binary")
         let_go_of_features()
@@ -60,13 +60,13 @@ def graph(size: Any = SIZE) -> dict[str, Any]:
 
 
 def let_go() -> None:
-    """Drop the graph."""
+    """Drop the graph and free its memory."""
     _held.clear()
     jit.require_cupy("suite binary").get_default_memory_pool().free_all_blocks()
 
 
 def papers(index: str, size: Any = SIZE) -> Prepared:
-    """One layer's aggregation."""
+    """The aggregation of one layer."""
     cupy = jit.require_cupy("suite binary")
     case, plan_of = f"papers-bbb-{index}-D{WIDTH}", function("plan_bspmm")
     held = graph(size)
@@ -101,18 +101,18 @@ def papers(index: str, size: Any = SIZE) -> Prepared:
 
 
 class CSR:
-    """CSR arrays as they are: the library's own arrays would hold a second form beside them."""
+    """Plain CSR arrays: the library's own arrays would hold a second form in memory too."""
 
     def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int]) -> None:
         self.indptr, self.indices, self.data, self.shape = indptr, indices, None, shape
 
     def csr_arrays(self) -> tuple[Any, Any, Any]:
-        """Pattern and no values."""
+        """The pattern without values."""
         return self.indptr, self.indices, None
 
 
 def chosen_rows(indptr: Any, count: int = 4096) -> Any:
-    """Rows all over the graph and the longest ones."""
+    """Rows spread over the graph, and the longest ones."""
     cupy = jit.require_cupy("suite binary")
     lengths = cupy.diff(indptr)
     step = max(1, lengths.size // count)
@@ -135,7 +135,7 @@ def sums_of(indptr: Any, indices: Any, words: Any, rows: Any) -> Any:
 
 # ---- arrays
 def conversion(name: str) -> Prepared:
-    """A graph's blocks of 4 x 4 bits."""
+    """Conversion of a graph to blocks of 4 x 4 bits."""
     jit.require_cupy("suite binary")
     matrix = matrix_of(name)
     made = bs.FRDC.from_csr_arrays(matrix.indptr, matrix.indices, matrix.shape)

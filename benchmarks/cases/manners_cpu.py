@@ -1,13 +1,13 @@
-"""Cases of suite ``manners`` on the CPU: everyday calls on `artist` against SciPy (one thread, always), constructing, short calls.
+"""Cases of suite ``manners`` on the CPU: everyday calls on `artist` against SciPy (always one thread), constructing, short calls.
 
-- ``transpose``: ``A.T`` of an array that has not been transposed yet, and its arrays, against ``A.T.tocsr()``.
+- ``transpose``: ``A.T`` of an array that was not transposed before, and its arrays, against ``A.T.tocsr()``.
 - ``slice-...``, ``pick-...``: rows, columns and elements. ``sum-1``, ``add``, ``times``, ``diagonal``, ``compare``: as their names say.
-- ``and-bits``: ``A & B`` of two FRDC arrays, against SciPy's product element by element of booleans.
+- ``and-bits``: ``A & B`` of two FRDC arrays, against SciPy's element-wise product of booleans.
 - ``square-bool-...``: ``A @ A`` of booleans. ``vector``: ``A @ v``.
-- ``construct-...-pubmed``: a TCTiledCSR with its translation, or an FRDC, of SciPy's array; against its ``tocsc()``.
-- ``short-...``: calls on small data by the public functions, with all that is checked: ``A @ v``, ``A @ h`` of 16 columns on cora, also of
-  an FRDC, ``x.T @ A`` of 16 columns on pubmed, against SciPy; 64 x 64 x 64 products of 4 x 4 bits and ``quantized_matmul``, against
-  NumPy's float32.
+- ``construct-...-pubmed``: a TCTiledCSR with its translation, or an FRDC, from SciPy's array; against its ``tocsc()``.
+- ``short-...``: calls of public functions on small data, with all their checks. Against SciPy: ``A @ v`` and ``A @ h`` of 16 columns on
+  cora, the latter also of an FRDC, and ``x.T @ A`` of 16 columns on pubmed. Against NumPy's float32: 64 x 64 x 64 products of 4 x 4 bits,
+  and ``quantized_matmul``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def cases() -> list[Case]:
 
 @cache
 def matrix(name: str) -> tuple[Any, str]:
-    """A graph as SciPy's array with float32 values, sorted, and where it came from."""
+    """A graph as a sorted SciPy array with random float32 values, and its source."""
     data, source = graph(name)
     made = data.adjacency.astype(np.float32)
     made.sum_duplicates()
@@ -71,19 +71,19 @@ def matrix(name: str) -> tuple[Any, str]:
 
 @cache
 def mask(size: int) -> Any:
-    """Every second row, at random."""
+    """A random mask of about half of the rows."""
     return np.random.default_rng(1).random(size) < 0.5
 
 
 @cache
 def some_rows(size: int) -> Any:
-    """Five thousand rows at random."""
+    """The numbers of five thousand random rows."""
     return np.random.default_rng(2).integers(0, size, 5000)
 
 
 @cache
 def vector(size: int) -> Any:
-    """Float32 numbers."""
+    """A random float32 vector."""
     return np.random.default_rng(3).random(size, dtype=np.float32)
 
 
@@ -102,7 +102,7 @@ def agreeing(
     nbytes: int,
     rtol: float = 1e-5,
 ) -> Prepared:
-    """Both sides, once they give the same numbers."""
+    """Check that both sides return the same numbers, and prepare them."""
     got, want = ours(), peer()
     if hasattr(want, "tocsr"):
         want, got = want.tocsr(), (got if not hasattr(got, "to_scipy") else got.to_scipy())
@@ -116,7 +116,7 @@ def agreeing(
 
 
 def of_artist(call: Callable[[Any, Any], Any]) -> Prepared:
-    """An everyday call of two arrays, of which the second has its rows in the opposite order."""
+    """An everyday call of two arrays; the second is the first with its rows in reverse order."""
     theirs, source = matrix("artist")
     other = theirs[::-1].tocsr()
     other.sum_duplicates()
@@ -126,7 +126,7 @@ def of_artist(call: Callable[[Any, Any], Any]) -> Prepared:
 
 
 def transpose() -> Prepared:
-    """The transpose and its arrays, of an array for which nothing is kept."""
+    """The transpose and its arrays, of an array that has nothing cached."""
     theirs, source = matrix("artist")
     ours = bs.TCTiledCSR(theirs)
 
@@ -140,7 +140,7 @@ def transpose() -> Prepared:
 
 
 def and_bits() -> Prepared:
-    """Bits of two patterns."""
+    """The intersection of two patterns of bits."""
     theirs, source = matrix("artist")
     one = theirs.astype(bool)
     two = one[::-1].tocsr()
@@ -151,7 +151,7 @@ def and_bits() -> Prepared:
 
 
 def square(name: str) -> Prepared:
-    """Two steps along the edges."""
+    """The square of a boolean matrix: paths of two edges."""
     theirs, source = matrix(name)
     one = theirs.astype(bool)
     ours = bs.TCTiledCSR(one).astype(bool)
@@ -160,7 +160,7 @@ def square(name: str) -> Prepared:
 
 
 def construct(build: Callable[[Any], Any]) -> Prepared:
-    """One of our arrays of SciPy's."""
+    """Construction of one of our arrays from SciPy's."""
     theirs, source = matrix("pubmed")
     pattern = theirs.astype(bool)
     theirs.has_canonical_format  # noqa: B018  # known from now on, as of arrays that are used
@@ -200,7 +200,7 @@ def short_product() -> Prepared:
 
 
 def short_quantized() -> Prepared:
-    """A small product that quantises both operands on its way; the peer is the product that it stands for."""
+    """A small product that quantises both operands; the peer is the float product that it approximates."""
     rng = np.random.default_rng(6)
     x, y = (rng.standard_normal((64, 64), dtype=np.float32) for _ in range(2))
     params = {"m": 64, "k": 64, "n": 64}

@@ -1,9 +1,10 @@
 """Cases of suite ``manners`` on a GPU: everyday calls against CuPy's matrices of float32, and ``A @ A`` of booleans.
 
 - ``transpose-...``, ``slice-...``, ``pick-rows-...``, ``sum-1-...``, ``add-...``, ``times-...``, ``diagonal-...``: as on the CPU
-  (:mod:`benchmarks.cases.manners_cpu`), on artist and COLLAB. `bytes` is what each has to read and to write, so that its time at the
-  memory's rate is the floor; what shares the pattern of `A` need not copy it.
-- ``square-bool-...``: ``A @ A`` of booleans against cuSPARSE's product of the same pattern in float32, through CuPy, which knows no other.
+  (:mod:`benchmarks.cases.manners_cpu`), on artist and COLLAB. `bytes` is the number of bytes that a call has to read and write, so that
+  its time at the memory's rate is the floor; results that share the pattern of `A` need not copy it.
+- ``square-bool-...``: ``A @ A`` of booleans against cuSPARSE's product of the same pattern in float32, through CuPy, which has no boolean
+  product.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SQUARED = ("cora", "pubmed", "artist")
 
 
 def present() -> bool:
-    """Whether there is a GPU that CuPy reaches."""
+    """Whether there is a GPU that CuPy can use."""
     try:
         return bool(interop.require_cupy("benchmarks").cuda.is_available())
     except DeviceError:
@@ -57,7 +58,7 @@ def cases() -> list[Case]:
 
 @cache
 def matrix(name: str) -> tuple[Any, str]:
-    """A graph as CuPy's matrix of float32 numbers, and where it came from."""
+    """A graph as a CuPy matrix of random float32 numbers, and its source."""
     cupy = jit.require_cupy("suite manners")
     from cupyx.scipy import sparse
 
@@ -71,12 +72,12 @@ def matrix(name: str) -> tuple[Any, str]:
 
 @cache
 def some_rows(size: int) -> Any:
-    """Five thousand rows at random, on the GPU."""
+    """The numbers of five thousand random rows, on the GPU."""
     return jit.require_cupy("suite manners").asarray(np.random.default_rng(2).integers(0, size, 5000))
 
 
 def floor_bytes(case: str, rows: int, nnz: int, made: Any) -> int:
-    """Bytes that a call has to move: 4 of an index, of a value and of where a row starts; `made` is its result.
+    """Bytes that a call has to move: 4 per index, per value and per row start; `made` is its result.
 
     Examples
     --------
@@ -87,7 +88,7 @@ def floor_bytes(case: str, rows: int, nnz: int, made: Any) -> int:
         return 4 * (nnz + 2 * rows)
     if case == "times":
         return 8 * nnz
-    if case == "diagonal":  # of every row a sector of its columns at least
+    if case == "diagonal":  # at least one memory sector of each row's columns
         return (8 + 32) * rows
     if case == "transpose":
         return 2 * (8 * nnz + 4 * rows)
@@ -96,7 +97,7 @@ def floor_bytes(case: str, rows: int, nnz: int, made: Any) -> int:
 
 
 def pair(ours: Callable[[], Any], peer: Callable[[], Any], params: dict[str, Any], nbytes: int) -> Prepared:
-    """Both sides with the GPU waited for; they have to agree in where entries are and in their numbers."""
+    """Check that both sides agree in positions and values of entries, and prepare them; calls wait for the GPU."""
     cupy = jit.require_cupy("suite manners")
     got, want = ours(), peer()
     if hasattr(want, "tocsr"):
@@ -104,7 +105,7 @@ def pair(ours: Callable[[], Any], peer: Callable[[], Any], params: dict[str, Any
         want.sum_duplicates()
         indptr, indices, values = got.csr_arrays()
         same = bool((indptr == want.indptr).all()) and bool((indices == want.indices).all())
-        if values.dtype == want.dtype:  # and no booleans
+        if values.dtype == want.dtype:  # false if ours are booleans
             same = same and bool(cupy.allclose(values, want.data, rtol=1e-4))
     else:
         same = bool(cupy.allclose(cupy.asarray(got).ravel(), cupy.asarray(want).ravel(), rtol=1e-4))
@@ -126,7 +127,7 @@ def pair(ours: Callable[[], Any], peer: Callable[[], Any], params: dict[str, Any
 
 
 def everyday_call(name: str, case: str, call: Callable[[Any, Any], Any]) -> Prepared:
-    """A call of two arrays, of which the second is the first one's transpose with its own values."""
+    """An everyday call of two arrays; the second is the transpose of the first."""
     theirs, source = matrix(name)
     other = theirs.T.tocsr()
     other.sum_duplicates()
@@ -137,7 +138,7 @@ def everyday_call(name: str, case: str, call: Callable[[Any, Any], Any]) -> Prep
 
 
 def transpose(name: str) -> Prepared:
-    """The transpose and its arrays, of an array for which nothing is kept."""
+    """The transpose and its arrays, of an array that has nothing cached."""
     theirs, source = matrix(name)
     ours = bs.TCTiledCSR(theirs)
     params = {"graph": source, "nnz": int(theirs.nnz)}
@@ -146,7 +147,7 @@ def transpose(name: str) -> Prepared:
 
 
 def square(name: str) -> Prepared:
-    """Two steps along the edges."""
+    """The square of a boolean matrix: paths of two edges."""
     theirs, source = matrix(name)
     theirs = theirs.copy()
     theirs.data[:] = 1

@@ -1,1 +1,1 @@
-"""Lists of cases, one module a suite, and the bars that their records must meet."""
+"""Lists of cases, one module per suite, and the bars that their records must meet."""

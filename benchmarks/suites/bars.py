@@ -1,4 +1,4 @@
-"""A bar of a suite: ratios of its cells, what their mean and the worst of them must reach, and its line in the table of ``summary.py``."""
+"""A bar of a suite: ratios of cells, and what their mean and the worst must reach; ``summary.py`` prints it as a line of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADINGS = ("bar", "cells", "mean", "must", "aim", "worst", "must", "aim", "wors
 
 
 class Bar(NamedTuple):
-    """A line of the summary: ratios of its cells, and what their geometric mean and the worst must reach."""
+    """A line of the summary: the ratios of its cells, and pairs (must, aim) for their geometric mean and for the worst."""
 
     title: str
     cells: dict[str, float]
@@ -20,10 +20,10 @@ class Bar(NamedTuple):
 
 
 def row(bar: Bar) -> list[str]:
-    """A line of the table."""
+    """Format a bar as a line of the table."""
     mean = math.exp(sum(map(math.log, bar.cells.values())) / len(bar.cells))
     worst = min(bar.cells, key=bar.cells.__getitem__)
-    # To the two digits that are printed: times repeat to a percent.
+    # Compared at the two printed digits: times repeat only to a percent.
     holds = all(
         limit is None or round(value, 2) >= limit
         for value, limit in ((mean, bar.mean[0]), (bar.cells[worst], bar.worst[0]))

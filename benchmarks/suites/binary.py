@@ -1,23 +1,23 @@
-"""Suite ``binary``: aggregation and products with one-bit operands on a GPU, whole binary networks, and what they take of memory.
+"""Suite ``binary``: aggregation and products with one-bit operands on a GPU, whole binary networks, and their memory.
 
 Where this suite differs from the protocol of ``run.py``:
 
-- ``bspmm-{letters}-{graph}-D{D}`` is ``plan(x, out=y)`` of ``bitsparse.plan_bspmm`` with the letters of activation, adjacency and output
-  (B one bit, F floats); one-bit features are packed beforehand, as the layer before leaves them, and no edge has a weight where the
+- ``bspmm-{letters}-{graph}-D{D}`` is ``plan(x, out=y)`` of ``bitsparse.plan_bspmm``; the letters stand for activation, adjacency and output
+  (B one bit, F floats). One-bit features are packed beforehand, as the previous layer leaves them, and edges have no weights if the
   adjacency is B. Graphs are those of ``suites/spmm.py``.
-- The peer of ``bbb`` and ``bbf`` (and of what has weights) is the fastest right product of cuSPARSE in float32, of as many columns; that of
-  ``fbf`` is our own float32 product of the pattern, and that of ``fbb`` too, with ``params.packed_ms`` that product followed by our
-  sign-and-pack. ``params.vendor_ms`` is cuSPARSE's time in all of them (there measured before).
-- Counters are compared with exact sums, bits with their signs; bits of float sums may differ where the sum is nearer to 0 than float32
-  sums are exact (``params.differ`` counts those).
+- The peer of ``bbb`` and ``bbf`` (and of cases with weights) is the fastest correct float32 product of cuSPARSE with the same number of
+  columns. The peer of ``fbf`` and ``fbb`` is our own float32 product of the pattern; for ``fbb``, ``params.packed_ms`` is that product
+  followed by our sign-and-pack. ``params.vendor_ms`` is cuSPARSE's time in all cases (for ``fbf`` and ``fbb`` measured beforehand).
+- Counters are compared with exact sums, and bits with the signs of these; bits of float sums may differ if the sum is closer to 0 than the
+  rounding error of float32 sums (``params.differ`` counts those).
 - Both sides are replayed as CUDA graphs in turns (see ``suites/spmm.py``).
-- ``params.gather_ms`` is what fetching a row of features for each edge takes at the measured rate of the card, at one bit a feature
-  or four bytes; ``estimate_ms`` is the larger of it and ``compulsory_ms`` where rows are hardly used twice, else the second.
-  Rows that stay in a cache can beat it; ``floor_ms`` (``ceilings.py``) they cannot.
-- ``hub-...`` are in ``cases/hubs.py``: a row and a column of 30 000 entries against the same size without.
-- ``bmm-...``, ``papers-...``, ``frdc-...``, ``gcn-...``: see the files ``cases_*_gpu.py`` that they come from.
+- ``params.gather_ms`` is the time to fetch a row of features for each edge at the measured rate of the card, with one bit or four bytes
+  per feature. ``estimate_ms`` is the larger of it and ``compulsory_ms`` if rows are hardly used twice, else ``compulsory_ms``. If rows stay
+  in a cache, a product can beat the estimate; it cannot beat ``floor_ms`` (``ceilings.py``).
+- ``hub-...`` are in ``cases/hubs.py``: a matrix with a row and a column of 30 000 entries against one of the same size without them.
+- ``bmm-...``, ``papers-...``, ``frdc-...``, ``gcn-...``: see their modules in ``cases/``.
 
-``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.
+``python3 benchmarks/summary.py FILE`` prints means and worst cells of the records.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ __all__ = ["cases", "machine"]
 GRAPHS = ("artist", "soc_slashdot0902", "COLLAB")
 SYNTHETIC = tuple(f"reddit-{kind}" for kind in KINDS)
 WIDTHS = (64, 128, 256)
-#: Letters of every graph and width; those of synthetic graphs beyond BBB, and those with weights on edges (first graph), have one width.
+#: Letters measured on every graph and width; synthetic graphs beyond BBB, and weighted edges (first graph only), have a single width.
 LETTERS = ("BBB", "BBF", "FBF", "FBB")
 WEIGHTED = ("BFB", "BFF", "FFB", "FFF")
 ONE_WIDTH = 128
 
 
 def cases(threads: int) -> list[Case]:
-    """All cases of the suite, by graph and width, so that operands are made once."""
+    """All cases of the suite, grouped by graph and width, so that operands are built once."""
     table = []
     for name in (*GRAPHS, *SYNTHETIC):
         for columns in WIDTHS:
@@ -126,7 +126,7 @@ def aggregation(letters: str, name: str, columns: int, *, frdc: bool = False) ->
 
 
 def checked(case: str, letters: str, features: Features, out: Any, values: Any) -> dict[str, Any]:
-    """What a record says of a result that is right; an AssertionError if it is not."""
+    """Check a result and return its errors for the record; an AssertionError if it is wrong."""
     cupy = jit.require_cupy("suite binary")
     cell, matrix = features.cell, features.cell.matrix
     if letters[:2] == "BB":

@@ -9,12 +9,11 @@ from benchmarks.suites.bars import Bar
 
 __all__ = ["bars"]
 
-#: Milliseconds of an estimate from which a comparison with it says something: of 5 us and more, although
-#: 2 us of any call are its start and its end.
+#: Shorter estimates (milliseconds) are not compared with: the start and end of any call take 2 us, which would dominate below 5 us.
 LONG = 0.005
-#: Columns: what a product of BBB must and should be of cuSPARSE's float32.
+#: By number of columns: the speed-up over cuSPARSE's float32 that a BBB product must and should reach.
 AGAINST_VENDOR = {64: (3.0, 6.0), 128: (5.0, 10.0), 256: (8.0, 16.0)}
-#: Bytes a second of the memory, and the share of it that a product should read its activations at.
+#: The memory's rate in bytes per second, and the share of it at which a product should read its activations.
 READ_RATE, READ_SHARE = 4.5e12, 0.9
 LARGE_BMM = "232965x602x128"
 _Record = dict[str, Any]
@@ -22,7 +21,7 @@ _Ratio = Callable[[_Record], float | None]
 
 
 def bars(records: Iterable[_Record]) -> list[Bar]:
-    """Every bar; those without cells are there, empty."""
+    """All bars; bars without cells are included, empty."""
     table = list(records)
 
     def cells(prefix: str, value: _Ratio, end: str = "", **params: Any) -> dict[str, float]:
@@ -35,14 +34,14 @@ def bars(records: Iterable[_Record]) -> list[Bar]:
                     found[case] = ratio
         return found
 
-    # One operand is the same graph in another format: recorded, judged nowhere.
+    # Cases with frdc=True are the same graph in another format: they are recorded but not judged.
     bbb = {width: cells("bspmm-bbb-", _ratio, f"-D{width}", frdc=False) for width in AGAINST_VENDOR}
     memory = over("peer_bytes", "peak_bytes")
     return [
         *(Bar(f"BBB, {width} columns, cuSPARSE fp32", bbb[width], AGAINST_VENDOR[width]) for width in AGAINST_VENDOR),
         Bar("BBB without reuse, against the gather estimate", cells("bspmm-bbb-", _share, frdc=False), (0.6, 0.85)),
         Bar("BBF, 128 columns, cuSPARSE fp32", cells("bspmm-bbf-", _ratio, "-D128"), (3.0, 5.0)),
-        # The same kernel on both sides, but for what a call does besides.
+        # Both sides run the same kernel and differ only in the rest of the call.
         Bar("FBF, our float32 spmm", cells("bspmm-fbf-", _ratio), (1.0, None), (0.95, None)),
         Bar("FBB, our float32 spmm", cells("bspmm-fbb-", _ratio)),
         Bar("FBB, our spmm, then sign and pack", cells("bspmm-fbb-", over("packed_ms")), (1.0, 1.1)),
@@ -69,7 +68,7 @@ def weighted(cells: Callable[..., dict[str, float]]) -> dict[str, float]:
 
 
 def others(cells: Callable[..., dict[str, float]]) -> dict[str, float]:
-    """Dense products but the one with a bar."""
+    """All dense products except the one that has a bar."""
     return {case: ratio for case, ratio in cells("bmm-", _ratio).items() if case != f"bmm-fbb-{LARGE_BMM}"}
 
 
@@ -85,7 +84,7 @@ def _share(record: _Record) -> float | None:
 
 
 def over(name: str, ours: str | None = None) -> _Ratio:
-    """A parameter over our time, or over another parameter."""
+    """A parameter divided by our time, or by another parameter."""
 
     def value(record: _Record) -> float | None:
         facts = record["params"]
@@ -96,10 +95,10 @@ def over(name: str, ours: str | None = None) -> _Ratio:
 
 
 def limit(ms: float) -> _Ratio:
-    """The time allowed over ours."""
+    """The allowed time divided by ours."""
     return lambda record: ms / float(record["ours_ms"])
 
 
 def reading(record: _Record) -> float:
-    """The time in which the activations are read at nine tenths of the memory's rate, over ours."""
+    """The time to read the activations at nine tenths of the memory's rate, divided by our time."""
     return 1e3 * float(record["params"]["x_bytes"]) / (READ_SHARE * READ_RATE) / float(record["ours_ms"])

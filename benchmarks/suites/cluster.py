@@ -2,27 +2,27 @@
 
 Where this suite differs from the protocol of ``run.py``:
 
-- ``cluster-{gcn|gin}-{graph}-b{bits}`` is an epoch of ``bitsparse.nn.ClusterRunner``: each batch of 20 of 1500 parts is copied from
-  pinned memory, its three layers are computed, and its logits go to the rows of one array on the GPU, in the nodes' order. Weights,
-  features and everything between the layers have that many bits; only the last layer's results are float32. Packing comes before and is
-  shown apart (``params.pack_ms``). Edges between parts are not there, on neither side. See ``cases/cluster_problems.py`` for graphs,
+- ``cluster-{gcn|gin}-{graph}-b{bits}`` is an epoch of ``bitsparse.nn.ClusterRunner``: each batch of 20 of the 1500 parts is copied from
+  pinned memory, its three layers are computed, and its logits go to their rows of one array on the GPU, in the nodes' order. Weights,
+  features and activations between layers have that many bits; only the last layer's results are float32. Packing happens beforehand and
+  is recorded separately (``params.pack_ms``). Both sides leave out edges between parts. See ``cases/cluster_problems.py`` for graphs,
   widths and parts.
 - The peer is PyTorch Geometric in float32 with the same weights on the same batches, which lie in pinned memory; a batch is copied while
-  the one before is computed (``peers/pyg_cluster.py``). It gets what ours has: batches in groups of ours, and the epoch in one CUDA graph.
-  The fastest variant counts, whose name is ``params.way``; ``params.ways_ms`` has them all. ``params.launched_ms`` is the fastest of those
-  whose batches are launched one by one, as loaders do.
+  the previous one is computed (``peers/pyg_cluster.py``). It may use the same means as ours: batches in the same groups, and the whole
+  epoch in one CUDA graph. The fastest variant counts, named in ``params.way``; ``params.ways_ms`` has the times of all.
+  ``params.launched_ms`` is the fastest variant that launches batches one by one, as loaders do.
 - Both sides are timed by the clock, from an idle GPU to an idle GPU, in turns; the median of 7 epochs counts (3 with ``--quick``).
-- ``params.moved`` are the bytes that an epoch of ours copies to the GPU, ``params.peer_moved`` those of the way that counts, and
-  ``params.plain_bytes`` those of ``edge_index`` (int64) and float32 features alone, with which bytes are compared.
-- By events, in an epoch of its own: ``params.idle`` is the share of the time from the first kernel to the last in which the GPU neither
-  computes nor copies; ``params.computing`` are the milliseconds in which kernels run over those of that very epoch (``timed_ms``).
-- Logits must be bit for bit the CPU's for the first batch, and numbers everywhere; with 8 bits they must be near the peer's.
-- ``estimate_ms`` is the larger of two times: the bytes over the rate at which a large pinned array is copied here, and what fetching a
-  row of a layer's narrower side for each edge takes at the card's measured rates, of all layers. ``floor_ms`` is the bytes over the rate
-  of PCIe 5 with 16 lanes.
-- ``cluster-pack-products-b{bits}``: the time of packing an epoch on the host; no peer. Say ``--threads 16`` to use 16 cores.
+- ``params.moved`` is the number of bytes that an epoch of ours copies to the GPU, ``params.peer_moved`` that of the peer's counted variant,
+  and ``params.plain_bytes`` that of ``edge_index`` (int64) and float32 features alone; bytes are compared with the latter.
+- Events in a separate epoch give ``params.idle``, the share of the time from the first kernel to the last in which the GPU neither computes
+  nor copies, and ``params.computing``, the share of that same epoch's time (``timed_ms``) in which kernels run.
+- Logits of the first batch must equal the CPU's bit for bit; all logits must be numbers; with 8 bits they must be near the peer's.
+- ``estimate_ms`` is the larger of two times: that of copying the bytes at the rate measured here for a large pinned array, and that of
+  fetching, in all layers, a row of the layer's narrower side for each edge at the card's measured rates. ``floor_ms`` is the time of
+  copying the bytes at the rate of PCIe 5 with 16 lanes.
+- ``cluster-pack-products-b{bits}`` is the time to pack an epoch on the host, without a peer. Pass ``--threads 16`` to use 16 cores.
 
-``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.
+``python3 benchmarks/summary.py FILE`` prints means and worst cells of the records.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ __all__ = ["cases", "machine"]
 
 EPOCHS, WAY_EPOCHS, PACKS = 7, 2, 3
 PACKED = "products"
-#: Rows a second and bytes a second that the card gathers, whichever is reached first.
+#: Rows per second and bytes per second that the card can gather; whichever is reached first limits it.
 ROW_RATE, GATHER_RATE = 155e9, 9e12
 _LINK_BYTES = 1 << 28
-#: Edges of graphs whose packets' tiles are counted.
+#: The largest number of edges for which the tiles of the packets are counted.
 COUNTED = 5_000_000
 
 
 def cases(threads: int) -> list[Case]:
-    """All cases of the suite, by graph and network, so that operands and peers are made once."""
+    """All cases of the suite, grouped by graph and network, so that operands and peers are built once."""
     table = []
     for name in GRAPHS:
         for kind in KINDS:
@@ -121,7 +121,7 @@ def epoch(kind: Kind, name: str, bits: int) -> Prepared:
 
 
 def packing(bits: int) -> Prepared:
-    """An epoch packed on the host."""
+    """Packing of an epoch on the host."""
     made = problem(PACKED)
     release()
     runner = runner_of(made, model_of(made, "gcn", bits), "cuda")
@@ -143,7 +143,7 @@ def packing(bits: int) -> Prepared:
 
 
 class Peer:
-    """PyTorch Geometric on a problem: its fastest variant, the logits, and what a record says of the others."""
+    """PyTorch Geometric on a problem: its fastest variant, the logits, and the times of all variants for the record."""
 
     def __init__(self, made: Problem, kind: Kind, groups: int) -> None:
         torch = torch_module()
@@ -168,7 +168,7 @@ class Peer:
 
 
 def parts_of_group(made: Problem, groups: int) -> int:
-    """Parts that lie in so many groups of whole batches."""
+    """The number of parts per group if whole batches are divided into `groups` groups."""
     batches = -(-(int(made.labels.max()) + 1) // PARTS_PER_BATCH)
     return PARTS_PER_BATCH * -(-batches // groups)
 
@@ -177,7 +177,7 @@ _held: list[Peer] = []
 
 
 def peer_of(made: Problem, kind: Kind, groups: int) -> Peer:
-    """The peer on a problem, with as many groups as ours; held until another is asked for."""
+    """The peer on a problem, with as many groups as ours; it is kept until another one is asked for."""
     if not _held or _held[0].key != (made.name, kind, groups):
         release()
         _held.append(Peer(made, kind, groups))
@@ -185,7 +185,7 @@ def peer_of(made: Problem, kind: Kind, groups: int) -> Peer:
 
 
 def release() -> None:
-    """Hold no peer any longer, and give its memory back, pinned and on the GPU."""
+    """Drop the kept peer and free its memory, both pinned and on the GPU."""
     _held.clear()
     gc.collect()
     jit.require_cupy("suite cluster").get_default_memory_pool().free_all_blocks()
@@ -206,13 +206,13 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def fastest(calls: dict[str, Callable[[], float]], times: int) -> dict[str, float]:
-    """The least time of each, asked for in turns."""
+    """The shortest time of each call; the calls take turns."""
     samples = [{name: call() for name, call in calls.items()} for _ in range(times)]
     return {name: min(sample[name] for sample in samples) for name in calls}
 
 
 def in_turns(calls: Sequence[Callable[[], object]], repetitions: int) -> list[float]:
-    """Median milliseconds of each, in turns and in alternating order; one untimed call of each goes ahead."""
+    """Median milliseconds of each call, timed in turns and in alternating order, after one untimed call of each."""
     samples: list[list[float]] = [[] for _ in calls]
     order = list(range(len(calls)))
     for i in order:
@@ -225,7 +225,7 @@ def in_turns(calls: Sequence[Callable[[], object]], repetitions: int) -> list[fl
 
 
 def packed_facts(made: Problem, packed: Any) -> dict[str, Any]:
-    """What packets say of themselves; counting tiles opens them, so large ones say less."""
+    """Facts about packets for the record; counting tiles unpacks them, so large ones only report their number."""
     if made.kept_edges > COUNTED:
         return {"groups": len(packed.packets)}
     found: dict[str, Any] = packed.facts()
@@ -233,7 +233,7 @@ def packed_facts(made: Problem, packed: Any) -> dict[str, Any]:
 
 
 def stages(report: Any) -> dict[str, Any]:
-    """What a timed epoch says of its stages."""
+    """The times and shares of a timed epoch's stages."""
     names = {"copy_ms": "copy_ms", "compute_ms": "compute_ms", "idle": "idle_share"}
     found = {name: getattr(report, attribute, None) for name, attribute in names.items()}
     computing = None if found["compute_ms"] is None else found["compute_ms"] / (1e3 * report.seconds)
@@ -241,7 +241,7 @@ def stages(report: Any) -> dict[str, Any]:
 
 
 def bounds_of(made: Problem, kind: Kind, bits: int, moved: int) -> tuple[Bounds, str]:
-    """Bounds of an epoch of these bytes and sums, and on which of the two the estimate rests."""
+    """The bounds of an epoch, and whether the estimate rests on the bytes copied or on the gathers of sums."""
     copy = 1e3 * moved / link_rate()
     widths, entries = made.widths(kind), made.kept_edges + made.nodes
     gather = 0.0
@@ -255,7 +255,7 @@ def bounds_of(made: Problem, kind: Kind, bits: int, moved: int) -> tuple[Bounds,
 
 @cache
 def link_rate() -> float:
-    """Bytes a second of one large copy from pinned memory to the GPU."""
+    """Bytes per second of one large copy from pinned memory to the GPU."""
     torch = torch_module()
     source = torch.empty(_LINK_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(_LINK_BYTES, dtype=torch.uint8, device="cuda")

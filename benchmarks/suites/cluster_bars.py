@@ -9,14 +9,14 @@ from benchmarks.suites.bars import Bar
 
 __all__ = ["bars"]
 
-#: Milliseconds in which an epoch of products is packed, and the share of the time in which the GPU may be idle then.
+#: Milliseconds allowed for packing an epoch of products, and the share of the time for which the GPU may be idle in an epoch.
 PACKED_MS, IDLE = 3000.0, 0.2
 _Record = dict[str, Any]
 _Ratio = Callable[[_Record], float | None]
 
 
 def bars(records: Iterable[_Record]) -> list[Bar]:
-    """Every bar; those without cells are there, empty."""
+    """All bars; bars without cells are included, empty."""
     table = [record for record in records if record["case"].startswith("cluster-")]
     epochs = [record for record in table if "-pack-" not in record["case"]]
 
@@ -35,7 +35,7 @@ def bars(records: Iterable[_Record]) -> list[Bar]:
         *(Bar(f"  {kind}", cells(_ratio, kind=kind)) for kind in ("gcn", "gin")),
         *(Bar(f"  {bits} bit{'s' if bits > 1 else ''}", cells(_ratio, bits=bits)) for bits in (1, 2, 4, 8)),
         Bar("  its batches launched one by one", cells(over("launched_ms"))),
-        # Features and edge_index alone: what every one of its ways moves at least.
+        # Features and edge_index alone: every variant of the peer moves at least these bytes.
         Bar("bytes moved, 1 bit, fewer than PyTorch Geometric", cells(fewer("plain_bytes"), bits=1), (16.0, 24.0)),
         Bar("bytes moved, 8 bits, fewer than PyTorch Geometric", cells(fewer("plain_bytes"), bits=8), (3.5, 4.0)),
         Bar("  8 bits, the way that counts", cells(fewer("peer_moved"), bits=8)),
@@ -52,31 +52,31 @@ def _ratio(record: _Record) -> float | None:
 
 
 def over(name: str) -> _Ratio:
-    """A parameter over our time."""
+    """A parameter divided by our time."""
     return lambda record: float(record["params"][name]) / record["ours_ms"] if record["params"].get(name) else None
 
 
 def fewer(name: str) -> _Ratio:
-    """Bytes of the peer over ours."""
+    """The peer's bytes divided by ours."""
     return lambda record: record["params"][name] / record["params"]["moved"]
 
 
 def limit(ms: float) -> _Ratio:
-    """The time allowed over ours."""
+    """The allowed time divided by ours."""
     return lambda record: ms / float(record["ours_ms"])
 
 
 def idle(record: _Record) -> float | None:
-    """The idle share allowed over ours, which counts as a hundredth at least."""
+    """The allowed idle share divided by ours, which counts as at least a hundredth."""
     found = record["params"].get("idle")
     return None if found is None else IDLE / max(float(found), 0.01)
 
 
 def parameter(name: str) -> _Ratio:
-    """A parameter as it is."""
+    """A parameter itself."""
     return lambda record: record["params"].get(name)
 
 
 def estimated(record: _Record) -> float | None:
-    """The estimate over our time."""
+    """The estimate divided by our time."""
     return record["estimate_ms"] / record["ours_ms"] if record["estimate_ms"] else None

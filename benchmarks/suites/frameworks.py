@@ -1,10 +1,11 @@
 """Suite ``frameworks``: the same step in two frameworks, both with our sums.
 
-- ``jax-gcn-{graph}-torch`` is loss and gradients of the gcn of ``training-gcn-fp32-{graph}``, biases included, without an optimiser, in JAX
-  against the same in ``bitsparse.torch``: what JAX costs around sums that both share. Launched as it is in PyTorch, jitted in JAX; products
-  in float32 on both sides. Gradients of equal weights are compared before anything is timed. ``jax-cpu-...`` is the same on the CPU.
+- ``jax-gcn-{graph}-torch`` computes the loss and gradients of the gcn of ``training-gcn-fp32-{graph}``, biases included but without an
+  optimiser, in JAX against the same in ``bitsparse.torch``. As both share the sums, this shows the cost of JAX around them. PyTorch
+  launches step by step, JAX is jitted; products are in float32 on both sides. Gradients of equal weights are compared before anything is
+  timed. ``jax-cpu-...`` is the same on the CPU.
 
-It is a suite of its own as it needs both frameworks. Records of one H100 were made when its cases were of suite ``training``.
+This is a separate suite because it needs both frameworks. Records of one H100 date from when its cases belonged to suite ``training``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bitsparse.bench import Case
 
 __all__ = ["cases", "machine"]
 
-#: Graphs of which a step takes as long in JAX as in PyTorch, if sums are all that counts.
+#: Graphs so large that sums dominate, so that a step should take as long in JAX as in PyTorch.
 LARGEST = tuple(name for name in SYNTHETIC if name.startswith("products"))
 
 

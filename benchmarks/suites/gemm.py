@@ -1,30 +1,31 @@
-"""Suite ``gemm``: low-bit products on the GPU against cuBLASLt int8 (``torch._int_mm``), and what goes with them.
+"""Suite ``gemm``: low-bit products on the GPU against cuBLASLt int8 (``torch._int_mm``), and the steps around them.
 
 The general protocol is in ``run.py``. In this suite:
 
 - ``matmul-AxB-MxKxN`` multiplies an M x K matrix of A-bit by a K x N matrix of B-bit unsigned integers (8 bits: signed), uniform over
-  their whole range, into a preallocated result of int32, or int64 where int32 could overflow, through a prepared product of the CUDA
+  their whole range, into a preallocated result of int32, or int64 if int32 could overflow, through a prepared product of the CUDA
   backend. Operands are packed beforehand. The peer computes the same integers from int8: one ``torch._int_mm`` up to 8 bits; wider
   integers are cut into 8-bit digits (16 x 16: the operations of 4 calls, 32 x 1: of 4), multiplied by a single call and added up by one
   fused pass (``gpu_timing.Int8Product``). Both results are compared before anything is timed.
 - Both sides are captured into CUDA graphs of 20 calls (fewer for long ones) and replayed in turns; a time is the median of 15 replays
-  over the number of calls. Replays find the operands in the L2 where they fit. ``params.cold_ms`` and ``params.peer_cold_ms`` come from
-  graphs whose calls take turns among copies of the operands that together exceed 256 MB.
-- The kernel is the one with the lower estimate of the library's cost model; ``params.estimates_us`` holds the estimates and
-  ``params.other_ms`` the time of the other kernel where it came within three times. As bytes ("digits"), the right operand's unpacking
-  is part of every call; the left one is unpacked once.
+  divided by the number of calls. Replays find operands in the L2 cache if they fit. ``params.cold_ms`` and ``params.peer_cold_ms`` come
+  from graphs whose calls take turns among copies of the operands that together exceed 256 MB.
+- The kernel is the one with the lower estimate of the library's cost model. ``params.estimates_us`` holds the estimates, and
+  ``params.other_ms`` the time of the other kernel if its estimate is less than three times as long. The kernel for bytes ("digits") unpacks
+  its right operand in every call, but the left one only once.
 - ``params.fp8_ms`` is cuBLASLt's product of 8-bit floats into bfloat16, which is not exact.
-- ``small-AxB-MxKxN``: products of 4 to 8 bits a side with small square left operands, where cuBLASLt's small tiles are hard to
-  beat; measured as ``matmul-...`` is, warm only, so that the records hold the weak spots too. Statements about ``matmul-...`` do not
-  speak of them.
+- ``small-AxB-MxKxN``: products of 4 to 8 bits a side with small square left operands, for which cuBLASLt's small tiles are hard to beat.
+  They are measured like ``matmul-...``, warm only, so that the records show the weak spots too. Statements about ``matmul-...`` do not
+  include them.
 - ``matmul-1x1-blockdiag-...``: the left operand has 64 dense blocks on its diagonal and zeros elsewhere; the peer is our own product
   without its zero-tile bitmap.
-- ``random-AxB-MxKxN``: a thousand shapes drawn by a seed (``cases/random_products.py``), through ``plan_matmul`` with the kernel that costs
-  choose, warm; their bars, as shares of cells, are in ``gemm_bars.py``.
-- ``overhead-...``, ``pack-...``, ``requant-...`` and the like: see the modules of ``cases/`` that they come from.
+- ``random-AxB-MxKxN``: a thousand shapes drawn from a seed (``cases/random_products.py``), through ``plan_matmul`` with the kernel that the
+  cost model chooses, warm; their bars, as shares of cells, are in ``gemm_bars.py``.
+- ``overhead-...``, ``pack-...``, ``requant-...`` and others: see their modules in ``cases/``.
 
-``estimate_ms`` is the larger of operations over the measured rate of the one-bit matrix unit (15.4e15 a second, or 1.93e15 for bytes) and
-the bytes of operands and result over 4 TB/s; warm replays of small operands may go below the second. ``floor_ms``: see ``ceilings.py``.
+``estimate_ms`` is the larger of two times: the operations at the measured rate of the one-bit matrix unit (15.4e15 per second, or 1.93e15
+for bytes), and the bytes of operands and result at 4 TB/s; warm replays of small operands may beat the latter. ``floor_ms``: see
+``ceilings.py``.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def product(a_bits: int, b_bits: int, m: int, k: int, n: int, *, brief: bool = F
 
 
 def cold(a: Any, b: Any, out: Any, kind: dict[str, Any], int8: Int8Product) -> tuple[float, float]:
-    """Milliseconds a call when every call finds other operands than the calls before it."""
+    """Milliseconds per call if each call uses other operands than the calls before it."""
     copies = cold_copies(int(a.nbytes + b.nbytes))
     calls: list[Callable[[], object]] = [partial(Product(a.copy(), **kind), b.copy(), out) for _ in range(copies)]
     ours = replay([ours_graph(calls)], REPETITIONS)[0] / copies
@@ -139,7 +140,7 @@ def cold(a: Any, b: Any, out: Any, kind: dict[str, Any], int8: Int8Product) -> t
 
 
 def block_diagonal(size: int, n: int, blocks: int) -> Prepared:
-    """A block-diagonal left operand, with its zero tiles jumped over, against the same product without."""
+    """A product with a block-diagonal left operand that skips its zero tiles, against the same product without skipping."""
     cupy = jit.require_cupy("suite gemm")
     part = size // blocks
     a, b = cupy.zeros((size, 1, size // 32), np.uint32), random_words(n, 1, size)

@@ -1,4 +1,4 @@
-"""The bars of suite ``gemm`` that speak of shapes drawn at random; ``summary.py`` prints them."""
+"""The bars of suite ``gemm`` for randomly drawn shapes; ``summary.py`` prints them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from benchmarks.suites.bars import Bar
 
 __all__ = ["bars"]
 
-#: A cell that takes up to so much of the peer's time is not slower: times repeat to a few percent.
+#: A cell with at least this ratio does not count as slower than the peer: times repeat only to a few percent.
 LEVEL = 0.95
 
 
 def bars(records: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Every bar; those without cells are there, empty."""
+    """All bars; bars without cells are included, empty."""
     cells = {record["case"]: record for record in records if record["case"].startswith("random-") and record["ratio"]}
     ratios = {case: record["ratio"] for case, record in cells.items()}
     widths = sorted({case.split("-")[1] for case in ratios})

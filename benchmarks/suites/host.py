@@ -11,7 +11,7 @@ The general protocol is in ``run.py``. In this suite:
   ``skip_zero_tiles=False``. In the ``-wide`` case, writing the result takes longer than the product.
 - ``pack-...``: signs of a float32 array, 1 bit each. A copy of the array with ``numpy.copyto`` into a preallocated one
   moves 512 MiB (reading and writing), packing 256 + 8 MiB. The peer's time is scaled to the bytes that packing moves,
-  so that the ratio is one of bytes per second; the measured copy stands in the parameters.
+  so that the ratio compares bytes per second; ``params.copy_bytes`` are the bytes of the measured copy.
 - ``quantize-...``: float32 to integers of that many bits with the range taken from the data, packed. The peer is the
   same formula in NumPy (in place where it can be) into uint8, not packed.
 - ``epilogue-...``: a product with row scale, bias, ReLU and requantisation fused, against our own product into int32
@@ -26,10 +26,10 @@ The general protocol is in ``run.py``. In this suite:
 - ``import``: time spent importing in a fresh interpreter, ``import bitsparse`` against
   ``import numpy, scipy.sparse``.
 
-``floor_ms``, of products, is the fewest vector instructions known for the operation (``compute_floor``) at the processor's *stated*
-clock; ``import`` cannot take less than to import NumPy alone. ``estimate_ms`` is the larger of that and of the bytes over the best rate,
-measured when the suite starts, at which all threads together copy or read an array: on a machine shared with others that rate
-changes from hour to hour, and so it is no floor.
+``floor_ms`` of products is the time of the fewest vector instructions known for the operation (``compute_floor``) at the processor's
+*stated* clock; that of ``import`` is the time to import NumPy alone. ``estimate_ms`` is the larger of the floor and the time to move the
+bytes at the best rate, measured when the suite starts, at which all threads together copy or read an array. On a shared machine that rate
+changes from hour to hour, so it is no floor.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def cases(threads: int) -> list[Case]:
     ]
     own = [Case(name, prepare) for name, prepare in table] + host_build.cases() + host_bspmm.cases()
     own += host_lowbit.cases(bounds_of) + host_once.cases(threads, bounds_of)
-    # PyTorch last: its threads and allocators are in the process from then on.
+    # PyTorch comes last, because its threads and allocators then stay in the process.
     return own + host_torch.cases(threads, bounds_of)
 
 
@@ -106,7 +106,7 @@ def product(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int, *, s
     def ours() -> None:
         bs.matmul(a, b, out=out)
 
-    # A forced level is set around the measurement only, so that the next case starts from the processor's own.
+    # A forced level is set only during the measurement, so that the next case starts with the processor's own level.
     def measured_at_level(protocol: Protocol) -> tuple[float, float]:
         host.set_simd(simd)
         try:
@@ -126,7 +126,7 @@ def product(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int, *, s
 
 
 def block_diagonal(n: int, threads: int) -> Prepared:
-    """A block-diagonal product with zero tiles skipped against the same without skipping."""
+    """A block-diagonal product that skips zero tiles, against the same product without skipping."""
     blocks, size = 16, 1024
     rng = np.random.default_rng(0)
     a_values = np.zeros((blocks * size, blocks * size), np.uint8)
@@ -163,7 +163,7 @@ def block_diagonal(n: int, threads: int) -> Prepared:
 
 
 def pack(side: int, threads: int) -> Prepared:
-    """Signs of a float32 array against copying it, at equal bytes."""
+    """Packing the signs of a float32 array, against copying it, per byte moved."""
     x = np.random.default_rng(0).standard_normal((side, side), dtype=np.float32)
     copy = np.zeros_like(x)
 
@@ -184,7 +184,7 @@ def pack(side: int, threads: int) -> Prepared:
 
 
 def quantise(side: int, bits: int, threads: int) -> Prepared:
-    """Range, quantisation and packing against the formula in NumPy, rounding down as the recorded runs did."""
+    """Range, quantisation and packing, against the formula in NumPy; both round down, as the recorded runs did."""
     x = np.random.default_rng(0).standard_normal((side, side), dtype=np.float32)
     scratch = np.empty_like(x)
     top = np.float32(2**bits - 1)
@@ -204,14 +204,14 @@ def quantise(side: int, bits: int, threads: int) -> Prepared:
     q = ours()
     if not np.array_equal(q.toarray(), peer()):
         raise AssertionError("quantize differs from NumPy")
-    moved = 2 * x.nbytes + q.words.nbytes  # the range needs a pass of its own
+    moved = 2 * x.nbytes + q.words.nbytes  # finding the range needs a separate pass
     limits, rates = bounds_of(moved, threads)
     params = {"shape": [side, side], "bits": bits, "simd": host.simd_level(), "estimate": rates}
     return Prepared(ours, peer, f"{NUMPY}, same formula, to uint8", params, moved, *limits)
 
 
 def epilogue(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int) -> Prepared:
-    """A product that hands packed activations to the next layer, fused against step by step."""
+    """A product that returns packed activations for the next layer: fused, against step by step."""
     rng = np.random.default_rng(0)
     a_values = random_integers(rng, a_bits, (m, k))
     b_values = random_integers(rng, b_bits, (k, n))
@@ -301,7 +301,7 @@ def check_product(
 def bounds_of(
     moved: int, threads: int, compute_ms: float | None = None
 ) -> tuple[tuple[float | None, float | None], str]:
-    """``floor_ms`` and ``estimate_ms``, and the rate that the estimate rests on."""
+    """``floor_ms`` and ``estimate_ms``, and the rate on which the estimate rests."""
     rate = memory_rate(threads)
     memory_ms = moved / rate * 1e3
     if compute_ms is not None and compute_ms > memory_ms:
@@ -310,13 +310,13 @@ def bounds_of(
 
 
 def compute_floor(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int, simd: str) -> float | None:
-    """Milliseconds that the arithmetic of a product takes at best; ``None`` where the clock is not stated.
+    """Milliseconds that the arithmetic of a product takes at best; ``None`` if the clock is not stated.
 
-    By planes, 64 elements of one plane pair are one word. AVX-512 VPOPCNTDQ: 8 words in 3 instructions (AND, count,
-    add). AVX2: 4 words in 6.5 instructions (AND, five for a carry-save adder, half of one to count what it leaves).
-    Four instructions a cycle, as the widest processors start (AMD Zen 5). Scalar: one word a cycle. By multiplication:
-    two instructions a cycle, each of as many products as the vector has bytes (VNNI) or, above 8 bits, 16-bit digits.
-    The cheaper of the two counts.
+    There are two ways to multiply, and the cheaper one counts. By bit planes, 64 elements of a pair of planes are one word. AVX-512
+    VPOPCNTDQ takes 3 instructions (AND, count, add) for 8 words; AVX2 takes 6.5 (AND, five for a carry-save adder, half of one to count its
+    output) for 4 words. The widest processors start four instructions per cycle (AMD Zen 5). Scalar code handles one word per cycle. By
+    multiplication, a processor starts two instructions per cycle, each with as many products as the vector has bytes (VNNI) or, above 8
+    bits, 16-bit digits.
     """
     if not clock():
         return None
@@ -331,7 +331,7 @@ def compute_floor(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int
 
 @cache
 def clock() -> float:
-    """The highest clock in hertz, where the system states it, else twice the one that it does state, else 0."""
+    """The highest clock in hertz if the system states it, else twice the clock that it does state, else 0."""
     highest = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
     try:
         if highest.is_file():

@@ -1,13 +1,14 @@
-"""Suite ``manners``: what a user of scipy.sparse does with the arrays: on a GPU against CuPy's matrices, elsewhere against SciPy's.
+"""Suite ``manners``: everyday operations of scipy.sparse on our arrays, against CuPy's matrices on a GPU and SciPy's arrays elsewhere.
 
 Where this suite differs from the protocol of ``run.py``:
 
-- On a machine with a GPU the cases are those of :mod:`benchmarks.cases.manners_gpu`, else those of :mod:`benchmarks.cases.manners_cpu`.
-- ``members``: the calls of the table in ``tests/scipy_members.py``, made of SciPy's array and of ours and compared; nothing is timed.
-  ``params.share`` is that of the public members of ``scipy.sparse.csr_array`` with the same result, ``params.differing`` names the others.
+- On a machine with a GPU, the cases are those of :mod:`benchmarks.cases.manners_gpu`, else those of :mod:`benchmarks.cases.manners_cpu`.
+- ``members`` makes the calls of the table in ``tests/scipy_members.py`` on SciPy's array and on ours and compares the results; nothing is
+  timed. ``params.share`` is the share of public members of ``scipy.sparse.csr_array`` with the same result, and ``params.differing`` names
+  the others.
 - Both sides allocate their results. A call on a GPU ends when the GPU is done.
 
-``python3 benchmarks/summary.py FILE`` holds the records against the bars.
+``python3 benchmarks/summary.py FILE`` compares the records with the bars.
 """
 
 from __future__ import annotations

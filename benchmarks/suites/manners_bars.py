@@ -1,4 +1,4 @@
-"""The bars of suite ``manners``; ``summary.py`` prints them, for records of a CPU and of a GPU apart."""
+"""The bars of suite ``manners``, separate for records of a CPU and of a GPU; ``summary.py`` prints them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERYDAY = ("transpose-", "slice-2:5-", "sum-1-", "add-", "times-", "diagonal-")
 
 
 def bars(records: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Every bar; those without cells are there, empty."""
+    """All bars; bars without cells are included, empty."""
     found: list[Bar] = []
     for where, musts in (("CPU", (0.85, 0.95)), ("GPU", (0.8, 0.95))):
         here = [record for record in records if (record["gpu"] is not None) == (where == "GPU")]

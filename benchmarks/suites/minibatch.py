@@ -3,9 +3,9 @@
 ``minibatch-{cpu|cuda}-sage-{graph}`` is an epoch of GraphSAGE, three layers with 256 columns between them, over 4 batches (32 on large
 synthetic graphs) of 1024 targets with at most 15, 10 and 5 neighbours. Ours samples on the CPU in ``--threads`` threads, and keeps features
 at 8 bits in host memory; ``params.loader_ms`` is the time of its batches alone. The peer is PyTorch Geometric with ``NeighborLoader`` and
-float32, with no worker process, half as many as threads or all but one, whichever is quickest. It needs pyg-lib or torch-sparse; without
-them there is no peer, and ``params.peer_missing`` says so. The two draw different neighbours, so losses are not compared. Whole epochs are
-timed by the clock, in turns.
+float32. Its number of worker processes is none, half the threads, or all threads but one, whichever is fastest. It needs pyg-lib or
+torch-sparse; without them there is no peer, and ``params.peer_missing`` says so. The two draw different neighbours, so losses are not
+compared. Whole epochs are timed by the clock, in turns.
 """
 
 from __future__ import annotations

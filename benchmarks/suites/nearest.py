@@ -1,13 +1,13 @@
-"""Suite ``nearest``: exact searches among rows of bits, on a GPU where there is one, and on the CPU.
+"""Suite ``nearest``: exact searches among rows of bits, on the CPU and, if there is one, on a GPU.
 
-- ``nearest-{kind}-{queries}x{rows}x{bits}-k{k}-{metric}`` is ``plan(queries, out=)`` of ``bitsparse.plan_nearest``, codes uniform or around
-  4096 centres, queries near rows of the database. Peers search its first 131 072 rows (int8 with at most 2000 queries), and their times are
-  multiplied: ``params.int8_ms`` is ``torch._int_mm`` of -1 and +1 followed by ``torch.topk``, ``params.faiss_method_ms`` what
-  ``peers/faiss_binary.py`` says.
-- ``pairs-...`` is ``bitsparse.pairs`` with all that it does: ordering rows, the search, ordering pairs.
+- ``nearest-{kind}-{queries}x{rows}x{bits}-k{k}-{metric}`` is ``plan(queries, out=)`` of ``bitsparse.plan_nearest``. Codes are uniform or
+  lie around 4096 centres, and queries lie near rows of the database. Peers search only its first 131 072 rows (int8 with at most 2000
+  queries), and their times are scaled up. ``params.int8_ms`` is ``torch._int_mm`` of -1 and +1 followed by ``torch.topk``;
+  ``peers/faiss_binary.py`` explains ``params.faiss_method_ms``.
+- ``pairs-...`` is all of ``bitsparse.pairs``: ordering rows, the search, and ordering pairs.
 - ``cpu-...`` are described in ``cases/nearest_host.py``.
 
-``floor_ms`` is the larger of the operations at the rate of the one-bit matrix unit and of the bytes of the database.
+``floor_ms`` is the larger of the time of the operations at the rate of the one-bit matrix unit and that of reading the database.
 """
 
 from __future__ import annotations

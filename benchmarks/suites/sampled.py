@@ -1,21 +1,22 @@
 """Suite ``sampled``: sums over sampled edges on a GPU, through the public functions.
 
-Where this suite differs from the protocol of ``run.py`` it does as suite ``spmm`` (graphs, features, replays in turns), and:
+This suite differs from the protocol of ``run.py`` in the same points as suite ``spmm`` (graphs, features, replays in turns), and also:
 
-- ``sampled-{strategy}-{graph}-D{D}-W{W}`` is ``plan(x, out=y)`` of :func:`bitsparse.plan_sampled_spmm` of a pattern and float32 features,
-  which keeps the sample; ``params.drawn_ms`` is the same with ``store=False``, where every call draws it, ``params.csr_ms`` and
-  ``params.short_ms`` with these kernels. The peer is our own product of all edges, ``bitsparse.plan_spmm``. ``int8-`` in front of the
-  strategy: features of 8 bits with one scale and one offset.
-- ``params.field_ms`` is ES-SpMM's time of the same strategy and width in ``field-h200.csv`` (for AES its accuracy-first one: no code of
-  AES-SpMM is public), times cuSPARSE's float32 time here over the table's; ``params.field_ratio`` is that over ours.
+- ``sampled-{strategy}-{graph}-D{D}-W{W}`` is ``plan(x, out=y)`` of :func:`bitsparse.plan_sampled_spmm` of a pattern and float32 features.
+  The plan stores its sample; ``params.drawn_ms`` is the time with ``store=False``, which draws in every call, and ``params.csr_ms`` and
+  ``params.short_ms`` are the times with the kernels of these names. The peer is our own product of all edges, ``bitsparse.plan_spmm``. The
+  prefix ``int8-`` of a strategy means features of 8 bits with one scale and one offset.
+- ``params.field_ms`` is ES-SpMM's time for the same strategy and width in ``field-h200.csv``, times cuSPARSE's float32 time here divided
+  by that in the table; ``params.field_ratio`` is ``field_ms`` divided by our time. AES is compared with ES-SpMM's accuracy-first strategy,
+  because no code of AES-SpMM is public.
 - ``proteins39`` is the synthetic graph of that name with 39 561 252 stored entries, as AES-SpMM counts them; the peer is the fastest
-  right product of cuSPARSE of all edges.
-- ``params.kept`` is the share of the edges that are drawn, repeats counted, ``params.distinct`` of those that are read; ``estimate_ms`` is
+  correct product of cuSPARSE over all edges.
+- ``params.kept`` is the share of edges that are drawn, counting repeats, and ``params.distinct`` the share that is read; ``estimate_ms`` is
   that of suite ``spmm`` for the latter.
-- The other cases stand in modules of their own in ``cases/``: sums of packed integers over all edges, products of packed integers per
-  edge, products with quantisation on the way, copies to the GPU, stochastic rounding.
+- The other cases have modules of their own in ``cases/``: sums of packed integers over all edges, products of packed integers per edge,
+  products that quantise their operands, copies to the GPU, and stochastic rounding.
 
-``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.
+``python3 benchmarks/summary.py FILE`` prints means and worst cells of the records.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ STRATEGIES = ("sfs", "afs", "aes", "uniform")
 
 
 def cases(threads: int) -> list[Case]:
-    """All cases of the suite, by graph and width, so that operands are made once."""
+    """All cases of the suite, grouped by graph and width, so that operands are built once."""
     table = []
     for name in GRAPHS:
         for columns in WIDTHS:

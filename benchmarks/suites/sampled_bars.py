@@ -1,7 +1,8 @@
 """The bars of suite ``sampled``; ``summary.py`` prints them.
 
-Against all edges stand the cells that read fewer than half of them: 1 is 1.3 times as quick, or 75 % of what gathers are estimated to take.
-Cases are told apart by the first words of their names; a transfer's ratio is the time of float32 features over that of packed ones.
+Only cells that read fewer than half of the edges are compared with the product over all edges. There a ratio of 1 means that they are 1.3
+times as fast, or that the estimated time of their gathers is 75 % of ours. The first words of a case's name tell its kind. A transfer's
+ratio is the time of float32 features divided by that of packed ones.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["bars"]
 
 
 def bars(records: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Every bar; those without cells are there, empty."""
+    """All bars; bars without cells are included, empty."""
     ratios = {record["case"]: record["ratio"] for record in records if record["ratio"]}
     facts = {
         record["case"]: record["params"]

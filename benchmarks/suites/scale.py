@@ -1,35 +1,36 @@
-"""Suite ``scale``: one result made by several ranks, under ``torchrun``.
+"""Suite ``scale``: results that several ranks compute together, under ``torchrun``.
 
     torchrun --nproc-per-node 4 benchmarks/run.py --suite scale --json FILE
     python3 benchmarks/scale_table.py FILE [FILE ...]
 
-With a GPU to each rank NCCL carries arrays; without one gloo does, over small graphs, to see that the cases run. Without ``torchrun`` there
-is one rank. The first rank writes the records. Those of two and four H100 (``results/h100-x2`` and ``h100-x4``, with ``--quick``) are of
-some of the cases: none of ``-weak``, ``scale-cluster-...``, ``scale-training-...`` and ``scale-memory-map-...``.
+If each rank has a GPU, NCCL exchanges arrays; without GPUs gloo does, over small graphs, to check that the cases run. Without ``torchrun``
+there is one rank. The first rank writes the records. Those of two and four H100 (``results/h100-x2`` and ``h100-x4``, with ``--quick``)
+cover only some cases: none of ``-weak``, ``scale-cluster-...``, ``scale-training-...`` and ``scale-memory-map-...``.
 
-- Every call is made by all ranks together, as many in a row as last 20 ms, from idle devices and a barrier to idle devices; the slowest
-  rank counts, and of its times the median of 9 (3 with ``--quick``) after two that are not timed. Of the records there a row is one call,
-  to which the ranks' different ends of a barrier are added. ``params`` have the ranks, the engine, the exchange and whether sums overlap.
-- ``scale-link-...``: an all-gather, or rows from all to all, in which each rank receives so many bytes: ``bytes / ours_ms`` is the rate of
-  the run, beside which the others are to be read.
-- ``scale-binary-papers-strong``: ``plan_bspmm(a, 128, "BBB")`` of one graph dealt out, against the same graph on the first rank's device
-  alone. ``-weak``: a graph of this size to each rank with ends on all, against one such graph alone.
-- ``scale-spmm-products-b8``: sums of 8-bit codes, 128 to a node, against one device.
-- ``scale-cluster-products-b8``: an epoch of ``ClusterRunner`` over packets that are there, logits to an array on the device, against one
-  device.
-- ``scale-overlap-...``: sums of 128 columns over communities in blocks, with rows of own neighbours summed during the exchange or after it,
-  as the plan chooses, against the other way; ``params`` say which it is, and which share of rows and entries waits. In records of before
-  the choice is forced: with overlap, against without.
-- ``scale-training-products``: an epoch of full-graph training of a GCN, forward, backward and the sum of the weights' gradients, with 8
-  bits exchanged, against float32 exchanged.
-- ``scale-exchange-products``: what that training exchanges in an epoch, both ways, with rounding, against float32.
+- All ranks make every call together. A sample is as many calls in a row as last 20 ms, from idle devices and a barrier to idle devices. The
+  slowest rank counts, with the median of 9 samples (3 with ``--quick``) after two untimed ones. In the H100 records a sample is one call,
+  so that its time includes the ranks' different ends of the barrier. ``params`` hold the ranks, the engine, the exchange and whether sums
+  overlap.
+- ``scale-link-...``: an all-gather, or an all-to-all exchange of rows, in which each rank receives this many bytes: ``bytes / ours_ms`` is
+  the rate of the link in this run, with which the other cases should be compared.
+- ``scale-binary-papers-strong``: ``plan_bspmm(a, 128, "BBB")`` of one graph divided among the ranks, against the same graph on the first
+  rank's device alone. ``-weak``: each rank has a graph of this size with edges to all ranks, against one such graph alone.
+- ``scale-spmm-products-b8``: sums of 8-bit codes, 128 per node, against one device.
+- ``scale-cluster-products-b8``: an epoch of ``ClusterRunner`` over packets made beforehand, with logits into an array on the device,
+  against one device.
+- ``scale-overlap-...``: sums of 128 columns over communities in blocks. Rows with own neighbours only are summed during the exchange or
+  after it, as the plan chooses; the peer is the other choice. ``params`` say which was chosen, and which share of rows and entries waits.
+  In records from before plans could choose, overlap is compared with no overlap.
+- ``scale-training-products``: an epoch of full-graph training of a GCN, forward, backward and the sum of the weights' gradients, which
+  exchanges 8 bits, against float32.
+- ``scale-exchange-products``: the exchanges of an epoch of that training in both directions, with rounding, against float32.
 - ``scale-inference-...``: sums of 128 columns in few bits with their exchange, against an all-gather of float32 and PyTorch's CSR product
   (cuSPARSE on a GPU) over the same shards.
-- ``scale-memory-map-...``: quantising a file of ``SCALE_MAP_GB`` gigabytes from a memory map, against reading it; on both sides the cache
-  of the system is as warm as the repetitions before have left it, so that a file has to exceed memory for the disk to count.
+- ``scale-memory-map-...``: quantising a file of ``SCALE_MAP_GB`` gigabytes from a memory map, against reading it. Earlier repetitions warm
+  the system's cache for both sides, so the file must be larger than memory for the disk to matter.
 
-Under NCCL sums and layers, and those of PyTorch and of one device, are replayed as CUDA graphs; an epoch's exchanges, epochs and
-``ClusterRunner`` are called, on both sides.
+Under NCCL, sums and layers, including those of PyTorch and of one device, are replayed as CUDA graphs; exchanges of an epoch, epochs and
+``ClusterRunner`` are called directly, on both sides.
 """
 
 from __future__ import annotations

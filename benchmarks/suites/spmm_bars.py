@@ -9,13 +9,13 @@ from benchmarks.suites.bars import Bar
 
 __all__ = ["bars"]
 
-#: Milliseconds of an estimate from which a comparison with it says something.
+#: Estimates of fewer milliseconds are too short to compare with.
 LONG = 0.020
 _Record = dict[str, Any]
 
 
 def bars(records: Iterable[_Record]) -> list[Bar]:
-    """Every bar; those without cells are there, empty."""
+    """All bars; bars without cells are included, empty."""
     table = list(records)
     real = [record for record in table if not synthetic(record)]
     made = [record for record in table if synthetic(record)]
@@ -88,7 +88,7 @@ def _ratio(record: _Record) -> float | None:
 
 
 def synthetic(record: _Record) -> bool:
-    """Whether the graph was made for the measurement."""
+    """Whether the record's graph is synthetic."""
     return str(record["params"].get("source", "")).startswith("synthetic")
 
 
@@ -98,7 +98,7 @@ def ones_of(case: str) -> str:
 
 
 def shares(records: Iterable[_Record], precision: str) -> dict[str, float]:
-    """The estimate of gathering over ours, where gathering decides and is not short."""
+    """The estimate divided by our time, for records whose estimate rests on gathers and is long enough."""
     found = {}
     for record in records:
         facts = record["params"]
@@ -110,6 +110,6 @@ def shares(records: Iterable[_Record], precision: str) -> dict[str, float]:
 
 
 def translations(records: Iterable[_Record], graph: str, limit: float) -> dict[str, float]:
-    """The time allowed over ours."""
+    """The allowed time divided by ours."""
     prefix = f"translate-{graph}"
     return {record["case"]: limit / record["ours_ms"] for record in records if record["case"].startswith(prefix)}

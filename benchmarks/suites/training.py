@@ -3,41 +3,43 @@
 Where this suite differs from the protocol of ``run.py``:
 
 - ``training-{network}-{precision}-{graph}`` is an epoch: forward, cross entropy on half of the nodes, backward, fused Adam; no dropout.
-  gcn and sage (means) have two layers with 128 columns between them, gin three with 64 (sums with the node's own features, then one
-  linear map), gat two, the first with 4 heads of 32 columns side by side, agnn four sums of 32 columns with weights by cosines between
-  two linear maps. Weights, features and everything between are float32 or bfloat16; in 16 bits both sides have a multiple of 16 classes.
-- ``training-{network}-{int8|int4}-{last}-{graph}`` is an epoch of a network that ``bst.quantize_`` has changed: sums of codes of 8 or 4
-  bits, products of 8, the last layer in float32 or with its sums quantised as well, stochastic rounding; ``-own`` is the same against our
-  own epoch in float32. A sample is four epochs, one behind another, on both sides. Gradients of one step differ from the peer's by the
-  rounding, which the record tells.
-- ``training-{network}-int8-kept{8|4}-{graph}-own`` is such an epoch that keeps what gradients need in so many bits as well
-  (``bst.Tango(activations=)``); ``params.kept_bytes`` and ``params.peer_kept_bytes`` are what a forward pass keeps, without parameters and
-  the data.
+  gcn and sage (means) have two layers with 128 columns between them. gin has three with 64 (sums with the node's own features, then one
+  linear map). gat has two, the first with 4 concatenated heads of 32 columns. agnn has four sums of 32 columns with weights by cosines,
+  between two linear maps. Weights, features and activations are float32 or bfloat16; in 16 bits both sides have a multiple of 16 classes.
+- ``training-{network}-{int8|int4}-{last}-{graph}`` is an epoch of a network changed by ``bst.quantize_``: sums of 8-bit or 4-bit codes,
+  products of 8-bit codes, stochastic rounding, and the last layer in float32 or with its sums quantised as well. ``-own`` is the same
+  against our own epoch in float32. A sample is four epochs in a row, on both sides. Gradients of one step differ from the peer's by the
+  rounding; the record says by how much.
+- ``training-{network}-int8-kept{8|4}-{graph}-own`` is such an epoch that also keeps what gradients need in 8 or 4 bits
+  (``bst.Tango(activations=)``); ``params.kept_bytes`` and ``params.peer_kept_bytes`` are the bytes that a forward pass keeps, without
+  parameters and the data.
 - Graphs are those of suite ``spmm``, without loops: cora, pubmed and artist, whose epochs are captured as one CUDA graph on both sides, and
-  the synthetic ones of the sizes of reddit and ogbn-products, whose epochs are launched as they are. Features and labels are the data
-  set's where it has them, else random.
-- The peer is PyTorch alone with products of cuSPARSE, as quick as it goes without a new kernel (``peers/torch_gnn.py``). Both sides
-  multiply first where that is narrower to sum. GIN's weights and learning rate are divided by the mean number of neighbours.
-- Gradients of equal weights and the losses of five epochs are compared before anything is timed: ``params.gradient_difference`` is that of
-  all weights over their size, ``params.worst_gradient_difference`` the largest of one weight, ``params.loss_difference`` the largest of
-  the epochs.
-- ``params.replayed`` and ``params.peer_replayed`` tell whose epochs are CUDA graphs.
-- Times are taken by events, in turns; the median of 15 samples counts (fewer where six seconds do not suffice, at least 3).
-- ``params.peak_bytes`` and ``params.peer_bytes`` are what a side holds at most in an epoch that is not captured, in PyTorch's memory and in
-  CuPy's pool: matrices, weights, moments and activations, without features, labels and the graph that both are made of.
-- ``params.without_edges_ms`` is our epoch on a graph without an edge: dense products, loss and optimiser, which both sides have. The peer's
-  time over it is the ratio that no sum over edges could exceed.
-- ``floor_ms`` is what the sums must read and write, there and back; ``estimate_ms`` fetching a row for every edge at the measured rate
-  where rows are hardly used twice (``params.reuse`` below 1.25), else the same bytes at the measured rate. Dense products are in neither.
+  the synthetic ones of the sizes of reddit and ogbn-products, whose epochs are launched step by step. Features and labels are the data
+  set's if it has them, else random.
+- The peer is PyTorch alone with products of cuSPARSE, made as fast as possible without a new kernel (``peers/torch_gnn.py``). Both sides
+  multiply by weights first if the sums then have fewer columns. GIN's weights and learning rate are divided by the mean number of
+  neighbours.
+- Gradients of equal weights and the losses of five epochs are compared before anything is timed: ``params.gradient_difference`` is the
+  difference over all weights relative to the size of the gradients, ``params.worst_gradient_difference`` the largest of one weight, and
+  ``params.loss_difference`` the largest of the epochs.
+- ``params.replayed`` and ``params.peer_replayed`` say whose epochs are CUDA graphs.
+- Times are taken by events, in turns; the median of 15 samples counts (fewer if six seconds do not suffice, at least 3).
+- ``params.peak_bytes`` and ``params.peer_bytes`` are the most bytes that a side holds in an uncaptured epoch, in PyTorch's memory and in
+  CuPy's pool: matrices, weights, moments and activations, without the features, labels and graph that both sides share.
+- ``params.without_edges_ms`` is our epoch on a graph without edges: dense products, loss and optimiser, which both sides have. The peer's
+  time divided by it is a ratio that no sum over edges could exceed.
+- ``floor_ms`` is the time for the bytes that the sums must read and write in both passes. ``estimate_ms`` is the time to fetch a row for
+  every edge at the measured rate if rows are hardly used twice (``params.reuse`` below 1.25), else that of the same bytes at the measured
+  rate. Neither includes dense products.
 - ``training-cpu-gcn-{graph}-{peer}`` is such an epoch of gcn in float32 on the CPU, all sides with ``--threads`` threads and in turns as in
-  suite ``host``. Peers: ``pyg``, PyTorch Geometric's layers, which keep their normalised weights; ``torch``, the peer above with products
-  of MKL. ``training-cpu-accelerate-cora`` is an epoch of PyTorch Geometric's layers after ``accelerate`` against the same as they are.
-  These have no bounds.
-- ``jax-{network}-{graph}-{peer}`` is the loss and its gradients by all weights in JAX, without an optimiser, ours by ``bitsparse.jax``
-  against JAX alone, both jitted with their graphs as arguments: gcn as above, gat with 4 heads of 32 columns and a linear map. Peers are
-  products with a ``bcoo`` or ``bcsr`` matrix, or gathers and sums of ``segment``s; of BCSR JAX makes a dense matrix on a CPU, so that is
-  measured on a GPU alone. ``jax-cpu-...`` is the same on the CPU, with as many threads as the process may use. ``jax-host-layer`` is what a
-  sum costs in a jitted step of ten, on a graph of 64 nodes without edges to others, over the step without sums.
+  suite ``host``. Peers are ``pyg``, PyTorch Geometric's layers, which cache their normalised weights, and ``torch``, the peer above with
+  products of MKL. ``training-cpu-accelerate-cora`` is an epoch of PyTorch Geometric's layers after ``accelerate`` against the same layers
+  before. These cases have no bounds.
+- ``jax-{network}-{graph}-{peer}`` is the loss and its gradients by all weights in JAX, without an optimiser: ``bitsparse.jax`` against JAX
+  alone, both jitted with their graphs as arguments. gcn is as above; gat has 4 heads of 32 columns and a linear map. Peers are products
+  with a ``bcoo`` or ``bcsr`` matrix, or gathers and sums of ``segment``s; on a CPU, JAX turns BCSR into a dense matrix, so it is measured
+  on a GPU only. ``jax-cpu-...`` is the same on the CPU, with as many threads as the process may use. ``jax-host-layer`` is the cost of one
+  of ten sums in a jitted step, on a graph of 64 nodes without edges to others: the difference to the step without sums.
 """
 
 from __future__ import annotations
@@ -57,15 +59,15 @@ __all__ = ["cases", "machine"]
 
 NETWORKS = ("gcn", "sage", "gin", "gat", "agnn")
 PRECISIONS = ("fp32", "bf16")
-#: Networks and precisions of quantised epochs, and what becomes of their last layers.
+#: Networks, precisions and treatment of the last layer in quantised epochs.
 QUANTISED, INTEGERS, LAST = ("gcn", "sage", "gin", "gat"), ("int8", "int4"), ("float32", "sums")
-#: Networks that keep what gradients need in few bits, and how many.
+#: Networks that keep what gradients need in few bits, and these numbers of bits.
 KEEPING, KEPT = ("gcn", "gat"), (8, 4)
 #: Graphs whose epochs are captured; quantised ones always are.
 CAPTURED = ("cora", "pubmed", "artist")
 #: Graphs of epochs on the CPU, and their peers.
 ON_CPU, PEERS = ("pubmed", "artist"), ("pyg", "torch")
-#: How JAX alone sums.
+#: The ways in which JAX alone sums.
 JAX_PEERS = ("segment", "bcoo", "bcsr")
 
 
@@ -78,7 +80,7 @@ def machine(threads: int, commit: str | None) -> Machine:
 
 
 def cases(threads: int) -> list[Case]:
-    """All cases of the suite, by graph, so that problems are made once."""
+    """All cases of the suite, grouped by graph, so that problems are built once."""
     on_gpu = [
         Case(f"training-{network}-{precision}-{name}", partial(epoch, network, precision, name))
         for name in (*CAPTURED, *SYNTHETIC)
@@ -144,7 +146,7 @@ def epoch(
     """An epoch of ours against one of PyTorch's, or a quantised one against our own in float32."""
     jit.require_cupy("suite training")
     gpu_timing.torch_module()
-    # Only now: names of cases are listed without PyTorch too.
+    # Imported only here, so that cases can be listed without PyTorch.
     training: Any = importlib.import_module("benchmarks.cases.training")
     case, quantised = f"training-{network}-{precision}-{name}", precision in INTEGERS
     how = {"own": own, "last": last, "activations": activations} if quantised else {}
@@ -153,7 +155,7 @@ def epoch(
 
 
 def epoch_on_cpu(name: str, peer: str, threads: int) -> Prepared:
-    """An epoch on the CPU of ours against one of a peer's."""
+    """An epoch of ours on the CPU against one of a peer."""
     gpu_timing.torch_module()
     training: Any = importlib.import_module("benchmarks.cases.training_cpu")
     made: Prepared = training.epoch(f"training-cpu-gcn-{name}-{peer}", name, peer, threads)
@@ -161,7 +163,7 @@ def epoch_on_cpu(name: str, peer: str, threads: int) -> Prepared:
 
 
 def accelerated(name: str, threads: int, device: str) -> Prepared:
-    """An epoch of a network of PyTorch Geometric's, accelerated, against the same as it is."""
+    """An epoch of an accelerated network of PyTorch Geometric against the same network before."""
     gpu_timing.torch_module()
     if device != "cpu":
         jit.require_cupy("suite training")

@@ -11,7 +11,7 @@ __all__ = ["bars"]
 
 _Record = dict[str, Any]
 _Limits = tuple[float, float]
-#: What epochs must and should reach over the peer, by graph and precision, for each network.
+#: The speed-up over the peer that epochs must and should reach, by graph and precision, for each network.
 SPEED: dict[tuple[str, str], dict[str, _Limits]] = {
     ("reddit", "fp32"): {
         "gcn": (1.7, 2.1), "sage": (1.7, 2.1), "gin": (2.0, 2.5), "gat": (8.0, 13.0), "agnn": (2.8, 3.9),
@@ -22,13 +22,13 @@ SPEED: dict[tuple[str, str], dict[str, _Limits]] = {
     },
     ("small", "fp32"): {"gcn": (2.0, 3.0), "gat": (5.0, 9.0), "agnn": (3.0, 6.0)},
 }  # fmt: skip
-#: The share of the peer's memory that an epoch of reddit's size may take at most, and should.
+#: The share of the peer's memory that an epoch of reddit's size must not and should not exceed.
 MEMORY: dict[str, _Limits] = {"gat": (1 / 5, 1 / 7.5), "agnn": (1 / 8, 1 / 13), "gcn": (0.8, 0.64)}
 SMALL = ("cora", "pubmed", "artist")
 
 
 def bars(records: Iterable[_Record]) -> list[Bar]:
-    """Every bar; those without cells are there, empty."""
+    """All bars; bars without cells are included, empty."""
     epochs = [record for record in records if "peak_bytes" in record["params"]]
     others = [record for record in records if "peak_bytes" not in record["params"]]
 
@@ -63,7 +63,7 @@ def _ratio(record: _Record) -> float:
 
 
 def _bound(record: _Record) -> float:
-    """What the ratio would be if sums over edges took no time."""
+    """The ratio if our sums over edges took no time."""
     return float(record["peer_ms"] / record["params"]["without_edges_ms"])
 
 
