@@ -4,8 +4,8 @@
   peer is ``scipy.sparse.csr_array @``, which allocates its result and runs on one thread.
 - ``tiled-f32-artist-D16``: ``TCTiledCSR @ features`` with weights, which allocates its result. The peer is :func:`bitsparse.spmm` of the
   same SciPy array: holding a graph in our own type must cost nothing.
-- ``codes-spmm-int...-artist-D128``: exact int32 sums of integers of that many bits over the pattern, into a preallocated result. The peer is
-  our own product of the same pattern and float32 features.
+- ``codes-spmm-int...-artist-D128``: exact int32 sums of integers of that many bits over the pattern, into a preallocated result. The peer
+  is our own product of the same pattern and float32 features.
 - ``sddmm-f32-artist-D64``: the dot product of the features at both ends of every edge, into a preallocated result. The peer gathers both
   ends with NumPy, multiplies and sums, 65 536 edges at a time.
 - ``attention-f32-artist-4x16``: graph attention with four heads of 16 columns. The peer calls our separate functions one after another.

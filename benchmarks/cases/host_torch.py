@@ -2,8 +2,8 @@
 
 - ``matmul-AxB-MxKxN-torch``: exact products of integers. The peer is ``torch._int_mm`` of the same integers as int8, into a preallocated
   result. Our operands are packed beforehand; 8-bit integers are signed.
-- ``spmm-f32-artist-D...-torch``: the peer is ``torch.sparse.mm`` of a CSR tensor, which allocates its result (it uses Intel's MKL if PyTorch
-  has it, as ``params.mkl`` says).
+- ``spmm-f32-artist-D...-torch``: the peer is ``torch.sparse.mm`` of a CSR tensor, which allocates its result (it uses Intel's MKL if
+  PyTorch has it, as ``params.mkl`` says).
 - ``sddmm-f32-artist-D64-torch``: the peer is ``torch.sparse.sampled_addmm`` with ``beta=0``.
 
 If PyTorch is not installed, the cases are reported as not measured.

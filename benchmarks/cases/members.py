@@ -1,4 +1,4 @@
-"""The case of suite ``manners`` that counts members: calls of the table in the tests, compared with SciPy's."""
+"""The case of suite ``manners`` that counts members: it makes the calls of a table in the tests on our arrays and on SciPy's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLE = Path(__file__).resolve().parents[2] / "tests" / "scipy_members.py"
 
 
 def prepared() -> Prepared:
-    """Calls of every member, on a GPU if there is one."""
+    """The case: calls of every member, on a GPU if there is one."""
     device = "cuda" if manners_gpu.present() else "cpu"
     params: dict[str, Any] = {"device": device}
 
@@ -36,7 +36,7 @@ def prepared() -> Prepared:
 
 @cache
 def table() -> Any:
-    """The module with the table."""
+    """Import the module with the table."""
     spec = importlib.util.spec_from_file_location("scipy_members", TABLE)
     assert spec is not None
     assert spec.loader is not None
@@ -47,12 +47,12 @@ def table() -> Any:
 
 
 def is_public(name: str) -> bool:
-    """Whether a line of the table is a member and no operator."""
+    """Whether a line of the table is a member and not an operator."""
     return bool(name.isidentifier()) and name != "iteration"
 
 
 def same(member: Any, device: str) -> bool:
-    """Whether a call gives what SciPy's does, element by element; a member that is asked for nothing is not there."""
+    """Whether a call returns the same elements as SciPy's; members without a call in the table do not exist here."""
     from scipy import sparse
 
     if member.call is None:
@@ -74,7 +74,7 @@ def same(member: Any, device: str) -> bool:
 
 
 class _OnDevice:
-    """An array whose product takes NumPy's features to its GPU."""
+    """An array whose `dot` first moves NumPy features to the array's GPU."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -86,6 +86,6 @@ class _OnDevice:
 
 
 def plain(x: Any) -> Any:
-    """A NumPy array or scalar of whatever a call gives."""
+    """Convert the result of a call to a NumPy array or a scalar."""
     x = x.toarray() if hasattr(x, "toarray") else x
     return x.get() if hasattr(x, "get") and not isinstance(x, dict) else x

@@ -24,9 +24,9 @@ from bitsparse.bench import Prepared
 
 __all__ = ["epoch"]
 
-#: The layers' columns, at most so many neighbours from the last layer on, targets of a batch, and batches of an epoch.
+#: Hidden columns, the most neighbours per node from the last layer on, targets per batch, and batches per epoch.
 HIDDEN, FANOUTS, BATCH, BATCHES = (256, 256), (15, 10, 5), 1024, 4
-#: Batches of an epoch on a large graph, which makes workers worth their start.
+#: Batches per epoch on a large graph: enough to make the start of worker processes worthwhile.
 MORE_BATCHES = 32
 RATE = 0.01
 
@@ -39,14 +39,14 @@ class Network(nn.Module):
         self.layers = nn.ModuleList(convolution(*pair) for pair in pairwise(widths))
 
     def forward(self, x: Tensor, step: Callable[[nn.Module, int, Tensor], Tensor]) -> Tensor:
-        """Logits; `step` applies a layer."""
+        """Compute the logits; `step` applies a layer."""
         for number, layer in enumerate(self.layers):
             x = step(layer, number, x if not number else x.relu())
         return x
 
 
 def epoch(name: str, threads: int, device: str = "cpu") -> Prepared:
-    """An epoch of ours, with features of 8 bits in host memory, and the peer's with float32, if its sampler is installed."""
+    """An epoch of ours with 8-bit features in host memory, and one of the peer with float32 if its sampler is installed."""
     torch.set_num_threads(threads)
     made, source, batches = problem_at_hand(name)
     widths = (made.x.shape[1], *HIDDEN, made.classes)
@@ -73,7 +73,7 @@ def epoch(name: str, threads: int, device: str = "cpu") -> Prepared:
 
 
 def _alone_ms(epoch_of: Callable[[], Iterator[bst.Batch]], device: str) -> float:
-    """Milliseconds of an epoch's batches that nobody computes with."""
+    """Milliseconds to make an epoch's batches, without any computation on them."""
     start = time.perf_counter()
     for _ in epoch_of():
         pass
@@ -83,7 +83,7 @@ def _alone_ms(epoch_of: Callable[[], Iterator[bst.Batch]], device: str) -> float
 
 
 def problem_at_hand(name: str) -> tuple[Problem, str, int]:
-    """The problem in host memory, where its graph comes from, and how many batches an epoch has."""
+    """The problem in host memory, the source of its graph, and the number of batches per epoch."""
     if name not in SYNTHETIC:
         return *problem_of(name), BATCHES
     there = training.problem_of(name)
@@ -92,7 +92,7 @@ def problem_at_hand(name: str) -> tuple[Problem, str, int]:
 
 
 def _sampler() -> str:
-    """What PyTorch Geometric's loader samples with; empty if it has nothing."""
+    """The package with which PyTorch Geometric's loader samples; empty if none is installed."""
     return next((name for name in ("pyg_lib", "torch_sparse") if importlib.util.find_spec(name) is not None), "")
 
 
@@ -124,7 +124,7 @@ def _ours(
 def _quickest(
     made: Problem, targets: Any, widths: tuple[int, ...], device: str, threads: int
 ) -> tuple[Callable[[], None], int]:
-    """The peer's epoch with as many processes that make batches as make it the quickest, and how many these are."""
+    """The peer's epoch with the fastest number of worker processes, and that number."""
     data = pyg.geometric().data.Data(x=made.x, y=made.labels)
     data.edge_index = pyg.adjacency(made.indptr, made.indices, "scatter")
     best: tuple[float, Callable[[], None], int] | None = None
@@ -146,7 +146,7 @@ def _theirs(
     geometric = pyg.geometric()
     processes = {"num_workers": workers, "persistent_workers": workers > 0, "pin_memory": device != "cpu"}
     loader = geometric.loader.NeighborLoader(
-        # Rows receive and come in order, so that the loader need not sort the edges.
+        # Edges are ordered by their targets already, so the loader need not sort them.
         data,
         list(FANOUTS),
         torch.from_numpy(targets),

@@ -15,7 +15,7 @@ from benchmarks.peers import faiss_binary
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 
-#: Rows of the database that the peers search; their times are scaled to all of it, of which theirs are multiples.
+#: Rows of the database that the peers search; their times are scaled up to the whole database.
 PEER_ROWS = 1 << 17
 
 
@@ -32,7 +32,7 @@ def cases() -> list[Case]:
 
 
 def search(queries: int, n: int, length: int, k: int, kind: str, metric: str = "hamming") -> Case:
-    """A search and its name."""
+    """The case of a search."""
     name = f"nearest-{kind}-{queries}x{n}x{length}-k{k}-{metric}"
     return Case(name, partial(prepared, queries, n, length, k, kind, metric))
 
@@ -72,7 +72,7 @@ def timed(call: Callable[[], object], repetitions: int) -> float:
 
 
 def int8_topk(queries: Any, rows: Any, k: int) -> Callable[[], Any]:
-    """``torch._int_mm`` of -1 and +1 and ``torch.topk``: what PyTorch has for this."""
+    """``torch._int_mm`` of -1 and +1, then ``torch.topk``: the search with PyTorch's own functions."""
     torch = torch_module()
 
     def signs(words: Any) -> Any:
@@ -84,7 +84,7 @@ def int8_topk(queries: Any, rows: Any, k: int) -> Callable[[], Any]:
 
 
 def prepared(queries: int, n: int, length: int, k: int, kind: str, metric: str) -> Prepared:
-    """One search; peers take the first rows only, and in a multiple of the time all of them."""
+    """One search; peers search the first rows only, and their times are scaled up to all rows."""
     words = database_of(n, length, kind)
     rows = bs.BitTensor.from_words(words[:, None], (n, length), 1, check=False)
     asked_words = words[:: n // queries][:queries].copy()
@@ -102,7 +102,7 @@ def prepared(queries: int, n: int, length: int, k: int, kind: str, metric: str) 
     if queries >= 128 and metric == "hamming":
         fewer = min(queries, 2000)
         call = int8_topk(asked_words[:fewer], words[:PEER_ROWS], k)
-        want = (32 * words.shape[1] - call()[0][:, -1]) // 2  # of rows that are filled up with zeros
+        want = (32 * words.shape[1] - call()[0][:, -1]) // 2  # rows are padded with zeros
         peers["int8_ms"] = call
         if not np.array_equal(bs.nearest(asked, part, k)[0][:fewer, -1].get(), want.cpu().numpy()):
             raise AssertionError(f"nearest: the {k}-th distances are not those of torch.topk")
@@ -125,7 +125,7 @@ def prepared(queries: int, n: int, length: int, k: int, kind: str, metric: str) 
 
 
 def all_pairs(n: int) -> Prepared:
-    """Rows with as many ones as fingerprints of molecules have: normally distributed, 48 and 16."""
+    """All pairs among rows with the number of ones of molecular fingerprints: normal, with mean 48 and deviation 16."""
     cupy = jit.require_cupy("suite nearest")
     random = cupy.random.default_rng(0)
     words = cupy.zeros((n, 32), "uint32")

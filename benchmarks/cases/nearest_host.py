@@ -1,4 +1,4 @@
-"""Cases of suite ``nearest`` on a CPU, against faiss-cpu and usearch with as many threads, where these are installed."""
+"""Cases of suite ``nearest`` on a CPU, against faiss-cpu and usearch with the same number of threads, if these are installed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def prepared(queries: int, n: int, length: int, k: int, peer: str, threads: int)
 
 
 def rdkit_similarities(queries: int, n: int, length: int) -> Prepared:
-    """The most similar of fingerprints with about 48 ones: ours against RDKit's bulk similarities and a partition of them."""
+    """The most similar fingerprints among some with about 48 ones: ours against RDKit's bulk similarities and a partition of them."""
     if importlib.util.find_spec("rdkit") is None:
         raise Unavailable("rdkit is not installed")
     import rdkit

@@ -1,9 +1,9 @@
-"""What a call costs before the GPU has anything to do: cases of suite ``gemm``.
+"""The host's overhead per call on GPU arrays: cases of suite ``gemm``.
 
 ``overhead-matmul`` is ``a @ b`` and ``overhead-plan`` is ``plan(b)`` of :func:`bitsparse.plan_matmul`, on 256 x 256 and 256 x 16 one-bit
-arrays that live on the GPU. A time is that of the host: 10000 calls in a row over their number, without waiting for the GPU, which takes
-less time for a call than Python does; the median of 5 such rows (fewer with ``--quick``), taken in turns with the peer's. The peer is
-``torch._int_mm`` of the same shape, called the same way. ``params.out_ms`` is ``plan(b, out=out)``, which allocates nothing.
+arrays on the GPU. The time is that of the host: that of 10000 calls in a row, divided by their number, without waiting for the GPU, which
+takes less time for a call than Python does. The median of 5 such rows counts (fewer with ``--quick``), measured in turns with the peer's.
+The peer is ``torch._int_mm`` of the same shape, called the same way. ``params.out_ms`` is ``plan(b, out=out)``, which allocates nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cases() -> list[Case]:
 
 
 def overhead(*, plan: bool) -> Prepared:
-    """Host time of one call of the public function, on operands that live on the GPU."""
+    """Host time of one call of the public function, on operands on the GPU."""
     import bitsparse as bs
 
     cupy, torch = jit.require_cupy("suite gemm"), torch_module()
@@ -58,7 +58,7 @@ def overhead(*, plan: bool) -> Prepared:
 
 
 def rows(functions: list[Callable[[], Any]], repetitions: int) -> list[float]:
-    """Median milliseconds of one call of each, from rows of calls in turns."""
+    """Median milliseconds per call of each function, from rows of calls that take turns."""
     cupy = jit.require_cupy("suite gemm")
     samples: list[list[float]] = [[] for _ in functions]
     for _ in range(repetitions):

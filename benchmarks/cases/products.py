@@ -1,4 +1,4 @@
-"""Prepared products of a graph and features against the vendor's: the ``spmm-...`` cases of suite ``spmm``, and what others use."""
+"""Prepared products of a graph and features against the vendor's: the ``spmm-...`` cases of suite ``spmm``, and shared helpers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def product(name: str, columns: int, precision: str, *, pattern: bool = False) -
     ours, params, moved = planned(case, cell, precision, pattern=pattern)
     live = None if pattern else planned(f"{case} live", cell, precision, frozen=False)[0]
     vendor = vendor_product(cell, precision)
-    scale_by = vendor_product(cell, "fp32")  # carries the table's times over to this machine
+    scale_by = vendor_product(cell, "fp32")  # scales the table's times to this machine
     matrix = cell.matrix
     row_bytes = columns * (4 if DTYPES[precision] == "float32" else 2)
     params["flops"] = 2 * matrix.nnz * columns
@@ -64,7 +64,7 @@ def product(name: str, columns: int, precision: str, *, pattern: bool = False) -
 def planned(
     case: str, cell: Cell, precision: str, *, pattern: bool = False, frozen: bool = True
 ) -> tuple[Timed, dict[str, Any], int]:
-    """Our checked product, what a record says of it, and the bytes that it must move."""
+    """Our checked product, facts for the record, and the bytes that it must move."""
     matrix = cell.matrix
     x, values = cell.inputs(DTYPES[precision], pattern=pattern)
     a = matrix.tiled if values is None else matrix.tiled.with_values(values)
@@ -77,7 +77,7 @@ def planned(
 def run_plan(
     case: str, cell: Cell, a: Any, precision: str, reference: Any, *, frozen: bool = True
 ) -> tuple[Timed, dict[str, Any]]:
-    """A checked product with any array of the cell's pattern."""
+    """A checked product with any array that has the cell's pattern."""
     import bitsparse as bs
 
     cupy = jit.require_cupy("suite spmm")
@@ -94,6 +94,6 @@ def run_plan(
 
 
 def kernel_of(plan: Any) -> str | None:
-    """The kernel that a plan says it takes."""
+    """The kernel that a plan's explanation names."""
     named = re.search(r"kernel (\w+)", plan.explain())
     return named and named[1]

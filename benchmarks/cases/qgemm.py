@@ -1,20 +1,19 @@
-"""Cases of suite ``sampled`` about quantised products of real matrices.
+"""Cases of suite ``sampled`` with quantised products of real matrices.
 
 ``qgemm-{m}x{k}x{n}-...`` is ``plan(x, out=y)`` of :func:`bitsparse.plan_quantized_matmul` to 8 bits, of standard normal matrices, with
-weights that are quantised already, as they are in every call but the first. Results are compared, number for number, with the chain
-behind a float64 product of the codes, which is exact. Endings, by what is asked for and by the peer (``torch.mm`` into a result that
-is there):
+weights quantised beforehand, as in every call but the first. Results are compared, number for number, with the same scaling after a float64
+product of the codes, which is exact. The peer is ``torch.mm`` into a preallocated result. The endings of names mean:
 
-- ``tf32off``, ``tf32on``: float32 activations, scale given; the peer in float32 without and with TF32.
-- ``found``: the scale is found in every call, by a pass over the activations; ``stochastic``: rounded so; ``operands``: the codes are
-  stored too (through the CUDA backend, into memory that is there); ``int4``: 4 bits, scale given. The peer has TF32.
-- ``given``: as ``tf32on``, for shapes about which nothing is promised.
-- ``bfloat16``: activations and the peer's weights are that.
-- ``composed``: float32, scale given, ours in two steps, as :func:`bitsparse.quantize` and :func:`bitsparse.matmul`; the peer is the kernel
-  that quantises while it loads.
+- ``tf32off``, ``tf32on``: float32 activations with a given scale; the peer in float32 without and with TF32.
+- ``found``: every call finds the scale by a pass over the activations; ``stochastic``: stochastic rounding; ``operands``: the codes are
+  stored too (through the CUDA backend, into preallocated memory); ``int4``: 4 bits with a given scale. The peer uses TF32.
+- ``given``: like ``tf32on``, for shapes that have no bar.
+- ``bfloat16``: activations and the peer's weights are bfloat16.
+- ``composed``: float32 with a given scale, ours in two steps, :func:`bitsparse.quantize` and :func:`bitsparse.matmul`; the peer is our
+  kernel that quantises while it loads.
 
-``estimate_ms`` is the larger of the bytes of activations, weights and result over the rate of a copy (4.0 TB/s) and the operations
-over that of the byte matrix unit.
+``estimate_ms`` is the larger of two times: the bytes of activations, weights and result at the rate of a copy (4.0 TB/s), and the
+operations at the rate of the byte matrix unit.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from bitsparse.bench import Case, Prepared, Protocol
 
 __all__ = ["FORMS", "SHAPES", "cases"]
 
-#: The target, Reddit's and Planetoid's features.
+#: The shape with a bar, and shapes of Reddit's and Planetoid's features.
 TARGET = (169_343, 512, 512)
 SHAPES = ((232_965, 602, 128), (2_708, 1_433, 64), (19_717, 500, 64))
 FORMS = ("tf32off", "tf32on", "found", "stochastic", "operands", "int4", "bfloat16", "composed")
@@ -47,7 +46,7 @@ def cases() -> list[Case]:
 
 
 def name_of(shape: tuple[int, int, int], form: str) -> str:
-    """What a case is called."""
+    """The name of a case."""
     return f"qgemm-{'x'.join(map(str, shape))}-{form}"
 
 
@@ -99,7 +98,7 @@ def product(shape: tuple[int, int, int], form: str) -> Prepared:
     moved = int(x.nbytes + weights.nbytes + out.nbytes) + (m * k * bits // 8 if form == "operands" else 0)
     read = int(x.nbytes) if form == "found" else 0
     limits = bounds(moved, byte_operations=2.0 * m * n * k)
-    again = bounds(moved + read, byte_operations=2.0 * m * n * k)  # the range is found by a pass of its own
+    again = bounds(moved + read, byte_operations=2.0 * m * n * k)  # finding the range takes a separate pass
     limits = Bounds(limits.floor_ms, again.estimate_ms)
 
     def measure(protocol: Protocol) -> tuple[float, float]:
@@ -110,7 +109,7 @@ def product(shape: tuple[int, int, int], form: str) -> Prepared:
 
 
 def exact(x: bs.BitTensor, w: bs.BitTensor) -> Any:
-    """The chain behind a product of codes that float64 holds exactly."""
+    """Scale a product of codes that float64 computes exactly."""
     cupy, torch = jit.require_cupy("suite sampled"), torch_module()
     left, right = (torch.from_dlpack(side.toarray(np.int8)).double() for side in (x, w))
     sums = cupy.from_dlpack(left @ right).astype(np.float32)

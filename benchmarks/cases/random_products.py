@@ -1,8 +1,8 @@
-"""Products of shapes drawn at random against cuBLASLt int8: no shape was chosen by anybody.
+"""Products of randomly drawn shapes against cuBLASLt int8, so that no shape is chosen by hand.
 
 Rows, contraction and columns are multiples of 16, uniform in their logarithms within :data:`ROWS`, :data:`LENGTHS` and :data:`COLUMNS`;
-widths take turns. The suite measures the shapes of :data:`SEED`, ``benchmarks/fit/products.py`` those of another seed, so that what is
-fitted has not seen what is measured.
+bit widths take turns. The suite measures the shapes of :data:`SEED`, and ``benchmarks/fit/products.py`` those of another seed, so that the
+cost model is not fitted to the shapes that are measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Shape", "cases", "packed", "shapes"]
 SEED, COUNT = 1, 1000
 ROWS, LENGTHS, COLUMNS = (256, 37_000), (128, 16_384), (16, 8_192)
 WIDTHS = ((1, 1), (1, 4), (1, 8), (2, 2), (3, 3), (4, 4), (8, 8))
-#: Elements of an operand or a result; larger shapes are drawn again.
+#: The most elements of an operand or a result; larger shapes are drawn again.
 MOST = 1 << 28
 
 
@@ -49,12 +49,12 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``AxB-MxKxN``."""
+        """The shape as ``AxB-MxKxN``."""
         return f"{self.a_bits}x{self.b_bits}-{self.m}x{self.k}x{self.n}"
 
 
 def shapes(count: int, seed: int, most_operations: float = math.inf) -> list[Shape]:
-    """So many shapes of a seed, of products of at most so many operations.
+    """Draw `count` shapes from a seed, of products with at most `most_operations` operations.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def shapes(count: int, seed: int, most_operations: float = math.inf) -> list[Sha
 
 
 def packed(shape: Shape) -> tuple[Any, Any]:
-    """Operands of a shape as BitTensors on the GPU."""
+    """Random operands of a shape as BitTensors on the GPU."""
     a_bits, b_bits, m, k, n = shape
     kinds: list[dict[str, Any]] = [{"bits": bits, "encoding": encoding_of(bits)} for bits in (a_bits, b_bits)]
     left = bs.BitTensor.from_words(random_words(m, a_bits, k), (m, k), **kinds[0])
@@ -81,12 +81,12 @@ def packed(shape: Shape) -> tuple[Any, Any]:
 
 
 def cases() -> list[Case]:
-    """The shapes of the suite's seed."""
+    """The cases for the shapes of the suite's seed."""
     return [Case(f"random-{shape.name}", partial(product, shape)) for shape in shapes(COUNT, SEED)]
 
 
 def product(shape: Shape) -> Prepared:
-    """A plan as users make it, its kernel chosen by cost, against the peer's product of the same integers."""
+    """A plan as users make it, whose kernel the cost model chooses, against the peer's product of the same integers."""
     cupy, torch = jit.require_cupy("suite gemm"), torch_module()
     a_bits, b_bits, m, k, n = shape
     a, b = packed(shape)

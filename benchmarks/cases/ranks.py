@@ -1,4 +1,4 @@
-"""Ranks of ``torchrun`` as suite ``scale`` has them: their communicator and devices, and the times of what all of them call together."""
+"""The ranks of ``torchrun`` in suite ``scale``: their communicator and devices, and timing of calls that all ranks make together."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from bitsparse import distributed, interop
 from bitsparse._communicator import together
 from bitsparse.bench import Prepared, Protocol
 
-#: Repetitions, and those of a first impression: the same on every rank.
+#: Repetitions, and those with ``--quick``; all ranks must use the same number.
 REPETITIONS, QUICK = 9, 3
-#: Milliseconds that a row of calls lasts at least, and the most calls in one.
+#: The least milliseconds for which a row of calls lasts, and the most calls in a row.
 SAMPLE_MS, _MOST_CALLS = 20.0, 100
 
 
 @cache
 def communicator() -> Any:
-    """That of torchrun's ranks, or of this process alone."""
+    """The communicator of torchrun's ranks, or of this process alone."""
     if "RANK" not in os.environ:
         return next(iter(distributed.local(1)))
     torch = torch_module()
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-        # While Python still runs: a thread of the group that meets a Python already ending aborts the process.
+        # End the group while Python still runs: its threads abort the process if they outlive Python.
         atexit.register(_end)
     return distributed.from_torch(torch.distributed.group.WORLD)
 
 
 def _end() -> None:
-    gc.collect()  # the end of NCCL waits for the graphs in which its exchanges are recorded
+    gc.collect()  # NCCL's end waits for graphs that recorded its exchanges
     torch_module().distributed.destroy_process_group()
 
 
@@ -56,9 +56,9 @@ def device() -> str:
 
 
 def together_ms(call: Callable[[], object], repetitions: int) -> float:
-    """Milliseconds of a call that all ranks make together, from idle devices to idle devices: of the slowest rank, the median.
+    """Milliseconds of a call that all ranks make together, from idle devices to idle devices: the median of the slowest rank's times.
 
-    Calls are made in rows that last `SAMPLE_MS` at least, as ranks do not come out of a barrier at the same time.
+    Each sample is a row of calls that lasts at least `SAMPLE_MS`, because ranks do not leave a barrier at the same time.
     """
     comm, samples, calls = communicator(), [], 1
     for number in range(repetitions + 2):
@@ -74,7 +74,7 @@ def together_ms(call: Callable[[], object], repetitions: int) -> float:
 
 
 def alone_ms(call: Callable[[], Callable[[], object]], repetitions: int) -> float:
-    """Milliseconds of what the first rank does alone, made ready there alone; the others wait for it and learn the figure."""
+    """Milliseconds of a call that only the first rank prepares and makes; the other ranks wait and receive the time."""
     comm, found = communicator(), np.zeros(1)
     with together(comm, "suite scale"):
         if comm.rank == 0:
@@ -87,7 +87,7 @@ def alone_ms(call: Callable[[], Callable[[], object]], repetitions: int) -> floa
 
 
 def _row_ms(call: Callable[[], object], calls: int) -> float:
-    """Milliseconds of so many calls, until this rank's device is idle again."""
+    """Milliseconds of `calls` calls in a row, until this rank's device is idle again."""
     begin = time.perf_counter()
     for _ in range(calls):
         call()
@@ -96,7 +96,7 @@ def _row_ms(call: Callable[[], object], calls: int) -> float:
 
 
 def _calls(once_ms: float) -> int:
-    """How many calls make a row, by how long one takes.
+    """The number of calls in a row if one takes `once_ms` milliseconds.
 
     >>> _calls(3.0), _calls(400.0), _calls(0.0)
     (7, 1, 100)
@@ -116,7 +116,7 @@ def prepared(
     size: int,
     **params: Any,
 ) -> Prepared:
-    """A case whose sides are timed by all ranks: `peer` gives milliseconds for a number of repetitions."""
+    """A case whose sides all ranks time together: ``peer(repetitions)`` returns milliseconds."""
     comm = communicator()
 
     def measure(protocol: Protocol) -> tuple[float, float | None]:
@@ -130,5 +130,5 @@ def prepared(
 
 
 def space() -> Any:
-    """NumPy or CuPy."""
+    """The array library of this rank's device: NumPy or CuPy."""
     return np if device() == "cpu" else interop.require_cupy("suite scale")

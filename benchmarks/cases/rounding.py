@@ -1,11 +1,11 @@
-"""Cases of suite ``sampled``: float32 rounded at random to codes, against a copy and against what CuPy's users write.
+"""Cases of suite ``sampled``: stochastic rounding of float32 to codes, against a copy and against the expression that CuPy's users write.
 
-``rounding-...-copy-...`` has ``torch.Tensor.copy_``, scaled to the bytes that the case reads and writes, for a peer (see
-``cases/bits.py``), so its ratio is our share of a copy's bytes a second; ``at-random-...`` are other widths and layouts.
-``rounding-...-cupy-...`` has ``floor(x / scale + cupy.random)`` clipped to int8, which draws other numbers; both sides are timed by events
-around rows of calls, as CuPy's generator is not captured. Codes are those of ``bs.quantize`` with a symmetric scheme, stochastic rounding,
-seed 1 and a given scale, and those of the first rows are compared with the host's. ``fingerprint`` is what :class:`bitsparse.QuantCache`
-reads an array with.
+The peer of ``rounding-...-copy-...`` is ``torch.Tensor.copy_``, scaled to the bytes that the case reads and writes (see ``cases/bits.py``),
+so the ratio is our share of a copy's bytes per second; ``at-random-...`` are other widths and layouts. The peer of
+``rounding-...-cupy-...`` is ``floor(x / scale + cupy.random)`` clipped to int8, which draws other numbers; both sides are timed by events
+around rows of calls, because CuPy's generator cannot be captured. Codes are those of ``bs.quantize`` with a symmetric scheme, stochastic
+rounding, seed 1 and a given scale; the first rows are compared with the host's. ``fingerprint`` is the sum by which
+:class:`bitsparse.QuantCache` recognises an array.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CALLS = 10
 
 
 def cases() -> list[Case]:
-    """8 and 4 bits side by side, the same in planes; int8 beside CuPy; the fingerprint of an array."""
+    """8 and 4 bits in rows and 8 bits in planes against a copy, int8 against CuPy, and the fingerprint of an array."""
     found = []
     for rows, cols in SHAPES:
         for bits, layout in ((8, "rows"), (4, "rows"), (8, "planes")):
@@ -44,27 +44,27 @@ def cases() -> list[Case]:
 
 
 def steps(bits: int, layout: str) -> dict[str, Any]:
-    """The symmetric grid of -4..4, as the backends take it."""
+    """The symmetric grid of -4..4 in the form that backends take."""
     top = (1 << (bits - 1)) - 1
     grid = {"offset": np.float32(0), "divisor": np.float32(4.0 / top), "multiplier": 1.0, "qmin": -top, "qmax": top}
     return grid | {"rounding": "stochastic", "seed": 1, "stream": 0, "axis": -1, "layout": layout}
 
 
 def operand(rows: int, cols: int) -> Any:
-    """Normal numbers."""
+    """An array of normal numbers."""
     cupy = jit.require_cupy("suite sampled")
     return cupy.random.default_rng(0).standard_normal((rows, cols), dtype=np.float32)
 
 
 def beside_copy(rows: int, cols: int, bits: int, layout: str) -> Prepared:
-    """Ours in a graph beside a copy in a graph."""
+    """Ours in a CUDA graph against a copy in a CUDA graph."""
     x, kind = operand(rows, cols), steps(bits, layout)
     out = compared(x, bits, kind)
     return beside_a_copy(lambda a: cuda_bits.quantize(a, bits, out=out, **kind), x, out)
 
 
 def compared(x: Any, bits: int, kind: dict[str, Any]) -> Any:
-    """The words, of which those of the first rows are the host's."""
+    """The words of the codes, after a check that those of the first rows equal the host's."""
     out = cuda_bits.quantize(x, bits, **kind)
     if not np.array_equal(out[:CHECKED].get(), host_bits.quantize(x[:CHECKED].get(), bits, **kind)):
         raise AssertionError("rounding: the codes differ from the host's")
@@ -72,7 +72,7 @@ def compared(x: Any, bits: int, kind: dict[str, Any]) -> Any:
 
 
 def beside_cupy(rows: int, cols: int) -> Prepared:
-    """The expression that users write, its random numbers drawn into the same array every time."""
+    """Ours against the expression that users write, which draws its random numbers into the same array every time."""
     cupy = jit.require_cupy("suite sampled")
     x, kind = operand(rows, cols), steps(8, "rows")
     out, scale = compared(x, 8, kind), np.float32(kind["divisor"])
@@ -94,7 +94,7 @@ def beside_cupy(rows: int, cols: int) -> Prepared:
 
 
 def in_rows(functions: list[Callable[[], Any]], repetitions: int) -> list[float]:
-    """Median milliseconds of one call of each, from rows of calls between events, in turns."""
+    """Median milliseconds per call of each function, from rows of calls between events that take turns."""
     cupy = jit.require_cupy("suite sampled")
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:
@@ -112,7 +112,7 @@ def in_rows(functions: list[Callable[[], Any]], repetitions: int) -> list[float]
 
 
 def fingerprint() -> Prepared:
-    """What a look into a :class:`bitsparse.QuantCache` costs that compares contents, the answer on the host; no peer."""
+    """The cost of a look-up in a :class:`bitsparse.QuantCache` that compares contents, with the answer on the host; no peer."""
     x = operand(8192, 8192)
     if cuda_stats.content_sum(x[:CHECKED]) != host_bits.content_sum(x[:CHECKED].get()):
         raise AssertionError("fingerprint: it differs from the host's")

@@ -17,7 +17,7 @@ from bitsparse.datasets import synthetic_csr
 
 __all__ = ["field_of", "held", "sampled", "sampled_reference"]
 
-#: Columns of which the kernels for long rows and for short ones are both timed.
+#: Numbers of columns for which both kernels, for long rows and for short ones, are timed.
 BOTH = (16, 64)
 PROTEINS = (132_534, 39_561_252)
 _held: dict[str, Matrix | None] = {}
@@ -25,14 +25,14 @@ _held: dict[str, Matrix | None] = {}
 
 @cache
 def proteins(kind: Any) -> Matrix:
-    """The synthetic graph of AES-SpMM's count."""
+    """The synthetic graph with the number of entries that AES-SpMM counts."""
     arrays = synthetic_csr(PROTEINS, kind, device="cuda")
     source = f"synthetic {kind} graph of {PROTEINS[0]} nodes and {PROTEINS[1]} entries, seed 0"
     return Matrix(f"proteins39-{kind}", (*arrays, source))
 
 
 def held(name: str, columns: int) -> Cell:
-    """The cell of a graph and a width; held until another is asked for."""
+    """The cell of a graph and a width; it is kept until another one is asked for."""
     size, _, kind = name.partition("-")
     matrix = proteins(kind) if size == "proteins39" else None
     if matrix is not None and _held.get("matrix") is not matrix:
@@ -117,7 +117,7 @@ def sampled(name: str, columns: int, strategy: Any, width: int, *, bits: int | N
 
 
 def field_of(graph: str, columns: int, strategy: str, width: int) -> float | None:
-    """ES-SpMM's milliseconds of a cell; None if there is no entry, as there is none of random samples."""
+    """ES-SpMM's milliseconds of a cell; None if the table has no entry, as for random samples."""
     variant = f"{'AFS' if strategy == 'aes' else strategy.upper()}_S{width}"
     found = [e.ms for e in entries() if (e.graph, e.columns, e.peer, e.variant) == (graph, columns, "es-spmm", variant)]
     return min(found, default=None)

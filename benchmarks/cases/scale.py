@@ -1,4 +1,4 @@
-"""Cases of suite ``scale``: each rank of ``torchrun`` prepares its own part, and all time one call together."""
+"""Cases of suite ``scale``: each rank of ``torchrun`` prepares its own part, and all ranks time one call together."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bitsparse.bench import Case, Prepared
 from bitsparse.datasets import synthetic_csr
 from bitsparse.ops.recorded import Recorded
 
-#: In place of the named sizes, where there is no GPU: to see that the cases run.
+#: Replaces the named sizes if there is no GPU, to check that the cases run.
 SMALL = (20_000, 200_000)
 WIDTH = 128
-#: Of the networks.
+#: Classes of the networks.
 CLASSES = 47
-#: Nodes of a group of batches that a rank computes together, where the graph is large.
+#: Nodes of a group of batches that a rank computes together, if the graph is large.
 GROUP = 1 << 17
 
 
@@ -35,9 +35,9 @@ def size_of(name: str) -> Any:
 
 # -- links ------------------------------------------------------------------------------------------------------------
 def link(kind: str, size: int) -> Prepared:
-    """An exchange in which each rank receives so many bytes; the rate is ``bytes / ours_ms``."""
+    """An exchange in which each rank receives about `size` bytes; the rate is ``bytes / ours_ms``."""
     comm = communicator()
-    # Whole groups of 16 bytes, as rows are: what begins elsewhere cannot be loaded as vectors.
+    # Whole groups of 16 bytes, like rows: unaligned parts could not be loaded as vectors.
     each = max(size // max(comm.size - 1, 1) // 16 * 16, 16)
     send, receive = space().ones((comm.size, each), np.uint8), space().empty((comm.size, each), np.uint8)
     if kind == "allgather":
@@ -48,20 +48,20 @@ def link(kind: str, size: int) -> Prepared:
     return prepared(call, None, None, each * (comm.size - 1))
 
 
-# -- calls as CUDA graphs, where the engine lets them be recorded ------------------------------------------------------
+# -- calls as CUDA graphs, if the engine lets them be recorded ---------------------------------------------------------
 def _repeated(plan: Any, x: Any, out: Any) -> Callable[[], object]:
-    """``plan(x, out=out)`` as a user repeats it."""
+    """``plan(x, out=out)`` in the form in which a user repeats it: recorded under NCCL."""
     return partial(plan, x, out=out) if communicator().engine != "nccl" else plan.recorded(x, out)
 
 
 def _repeated_alone(plan: Any, x: Any, out: Any) -> Callable[[], object]:
-    """The same on one device."""
+    """The same for a plan of one device."""
     call = partial(plan, x, out=out)
     return call if device() == "cpu" else Recorded(call)
 
 
 def _repeated_torch(call: Callable[[], object]) -> Callable[[], object]:
-    """A function of PyTorch's as its own CUDA graph."""
+    """A function that uses PyTorch, as a CUDA graph of PyTorch."""
     if communicator().engine != "nccl":
         return call
     torch = torch_module()
@@ -78,7 +78,7 @@ def _repeated_torch(call: Callable[[], object]) -> Callable[[], object]:
 
 # -- sums -------------------------------------------------------------------------------------------------------------
 def _facts(plan: Any) -> dict[str, Any]:
-    """What a plan chose, and what it receives."""
+    """The choices of a plan, and the bytes that it receives."""
     return {"exchange": plan.exchange, "overlap": plan.overlap, "received": plan.received_bytes}
 
 
@@ -87,13 +87,13 @@ def _floats(rows: int, columns: int, seed: int) -> Any:
 
 
 def _bits(rows: int, seed: int) -> BitTensor:
-    """Random signs, made as words: those of many nodes would take long as floats."""
+    """Random signs, drawn as packed words: drawing floats for many nodes would take long."""
     words = np.random.default_rng(seed).integers(0, 1 << 32, (rows, 1, WIDTH // 32), np.uint32)
     return BitTensor.from_words(interop.move(words, device()), (rows, WIDTH), 1, encoding="bipolar")
 
 
 def binary(size: str, scaling: Any) -> Prepared:
-    """``plan_bspmm(a, 128, "BBB")`` against the layer of one graph of this size on one device."""
+    """``plan_bspmm(a, 128, "BBB")`` against the same over one graph of this size on one device."""
     comm, wanted = communicator(), size_of(size)
     a = distributed.synthetic_shard(wanted, "power_law", comm, scaling=scaling, device=device())
     x = _bits(a.shape[0], comm.rank)
@@ -140,7 +140,7 @@ def eight_bits(size: str) -> Prepared:
 
 
 def overlapped(size: str, bits: int | None) -> Prepared:
-    """A plan that sums rows of own neighbours during the exchange or after it, as it chose, against the other way."""
+    """A plan that sums rows with own neighbours only during the exchange or after it, as it chooses, against the other choice."""
     comm = communicator()
     a = distributed.synthetic_shard(size_of(size), "communities", comm, device=device())
     x = interop.move(_floats(a.shape[0], WIDTH, comm.rank), device())
@@ -162,7 +162,7 @@ def overlapped(size: str, bits: int | None) -> Prepared:
 @cache
 def _graph(size: str) -> tuple[Any, Any]:
     """The whole pattern on the CPU, and this rank's part of it."""
-    made = synthetic_csr(size_of(size), "communities", device=device())  # far sooner on a GPU
+    made = synthetic_csr(size_of(size), "communities", device=device())  # much faster on a GPU
     indptr, indices = (interop.move(array, "cpu") for array in made)
     pattern = TCTiledCSR.from_arrays(indptr, indices, (indptr.size - 1,) * 2)
     part = distributed.partition((indptr, indices), communicator())
@@ -170,7 +170,7 @@ def _graph(size: str) -> tuple[Any, Any]:
 
 
 def cluster(size: str) -> Prepared:
-    """An epoch of ``ClusterRunner`` in 8 bits without writing a file, batches dealt out, against all batches on one device."""
+    """An epoch of ``ClusterRunner`` in 8 bits, with batches divided among the ranks, against all batches on one device."""
     comm = communicator()
     pattern, a = _graph(size)
     nodes, features = a.nodes, 100
@@ -192,7 +192,7 @@ def cluster(size: str) -> Prepared:
 
 
 def inference(size: str, bits: int) -> Prepared:
-    """A layer of a GCN, products and sums, in few bits, against float32: all-gather of rows, PyTorch's CSR product."""
+    """The sums of a GCN layer in few bits with their exchange, against float32: an all-gather of rows and PyTorch's CSR product."""
     torch, comm = torch_module(), communicator()
     _, a = _graph(size)
     graph = distributed.GraphShard(a, exchange="allgather")
@@ -228,7 +228,7 @@ def inference(size: str, bits: int) -> Prepared:
 
 
 def exchange(size: str) -> Prepared:
-    """What an epoch of that training exchanges, forward and backward, rounding included: in 8 bits against float32."""
+    """The exchanges of an epoch of :func:`training`, forward and backward, with rounding: in 8 bits against float32."""
     import bitsparse.torch as bst
 
     graph = distributed.GraphShard(_graph(size)[1])
@@ -295,7 +295,7 @@ def training(size: str) -> Prepared:
 
 # -- out of core ------------------------------------------------------------------------------------------------------
 def memory_map(bits: int) -> Prepared:
-    """Quantising features from a memory map, against reading the file: of ``SCALE_MAP_GB`` gigabytes, by default 0.1."""
+    """Quantising features from a memory map, against reading the file; it has ``SCALE_MAP_GB`` gigabytes, by default 0.1."""
     comm = communicator()
     gigabytes = float(os.environ.get("SCALE_MAP_GB", "0.1"))
     rows = max(1, int(gigabytes * 1e9 / (4 * WIDTH) / comm.size))
@@ -321,12 +321,12 @@ def memory_map(bits: int) -> Prepared:
     return made
 
 
-#: Folders that stay until the program ends.
+#: Temporary folders, kept until the program ends.
 _kept: list[Any] = []
 
 
 def cases() -> list[Case]:
-    """All of them; the same on every rank."""
+    """All cases; they are the same on every rank."""
     made = [
         Case(f"scale-link-{kind}-{size >> 20}MB", partial(link, kind, size))
         for kind in ("allgather", "pairs")

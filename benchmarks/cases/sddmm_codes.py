@@ -2,8 +2,8 @@
 
 ``sddmm-int{bits}-{graph}-D{D}`` is :func:`bitsparse.sddmm` of two BitTensors with a scale each into a given float32 array: dot products of
 ``bits``-bit integers, scaled when they are complete. ``sddmm-int8-add-{graph}-D{D}`` adds two differently scaled ends element by element.
-The peer is the same call of our own with the real values in float32; both are compared with float64. The estimate counts bytes as suite
-``spmm`` does: the gathers of packed rows, or what must be moved at least.
+The peer is our own call with the real values in float32; both are compared with float64. The estimate counts bytes as suite ``spmm`` does:
+the gathers of packed rows, or the least bytes to move.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["cases"]
 
 WIDTHS = (64, 128, 256)
 BITS = (8, 4)
-#: Sums are written out, 128 numbers an edge: for graphs whose result takes no more than some 2 GB.
+#: Graphs on which both ends are added: with 128 numbers per edge, their results take no more than about 2 GB.
 ADDED = (("artist", 128), ("amazon_computers", 128))
-#: Largest error: of a dot product over the square root of its length, of a sum.
+#: Largest error: of a dot product divided by the square root of its length, and of a sum.
 TOLERANCE = 2e-5
 
 
 def cases() -> list[Case]:
-    """All cases, by graph and width."""
+    """All cases, grouped by graph and width."""
     table = []
     for name in GRAPHS:
         for columns in WIDTHS:
@@ -78,7 +78,7 @@ def codes(name: str, columns: int, bits: int, op: Any) -> Prepared:
 
 
 def _error(matrix: Any, x: Any, y: Any, op: str, out: Any) -> float:
-    """The largest error of a result, as :data:`TOLERANCE` counts it."""
+    """The largest error of a result, in the unit of :data:`TOLERANCE`."""
     cupy = jit.require_cupy("suite sampled")
     if op == "dot":
         return float(cupy.abs(out - exact_dots(matrix, x, y)).max().get()) / math.sqrt(x.shape[1])
