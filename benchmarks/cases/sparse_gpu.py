@@ -1,6 +1,6 @@
-"""What the cases of suite ``spmm`` share: a graph on the GPU, features and float64 results for it, calls in graphs, the vendor's library.
+"""Shared parts of the cases of suite ``spmm``: graphs on the GPU, their features and float64 results, captured calls, cuSPARSE.
 
-One graph and one width are held at a time; asking for another lets go of the last and gives its memory back.
+One graph and one width are kept at a time; asking for others drops them and frees their memory.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ __all__ = [
 ]
 
 KINDS = ("power_law", "communities")
-#: Features of each precision.
+#: The dtype of features for each precision.
 DTYPES = {"fp32": "float32", "tf32": "float32", "3xtf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-#: The largest error of a right result, in units of the square root of the row's edges: features are about 1 in size, weights 1/2 to 3/2.
+#: The largest error of a correct result, in units of the square root of the row's edge count: features are about 1, weights 1/2 to 3/2.
 TOLERANCE = {"fp32": 2e-5, "tf32": 1.5e-2, "3xtf32": 5e-5, "fp16": 5e-3, "bf16": 3e-2}
-#: Calls in one graph, and the milliseconds that they should fill if they are fewer.
+#: The most calls in one CUDA graph, and the milliseconds after which fewer suffice.
 MOST_CALLS, FILL_MS = 20, 1.0
 _ROWS = 1 << 18
 
 
 class Matrix:
-    """The pattern of a graph on the GPU: the one that goes by a name, or given CSR arrays and where they are from."""
+    """The pattern of a graph on the GPU: that with a known name, or given CSR arrays and their source."""
 
     def __init__(self, name: str, given: tuple[Any, Any, str] | None = None) -> None:
         import bitsparse as bs
@@ -70,17 +70,17 @@ class Matrix:
         rows = int(self.indptr.size) - 1
         self.shape, self.nnz = (rows, rows), int(self.indices.size)
         self.tiled = bs.TCTiledCSR.from_csr_arrays(self.indptr, self.indices, self.shape)
-        #: Edges for each column of a window of 16 rows.
+        #: Edges per column that a window of 16 rows touches.
         self.reuse = self.nnz / max(int(self.tiled.cols_indptr[-1].get()), 1)
         self.root = cupy.sqrt(cupy.maximum(cupy.diff(self.indptr), 1).astype(np.float64))[:, None]
 
     @property
     def is_file(self) -> bool:
-        """Whether this is the graph itself, and no stand-in."""
+        """Whether this is the real graph and not a stand-in."""
         return self.source.endswith(".npz")
 
     def facts(self) -> dict[str, Any]:
-        """What a record says about the graph."""
+        """Facts about the graph for the record."""
         return {
             "graph": self.name,
             "source": self.source,
@@ -96,16 +96,16 @@ class Matrix:
 
 
 class Cell:
-    """Features of one width for a matrix, random and seeded, with float64 products; made when first asked for.
+    """Seeded random features of one width for a matrix, and float64 products; computed when they are first asked for.
 
-    ``coarse`` features and weights are multiples of 1/64 that float16 and bfloat16 hold exactly, so that products of 16-bit features are
-    checked against those of the same numbers.
+    ``coarse`` features and weights are multiples of 1/64, which float16 and bfloat16 hold exactly, so that products of 16-bit features are
+    checked against float64 products of exactly the same numbers.
     """
 
     def __init__(self, matrix: Matrix, columns: int) -> None:
         self.matrix, self.columns = matrix, columns
         self._made: dict[tuple[Any, ...], Any] = {}
-        #: Best products of cuSPARSE by dtype, once measured.
+        #: The best products of cuSPARSE by dtype, as far as measured.
         self.vendor: dict[str, Timed | None] = {}
 
     def _once(self, make: Callable[[], Any], *key: Any) -> Any:
@@ -154,7 +154,7 @@ class Cell:
         return out
 
     def release(self) -> None:
-        """Let go of all arrays."""
+        """Drop all arrays."""
         self._made.clear()
         self.vendor.clear()
 
@@ -163,7 +163,7 @@ _held: dict[str, Any] = {}
 
 
 def matrix_of(name: str) -> Matrix:
-    """The matrix of a graph; held until another is asked for."""
+    """The matrix of a graph; it is kept until another one is asked for."""
     held = _held.get("matrix")
     if held is None or held.name != name:
         _let_go("cell", "matrix")
@@ -172,14 +172,14 @@ def matrix_of(name: str) -> Matrix:
 
 
 def hold(matrix: Matrix) -> Matrix:
-    """Hold this matrix until another is asked for."""
+    """Keep this matrix until another one is asked for."""
     drop_all()
     _held["matrix"] = matrix
     return matrix
 
 
 def cell_of(name: str, columns: int) -> Cell:
-    """The cell of a graph and a width; held until another is asked for."""
+    """The cell of a graph and a width; it is kept until another one is asked for."""
     matrix = matrix_of(name)
     held = _held.get("cell")
     if held is None or held.columns != columns or held.matrix is not matrix:
@@ -189,15 +189,15 @@ def cell_of(name: str, columns: int) -> Cell:
 
 
 def drop_all() -> None:
-    """Hold nothing any longer."""
+    """Drop all that is kept."""
     _let_go("cell", "matrix")
 
 
 def _let_go(*names: str) -> None:
-    """Drop what is held and give its memory back."""
+    """Drop kept objects and free their memory."""
     cupy, torch = jit.require_cupy("suite spmm"), torch_module()
     if not _held:
-        gc.freeze()  # what the libraries made when they were imported need not be looked through each time
+        gc.freeze()  # later collections skip all objects that imports created
     for name in names:
         held = _held.pop(name, None)
         if isinstance(held, Cell):
@@ -210,7 +210,7 @@ def _let_go(*names: str) -> None:
 
 # ---- numbers
 def narrow(array: Any, dtype: str) -> Any:
-    """float32 numbers in a dtype that holds them; what 16 bits do not hold, bfloat16 cuts off."""
+    """Convert float32 numbers to a dtype that should hold them exactly; bfloat16 truncates other numbers."""
     if dtype != "bfloat16":
         return array.astype(dtype, copy=False)
     from ml_dtypes import bfloat16
@@ -242,15 +242,15 @@ def check(name: str, precision: str, out: Any, reference: Any, root: Any) -> flo
 
 # ---- calls
 class Timed:
-    """A call captured several times into a graph; called as it is where it cannot be captured, which ``replayed`` tells.
+    """A call captured several times into a CUDA graph, or called directly if it cannot be captured; ``replayed`` says which.
 
     Parameters
     ----------
     call : callable
-        Enqueues on the current stream of CuPy and PyTorch.
+        Enqueues work on the current stream of CuPy and PyTorch.
     name : str
     capture : callable or None
-        Makes a graph of a list of calls: ``ours_graph``, or ``torch_graph`` for what allocates with PyTorch.
+        Makes a graph from a list of calls: ``ours_graph``, or ``torch_graph`` for calls that allocate with PyTorch.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class Timed:
         self.calls = max(1, min(MOST_CALLS, int(FILL_MS / max(estimate, 1e-4))))
         self.replayed = False
         self.launch: Callable[[], object] = partial(_repeated, call, self.calls)
-        # What a call allocates while it is captured belongs to the graph as long as it lives.
+        # Memory that a call allocates while it is captured belongs to the graph as long as the graph lives.
         self._pool = cupy.cuda.MemoryPool()
         if capture is not None:
             try:
@@ -284,7 +284,7 @@ def _repeated(call: Callable[[], object], times: int) -> None:
 
 
 def in_turns(timed: Sequence[Timed], repetitions: int) -> list[float]:
-    """Median milliseconds of one call of each, measured in turns; long ones are repeated less often."""
+    """Median milliseconds per call, measured in turns; long calls are repeated less often."""
     once = replay([one.launch for one in timed], 1)
     times = max(3, min(repetitions, int(600 / max(sum(once), 1e-3))))
     found = replay([one.launch for one in timed], times)
@@ -292,9 +292,9 @@ def in_turns(timed: Sequence[Timed], repetitions: int) -> list[float]:
 
 
 def vendor_product(cell: Cell, precision: str) -> Timed | None:
-    """The fastest right product of cuSPARSE for a dtype: each algorithm, and PyTorch's call in float32; measured once a cell.
+    """The fastest correct product of cuSPARSE for a dtype, among all algorithms and, in float32, PyTorch's call; measured once per cell.
 
-    None if none is right.
+    None if no product is correct.
     """
     dtype = DTYPES[precision]
     if dtype in cell.vendor:

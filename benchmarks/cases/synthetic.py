@@ -1,11 +1,11 @@
-"""Cases of suite ``spmm`` about arrays: translation on the GPU, and scales in place of weights.
+"""Cases of suite ``spmm`` with forms of arrays: translation on the GPU, and scales instead of weights.
 
-``translate-{graph}`` makes a ``TCTiledCSR`` from CSR arrays on the GPU, with all checks of its input: wall-clock time from an idle GPU
-until it is idle again, the median of several calls. Its arrays are compared with those that the CPU makes, whose time stands as the
-peer's (graphs of up to 30 million edges; the CPU's is one call).
+``translate-{graph}`` makes a ``TCTiledCSR`` from CSR arrays on the GPU, with all checks of its input. The time is wall-clock time from an
+idle GPU until it is idle again, the median of several calls. The peer is one call on the CPU, for graphs of up to 30 million edges; its
+arrays must be equal.
 
-``scaled-fp32-{graph}-D16`` is a product with ``row_scale`` and ``col_scale`` and no weights; the peer is our own product with the weights
-that these factors make, chosen by the library like any other.
+``scaled-fp32-{graph}-D16`` is a product with ``row_scale`` and ``col_scale`` and no weights; the peer is our own product with the products
+of these factors as weights. The library chooses the kernels of both as usual.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 
 SCALED_WIDTH = 16
-#: Repetitions of a translation, and the most edges that the CPU translates for comparison.
+#: Repetitions of a translation, and the largest number of edges that the CPU translates for comparison.
 REPETITIONS, ON_CPU = 9, 30_000_000
 
 
 def cases(name: str, columns: int) -> list[Case]:
-    """Cases of one graph and one width."""
+    """The cases of one graph and one width."""
     if columns != SCALED_WIDTH:
         return []
     return [
@@ -40,7 +40,7 @@ def cases(name: str, columns: int) -> list[Case]:
 
 
 def translation(name: str) -> Prepared:
-    """A graph's translation."""
+    """The translation of a graph."""
     jit.require_cupy("suite spmm")
     matrix = matrix_of(name)
     params = matrix.facts()
@@ -65,14 +65,14 @@ def translation(name: str) -> Prepared:
 
 
 def translated(indptr: Any, indices: Any, shape: tuple[int, int]) -> Any:
-    """CSR arrays with their index of windows, all checks included."""
+    """Build a TCTiledCSR from CSR arrays with its translation, including all checks."""
     made = bs.TCTiledCSR.from_csr_arrays(indptr, indices, shape)
     _ = made.translation  # otherwise built at first use
     return made
 
 
 def scaled(name: str, columns: int) -> Prepared:
-    """Factors of rows and columns against the weights that they make."""
+    """A product with factors of rows and columns, against one with their products as weights."""
     cupy = jit.require_cupy("suite spmm")
     cell = cell_of(name, columns)
     matrix = cell.matrix

@@ -1,4 +1,4 @@
-"""Epochs of training with :mod:`bitsparse.torch` and with PyTorch alone, from equal weights: what suite ``training`` measures."""
+"""Epochs of training with :mod:`bitsparse.torch` and with PyTorch alone, from equal weights: the cases of suite ``training``."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ DTYPES = {
     "int8": torch.float32,
     "int4": torch.float32,
 }
-#: Bits of what is gathered, where epochs are quantised, and layers that are left in floats.
+#: Bits of gathered features in quantised epochs.
 BITS = {"int8": 8, "int4": 4}
-#: Columns and classes of the graphs' features, by the first word of their names.
+#: Columns of features, and classes, by the first word of the graph's name.
 SIZES = {"cora": (1433, 7), "pubmed": (500, 3), "artist": (100, 12), "reddit": (602, 41), "products": (100, 47)}
-#: Widths between the layers, and heads of the layers before the last.
+#: Columns between the layers; below, the heads of GAT's layers before the last.
 HIDDEN = {"gcn": [128], "sage": [128], "gin": [64, 64], "gat": [32], "agnn": [32] * 5}
 HEADS = 4
 RATE, STEPS = 0.01, 5
-#: The largest difference of gradients over their size, and of losses over the loss.
+#: The largest differences: of gradients, relative to their size, and of losses, relative to the loss.
 TOLERANCE = {"fp32": (1e-2, 2e-2), "tf32": (5e-2, 2e-2), "bf16": (0.3, 0.3), "int8": (0.5, 0.3), "int4": (1.0, 0.5)}
-#: Labels of nodes that do not count.
+#: The label of nodes that do not count in the loss.
 IGNORED = -100
 #: Milliseconds of a sample, and of all samples of a case.
 FILL_MS, ALL_MS = 2.0, 6000.0
 
 
 class Problem(NamedTuple):
-    """A graph without loops as CSR arrays, features, and labels of half of the nodes."""
+    """A graph without loops as CSR arrays, with features, and labels for half of the nodes."""
 
     indptr: Tensor
     indices: Tensor
@@ -60,14 +60,14 @@ class Problem(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """Nodes of the graph."""
+        """The number of nodes of the graph."""
         return len(self.indptr) - 1
 
 
 def problem(
     arrays: tuple[Tensor, Tensor], size: tuple[int, int], x: Any = None, labels: Any = None, seed: int = 0
 ) -> Problem:
-    """A problem with so many columns and classes; features and labels are random where there are none."""
+    """A problem on a graph; missing features and labels are random, with the columns and classes in `size`."""
     indptr, indices = arrays
     device, nodes = indptr.device, len(indptr) - 1
     rows = torch.repeat_interleave(torch.arange(nodes, device=device), torch.diff(indptr.long()))
@@ -90,14 +90,14 @@ def problem(
 
 # ---- networks
 class OurSum(nn.Module):
-    """GIN's layer with one linear map, which comes before the sum where that is narrower."""
+    """GIN's layer with one linear map, which comes before the sum if it has no more outputs than inputs."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.lin, self.bias = nn.Linear(inputs, outputs, bias=False), nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor, graph: bst.Graph) -> Tensor:
-        """Sums over neighbours and the node itself."""
+        """Sum over neighbours and the node itself, with the linear map."""
         graph, weight = graph.with_self_loops(), self.lin.weight
         if weight.shape[0] <= weight.shape[1]:
             return bst.spmm(graph, self.lin(x)) + self.bias
@@ -110,11 +110,11 @@ class Network(nn.Module):
     def __init__(self, kind: str, layers: Sequence[nn.Module]) -> None:
         super().__init__()
         self.layers, self.activation = nn.ModuleList(layers), nn.functional.elu if kind == "gat" else torch.relu
-        #: AGNN has an activation behind its first linear map alone.
+        #: The number of layers followed by an activation; in AGNN only the first linear map is.
         self.activated = 1 if kind == "agnn" else len(self.layers) - 1
 
     def forward(self, x: Tensor, operand: Any) -> Tensor:
-        """Logits."""
+        """Compute the logits."""
         for i, layer in enumerate(self.layers):
             x = layer(x, operand)
             if i < self.activated:
@@ -125,9 +125,9 @@ class Network(nn.Module):
 def widths_of(
     kind: str, made: Problem, precision: str, hidden: Sequence[int] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Columns before, between (by default this suite's) and after the layers, of one head, and heads.
+    """Columns per head before, between (by default this suite's) and after the layers, and heads of each layer.
 
-    16 bits have a multiple of 16 classes.
+    In 16 bits, the number of classes is rounded up to a multiple of 16.
     """
     classes = -(-made.classes // 16) * 16 if precision == "bf16" else made.classes
     between = HIDDEN[kind] if hidden is None else hidden
@@ -149,28 +149,28 @@ def our_layers(kind: str, widths: list[int], heads: list[int], quantised: bool =
 
 
 class Side:
-    """A network, what it sums over, and its optimiser."""
+    """One side of a comparison: a network, the operand of its sums, and its optimiser."""
 
     def __init__(self, network: Network, operand: Any, made: Problem, x: Tensor, rate: float) -> None:
         self.network, self.operand, self.x, self.labels = network, operand, x, made.labels
         self.optimizer = torch.optim.Adam(network.parameters(), lr=rate, fused=True, capturable=x.is_cuda)
 
     def backward(self) -> Tensor:
-        """New gradients, and the loss."""
+        """Compute new gradients; return the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = nn.functional.cross_entropy(self.network(self.x, self.operand).float(), self.labels)
         loss.backward()
         return loss.detach()
 
     def step(self) -> Tensor:
-        """An epoch; the loss before it."""
+        """Run an epoch; return the loss before it."""
         loss = self.backward()
         self.optimizer.step()
         return loss
 
 
 def size_of(kind: str, made: Problem) -> float:
-    """Of GIN's weights and of the steps that change them: sums over thousands of edges would grow from layer to layer."""
+    """The factor of GIN's initial weights and learning rate: without it, sums over thousands of edges grow from layer to layer."""
     return 1 / (1 + made.indices.numel() / made.nodes) if kind == "gin" else 1.0
 
 
@@ -183,7 +183,7 @@ def ours_of(
     hidden: Sequence[int] | None = None,
     activations: int | None = None,
 ) -> Side:
-    """Our side, with seeded weights; in integers of few bits but for the `last` layer, with `activations` of so many for the gradient."""
+    """Our side, with seeded weights; quantised for "int8" and "int4", where `last` and `activations` are those of ``bst.Tango``."""
     torch.manual_seed(0)
     network = Network(kind, our_layers(kind, *widths_of(kind, made, precision, hidden), precision in BITS))
     size = size_of(kind, made)
@@ -196,7 +196,7 @@ def ours_of(
 
 
 def named(side: Side) -> dict[str, nn.Parameter]:
-    """Parameters by the names that all sides have."""
+    """Parameters by names that are the same on all sides."""
     return {
         name.replace(".nn.weight", ".lin.weight").replace(".nn.bias", ".bias"): part
         for name, part in side.network.named_parameters()
@@ -211,7 +211,7 @@ def peer_of(
     weights: dict[str, Tensor],
     hidden: Sequence[int] | None = None,
 ) -> Side:
-    """The other side, with the weights of ours."""
+    """The peer's side, with the weights of ours."""
     network = Network(kind, torch_gnn.layers(kind, *widths_of(kind, made, precision, hidden))).to(x.device, x.dtype)
     network.load_state_dict(weights)
     operand = torch_gnn.operand(kind, made.indptr, made.indices, x.dtype)
@@ -220,7 +220,7 @@ def peer_of(
 
 # ---- numbers
 def compare(case: str, precision: str, ours: Side, peer: Side) -> dict[str, Any]:
-    """Gradients of equal weights and losses of some epochs; an AssertionError if they are not the same numbers."""
+    """Compare gradients at equal weights, and the losses of some epochs; an AssertionError if they differ too much."""
     ours.backward()
     peer.backward()
     found = named(peer)
@@ -228,7 +228,7 @@ def compare(case: str, precision: str, ours: Side, peer: Side) -> dict[str, Any]
     differences = [float((one - two).norm()) for one, two in pairs]
     sizes = [float(two.norm()) for _, two in pairs]
     gradient = float(np.linalg.norm(differences) / max(float(np.linalg.norm(sizes)), 1e-30))
-    # Gradients by single numbers, AGNN's factors, are sums over all edges, which all but cancel.
+    # Gradients by single numbers (AGNN's factors) are sums over all edges that nearly cancel, so they do not count here.
     several = (pair[0].numel() > 1 for pair in pairs)
     worst = max(one / max(two, 1e-30) for one, two, counts in zip(differences, sizes, several, strict=True) if counts)
     losses = [(float(ours.step()), float(peer.step())) for _ in range(STEPS)]
@@ -245,7 +245,7 @@ _held: dict[str, Problem] = {}
 
 
 def problem_of(name: str) -> Problem:
-    """The problem on a graph of suite ``spmm``; held until another is asked for."""
+    """The problem on a graph of suite ``spmm``; it is kept until another one is asked for."""
     if name not in _held:
         _held.clear()
         matrix, path = matrix_of(name), file_of(name)
@@ -262,7 +262,7 @@ def problem_of(name: str) -> Problem:
 
 
 def free() -> None:
-    """Give back what nobody holds."""
+    """Free all unused memory."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -270,13 +270,13 @@ def free() -> None:
 
 
 def warm(dtype: torch.dtype) -> None:
-    """Let cuBLAS take the workspaces that it keeps, which belong to neither side."""
+    """Make cuBLAS allocate its permanent workspaces, which must not count for either side."""
     weight, bias = (torch.ones(size, device="cuda", dtype=dtype, requires_grad=True) for size in ((16, 16), (16,)))
     (torch.addmm(bias, weight, weight) @ weight).sum().backward()
 
 
 def weighed(make: Callable[[], Side]) -> tuple[Side, int]:
-    """A side, and the most bytes that it holds in an epoch: matrices, weights, moments, activations, in PyTorch's and CuPy's memory."""
+    """Make a side and measure its peak in an epoch: matrices, weights, moments, activations, in PyTorch's and CuPy's memory."""
     pool = jit.require_cupy("suite training").get_default_memory_pool()
     free()
     before = torch.cuda.memory_allocated() + pool.total_bytes()
@@ -305,7 +305,7 @@ def epoch(
     last: Any = "float32",
     activations: int | None = None,
 ) -> Prepared:
-    """Epochs of both sides; against our own in float32 if that is asked for."""
+    """Epochs of both sides; with `own`, the peer is our own epoch in float32."""
     jit.require_cupy("suite training")
     made = problem_of(name)
     x = made.x.to(DTYPES[precision])
@@ -315,7 +315,7 @@ def epoch(
         peer, peer_peak = weighed(partial(ours_of, kind, made, x, "fp32"))
     else:
         peer, peer_peak = weighed(lambda: peer_of(kind, made, x, precision, dict(named(ours))))
-    # Equal again, with fresh moments, after the epochs in which memory was counted.
+    # Make both sides equal again, with fresh moments, after the epochs in which memory was measured.
     with torch.no_grad():
         for name_, part in named(ours).items():
             named(peer)[name_].copy_(part)
@@ -355,12 +355,12 @@ def epoch(
 
 
 def without_edges(made: Problem) -> Problem:
-    """The same problem on a graph without an edge."""
+    """The same problem on a graph without edges."""
     return made._replace(indptr=torch.zeros_like(made.indptr), indices=made.indices[:0])
 
 
 def in_turns(launches: list[Callable[[], object]], repetitions: int, all_ms: float = ALL_MS) -> list[float]:
-    """Milliseconds of an epoch of each side, by events; fewer samples where that many milliseconds do not suffice."""
+    """Milliseconds per call of each side, by events, in turns; with fewer samples if `all_ms` would not suffice."""
     once = replay(launches, 1)
     calls = [max(1, int(FILL_MS / max(ms, 1e-3))) for ms in once]
     times = max(3, min(repetitions, int(all_ms / max(sum(once), 1e-3))))
@@ -369,7 +369,7 @@ def in_turns(launches: list[Callable[[], object]], repetitions: int, all_ms: flo
 
 
 def recorded(name: str, step: Callable[[], object]) -> Callable[[], object]:
-    """A step as a CUDA graph; the step itself where it cannot be captured."""
+    """A step as a CUDA graph, or the step itself if it cannot be captured."""
     try:
         return torch_graph([step])
     except RuntimeError as error:
@@ -379,7 +379,7 @@ def recorded(name: str, step: Callable[[], object]) -> Callable[[], object]:
 
 
 def repeated(call: Callable[[], object], times: int) -> None:
-    """So many calls, one after another."""
+    """Make `times` calls in a row."""
     for _ in range(times):
         call()
 
@@ -387,10 +387,10 @@ def repeated(call: Callable[[], object], times: int) -> None:
 def bounds_of(
     kind: str, made: Problem, widths: list[int], heads: list[int], item: float, reuse: float
 ) -> tuple[Bounds, int]:
-    """Bounds of the sums of an epoch, there and back, and the bytes that they must touch; dense products come on top."""
+    """Bounds of an epoch's sums in both passes, and the bytes that they must touch; dense products are not included."""
     floor = estimate = 0.0
     total, entries = 0, made.indices.numel()
-    if kind == "agnn":  # four sums; gradients fetch rows of features and of gradients
+    if kind == "agnn":  # the gradient of each sum fetches features and gradients
         moved = int(4 * (entries + made.nodes) + 2 * made.nodes * widths[1] * item)
         limits, sums = gather_bounds(entries, int(widths[1] * item), made.nodes, moved, reuse)[0], len(widths) - 3
         return Bounds(3 * sums * limits.floor_ms, 3 * sums * limits.estimate_ms), 3 * sums * moved

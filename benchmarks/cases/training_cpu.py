@@ -1,4 +1,4 @@
-"""Epochs of graph convolutions on a CPU, and of an accelerated network: part of suite ``training``, with PyTorch Geometric and PyTorch."""
+"""Epochs of GCN on a CPU, and of an accelerated network, against PyTorch Geometric and PyTorch: part of suite ``training``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["PEERS", "epoch", "problem_of", "step"]
 
 
 def problem_of(name: str) -> tuple[Problem, str]:
-    """The problem on a graph on the CPU, and where the graph comes from; features and labels are random where it has none."""
+    """The problem on a graph on the CPU, and the graph's source; missing features and labels are random."""
     data, source = graph(name)
     arrays = torch.from_numpy(data.indptr), torch.from_numpy(data.indices)
     if data.x is None or data.labels is None:
@@ -46,18 +46,18 @@ def geometric_of(made: Problem, cached: bool) -> Side:
 
 
 def geometric_peer(made: Problem, weights: dict[str, Tensor]) -> Side:
-    """PyTorch Geometric's layers, which keep their normalised weights, with the weights of ours."""
+    """PyTorch Geometric's layers, which cache their normalised weights, with the weights of ours."""
     peer = geometric_of(made, cached=True)
     peer.network.load_state_dict(weights)
     return peer
 
 
 def torch_peer(made: Problem, weights: dict[str, Tensor]) -> Side:
-    """PyTorch's products of sparse matrices, which are made once in both directions, with the weights of ours."""
+    """PyTorch's sparse products, with matrices made once for both directions, and with the weights of ours."""
     return peer_of("gcn", made, made.x, "fp32", weights)
 
 
-#: How the peers' sides are made, and what records call them.
+#: For each peer, the function that makes its side and the one that gives its name in records.
 PEERS = {
     "pyg": (geometric_peer, pyg.version),
     "torch": (
@@ -77,7 +77,7 @@ def epoch(case: str, name: str, who: str, threads: int) -> Prepared:
 
 
 def step(case: str, name: str, threads: int, device: str = "cpu") -> Prepared:
-    """Epochs of one network of PyTorch Geometric's, accelerated and as it is, neither of them captured."""
+    """Epochs of a network of PyTorch Geometric, accelerated and unchanged; neither is captured."""
     torch.set_num_threads(threads)
     made, source = problem_of(name)
     made = Problem(*(part.to(device) if isinstance(part, Tensor) else part for part in made))
@@ -88,7 +88,7 @@ def step(case: str, name: str, threads: int, device: str = "cpu") -> Prepared:
 
 
 def measured(case: str, made: Problem, source: str, ours: Side, peer: Side, version: str) -> Prepared:
-    """Both sides, which are compared first."""
+    """Compare both sides, then prepare them for timing."""
     params: dict[str, Any] = {"graph": source, "network": "gcn", "precision": "fp32", "nodes": made.nodes}
     params |= {"entries": made.indices.numel(), "features": made.x.shape[1], "classes": made.classes}
     weights = {name: part.clone() for name, part in ours.network.state_dict().items()}

@@ -20,16 +20,16 @@ from bitsparse.jax import layers
 
 __all__ = ["against_torch", "gradients", "host_time", "losses", "pattern"]
 
-#: Columns of the features, between the layers, and classes; heads of attention, and columns of each.
+#: Columns of the features, columns between the layers, classes, heads of attention, and columns of each head.
 FEATURES, HIDDEN, CLASSES, HEADS, WIDTH = 100, 128, 12, 4, 32
-#: The largest difference of gradients over their size.
+#: The largest difference of gradients, relative to their size.
 TOLERANCE = 1e-3
 #: Layers of the step whose host time is measured.
 LAYERS = 10
 
 
 def pattern(name: str) -> tuple[Any, str]:
-    """A graph with loops and where it comes from, as a csr_array."""
+    """A graph with loops as a csr_array, and its source."""
     data, source = graph(name)
     nodes = data.indptr.size - 1
     ones = np.ones(data.indices.size, np.float32)
@@ -40,7 +40,7 @@ def pattern(name: str) -> tuple[Any, str]:
 
 
 def losses(network: str, adjacency: Any, peer: str) -> tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]:
-    """Our loss and a peer's as functions of the same arguments, and these: weights, features, and the graph of each."""
+    """Our loss and a peer's as functions of the same kinds of arguments, and the arguments: weights, features, both graphs."""
     nodes, rng = adjacency.shape[0], np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(nodes, FEATURES)), jnp.float32)
     labels = jnp.asarray(rng.integers(0, CLASSES, nodes))
@@ -67,7 +67,7 @@ def losses(network: str, adjacency: Any, peer: str) -> tuple[Callable[..., Any],
 
 
 def gradients(case: str, network: str, name: str, peer: str, platform: str) -> Prepared:
-    """Loss and gradients by all weights, ours against a peer's, jitted, with the graphs as arguments."""
+    """Loss and gradients by all weights, ours against a peer's; both are jitted and take their graphs as arguments."""
     with on(platform):
         adjacency, source = pattern(name)
         ours, theirs, (weights, x, own, matrix) = losses(network, adjacency, peer)
@@ -84,7 +84,7 @@ def gradients(case: str, network: str, name: str, peer: str, platform: str) -> P
 
 
 def difference(case: str, found: Any, wanted: Any) -> float:
-    """The largest difference of gradients over their size; an AssertionError if they are not the same numbers."""
+    """The largest difference of gradients, relative to their size; an AssertionError if it is too large."""
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
     apart = max(float(jnp.linalg.norm(one - two) / jnp.linalg.norm(two)) for one, two in pairs)
     if not apart < TOLERANCE:
@@ -93,7 +93,7 @@ def difference(case: str, found: Any, wanted: Any) -> float:
 
 
 def against_torch(case: str, name: str, platform: str, threads: int) -> Prepared:
-    """Loss and gradients of a GCN by all weights, ours in JAX against ours in PyTorch, from equal weights, on arrays of its own each."""
+    """Loss and gradients of a GCN by all weights, ours in JAX against ours in PyTorch, from equal weights in separate arrays."""
     import torch
 
     from benchmarks.cases import training, training_cpu
@@ -126,7 +126,7 @@ def against_torch(case: str, name: str, platform: str, threads: int) -> Prepared
 
 
 def as_in_torch(made: Any, side: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The step of a side of PyTorch's in JAX, jitted, and its arguments: weights and biases, features, labels and the graph."""
+    """The step of a PyTorch side as a jitted JAX function, and its arguments: weights and biases, features, labels and the graph."""
     weights = [
         [jnp.array(w.detach().cpu()) for w in (layer.lin.weight.t(), layer.bias)] for layer in side.network.layers
     ]
@@ -134,7 +134,7 @@ def as_in_torch(made: Any, side: Any) -> tuple[Callable[..., Any], tuple[Any, ..
     adjacency = TCTiledCSR.from_arrays(made.indptr, made.indices, (made.nodes, made.nodes))
 
     def loss(weights: Any, x: Any, labels: Any, operand: Any) -> Any:
-        with jax.default_matmul_precision("float32"):  # as PyTorch multiplies; on a GPU JAX takes TF32 by itself
+        with jax.default_matmul_precision("float32"):  # like PyTorch; JAX's default on a GPU is TF32
             for i, (kernel, bias) in enumerate(weights):
                 x = layers.gcn(operand, jax.nn.relu(x) if i else x, kernel, bias)
         scores = jnp.take_along_axis(jax.nn.log_softmax(x), jnp.maximum(labels, 0)[:, None], 1)[:, 0]
@@ -144,7 +144,7 @@ def as_in_torch(made: Any, side: Any) -> tuple[Callable[..., Any], tuple[Any, ..
 
 
 def host_time(platform: str) -> Prepared:
-    """What a layer of a jitted step of ten costs the host: on a graph of 64 nodes, over the same step without sums."""
+    """The host's cost of one of ten layers in a jitted step, on a graph of 64 nodes: the difference to the step without sums."""
     with on(platform):
         adjacency = sparse.csr_array(np.eye(64, dtype=np.float32))
         own, x = bsj.graph(adjacency), jnp.ones((64, 16))

@@ -1,14 +1,14 @@
-"""Cases of suite ``sampled``: the way to the GPU of 8-bit packed features against that of float32 features.
+"""Cases of suite ``sampled``: transfer of 8-bit packed features to the GPU, against that of float32 features.
 
-- ``transfer-{pageable|pinned}-{name}``: from the call of ``BitTensor.to_device("cuda")`` to the arrival of the last byte, by the clock of
-  the host, against the same for float32 through ``torch.Tensor.to``; both from ordinary memory, or both from page-locked memory (PyTorch's
-  copy is then ``non_blocking``). Quantising, and page-locking, are not timed. ``params.ours_f32_ms`` is float32 through our own copy, and
-  ``params.cupy_f32_ms`` through ``cupy.asarray``. ``estimate_ms`` is the bytes over the rate of one large page-locked copy in the same run
-  (``params.link_gbs``), ``floor_ms`` over that of PCIe 5 with 16 lanes.
-- ``overlap-{name}``: batches of packed features through :class:`bitsparse.interop.Uploader` while the device works on the batch
-  before, a product that takes about as long as the copy. The time is that of the whole; the peer is the same with one copy, then one
-  product, at a time. ``params.copies_ms`` and ``params.work_ms`` are each alone; perfect overlap costs their larger one,
-  which over ours is ``params.hidden``.
+- ``transfer-{pageable|pinned}-{name}``: the time from the call of ``BitTensor.to_device("cuda")`` to the arrival of the last byte, by the
+  host's clock, against the same for float32 through ``torch.Tensor.to``. Both come from ordinary memory, or both from page-locked memory
+  (PyTorch's copy is then ``non_blocking``). Quantising and page-locking are not timed. ``params.ours_f32_ms`` is float32 through our own
+  copy, and ``params.cupy_f32_ms`` through ``cupy.asarray``. ``estimate_ms`` is the time of the bytes at the rate of one large page-locked
+  copy in the same run (``params.link_gbs``), and ``floor_ms`` that at the rate of PCIe 5 with 16 lanes.
+- ``overlap-{name}``: batches of packed features go through :class:`bitsparse.interop.Uploader` while the device works on the previous
+  batch, a product that takes about as long as the copy. The time is that of all batches; the peer alternates one copy and one product.
+  ``params.copies_ms`` and ``params.work_ms`` are the times of the copies and of the products alone. Perfect overlap would take the longer
+  of these; ``params.hidden`` is that time divided by ours.
 - The words on the device are compared with those on the host before anything is timed.
 """
 
@@ -35,7 +35,7 @@ BATCHES = 16
 
 
 def cases() -> list[Case]:
-    """Both kinds of memory for every size, and batches beside work."""
+    """Transfers from both kinds of memory for every size, and overlap of batches with work."""
     found = [
         Case(f"transfer-{kind}-{name}", partial(transfer, name, kind == "pinned"))
         for name in SIZES
@@ -46,7 +46,7 @@ def cases() -> list[Case]:
 
 @cache
 def link_rate() -> float:
-    """Bytes a second of a page-locked copy of 256 MB."""
+    """Bytes per second of a page-locked copy of 256 MB."""
     cupy = jit.require_cupy("suite sampled")
     source, to = interop.pinned_empty(256 << 20), cupy.empty(256 << 20, np.uint8)
     source[...] = 1
@@ -60,7 +60,7 @@ def link_rate() -> float:
 
 
 def walls(functions: list[Callable[[], Any]], repetitions: int) -> list[float]:
-    """Median milliseconds by the clock of each, its work on the device included, in turns."""
+    """Median wall-clock milliseconds of each function, including its work on the device, measured in turns."""
     cupy = jit.require_cupy("suite sampled")
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:
@@ -78,7 +78,7 @@ def walls(functions: list[Callable[[], Any]], repetitions: int) -> list[float]:
 
 @lru_cache(maxsize=1)
 def ordinary(name: str) -> tuple[Any, Any]:
-    """Float32 features, and the same in 8 bits, in ordinary memory."""
+    """Float32 features, and the same features in 8 bits, in ordinary memory."""
     import bitsparse as bs
 
     x = np.random.default_rng(0).standard_normal(SIZES[name], dtype=np.float32)
@@ -86,7 +86,7 @@ def ordinary(name: str) -> tuple[Any, Any]:
 
 
 def features(name: str, pinned: bool) -> tuple[Any, Any]:
-    """The same, both in the same kind of memory."""
+    """The same features, both in ordinary or both in page-locked memory."""
     import bitsparse as bs
 
     x, q = ordinary(name)
@@ -99,7 +99,7 @@ def features(name: str, pinned: bool) -> tuple[Any, Any]:
 
 
 def transfer(name: str, pinned: bool) -> Prepared:
-    """One array each way."""
+    """The transfer of one array, packed and as float32."""
     cupy, torch = jit.require_cupy("suite sampled"), torch_module()
     x, q = features(name, pinned)
     there = q.to_device("cuda")
@@ -137,7 +137,7 @@ def transfer(name: str, pinned: bool) -> Prepared:
 
 
 def overlap(name: str) -> Prepared:
-    """Batches through an uploader beside products of about the same time."""
+    """Batches through an uploader, overlapped with products that take about the same time."""
     cupy, torch = jit.require_cupy("suite sampled"), torch_module()
     _, q = features(name, False)
     parts = np.array_split(q.words.reshape(-1), BATCHES)

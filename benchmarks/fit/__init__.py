@@ -1,1 +1,1 @@
-"""Programs that find the figures of one chip in ``bitsparse/backends/cuda``: one module a family of kernels, run by ``run.py``."""
+"""Programs that fit the cost figures of a chip in ``bitsparse/backends``: one module per family of kernels, run by ``run.py``."""

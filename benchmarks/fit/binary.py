@@ -1,7 +1,7 @@
 """Sums of one-bit features: over edges and over FRDC's tiles, and tunings of the sum over edges.
 
-Times are those of ``plan_bspmm`` (BBB and BBF) of CSR, which the library sums edge by edge, and of FRDC with the kernel over its tiles
-forced, 64 to 512 features. Teams, edges in flight and blocks of a multiprocessor are timed around those that the library takes.
+Times are those of ``plan_bspmm`` (BBB and BBF) of CSR, which the library sums edge by edge, and of FRDC with the kernel over tiles forced,
+for 64 to 512 features. Team sizes, edges in flight and blocks per multiprocessor are varied around the library's own choice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WIDTHS = (64, 128, 256, 512)
 REPETITIONS = 9
 
 
-#: No rates are fitted: nothing is chosen by an estimate.
+#: No rates are fitted, because no choice depends on an estimate.
 FITS: tuple[Fit, ...] = ()
 
 
@@ -42,7 +42,7 @@ def measured(only: Sequence[str]) -> Iterator[Row]:
 
 
 def forms(case: str, name: str, features: int, letters: Any) -> Iterator[Row]:
-    """The sum over edges, which is taken, and the one over tiles."""
+    """The sum over edges, which the library uses, and that over tiles."""
     held = features_of(name, features)
     matrix, x = held.cell.matrix, held.bits
     frdc = bs.FRDC.from_csr_arrays(matrix.indptr, matrix.indices, matrix.shape)
@@ -62,13 +62,13 @@ def forms(case: str, name: str, features: int, letters: Any) -> Iterator[Row]:
 
 
 def tunings(case: str, name: str, features: int) -> Iterator[Row]:
-    """Teams, edges in flight and blocks around what the library takes, for integers out."""
+    """Variations of the library's choice of team, edges in flight and blocks, for integer results."""
     held = features_of(name, features)
     matrix = held.cell.matrix
     schedule = Schedule(matrix.indptr, matrix.indices, matrix.shape, matrix.nnz)
     taken = bspmm_params.tuning_of(matrix.shape[0], matrix.nnz, features)
     others = [taken._replace(unroll=unroll, blocks=blocks) for unroll in (4, 8, 16) for blocks in (4, 5, 6)]
-    # Of rows that are dealt out, cuts go with the team.
+    # If rows are divided into windows, the team is bound to these.
     others += [taken._replace(team=team) for team in (2, 4, 8, 16) if not taken.window]
     timed = []
     for tuning in dict.fromkeys((taken, *others)):

@@ -1,8 +1,9 @@
 """Products of packed integers on warpgroups: every tiling of products of bits and of bytes, and the figures behind ``estimate_us``.
 
-Shapes are 1024 to 16384 rows, contractions as long, 64 to 16384 columns, with 1 to 8 planes and with one or two digits of 8 bits. A time
-is the median of replays of a CUDA graph of 20 calls. Fitted is every figure of ``WarpgroupRates`` (``backends/cuda/chips.py``) but facts:
-the clock, the size of the L2, how many clusters run at a time; and the launch, which no time tells from ``fill_clocks``.
+Shapes have 1024 to 16384 rows, contractions of the same length and 64 to 16384 columns, with 1 to 8 planes or with one or two digits of 8
+bits. A time is the median of replays of a CUDA graph of 20 calls. All figures of ``WarpgroupRates`` (``backends/cuda/chips.py``) are fitted,
+except known facts (the clock, the size of the L2, the number of clusters that run at a time) and the launch, which the times cannot
+distinguish from ``fill_clocks``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bitsparse.backends.cuda.matmul.passes import Sizes
 __all__ = ["FITS", "SHAPES", "measured", "predict"]
 
 CALLS = 20
-#: Bits of both sides, rows (and contraction), columns.
+#: Bits of both operands, rows (equal to the contraction), and columns.
 SHAPES = (
     *((1, bits, size, 64) for bits in (1, 2, 4, 8) for size in (1024, 2048, 4096, 8192, 16384)),
     *((a, b, 4096, columns) for a, b in ((1, 1), (2, 2), (4, 2)) for columns in (256, 1024, 4096)),
@@ -38,7 +39,7 @@ FITTED = (
 
 
 def predict(values: Values, facts: Facts) -> float:
-    """The library's own estimate, with other figures; in front of a product of bytes its right operand is unpacked."""
+    """The library's own estimate with other figures; a product of bytes includes unpacking its right operand."""
     m, n, blocks, a_planes, b_planes = (facts[name] for name in ("m", "n", "blocks", "a_planes", "b_planes"))
     sizes = Sizes(m, n, blocks, a_planes, b_planes, 1)
     changed: Any = values
@@ -49,7 +50,7 @@ def predict(values: Values, facts: Facts) -> float:
 
 
 def fitted(rows: Sequence[Row]) -> Values:
-    """From what the library has."""
+    """Fit the figures, starting from the library's own."""
     used = [row for row in rows if np.isfinite(predict({}, row.facts))]
     return search(used, predict, {name: getattr(wgmma.RATES, name) for name in FITTED})
 

@@ -1,12 +1,12 @@
 """Products of both ends of edges, and sums over sampled edges: variants of the kernels against those that the library takes.
 
-- ``dots``: float32 dot products with 1, 2 or 4 gathers in flight of a lane and 4 to 16 blocks of a multiprocessor (``dot_defines`` in
-  ``backends/cuda/edges/sddmm.py``), from which sharing on windows of 8 rows pay (``windows_pay`` there), and, with TF32 allowed, windows
-  of 16 and 32 rows on the matrix units (``taken`` in ``sddmm_tiles.py``).
-- ``sampled``: sums over AES samples of 64 edges a row, drawn in every call, with 4, 8 and 16 edges in flight and 64 or 128 threads a
+- ``dots``: float32 dot products with 1, 2 or 4 gathers in flight per lane and 4 to 16 blocks per multiprocessor (``dot_defines`` in
+  ``backends/cuda/edges/sddmm.py``); the amount of sharing from which windows of 8 rows pay (``windows_pay`` there); and, with TF32
+  allowed, windows of 16 and 32 rows on the matrix units (``taken`` in ``sddmm_tiles.py``).
+- ``sampled``: sums over AES samples of 64 edges per row, drawn in every call, with 4, 8 and 16 edges in flight and 64 or 128 threads per
   block (``tuning_of`` in ``backends/cuda/sampling/sample.py``).
 
-Nothing is fitted but the sharing from which windows pay; the rest is a table of choices and what each loses.
+Only the sharing from which windows pay is fitted; the rest is a table of choices and of how much each loses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REPETITIONS, SAMPLES = 9, 64
 
 
 def threshold(rows: Sequence[Row]) -> Values:
-    """Edges to a column of windows from which windows are at least as quick: the one that loses the least in all."""
+    """The number of edges per window column from which windows are used: the threshold that loses the least time in all."""
     pairs = {(row.facts["sharing"], row.cell): [0.0, 0.0] for row in rows}
     for row in rows:
         pairs[row.facts["sharing"], row.cell][row.variant == "windows"] = row.us
@@ -60,7 +60,7 @@ FITS = (
 
 
 def measured(only: Sequence[str]) -> Iterator[Row]:
-    """Times of all variants, by graph and width so that operands are made once."""
+    """Times of all variants, grouped by graph and width, so that operands are built once."""
     for name in GRAPHS:
         for columns in WIDTHS:
             for what, variants in (("dots", dots), ("sampled", sampled)):
@@ -97,7 +97,7 @@ def dots(case: str, cell: Cell) -> Iterator[Row]:
 
 
 def on_matrix_units(case: str, cell: Cell, x: Any, out: Any, others: Sequence[Timed]) -> Iterator[Row]:
-    """The same products with TF32 allowed."""
+    """The same dot products with TF32 allowed."""
     matrix = cell.matrix
     pattern = (matrix.indptr, matrix.indices, matrix.shape)
     shared = {height: choice.shared_columns(*pattern, height) for height in (8, 16, 32)}

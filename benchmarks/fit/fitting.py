@@ -1,6 +1,6 @@
-"""What the families share: a measured variant, constants that explain its time, and what a choice among variants costs.
+"""Shared parts of all families: measured variants, constants that explain their times, and the loss of a choice among variants.
 
-Errors are relative: a model is to rank kernels from microseconds to milliseconds.
+Errors are relative, because a model must rank kernels that take from microseconds to milliseconds.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Values = dict[str, float]
 
 
 class Row(NamedTuple):
-    """A variant of a kernel that was timed.
+    """A timed variant of a kernel.
 
     Attributes
     ----------
     cell : str
-        What was computed; rows of one cell give the same result.
+        The computation; rows of one cell have the same result.
     variant : str
-        How.
+        The variant that computed it.
     facts : dict
-        What a model reads.
+        The input of a model.
     us : float
     chosen : bool
-        The library would take this variant.
+        Whether the library would choose this variant.
     """
 
     cell: str
@@ -42,18 +42,18 @@ class Row(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Constants that are found from rows, and where they stand.
+    """Constants that are fitted to rows, and where the library keeps them.
 
     Attributes
     ----------
     title, place : str
-        What they are, and where the library keeps them.
+        A description of the constants, and where the library keeps them.
     fit : callable
-        Rows to constants by name.
+        Maps rows to constants by name.
     predict : callable or None
-        Constants and facts to microseconds; None for constants that decide and estimate nothing.
+        Maps constants and facts to microseconds; None for constants that only decide and estimate no time.
     takes : callable
-        Whether a row belongs to it.
+        Whether a row belongs to this fit.
     """
 
     title: str
@@ -64,7 +64,7 @@ class Fit(NamedTuple):
 
 
 def solve(rows: Sequence[Row], terms: Callable[[Facts], Mapping[str, float]]) -> Values:
-    """Constants, none negative, of which times are sums: ``us = sum(constant * term)``, by least squares of relative errors.
+    """Fit a linear model without negative constants, ``us = sum(constant * term)``, by least squares of relative errors.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def solve(rows: Sequence[Row], terms: Callable[[Facts], Mapping[str, float]]) ->
 def search(
     rows: Sequence[Row], predict: Callable[[Values, Facts], float], start: Values, *, rounds: int = 60
 ) -> Values:
-    """Constants of any model, from where they stand: one after the other is made larger or smaller as long as that helps.
+    """Fit the constants of any model from a start: each in turn is made larger or smaller as long as that reduces the error.
 
     Examples
     --------
@@ -111,18 +111,18 @@ def search(
 
 
 def _error(rows: Iterable[Row], predict: Callable[[Values, Facts], float], values: Values) -> float:
-    """Sum of squares of the logarithms of estimate over time."""
+    """The sum of squares of log(estimate / time)."""
     return sum(math.log(max(predict(values, row.facts), 1e-9) / row.us) ** 2 for row in rows)
 
 
 def misses(rows: Sequence[Row], predict: Callable[[Values, Facts], float], values: Values) -> tuple[float, float]:
-    """Mean and largest factor between estimate and time."""
+    """The mean and the largest factor between estimate and time."""
     factors = [abs(math.log(predict(values, row.facts) / row.us)) for row in rows]
     return math.exp(sum(factors) / len(factors)), math.exp(max(factors))
 
 
 def losses(rows: Iterable[Row]) -> dict[str, tuple[float, str]]:
-    """Of each cell, the time of the variant that the library takes over the least, and the quickest one's name.
+    """For each cell, the time of the library's choice divided by the shortest time, and the name of the fastest variant.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Products of packed integers on a CPU: every kernel at every SIMD level of the processor, and the figures behind ``cost``.
 
-Shapes are drawn from a seed (16 to 2048 rows and columns, contractions of 64 to 4096, mostly ragged) with 1 to 8 bits on each side and
-a few wider ones, up to 3e9 products of one bit. A time is the least of several calls, in time of the one thread that they run on; the
-kernels of a level take turns. A quarter of the shapes is held out of the fit.
+Shapes are drawn from a seed (16 to 2048 rows and columns, contractions of 64 to 4096, mostly ragged), with 1 to 8 bits on each side and a
+few wider ones, up to 3e9 products of one bit. A time is the shortest of several calls, measured as CPU time of the single thread that they
+run on; the kernels of a level take turns. A quarter of the shapes is held out of the fit.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bitsparse.backends.host.matmul.matmul import KERNELS
 __all__ = ["FITS", "held_out", "measured", "shapes", "verdict"]
 
 SEED, SHAPES, MOST = 11, 72, 3e9
-#: Calls of one kernel on one shape go on for so many seconds, and at least so many times.
+#: Calls of one kernel on one shape go on for this many seconds, and number at least this many.
 SECONDS, CALLS = 0.04, 3
 LEVELS = host.simd_levels()
 _SIZES = ("m", "n", "k", "a_bits", "b_bits")
 
 
 def shapes(count: int = SHAPES, seed: int = SEED) -> list[tuple[int, int, int, int, int]]:
-    """Rows, columns, contraction and the bits of both sides.
+    """Draw shapes: rows, columns, contraction and the bits of both sides.
 
     >>> len(shapes(5)), shapes(5) == shapes(5)
     (5, True)
@@ -46,7 +46,7 @@ def shapes(count: int = SHAPES, seed: int = SEED) -> list[tuple[int, int, int, i
 
 
 def _terms(facts: Facts) -> dict[str, float]:
-    """What the library counts, in thousands, as its rates are nanoseconds and times are microseconds."""
+    """The amounts that the library counts, in thousands, because its rates are in nanoseconds and times in microseconds."""
     amounts = terms(facts["kernel"], *(facts[name] for name in _SIZES))
     return {name: amount / 1e3 for name, amount in amounts.items()}
 
@@ -82,7 +82,7 @@ FITS = tuple(
 
 
 def verdict(rows: Sequence[Row], constants: Sequence[Values]) -> Iterator[str]:
-    """What the choice by these constants loses on shapes that the fit has not seen."""
+    """Report how much the choice by these constants loses on shapes held out of the fit."""
     cells: dict[str, list[tuple[float, float]]] = {}
     for fit, values in zip(FITS, constants, strict=True):
         for row in rows:
@@ -126,7 +126,7 @@ def measured(only: Sequence[str]) -> Iterator[Row]:
 
 
 def _least(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """The least microseconds of each call, taken in turns."""
+    """The shortest time of each call in microseconds, measured in turns."""
     found = dict.fromkeys(calls, np.inf)
     begin, turns = time.perf_counter(), 0
     while turns < CALLS or time.perf_counter() - begin < SECONDS * len(calls):

@@ -1,8 +1,8 @@
-"""Features whose rows are no whole vectors: fetched as they lie, or copied first to where they are.
+"""Features whose rows are not whole vectors: fetched as they are, or first copied to an aligned layout.
 
-Cells are products of patterns, edge by edge, with columns of float32 and float16 whose rows end at 2, 4, 8 and 16 bytes. ``scaled`` ones
-have factors of the columns, which become a factor for each edge, or part of the copy. What is fitted is by how much longer a row takes
-whose vectors are a half, a quarter, an eighth of what they could be.
+Cells are products of patterns, edge by edge, with float32 and float16 features whose row sizes are multiples of only 2, 4, 8 or 16 bytes.
+``scaled`` cells have factors of the columns, which become a factor for each edge or part of the copy. The fit finds how much longer a row
+takes if its vectors are a half, a quarter or an eighth of the full size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES = ("half", "quarter", "eighth")
 
 
 def measured(only: Sequence[str]) -> Iterator[Row]:
-    """Times of both ways, by graph."""
+    """Times of both ways, grouped by graph."""
     for name in GRAPHS:
         if any(part in name for part in only):
             matrix = matrix_of(name)
@@ -70,7 +70,7 @@ def _ways(cell: str, schedule: Schedule, dtype: str, columns: int, scaled: bool)
 
 
 def _longer(rows: Sequence[Row]) -> Values:
-    """Medians of what rows take longer, over what rows of whole vectors are estimated to take."""
+    """Medians of the extra time of such rows, relative to the estimated time of rows with whole vectors."""
     cells: dict[str, dict[str, Row]] = {}
     for row in rows:
         cells.setdefault(row.cell, {})[row.variant] = row

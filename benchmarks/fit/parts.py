@@ -1,8 +1,8 @@
-"""Products of floats and weights in bytes with few rows: into how many parts the contraction axis is best cut.
+"""Products of floats and 8-bit weights with few rows: the best number of parts into which to cut the contraction axis.
 
-Cells are first layers over bags of words and some shapes between; variants cut the axis into 1 to 8 parts (``parts_of`` in
-``backends/cuda/quantized/product.py`` chooses how many) or take the kernel of other chips. Nothing is fitted: the table tells what the
-choice loses.
+Cells are first layers over bags of words and some shapes in between. Variants cut the axis into 1 to 8 parts (``parts_of`` in
+``backends/cuda/quantized/product.py`` chooses the number) or use the kernel of other chips. Nothing is fitted: the table shows how much
+the choice loses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bitsparse.backends.cuda.quantized.product import QuantizedProduct
 
 __all__ = ["FITS", "SHAPES", "measured"]
 
-#: Rows, contraction axis, columns: cora, citeseer and pubmed as first layers with 16 and 64 columns, then fewer rows and longer axes.
+#: Rows, contraction axis, columns: first layers on cora, citeseer and pubmed with 16 or 64 columns, then fewer rows with longer axes.
 SHAPES = (
     *((2708, 1433, n) for n in (16, 64)),
     *((3327, 3703, n) for n in (16, 64)),

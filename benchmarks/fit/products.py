@@ -1,9 +1,9 @@
-"""Products of shapes drawn at random: every kernel forced, and the figures by which costs choose among them.
+"""Products of randomly drawn shapes with every kernel forced, and the cost figures that choose among the kernels.
 
-Of each shape (``cases/random_products.py``, of another seed than the suite's) the likeliest tilings of every kernel are timed in turns:
-bits and bytes on warpgroups, bits and bytes by warps, bytes times packed planes, and as a peer cuBLASLt on operands that are bytes already.
-Every result is compared with the peer's. A quarter of the shapes, by their names, is held out of the fit; how the choice does on those is
-what counts. Fitted are figures of small products in ``backends/cuda/chips.py``.
+For each shape (``cases/random_products.py``, with another seed than the suite's), the most likely tilings of every kernel are timed in
+turns: bits and bytes on warpgroups, bits and bytes by warps, bytes times packed planes, and as a peer cuBLASLt on operands that are bytes
+already. Every result is compared with the peer's. A quarter of the shapes, by their names, is held out of the fit; the choice is judged on
+those. The fit finds the figures of small products in ``backends/cuda/chips.py``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["FITS", "PROBES", "held_out", "measured", "predict", "variants", "ver
 
 SEED, COUNT = 0, 150
 CALLS, REPETITIONS = 20, 5
-#: Of one call; larger products are bound by the matrix unit, and known.
+#: The most operations of one call; larger products are bound by the matrix unit, whose rate is known.
 MOST_OPERATIONS = 2e11
-#: Tilings of each kernel beside the likeliest, that are cut otherwise.
+#: The number of other tilings of each kernel to time, which are cut differently from the most likely one.
 MORE = 2
-#: Small shapes of which every tiling that costs less than twice the likeliest is timed.
+#: Small shapes for which all tilings are timed that cost less than twice as much as the most likely one.
 PROBES = (
     Shape(2, 2, 2672, 128, 112),
     Shape(2, 2, 13216, 128, 32),
@@ -57,12 +57,12 @@ FITTED = (
 )
 FITTED_MIXED = tuple(name for name in MixedRates._fields if name != "clock_mhz")
 FITTED_RESIDENT = tuple(name for name in ResidentRates._fields if name != "clock_mhz")
-#: Rows that take longer than so many times the quickest of their kernel are no choice, and not fitted.
+#: Rows that take this many times as long as the fastest of their kernel are no candidates, so the fit ignores them.
 NEAR = 2.0
 
 
 def facts_of(shape: Shape, kernel: str, tiling: Any = None) -> dict[str, Any]:
-    """What the models read of a variant."""
+    """The facts about a variant that the models read."""
     a_bits, b_bits, m, k, n = shape
     step = 8 if choice.in_bytes(kernel) else 1
     planes = [-(-bits // step) for bits in (a_bits, b_bits)]
@@ -74,42 +74,42 @@ def facts_of(shape: Shape, kernel: str, tiling: Any = None) -> dict[str, Any]:
 
 
 def sizes_of(facts: Facts) -> Sizes:
-    """How much a product multiplies."""
+    """The sizes of a product."""
     m, n, blocks, a_planes, b_planes = (facts[name] for name in ("m", "n", "blocks", "a_planes", "b_planes"))
     return Sizes(m, n, blocks, a_planes, b_planes, 1, facts["step"] * 16 * -(-facts["k"] // 128))
 
 
 def tiling_of(facts: Facts) -> wgmma.Tiling:
-    """The tiling on warpgroups that facts say."""
+    """The tiling on warpgroups that the facts describe."""
     return wgmma.Tiling._make(facts["tiling"])
 
 
 def mixed_sizes_of(facts: Facts) -> mixed.MixedSizes:
-    """How much a product of bytes and packed planes multiplies."""
+    """The sizes of a product of bytes and packed planes."""
     return mixed.MixedSizes(facts["m"], facts["n"], facts["blocks"], facts["b_planes"], 1, -(-facts["k"] // 32))
 
 
 def mixed_tiling_of(facts: Facts) -> one_launch.AnyMixedTiling:
-    """The tiling of either kind that facts of kernel "mixed" say."""
+    """The tiling, of either kind, that facts of kernel "mixed" describe."""
     kind: Any = resident.ResidentTiling if is_resident(facts) else mixed.MixedTiling
     tiling: one_launch.AnyMixedTiling = kind._make(facts["tiling"])
     return tiling
 
 
 def is_resident(facts: Facts) -> bool:
-    """Whether blocks keep the columns that they unpack."""
+    """Whether the tiling is of the kind whose blocks keep the columns that they unpack."""
     return facts["kernel"] == "mixed" and len(facts["tiling"]) == len(resident.ResidentTiling._fields)
 
 
 def offered(facts: Facts) -> bool:
-    """Whether the library may choose a variant: tilings of older measurements are gone."""
+    """Whether the library may choose a variant; some tilings of older measurements no longer exist."""
     if facts["kernel"] == "mixed":
         return is_resident(facts) or mixed_tiling_of(facts)._replace(parts=1) in mixed.TILES
     return facts["kernel"] in choice.CHOICES
 
 
 def predict(values: Values, facts: Facts) -> float:
-    """The library's own estimate of a tiling, with other figures."""
+    """The library's own estimate of a tiling with other figures."""
     changed: Any = values
     if facts["kernel"] == "mixed":
         tile, sizes = mixed_tiling_of(facts), mixed_sizes_of(facts)
@@ -118,14 +118,14 @@ def predict(values: Values, facts: Facts) -> float:
         return mixed.estimate_us(tile, sizes, H200.mixed_products._replace(**changed))
     tiling, whole = tiling_of(facts), sizes_of(facts)
     rates = wgmma.rates_of(whole, facts["step"])
-    if wgmma.is_small(whole, facts["step"]):  # the others' figures are of fit/dense.py
+    if wgmma.is_small(whole, facts["step"]):  # fit/dense.py fits the figures of larger ones
         rates = rates._replace(**changed)
     us = wgmma.estimate_us(tiling, whole, rates, step=facts["step"])
     return us + (wgmma.unpacking_us(tiling, whole, rates) if facts["step"] == 8 else 0.0)
 
 
 def held_out(row: Row) -> bool:
-    """Whether the fit does not see a row: all of a shape's or none."""
+    """Whether a row is held out of the fit; this holds for all rows of a shape or for none."""
     return crc32(row.cell.encode()) % 4 == 0
 
 
@@ -140,18 +140,18 @@ def _fitted(rows: Sequence[Row], of: Callable[[Values, Facts], float], start: An
 
 
 def warpgroups_fitted(rows: Sequence[Row]) -> Values:
-    """Of small products, from what the library has."""
+    """Fit the figures of small products, starting from the library's own."""
     few = [row for row in rows if wgmma.is_small(sizes_of(row.facts), row.facts["step"])]
     return _fitted(few, predict, wgmma.SMALL_RATES, FITTED)
 
 
 def mixed_fitted(rows: Sequence[Row]) -> Values:
-    """Of bytes times packed planes, from what the library has."""
+    """Fit the figures of bytes times packed planes, starting from the library's own."""
     return _fitted(rows, predict, H200.mixed_products, FITTED_MIXED)
 
 
 def resident_fitted(rows: Sequence[Row]) -> Values:
-    """Of bytes times packed planes on warpgroups, from what the library has."""
+    """Fit the figures of bytes times packed planes on warpgroups, starting from the library's own."""
     return _fitted(rows, predict, H200.resident_products, FITTED_RESIDENT)
 
 
@@ -182,7 +182,7 @@ FITS = (
 
 
 def verdict(rows: Sequence[Row], found: Sequence[Values]) -> Iterator[str]:
-    """What the choice by these constants would do on the shapes that were held out, against the peer."""
+    """Report how the choice by these constants compares with the peer, on held-out and on all shapes."""
     warpgroups, warps, kept = found
     cells: dict[str, dict[str, Row]] = {}
     for row in rows:
@@ -232,7 +232,7 @@ def measured(only: Sequence[str]) -> Iterator[Row]:
 
 
 def likely(shape: Shape, kernel: str, *, probe: bool) -> list[Any]:
-    """The tilings with the lowest estimates; of a probe all that may be quick."""
+    """The tilings with the lowest estimates; for a probe, all that may be fast."""
     facts = facts_of(shape, kernel)
     if kernel == "mixed":
         sizes, chip = mixed_sizes_of(facts), jit.capability()
@@ -253,7 +253,7 @@ def likely(shape: Shape, kernel: str, *, probe: bool) -> list[Any]:
 
 
 def chosen_tiling(shape: Shape, kernel: str) -> Any:
-    """The one that the library takes."""
+    """The tiling that the library chooses."""
     facts = facts_of(shape, kernel)
     if kernel == "mixed":
         return one_launch.choose_tiling(mixed_sizes_of(facts), jit.capability())

@@ -1,13 +1,13 @@
 """Sums over rows of a sparse matrix: edge by edge, in windows and in tiles, and the figures behind the choice among them.
 
-Times are those of ``plan_spmm`` with each kernel forced, of patterns and of weighted graphs, float32 (also as TF32) and float16, 16 to 256
-columns, each call in a CUDA graph. What a time is made of:
+Times are those of ``plan_spmm`` with each kernel forced, on patterns and weighted graphs, in float32 (also as TF32) and float16, with 16 to
+256 columns, each call in a CUDA graph. The models add up the following costs:
 
-- everywhere a start, and a share of the time in which all arrays move once;
-- edge by edge: an edge, and its bytes of features, of which the L1 finds some where windows of 8 rows share columns;
-- windows: a column of a window, and each element of its features; tiles: the same of a group of 8 or 16 columns, and of rows.
+- for all kernels, a start, and a share of the time in which all arrays move once;
+- edge by edge, each edge, and its bytes of features, some of which are found in the L1 if windows of 8 rows share columns;
+- in windows, each column of a window, and each element of its features; in tiles, the same for groups of 8 or 16 columns, and for rows.
 
-Edge by edge also every tuning is timed (threads, edges in flight, bytes of a lane) against the one that the library takes.
+For the kernel that works edge by edge, tunings (threads, edges in flight, bytes per lane) are timed too, against the library's own choice.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ GRAPHS = ("COLLAB", "DD", "ss_pkustk04", "web_notredame", "artist", "reddit-comm
 WIDTHS = (16, 64, 128, 256)
 REPETITIONS = 9
 PLACE = "RowRates of backends/cuda/chips.py"
-#: How much the L1 finds of what windows of 8 rows share, and its limit: a constant part, and bytes of a row over another.
+#: The gain from the L1 per sharing in windows of 8 rows, and its limit: a constant plus the bytes of a row divided by another constant.
 GAIN = {"l1_gain": 0.2, "l1_least": 2.0, "l1_bytes": 3000.0}
 
 
 def facts_of(kernel: str, height: int, kind: Any, shape: tuple[int, int], nnz: int, shared: Any) -> dict[str, Any]:
-    """What the models read of a product; ``shared`` are the columns of windows by their heights."""
+    """The facts about a product that the models read; ``shared`` holds the columns of windows by their height."""
     item, weighted = np.dtype(kind.dtype).itemsize, kind.values is not None
     row_bytes = kind.columns * item
     facts: dict[str, Any] = {"kernel": kernel, "height": height, "item": item, "weighted": weighted, "nnz": nnz}
@@ -54,7 +54,7 @@ def facts_of(kernel: str, height: int, kind: Any, shape: tuple[int, int], nnz: i
 
 
 def edge_terms(facts: Facts, gain: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Of a product edge by edge; without `gain` no byte comes out of the L1."""
+    """The terms of a product edge by edge; without `gain`, no bytes come from the L1."""
     faster = 1.0
     if gain:
         most = gain["l1_least"] + facts["row_bytes"] / gain["l1_bytes"]
@@ -65,7 +65,7 @@ def edge_terms(facts: Facts, gain: Mapping[str, float] | None = None) -> dict[st
 
 
 def window_terms(facts: Facts) -> dict[str, float]:
-    """Of a product in windows of 8 rows."""
+    """The terms of a product in windows of 8 rows."""
     kind = "weighted" if facts["weighted"] else "plain"
     each = {f"window_entry_us_{kind}": facts["entries"]}
     each[f"window_column_us_{kind}"] = facts["entries"] * facts["columns"]
@@ -73,7 +73,7 @@ def window_terms(facts: Facts) -> dict[str, float]:
 
 
 def tile_terms(facts: Facts) -> dict[str, float]:
-    """Of a product in tiles, of patterns."""
+    """The terms of a product of a pattern in tiles."""
     group, wide = 8 if facts["item"] == 4 else 16, facts["groups"] * facts["split"] * facts["columns"]
     each = {"us": facts["groups"], "row_us": facts["groups"] * facts["height"]}
     each |= {"column_us": wide, "column_row_us": wide * facts["height"]}
@@ -91,11 +91,11 @@ def predict(values: Values, facts: Facts) -> float:
 
 
 def edges_fitted(rows: Sequence[Row]) -> Values:
-    """First what is linear, from rows that share little; then the gain of the L1; then both together."""
+    """Fit first the linear constants, from rows that share little, then the gain of the L1, then both together."""
     values = solve([row for row in rows if row.facts["sharing"] < 1.2] or rows, edge_terms)
     gain = search(rows, lambda some, facts: predict(values | some, facts), GAIN)
     values = solve(rows, partial(edge_terms, gain=gain))
-    # No time is quicker than nothing: what least squares leave out keeps a trace, so that the search can bring it back.
+    # The search multiplies constants, so those that least squares set to 0 get a tiny value from which they can grow again.
     return search(rows, predict, {name: max(value, 1e-12) for name, value in (values | gain).items()})
 
 
@@ -117,7 +117,7 @@ FITS = (
 
 
 def measured(only: Sequence[str]) -> Iterator[Row]:
-    """Times of all kernels and tunings, by graph and width so that operands are made once."""
+    """Times of all kernels and tunings, grouped by graph and width, so that operands are built once."""
     for name in GRAPHS:
         for columns in WIDTHS:
             for precision in ("fp32", "tf32", "fp16"):
@@ -130,7 +130,7 @@ def measured(only: Sequence[str]) -> Iterator[Row]:
 
 
 def kernels(case: str, cell: Cell, precision: str, weighted: bool) -> Iterator[Row]:
-    """Every kernel that computes a product."""
+    """Times of every kernel that can compute a product."""
     matrix, dtype = cell.matrix, "float16" if precision == "fp16" else "float32"
     x, values = cell.inputs(dtype, pattern=not weighted)
     a: Any = matrix.tiled if values is None else matrix.tiled.with_values(values)
@@ -152,7 +152,7 @@ def kernels(case: str, cell: Cell, precision: str, weighted: bool) -> Iterator[R
 
 
 def tunings(case: str, cell: Cell, weighted: bool) -> Iterator[Row]:
-    """Tunings of the product edge by edge."""
+    """Times of tunings of the product edge by edge."""
     cupy = jit.require_cupy("fit")
     matrix, (x, values) = cell.matrix, cell.inputs("float32", pattern=not weighted)
     schedule = Schedule(matrix.indptr, matrix.indices, matrix.shape, matrix.nnz)

@@ -1,11 +1,11 @@
-"""Time the variants of a family of kernels on the GPU at hand, of family ``host`` on the CPU, and find the figures that the library keeps.
+"""Time the variants of a family of kernels on this GPU (family ``host``: on this CPU), and fit the figures that the library keeps.
 
     python3 benchmarks/fit/run.py {dense,products,parts,rows,laid,slices,binary,edges,host} [--json FILE] [--only SUBSTRING ...]
     python3 benchmarks/fit/run.py {dense,products,parts,rows,laid,slices,binary,edges,host} --rows FILE [FILE ...]
 
-The first measures and, with ``--json``, writes a line for each variant; the second takes such lines and needs no GPU. Both print
-constants with their place (of a GPU, the field of ``backends/cuda/chips.py``) and by how much estimates miss the times, and what the
-library's choice among variants loses against the quickest. What a family tries stands at the top of its module.
+The first form measures and, with ``--json``, writes a line for each variant; the second form reads such lines and needs no GPU. Both print
+the constants, their place (for a GPU, a field of ``backends/cuda/chips.py``), the errors of the estimates, and the loss of the library's
+choice among variants against the fastest. The docstring of each module says which variants a family has.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 FAMILIES = ("dense", "products", "parts", "rows", "laid", "slices", "binary", "edges", "host")
-#: A choice that loses so much is shown by itself.
+#: A choice that loses more than this factor gets a line of its own.
 WORTH_A_LINE = 1.05
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure or read, then fit and report."""
+    """Measure or read rows, then fit and report."""
     parser = argparse.ArgumentParser(description="Fit the figures of one chip.")
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("--rows", nargs="+", type=Path, metavar="FILE", help="take these rows and measure nothing")
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     importlib.import_module("bitsparse")
-    # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+    # Only after bitsparse is imported: this folder holds the sources of bitsparse too, but not its compiled part.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     family: Any = importlib.import_module(f"benchmarks.fit.{options.family}")
     rows = recorded(options.rows) if options.rows else written(family.measured(options.only), options.json)
@@ -47,13 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def recorded(files: Iterable[Path]) -> list[Any]:
-    """Rows of files."""
+    """Read the rows in files."""
     row: Any = importlib.import_module("benchmarks.fit.fitting").Row
     return [row(**json.loads(line)) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def written(rows: Iterable[Any], path: Path | None) -> list[Any]:
-    """The rows, each written as soon as it is there."""
+    """Return the rows; each is written to the file as soon as it is measured."""
     found = []
     out = path.open("w", encoding="utf-8") if path else None
     try:
@@ -70,7 +70,7 @@ def written(rows: Iterable[Any], path: Path | None) -> list[Any]:
 
 
 def report(family: Any, rows: Sequence[Any]) -> Iterator[str]:
-    """Constants, losses of the choice, and what a family has to say of both."""
+    """Report the constants, the losses of the choice, and a family's own verdict on both."""
     fitting: Any = importlib.import_module("benchmarks.fit.fitting")
     constants = []
     for fit in family.FITS:
@@ -86,7 +86,7 @@ def report(family: Any, rows: Sequence[Any]) -> Iterator[str]:
             if unseen:
                 missed += "; of cells held out {:.2f}x, {:.2f}x".format(*fitting.misses(unseen, fit.predict, values))
         yield f"{fit.title}: {fit.place}, {len(mine)} times{missed}"
-        # Of rates the inverse is fitted.
+        # For rates, the inverse was fitted.
         inverse = {name: 1 / value if name.startswith("1/") and value else value for name, value in values.items()}
         yield from (f"  {name.removeprefix('1/')} = {value:.4g}" for name, value in inverse.items())
     lost = fitting.losses(rows)

@@ -1,7 +1,7 @@
-"""Sums edge by edge of whole rows of features, or of slices of columns one after another, of which the L2 keeps more.
+"""Sums edge by edge over whole rows of features, or over one slice of columns after another, of which more fits into the L2.
 
-Cells are sums of float32 and float16, without weights (``plain``) and with one for each edge (``weighed``). Variants are lanes of a group:
-a slice has 16 bytes for each of them.
+Cells are sums of float32 and float16, without weights (``plain``) and with one for each edge (``weighed``). Variants differ in the number
+of lanes in a group: a slice has 16 bytes for each lane.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ GRAPHS = (
 WIDTHS = (64, 128, 256)
 LANES = (32, 16, 8, 4)
 REPETITIONS = 5
-#: Constants decide by what was measured; nothing is solved for.
+#: No constants are fitted; the measured table decides.
 FITS: tuple[Fit, ...] = ()
 
 
 def measured(only: Sequence[str]) -> Iterator[Row]:
-    """Times with groups of every width, by graph."""
+    """Times with groups of every width, grouped by graph."""
     for name in GRAPHS:
         if any(part in name for part in only):
             matrix = matrix_of(name)

@@ -1,1 +1,1 @@
-"""What stands on the other side: cuSPARSE, PyTorch Geometric, SciPy, the table of the field."""
+"""The peers: cuSPARSE, PyTorch Geometric, SciPy, and the table of the field."""

@@ -1,8 +1,8 @@
-"""cuSPARSE itself, as its C interface gives it: products of CSR matrices and of matrices in blocks with features, and sampled products.
+"""cuSPARSE through its C interface: products of CSR and blocked matrices with features, and sampled products.
 
-PyTorch and CuPy reach the same library, but allocate around each call, and neither offers every algorithm or the analysis that the library
-can do once for a matrix (``cusparseSpMM_preprocess``). Here a call is the library's call and nothing else, into a result that is there
-already, on CuPy's current stream; it can be captured.
+PyTorch and CuPy use the same library, but allocate around each call, and neither offers every algorithm or the analysis that the library
+can do once per matrix (``cusparseSpMM_preprocess``). Here a call is only the library's call, into a preallocated result, on CuPy's current
+stream; it can be captured.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = [
     "SparseProduct",
 ]
 
-#: cusparseSpMMAlg_t
+#: Values of cusparseSpMMAlg_t.
 SPMM_ALGORITHMS = {"ALG1": 4, "ALG2": 6, "ALG3": 12}
 _BLOCKED_ALGORITHM = 13
-#: How features and results of products in blocks lie.
+#: Memory layouts of the features and results of blocked products.
 BLOCKED_FORMS = ("row-major", "column-major")
-#: How the features of the columns are described: as they lie and transposed by the call, or as a column-major matrix.
+#: Descriptions of the columns' features: row-major and transposed by the call, or as a column-major matrix.
 SDDMM_FORMS = ("transposed", "column-major")
-#: cudaDataType
+#: Values of cudaDataType.
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 _INDEX = {"int32": 2, "int64": 3}
 _COLUMN_MAJOR, _ROW_MAJOR = 1, 2
@@ -59,7 +59,7 @@ _SIGNATURES |= {
 
 @cache
 def library() -> Any:
-    """The shared library; PyTorch has loaded it already where it is installed, else the system's is taken."""
+    """The shared library that PyTorch has loaded, or else the system's."""
     torch_module()
     try:
         found = ctypes.CDLL("libcusparse.so.12")
@@ -72,7 +72,7 @@ def library() -> Any:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """One call; an error says which."""
+    """Call a function of the library; an error names it."""
     status = getattr(library(), name)(*arguments)
     if status:
         raise RuntimeError(f"{name} failed with status {status}")
@@ -87,11 +87,11 @@ def handle() -> ctypes.c_void_p:
 
 
 class _Descriptor:
-    """A matrix as the library sees it; the arrays belong to whoever made it."""
+    """A descriptor of a matrix for the library; its creator must keep the arrays alive."""
 
     def __init__(self, kind: str, *arguments: Any) -> None:
         self.pointer = ctypes.c_void_p()
-        # Kept here, as the module may be gone when the last descriptors go.
+        # Kept here, because the module may be gone when the last descriptors are deleted.
         self._destroy = getattr(library(), f"cusparseDestroy{kind if kind == 'DnMat' else 'SpMat'}")
         call(f"cusparseCreate{kind}", ctypes.byref(self.pointer), *arguments)
 
@@ -112,7 +112,7 @@ def _dense(array: Any, shape: Sequence[int], order: int) -> _Descriptor:
 
 
 class _Call:
-    """A prepared call: descriptors, workspace and factors; keeps every array it needs."""
+    """A prepared call with descriptors, workspace and factors; it keeps every array that it needs."""
 
     def __init__(self, kind: str, operations: tuple[int, int], algorithm: int, dtype: str, kept: Sequence[Any]) -> None:
         self._kind, self._operations, self._algorithm, self._kept = kind, operations, algorithm, kept
@@ -121,13 +121,13 @@ class _Call:
         self._factors = np.array([1, 0], compute)
 
     def prepare(self, matrices: Sequence[_Descriptor]) -> None:
-        """Workspace, and what the library can find out once."""
+        """Allocate the workspace, and run the library's analysis."""
         cupy = jit.require_cupy("suite spmm")
         self._matrices, size = matrices, ctypes.c_size_t()
         self._workspace = cupy.empty(0, np.uint8)
         self._run("_bufferSize", ctypes.byref(size))
         self._workspace = cupy.empty(max(size.value, 16), np.uint8)
-        #: Whether the library had anything to find out for this algorithm, or at least let itself be asked.
+        #: Whether the library accepted a request for analysis with this algorithm.
         self.analysed = True
         try:
             self._run("_preprocess", self._workspace.data.ptr)
@@ -173,7 +173,7 @@ class SparseProduct(_Call):
 
 
 class Blocks:
-    """A CSR pattern as cuSPARSE's Blocked-ELL matrix of float32 ones: square blocks, as many for each row of blocks.
+    """A CSR pattern as cuSPARSE's Blocked-ELL matrix of float32 ones: square blocks, the same number for each row of blocks.
 
     Parameters
     ----------
@@ -182,14 +182,14 @@ class Blocks:
     size : int
         Rows and columns of a block.
     most_bytes : int
-        Patterns whose values would take more are refused, as :class:`~bitsparse.bench.Unavailable`.
+        Patterns whose values would take more bytes raise :class:`~bitsparse.bench.Unavailable`.
 
     Attributes
     ----------
     shape : tuple of int
-        Rounded up to whole blocks.
+        The shape, rounded up to whole blocks.
     columns : cupy.ndarray of int32 (rows of blocks, blocks of a row)
-        Which blocks there are; -1 for none.
+        The columns of the blocks; -1 for padding.
     values : cupy.ndarray of float32 (rows, columns of all blocks of a row)
     """
 
@@ -214,7 +214,7 @@ class Blocks:
 
 
 class BlockedProduct(_Call):
-    """``out = A @ x`` for a matrix in blocks and float32 features, which tensor cores multiply in TF32; `out` is what it wrote."""
+    """``out = A @ x`` for a blocked matrix and float32 features, which tensor cores multiply in TF32; it allocates `out`."""
 
     def __init__(self, blocks: Blocks, x: Any, form: str) -> None:
         cupy = jit.require_cupy("suite spmm")

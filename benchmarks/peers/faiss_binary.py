@@ -1,7 +1,7 @@
-"""The distances of FAISS's ``GpuIndexBinaryFlat`` restated as a kernel: a warp a query over the whole database, a popcount a byte.
+"""The distances of FAISS's ``GpuIndexBinaryFlat`` as a kernel of our own: one warp per query over the whole database, a popcount per byte.
 
-Above 256 bits FAISS (``BinaryDistance.cu``) counts the bits of each byte apart, as 32-bit words that hold one byte each. Here the same is
-done without its selection: every lane only keeps the least distance that it met, so this takes less time than FAISS would.
+Above 256 bits, FAISS (``BinaryDistance.cu``) counts the bits of each byte separately, in 32-bit words that hold one byte each. This kernel
+does the same without FAISS's selection: every lane only keeps its least distance, so it takes less time than FAISS would.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ extern "C" __global__ void least_distances(const unsigned *queries, const unsign
 
 
 def least_distances(queries: Any, rows: Any) -> Any:
-    """The least Hamming distance of each query (Q, W) to rows (N, W) of words."""
+    """The least Hamming distance of each query, a row of words (Q, W), to the rows of a database (N, W)."""
     cupy = jit.require_cupy("benchmarks")
     kernel = cupy.RawKernel(_SOURCE, "least_distances")
     count, width = queries.shape

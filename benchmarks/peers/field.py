@@ -1,8 +1,8 @@
-"""What others reach on the same card: the table of the field.
+"""The table of the field: times of other people's kernels on the same kind of card.
 
 ``field-h200.csv`` holds times of published kernels on one H200 (CUDA events, median of 20 and more, warm) for the graphs of
-``cases/graphs.py``. They are carried over to another run by the ratio of cuSPARSE's times for the same graph and width, here and there.
-An entry counts as correct by the largest relative error that it was seen with (column ``max_rel_err``).
+``cases/graphs.py``. To compare them with another run, they are scaled by the ratio of cuSPARSE's times for the same graph and width in that
+run and in the table. The largest relative error observed (column ``max_rel_err``) decides whether an entry counts as correct.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOLERANCE = {"fp32": 1e-6, "tf32": 2e-3, "fp16": 5e-2, "bf16": 5e-2}
 
 
 class Entry(NamedTuple):
-    """One measured time of somebody's kernel."""
+    """One measured time of a published kernel."""
 
     graph: str
     op: str
@@ -33,17 +33,17 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Whose kernel, and which."""
+        """The project and the variant of the kernel."""
         return f"{self.peer} {self.variant}"
 
     @property
     def pattern_only(self) -> bool:
-        """Whether it knows no values of edges."""
+        """Whether the kernel supports no values of edges."""
         return "ones" in self.variant.split("_")
 
     @property
     def half(self) -> bool:
-        """Whether its features have 16 bits."""
+        """Whether the kernel's features have 16 bits."""
         return "fp16" in self.variant.split("_")
 
 
@@ -67,20 +67,20 @@ def entries() -> tuple[Entry, ...]:
 
 
 def matches(entry: Entry, op: str, precision: str, *, pattern: bool) -> bool:
-    """Whether a correct entry does the same work: fp32 meets fp32, TF32 both, 16 bits only 16 bits; a pattern meets patterns."""
+    """Whether an entry does the same work correctly: fp32 is compared with fp32, TF32 with both, 16 bits and patterns with their like."""
     if entry.op != op or entry.pattern_only != pattern or not entry.error <= TOLERANCE[precision]:
         return False
     return entry.half == (precision in ("fp16", "bf16"))
 
 
 def best(graph: str, columns: int, precision: str, *, op: str = "spmm", pattern: bool = False) -> Entry | None:
-    """The fastest entry of a cell, None if there is none."""
+    """The fastest entry of a cell, or None."""
     found = [e for e in entries() if (e.graph, e.columns) == (graph, columns)]
     return min((e for e in found if matches(e, op, precision, pattern=pattern)), key=lambda e: e.ms, default=None)
 
 
 def vendor_ms(graph: str, columns: int, *, op: str = "spmm") -> float | None:
-    """The table's time of cuSPARSE in float32, by which its other times are carried over."""
+    """The table's time of cuSPARSE in float32, by which its other times are scaled."""
     found = [e for e in entries() if (e.graph, e.columns, e.op, e.peer) == (graph, columns, op, "cusparse")]
     return min((e.ms for e in found if matches(e, op, "fp32", pattern=False)), default=None)
 
@@ -88,7 +88,7 @@ def vendor_ms(graph: str, columns: int, *, op: str = "spmm") -> float | None:
 def field_ms(
     graph: str, columns: int, precision: str, vendor_here: float, *, op: str = "spmm", pattern: bool = False
 ) -> tuple[float, str] | None:
-    """The field's time of a cell on this machine, and whose it is; ``vendor_here`` is cuSPARSE's float32 time measured here."""
+    """The field's time of a cell, scaled to this machine, and its kernel; ``vendor_here`` is cuSPARSE's float32 time here."""
     entry, there = best(graph, columns, precision, op=op, pattern=pattern), vendor_ms(graph, columns, op=op)
     if entry is None or there is None:
         return None

@@ -1,4 +1,4 @@
-"""Sums over neighbours and graph attention in JAX alone, jitted: by its sparse matrices, and by gathers and sums of segments."""
+"""Sums over neighbours and graph attention in JAX alone: with its sparse matrices, and with gathers and sums of segments."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SLOPE = 0.2
 
 
 def version() -> str:
-    """How the peer is named in records."""
+    """The name of the peer in records."""
     return f"jax {jax.__version__}"
 
 
 class Matrix(NamedTuple):
-    """A square matrix of normalised weights: where rows start, row and column of every edge, and its weight."""
+    """A square matrix of normalised weights: row starts, and the row, column and weight of every edge."""
 
     indptr: Any
     rows: Any
@@ -30,7 +30,7 @@ class Matrix(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """Rows."""
+        """The number of rows."""
         return int(self.indptr.shape[0]) - 1
 
 
@@ -56,7 +56,7 @@ def _of_bcsr(a: Matrix, x: Any) -> Any:
     return jax_sparse.BCSR((a.weights, a.columns, a.indptr), shape=(a.nodes,) * 2) @ x
 
 
-#: Products with a matrix by how they are computed.
+#: Products with a matrix, by the method of computation.
 SUMS: dict[str, Callable[[Matrix, Any], Any]] = {"segment": _of_segments, "bcoo": _of_bcoo, "bcsr": _of_bcsr}
 
 

@@ -1,8 +1,8 @@
 """Networks of PyTorch Geometric in float32, as its users write them, for comparison with binary ones.
 
-``sparse``: the adjacency is a CSR tensor of PyTorch, so layers aggregate by a sparse product (BitGNN's "FP32 (T)");
-``scatter``: it is a list of edges, so they gather and scatter ("FP32 (S)"). Normalised weights are made once (``cached=True``). Without
-PyTorch Geometric the same layers are written out in PyTorch.
+``sparse``: the adjacency is a CSR tensor of PyTorch, so that layers aggregate by a sparse product (BitGNN's "FP32 (T)"). ``scatter``: the
+adjacency is a list of edges, so that layers gather and scatter ("FP32 (S)"). Normalised weights are computed once (``cached=True``).
+Without PyTorch Geometric, cases that need it are not measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATHS = ("sparse", "scatter")
 
 
 def geometric() -> Any:
-    """PyTorch Geometric, or the reason why there is nothing to compare with."""
+    """Import PyTorch Geometric; if it is missing, the case is unavailable."""
     try:
         import torch_geometric
     except ImportError as error:
@@ -30,12 +30,12 @@ def geometric() -> Any:
 
 
 def version() -> str:
-    """How the peer is named in records."""
+    """The name of the peer in records."""
     return f"torch_geometric {geometric().__version__}, torch {torch_module().__version__}"
 
 
 def adjacency(indptr: Any, indices: Any, path: str) -> Any:
-    """The operand of a layer, from CSR arrays in PyTorch; rows receive."""
+    """The operand of a layer, from CSR arrays in PyTorch whose rows are the targets."""
     torch = torch_module()
     nodes = indptr.numel() - 1
     if path == "sparse":
@@ -50,7 +50,7 @@ def adjacency(indptr: Any, indices: Any, path: str) -> Any:
 def model_call(
     model: str, path: str, indptr: Any, indices: Any, x: Any, hidden: int, classes: int
 ) -> Callable[[], Any]:
-    """Inference of a network with random weights: logits of every node."""
+    """A call that computes the logits of every node by a network with random weights."""
     torch, layers = torch_module(), geometric().nn
     torch.manual_seed(0)
     graph, columns = adjacency(indptr, indices, path), x.shape[1]

@@ -1,16 +1,16 @@
 """An epoch of a network of PyTorch Geometric in float32 over batches of parts: the peer of suite ``cluster``.
 
-The batches lie in pinned memory before anything is timed, with all that can be known by then (self loops and GCN's weights included); the
-numbers of their nodes lie on the GPU, as ours do. In an epoch each batch is copied on a stream of its own while the one before it is
-computed, and its logits are written into the rows of one array on the GPU, in the nodes' order. Ways to hand the edges over:
+The batches lie in pinned memory before anything is timed, with all that can be prepared (including self loops and GCN's weights); the
+numbers of their nodes are on the GPU, as ours are. In an epoch, each batch is copied on a separate stream while the previous one is
+computed, and its logits are written to their rows of one array on the GPU, in the nodes' order. There are three ways to pass the edges:
 
 - ``sparse``: CSR with int64 indices, PyTorch Geometric's sparse path: layers aggregate by ``torch.sparse.mm``. GIN's values, all 1, are
   made on the GPU;
-- ``sparse32``: the same with int32 indices, half of their bytes;
-- ``edges``: ``edge_index`` as a loader gives it (int64, two numbers an edge); layers gather and scatter.
+- ``sparse32``: the same with int32 indices of half the size;
+- ``edges``: ``edge_index`` as a loader makes it (int64, two numbers per edge); layers gather and scatter.
 
-Every way runs in four variants: batches as they are or as many of them together as in a group of ours (``grouped``), launched one by one or
-the whole epoch, copies included, captured once as one CUDA graph (``replayed``).
+Every way runs in four variants: with single batches or with as many together as in a group of ours (``grouped``), and launched one by
+one or with the whole epoch, including copies, captured as one CUDA graph (``replayed``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Weights = Sequence[tuple[Any, Any]]
 
 
 class _Held(NamedTuple):
-    """A batch: rows of the result, on the device; features and what makes the adjacency, in host memory until they are copied."""
+    """A batch: its rows of the result, on the device; its features and the parts of its adjacency, in host memory until copied."""
 
     nodes: Any
     x: Any
@@ -43,17 +43,17 @@ class _Held(NamedTuple):
 
 
 class Epoch:
-    """All batches of a problem, and the network: call it with the result's array.
+    """All batches of a problem, and the network; calling it with an array for the result runs an epoch.
 
     Parameters
     ----------
     problem, kind
-        What is computed.
+        The problem, and the kind of network.
     weights
-        Of the layers; ReLU stands between them.
+        Weights of the layers, which have ReLU between them.
     way : {"sparse", "sparse32", "edges"}
     parts : int
-        Parts of a batch.
+        Parts per batch.
     device : str
         "cpu" is for tests: nothing is pinned, copied or overlapped there.
     """
@@ -87,7 +87,7 @@ class Epoch:
         return made if self.device == "cpu" else made.pin_memory()
 
     def __call__(self, out: Any) -> Any:
-        """An epoch; logits of all nodes are in `out` once the current stream comes to its end."""
+        """Run an epoch; `out` has the logits of all nodes when the current stream has finished."""
         torch = torch_module()
         with torch.no_grad():
             if self.device == "cpu":
@@ -109,7 +109,7 @@ class Epoch:
         return out
 
     def captured(self, out: Any) -> Callable[[], object]:
-        """The whole epoch as one CUDA graph that writes `out`; call it to replay."""
+        """Capture the whole epoch as one CUDA graph that writes `out`; calling the result replays it."""
         torch = torch_module()
         warm = torch.cuda.Stream()
         warm.wait_stream(torch.cuda.current_stream())
@@ -156,7 +156,7 @@ class Epoch:
 
 
 class Variant(NamedTuple):
-    """A way to run an epoch: its name, one call of it, and the bytes that it copies."""
+    """A variant of an epoch: its name, its call, and the bytes that it copies."""
 
     name: str
     call: Callable[[], object]
@@ -164,7 +164,7 @@ class Variant(NamedTuple):
 
 
 def variants_of(problem: Problem, kind: Kind, weights: Weights, parts: int, group: int, out: Any) -> list[Variant]:
-    """Every way with `parts` parts a batch and with `group`, launched and replayed; all write `out`."""
+    """All variants: every way with `parts` and with `group` parts per batch, launched and replayed; all write `out`."""
     found = []
     for way in WAYS:
         for together in dict.fromkeys((parts, group)):
@@ -179,7 +179,7 @@ def variants_of(problem: Problem, kind: Kind, weights: Weights, parts: int, grou
 
 
 def layers_of(kind: Kind, weights: Weights, device: str) -> list[Any]:
-    """Layers of PyTorch Geometric with these weights; GCN's adjacency comes normalised."""
+    """Layers of PyTorch Geometric with these weights; GCN's layers expect a normalised adjacency."""
     torch, layers = torch_module(), geometric().nn
     made = []
     for weight, bias in weights:
@@ -198,5 +198,5 @@ def layers_of(kind: Kind, weights: Weights, device: str) -> list[Any]:
 
 
 def plain_bytes(nodes: int, edges: int, columns: int) -> int:
-    """Bytes of ``edge_index`` and float32 features, which an epoch of PyTorch Geometric moves at least."""
+    """Bytes of ``edge_index`` and float32 features: the least that an epoch of PyTorch Geometric moves."""
     return 16 * edges + 4 * nodes * columns

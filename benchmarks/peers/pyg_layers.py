@@ -1,7 +1,7 @@
-"""Networks of PyTorch Geometric that are trained: its layers, whose parameters have the names of :mod:`bitsparse.torch`'s.
+"""Networks of PyTorch Geometric for training: its layers, whose parameters have the same names as those of :mod:`bitsparse.torch`.
 
-As its users write them where epochs are to be quick: GCN keeps its normalised adjacency (``cached=True``), and the loops of attention by
-cosines stand in the graph, where the layers would add them again in every epoch.
+They are written as users write them for fast epochs: GCN caches its normalised adjacency (``cached=True``), and the graph of attention by
+cosines contains the loops, which the layers would otherwise add in every epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["layers", "operand"]
 
 
 def layers(kind: str, widths: Sequence[int], *, cached: bool = True) -> list[nn.Module]:
-    """Convolutions, or attention by cosines between two linear maps."""
+    """The layers of a network: convolutions, or attention by cosines between two linear maps."""
     found = pyg.geometric().nn
     if kind == "gcn":
         return [found.GCNConv(*pair, cached=cached) for pair in pairwise(widths)]
@@ -27,7 +27,7 @@ def layers(kind: str, widths: Sequence[int], *, cached: bool = True) -> list[nn.
 
 
 def operand(kind: str, indptr: Tensor, indices: Tensor, path: str) -> Any:
-    """What they take as their graph, from CSR arrays without loops: a sparse tensor, or a list of edges."""
+    """The graph in the form that the layers take, a sparse tensor or a list of edges, from CSR arrays without loops."""
     if kind == "agnn":
         pattern = torch_gnn.Pattern(indptr, indices, loops=True)
         indptr, indices = pattern.indptr, pattern.columns

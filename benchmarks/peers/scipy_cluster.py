@@ -1,4 +1,4 @@
-"""An epoch of the same networks in SciPy and NumPy, float32, over the same batches: the peer on the CPU."""
+"""An epoch of the networks of suite ``cluster`` in SciPy and NumPy, float32, over the same batches: the peer on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Epoch"]
 
 
 class _Held(NamedTuple):
-    """A batch: rows of the result, the adjacency with its values, features."""
+    """A batch: its rows of the result, its adjacency with values, and its features."""
 
     nodes: NDArray[np.int64]
     adjacency: Any
@@ -22,10 +22,10 @@ class _Held(NamedTuple):
 
 
 class Epoch:
-    """All batches as CSR arrays with self loops and their weights, made beforehand; call it with the result's array.
+    """All batches as CSR arrays with self loops and weights, made beforehand; calling it with an array for the result runs an epoch.
 
-    A layer is two products, in the order that has fewer operations: GCN narrows its features first (its layers never widen before the last,
-    whose weights are applied behind the aggregation then); GIN likewise, as both are linear up to the activation.
+    A layer is two products, which commute because both are linear up to the activation. They run in the order with fewer operations: the
+    weights come first if they do not widen the features, else the aggregation does (only in the last layer of GCN).
     """
 
     def __init__(self, problem: Problem, kind: Kind, weights: Any, parts: int) -> None:
@@ -43,7 +43,7 @@ class Epoch:
         )
 
     def __call__(self, out: NDArray[np.float32]) -> NDArray[np.float32]:
-        """An epoch: logits of all nodes, in `out`."""
+        """Run an epoch; `out` gets the logits of all nodes."""
         for held in self.batches:
             y = held.x
             for i, (weight, bias) in enumerate(self.weights):

@@ -1,13 +1,13 @@
-"""Training of graph networks in PyTorch alone, as quick as it goes without a new kernel.
+"""Training of graph networks in PyTorch alone, made as fast as possible without a new kernel.
 
-Sums over neighbours are cuSPARSE's products (MKL's on a CPU) with matrices that are made once, in both directions; a symmetric one stands
-for its transpose. Features are multiplied with the weights first where that makes them narrower. Attention is a product with the weights of
-the edges before they are normalised, of features with a column of ones beside them, which sums the weights on the way; its gradients are
-one product with the transpose and one number per edge. In 16 bits these columns are a multiple of 16. Attention by cosines is the same with
-products of edges for the scores, and in its gradient one more product with a matrix and its transpose, of both in one where the pattern is
-symmetric.
+Sums over neighbours are cuSPARSE's products (MKL's on a CPU) with matrices that are made once, in both directions; a symmetric one serves
+as its own transpose. Features are multiplied with the weights first if that makes them narrower. Attention is a product of the edges'
+weights, not yet normalised, with the features and a column of ones, which yields the sum of the weights as well; its gradient takes one
+product with the transpose and one number per edge. In 16 bits, the number of these columns is a multiple of 16. Attention by cosines is the
+same with products per edge for the scores. Its gradient takes one more product with a matrix and one with its transpose, or a single one if
+the pattern is symmetric.
 
-Layers have the parameters of those of :mod:`bitsparse.torch`, under the same names.
+Layers have the same parameters as those of :mod:`bitsparse.torch`, under the same names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLOPE = 0.2
 
 
 def version() -> str:
-    """How the peer is named in records."""
+    """The name of the peer in records."""
     return f"torch {torch.__version__}, products of cuSPARSE"
 
 
@@ -36,7 +36,7 @@ class Pattern:
     Parameters
     ----------
     indptr, indices : Tensor
-        CSR arrays without loops, columns ascending.
+        CSR arrays without loops and with ascending columns.
     loops : bool
         Whether every node gets an edge to itself.
     """
@@ -51,7 +51,7 @@ class Pattern:
         self.rows, self.columns = (keys // nodes).int(), (keys % nodes).int()
         del keys
         order = torch.argsort(self.columns.long() * nodes + self.rows)
-        #: Which edge stands at each place of the transpose.
+        #: For each edge of the transpose, its number in the pattern.
         self.order = order.int()
         turned = self.rows[order]
         del order
@@ -63,7 +63,7 @@ class Pattern:
             self.matrix(torch.ones(self.columns.numel(), device=indptr.device))
 
     def matrix(self, values: Tensor) -> Tensor:
-        """The matrix with these values."""
+        """The matrix of the pattern with these values."""
         shape = (self.nodes, self.nodes)
         made: Tensor = torch.sparse_csr_tensor(self.indptr, self.columns, values, shape, check_invariants=False)
         return made
@@ -88,7 +88,7 @@ class Matrices(NamedTuple):
 
 
 def operand(kind: str, indptr: Tensor, indices: Tensor, dtype: torch.dtype) -> Any:
-    """What the layers of a network sum over: matrices with values, or the pattern of attention."""
+    """The operand of a network's sums: matrices with values, or for attention the pattern."""
     pattern = Pattern(indptr, indices, loops=kind != "sage")
     if kind in ("gat", "agnn"):
         return pattern
@@ -117,7 +117,7 @@ class Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """The transpose's product."""
+        """Multiply by the transpose."""
         return torch.sparse.mm(ctx.turned, gradient.contiguous()), None, None
 
 
@@ -126,9 +126,9 @@ class Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
-        """Head by head."""
+        """Compute the sums head by head."""
         source, target = (part.float().t().contiguous() for part in (source, target))
-        # No score of a row is larger, so that no exponential overflows.
+        # Upper bounds of each row's scores, so that no exponential overflows.
         bounds = nn.functional.leaky_relu(source.amax(1, keepdim=True) + target, SLOPE)
         columns, weights, sums, results = x.shape[2], [], [], []
         for head in range(x.shape[1]):
@@ -145,7 +145,7 @@ class Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Through the quotient, the product, the exponential and the leaky relu."""
+        """Differentiate the quotient, the product, the exponential and the leaky relu."""
         x, source, target, out, *parts = ctx.saved_tensors
         pattern, heads = ctx.pattern, x.shape[1]
         ones = torch.ones((pattern.nodes, 1), device=x.device)
@@ -171,7 +171,7 @@ class AttendByCosine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, beta: Tensor, pattern: Pattern) -> Tensor:
-        """No score is larger than the size of beta, so that no exponential overflows."""
+        """Compute the sums; no score exceeds the magnitude of beta, so that no exponential overflows."""
         inverse = 1 / x.float().norm(dim=1, keepdim=True).clamp(min=1e-12)
         unit = x.float() * inverse
         cosines = _of_edges(pattern, unit, unit)
@@ -186,7 +186,7 @@ class AttendByCosine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Through the quotient, the product, the exponential and the cosines."""
+        """Differentiate the quotient, the product, the exponential and the cosines."""
         x, beta, out, inverse, unit, cosines, weights, sums = ctx.saved_tensors
         pattern, dtype = ctx.pattern, x.dtype
         by_product = gradient / sums
@@ -208,7 +208,7 @@ class AttendByCosine(torch.autograd.Function):
 
 
 def _of_edges(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
-    """Dot products of the rows at both ends of every edge; cuSPARSE's are float32's, written over the zeros that they are added to."""
+    """Float32 dot products of the rows at both ends of every edge, by cuSPARSE, into a new matrix."""
     into = pattern.matrix(torch.zeros(pattern.columns.numel(), device=left.device))
     torch.sparse.sampled_addmm(into, left, right.t(), beta=0.0, out=into)
     return into.values()
@@ -220,7 +220,7 @@ def _ends(pattern: Pattern, source: Tensor, target: Tensor) -> Tensor:
 
 
 def _beside(x: Tensor, column: Tensor | None) -> Tensor:
-    """Features with a column beside them, by default of ones."""
+    """Append a column to features, by default of ones; 16-bit features are padded with 15 more of zeros."""
     column = x.new_ones((x.shape[0], 1)) if column is None else column
     rest = 15 if x.element_size() == 2 else 0
     return torch.cat([x, column, x.new_zeros((x.shape[0], rest))], 1)
@@ -228,14 +228,14 @@ def _beside(x: Tensor, column: Tensor | None) -> Tensor:
 
 # ---- layers
 class Convolution(nn.Module):
-    """GCN's and GIN's: the sum's product with weights, and a bias."""
+    """The layer of GCN and GIN: a sum over neighbours, a product with weights, and a bias."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.lin, self.bias = nn.Linear(inputs, outputs, bias=False), nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor, matrices: Matrices) -> Tensor:
-        """The narrower of both is summed."""
+        """Sum the features or their product with the weights, whichever is narrower."""
         weight = self.lin.weight
         if weight.shape[0] <= weight.shape[1]:
             made: Tensor = Sum.apply(x @ weight.t(), *matrices)
@@ -244,14 +244,14 @@ class Convolution(nn.Module):
 
 
 class Sage(nn.Module):
-    """GraphSAGE's: means, and a node's own features."""
+    """The layer of GraphSAGE: means over neighbours, and a node's own features."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.lin_l, self.lin_r = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs, bias=False)
 
     def forward(self, x: Tensor, matrices: Matrices) -> Tensor:
-        """The narrower of both is summed."""
+        """Sum the features or their product with the weights, whichever is narrower."""
         weight, own = self.lin_l.weight, torch.addmm(self.lin_l.bias, x, self.lin_r.weight.t())
         if weight.shape[0] <= weight.shape[1]:
             made: Tensor = Sum.apply(x @ weight.t(), *matrices)
@@ -260,7 +260,7 @@ class Sage(nn.Module):
 
 
 class Gat(nn.Module):
-    """Graph attention with heads side by side."""
+    """The layer of graph attention, with concatenated heads."""
 
     def __init__(self, inputs: int, outputs: int, heads: int) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ class Gat(nn.Module):
         self.att_src, self.att_dst = (nn.Parameter(torch.zeros(1, heads, outputs)) for _ in range(2))
 
     def forward(self, x: Tensor, pattern: Pattern) -> Tensor:
-        """Features of all heads."""
+        """Compute the features of all heads."""
         h = self.lin(x).view(-1, *self.att_src.shape[1:])
         source, target = ((h * weights).sum(-1) for weights in (self.att_src, self.att_dst))
         made: Tensor = Attend.apply(h, source, target, pattern)
@@ -276,14 +276,14 @@ class Gat(nn.Module):
 
 
 class Agnn(nn.Module):
-    """Attention by cosines, with a factor that is learnt."""
+    """The layer of attention by cosines, with a factor that is learnt."""
 
     def __init__(self) -> None:
         super().__init__()
         self.beta = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor, pattern: Pattern) -> Tensor:
-        """Features as wide as `x`."""
+        """Compute features of the shape of `x`."""
         made: Tensor = AttendByCosine.apply(x, self.beta, pattern)
         return made
 
@@ -296,13 +296,13 @@ class Dense(nn.Module):
         self.lin = nn.Linear(inputs, outputs)
 
     def forward(self, x: Tensor, _: Any) -> Tensor:
-        """Whatever the graph is."""
+        """Apply the map; the graph does not matter."""
         made: Tensor = self.lin(x)
         return made
 
 
 def layers(kind: str, widths: list[int], heads: list[int]) -> list[nn.Module]:
-    """The layers of a network, whose widths are those of one head."""
+    """The layers of a network; `widths` are those of one head."""
     if kind == "agnn":
         return [Dense(*widths[:2]), *(Agnn() for _ in widths[2:-1]), Dense(*widths[-2:])]
     table = {"gcn": Convolution, "gin": Convolution, "sage": Sage}
