@@ -180,7 +180,7 @@ def extreme(name: str, what: str) -> Callable[..., Any]:
 
     function.__name__ = function.__qualname__ = name
     if compute is _place:
-        function.__doc__ = f"Where the {what} is, of all (counted row by row) or along an axis; on the CPU."
+        function.__doc__ = f"Where the {what} is, of all (counted row by row) or along an axis."
     else:
         function.__doc__ = (
             f"The {what}; along an axis SciPy's array of one dimension, with ``keepdims`` an array like this one.\n\n"
