@@ -1,8 +1,8 @@
 """Products of packed integers on warpgroups: every tiling of products of bits and of bytes, and the figures behind ``estimate_us``.
 
 Shapes have 1024 to 16384 rows, contractions of the same length and 64 to 16384 columns, with 1 to 8 planes or with one or two digits of 8
-bits. A time is the median of replays of a CUDA graph of 20 calls. All figures of ``WarpgroupRates`` (``backends/cuda/chips.py``) are fitted,
-except known facts (the clock, the size of the L2, the number of clusters that run at a time) and the launch, which the times cannot
+bits. A time is the median of replays of a CUDA graph of 20 calls. All figures of ``WarpgroupRates`` (``backends/cuda/chips.py``) are
+fitted, except known facts (the clock, the size of the L2, the number of clusters that run at a time) and the launch, which the times cannot
 distinguish from ``fill_clocks``.
 """
 
