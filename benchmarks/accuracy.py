@@ -1,18 +1,17 @@
-"""Do networks that are trained with our layers learn what those of PyTorch Geometric learn? Test accuracies of paired runs.
+"""Do networks trained with our layers learn as well as those with PyTorch Geometric's layers? Test accuracies of paired runs.
 
     python3 benchmarks/accuracy.py --data FOLDER --records FILE [--graphs cora citeseer pubmed] [--models gcn sage gin gat]
 
-A pair is a network of PyTorch Geometric's layers as they are, and one of the layers of :mod:`bitsparse.torch` with the same names: both
-from the same initial weights, with the same dropout of features, epoch by epoch. (What GAT drops from its attention each side draws by
-itself.) Every pair becomes a record, a JSON object a line; pairs that the file holds already are not trained again, so that a run that
-was stopped goes on. At the end, and with ``--only-table`` at once, a table: means, the mean of the differences, and its standard error.
+A pair is a network of PyTorch Geometric's own layers, and one of the layers of :mod:`bitsparse.torch` with the same names. Both have the
+same initial weights and, epoch by epoch, the same dropout of features. (For GAT's dropout of attention, each side draws separately.) Every
+pair becomes a record, one JSON object per line. Pairs that the file already holds are not trained again, so a stopped run can continue. At
+the end, or at once with ``--only-table``, a table shows means, the mean of the differences, and its standard error.
 
 Recipes: GCN of 2 layers, 16 columns wide (Kipf and Welling, ICLR 2017, section 5.2), GraphSAGE likewise, GIN of 3 layers, 64 columns
-wide, with batch norm; features normalised by rows, dropout 0.5, Adam, learning rate 0.01, weight decay 0.0005 (of two layers on the
-first alone), 200 epochs. GAT (Velickovic et al., ICLR 2018, section 3.3): 8 heads of 8 columns, one output head (on PubMed 8, of which
-the mean is taken), ELU, dropout 0.6 of features and attention, learning rate 0.005, weight decay 0.0005 (PubMed: 0.001), until neither
-accuracy nor loss of the validation nodes has improved for 100 epochs. The accuracy that counts is that of the epoch with the most
-validation nodes right, looked at every five.
+wide, with batch norm; features normalised by rows, dropout 0.5, Adam, learning rate 0.01, weight decay 0.0005 (with two layers, on the
+first only), 200 epochs. GAT (Velickovic et al., ICLR 2018, section 3.3): 8 heads of 8 columns, one output head (on PubMed the mean of 8),
+ELU, dropout 0.6 of features and attention, learning rate 0.005, weight decay 0.0005 (PubMed: 0.001), until neither accuracy nor loss of the
+validation nodes has improved for 100 epochs. Validation accuracy is measured every five epochs; the test accuracy of the best epoch counts.
 """
 
 from __future__ import annotations
@@ -36,33 +35,33 @@ import bitsparse.torch as bst
 from bitsparse import bench, datasets, set_num_threads
 from bitsparse.nn import Features
 
-with warnings.catch_warnings():  # its import warns of what PyTorch has deprecated
+with warnings.catch_warnings():  # its import warns about deprecated parts of PyTorch
     warnings.simplefilter("ignore")
     from torch_geometric import nn as pyg
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))  # last: the installed package goes before the sources
+sys.path.append(str(ROOT))  # last, so that the installed package precedes the sources
 from benchmarks import accuracy_page  # noqa: E402
 
-#: Epochs between two looks at the validation nodes, and without an improvement before a recipe that stops early does.
+#: Epochs between two measurements of the validation nodes, and epochs without improvement after which a recipe stops early.
 LOOK, PATIENCE = 5, 100
 
 
 class Recipe(NamedTuple):
-    """How a network is made and trained."""
+    """The sizes of a network and the settings of its training."""
 
     widths: tuple[int, ...]
     dropout: float = 0.5
     rate: float = 0.01
     decay: float = 5e-4
-    #: Whether weight decay is for the first layer alone.
+    #: Whether weight decay applies to the first layer only.
     decay_first: bool = True
     epochs: int = 200
     stops_early: bool = False
 
 
 def recipe(model: str, graph: str) -> Recipe:
-    """The settings of the module's docstring."""
+    """The settings that the module's docstring describes."""
     if model == "gat":
         return Recipe((8,), 0.6, 0.005, 1e-3 if graph == "pubmed" else 5e-4, False, 1000, True)
     return Recipe((64, 64), decay_first=False) if model == "gin" else Recipe((16,))
@@ -81,10 +80,10 @@ class Task(NamedTuple):
 
 
 def task(path: Path) -> Task:
-    """A graph from its file."""
+    """Read a graph from its file."""
     data = datasets.read(path)
     coo = sparse.coo_array(data.adjacency)
-    edges = torch.from_numpy(np.stack([coo.col, coo.row]).astype(np.int64))  # a row of the adjacency receives
+    edges = torch.from_numpy(np.stack([coo.col, coo.row]).astype(np.int64))  # rows of the adjacency are targets
     x = torch.from_numpy(Features(data.x).csr.toarray())
     masks = [torch.from_numpy(mask) for mask in (data.train_mask, data.val_mask, data.test_mask)]
     # Nodes without a label are in no mask.
@@ -94,7 +93,7 @@ def task(path: Path) -> Task:
 
 
 class Dropped:
-    """Features with dropout, drawn from a generator of their own; zeros stay zero, so that nothing is drawn for them."""
+    """Features with dropout from a given generator; zeros stay zero, so nothing is drawn for them."""
 
     def __init__(self, x: Tensor) -> None:
         self.x, self.room = x, torch.zeros_like(x)
@@ -102,18 +101,18 @@ class Dropped:
         self.values = x.flatten()[self.at]
 
     def draw(self, share: float, generator: torch.Generator) -> Tensor:
-        """One draw; it is overwritten by the next."""
+        """Draw once; the next draw overwrites the result."""
         self.room.view(-1)[self.at] = dropped(self.values, share, generator)
         return self.room
 
 
 def dropped(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Dropout whose draws depend on the generator alone."""
+    """Dropout whose draws depend on the generator only."""
     return x * torch.empty_like(x).bernoulli_(1 - share, generator=generator) / (1 - share)
 
 
 class Network(nn.Module):
-    """Graph layers with an activation and dropout between them; `layers` is the module whose classes they are."""
+    """Graph layers with an activation and dropout between them; `layers` is the Python module that has their classes."""
 
     def __init__(self, layers: Any, model: str, settings: Recipe, inputs: int, classes: int, output_heads: int) -> None:
         super().__init__()
@@ -133,7 +132,7 @@ class Network(nn.Module):
         self.convs = nn.ModuleList(made)
 
     def forward(self, x: Tensor, edges: Any, generator: torch.Generator) -> Tensor:
-        """Logits; `x` comes with its dropout."""
+        """Compute the logits; dropout was applied to `x` already."""
         for i, layer in enumerate(self.convs):
             if i:
                 x = self.activation(x)
@@ -154,7 +153,7 @@ def pair(model: str, of: Task, seed: int, epochs: int | None = None) -> tuple[Ne
 
 
 def train(net: Network, of: Task, edges: Any, seed: int) -> tuple[float, int]:
-    """Per cent of the test nodes that are right in the best epoch, and how many epochs it took."""
+    """Train; return the test accuracy of the best epoch in per cent, and the number of epochs."""
     settings, generator, features = net.settings, torch.Generator().manual_seed(seed), Dropped(of.x)
     torch.manual_seed(seed)  # for the dropout of attention
     later = [parameter for layer in net.convs[1:] for parameter in layer.parameters()]
@@ -188,7 +187,7 @@ def train(net: Network, of: Task, edges: Any, seed: int) -> tuple[float, int]:
 
 
 def compare(model: str, of: Task, seed: int, epochs: int | None, machine: bench.Machine) -> bench.Record:
-    """Train a pair."""
+    """Train a pair and return its record."""
     theirs, ours = pair(model, of, seed, epochs)
     results = {}
     for side, net, edges in (("theirs", theirs, of.edges), ("ours", ours, of.graph)):
@@ -203,17 +202,17 @@ def _params(model: str, graph: str, seed: int) -> dict[str, Any]:
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    """Means in per cent, their spread, and the mean of the differences with its standard error."""
+    """Format means in per cent, their spread, and the mean of the differences with its standard error."""
     return bench.format_table(accuracy_page.PAIRED, list(accuracy_page.paired(records)))
 
 
 def known(path: Path) -> list[dict[str, Any]]:
-    """The records of a file; none where there is no file."""
+    """The records in a file; none if the file does not exist."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 def runs(options: argparse.Namespace, done: set[str], machine: bench.Machine) -> Iterator[bench.Record]:
-    """Train what is not done, a graph after the other."""
+    """Train all pairs that are not done, one graph after another."""
     for graph in options.graphs:
         of = None
         for model in options.models:
@@ -224,7 +223,7 @@ def runs(options: argparse.Namespace, done: set[str], machine: bench.Machine) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, write records and print the table; 1 if a difference is larger than it may be."""
+    """Train, write records and print the table; return 1 if a difference is too large."""
     parser = argparse.ArgumentParser(
         description="Compare accuracies of networks trained with PyG's layers and with ours."
     )

@@ -1,15 +1,15 @@
-"""What bits cost a trained network in accuracy: the runs behind the tables of docs/accuracy.md, as records.
+"""The accuracy that few bits cost a trained network: the runs behind the tables of docs/accuracy.md, as records.
 
     python3 benchmarks/accuracy_bits.py --data FOLDER --records FILE [--seeds 3] [--only NAME ...] [--runs FOLDER] [--device cuda]
 
-FOLDER holds cora.npz, citeseer.npz and pubmed.npz. Each row of the tables is one run of a command that anybody may run, and one record with
-what it printed: `bitsparse demo` on four graphs (``demo-...``), eight networks by ``examples/train_quantized.py``, which needs PyTorch, and
+FOLDER holds cora.npz, citeseer.npz and pubmed.npz. Each row of the tables is one run of a public command, and one record of its output:
+`bitsparse demo` on four graphs (``demo-...``), eight networks by ``examples/train_quantized.py``, which needs PyTorch, and
 `bitsparse accuracy`: ``--table qgtc`` on three graphs (``trained-...``), ``--table tango`` on these and amazon_computers.npz and
 coauthor_cs.npz (``integers-...``), ``--table bitgnn`` on three (``binary-...``), ``--table links`` (``links-...``) and ``--table aes``
-(``sampled-...``); those of networks that train in integers or on signs on the device that is named.
-FILE is named after its suite: accuracy-KIND.jsonl for each of these kinds, accuracy-bits.jsonl of all others.
-Runs that the file holds already are not made again; `bitsparse accuracy` keeps each seed in the folder of ``--runs`` and
-goes on from there. The seeds of ``trained-`` begin at 10, as the recipe was chosen with those before. ``accuracy_page.py`` makes the page.
+(``sampled-...``). Networks in integers or on signs train on the device given by ``--device``. FILE has the name of its suite:
+accuracy-KIND.jsonl for each of these last kinds, and accuracy-bits.jsonl for all others. Runs that the file already holds are not repeated;
+`bitsparse accuracy` keeps each seed in the folder of ``--runs`` and continues from there. The seeds of ``trained-`` begin at 10, because
+the recipe was chosen with the earlier ones. ``accuracy_page.py`` makes the page.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from typing import Any
 from bitsparse import bench
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))  # last: the installed package goes before the sources
+sys.path.append(str(ROOT))  # last, so that the installed package precedes the sources
 from benchmarks import gpu_timing  # noqa: E402
 
 GRAPHS = ("cora", "citeseer", "pubmed", "digits")
 CLI = "from bitsparse.cli import main; raise SystemExit(main())"
-#: Of networks trained on in few bits: seeds from here on had no part in the choice of their recipe.
+#: The first seed of networks trained further in few bits; earlier seeds were used to choose their recipe.
 FIRST_SEED = 10
 #: Graphs and networks that train in integers.
 INTEGERS = tuple(product((*GRAPHS[:3], "amazon_computers", "coauthor_cs"), ("gcn", "sage", "gat")))
-#: Precisions beside those of the table, for one network.
+#: Precisions that are not in the main table, for one network.
 OTHERS = ("int8", "int8-sums", "int8-all", "int8-nearest", "int4", "int4-sums")
-#: What is kept of a run of `bitsparse accuracy`, by kind.
+#: The facts that are kept from a run of `bitsparse accuracy`, by kind.
 _FACTS = {
     "trained": ("precision", "accuracy"),
     "integers": ("precision", "accuracy"),
@@ -49,7 +49,7 @@ NETWORKS = ("gcn-2x16", "gcn-3x16", "sage-2x16", "gin-3x64")
 
 
 def commands(data: Path, seeds: int, runs: Path | None = None, device: str = "cpu") -> Iterator[tuple[str, list[str]]]:
-    """The name and the command of every run; single seeds are kept in the folder `runs`."""
+    """The name and the command of every run; commands keep single seeds in the folder `runs`."""
 
     def trains(name: str, graph: str, table: str, *options: str) -> tuple[str, list[str]]:
         of = ["--table", table, "--graphs", str(data / f"{graph}.npz"), "--seeds", str(seeds), "--json", *options]
@@ -80,7 +80,7 @@ def commands(data: Path, seeds: int, runs: Path | None = None, device: str = "cp
 
 
 def found(name: str, printed: str) -> dict[str, Any]:
-    """The parameters of a record."""
+    """The parameters of a record, from the output of its run."""
     said = json.loads(printed)
     facts = _FACTS.get(name.partition("-")[0])
     if facts is not None:
@@ -93,7 +93,7 @@ def found(name: str, printed: str) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, and add a record for each run."""
+    """Make all missing runs, and add a record for each."""
     parser = argparse.ArgumentParser(description="Record accuracies of networks in few bits.")
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="of the graphs")
     parser.add_argument("--records", type=Path, required=True, metavar="FILE", help="JSON lines, added to")

@@ -1,6 +1,6 @@
-"""Accuracies from their records: python3 benchmarks/accuracy_page.py [FOLDER] > docs/accuracy.md
+"""Make the page of accuracies from records: python3 benchmarks/accuracy_page.py [FOLDER] > docs/accuracy.md
 
-Needs only Python. ``tests/test_bench_accuracy.py`` holds the page to the records, which ``accuracy.py`` and ``accuracy_bits.py`` write.
+Needs only Python. ``accuracy.py`` and ``accuracy_bits.py`` write the records; ``tests/test_bench_accuracy.py`` compares the page with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "accuracy.md"
-#: The difference, in per cent of the test nodes, up to which two sides count as equal whatever its standard error is.
+#: Up to this difference, in per cent of the test nodes, two sides count as equal whatever the standard error is.
 POINTS = 0.5
 PAIRED = ("graph", "network", "pairs", "PyTorch Geometric", "ours", "difference", "standard error", "verdict")
 _HEAD = """# Accuracy
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def page(folder: Path) -> str:
-    """The page of the records in a folder, ``MACHINE/SUITE.jsonl``."""
+    """The text of the page from the records in a folder, ``MACHINE/SUITE.jsonl``."""
     parts = [_HEAD]
     for path in sorted(folder.glob("*/accuracy.jsonl")):
         records = _read(path)
@@ -134,13 +134,13 @@ def page(folder: Path) -> str:
 
 
 def _all(folder: Path, suite: str) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
-    """The records of a suite of accuracies, by machine."""
+    """Yield the records of a suite of accuracies, by machine."""
     for path in sorted(folder.glob(f"*/accuracy-{suite}.jsonl")):
         yield path, _read(path)
 
 
 def paired(records: _Records) -> Iterator[tuple[str, ...]]:
-    """A row for each graph and network: means in per cent, their spread, and the mean of the differences with its standard error."""
+    """Yield a row for each graph and network: means in per cent, their spread, and the mean difference with its standard error."""
     pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for params in (record["params"] for record in records):
         pairs.setdefault((params["graph"], params["model"]), []).append((params["theirs"], params["ours"]))
@@ -204,7 +204,7 @@ def _sampled(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def _differences(runs: Sequence[dict[str, Any]]) -> str:
-    """What precisions add to or take from float32 on the same seed, a row for each graph and network."""
+    """A table of the differences between each precision and float32 on the same seed, with a row for each graph and network."""
     precisions = [each for each in dict.fromkeys(run["precision"] for run in runs) if each != "float32"]
     found = {(run["graph"], run["network"], run["seed"], run["precision"]): run["accuracy"] for run in runs}
     rows = []

@@ -1,8 +1,8 @@
-"""What an H200 cannot do faster, and what it was measured to do: the two times beside every record.
+"""Lower bounds and estimates of times on an H200: ``floor_ms`` and ``estimate_ms`` of every record.
 
-A **floor** follows from what the card is built for: units, widths of ports, the highest clock, the memory's stated rate. Operands that
-fit into the L2 need not come out of the memory in a warm call, so only bytes beyond its size count there. An **estimate** takes the
-rates that ``limits.py`` measured; caches and lucky orders can beat it.
+A **floor** follows from the hardware: units, widths of ports, the highest clock, the memory's stated rate. Operands that fit into the L2
+need not be read from memory in a warm call, so only bytes beyond its size count for the memory. An **estimate** uses the rates that
+``limits.py`` measured; caches and lucky orders can beat it.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ __all__ = [
     "row_rate",
 ]
 
-# ---- what the card is built for
+# ---- the hardware
 MULTIPROCESSORS, CLOCK = 132, 1.98e9
-#: Operations of a multiprocessor in a clock, an addition and a multiplication counted apart: on bytes and on bits.
+#: Operations per second on bytes and on bits; an addition and a multiplication count as two.
 BYTE_PEAK = 8192 * MULTIPROCESSORS * CLOCK
 BIT_PEAK = 8 * BYTE_PEAK
-#: Bytes a second: the memory (stated), between L2 and multiprocessors (64 bytes a clock each way), and PCIe 5 with 16 lanes.
+#: Bytes per second: the memory (stated), between L2 and multiprocessors (64 bytes per clock each way), and PCIe 5 with 16 lanes.
 MEMORY_PEAK = 4.8e12
 L2_PEAK = 2 * 64 * MULTIPROCESSORS * CLOCK
 LINK_PEAK = 63.1e9
 L2_BYTES = 60 << 20
 
-# ---- what limits.py measured
-#: Operations a second of the one-bit and the byte matrix unit; bytes a second of a copy (both directions) and of reading.
+# ---- rates measured by limits.py
+#: Operations per second of the one-bit and the byte matrix unit; bytes per second of a copy (both directions) and of reading.
 BIT_RATE, BYTE_RATE = 15.4e15, 1.93e15
 MEMORY_RATE, READ_RATE = 4.0e12, 4.5e12
-#: Billions of random rows a second, by bytes of a row: (rows in the table, rate). Measured, 4 loads in flight.
+#: Billions of random rows per second, by bytes of a row: (rows in the table, rate). Measured with 4 loads in flight.
 ROW_RATES = {
     8: ((50_000, 178), (131_072, 168), (233_000, 158), (370_000, 157), (2_449_029, 154), (111_000_000, 44)),
     16: ((50_000, 155), (131_072, 161), (233_000, 156), (370_000, 155), (2_449_029, 110), (111_000_000, 43)),
     32: ((50_000, 145), (131_072, 145), (233_000, 144), (370_000, 143), (2_449_029, 64), (111_000_000, 40)),
     64: ((50_000, 141), (131_072, 135), (233_000, 135), (370_000, 130), (2_449_029, 50), (111_000_000, 40)),
 }
-#: Billions of bytes a second of random rows of 128 bytes and more: (megabytes of the table, rate). The best measured of all lengths.
+#: Billions of bytes per second of random rows of 128 bytes and more: (megabytes of the table, rate). The best over all lengths.
 BYTE_RATES = ((4, 9_100), (16, 9_000), (24, 8_600), (64, 7_300), (256, 5_110), (1_024, 4_560), (4_096, 4_300))
 _WIDE = 128
-#: Below so many edges for each column that a window of 16 rows touches, rows are hardly used twice: gathering decides.
+#: Below this many edges per column that a window of 16 rows touches, rows are hardly used twice, so gathering decides the time.
 NO_REUSE = 1.25
 
 
 class Bounds(NamedTuple):
-    """Milliseconds: what nothing can beat, and what measured rates suggest."""
+    """Two times in milliseconds: a lower bound that nothing can beat, and the estimate from measured rates."""
 
     floor_ms: float
     estimate_ms: float
@@ -66,7 +66,7 @@ class Bounds(NamedTuple):
 def bounds(
     moved: float, *, byte_operations: float = 0.0, bit_operations: float = 0.0, rate: float = MEMORY_RATE
 ) -> Bounds:
-    """Bounds of a call that touches so many bytes and makes so many operations of the matrix units."""
+    """Bounds of a call that touches `moved` bytes and makes this many operations on the matrix units."""
     built = (
         byte_operations / BYTE_PEAK,
         bit_operations / BIT_PEAK,
@@ -78,7 +78,7 @@ def bounds(
 
 
 def product_bounds(kernel: str, m: int, k: int, n: int, a_bits: int, b_bits: int, moved: int) -> Bounds:
-    """Bounds of a product of packed integers by planes of bits or by bytes; the floor is that of the cheaper of the two."""
+    """Bounds of a product of packed integers by bit planes or by bytes; the floor is that of the cheaper way."""
     planes = 2.0 * m * k * n * a_bits * b_bits
     digits = 2.0 * m * k * n * -(-a_bits // 8) * -(-b_bits // 8)
     cheaper = {"bit_operations": planes} if planes / BIT_PEAK < digits / BYTE_PEAK else {"byte_operations": digits}
@@ -87,9 +87,10 @@ def product_bounds(kernel: str, m: int, k: int, n: int, a_bits: int, b_bits: int
 
 
 def gather_bounds(edges: int, row_bytes: int, rows: int, moved: int, reuse: float) -> tuple[Bounds, dict[str, Any]]:
-    """Bounds of a sum or product over edges that fetches a row for each, and what a record says of the estimate.
+    """Bounds of a sum or product over edges that fetches a row for each, and facts about the estimate for the record.
 
-    Fetching a row for every edge at the measured rate is the estimate where rows are hardly used twice, else moving every array once.
+    If rows are hardly used twice, the estimate is the time to fetch a row for every edge at the measured rate, else that to move every
+    array once.
     """
     gather, (floor, compulsory) = gather_ms(edges, row_bytes, rows), bounds(moved)
     gathers = reuse < NO_REUSE and gather > compulsory
@@ -103,7 +104,7 @@ def gather_ms(edges: int, row_bytes: int, rows: int) -> float:
 
 
 def row_rate(row_bytes: int, rows: int) -> float:
-    """Random rows a second, interpolated between what was measured (both axes logarithmic)."""
+    """Random rows per second, interpolated between measurements (both axes logarithmic)."""
     lengths = sorted(ROW_RATES)
     at = [(length, 1e9 * _between(ROW_RATES[length], rows)) for length in lengths]
     wide = [(b, 1e9 * _between(BYTE_RATES, rows * b / 1e6) / b) for b in (_WIDE, max(_WIDE, row_bytes))]
@@ -111,7 +112,7 @@ def row_rate(row_bytes: int, rows: int) -> float:
 
 
 def _between(points: Sequence[tuple[float, float]], x: float) -> float:
-    """Piecewise power law through the points; constant outside."""
+    """A piecewise power law through the points, constant outside."""
     if x <= points[0][0]:
         return float(points[0][1])
     for (x0, y0), (x1, y1) in pairwise(points):

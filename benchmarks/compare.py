@@ -1,12 +1,12 @@
-"""Is this commit slower than that one?
+"""Compare the records of two commits: is the new one slower?
 
     python3 benchmarks/compare.py OLD NEW [--least 0.93] [--mean 0.98]
 
-OLD and NEW are files of records (``run.py --json``), or folders of them; several are named in one argument with commas. All should come
-from one machine. What occurs several times on a side was run several times: of a case its median counts, and its spread is its longest
-time over its shortest. A ratio is old over new, so that above 1 the new commit is faster; a suite's mean is geometric. A cell is slower
-if its ratio is below ``--least`` and even the shortest new time is longer than the longest old one; the exit code is 1 if a cell is
-slower or the mean of a suite is below ``--mean``.
+OLD and NEW are files of records (``run.py --json``) or folders of them; commas separate several in one argument. All should come from one
+machine. If a case occurs several times on a side, its median counts, and its spread is the longest time divided by the shortest. A ratio is
+old over new, so the new commit is faster if it is above 1; a suite's mean is geometric. A cell is slower if its ratio is below ``--least``
+and even the shortest new time is longer than the longest old one. The exit code is 1 if a cell is slower or if the mean of a suite is below
+``--mean``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-#: Times of every case of every suite.
+#: The times of every case, by suite and case.
 Times = dict[tuple[str, str], list[float]]
 HEADINGS = ("suite", "cells", "mean", "worst", "spread old", "spread new", "slower", "worst cell")
 
@@ -35,11 +35,11 @@ class Cell(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Median old time over median new time."""
+        """The median old time divided by the median new time."""
         return median(self.old) / median(self.new)
 
     def is_slower(self, least: float) -> bool:
-        """Whether the ratio is too small and runs of the two sides do not overlap."""
+        """Whether the ratio is too small and the times of both sides do not overlap."""
         return self.ratio < least and min(self.new) > max(self.old)
 
 
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def times_of(places: Iterable[str]) -> Times:
-    """The times of our side in all records of files and folders."""
+    """The times of our side in all records in files and folders."""
     found: Times = {}
     for place in map(Path, places):
         for path in sorted(place.rglob("*.jsonl")) if place.is_dir() else [place]:

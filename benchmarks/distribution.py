@@ -1,8 +1,8 @@
-"""How the ratios of every suite are spread, from its records: python3 benchmarks/distribution.py [FOLDER] > docs/distributions.md
+"""The distribution of every suite's ratios, from its records: python3 benchmarks/distribution.py [FOLDER] > docs/distributions.md
 
-Chosen rows show what a table is about; this page shows every cell of a suite: how many there are against which peer, the worst, the
-quarter point, the median, the best and the geometric mean of peer over ours. Records without a ratio (rates, sizes) have no cell.
-Needs only Python. ``tests/test_bench_records.py`` holds the page to the records.
+Other tables show chosen rows; this page covers every cell of a suite. For each peer it has the number of cells, and of the ratios peer over
+ours the worst, the lower quartile, the median, the best and the geometric mean. Records without a ratio (rates, sizes) are no cells.
+Needs only Python. ``tests/test_bench_records.py`` checks that the page matches the records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "distributions.md"
-#: Suites of the library, as opposed to figures and tables of a paper, which have pages of their own.
+#: Suites of the library; figures and tables of papers have pages of their own.
 SUITES = (
     "gemm",
     "spmm",
@@ -33,7 +33,7 @@ SUITES = (
     "nearest",
     "scale",
 )
-#: Machines whose records are runs with ``--quick``: fewer repetitions.
+#: Machines whose records come from runs with ``--quick``, which has fewer repetitions.
 QUICK = ("h100", "h100-x2", "h100-x4")
 _HEAD = """# All cells of every suite
 
@@ -42,7 +42,7 @@ Peer's time over ours, for every record of the suites; above 1 ours is the faste
 Where the peer is the library itself, the row says so: what is compared then is one way of ours with another.
 In suite scale the peer may be one device: the ratio is then what more devices bring.
 """
-#: Of features, or of features, adjacency and result; the two networks of suite cluster.
+#: The precision of features, or of features, adjacency and result; or a network of suite cluster.
 _PRECISION = re.compile(r"fp\d+|bf16|tf32|f32|[bf]{3}|int\d|gcn|gin")
 _COLUMNS = ("cases", "against", "cells", "worst", "quarter", "median", "best", "mean", "worst cell")
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def page(folder: Path) -> str:
-    """The page of the records in a folder, ``MACHINE/SUITE.jsonl``."""
+    """The text of the page from the records in a folder, ``MACHINE/SUITE.jsonl``."""
     parts = [_HEAD]
     for suite in SUITES:
         for path in sorted(folder.glob(f"*/{suite}.jsonl")):
@@ -83,14 +83,14 @@ def _rows(records: Iterable[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 
 def _kind(case: str) -> str:
-    """What is measured: a case's name up to its precision, if that stands in front, else its first word."""
+    """The kind of a case: its name up to its precision if that is among the first words, else its first word."""
     words = case.split("-")
     precise = [number for number, word in enumerate(words[:3]) if _PRECISION.fullmatch(word)]
     return "-".join(words[: precise[0] + 1]) if precise else words[0]
 
 
 def _library(peer: str) -> str:
-    """A peer without what differs between its cells: versions and the algorithm that was quickest."""
+    """The name of a peer without the parts that differ between its cells: versions and the fastest algorithm."""
     return re.sub(r", sparse\d*$| ALG\d+|(?<=torch) [\d.]+\+cu\d+| \d+\.\d+\.\d+(\.post\d+)?", "", peer)
 
 

@@ -1,12 +1,12 @@
-"""Which kernels an epoch of suite ``training`` consists of, on both sides, as JSON lines: what sums can gain, and what they cannot.
+"""List the kernels of an epoch of suite ``training`` on both sides, as JSON lines, to see how much sums matter.
 
-Times are those of PyTorch's profiler over replays of the captured epoch (the epoch as it is where it cannot be captured). ``kinds`` adds
-up the microseconds of dense products, of what runs over edges, of the optimiser and of all else; ``idle_us`` is what is left of the
-epoch's time by events, between kernels. ``bound`` is how many times as fast as the peer's an epoch could be in which our sums took no time.
+Times come from PyTorch's profiler over replays of the captured epoch (or over the epoch itself if it cannot be captured). ``kinds`` adds up
+the microseconds of dense products, of kernels over edges, of the optimiser and of all others; ``idle_us`` is the rest of the epoch's time
+by events, between kernels. ``bound`` is the speed-up over the peer that an epoch would have if our sums took no time.
 
     python benchmarks/epoch_kernels.py gcn-fp32-cora gat-fp32-artist gcn-int8-sums-reddit-power_law
 
-Quantised epochs say what becomes of their last layer, as cases of the suite do.
+The name of a quantised epoch includes the treatment of its last layer, like the names of the suite's cases.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.cases import training
 from benchmarks.gpu_timing import replay
 
 REPLAYS = 20
-#: Parts of the names of kernels, by what they do; the first that occurs counts.
+#: Parts of kernel names, by kind; the first kind that matches counts.
 KINDS = {
     "products": ("gemm", "cublas", "cutlass", "splitK", "nvjet"),
     "optimiser": ("adam", "multi_tensor"),
@@ -45,12 +45,12 @@ KINDS = {
 
 
 def kind_of(kernel: str) -> str:
-    """What a kernel does, by its name."""
+    """The kind of a kernel, from its name."""
     return next((kind for kind, parts in KINDS.items() if any(part in kernel for part in parts)), "others")
 
 
 def kernels_of(launch: Callable[[], object]) -> list[tuple[str, float, float]]:
-    """Kernels with how often they run in an epoch and microseconds in all, the longest first."""
+    """Kernels with their number of runs and total microseconds in an epoch, the longest first."""
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(REPLAYS):
             launch()
@@ -64,7 +64,7 @@ def kernels_of(launch: Callable[[], object]) -> list[tuple[str, float, float]]:
 
 
 def side_of(name: str, step: Callable[[], object]) -> dict[str, Any]:
-    """The kernels of one side."""
+    """The kernels and times of one side."""
     launch = training.recorded(name, step)
     ms = replay([launch], REPLAYS)[0]
     kernels = kernels_of(launch)
@@ -77,7 +77,7 @@ def side_of(name: str, step: Callable[[], object]) -> dict[str, Any]:
 
 
 def parts_of(name: str) -> tuple[str, str, str, str]:
-    """The network, the precision, what becomes of the last layer where that is quantised, and the graph.
+    """Split a name into the network, the precision, the treatment of the last layer in quantised epochs, and the graph.
 
     >>> parts_of("gcn-fp32-reddit-power_law"), parts_of("gcn-int8-sums-cora")
     (('gcn', 'fp32', 'float32', 'reddit-power_law'), ('gcn', 'int8', 'sums', 'cora'))
@@ -88,7 +88,7 @@ def parts_of(name: str) -> tuple[str, str, str, str]:
 
 
 def main() -> None:
-    """Print a line for every epoch that is asked for."""
+    """Print a line for every requested epoch."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("epochs", nargs="+", metavar="NETWORK-PRECISION[-LAST]-GRAPH")
     for name in parser.parse_args().epochs:

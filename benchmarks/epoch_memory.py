@@ -1,9 +1,10 @@
-"""What an epoch of training holds on the CPU: ``python benchmarks/epoch_memory.py [--nodes N] [gcn-fp32 gcn-int8 gat-int8-4 ...]``.
+"""The memory of an epoch of training on the CPU: ``python benchmarks/epoch_memory.py [--nodes N] [gcn-fp32 gcn-int8 gat-int8-4 ...]``.
 
-Of each network of suite ``training`` (``-fp32``, or ``-int8`` and ``-int4`` with the bits of ``bst.Tango(activations=)`` behind them, if
-any) two numbers in float32 a node: what a forward pass keeps for the gradients, and the most that the process holds in an epoch beside
-the data, the graph and what was there before. Linux counts the latter (``VmHWM``); a process each, so that none finds what another left.
-Libraries' buffers of fixed size count too: take enough nodes. The graph is random, with ogbn-products' columns, classes and degree.
+For each network of suite ``training`` (``-fp32``, or ``-int8`` and ``-int4``, followed by the bits of ``bst.Tango(activations=)`` if any),
+it prints two numbers in units of one float32 per node: the memory that a forward pass keeps for the gradients, and the peak of an epoch
+without the data, the graph and all that existed before. Linux counts the latter (``VmHWM``). Each network runs in its own process, so that
+none reuses another's memory. Libraries' buffers of fixed size count too, so use enough nodes. The graph is random, with the columns,
+classes and degree of ogbn-products.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: Pages are given back as soon as they are free.
+#: Settings of malloc that return pages to the system as soon as they are free.
 SETTINGS = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": "0"}
 USUAL = ("gcn-fp32", "gcn-int8", "gcn-int8-8", "gcn-int8-4", "gat-fp32", "gat-int8", "gat-int8-8", "gat-int8-4")
 COLUMNS, CLASSES, DEGREE = 100, 47, 50
 
 
 def held(field: str) -> int:
-    """Bytes that the process holds (``VmRSS``), or held at most since the last reset (``VmHWM``)."""
+    """Bytes that the process holds (``VmRSS``), or its peak since the last reset (``VmHWM``)."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def of_one(case: str, nodes: int) -> str:
-    """Both numbers of a network."""
+    """Measure a network; return the line with both numbers."""
     import torch
 
     from benchmarks.cases import training

@@ -1,4 +1,4 @@
-"""What the GPU suites share: random operands, CUDA graphs of calls on both sides, replays in turns, the exact int8 peer.
+"""Shared parts of the GPU suites: random operands, CUDA graphs of calls on both sides, replays in turns, the exact int8 peer.
 
 Both sides are captured into CUDA graphs of several calls and replayed in turns on one stream; a time is the median over the replays,
 divided by the number of calls. A cold time comes from a graph whose calls take turns among copies of the operands that together exceed
@@ -25,12 +25,12 @@ from bitsparse.bench import Machine, Unavailable
 from bitsparse.interop.streams import stream_at
 
 COLD_BYTES = 256 << 20
-#: Replays of what stands beside the two sides compared.
+#: Replays of additional measurements, other than the two sides that are compared.
 REPETITIONS = 9
 
 
 def wall_ms(make: Callable[[], object], repetitions: int) -> float:
-    """Median of the milliseconds by the clock of what allocates and waits, such as a constructor; one call goes ahead."""
+    """Median wall-clock milliseconds of a call that allocates and waits, such as a constructor, after one untimed call."""
     cupy = jit.require_cupy("benchmarks")
 
     def once() -> float:
@@ -57,7 +57,7 @@ def machine(threads: int, commit: str | None) -> Machine:
 
 
 def driver_version() -> str:
-    """The version of NVIDIA's driver as its own tool tells it."""
+    """The version of NVIDIA's driver, from nvidia-smi."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
@@ -67,7 +67,7 @@ def driver_version() -> str:
 
 
 def torch_module() -> Any:
-    """PyTorch, or the reason why there is nothing to compare with."""
+    """Import PyTorch; if it is missing, the case is unavailable."""
     try:
         import torch
     except ImportError as error:
@@ -76,7 +76,7 @@ def torch_module() -> Any:
 
 
 def random_words(outer: int, bits: int, k: int) -> Any:
-    """Planes words of random integers; pad bits are zero."""
+    """Words of random integers in bit planes; pad bits are zero."""
     cupy = jit.require_cupy("the GPU suites")
     words = cupy.random.default_rng(0).integers(0, 1 << 32, (outer, bits, 4 * -(-k // 128)), dtype=np.uint32)
     if k % 128:
@@ -87,7 +87,7 @@ def random_words(outer: int, bits: int, k: int) -> Any:
 
 # ---- graphs
 def ours_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """Capture calls that enqueue on CuPy's current stream; the graph keeps them, and so their operands."""
+    """Capture calls that enqueue on CuPy's current stream; the graph keeps the calls and thus their operands alive."""
     cupy = jit.require_cupy("the GPU suites")
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.runtime.deviceSynchronize()
@@ -107,13 +107,13 @@ def _launch_on_torch_stream(graph: Any, _kept: object) -> None:
 
 
 def torch_stream() -> Any:
-    """PyTorch's current stream, for CuPy."""
+    """PyTorch's current stream as a stream of CuPy."""
     cupy = jit.require_cupy("the GPU suites")
     return stream_at(cupy, torch_module().cuda.current_stream().cuda_stream)
 
 
 def torch_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """Capture PyTorch calls; the graph keeps them, their operands and their results."""
+    """Capture PyTorch calls; the graph keeps the calls, their operands and their results alive."""
     torch = torch_module()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -151,24 +151,24 @@ def replay(graphs: Sequence[Callable[[], object]], repetitions: int) -> list[flo
 
 
 def cold_copies(nbytes: int) -> int:
-    """How many copies of operands of so many bytes do not fit into any cache."""
+    """The number of copies of operands of `nbytes` bytes that together exceed every cache."""
     return max(2, min(256, -(-COLD_BYTES // nbytes)))
 
 
 # ---- products
 def accumulator(k: int, a_bits: int, b_bits: int) -> type[np.signedinteger[Any]]:
-    """The dtype that the library gives the product of unsigned integers (signed ones of 8 bits)."""
+    """The dtype of the library's product of unsigned integers (8-bit integers are signed)."""
     largest = [128 if bits == 8 else (1 << bits) - 1 for bits in (a_bits, b_bits)]
     return np.int32 if k * largest[0] * largest[1] < 2**31 else np.int64
 
 
 def encoding_of(bits: int) -> str:
-    """Signed at 8 bits, where int8 has the same integers; else unsigned."""
+    """Signed for 8 bits, where int8 has the same range; else unsigned."""
     return "signed" if bits == 8 else "unsigned"
 
 
 def estimates_us(m: int, k: int, n: int, a_bits: int, b_bits: int) -> dict[str, float]:
-    """What the library expects of each kernel that it may choose in a prepared product, whose left operand has been unpacked already."""
+    """The library's estimate for each kernel that a prepared product, whose left operand is unpacked already, may choose."""
     found = {name: cuda_matmul.cost(name, m, n, k, a_bits, b_bits) / 1e3 for name in cuda_matmul.CHOICES}
     return {name: us for name, us in found.items() if math.isfinite(us)}
 
@@ -176,10 +176,10 @@ def estimates_us(m: int, k: int, n: int, a_bits: int, b_bits: int) -> dict[str, 
 class Int8Product:
     """The same exact product through ``torch._int_mm``.
 
-    Integers of up to 8 bits take one call. Wider ones are cut into 8-bit digits; the digits of `a` stand under each other and those of
-    `b` side by side, so that one call of the same number of operations makes all the products of digits and reads each operand once.
-    One fused pass then adds them up with their powers of 256, in int64 where the library does so. Full digits of unsigned integers are
-    stored with 128 subtracted; what that leaves out depends on sums of rows and of columns, which are made beforehand and not timed.
+    Integers of up to 8 bits take one call. Wider ones are cut into 8-bit digits; the digits of `a` are stacked by rows and those of `b` by
+    columns, so that one call with the same number of operations computes all products of digits and reads each operand once. One fused pass
+    then adds them up with their powers of 256, in int64 if the library does so. Full digits of unsigned integers are stored minus 128; the
+    correction depends on sums of rows and of columns, which are computed beforehand and not timed.
     """
 
     def __init__(self, a_words: Any, b_words: Any, k: int, a_bits: int, b_bits: int) -> None:
@@ -203,7 +203,7 @@ class Int8Product:
             self.out = torch.from_dlpack(out)
 
     def __call__(self) -> None:
-        """Enqueue on PyTorch's current stream."""
+        """Enqueue the product on PyTorch's current stream."""
         torch_module()._int_mm(self.left, self.right, out=self.products)
         if self._combine is not None:
             with torch_stream():
@@ -215,7 +215,7 @@ class Int8Product:
         return int(self.left.nbytes + self.right.nbytes)
 
     def copy(self) -> Int8Product:
-        """The same with other operands in memory."""
+        """The same product with copies of its operands."""
         other = object.__new__(Int8Product)
         other.__dict__.update(self.__dict__)
         other.left, other.right = self.left.clone(), self.right.t().clone().t()
@@ -223,7 +223,7 @@ class Int8Product:
 
 
 def int8_digits(words: Any, bits: int, k: int) -> tuple[Any, int, Any]:
-    """Digits (digits, outer, k) as int8, the constant that each integer lacks, and the int64 sums over k of what is stored."""
+    """Digits (digits, outer, k) as int8, the constant that was subtracted from each integer, and int64 sums over k of stored numbers."""
     cupy = jit.require_cupy("the GPU suites")
     outer, count = int(words.shape[0]), -(-bits // 8)
     # Byte c of word i of eight is element 8 c + i.
@@ -242,7 +242,7 @@ def int8_digits(words: Any, bits: int, k: int) -> tuple[Any, int, Any]:
 
 @cache
 def _combination(a_digits: int, b_digits: int) -> Any:
-    """One pass over all the products of digits."""
+    """The kernel that adds up all products of digits in one pass."""
     cupy = jit.require_cupy("the GPU suites")
     terms = " + ".join(
         f"(O)p[(row + (size_t)m * {i}) * (n * {b_digits}ull) + n * {j}ull + column] * (O){1 << 8 * (i + j)}ll"

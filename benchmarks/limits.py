@@ -1,10 +1,10 @@
-"""What the matrix units and the memory of the GPU at hand give: the rates behind ``estimate_ms`` and the cost model.
+"""Measure the matrix units and the memory of this GPU: the rates behind ``estimate_ms`` and the cost model.
 
 python3 benchmarks/limits.py [--json FILE]
 
 Matrix units: every multiprocessor repeats one instruction on random operands that stay in shared memory or registers. Memory: reading a
 random array, copying one (bytes read plus bytes written), and gathering random rows, one lane for 16 bytes with four loads in flight.
-Each figure is the median of 9 launches of at least a few milliseconds, timed by events after two launches that are not.
+Each figure is the median of 9 launches of at least a few milliseconds, timed by events after two untimed launches.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def main() -> None:
     print(chip["name"] + "\n")
     print(format_table(("path", "rate", "unit"), [(name, f"{rate:.0f}", unit) for name, rate, unit in rates]))
     if options.json:
-        # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+        # Only after bitsparse is imported: this folder holds the sources of bitsparse too, but not its compiled part.
         sys.path.insert(0, str(ROOT))
         timing: Any = importlib.import_module("benchmarks.gpu_timing")
         here = timing.machine(1, program_commit(ROOT))

@@ -1,10 +1,11 @@
-"""A roofline of suite ``spmm``: what products reach against the bytes that they must move and those that they gather.
+"""Draw a roofline of suite ``spmm``: the rates of products against the bytes that they must move and those that they gather.
 
 python3 benchmarks/roofline.py FILE [FILE ...] [--out docs/roofline-spmm.svg] [--precision fp32]
 
-Every product stands at two intensities (operations a byte) with one rate: over its operands and result once (filled; the roof is the
-memory's 4 TB/s), and over a row of features for each edge (hollow; the roof is the 9 TB/s at which rows come out of the L2). Matplotlib is
-needed. A point above its roof reads less than is counted: rows that are used several times from a cache nearer by.
+Every product appears at two intensities (operations per byte) with one rate: relative to the bytes of its operands and result (filled; the
+roof is the memory's 4 TB/s), and relative to a row of features for each edge (hollow; the roof is the 9 TB/s at which rows come from the
+L2). A point above its roof reads fewer bytes than are counted, because a closer cache serves rows that are used several times. Needs
+Matplotlib.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: Bytes a second of the memory and of gathers out of the L2.
+#: Bytes per second of the memory and of gathers from the L2.
 MEMORY_ROOF, GATHER_ROOF = 4.0e12, 9.0e12
 
 
 class Point(NamedTuple):
-    """A product: operations a byte moved and a byte gathered, and operations a second."""
+    """A product: its operations per byte moved and per byte gathered, and its operations per second."""
 
     graph: str
     columns: int
@@ -31,7 +32,7 @@ class Point(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read records, draw."""
+    """Read records and draw the figure."""
     parser = argparse.ArgumentParser(description="Draw a roofline of suite spmm.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="records, one JSON object a line")
     default = Path(__file__).resolve().parents[1] / "docs" / "roofline-spmm.svg"
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def points(records: Iterable[dict[str, Any]], precision: str) -> list[Point]:
-    """The products with weights."""
+    """The points of all products with weights."""
     found = []
     for record in records:
         facts = record["params"]

@@ -1,9 +1,9 @@
-"""How far an argument travels: the modules that it enters on its way through one cold call on a GPU, as JSON.
+"""Trace how far an argument travels: the modules that it enters during one cold call on a GPU, as JSON.
 
 The argument is in a function if a local variable is the argument itself, an array over its memory, or an object or tuple that holds one
-of these. It enters a module when a function there that has it is called from another module, or goes on after such a call. An entry goes
-back if an earlier one led into the same module: ``back`` is ``entries`` less the number of different modules. The call is traced in a
-process of its own, in which nothing was called before; `--emulate` takes the emulator in place of a GPU.
+of these. It enters a module when a function of that module that has it is called from another module, or continues after such a call. An
+entry is a return if an earlier one led into the same module: ``back`` is ``entries`` minus the number of different modules. The call is
+traced in a fresh process, in which nothing was called before; `--emulate` uses the emulator instead of a GPU.
 
     python benchmarks/route.py spmm --emulate
     python benchmarks/route.py bspmm --emulate --list
@@ -25,24 +25,24 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Route:
-    """Traces where one argument goes.
+    """Traces the modules that one argument enters.
 
     Parameters
     ----------
     addresses : set of int
-        Where its memory begins.
+        The addresses at which the memory of its arrays begins.
     subject : object
         The argument.
     """
 
     def __init__(self, subject: Any, addresses: set[int]) -> None:
         self._subject, self._addresses = subject, addresses
-        #: Module of each entry, in order, with the function that was called.
+        #: The module of each entry, in order, with the function that was called.
         self.entries: list[tuple[str, str]] = []
         self._last = ""
 
     def __call__(self, frame: FrameType | None, event: str, argument: Any) -> None:
-        """What :func:`sys.setprofile` calls: a function begins, or gives control back to its caller."""
+        """Handle an event of :func:`sys.setprofile`: a function begins, or returns to its caller."""
         if event == "return" and frame is not None:
             frame = frame.f_back
             while frame is not None and self._module_of(frame) is None:
@@ -64,7 +64,7 @@ class Route:
         return any(self._is(value, 2) for value in frame.f_locals.values())
 
     def _is(self, value: Any, deeper: int) -> bool:
-        """Whether this is the argument, lies over its memory, or holds what does."""
+        """Whether a value is the argument, shares its memory, or holds such a value."""
         if value is self._subject or _address(value) in self._addresses:
             return True
         if not deeper:
@@ -77,7 +77,7 @@ class Route:
 
 
 def _address(value: Any) -> int:
-    """Where the memory of a CuPy array begins; 0 for everything else."""
+    """The address of a CuPy array's memory; 0 for everything else."""
     memory = getattr(value, "data", None) if type(value).__name__ == "ndarray" else None
     return int(getattr(memory, "ptr", 0))
 

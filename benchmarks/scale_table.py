@@ -1,10 +1,10 @@
-"""What suite ``scale`` measured, beside what the links of the same runs carry.
+"""A table of the records of suite ``scale``, with the times that the links of the same runs need.
 
 python3 benchmarks/scale_table.py FILE [FILE ...]
 
-Files are what ``run.py --suite scale --json`` writes; of a case that occurs twice with as many ranks the last record counts. *links, ms*
-is what the run's own links need for the bytes that a rank receives in a call, by the rates of its ``scale-link-...`` cases, between which
-times are interpolated.
+``run.py --suite scale --json`` writes the files; if a case occurs twice with the same number of ranks, the last record counts. *links, ms*
+is the time that the run's own links need for the bytes that a rank receives in a call, interpolated between the times of its
+``scale-link-...`` cases.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read(paths: Iterable[Path]) -> dict[Run, dict[str, Record]]:
 
 
 def link_ms(cases: dict[str, Record], kind: str, received: float) -> float | None:
-    """What the links of a run need for so many bytes to each rank; None where they were not measured or nobody sends."""
+    """The milliseconds that a run's links need to send each rank `received` bytes; None if not measured or if nothing is sent."""
     points = sorted(
         (record["bytes"], record["ours_ms"]) for name, record in cases.items() if name.startswith(f"scale-link-{kind}-")
     )
@@ -54,7 +54,7 @@ def link_ms(cases: dict[str, Record], kind: str, received: float) -> float | Non
 
 
 def rates(cases: dict[str, Record]) -> str:
-    """What the links of a run carry, in words."""
+    """Describe the rates of a run's links."""
     told = [
         f"{name.removeprefix('scale-link-')} {record['bytes'] / 1e6 / record['ours_ms']:.1f} GB/s"
         for name, record in cases.items()
@@ -83,7 +83,7 @@ def row(cases: dict[str, Record], record: Record) -> tuple[str, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; the exit code is 0 whatever it says."""
+    """Print the table; the exit code is always 0."""
     parser = argparse.ArgumentParser(description="What suite scale measured, and what the links of the runs carry.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="records, one JSON object a line")
     found = read(parser.parse_args(arguments).files)

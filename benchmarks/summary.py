@@ -1,10 +1,10 @@
-"""The bars of all suites that have some, from their records: geometric means and worst cells.
+"""Print the bars of all suites that have any, from their records: geometric means and worst cells.
 
 python3 benchmarks/summary.py FILE [FILE ...] [--cells]
 
-Files are what ``run.py --suite ... --json`` writes; of a case that occurs twice the last record counts. The bars of each suite
-stand in its ``suites/..._bars.py``. A cell of TF32 against the field is the smaller of two
-ratios: with weights against everything that knows weights, and without against kernels that know only patterns.
+``run.py --suite ... --json`` writes the files; if a case occurs twice, the last record counts. The bars of each suite are in its
+``suites/..._bars.py``. A TF32 cell against the field is the smaller of two ratios: with weights, against all kernels that support weights,
+and without weights, against kernels that support only patterns.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 
 from bitsparse.bench import format_table
 
-#: Suites with bars; each has them in a module of its own.
+#: Suites with bars; those of each suite have their own module.
 SUITES = ("gemm", "spmm", "binary", "sampled", "cluster", "training", "manners")
 _Record = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the bars; the exit code is 0 whatever they say."""
+    """Print the bars; the exit code is always 0."""
     parser = argparse.ArgumentParser(description=f"Means and worst cells of suites {', '.join(SUITES)}.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="records, one JSON object a line")
     parser.add_argument("--cells", action="store_true", help="also every ratio of every bar, worst first")
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             record = json.loads(line)
             if record["suite"] in SUITES:
                 records[record["suite"]][record["case"], record.get("gpu") is not None] = record
-    # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+    # Only after bitsparse is imported: this folder holds the sources of bitsparse too, but not its compiled part.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     table: Any = importlib.import_module("benchmarks.suites.bars")
     found = []

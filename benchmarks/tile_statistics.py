@@ -1,7 +1,7 @@
-"""Write docs/tile-statistics.md: what translation, FRDC and batching find in real graphs.
+"""Write docs/tile-statistics.md: statistics of translation, FRDC and batching on real graphs.
 
-``python benchmarks/tile_statistics.py [--out FILE] [GRAPH ...]``; counts do not depend on the machine. Graphs come from where
-``cases/graphs.py`` looks for them; one that is missing is left out and named on stderr.
+``python benchmarks/tile_statistics.py [--out FILE] [GRAPH ...]``; counts do not depend on the machine. ``cases/graphs.py`` finds the files
+of graphs; a missing one is left out and named on stderr.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ more than CSR, but condensing saves most tiles.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Count and write."""
+    """Count tiles and write the page."""
     parser = argparse.ArgumentParser(description="Write the tables of docs/tile-statistics.md.")
     parser.add_argument("graphs", nargs="*", default=GRAPHS, metavar="GRAPH", help=f"default: {' '.join(GRAPHS)}")
     default = Path(__file__).resolve().parents[1] / "docs" / "tile-statistics.md"
     parser.add_argument("--out", type=Path, default=default, metavar="FILE")
     options = parser.parse_args(arguments)
-    # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+    # Only after bitsparse is imported: this folder holds the sources of bitsparse too, but not its compiled part.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     graph: Any = importlib.import_module("benchmarks.cases.graphs").graph
     tables: tuple[list[list[str]], list[list[str]]] = ([], [])
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def batches(data: Any, source: str) -> tuple[int, float, float]:
-    """Parts, share of zero tiles in batches of them, share of entries between parts."""
+    """The number of parts, the share of zero tiles in batches of them, and the share of entries between parts."""
     labels = graph_numbers(data, source)
     if labels is None:
         parts = min(MOST_PARTS, -(-data.num_nodes // NODES_PER_PART))
@@ -85,7 +85,7 @@ def batches(data: Any, source: str) -> tuple[int, float, float]:
 
 
 def list_of_shares(adjacency: Any, labels: Any) -> tuple[float, float]:
-    """Zero tiles and dropped entries, a batch at a time."""
+    """The shares of zero tiles and of dropped entries, counted batch by batch."""
     dropped = 0
 
     def counted() -> Any:
@@ -99,7 +99,7 @@ def list_of_shares(adjacency: Any, labels: Any) -> tuple[float, float]:
 
 
 def graph_numbers(data: Any, source: str) -> Any:
-    """The graph that each node belongs to, of a set of graphs: its components' numbers would do, but the file knows."""
+    """For a set of graphs, the number of each node's graph, from the file; None for a single graph."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     with np.load(Path(os.environ.get("BITSPARSE_DATA") or beside) / source, allow_pickle=False) as file:
         return file.get("graph_indicator")
@@ -127,7 +127,7 @@ def rows(facts: dict[str, Any], parts: int, zero: float, dropped: float) -> tupl
 
 
 def markdown(headings: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A table, numbers flush right."""
+    """Format a table with right-aligned numbers."""
     lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 

@@ -1,1 +1,1 @@
-"""The tables and figures of the five papers again, one folder a paper."""
+"""Reproductions of the tables and figures of five papers, one folder per paper."""

@@ -1,4 +1,4 @@
-"""What the programs that make a paper's tables again have in common: options, parts, records, the document."""
+"""Shared parts of the programs that reproduce a paper's tables: options, parts, records, the document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BENCHMARKS = Path(__file__).resolve().parents[1]
 #: A folder for each machine, with a file for each paper.
 RESULTS = BENCHMARKS / "results"
 Record = dict[str, Any]
-#: ``measurements(part, commit, repetitions)``: a name and what gives the records of it, one by one.
+#: ``measurements(part, commit, repetitions)`` yields names, each with a function that yields its records.
 Measurements = Callable[[str, "str | None", int], Iterable[tuple[str, Callable[[], Iterable[Record]]]]]
 
 
@@ -33,10 +33,10 @@ def run(
     arguments: Sequence[str] | None = None,
     usual: Sequence[str] | None = None,
 ) -> int:
-    """Measure the parts that the command line names (by default the `usual` ones), and write records and tables; the exit code.
+    """Measure the parts that the command line names (by default the `usual` ones), write records and tables; return the exit code.
 
-    A measurement that fails costs its own records from there on, and the exit code is 1. Where the records are those of a machine, what is
-    written is of all machines' records.
+    If a measurement fails, only its remaining records are lost, and the exit code is 1. If the records belong to :data:`RESULTS`, the
+    document is made from the records of all machines.
     """
     stem = paper.lower().replace("-", "")
     parser = argparse.ArgumentParser(prog=f"paper.py {stem}", description=f"Make {paper}'s tables again.")
@@ -77,7 +77,7 @@ def run(
 
 
 def recorded(paper: str) -> list[Record]:
-    """What :data:`RESULTS` holds of a paper: all machines' records, of each part those of the first machine that has any."""
+    """The records of a paper in :data:`RESULTS`: for each part, those of the first machine that has any."""
     found: list[Record] = []
     for path in sorted(RESULTS.glob(f"*/{paper}.jsonl")):
         known = {record["params"]["part"] for record in found}
@@ -86,11 +86,11 @@ def recorded(paper: str) -> list[Record]:
 
 
 def _read(path: Path) -> list[Record]:
-    """The records of a file, if it is there."""
+    """The records in a file; none if it does not exist."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 def _write(path: Path, text: str) -> None:
-    """A whole file."""
+    """Write a file and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""What the documents of the five papers share: sections by table or figure, tables of one line a record, and what stands in a cell.
+"""Shared parts of the documents of the five papers: sections per table or figure, tables with one line per record, and cells.
 
-A table is a list of columns, each a heading and what makes a cell of a record.
+A table is a list of columns, each a heading and a function that makes a cell from a record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def document(
     short: str = "",
     of: Collection[str] | None = None,
 ) -> str:
-    """All the sections, by part with title and text, that have records; what they say in `short` if those have it is `of`, or else all."""
+    """Join all sections that have records; `short`, the summary, is included if the parts in `of` (by default all) have records."""
     rows = by_part(records)
     begin = head + short if set(sections if of is None else of) <= rows.keys() else head
     return "\n".join(
@@ -47,7 +47,7 @@ def document(
 
 
 def by_part(records: Iterable[Record]) -> dict[str, Rows]:
-    """The records of each table or figure."""
+    """Group records by table or figure."""
     found: dict[str, Rows] = {}
     for record in records:
         found.setdefault(record["params"]["part"], []).append(record)
@@ -55,18 +55,18 @@ def by_part(records: Iterable[Record]) -> dict[str, Rows]:
 
 
 def taken_on(rows: Rows, what: str = "Measured", *more: str) -> str:
-    """A sentence that says where the numbers are from."""
+    """A sentence that says on which machine the numbers were measured."""
     return f"{what}: {', '.join((rows[0]['gpu'], rows[0]['driver'], *more))}.\n\n"
 
 
 # ---- tables
 def lines(rows: Rows, columns: Columns, left: int = 0) -> str:
-    """A table of one line a record."""
+    """A table with one line per record."""
     return table([heading for heading, _ in columns], ([cell(row) for _, cell in columns] for row in rows), left)
 
 
 def table(headings: Sequence[str], body: Iterable[Sequence[str]], left: int = 0) -> str:
-    """A table, flush right but for the first ``left`` columns."""
+    """A table, right-aligned except for the first ``left`` columns."""
     rule = ["---"] * left + ["---:"] * (len(headings) - left)
     return "\n".join(f"| {' | '.join(line)} |" for line in (headings, rule, *body)) + "\n"
 
@@ -79,7 +79,7 @@ def name_of(record: Record) -> str:
 
 
 def of_params(name: str, form: str = "{}") -> Callable[[Record], str]:
-    """A parameter in some form, or a dash where there is none."""
+    """A cell with a formatted parameter, or a dash if it is missing."""
 
     def cell(record: Record) -> str:
         value = record["params"].get(name)
@@ -89,7 +89,7 @@ def of_params(name: str, form: str = "{}") -> Callable[[Record], str]:
 
 
 def ms(name: str) -> Callable[[Record], str]:
-    """Milliseconds: a field of the record, or else a parameter; a dash where there is neither."""
+    """A cell with milliseconds from a field of the record, or else from a parameter; a dash if both are missing."""
 
     def cell(record: Record) -> str:
         value = record.get(name, record["params"].get(name))
@@ -99,18 +99,18 @@ def ms(name: str) -> Callable[[Record], str]:
 
 
 def ratio(record: Record) -> str:
-    """The peer's time over ours."""
+    """The peer's time divided by ours."""
     return "-" if record["ratio"] is None else f"{record['ratio']:.2f}x"
 
 
 def mean_ratio(rows: Iterable[Record]) -> str:
-    """The geometric mean of the ratios that there are."""
+    """The geometric mean of all ratios."""
     found = [row["ratio"] for row in rows if row["ratio"] is not None]
     return f"{geometric_mean(found):.2f}x" if found else "-"
 
 
 def times(over: str, below: str = "ours_ms") -> Callable[[Record], str]:
-    """How many times as long one takes as another, both as :func:`ms` finds them."""
+    """A cell with the quotient of two times, which are found as by :func:`ms`."""
 
     def cell(record: Record) -> str:
         top, bottom = (record.get(name, record["params"].get(name)) for name in (over, below))

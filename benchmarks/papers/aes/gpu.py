@@ -1,4 +1,4 @@
-"""What of AES-SpMM is measured on a GPU: sampled products against cuSPARSE, and the share of copying the features."""
+"""The measurements of AES-SpMM on a GPU: sampled products against cuSPARSE, and the share of copying the features."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SHAPES = {
     "reddit": (602, 41),
     "products": (100, 47),
 }
-#: What Figure 7 compares: strategy and bits of features.
+#: The sides that Figure 7 compares: strategy, and bits of features (None: float32).
 SIDES: tuple[tuple[Strategy, int | None], ...] = (("aes", None), ("aes", 8), ("afs", None), ("sfs", None))
 
 
 def measured(part: str, name: str, commit: str | None, repetitions: int) -> Iterator[dict[str, Any]]:
-    """Records of one graph."""
+    """Yield the records of one graph."""
     yield from {"figure-7": figure_7, "table-3": table_3}[part](name, commit, repetitions)
 
 
@@ -83,7 +83,7 @@ def figure_7(name: str, commit: str | None, repetitions: int) -> Iterator[dict[s
 
 
 def table_3(name: str, commit: str | None, repetitions: int) -> Iterator[dict[str, Any]]:
-    """Copies of the features and the inference of a two-layer GCN, float32 features with AFS and 8-bit ones with AES."""
+    """Copying the features, and inference of a two-layer GCN: float32 features with AFS, and 8-bit features with AES."""
     import cupyx
 
     import bitsparse as bs

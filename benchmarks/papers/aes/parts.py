@@ -1,4 +1,4 @@
-"""What ``papers/aes/program.py`` measures: sampling rates and accuracies (anywhere), sampled products and feature copies (on a GPU)."""
+"""The parts of ``papers/aes/program.py`` that run on any machine: sampling rates and accuracies."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["LABELLED", "PAPERS", "SEEDS", "WIDTHS", "figure_5", "figure_6", "rat
 WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
 STRATEGIES = ("aes", "afs", "sfs", "uniform")
 BITS = (32, 8, 4, 2)
-#: Files with labels and features; those without masks are split at random, 20 training nodes a class.
+#: Files with labels and features; those without masks are split at random, with 20 training nodes per class.
 LABELLED = ("cora", "citeseer", "pubmed", "amazon_computers", "coauthor_cs")
-#: Seeds of the networks, and of the splits where there are no masks.
+#: The number of seeds of the networks, and of the splits of files without masks.
 SEEDS = 3
-#: The paper's graphs: the name here, and what is made for it. Its counts are those of undirected edges but for proteins and cora.
+#: The paper's graphs by our names, and the file or synthetic size used. The paper counts undirected edges except for proteins and cora.
 PAPERS: dict[str, tuple[int, int] | str] = {
     "cora": "file",
     "pubmed": "file",
@@ -31,13 +31,13 @@ PAPERS: dict[str, tuple[int, int] | str] = {
     "reddit": "reddit",
     "products": "products",
 }
-#: More edges than are made without a GPU.
+#: Synthetic graphs with more edges are only made on a GPU.
 _MOST = 50_000_000
 _Record = dict[str, Any]
 
 
 def record(part: str, case: str, params: _Record, commit: str | None) -> _Record:
-    """A record of what is no time."""
+    """A record that has no time."""
     facts = {"part": part} | params
     return bench.Record.counted("aes", f"{part}-{case}", facts, bench.Machine.of_cpu(1, commit)).flat()
 
@@ -55,7 +55,7 @@ def figure_5(name: str, commit: str | None) -> Iterator[_Record]:
 
 
 def degrees_of(name: str) -> tuple[Any, str]:
-    """Entries of each row, and where they are from."""
+    """The number of entries of each row, and the source of the graph."""
     made = PAPERS.get(name, "file")
     if made == "file":
         data, source = graph(name)
@@ -77,9 +77,9 @@ def degrees_of(name: str) -> tuple[Any, str]:
 
 
 def rate_of_degrees(degrees: Any, width: int, strategy: str) -> tuple[float, list[float]]:
-    """Share of the edges that is sampled, repeats counted, and how many nodes keep at most 0, 5, ..., 100 per cent of theirs.
+    """The share of edges that are sampled, counting repeats, and the shares of nodes that keep at most 0, 5, ..., 100 per cent of theirs.
 
-    A row's samples are a matter of its length, so that one row of each length is sampled.
+    The number of a row's samples depends only on its length, so one row of each length is sampled.
     """
     lengths, times = np.unique(degrees[degrees > 0], return_counts=True)
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -112,12 +112,12 @@ def figure_6(name: str, kind: str, commit: str | None) -> Iterator[_Record]:
         yield json.loads(json.dumps(made))
 
 
-#: What is kept of a cell.
+#: The fields that are kept of a cell.
 CELL = ("strategy", "width", "bits", "accuracy", "accuracy_std", "loss")
 
 
 def quality(data: GraphData, kind: str, *, rescale: bool, seeds: int, **options: Any) -> nn.Quality:
-    """The report of networks of several seeds, each on its own split where the graph has none; means over all."""
+    """The mean report of networks of several seeds, each on its own split if the graph has none."""
     features, made = nn.Features(data.x), []
     for seed in range(seeds):
         split = data if data.train_mask is not None else data.with_split(seed=seed)
@@ -142,7 +142,7 @@ _kept: dict[tuple[Any, ...], Any] = {}
 
 
 def trained(data: GraphData, kind: str, features: nn.Features, seed: int) -> tuple[Any, Any]:
-    """A graph and a network on it; of the last graph they are kept."""
+    """A graph and a network trained on it; those of the last graph are cached."""
     key = (data.name, kind, seed)
     if key not in _kept:
         if any(one[0] != data.name for one in _kept):
@@ -154,7 +154,7 @@ def trained(data: GraphData, kind: str, features: nn.Features, seed: int) -> tup
 
 
 def pooled(reports: list[nn.Quality]) -> nn.Quality:
-    """One report of several of one network each."""
+    """Combine several reports, of one network each, into one."""
     cells = []
     for group in zip(*(one.cells for one in reports), strict=True):
         accuracies = [one.accuracy for one in group]

@@ -1,10 +1,10 @@
-"""Figures 5 and 6 of AES-SpMM as pictures, from the records of ``papers/aes/program.py``.
+"""Draw Figures 5 and 6 of AES-SpMM from the records of ``papers/aes/program.py``.
 
     python3 benchmarks/papers/aes/plot.py [--records FILE] [--out FILE]
 
-Above: for every width the share of the nodes with edges that keep at most so much of theirs, by AES. Below: test accuracy by width, every
-strategy in float32 with rescaled sums, AES without rescaling (dotted) and with 8- and 4-bit features; the grey line is float32 over
-all edges.
+Above: for every width, the share of nodes with edges that keep at most a given share of their edges under AES. Below: test accuracy by
+width, for every strategy in float32 with rescaled sums, for AES without rescaling (dotted), and for AES with 8- and 4-bit features; the
+grey line is float32 over all edges.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODELS = {"gcn": "GCN", "sage": "GraphSAGE"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw."""
+    """Read records and draw the figures."""
     parser = argparse.ArgumentParser(description="Draw Figures 5 and 6 of AES-SpMM from records.")
     parser.add_argument("--records", type=Path, default=BENCHMARKS / "results" / "h200" / "aes.jsonl", metavar="FILE")
     parser.add_argument("--out", type=Path, default=BENCHMARKS.parent / "docs" / "aes-figures.png", metavar="FILE")
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def draw(rates: _Rows, accuracies: _Rows) -> Any:
-    """A figure of two rows of sampling rates and accuracies."""
+    """Draw a figure with a row of sampling rates and rows of accuracies."""
     from matplotlib.figure import Figure
 
     graphs = list(dict.fromkeys(row["graph"] for row in rates))

@@ -1,4 +1,4 @@
-"""The document that ``papers/aes/program.py`` makes of its records, with what AES-SpMM's authors print beside them."""
+"""The document that ``papers/aes/program.py`` makes from its records, with the numbers of AES-SpMM's authors next to ours."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Figures 5 and 6, drawn by `benchmarks/papers/aes/plot.py`: sampling rates; accur
 
 
 def document(records: Iterable[Record]) -> str:
-    """All the sections that have records."""
+    """Write all sections that have records."""
     sections = {
         "figure-5": ("Figure 5: sampling rates", figure_5),
         "figure-6": ("Figure 6: accuracy", figure_6),
@@ -58,7 +58,7 @@ def document(records: Iterable[Record]) -> str:
 
 
 def in_short(rows: Mapping[str, Rows]) -> str:
-    """What reproduces and what does not; beside the numbers, read off the records in results/h200."""
+    """A summary of what reproduces and what does not; apart from the numbers, it was written by hand from the records in results/h200."""
     plain, rescaled = (losses(rows["figure-6"], rescale) for rescale in (False, True))
     speeds = ", ".join(f"{speed(rows['figure-7'], other):.2f}x that of {other.upper()}" for other in ("afs", "sfs"))
     return f"""
@@ -79,7 +79,7 @@ def in_short(rows: Mapping[str, Rows]) -> str:
 
 
 def losses(rows: Rows, rescale: bool) -> str:
-    """Mean loss of each strategy in float32, in points."""
+    """The mean loss of each strategy in float32, in points."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if row["params"]["rescale"] == rescale:
@@ -93,7 +93,7 @@ def losses(rows: Rows, rescale: bool) -> str:
 
 
 def speed(rows: Rows, other: str) -> float:
-    """Time of another strategy over that of AES, float32 features, geometric mean."""
+    """The geometric mean of another strategy's time divided by that of AES, with float32 features."""
     times = {
         (p["graph"], p["width"], p["strategy"]): row["ours_ms"] for row in rows if (p := row["params"])["bits"] is None
     }
@@ -117,7 +117,7 @@ def line_of(record: Record) -> str:
 
 # ---- sections
 def figure_5(rows: Rows) -> str:
-    """Share of the edges kept, and of the nodes that keep them all."""
+    """The share of edges that are kept, and of nodes that keep all of theirs."""
     chosen = [row for row in rows if row["params"]["strategy"] == "aes"]
     text = (
         "Sampled edges over all edges by AES, in per cent, repeats counted; in brackets the share of the nodes with edges that keep all of "
@@ -135,7 +135,7 @@ def figure_5(rows: Rows) -> str:
 
 
 def figure_6(rows: Rows) -> str:
-    """Accuracies, points lost by width and by bits, and what follows for the width to take."""
+    """Accuracies, points lost by width and by bits, and the widths that are safe to use."""
     first = rows[0]["params"]
     text = (
         f"Two-layer networks of 16 hidden units, trained in full precision over all edges, {first['seeds']} seeds; cora, citeseer and "
@@ -173,7 +173,7 @@ def figure_6(rows: Rows) -> str:
 
 
 def safe_width(rows: Rows, rescale: bool) -> str:
-    """The width from which on every network of every graph keeps its accuracy, and what narrow features cost there."""
+    """The width from which every network of every graph keeps its accuracy, and the loss from narrow features there."""
     tables = [
         {(s, w, b): loss for s, w, b, _, _, loss in row["params"]["cells"]}
         for row in rows
@@ -196,7 +196,7 @@ def safe_width(rows: Rows, rescale: bool) -> str:
 
 
 def chosen_bits(rows: Rows) -> str:
-    """What TANGO's rule says of the same networks."""
+    """The choice of TANGO's rule for the same networks."""
     body = []
     for row in rows:
         p = row["params"]
@@ -212,7 +212,7 @@ def chosen_bits(rows: Rows) -> str:
 
 
 def paper_6() -> str:
-    """What the paper says."""
+    """The paper's statements about Figure 6."""
     return (
         "The paper: on small graphs no loss to speak of at any W; on large ones less than 1 point at W = 128, where SFS loses 2.5 to 3.4 "
         "even at 1024; INT8 features cost 0.02 (GCN) and 0.04 points (GraphSAGE) on average, 0.3 at most.\n"
@@ -220,7 +220,7 @@ def paper_6() -> str:
 
 
 def points(loss: float) -> str:
-    """A loss as a change, a minus for lost accuracy."""
+    """A loss as a signed change; lost accuracy is negative."""
     return f"{0.0 - round(loss, 2):+.2f}"
 
 
@@ -248,7 +248,7 @@ def figure_7(rows: Rows) -> str:
 
 
 def table_3(rows: Rows) -> str:
-    """Shares of loading, with the paper's beside them."""
+    """Shares of loading, next to the paper's."""
     body = []
     for graph in dict.fromkeys(row["params"]["graph"] for row in rows):
         of = {(r["params"]["width"], r["params"]["bits"]): r for r in rows if r["params"]["graph"] == graph}

@@ -1,4 +1,4 @@
-"""What ``papers/bitgnn/program.py`` measures: whole networks of the paper's sizes, ours and PyTorch Geometric's."""
+"""The measurements of ``papers/bitgnn/program.py``: whole networks of the paper's sizes, ours and PyTorch Geometric's."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from bitsparse.bench import Record
 
 __all__ = ["PARTS", "measurements"]
 
-#: Models and graphs of each table.
+#: The models and graphs of each table.
 PARTS = {
     "table-3": (("gcn",), ("cora", "pubmed", "citeseer")),
     "table-4": (("gcn", "sage"), ("flickr", "reddit")),
     "table-5": (("saint",), ("flickr", "reddit")),
 }
-#: Gathering along the edges of a graph with more of them takes the memory of the whole card.
+#: Gathering along the edges of a graph with more edges would take all of the card's memory.
 MOST_SCATTERED = 20_000_000
 
 
 def measurements(
     part: str, commit: str | None, repetitions: int
 ) -> Iterator[tuple[str, Callable[[], list[dict[str, Any]]]]]:
-    """A name and a measurement for each graph and model of a part."""
+    """Yield a name and a measurement for each graph and model of a part."""
     models, graphs = PARTS[part]
     for graph in graphs:
         for model in models:
@@ -35,7 +35,7 @@ def measurements(
 
 
 def versions(part: str, model: str, graph: str, commit: str | None, repetitions: int) -> list[dict[str, Any]]:
-    """Records of all versions of a model on one graph, timed in turns; the peer of each is the sparse product's path."""
+    """Records of all versions of a model on one graph, timed in turns; the peer of each is FP32 (T), with sparse products."""
     drop_all()
     net = network(graph)
     found: dict[str, Contender] = {}

@@ -1,4 +1,4 @@
-"""The document that ``papers/bitgnn/program.py`` makes of its records, with the numbers that BitGNN's authors published beside them."""
+"""The document that ``papers/bitgnn/program.py`` makes from its records, with the numbers of BitGNN's authors next to ours."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ batches, so what compares is the order of the versions on each side. Their accur
 weights (for accuracies of ours see `examples/`). Graphs marked * are seeded synthetic ones of the size of the graph named, not the graph
 itself. What has no record is left out: (S) on Reddit would hold messages of 58 GB for each layer.
 """
-#: Read off the records in results/h200: to be read again when they are made anew.
+#: Written by hand from the records in results/h200: check it again when these change.
 SHORT = """
 **In short**
 
@@ -114,7 +114,7 @@ SHORT = """
 
 
 def document(records: Iterable[Record]) -> str:
-    """All the tables that have records."""
+    """Write all tables that have records."""
     return document_of(HEAD, {part: (title, section) for part, title in TITLES.items()}, records, SHORT)
 
 
@@ -144,22 +144,22 @@ def section(rows: Rows) -> str:
 
 # ---- cells
 def key_of(record: Record) -> tuple[str, str]:
-    """Model and graph."""
+    """The model and the graph of a record."""
     return record["params"]["model"], record["params"]["graph"]
 
 
 def there(record: Record) -> Published:
-    """What the paper prints of the same."""
+    """The paper's entry for the same model, graph and version."""
     return PAPER[key_of(record)][record["params"]["version"]]
 
 
 def share_of(whole: Mapping[tuple[str, str], int], record: Record) -> str:
-    """Memory over that of FP32 (T)."""
+    """The share of FP32 (T)'s memory."""
     key = key_of(record)
     return f"1 / {whole[key] / record['params']['peak_bytes']:.1f}" if key in whole else "-"
 
 
 def memory_of(record: Record) -> str:
-    """Bytes as the paper prints them."""
+    """The peak memory in the paper's format."""
     count = record["params"]["peak_bytes"]
     return f"{count / 1e9:.2f}G" if count >= 1e9 else f"{count / 1e6:.2f}M"

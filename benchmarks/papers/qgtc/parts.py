@@ -34,9 +34,9 @@ from bitsparse.graph import batch
 
 __all__ = ["figure_7", "figure_8", "measured"]
 
-#: Calls in a graph.
+#: The number of calls in a CUDA graph.
 CALLS = 20
-#: Figure 8: sizes of graphs of the paper whose files are not public or not small; real graphs, the paper's two first.
+#: Figure 8: graphs of the paper without small public files, of whose sizes synthetic ones are made; then real graphs, the paper's two first.
 STAND_INS = ("blogcatalog", "ppi", "arxiv", "products")
 GRAPHS = (
     "PROTEINS_full",
@@ -51,7 +51,7 @@ GRAPHS = (
 
 
 def table_3(where: Machine, repetitions: int) -> Iterator[dict[str, Any]]:
-    """1 to 4 bits against int8, where the paper has CUTLASS int4."""
+    """1 to 4 bits against int8; the paper's peer is CUTLASS int4."""
     for d in (32, 64):
         for n in (2048, 4096, 8192):
             yield from products("table-3", n, d, (1, 2, 3, 4), where, repetitions)
@@ -72,7 +72,7 @@ def figure_9(where: Machine, repetitions: int) -> Iterator[dict[str, Any]]:
 
 
 def figure_10(where: Machine, repetitions: int) -> Iterator[dict[str, Any]]:
-    """Tiles of A loaded once for several planes of X, against once for every plane; D is 1024."""
+    """Tiles of A that are loaded once for several planes of X, against once for every plane; D is 1024."""
     if not jit.capability().has_wgmma:
         raise Unavailable(f"{where.gpu} has no warpgroup products, whose planes of X lie side by side")
     for bits in (4, 8, 16):
@@ -83,7 +83,7 @@ def figure_10(where: Machine, repetitions: int) -> Iterator[dict[str, Any]]:
 def products(
     part: str, n: int, d: int, widths: Sequence[int], where: Machine, repetitions: int, *, reuse: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Records of one size at several widths, all timed in turns with one peer."""
+    """Yield records of one size at several bit widths, all timed in turns with one peer."""
     cupy, torch = jit.require_cupy("qgtc"), torch_module()
     a = adjacency(n)
     calls: list[Callable[[], object]] = []
@@ -130,7 +130,7 @@ def adjacency(n: int) -> Any:
 
 
 def tilings(n: int, d: int, bits: int) -> dict[str, gemm.Tiling]:
-    """The best tilings that load a tile of A for several planes of X, and for each plane again."""
+    """The best tilings of both kinds: those that load a tile of A once for several planes of X, and those that load it for each plane."""
     blocks = -(-n // 1024)
     found = gemm.tilings(d, bits, masked=False, wide=False)
 
@@ -144,7 +144,7 @@ def tilings(n: int, d: int, bits: int) -> dict[str, gemm.Tiling]:
 
 
 def figure_7(part: str, records: Path) -> Iterator[dict[str, Any]]:
-    """Epochs of one network, as suite ``cluster`` recorded them: nothing is measured again."""
+    """Epochs of one network from the records of suite ``cluster``; nothing is measured."""
     kind = {"figure-7a": "gcn", "figure-7b": "gin"}[part]
     if not records.is_file():
         raise Unavailable(f"there are no records of suite cluster in {records}; write them with run.py --suite cluster")
@@ -159,7 +159,7 @@ def figure_7(part: str, records: Path) -> Iterator[dict[str, Any]]:
 
 
 def figure_8(commit: str | None) -> Iterator[dict[str, Any]]:
-    """Tiles with and without edges of block-diagonal batches: 1500 METIS parts, 20 to a batch."""
+    """Count tiles with and without edges in block-diagonal batches of 20 out of 1500 METIS parts."""
     for name in (*GRAPHS, *STAND_INS):
         if name in STAND_INS:
             data, source = synthetic(name, "communities"), f"synthetic, size of {name}"
@@ -182,6 +182,6 @@ def figure_8(commit: str | None) -> Iterator[dict[str, Any]]:
 
 
 def measured(part: str, commit: str | None, repetitions: int) -> Iterator[dict[str, Any]]:
-    """Records of a part that is timed."""
+    """Yield the records of a timed part."""
     parts = {"table-3": table_3, "figure-7c": figure_7c, "figure-9": figure_9, "figure-10": figure_10}
     yield from parts[part](machine(1, commit), repetitions)

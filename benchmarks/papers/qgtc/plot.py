@@ -1,9 +1,9 @@
-"""QGTC's Figures 7a, 7b and 8 drawn from the records that ``papers/qgtc/program.py`` leaves.
+"""Draw QGTC's Figures 7a, 7b and 8 from the records of ``papers/qgtc/program.py``.
 
     python3 benchmarks/papers/qgtc/plot.py [FILE] [--out docs/qgtc-figures.png]
 
-7a and 7b: how many times as quick an epoch of ours is as PyTorch Geometric's in float32, by graph and number of bits. 8: the share of
-8 x 128 tiles that are processed where those without an edge are jumped over. What has no records is left out. Matplotlib is needed.
+7a and 7b: the speed-up of our epochs over PyTorch Geometric's in float32, by graph and number of bits. 8: the share of 8 x 128 tiles that
+are processed if those without an edge are skipped. Figures without records are left out. Needs Matplotlib.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TITLES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read records, draw."""
+    """Read records and draw the figures."""
     parser = argparse.ArgumentParser(description="Draw QGTC's Figures 7a, 7b and 8 again.")
     parser.add_argument(
         "file", nargs="?", type=Path, default=BENCHMARKS / "results" / "h200" / "qgtc.jsonl", metavar="FILE"
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def panels(records: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """By figure and graph: a bar's height by its label."""
+    """The heights of bars by their labels, for each figure and graph."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for record in records:
         facts = record["params"]
@@ -60,7 +60,7 @@ def panels(records: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, f
 
 
 def draw(found: dict[str, dict[str, dict[str, float]]], out: Path) -> None:
-    """One row of axes for each figure."""
+    """Draw one row of axes for each figure."""
     import matplotlib
 
     matplotlib.use("Agg")

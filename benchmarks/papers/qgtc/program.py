@@ -1,17 +1,17 @@
-"""QGTC's own tables again (PPoPP'22: Table 3, Figures 7 to 10), on the same axes: ours, the peer's, the paper's.
+"""Reproduce QGTC's tables (PPoPP'22: Table 3, Figures 7 to 10) on the same axes: ours, the peer's, the paper's.
 
     python3 benchmarks/paper.py qgtc [--only table-3 figure-9 ...] [--records FILE] [--out FILE] [--repetitions N]
 
-Table 3 and Figures 7c, 9 and 10 are measured on the GPU at hand. The others run only when named: Figures 7a and 7b are made of the
-records of suite ``cluster`` (``results/h200/cluster.jsonl``), Figure 8 counts tiles of graphs on the CPU (minutes, for METIS).
-``papers/qgtc/plot.py`` draws 7a, 7b and 8. After each part its records, one JSON object a line, take the place of the old ones in
-``--records``, and ``--out`` (by default docs/qgtc-tables.md) is written anew from all of them.
+Table 3 and Figures 7c, 9 and 10 are measured on this machine's GPU. The others run only when named: Figures 7a and 7b come from the records
+of suite ``cluster`` (``results/h200/cluster.jsonl``), and Figure 8 counts tiles of graphs on the CPU (minutes, for METIS).
+``papers/qgtc/plot.py`` draws 7a, 7b and 8. After each part, its records, one JSON object per line, replace the old ones in ``--records``,
+and ``--out`` (by default docs/qgtc-tables.md) is written again from all of them.
 
-All products are N x N x D: a 1-bit adjacency by features of some bits, random and without zero tiles. Ours goes into a preallocated int32
-result through a prepared product of the CUDA backend, with the kernel that the library chooses. The peer is ``torch._int_mm`` of the same
-integers as int8 (16 bits: of their two digits, added up by one more pass), whose result is compared with ours before either is timed. Both
-sides replay CUDA graphs of 20 calls in turns, with operands in the L2 where they fit; a time is the median of 15 replays. ``tflops`` counts
-2 N N D operations, whatever the number of bits, as the paper does.
+All products are N x N x D: a 1-bit adjacency by features of a few bits, random and without zero tiles. Ours is a prepared product of the
+CUDA backend, with the kernel that the library chooses, into a preallocated int32 result. The peer is ``torch._int_mm`` of the same integers
+as int8 (for 16 bits, of their two digits, added up by one more pass); both results are compared before either is timed. Both sides replay
+CUDA graphs of 20 calls in turns, with operands in the L2 if they fit; a time is the median of 15 replays. ``tflops`` counts 2 N N D
+operations, whatever the number of bits, as the paper does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measurements(
     part: str, commit: str | None, repetitions: int
 ) -> Iterator[tuple[str, Callable[[], Iterable[Record]]]]:
-    """A part as a whole: its records come one by one."""
+    """Yield each part as one measurement, which yields its records one by one."""
     if part == "figure-8":
         yield part, lambda: parts.figure_8(commit)
     elif part in ("figure-7a", "figure-7b"):
