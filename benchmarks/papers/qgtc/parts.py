@@ -36,7 +36,7 @@ __all__ = ["figure_7", "figure_8", "measured"]
 
 #: The number of calls in a CUDA graph.
 CALLS = 20
-#: Figure 8: graphs of the paper without small public files, of whose sizes synthetic ones are made; then real graphs, the paper's two first.
+#: Figure 8: graphs of the paper without small public files, replaced by synthetic ones; then real graphs, the paper's two first.
 STAND_INS = ("blogcatalog", "ppi", "arxiv", "products")
 GRAPHS = (
     "PROTEINS_full",

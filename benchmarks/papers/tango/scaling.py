@@ -1,14 +1,15 @@
-"""TANGO's Figure 9 again (SC'23): training on several GPUs, integers exchanged against float32, by the number of GPUs.
+"""Reproduce TANGO's Figure 9 (SC'23): training on several GPUs, exchanging integers or float32, by the number of GPUs.
 
     python3 benchmarks/papers/tango/scaling.py [--ranks 1 2 4] [--measured FILE ...] [--records FILE] [--out FILE] [--quick]
 
-For each number of ranks ``torchrun`` runs the training, its exchange and the links of suite ``scale`` (a GPU to each rank, or a CPU without
-one, over a small graph); records, one JSON object a line, are written to ``--records`` and the table to ``--out``, by default printed.
-With ``--measured`` nothing is run: the table is made of records of that suite.
+For each number of ranks, ``torchrun`` runs the training, exchange and link cases of suite ``scale``: one GPU per rank, or the CPU and a
+small graph if there is no GPU. The records, one JSON object per line, are written to ``--records``, and the table is written to ``--out``
+(by default printed). With ``--measured`` nothing is run: the table is made from existing records of that suite.
 
-The paper's GPUs train on batches of sampled subgraphs, whose features travel from host memory over PCIe; the graph here lies in the
-GPUs' memory, dealt out, and features and gradients travel between them. What compares is what the paper's figure shows: the speed of an
-epoch with 8 bits on their way over that with float32, on as many GPUs. Its GAT is not here: attention is not trained over shards.
+The paper's GPUs train on batches of sampled subgraphs, whose features are copied from host memory over PCIe. Here the graph is split over
+the GPUs' memory, and features and gradients are exchanged between the GPUs. Comparable is what the paper's figure shows: the speed of an
+epoch that exchanges 8 bits relative to one that exchanges float32, on the same number of GPUs. The paper's GAT is left out: attention is
+not trained over shards.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from typing import Any
 HERE = Path(__file__).resolve()
 BENCHMARKS = HERE.parents[2]
 CASES = ("link-allgather-16MB", "link-pairs-16MB", "link-pairs-128MB", "exchange-products", "training-products")
-#: Speed of TANGO's GCN over full precision, by GPUs: the ends of the line that the text prints.
+#: Speed of TANGO's GCN relative to full precision, by number of GPUs: the first and last points, which the text prints.
 PAPER = {2: 1.1, 6: 1.5}
 
 
 def measured(ranks: int, quick: bool) -> list[dict[str, Any]]:
-    """The records of so many ranks."""
+    """Run this many ranks and return their records."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "scale.jsonl"
@@ -41,7 +42,7 @@ def measured(ranks: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def document(runs: dict[Any, dict[str, dict[str, Any]]]) -> str:
-    """The table, of records by run and case."""
+    """Return the table, from records by run and case."""
     papers: Any = importlib.import_module("benchmarks.papers.tables")
     scale: Any = importlib.import_module("benchmarks.scale_table")
     rows = []
@@ -78,7 +79,7 @@ def document(runs: dict[Any, dict[str, dict[str, Any]]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and write records and the table."""
+    """Measure, and write the records and the table."""
     parser = argparse.ArgumentParser(description="Make TANGO's Figure 9 again.")
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4], metavar="N", help="default: 1 2 4")
     parser.add_argument("--measured", nargs="+", type=Path, metavar="FILE", help="records to make the table of")
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a first impression")
     options = parser.parse_args(arguments)
     importlib.import_module("bitsparse")
-    # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+    # Only after bitsparse is imported: this folder holds the sources of bitsparse too, but not its compiled part.
     sys.path.insert(0, str(BENCHMARKS.parent))
     scale: Any = importlib.import_module("benchmarks.scale_table")
     with tempfile.TemporaryDirectory() as folder:

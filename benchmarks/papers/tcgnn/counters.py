@@ -1,9 +1,9 @@
-"""Hit rates of caches and occupancy of the aggregations of TC-GNN's Table 1, as NVIDIA's profiler ``ncu`` counts them.
+"""Cache hit rates and occupancy of the aggregations of TC-GNN's Table 1, counted by NVIDIA's profiler ``ncu``.
 
     python3 benchmarks/papers/tcgnn/counters.py
 
-is what the profiler looks at: one call of ours, TF32 allowed, and one of cuSPARSE's for each graph and width, in turns. ``program.py`` runs
-it once under ``ncu`` and makes a record of each call, whose numbers are those of its longest kernel.
+is the program that is profiled: for each graph and width, one call of ours, with TF32 allowed, then one of cuSPARSE. ``program.py`` runs it
+once under ``ncu`` and makes a record of each call, with the numbers of the call's longest kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-#: What the profiler calls the share of the sectors asked for that the first cache has, that of the warps that there is room for, and time.
+#: The profiler's names for the L1 hit rate (share of requested sectors), the occupancy (share of the possible warps), and the time.
 METRICS = {
     "hits": "l1tex__t_sector_hit_rate.pct",
     "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
@@ -31,14 +31,14 @@ _Counts = dict[str, Any]
 
 
 def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[tuple[str, Callable[[], _Counts]]]:
-    """A name and a count for each call."""
+    """Yield a name and a count for each call."""
     parts: Any = importlib.import_module("benchmarks.papers.tcgnn.parts")
     for place, ((name, columns), side) in enumerate(itertools.product(parts.layers(), SIDES)):
         yield f"{part}-{name}-D{columns}-{side}", partial(counted, part, place, name, columns, side, commit)
 
 
 def counted(part: str, place: int, name: str, columns: int, side: str, commit: str | None) -> _Counts:
-    """The record of one call."""
+    """Return the record of one call."""
     bench: Any = importlib.import_module("bitsparse.bench")
     timing: Any = importlib.import_module("benchmarks.gpu_timing")
     graphs: Any = importlib.import_module("benchmarks.cases.sparse_gpu")
@@ -50,7 +50,7 @@ def counted(part: str, place: int, name: str, columns: int, side: str, commit: s
 
 @cache
 def profiled() -> list[_Counts]:
-    """The counts of all calls."""
+    """Return the counts of all calls."""
     bench: Any = importlib.import_module("bitsparse.bench")
     parts: Any = importlib.import_module("benchmarks.papers.tcgnn.parts")
     if shutil.which("ncu") is None:
@@ -75,7 +75,7 @@ def profiled() -> list[_Counts]:
 
 
 def kernels_of(lines: list[str]) -> list[_Counts]:
-    """Kernels in order with their counts, from what the profiler prints: a table, one line a count, behind lines of its own."""
+    """Parse the profiler's output (its own lines, then a table with one line per count) into kernels in order with their counts."""
     first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     found: dict[str, _Counts] = {}
     for row in csv.DictReader(lines[first:]):
@@ -87,7 +87,7 @@ def kernels_of(lines: list[str]) -> list[_Counts]:
 
 
 def calls_of(kernels: Iterable[_Counts]) -> list[_Counts]:
-    """The longest kernel of each call: calls of ours and of cuSPARSE take turns, and kernels of others do not count."""
+    """Return the longest kernel of each call: calls of ours and of cuSPARSE alternate, and all other kernels are ignored."""
 
     def side_of(counts: _Counts) -> str | None:
         name = counts["kernel"]
@@ -98,9 +98,9 @@ def calls_of(kernels: Iterable[_Counts]) -> list[_Counts]:
 
 
 def main() -> None:
-    """The calls, with the profiler on around each."""
+    """Run the calls, with the profiler switched on around each."""
     importlib.import_module("bitsparse")
-    # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+    # Only after bitsparse is imported: this folder holds the sources of bitsparse too, but not its compiled part.
     sys.path.insert(0, str(ROOT))
     parts: Any = importlib.import_module("benchmarks.papers.tcgnn.parts")
     graphs: Any = importlib.import_module("benchmarks.cases.sparse_gpu")

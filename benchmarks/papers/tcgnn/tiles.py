@@ -1,4 +1,4 @@
-"""Figure 7 of TC-GNN for ``papers/tcgnn/program.py``: tiles before and after condensing columns, counted on the CPU."""
+"""Count the tiles of TC-GNN's Figure 7 for ``papers/tcgnn/program.py``: before and after condensing columns, on the CPU."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["GRAPHS", "TILES", "Data", "measurements"]
 
 
 class Data(NamedTuple):
-    """A line of the paper's Table 4: the kind of a graph, columns of its features, and classes."""
+    """One line of the paper's Table 4: a graph's kind, its number of feature columns, and its number of classes."""
 
     kind: str
     columns: int
     classes: int
 
 
-#: Graphs of the paper's Table 4 in its order.
+#: The graphs of the paper's Table 4, in its order.
 GRAPHS = {
     "citeseer": Data("I", 3703, 6),
     "cora": Data("I", 1433, 7),
@@ -38,18 +38,18 @@ GRAPHS = {
     "soc-BlogCatalog": Data("III", 128, 39),
     "amazon0601": Data("III", 96, 22),
 }
-#: Window and width of a tile of SpMM, whose left operand it is, and of SDDMM, whose result it is.
+#: Window (rows) and width of a tile, for SpMM, where it is the left operand, and for SDDMM, where it is the result.
 TILES = {"spmm": (16, 8), "sddmm": (16, 16)}
 
 
 def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """A name and a count for each graph; ``repetitions`` make no difference to counts."""
+    """Yield a name and a count for each graph; ``repetitions`` has no effect on counts."""
     for name in GRAPHS:
         yield f"{part}-{name}", partial(counted, part, name, commit)
 
 
 def counted(part: str, name: str, commit: str | None) -> dict[str, Any]:
-    """Tiles of one graph."""
+    """Count the tiles of one graph."""
     data, source = graph(name)
     params: dict[str, Any] = {"part": part, "graph": name, "kind": GRAPHS[name].kind, "source": source}
     params |= {"nodes": data.num_nodes, "entries": data.num_edges}
