@@ -1,7 +1,7 @@
-"""The document that ``papers/qgtc/program.py`` makes of its records, with the numbers that QGTC's authors published beside them.
+"""The document that ``papers/qgtc/program.py`` makes from its records, with the numbers of QGTC's authors next to ours.
 
-Table 3 is printed in the paper. Figures 7c and 9 are plots there; the numbers shown for some of their points are those that the
-instructions of the authors' artifact (github.com/YukeWang96/QGTC_PPoPP22, docs/index.md) print as expected. All are from an RTX 3090.
+Table 3 is printed in the paper. Figures 7c and 9 are plots there; for some of their points we show the expected numbers that are printed in
+the instructions of the authors' artifact (github.com/YukeWang96/QGTC_PPoPP22, docs/index.md). All are from an RTX 3090.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ ARTIFACT_9 = {
     2048: (16.323, 32.027, 37.444, 40.646, 44.151, 49.687, 52.970),
     4096: (34.425, 40.175, 46.759, 52.517, 59.508, 64.172, 66.490),
 }
-#: What the instructions of the artifact print as the milliseconds of an epoch of Cluster GCN; they do not say of which side and bits.
+#: The milliseconds of a Cluster GCN epoch in the artifact's instructions, which do not say for which side and number of bits.
 ARTIFACT_7A = {"artist": 263.646, "blogcatalog": 209.495, "ppi": 189.016, "arxiv": 208.616}
-#: What the paper states as QGTC's mean over DGL.
+#: QGTC's mean speedup over DGL, as the paper states it.
 PAPER_7 = {"figure-7a": 2.6, "figure-7b": 2.8}
 HEAD = """# QGTC's tables, again
 
@@ -53,7 +53,7 @@ features of some bits; TFLOPs count 2 N N D operations whatever the number of bi
 "int8" is cuBLASLt through `torch._int_mm` on the same integers. The authors' numbers are from an RTX 3090, so what compares is the ratio
 to int8 on each side, not the hardware. Sizes without a record are left out or shown as "-".
 """
-#: Read off the records in results/h200: to be read again when they are made anew.
+#: Written by hand from the records in results/h200: check it again when these change.
 SHORT = """
 **In short**
 
@@ -69,7 +69,7 @@ SHORT = """
 
 
 def document(records: Iterable[Record]) -> str:
-    """All the parts that have records."""
+    """Write all parts that have records."""
     sections: dict[str, tuple[str, Callable[[Rows], str]]] = {
         "table-3": ("Table 3: 1 to 4 bits, TFLOPs", table_3),
         "figure-7a": ("Figure 7a: Cluster GCN, 3 x 16", figure_7),
@@ -83,7 +83,7 @@ def document(records: Iterable[Record]) -> str:
 
 
 def table_3(rows: Rows) -> str:
-    """Ours and the paper's, 1 to 4 bits."""
+    """Compare our rates with the paper's, for 1 to 4 bits."""
     headings = ["N", "D", "int4, paper", "int8, here"]
     headings += [f"{count(bits)}, {whose}" for bits in (1, 2, 3, 4) for whose in ("paper", "ours")]
     body = []
@@ -98,7 +98,7 @@ def table_3(rows: Rows) -> str:
 
 
 def figure_7c(rows: Rows) -> str:
-    """Ours over the bits, and what the artifact prints."""
+    """Show our rates by number of bits, and the artifact's numbers."""
     widths = sorted({record["params"]["bits"] for record in rows})
     headings = ["N", "D", "int8, here", *(f"{bits} bits" for bits in widths), "ratio to int8"]
     headings += ["int8, authors", "2 bits, authors", "4 bits, authors"]
@@ -112,7 +112,7 @@ def figure_7c(rows: Rows) -> str:
 
 
 def figure_7(rows: Rows) -> str:
-    """Epochs over the bits."""
+    """Show the epoch times by number of bits."""
     part = rows[0]["params"]["part"]
     widths = sorted({record["params"]["bits"] for record in rows})
     headings = ["graph", "nodes", "edges inside parts", "PyTorch Geometric, ms", *(count(bits) for bits in widths)]
@@ -150,7 +150,7 @@ def figure_7(rows: Rows) -> str:
 
 
 def figure_8(rows: Rows) -> str:
-    """Tiles of batches."""
+    """Show the share of the batches' tiles that is processed."""
     text = (
         "8 x 128 tiles of block-diagonal batches of 20 parts, METIS with 1500 parts as in the paper: how many of them a product with\n"
         "zero-tile jumping processes. Tiles without an edge either touch no part's block, or lie where a block is empty. The paper's bars\n"
@@ -162,7 +162,7 @@ def figure_8(rows: Rows) -> str:
 
 
 def figure_9(rows: Rows) -> str:
-    """Ours and int8's over both sizes."""
+    """Show our rates and int8's by N and D."""
     widths = sorted({record["params"]["d"] for record in rows})
     by_n: dict[int, dict[int, dict[str, Any]]] = {}
     for record in rows:
@@ -185,7 +185,7 @@ def figure_9(rows: Rows) -> str:
 
 
 def figure_10(rows: Rows) -> str:
-    """With and without reuse."""
+    """Compare the rates with and without reuse of tiles."""
     headings = (
         "bits of X",
         "N",
@@ -203,7 +203,7 @@ def figure_10(rows: Rows) -> str:
     body = []
     for size, variants in groups.items():
         if len(variants) < 3:
-            continue  # a run that ended early
+            continue  # the run ended early
         without, with_reuse, chosen = (variants[name] for name in ("no-reuse", "reuse", ""))
         cells = [tflops(without), tflops(with_reuse), f"{without['ours_ms'] / with_reuse['ours_ms']:.2f}x"]
         cells += [f"{tflops(chosen)} ({chosen['params']['kernel']})", tflops(chosen, "peer_tflops")]
@@ -217,12 +217,12 @@ def figure_10(rows: Rows) -> str:
 
 # ---- pieces
 def beside_int8(rows: Rows) -> str:
-    """Where the numbers are from."""
+    """Say on which machine the numbers were measured, and against which peer."""
     return taken_on(rows, "Ours and int8", rows[0]["peer"].partition(" _")[0])
 
 
 def share_of_tiles(count: Callable[[dict[str, Any]], int]) -> Callable[[Record], str]:
-    """A count of tiles over all of them."""
+    """Return a column: a count of tiles as a share of all tiles."""
     return lambda record: f"{count(record['params']) / record['params']['tiles']:.1%}"
 
 
@@ -236,12 +236,12 @@ TILES: Columns = (
 
 
 def is_synthetic(record: Record) -> bool:
-    """Whether another graph stands in."""
+    """Whether a synthetic graph was used in place of the real one."""
     return str(record["params"]["source"]).startswith("synthetic")
 
 
 def by_size(rows: Rows) -> dict[tuple[int, int], Rows]:
-    """Records of each (N, D), in their order."""
+    """Group the records by (N, D), in their order."""
     found: dict[tuple[int, int], Rows] = {}
     for record in rows:
         found.setdefault((record["params"]["n"], record["params"]["d"]), []).append(record)
@@ -249,11 +249,11 @@ def by_size(rows: Rows) -> dict[tuple[int, int], Rows]:
 
 
 def tflops(record: dict[str, Any], name: str = "tflops") -> str:
-    """A rate with three digits or so."""
+    """Format a rate with about three digits."""
     value = record["params"][name]
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def count(bits: int) -> str:
-    """``1 bit``, ``2 bits``."""
+    """Write a number of bits: ``1 bit``, ``2 bits``."""
     return f"{bits} bit" if bits == 1 else f"{bits} bits"

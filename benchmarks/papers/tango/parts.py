@@ -1,4 +1,4 @@
-"""What is measured of TANGO: products with quantisation on the way, sums of edges, products of several heads, sampled products."""
+"""Measure TANGO's operations: products that quantise their operands, sums of edges, products of several heads, sampled products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bitsparse.errors import BitsparseError
 
 __all__ = ["GRAPHS", "measurements"]
 
-#: The paper's graphs: stored entries are both directions of its edges.
+#: The paper's graphs, as (nodes, entries): both directions of every edge are stored. None: the graph is read from its file.
 GRAPHS: dict[str, tuple[int, int] | None] = {
     "pubmed": None,
     "dblp": (317_080, 2_099_732),
@@ -33,9 +33,9 @@ EDGE_FEATURES = (4, 8, 12, 16, 20)
 HEADS = ((2, 128), (4, 128), (2, 256), (4, 256))
 SPMV_FEATURES = (2, 4, 6, 8, 10, 12)
 SDDMM_HEADS = (4, 64)
-#: Bytes of the largest operand or result that is made.
+#: The most bytes that one operand or result may take.
 _MOST = 24_000_000_000
-#: Largest error of a sum of about-one numbers over the square root of their count.
+#: Largest allowed error of a sum of numbers near one, divided by the square root of their count.
 TOLERANCE = 3e-5
 _Record = dict[str, Any]
 
@@ -43,7 +43,7 @@ _Record = dict[str, Any]
 def measurements(
     part: str, commit: str | None, repetitions: int
 ) -> Iterator[tuple[str, Callable[[], Iterable[_Record]]]]:
-    """A name and a measurement for each graph of a part."""
+    """Yield a name and a measurement for each graph of a part."""
     makers: dict[str, Callable[[Part], Iterable[_Record]]] = {
         "figure-10": figure_10,
         "figure-11": figure_11,
@@ -64,7 +64,7 @@ def _measured(
 
 
 class Part:
-    """A part on one graph: measures sides in turns and makes a record of the first against another."""
+    """A part on one graph: measures several sides in turns and records the first against one of the others."""
 
     def __init__(self, part: str, graph: str, commit: str | None, repetitions: int) -> None:
         self.part, self.graph, self.repetitions = part, graph, repetitions
@@ -72,17 +72,17 @@ class Part:
 
     @property
     def matrix(self) -> Matrix:
-        """The graph on the GPU; the last one is kept."""
+        """The graph on the GPU; only the last one is kept."""
         return matrix_of(self.graph)
 
     def times(self, sides: Sequence[Timed]) -> list[float]:
-        """Milliseconds of a call of each."""
+        """Return the milliseconds of one call of each side."""
         return in_turns(sides, self.repetitions)
 
     def record(
         self, case: str, params: _Record, ms: float, peer: str | None, peer_ms: float | None, moved: int
     ) -> _Record:
-        """A record of this part."""
+        """Return a record of this part."""
         facts = {"part": self.part} | self.matrix.facts() | {"graph": self.graph} | params
         name = f"{self.part}-{self.graph}-{case}"
         return Record("tango", name, facts, ms, peer, peer_ms, moved, self.machine).flat()
@@ -92,7 +92,7 @@ _held: dict[str, Matrix] = {}
 
 
 def matrix_of(name: str) -> Matrix:
-    """A graph of the paper; only the last one is held."""
+    """Return a graph of the paper; only the last one is kept."""
     if name not in _held:
         cupy = jit.require_cupy("tango")
         _held.clear()
@@ -109,14 +109,14 @@ def matrix_of(name: str) -> Matrix:
 
 
 def normal(seed: int, shape: tuple[int, ...]) -> Any:
-    """Normal float32 numbers on the GPU."""
+    """Return normally distributed float32 numbers on the GPU."""
     if 4 * int(np.prod(shape, dtype=np.int64)) > _MOST:
         raise Unavailable(f"an array of shape {shape} would take {4e-9 * np.prod(shape, dtype=np.float64):.0f} GB")
     return jit.require_cupy("tango").random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
 def close(case: str, got: Any, wanted: Any, terms: Any, tolerance: float = TOLERANCE) -> None:
-    """Refuse a wrong result; ``terms`` is how many numbers each sum has."""
+    """Raise an error if the result is wrong; ``terms`` is the number of terms in each sum."""
     cupy = jit.require_cupy("tango")
     root = cupy.sqrt(cupy.maximum(cupy.asarray(terms), 1))
     error = float((cupy.abs(got - wanted) / root).max().get()) if got.size else 0.0
@@ -126,7 +126,7 @@ def close(case: str, got: Any, wanted: Any, terms: Any, tolerance: float = TOLER
 
 # ---- dense products
 def quantized(x: Any, w: Any, bits: int, out: Any, scale: Any = None) -> Timed:
-    """Our product with quantisation on the way, checked against the product of the codes."""
+    """Return our product that quantises its operands, checked against the product of the dequantised codes."""
     import bitsparse as bs
 
     call = bs.plan_quantized_matmul(w, x.shape[0], bits)
@@ -146,7 +146,7 @@ def quantized(x: Any, w: Any, bits: int, out: Any, scale: Any = None) -> Timed:
 
 
 def dense(x: Any, w: Any, dtype: str, *, tf32: bool = False) -> Timed:
-    """The product of cuBLAS through PyTorch, with a result that is there."""
+    """Return the product of cuBLAS through PyTorch, into a preallocated result."""
     torch = torch_module()
     a, b = (torch.from_dlpack(array).to(getattr(torch, dtype)) for array in (x, w))
     out = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
@@ -159,7 +159,7 @@ def dense(x: Any, w: Any, dtype: str, *, tf32: bool = False) -> Timed:
 
 
 def products(part: Part, bits: int, widths: Sequence[int]) -> Iterator[_Record]:
-    """(nodes x D) x (D x D): ours with the scale found and given, cuBLAS's in float32, TF32 and float16."""
+    """Measure (nodes x D) x (D x D): ours with a computed and a given scale, and cuBLAS in float32, TF32 and float16."""
     cupy = jit.require_cupy("tango")
     for columns in widths:
         nodes = part.matrix.shape[0]
@@ -176,7 +176,7 @@ def products(part: Part, bits: int, widths: Sequence[int]) -> Iterator[_Record]:
 
 
 def figure_10(part: Part) -> Iterator[_Record]:
-    """A product of operands that were quantised before, out of the cache, against one that quantises them."""
+    """Compare a product that takes quantised operands from the cache with one that quantises them again."""
     from bitsparse import QuantCache
     from bitsparse import quantized_matmul as multiply
 
@@ -199,13 +199,13 @@ def figure_10(part: Part) -> Iterator[_Record]:
 
 
 def figure_11(part: Part) -> Iterator[_Record]:
-    """Products of 8 bits."""
+    """Measure the dense products of 8 bits."""
     yield from products(part, 8, GEMM_WIDTHS)
 
 
 # ---- sums of edges
 def figure_13a(part: Part) -> Iterator[_Record]:
-    """Features of edges summed at their rows, against PyTorch's scattered sum."""
+    """Compare our sum of edge features per row with PyTorch's scattered sum."""
     import bitsparse as bs
 
     cupy, torch = jit.require_cupy("tango"), torch_module()
@@ -232,7 +232,7 @@ def figure_13a(part: Part) -> Iterator[_Record]:
 
 # ---- several heads
 def of_heads(part: Part, heads: int, columns: int) -> _Record:
-    """A product with a weight per edge and head, in float32 and of 8-bit features, against cuSPARSE's, one for each head."""
+    """Compare a product with one weight per edge and head, of float32 and 8-bit features, with one cuSPARSE product per head."""
     import bitsparse as bs
 
     cupy, torch = jit.require_cupy("tango"), torch_module()
@@ -269,21 +269,21 @@ def of_heads(part: Part, heads: int, columns: int) -> _Record:
 
 
 def figure_13b(part: Part) -> Iterator[_Record]:
-    """Heads of many columns."""
+    """Measure products of a few heads with many columns each."""
     for heads, columns in HEADS:
         if 4 * part.matrix.shape[0] * heads * columns <= _MOST // 4:
             yield of_heads(part, heads, columns)
 
 
 def figure_14(part: Part) -> Iterator[_Record]:
-    """Many heads of one column: sparse matrix by vector."""
+    """Measure products of several heads with one column each: sparse matrix times vector."""
     for heads in SPMV_FEATURES:
         yield of_heads(part, heads, 1)
 
 
 # ---- sampled products
 def sampled(part: Part, op: Any, bits: int) -> _Record | None:
-    """A product per edge of packed integers with a scale each, against our own in float32 and PyTorch's gathers."""
+    """Compare a sampled product of packed integers and their scales with our own in float32 and with PyTorch's gathers."""
     import bitsparse as bs
 
     cupy, torch = jit.require_cupy("tango"), torch_module()
@@ -319,7 +319,7 @@ def sampled(part: Part, op: Any, bits: int) -> _Record | None:
 
 
 def figure_15(part: Part) -> Iterator[_Record]:
-    """Products and sums of 8 bits."""
+    """Measure the sampled products and sums of 8 bits."""
     for op in ("add", "dot"):
         made = sampled(part, op, 8)
         if made is not None:
@@ -327,7 +327,7 @@ def figure_15(part: Part) -> Iterator[_Record]:
 
 
 def figure_16(part: Part) -> Iterator[_Record]:
-    """Everything of 4 bits."""
+    """Measure the sampled products and sums, and the dense products, of 4 bits."""
     for op in ("add", "dot"):
         made = sampled(part, op, 4)
         if made is not None:

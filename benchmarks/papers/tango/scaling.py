@@ -7,9 +7,9 @@ small graph if there is no GPU. The records, one JSON object per line, are writt
 (by default printed). With ``--measured`` nothing is run: the table is made from existing records of that suite.
 
 The paper's GPUs train on batches of sampled subgraphs, whose features are copied from host memory over PCIe. Here the graph is split over
-the GPUs' memory, and features and gradients are exchanged between the GPUs. Comparable is what the paper's figure shows: the speed of an
-epoch that exchanges 8 bits relative to one that exchanges float32, on the same number of GPUs. The paper's GAT is left out: attention is
-not trained over shards.
+the GPUs' memory, and features and gradients are exchanged between the GPUs. What can be compared is what the paper's figure shows: the
+speed of an epoch that exchanges 8 bits relative to one that exchanges float32, on the same number of GPUs. The paper's GAT is left out:
+attention is not trained over shards.
 """
 
 from __future__ import annotations

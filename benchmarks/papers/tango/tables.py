@@ -1,4 +1,4 @@
-"""The document that ``papers/tango/program.py`` makes of its records, with what TANGO's authors print beside them."""
+"""The document that ``papers/tango/program.py`` makes from its records, with the numbers of TANGO's authors next to ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Made by `python3 benchmarks/paper.py tango` from its records; the protocol stand
 SC 2023) measured V100S GPUs (an A100 for float16 and INT4) against cuBLAS and DGL, and prints averages in its text; its opponents are not
 ours everywhere, so what compares is the direction. Graphs marked * are seeded synthetic ones of the sizes of the graphs named.
 """
-#: Read off the records in results/h200: to be read again when they are made anew.
+#: Written by hand from the records in results/h200: check it again when these change.
 SHORT = """
 **In short**
 
@@ -29,7 +29,7 @@ SHORT = """
   few bits, several GPUs (Figure 9) in the guide to these. DGL is no opponent here.
 - **Stand-ins.** dblp, amazon, arxiv and products; pubmed is the graph itself.
 """
-#: Table 2: gigabytes a second of the incidence product and of DGL, 16 features.
+#: Table 2: gigabytes per second of the incidence product and of DGL, for 16 features.
 PAPER_TABLE_2 = {
     "arxiv": (344.06, 41.26),
     "products": (491.72, 244.22),
@@ -40,22 +40,22 @@ PAPER_TABLE_2 = {
 
 
 def line_of(record: Record) -> str:
-    """One line for the terminal."""
+    """Return one line for the terminal."""
     return f"{record['case']:<40} {record['ours_ms']:.4f} ms, {record['ratio']:.2f}x of {record['peer']}"
 
 
 def bytes_a_second(name: str) -> Callable[[Record], str]:
-    """Gigabytes a second in the time of that name."""
+    """Return a column: gigabytes per second, from the time with this name."""
     return lambda record: f"{record['bytes'] / 1e6 / record.get(name, record['params'].get(name)):.0f}"
 
 
 def tera_operations(name: str) -> Callable[[Record], str]:
-    """Tera-operations a second in the time of that name."""
+    """Return a column: tera-operations per second, from the time with this name."""
     return lambda record: f"{record['params']['flops'] / record['params'][name] / 1e9:.1f}"
 
 
 def printed(index: int) -> Callable[[Record], str]:
-    """A column of the paper's Table 2, which has 16 features."""
+    """Return a column of the paper's Table 2, which is for 16 features."""
 
     def cell(record: Record) -> str:
         there = PAPER_TABLE_2.get(record["params"]["graph"]) if record["params"]["D"] == 16 else None
@@ -121,7 +121,7 @@ SAMPLED: Columns = (
 
 # ---- sections
 def section(text: str, columns: Columns, left: int = 1) -> Callable[[Rows], str]:
-    """A section of one table."""
+    """Return a function that writes a section with one table."""
     return lambda rows: taken_on(rows) + text + lines(rows, columns, left)
 
 
@@ -134,7 +134,7 @@ SEVERAL_HEADS = section(
 
 
 def figure_16(rows: Rows) -> str:
-    """Sampled and dense products of 4 bits."""
+    """Write the sampled and the dense products of 4 bits."""
     text = (
         "The paper: sampled products of INT4 3.3x (add) and 1.8x (dot) of DGL in full precision; dense ones, INT8 and INT4 against cuBLAS "
         "on an A100, 5.4x and 6.2x at D = 256, 8.1x and 10.1x at 512. An H200 has no matrix unit for 4 bits: they are stored in 4 and "
@@ -190,7 +190,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Rows], str]]] = {
 
 
 def document(records: Iterable[Record]) -> str:
-    """All the sections that have records; Figure 12 is read off those of Figure 11."""
+    """Write all sections that have records; Figure 12 is computed from the records of Figure 11."""
     rows = list(records)
     again = [
         row | {"params": row["params"] | {"part": "figure-12"}} for row in rows if row["params"]["part"] == "figure-11"

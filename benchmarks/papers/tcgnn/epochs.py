@@ -1,8 +1,9 @@
-"""Epochs of training for ``papers/tcgnn/program.py``: Figures 6a and 6b of TC-GNN, and Figure 8, which sets translation against them.
+"""Measure epochs of training for ``papers/tcgnn/program.py``: TC-GNN's Figures 6a and 6b, and Figure 8 (translation against epochs).
 
-An epoch is forward, cross entropy on half of the nodes, backward and fused Adam, without dropout; features and labels are random, as in the
-authors' own program, with the columns and classes of their Table 4. GCN has two layers with 16 columns between them, AGNN four sums of 32
-columns with weights by cosines between two linear maps, as the authors' opponents have it. TF32 is allowed for all products of every side.
+An epoch is forward, cross entropy on half of the nodes, backward and fused Adam, without dropout. Features and labels are random, as in the
+authors' own program, with the columns and classes of their Table 4. GCN has two layers with 16 columns between them. AGNN has four sums of
+32 columns, weighted by cosines, between two linear layers, like the networks that the authors compare with. TF32 is allowed for all
+products of every side.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ from bitsparse.bench import Record, Unavailable
 
 __all__ = ["NETWORKS", "measurements"]
 
-#: Columns between the layers of the paper's networks.
+#: Numbers of columns between the layers of the paper's networks.
 NETWORKS = {"gcn": [HIDDEN], "agnn": [32] * 5}
-#: Epochs that the paper's Figure 8 sets the translation against, and samples of a translation.
+#: The number of epochs that the paper's Figure 8 compares the translation with, and the number of samples of a translation.
 EPOCHS, TRANSLATIONS = 200, 9
-#: Milliseconds of all samples of a cell; epochs of more than so many are not captured, as launching one by one takes 1 to 10.
+#: Milliseconds for all samples of a cell; and the longest epoch that is captured: launching kernels one by one takes only 1 to 10 ms.
 ALL_MS, CAPTURED_MS = 1500.0, 50.0
 RATE = 0.01
 _Sides = dict[str, Side]
 
 
 def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """A name and a measurement for each line of a part; both networks of a graph one after another."""
+    """Yield a name and a measurement for each line of a part, both networks of a graph one after the other."""
     for name in GRAPHS:
         if part == "figure-8":
             yield f"{part}-{name}", partial(translation, part, name, commit, repetitions)
@@ -65,7 +66,7 @@ def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[tu
 
 @contextmanager
 def tf32_allowed() -> Iterator[None]:
-    """Products of float32 on a GPU may take TF32, PyTorch's and ours."""
+    """Allow TF32 for float32 products on a GPU, both PyTorch's and ours."""
     setting = torch.backends.cuda.matmul
     before, setting.allow_tf32 = setting.allow_tf32, True
     try:
@@ -79,7 +80,7 @@ _held: dict[str, Problem] = {}
 
 
 def problem_of(name: str) -> Problem:
-    """The problem on a graph of the paper; held until another is asked for."""
+    """Return the problem on a graph of the paper; it is kept until another one is asked for."""
     if name not in _held:
         _held.clear()
         free()
@@ -91,24 +92,24 @@ def problem_of(name: str) -> Problem:
 
 
 def our_side(network: str, made: Problem) -> Side:
-    """Ours, with seeded weights."""
+    """Return our side, with seeded weights."""
     return ours_of(network, made, made.x, "tf32", hidden=NETWORKS[network])
 
 
 def torch_side(network: str, made: Problem, weights: dict[str, Tensor]) -> Side:
-    """PyTorch's alone, with our weights."""
+    """Return the side in plain PyTorch, with our weights."""
     return peer_of(network, made, made.x, "tf32", weights, hidden=NETWORKS[network])
 
 
 def geometric_side(path: str, network: str, made: Problem, weights: dict[str, Tensor]) -> Side:
-    """PyTorch Geometric's, over a sparse tensor or a list of edges, with our weights."""
+    """Return PyTorch Geometric's side, with a sparse tensor or a list of edges, and with our weights."""
     widths, _ = widths_of(network, made, "tf32", NETWORKS[network])
     net = Network(network, pyg_layers.layers(network, widths)).to(made.x.device)
     net.load_state_dict(weights)
     return Side(net, pyg_layers.operand(network, made.indptr, made.indices, path), made, made.x, RATE)
 
 
-#: What the epochs of a figure are compared with, by name, and what records call it.
+#: The peers of each figure by name, and the function that gives the peer's name for the records.
 PEERS: dict[str, tuple[dict[str, Callable[..., Side]], Callable[[], str]]] = {
     "figure-6a": ({"torch": torch_side}, torch_gnn.version),
     "figure-6b": ({path: partial(geometric_side, path) for path in pyg.PATHS}, pyg.version),
@@ -118,7 +119,7 @@ PEERS: dict[str, tuple[dict[str, Callable[..., Side]], Callable[[], str]]] = {
 def compared(
     case: str, ours: Side, peers: dict[str, Callable[[dict[str, Tensor]], Side]]
 ) -> tuple[_Sides, dict[str, Any]]:
-    """Ours, and the peers whose gradients and losses are ours; a peer that cannot be made or run is left out."""
+    """Return the peers, checked to agree with ours in gradients and losses, and their differences; leave out peers that cannot run."""
     weights = {name: part.detach().clone() for name, part in named(ours).items()}
     facts: dict[str, Any] = {}
     found: _Sides = {}
@@ -135,7 +136,7 @@ def compared(
 
 
 def even(side: Side, weights: dict[str, Tensor]) -> None:
-    """The weights as they were, without gradients, and fresh moments."""
+    """Reset a side: restore the weights, and drop the gradients and Adam's moments."""
     side.optimizer.zero_grad(set_to_none=True)
     side.optimizer.state.clear()
     with torch.no_grad():
@@ -144,7 +145,7 @@ def even(side: Side, weights: dict[str, Tensor]) -> None:
 
 
 def timed(case: str, sides: _Sides, repetitions: int) -> dict[str, float]:
-    """Milliseconds of an epoch of each, launched as it is and, where it is short and can be captured, as one CUDA graph."""
+    """Measure the milliseconds of each side's epoch, launched directly and, if it is short and can be captured, as one CUDA graph."""
     launches: dict[str, Callable[[], object]] = {}
     for who, side in sides.items():
         launches[who] = side.step
@@ -157,13 +158,13 @@ def timed(case: str, sides: _Sides, repetitions: int) -> dict[str, float]:
 
 
 def best_of(times: dict[str, float], *names: str) -> tuple[str, float]:
-    """The quickest of those whose names begin like these."""
+    """Return the fastest variant of the sides with these names, and its time."""
     return min(((way, ms) for way, ms in times.items() if way.partition(",")[0] in names), key=lambda pair: pair[1])
 
 
 # ---- cells
 def epoch(part: str, case: str, network: str, name: str, commit: str | None, repetitions: int) -> dict[str, Any]:
-    """One bar of Figure 6a or 6b."""
+    """Measure one bar of Figure 6a or 6b."""
     makers, version = PEERS[part]
     peer_name, made = version(), problem_of(name)
     with tf32_allowed():
@@ -185,14 +186,14 @@ def epoch(part: str, case: str, network: str, name: str, commit: str | None, rep
 
 
 def translation(part: str, name: str, commit: str | None, repetitions: int) -> dict[str, Any]:
-    """Translation against a training of GCN: all of it, and its four aggregations of an epoch alone."""
+    """Compare the translation with the training of GCN: with whole epochs, and with only their four aggregations."""
     case = f"{part}-{name}"
     cell = cell_of(name, HIDDEN)
     matrix = cell.matrix
 
     def build() -> Any:
         made = bs.TCTiledCSR.from_csr_arrays(matrix.indptr, matrix.indices, matrix.shape)
-        return made.cols_indptr  # translated when first asked for
+        return made.cols_indptr  # the first access runs the translation
 
     found = both(case, cell, repetitions) | {"translate_ms": wall_ms(build, min(repetitions, TRANSLATIONS))}
     with tf32_allowed():

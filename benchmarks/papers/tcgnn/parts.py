@@ -1,4 +1,4 @@
-"""What ``papers/tcgnn/program.py`` measures of TC-GNN's products on a GPU: Tables 1, 5 and 6, Figures 6c, 9 and 10."""
+"""Measure TC-GNN's products on a GPU for ``papers/tcgnn/program.py``: Tables 1, 5 and 6, Figures 6c, 9 and 10."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from bitsparse.bench import Record, Unavailable
 
 __all__ = ["HIDDEN", "both", "layers", "measurements", "record"]
 
-#: Graphs of the paper's Tables 1 and 5.
+#: The graphs of the paper's Tables 1 and 5.
 TABLE_1 = ("cora", "citeseer", "pubmed")
 TABLE_5 = tuple(name for name, data in GRAPHS.items() if data.kind == "III")
-#: Columns of a hidden layer of GCN in the paper, and those of its Figure 10.
+#: Columns of a hidden layer of GCN in the paper, and the numbers of columns in its Figure 10.
 HIDDEN, WIDTHS = 16, (16, 32, 64, 128, 256)
-#: Dense blocks of 16 x 16 in each window of rows, and the size of the matrix, of the paper's Table 6.
+#: For the paper's Table 6: numbers of dense blocks in each window of rows, the size of a block (16 x 16), and the size of the matrix.
 BLOCKS, BLOCK, SIZE = (1, 2, 4, 8, 16, 32), 16, 4096
-#: Rows and columns of a block of cuSPARSE's product in blocks in the paper, and the most bytes that its matrix may take here.
+#: The size of a block in cuSPARSE's blocked product, as in the paper, and the most bytes that its matrix may take here.
 BLOCKED, MOST_BYTES = 32, 24_000_000_000
 _Measurement = tuple[str, Callable[[], dict[str, Any]]]
 
 
 def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[_Measurement]:
-    """A name and a measurement for each line of a part."""
+    """Yield a name and a measurement for each line of a part."""
     how: dict[str, tuple[Callable[..., dict[str, Any]], list[tuple[Any, ...]]]] = {
         "table-1": (profile, layers()),
         "table-5": (product, [(name, width) for name in TABLE_5 for width in (GRAPHS[name].columns, HIDDEN)]),
@@ -52,12 +52,12 @@ def measurements(part: str, commit: str | None, repetitions: int) -> Iterator[_M
 
 
 def layers() -> list[tuple[str, int]]:
-    """Graphs of Table 1 and how many columns a layer of GCN sums: those of the features, and those of their product with the weights."""
+    """List Table 1's graphs with the columns that a GCN layer sums: the features', or those of their product with the weights."""
     return [(name, columns) for name in TABLE_1 for columns in (GRAPHS[name].columns, HIDDEN)]
 
 
 def both(case: str, cell: Cell, repetitions: int, *more: Timed) -> dict[str, Any]:
-    """Milliseconds of our pattern's product in both precisions, of cuSPARSE's, and of more by their names."""
+    """Measure our product of a pattern in both precisions, cuSPARSE's product, and ``more`` sides by their names."""
     sides: dict[str, Timed] = {}
     facts: dict[str, Any] = {}
     for precision in ("fp32", "tf32"):
@@ -75,7 +75,7 @@ def both(case: str, cell: Cell, repetitions: int, *more: Timed) -> dict[str, Any
 
 
 def record(part: str, case: str, cell: Cell, found: dict[str, Any], commit: str | None) -> dict[str, Any]:
-    """A record with our faster precision as ours."""
+    """Return a record that counts our faster precision as ours."""
     matrix = cell.matrix
     params = {"part": part, "D": cell.columns} | matrix.facts() | found
     ours = min(found["fp32_ms"], found["tf32_ms"])
@@ -85,20 +85,20 @@ def record(part: str, case: str, cell: Cell, found: dict[str, Any], commit: str 
 
 
 def product(part: str, case: str, name: str, columns: int, commit: str | None, repetitions: int) -> dict[str, Any]:
-    """One line of Table 5, or one point of Figure 10."""
+    """Measure one line of Table 5, or one point of Figure 10."""
     cell = cell_of(name, columns)
     return record(part, case, cell, both(case, cell, repetitions), commit)
 
 
 def profile(part: str, case: str, name: str, columns: int, commit: str | None, repetitions: int) -> dict[str, Any]:
-    """One layer of GCN: the aggregation of so many columns beside the product of the features with the weights, TF32 allowed."""
+    """Measure a GCN layer: the aggregation of ``columns`` columns, and the product of features and weights with TF32 allowed."""
     cupy = jit.require_cupy("tcgnn")
     cell = cell_of(name, columns)
     random = cupy.random.default_rng(3)
     shapes = (cell.matrix.shape[0], GRAPHS[name].columns), (GRAPHS[name].columns, HIDDEN)
     x, weights = (random.standard_normal(shape, dtype=np.float32) for shape in shapes)
     found = both(case, cell, repetitions, Timed(torch_product(x, weights, pack=False), "update", torch_graph))
-    del found["update_gflops"]  # those of the aggregation in the update's time
+    del found["update_gflops"]  # wrong: the aggregation's operations in the update's time
     for who, ms in (("ours", min(found["fp32_ms"], found["tf32_ms"])), ("vendor", found.get("vendor_ms"))):
         if ms is not None:
             found[f"{who}_share"] = ms / (ms + found["update_ms"])
@@ -106,7 +106,7 @@ def profile(part: str, case: str, name: str, columns: int, commit: str | None, r
 
 
 def blocked(part: str, case: str, name: str, commit: str | None, repetitions: int) -> dict[str, Any]:
-    """Our aggregation against cuSPARSE's product in blocks, and what of the numbers that both multiply are edges."""
+    """Compare our aggregation with cuSPARSE's blocked product, and give the share of edges among the entries that each multiplies."""
     cupy = jit.require_cupy("tcgnn")
     cell = cell_of(name, HIDDEN)
     found = with_blocks(case, cell, BLOCKED, repetitions)
@@ -118,7 +118,7 @@ def blocked(part: str, case: str, name: str, commit: str | None, repetitions: in
 
 
 def with_blocks(case: str, cell: Cell, size: int, repetitions: int) -> dict[str, Any]:
-    """Our products, cuSPARSE's, and its product in blocks: of its ways to lay out features the quickest whose result is right."""
+    """Measure our products, cuSPARSE's, and its blocked product in the fastest layout of features that gives a correct result."""
     matrix, (x, _) = cell.matrix, cell.inputs("float32", pattern=True)
     reference, found = cell.reference("float32", pattern=True), []
     try:
@@ -143,7 +143,7 @@ def with_blocks(case: str, cell: Cell, size: int, repetitions: int) -> dict[str,
 
 
 def warps(part: str, case: str, name: str, commit: str | None, repetitions: int) -> dict[str, Any]:
-    """The kernel on tensor cores with more or fewer warps in a block, beside the kernel that is chosen."""
+    """Measure the tensor core kernel with different numbers of warps in a block, and the kernel that the library chooses."""
     cupy = jit.require_cupy("tcgnn")
     cell = cell_of(name, HIDDEN)
     matrix, (x, _) = cell.matrix, cell.inputs("float32", pattern=True)
@@ -161,7 +161,7 @@ def warps(part: str, case: str, name: str, commit: str | None, repetitions: int)
 
 
 def sparsity(part: str, case: str, blocks: int, commit: str | None, repetitions: int) -> dict[str, Any]:
-    """One line of Table 6: dense blocks at random places of each window of rows."""
+    """Measure one line of Table 6: dense blocks at random places in each window of rows."""
     cupy = jit.require_cupy("tcgnn")
     rng = np.random.default_rng(0)
     places = np.stack([np.sort(rng.permutation(SIZE // BLOCK)[:blocks]) for _ in range(SIZE // BLOCK)])

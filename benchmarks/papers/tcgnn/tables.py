@@ -1,6 +1,6 @@
-"""The document that ``papers/tcgnn/program.py`` makes of its records, with the numbers that TC-GNN's authors published beside them.
+"""The document that ``papers/tcgnn/program.py`` makes from its records, with the numbers of TC-GNN's authors next to ours.
 
-Tables 1, 5 and 6 are printed in the paper; its figures are plots, of which the text gives the averages. All are from an RTX 3090.
+Tables 1, 5 and 6 are printed in the paper; the figures are plots, and the text gives their averages. All are from an RTX 3090.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from benchmarks.papers.tables import document as document_of
 
 __all__ = ["document", "line_of"]
 
-#: Per cent of a layer of GCN that is the aggregation, hit rate of its caches and occupancy, in DGL.
+#: Percentages in DGL: the aggregation's share of the time of a GCN layer, its cache hit rate, and its occupancy.
 PAPER_TABLE_1 = {"cora": (88.56, 37.22, 15.06), "citeseer": (86.52, 38.18, 15.19), "pubmed": (94.39, 37.22, 16.24)}
-#: How many times as long the opponent's epochs take, by network, on average.
+#: TC-GNN's average speedup over the peer, per epoch, by network.
 PAPER_FIGURE_6 = {
     "figure-6a": {
         "gcn": "2.23x on graphs of type I, 1.38x on II, 1.59x on III",
@@ -35,7 +35,7 @@ PAPER_FIGURE_6 = {
     },
     "figure-6b": {"gcn": "1.76x", "agnn": "2.82x"},
 }
-#: Of its Figure 9.
+#: The numbers of warps in the paper's Figure 9.
 WARPS_OF_A_BLOCK = (1, 2, 4, 8, 16, 32)
 PAPER_FIGURE_6C = "1.76x"
 #: Milliseconds of tSparse, Triton and TC-GNN.
@@ -46,7 +46,7 @@ PAPER_TABLE_5 = {
     "soc-BlogCatalog": (9.74, 14.38, 3.59),
     "amazon0601": (11.93, 21.78, 3.41),
 }
-#: Dense blocks in a window: GFLOPs of cuSPARSE's blocked product and of TC-GNN.
+#: By number of dense blocks in a window: GFLOPs of cuSPARSE's blocked product and of TC-GNN.
 PAPER_TABLE_6 = {
     1: (773.86, 12_686.02),
     2: (1_597.83, 11_010.75),
@@ -63,7 +63,7 @@ weights. The authors' numbers (Wang, Feng, Wang, Huang, Ding: TC-GNN, USENIX ATC
 of the libraries on each side, not the hardware. Graphs marked * are seeded synthetic ones of the size of the graph named, not the graph
 itself: counts of tiles and reuse depend on it. What has no record is left out.
 """
-#: Read off the records of these parts in results: to be read again when they are made anew.
+#: Written by hand from the records of these parts in results: check it again when these change.
 SHORT_OF = ("figure-6a", "figure-6b", "figure-6c", "figure-7", "figure-8", "figure-9", "table-1", "table-5", "table-6")
 SHORT = """
 **In short**
@@ -83,7 +83,7 @@ SHORT = """
 
 
 def line_of(record: Record) -> str:
-    """One line for the terminal."""
+    """Return one line for the terminal."""
     params = record["params"]
     part = params["part"]
     if part == "figure-7":
@@ -104,17 +104,17 @@ def line_of(record: Record) -> str:
 
 # ---- columns
 def tiles(use: str, name: str, form: str) -> Callable[[Record], str]:
-    """A count of tiles."""
+    """Return a column: a count of tiles."""
     return lambda record: form.format(record["params"][use][name])
 
 
 def printed(figures: Mapping[Any, tuple[float, ...]], key: str, index: int, form: str) -> Callable[[Record], str]:
-    """A column of a table of the paper."""
+    """Return a column of one of the paper's tables."""
     return lambda record: form.format(figures[record["params"][key]][index])
 
 
 def microseconds(name: str) -> Callable[[Record], str]:
-    """A time of the record or of its parameters."""
+    """Return a column: a time from the record or from its parameters."""
     return lambda record: f"{1e3 * record.get(name, record['params'].get(name)):.1f}"
 
 
@@ -229,7 +229,7 @@ BLOCKS: Columns = (
 
 # ---- sections
 def figure_7(rows: Rows) -> str:
-    """Tiles saved."""
+    """Show the share of tiles that is saved."""
     saved = [float(row["params"][use]["reduction"]) for row in rows for use in ("spmm", "sddmm")]
     mean = sum(saved) / len(saved)
     text = f"Mean of both columns: {mean:.1%} saved; the paper's mean over its graphs is {PAPER_FIGURE_7:.1%}.\n\n"
@@ -237,7 +237,7 @@ def figure_7(rows: Rows) -> str:
 
 
 def figure_6(part: str, peer: str) -> Callable[[Rows], str]:
-    """Epochs of both networks."""
+    """Return a function that writes the epoch times of both networks."""
 
     def text(rows: Rows) -> str:
         found = taken_on(rows, f"Ours and {rows[0]['peer']}") + peer
@@ -257,7 +257,7 @@ def figure_6(part: str, peer: str) -> Callable[[Rows], str]:
 
 
 def section(text: str, columns: Columns, left: int = 1) -> Callable[[Rows], str]:
-    """A section of one table of times."""
+    """Return a function that writes a section with one table of times."""
     return lambda rows: taken_on(rows, "Ours and cuSPARSE") + text + lines(rows, columns, left)
 
 
@@ -351,5 +351,5 @@ SECTIONS: dict[str, tuple[str, Callable[[Rows], str]]] = {
 
 
 def document(records: Iterable[Record]) -> str:
-    """All the parts that have records."""
+    """Write all parts that have records."""
     return document_of(HEAD, SECTIONS, records, SHORT, SHORT_OF)
