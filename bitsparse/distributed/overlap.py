@@ -157,9 +157,8 @@ class OverlappedSums:
         self.dtype = np.result_type(self._inner.dtype, self._outer.dtype)
         kernels = dict.fromkeys((self._inner.kernel, self._outer.kernel))
         self.kernel = ", ".join(str(kernel) for kernel in kernels)
-        self._enqueues = (
-            shard.comm.engine == "nccl"
-        )  # NCCL only enqueues an exchange; with other engines the host waits for it
+        # NCCL only enqueues an exchange; with other engines the host waits for it.
+        self._enqueues = shard.comm.engine == "nccl"
         self._thread: ThreadPoolExecutor | None = None
         self._stream: Any = None
 

@@ -199,9 +199,8 @@ class Shard:
     @property
     def longest(self) -> int:
         """Most entries of a row on any rank. All ranks find it together the first time."""
-        key = (
-            "longest",
-        )  # not a cached_property, which Python 3.11 locks for all objects, and so for all ranks in one process
+        # Not a cached_property, which Python 3.11 locks for all objects, and so for all ranks in one process.
+        key = ("longest",)
         if key not in self._kept:
             mine = int((self.indptr[1:] - self.indptr[:-1]).max()) if self.shape[0] else 0
             self._kept[key] = int(gathered_values(self.comm, [mine]).max())

@@ -104,9 +104,8 @@ def layout(dtype: Any, vector: int, columns: int) -> dict[str, int]:
     vectors = columns * np.dtype(dtype).itemsize // vector
     defines = edges.rows_defines(dtype, vector, vectors)
     parts = edges.power_of_two(-(-vectors // defines["BS_LANES"]))
-    width = (
-        parts * vector // np.dtype(dtype).itemsize
-    )  # elements per lane; a lane holds four sets of this many in registers
+    # Elements per lane; a lane holds four sets of this many in registers.
+    width = parts * vector // np.dtype(dtype).itemsize
     defines |= {"BS_PARTS": parts, "BS_STEPS": _STEPS if width <= 4 else _STEPS // 2, "BS_THREADS": _THREADS}
     return defines | {"BS_BLOCKS": 1 if width >= 16 else 2}
 
