@@ -1,4 +1,4 @@
-"""Searches among rows of bits on a GPU against the host's, to the bit, by every kernel that there is."""
+"""Searches among rows of bits on a GPU must equal the host's results to the bit, with every available kernel."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_candidates(kernel: str, jaccard: bool, queries: int, n: int, length: in
         ones[::3] = -1 if masked else ones[::3]
         search = backend.Search(cp().asarray(rows), cp().asarray(ones), queries, k, jaccard, kernel)
         want = host.nearest(asked, rows, ones, k, jaccard)
-        for _ in range(2):  # what a search leaves behind does not matter to the next
+        for _ in range(2):  # the state that a search leaves behind must not affect the next one
             keys, found = search.run(cp().asarray(asked))
             equal((keys.get(), found.get()), want)
         metric = "jaccard" if jaccard else "dot"
@@ -65,7 +65,7 @@ def test_candidates(kernel: str, jaccard: bool, queries: int, n: int, length: in
 
 @pytest.mark.parametrize("kernel", scan.KERNELS)
 def test_all_rows_equal(kernel: str) -> None:
-    """Every row passes every test, and the lowest win."""
+    """Every row passes every test, and the rows with the lowest indices must be returned."""
     if kernel not in kernels():
         pytest.skip("only Hopper has wgmma")
     rows = cp().ones((2000, 130), bool)
@@ -122,7 +122,7 @@ def test_public_functions(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
     equal(tuple(x.get() for x in out), right(a, b, 12, metric))
     assert "tiles of 128 queries" in plan.explain()
     assert plan.nbytes > 0
-    # A database in host memory is searched piece by piece, one of many rows part by part.
+    # A database in host memory is searched in pieces; one with too many rows on the GPU is searched in parts.
     monkeypatch.setattr(public, "PIECE_BYTES", 200 * 32)
     equal(tuple(x.get() for x in bs.nearest(there, b, 12, metric, mask=mask)), right(a, b, 12, metric, mask))
     monkeypatch.setattr(backend, "MOST_ROWS", 250)

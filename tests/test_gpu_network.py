@@ -1,4 +1,4 @@
-"""Full-precision networks on a GPU: the host's results, over directed graphs."""
+"""Full-precision networks on a GPU must give the host's results, also over directed graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODES = 70
 
 
 def networks() -> dict[str, tuple[nn.Network, nn.Graph]]:
-    """Networks of 12 features and 3 classes, and a directed graph with a row, a column and a node without edges for each."""
+    """Return networks of 12 features and 3 classes, each with a directed graph; one row, one column and one node have no edges."""
     rng = np.random.default_rng(0)
 
     def dense(*shape: int, **how: Any) -> nn.Dense:

@@ -1,4 +1,4 @@
-"""Binary networks on a GPU: the host's results, replayed graphs, streams, memory, and the tuner."""
+"""Binary networks on a GPU: agreement with the host, replayed graphs, streams, memory, and the tuner."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def networks(rng: np.random.Generator) -> dict[str, nn.BinaryModel]:
 
 
 def on_gpu(name: str, graph: Any) -> tuple[Any, Any]:
-    """The graph as a model takes it, for the host and for a GPU."""
+    """Return the graph in the form that the model takes, for the host and for a GPU."""
     if "gcn" in name:
         made = nn.Graph(graph)
         return made, made
@@ -51,7 +51,7 @@ def close(got: Any, want: np.ndarray) -> None:
 
 
 def counted(settings: list[nn.Setting]) -> bool:
-    """Whether every sum over neighbours is one of integers, so that nothing depends on an order of additions."""
+    """Return whether every sum over neighbours is a sum of integers, so that the order of additions does not matter."""
     return all(each.message == "B" and not each.scaled for each in settings)
 
 
@@ -105,7 +105,7 @@ def test_replays_read_and_write_where_they_are_told() -> None:
         close(plan(x, out=outs[0]), wants[1])
         one, two = plan(x), plan(other)
         assert one.data.ptr != two.data.ptr and np.array_equal(one.get(), two.get())
-        # More pairs of arrays than are kept.
+        # More pairs of arrays than the plan keeps.
         for _ in range(6):
             close(plan(cp().asarray(first), out=cp().full((50, 7), np.nan, np.float32)), wants[0])
         sliced = cp().zeros((50, 66), np.float32)
@@ -157,7 +157,7 @@ def test_a_stream_and_a_graph_of_the_callers() -> None:
         plan(there, out=out)
         stream.synchronize()
         close(out, want)
-        plan._steps(there, out)  # kernels keep what they work in for each stream
+        plan._steps(there, out)  # run once before the capture: kernels keep their workspace per stream
         stream.begin_capture()
         plan(there, out=out)
         recorded = stream.end_capture()

@@ -1,4 +1,4 @@
-"""Sampled networks and their report on a GPU: as on the CPU."""
+"""Sampled networks and their report on a GPU must agree with those on the CPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_sampled_networks_are_those_of_the_cpu(task, which, width, bits):
     assert there.device.startswith("cuda")
     logits = there()
     assert logits.dtype == np.float32
-    # Hidden units close to a rounding boundary may fall to the other side.
+    # Hidden units close to a rounding boundary may be rounded to the other side.
     tolerance = 1e-5 if bits == 32 else 0.05
     np.testing.assert_allclose(logits.get(), here(), rtol=tolerance, atol=tolerance * np.abs(here()).max())
     np.testing.assert_array_equal(logits.get(), there().get())

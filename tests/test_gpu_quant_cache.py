@@ -1,4 +1,4 @@
-"""QuantCache over arrays in a GPU's memory: the host's codes, and streams that wait for one another."""
+"""QuantCache over arrays in a GPU's memory must give the host's codes and keep streams in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums and products in integers with their gradients on a GPU: the bits of the CPU."""
+"""Integer sums and products and their gradients on a GPU must have the same bits as on the CPU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_gradients_of_products(rows: int, inputs: int, outputs: int, monkeypatch
     x, w, gradient = features(rows, 1, (inputs,)), features(inputs, 2, (outputs,)), features(rows, 3, (outputs,))
     for how in ({}, {"rounding": "stochastic", "seed": 3, "stream": 5}):
         want = bs.quantized_matmul_vjp(x, w, gradient, **how)
-        for piece in (vjp.PIECE, 128):  # rows that are multiplied piece by piece, and a rest
+        for piece in (vjp.PIECE, 128):  # rows that are multiplied in pieces, with a remainder
             monkeypatch.setattr(vjp, "PIECE", piece)
             got = bs.quantized_matmul_vjp(there(x), there(w), there(gradient), **how)
             for one, other in zip(got, want, strict=True):
@@ -64,7 +64,7 @@ def test_gradients_of_products(rows: int, inputs: int, outputs: int, monkeypatch
 
 @pytest.mark.parametrize(("shape", "piece"), [((300, 41), 128), ((129, 130), 144), ((40, 602), 48), ((16, 1), 16)])
 def test_bytes_turn(shape: tuple[int, int], piece: int) -> None:
-    """Every byte comes to its place, and zeros behind the last row."""
+    """Every byte must arrive at its transposed place, with zeros behind the last row."""
     from bitsparse.backends.cuda.matmul.bytes import scaled_sums, turned
 
     rng, (rows, columns) = np.random.default_rng(shape[0]), shape
@@ -92,7 +92,7 @@ def test_bytes_turn(shape: tuple[int, int], piece: int) -> None:
     ],
 )
 def test_bytes_are_multiplied_over_rows(rows: int, m: int, n: int, most: int) -> None:
-    """All bytes, also the smallest one; tiles, pieces and stages that end within."""
+    """Products of all byte values, -128 included, must be exact, also if tiles, pieces and stages end before a boundary."""
     from bitsparse.backends.cuda.matmul.bytes import product_over_rows
 
     rng = np.random.default_rng(rows)
@@ -105,7 +105,7 @@ def test_bytes_are_multiplied_over_rows(rows: int, m: int, n: int, most: int) ->
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(17, 9), (150, 9), (40, 128)])
 def test_products_with_their_codes(inputs: int, outputs: int) -> None:
-    """Also with a bias, which is one more addition, and onto a matrix, which is another one."""
+    """Products and their codes must equal the host's, also with a bias added and when accumulated onto a matrix."""
     x, w = features(300, 1, (inputs,)), features(inputs, 2, (outputs,))
     bias, before = features(outputs, 4, ()), features(300, 5, (outputs,))
     codes = bs.quantize(w, 8, scheme="symmetric", layout="rows")
@@ -136,7 +136,7 @@ def test_products_with_their_codes(inputs: int, outputs: int) -> None:
 @pytest.mark.parametrize("shape", [(300, 24), (37, 13)])
 @pytest.mark.parametrize("granularity", ["tensor", "node"])
 def test_the_number_of_a_stream_is_read_when_the_kernel_runs(shape: tuple[int, int], granularity: str) -> None:
-    """Codes, and products with the codes that they were made of, are those of the number that is in memory then."""
+    """Codes, and products that return their codes, must use the stream number that is in memory when the kernel runs."""
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     codes = bs.quantize(there(x[:5].T.copy()), 8, scheme="symmetric", layout="rows")
     number = there(np.zeros(1, np.uint32))
@@ -168,7 +168,7 @@ def test_what_is_not_finite_makes_all_of_it_nan() -> None:
 @pytest.mark.parametrize(("heads", "width"), [(4, 32), (1, 41), (3, 5)])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_attention_of_codes(heads: int, width: int, dropout: float) -> None:
-    """The GPU gathers codes of 8 bits as they are, the CPU what they stand for; hubs are joined from pieces."""
+    """Attention must agree with the CPU, which gathers dequantised values instead of 8-bit codes; hubs are joined from pieces."""
     rng = np.random.default_rng(heads)
     dense = rng.random((50, 50)) < 0.1
     dense[7] = True
@@ -189,7 +189,7 @@ def test_attention_of_codes(heads: int, width: int, dropout: float) -> None:
     names = ("result", "lse", "share", "above", "x", "source", "target")
     for name, got, want in zip(names, both(there, array.to_device("cuda")), both(np.asarray, array), strict=True):
         assert got.shape == want.shape
-        # Products of a node's own rows are those of its gradient on a GPU, and of what its codes stand for on the CPU.
+        # Products of a node's own rows use its unrounded gradient on a GPU, and the dequantised one on the CPU.
         bound = 3e-2 if name in ("source", "target") else 1e-5
         largest = max(1.0, float(np.abs(want[np.isfinite(want)]).max()))
         np.testing.assert_allclose(got, want, rtol=bound, atol=bound * largest, err_msg=name)
@@ -199,7 +199,7 @@ def test_attention_of_codes(heads: int, width: int, dropout: float) -> None:
     ("name", "sizes"), [("x", (49, 49, 50)), ("x", (51, 51, 50)), ("source", (50, 49, 50)), ("target", (50, 50, 51))]
 )
 def test_attention_of_codes_of_other_nodes_is_refused(name: str, sizes: tuple[int, ...]) -> None:
-    """As on the CPU, before a kernel reads beyond what there is."""
+    """Sizes of other nodes must be refused, as on the CPU, before a kernel reads beyond an array."""
     array = bs.TCTiledCSR(np.eye(50, dtype=bool))
     nodes, *ends = sizes
     coding = Coding(8, "nearest", 0, 0, -1, "rows")
@@ -223,7 +223,7 @@ def test_sums_of_codes_of_other_nodes_are_refused(nodes: int) -> None:
 @pytest.mark.parametrize("shape", [(300, 128), (301, 41), (57, 64), (40, 1), (9, 8)])
 @pytest.mark.parametrize("size", [1.0, 3e-9])
 def test_codes_of_rows_times_factors(shape: tuple[int, int], size: float) -> None:
-    """As of what the products are, rounded; also where steps are small and where something is not finite."""
+    """Codes must be those of the rounded products, also if steps are small and if a value is not finite."""
     rng = np.random.default_rng(shape[1])
     x, factors = features(shape[0], 5, shape[1:]) * np.float32(size), rng.uniform(-2, 2, shape[0]).astype(np.float32)
     x[3, 0], x[5] = 1e-44, 0
@@ -240,7 +240,7 @@ def test_codes_of_rows_times_factors(shape: tuple[int, int], size: float) -> Non
 
 @pytest.mark.parametrize(("width", "granularity"), [(41, "tensor"), (41, "node"), (64, "tensor"), (70, "tensor")])
 def test_sums_of_rows_that_many_gather(width: int, granularity: str) -> None:
-    """Short rows are moved apart first; with multiples of the rows themselves and without."""
+    """Sums must equal the host's if short rows are moved apart first, with multiples of the rows themselves and without."""
     rng = np.random.default_rng(width)
     A = bs.TCTiledCSR(rng.random((40, 40)) < 0.7)
     x, factor = rng.standard_normal((40, width)).astype(np.float32), np.array([1.3], np.float32)

@@ -1,4 +1,4 @@
-"""Quantised products of real matrices on a GPU against the host's, to the bit."""
+"""Quantised products of real matrices on a GPU must equal the host's to the bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bitsparse.jit import capability
 
 pytestmark = pytest.mark.gpu
 
-#: Ragged everywhere, columns split among blocks, codes that fit into the ring and codes that do not, one row, one column.
+#: Ragged sizes, columns split among blocks, codes that fit into the ring and codes that do not, one row, one column.
 SHAPES = [(1, 1, 1), (130, 7, 3), (150, 130, 260), (300, 512, 66), (40, 1100, 140), (129, 602, 128)]
 POISON = 0x7FBADBAD
 
@@ -49,7 +49,7 @@ def matrices(m: int, k: int, n: int, dtype: str = "float32") -> tuple[np.ndarray
 
 
 def ties(m: int, k: int, scale: float) -> np.ndarray:
-    """Multiples of half a step and their neighbours, far beyond the grid as well."""
+    """Return multiples of half a step and their neighbouring floats, far beyond the grid as well."""
     rng = np.random.default_rng(k)
     x = (rng.integers(-300, 301, (m, k)) * np.float32(scale) / 2).astype(np.float32)
     towards = np.where(rng.random((m, k)) < 0.5, np.inf, -np.inf).astype(np.float32)
@@ -60,7 +60,7 @@ def ties(m: int, k: int, scale: float) -> np.ndarray:
 @pytest.mark.parametrize("k_parts", [2, 3, 8, 100])
 @pytest.mark.parametrize("shape", [(1, 300, 5), (150, 1433, 64), (200, 1200, 300), (130, 2100, 129)])
 def test_parts_of_the_contraction_axis(shape: tuple[int, int, int], k_parts: int) -> None:
-    """The same bits as in one part, in several calls: nothing of a call is left for the next; the codes and the largest magnitude too."""
+    """Several parts must give the bits of one part, codes and largest magnitude included, and a call must leave nothing for the next."""
     m, k, n = shape
     x, w = matrices(m, k, n)
     packed = bs.quantize(cp().asarray(w), 8, scheme="symmetric", axis=-2, layout="rows")
@@ -83,7 +83,7 @@ def test_parts_of_the_contraction_axis(shape: tuple[int, int, int], k_parts: int
 
 @pytest.mark.hopper
 def test_few_rows_share_a_long_contraction_axis() -> None:
-    """Unless told otherwise; a capture may be the first call, in a stream of its own, and the bits are the host's."""
+    """The contraction axis must be split by default; the first call may be captured in its own stream and must give the host's bits."""
     m, k, n = 150, 1433, 64
     (x, w), blocks = matrices(m, k, n), capability().multiprocessors
     want = bs.quantized_matmul(x, w, 8, range=4.0)
@@ -187,7 +187,7 @@ def test_stochastic_rounding(k: int, scale: float | None) -> None:
 
 
 def test_beyond_the_largest_code_nothing_is_drawn() -> None:
-    """127 steps of this size are a rounding less than 127 when they are divided again."""
+    """Values beyond the largest code must always become that code, even if 127 steps divided by the step round to less than 127."""
     scale = np.float32(1.1350965)
     x = np.repeat(np.float32([-1000, 1000, -127.25]) * scale, 22)[None].repeat(1500, axis=0)
     w = np.ones((66, 8), np.float32)
@@ -221,7 +221,7 @@ def test_weights_that_are_quantised_already(bits: int, encoding: Any) -> None:
     w = bs.BitTensor(codes, bits, encoding=encoding, scale=np.linspace(0.5, 2, 6).reshape(1, 6))
     want = bs.quantized_matmul(x, w)
     there = w.to_device("cuda")
-    for turn in range(2):  # the second time by the plan that was kept
+    for turn in range(2):  # the second call uses the plan that was kept
         got = bs.quantized_matmul(to_device(x), there)
         assert np.array_equal(got.get(), want), turn
     plan = bs.plan_quantized_matmul(there, 10)
@@ -243,7 +243,7 @@ def test_strides_and_alignments() -> None:
     odd = cp().zeros((20, 67), np.float16)[:, 3:]
     odd[...] = to_device(half)
     assert np.array_equal(bs.quantized_matmul(odd, w_there).get(), bs.quantized_matmul(half, w))
-    out = poisoned((20 * 12 + 1,))[1:].reshape(20, 12)  # four bytes off
+    out = poisoned((20 * 12 + 1,))[1:].reshape(20, 12)  # misaligned by four bytes
     assert np.array_equal(bs.quantized_matmul(to_device(x), w_there, out=out).get(), want)
 
 

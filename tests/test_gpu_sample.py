@@ -1,4 +1,4 @@
-"""Edge sampling on a GPU: the host's samples index for index, and sums over them drawn in every call or kept."""
+"""Edge sampling on a GPU must draw the host's samples, index for index; sums over samples are drawn in every call or kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 
 GRAPHS = graphs()
 STRATEGIES = ("aes", "afs", "sfs", "uniform")
-#: Rounding of results.
+#: Unit roundoff of each dtype of results.
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
 
@@ -39,7 +39,7 @@ def cuda() -> Any:
 
 
 def sampled(indptr: Any, *, width: int, strategy: str, seed: int = 0, stream: int = 0) -> tuple[Any, Any]:
-    """Where the samples of each row start, and which edges they are."""
+    """Return where the samples of each row start, and the edges that were sampled."""
     drawing = cuda().Drawing(indptr, (int(indptr.size) - 1, 0), int(indptr[-1]), width=width, strategy=strategy)
     return drawing.starts.astype(np.int64), drawing.edges(seed, stream, columns=False)[0]
 
@@ -56,7 +56,7 @@ def gathered(
     stream: int = 0,
     **kind: Any,
 ) -> Any:
-    """Sums over a sample, written to `out`."""
+    """Sum over a sample into `out`."""
     codes, alignment = isinstance(x, CodeFeatures), 16
     while not codes and (x.data.ptr % alignment or out.data.ptr % alignment):
         alignment //= 2
@@ -85,7 +85,7 @@ def poisoned(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def lengths(seed: int = 0) -> np.ndarray:
-    """Rows of no edges, of the steps of AFS and of AES's table, hubs, many short ones."""
+    """Return row lengths: no edges, the steps of AFS and of AES's table, hubs, and many short rows."""
     rng = np.random.default_rng(seed)
     edge = [w * r + d for w in (3, 16, 64) for r in (1, 2, 36, 54) for d in (0, 1)]
     return np.concatenate(
@@ -122,7 +122,7 @@ def test_every_graph(name: str) -> None:
 
 
 def test_long_rows_are_exact_in_every_step() -> None:
-    """Row lengths at which quotients of floats are off by one, millions of edges without their indices."""
+    """Samples must be exact for row lengths at which float quotients are off by one, up to millions of edges (no indices are needed)."""
     indptr = np.cumsum([0, 577 * 1429, 46_000, 44_299 + 8, 1_000_003, 16_777_217, 2]).astype(np.int32)
     for strategy, width in itertools.product(STRATEGIES, (64, 257, 40_000)):
         want = host.sample_edges(indptr, width=width, strategy=strategy, seed=9)
@@ -148,7 +148,7 @@ def check(
     offset: int = 0,
     **how: Any,
 ) -> np.ndarray:
-    """The GPU's sums, into a poisoned array, after they have been compared with the host's."""
+    """Compute the GPU's sums into a poisoned array, compare them with the host's, and return them."""
     rng = np.random.default_rng([d, cols])
     real = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     acc = np.dtype("float64" if dtype == "float64" else "float32")
@@ -239,7 +239,7 @@ def test_sums_over_every_graph(name: str) -> None:
 
 
 def test_nothing_but_the_sample_is_read() -> None:
-    """Features of columns that no sample names are NaN."""
+    """Features of columns that are not in the sample must not be read: they are NaN here."""
     graph = GRAPHS["square"]
     sample = bs.edge_sample(graph, 3)
     x = np.full((graph.shape[1], 8), np.nan, np.float32)
@@ -315,7 +315,7 @@ def test_kernels_of_a_stored_sample() -> None:
     ("bits", "encoding"), [(1, "bipolar"), *itertools.product((1, 2, 4, 8), ("unsigned", "signed"))]
 )
 def test_packed_features(bits: int, encoding: str) -> None:
-    """Codes with every kind of scale and offset: sums without weights are exact integers until a row is complete."""
+    """Codes with every kind of scale and offset must be summed right; unweighted sums stay exact integers until a row is complete."""
     rng = np.random.default_rng(bits)
     indptr, cols = rows("int32")[:70], 90
     indices = rng.integers(0, cols, int(indptr[-1])).astype(np.int32)
@@ -375,7 +375,7 @@ def test_codes_of_rows_too_long_for_31_bits_are_summed_in_floats() -> None:
         got = cuda().SampledSum(drawing, to_device(indices), columns=40, x_dtype=kind)(
             there, poisoned(want.shape, "float32")
         )
-        assert np.array_equal(got.get(), want)  # integers below 2**24
+        assert np.array_equal(got.get(), want)  # integers below 2**24, so the floats are exact
 
 
 def test_quantised_features() -> None:

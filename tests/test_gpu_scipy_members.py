@@ -1,4 +1,4 @@
-"""The table of SciPy's members on a GPU: the same values as on the host, or a refusal that names what works."""
+"""The members of the SciPy table on a GPU must give the host's values, or a refusal that names what works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = [
     slice(1, 4), (slice(None), slice(2, 7)), ([2, 0], slice(None)), (slice(None), [3, 3, 1]), (slice(None, None, -2), slice(8, 0, -3)),
     slice(4, 16), (slice(None), slice(3, 3)),
 ]  # fmt: skip
-#: What answers with matrices of CuPy, which hold no integers.
+#: Members that return CuPy matrices, which cannot hold integers.
 TO_CUPY = ("asformat", "tocoo", "tocsc", "tocsr")
 
 
@@ -39,7 +39,7 @@ def up(x: Any) -> Any:
 
 
 def features(name: str) -> Callable[[Any], Any]:
-    """The calls of the table with features, which lie where the array does."""
+    """Return the table's call for a member that takes features; the features are on the GPU, like the array."""
     import cupy
 
     return lambda x: x @ cupy.ones((9, 2), np.float32)
@@ -126,7 +126,7 @@ def test_operators_of_two(one: str, other: str) -> None:
     st.tuples(st.integers(0, 9), st.integers(0, 9)),
 )
 def test_two_of_any_dtypes(one: str, other: str, seed: int, shape: tuple[int, int]) -> None:
-    """SciPy's entries and dtype, in canonical order, without the zeros that an operation makes."""
+    """Results must have SciPy's entries and dtype, in canonical order, without the zeros that an operation produces."""
     a, b = sample(one, shape, seed), sample(other, shape, seed + 1)
     x, y = (up(bs.TCTiledCSR(m).astype(m.dtype)) for m in (a, b))
     calls: tuple[Callable[[Any, Any], Any], ...] = (
@@ -142,7 +142,7 @@ def test_two_of_any_dtypes(one: str, other: str, seed: int, shape: tuple[int, in
 
 
 def test_results_keep_what_is_known_of_the_pattern() -> None:
-    """Other numbers of the same entries share the pattern and its kept transpose."""
+    """Arrays with other values of the same entries must share the pattern and its kept transpose."""
     a = up(bs.TCTiledCSR(sample("float32")))
     for made in (a * 2, a / 4, -a, abs(a), a * 0.5):
         assert made.indices is a.indices
@@ -151,18 +151,18 @@ def test_results_keep_what_is_known_of_the_pattern() -> None:
 
 
 def test_what_knows_its_size_waits_for_nothing() -> None:
-    """Such calls are captured into a CUDA graph, which refuses whoever waits, and the graph reads the values of its time."""
+    """Calls of known result size must be capturable in a CUDA graph, which forbids waiting, and a replay must read the current values."""
     import cupy
 
     a = bs.TCTiledCSR(sample("float32", (40, 40), 2))
-    calls: tuple[Callable[[Any], Any], ...] = (  # which allocate their results only
+    calls: tuple[Callable[[Any], Any], ...] = (  # these only allocate their results
         lambda x: x.sum(axis=1), lambda x: x.diagonal(1), lambda x: (x * 2).data, lambda x: (x / 4).data, lambda x: x.T.data,
         lambda x: abs(x).data, lambda x: x.with_values(None).sum(axis=1),
     )  # fmt: skip
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         there = up(a)
-        kept = [call(there) for call in calls]  # compiled, and the transpose found
+        kept = [call(there) for call in calls]  # kernels are compiled and the transpose is computed before the capture
         stream.begin_capture()
         found = [call(there) for call in calls]
         graph = stream.end_capture()
@@ -180,7 +180,7 @@ def test_what_knows_its_size_waits_for_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "int16", "float32"])
 def test_members_of_wide_indices(dtype: str) -> None:
-    """int64 indices, also beside int32."""
+    """int64 indices must work, also together with int32 indices."""
     a, b = (sample(dtype, (30, 30), seed) for seed in (1, 2))
     wide, other = (bs.TCTiledCSR(part, index_dtype=np.int64).astype(dtype) for part in (a, b))
     narrow = bs.TCTiledCSR(b).astype(dtype)
@@ -206,11 +206,11 @@ def test_dense_and_scalars() -> None:
     dense = np.random.default_rng(0).random(a.shape).astype(np.float32)
     for operation in (operator.add, operator.sub, operator.mul, operator.gt):
         assert np.array_equal(plain(operation(up(a), cupy.asarray(dense))), plain(operation(a, dense)))
-    dense[::2] = 0  # also where nothing is stored
+    dense[::2] = 0  # zeros in the divisor, also where nothing is stored
     with np.errstate(divide="ignore"):
         want, got = a / dense, up(a) / cupy.asarray(dense)
     assert isinstance(got, bs.TCTiledCSR) and got.nnz == want.nnz and got.dtype == want.dtype
-    assert np.array_equal(plain(got), plain(want), equal_nan=True)  # a stored zero over zero
+    assert np.array_equal(plain(got), plain(want), equal_nan=True)  # NaN: a stored zero divided by zero
     for call in (
         lambda x: x * 3,
         lambda x: 0.5 * x,
@@ -285,7 +285,7 @@ def test_products_of_two_are_exact(dtypes: tuple[str, str], index: Any) -> None:
 
 
 def test_columns_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bitmap of a pass holds fewer columns than there are, and a row of the right matrix is in several passes."""
+    """Products must be exact if the bitmap of one pass holds fewer columns than the result, so that rows span several passes."""
     from bitsparse.backends.cuda.sparse import products
 
     monkeypatch.setattr(products, "_SHARED", 64)
@@ -328,7 +328,7 @@ def test_products_of_floats_are_cusparses() -> None:
 def alike(got: Any, want: Any) -> None:
     got, want = np.asarray(plain(got)), np.asarray(plain(want))
     assert got.shape == want.shape
-    assert got.dtype == want.dtype or want.dtype.kind in "iu"  # places and counts, which NumPy knows in another width
+    assert got.dtype == want.dtype or want.dtype.kind in "iu"  # NumPy gives indices and counts another integer width
     if want.dtype.kind == "f":
         assert np.allclose(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
     else:
@@ -336,7 +336,7 @@ def alike(got: Any, want: Any) -> None:
 
 
 @settings(max_examples=80)
-@example("bool", (2, 2), ["setdiag"], 0)  # every entry is True, and stays a value
+@example("bool", (2, 2), ["setdiag"], 0)  # every entry is True, and the dtype must stay bool
 @given(
     st.sampled_from([*DTYPES, "bits"]),
     st.tuples(st.integers(0, 12), st.integers(0, 12)),
@@ -344,7 +344,7 @@ def alike(got: Any, want: Any) -> None:
     st.integers(0, 10_000),
 )
 def test_random_expressions(dtype: str, shape: tuple[int, int], steps: list[str], seed: int) -> None:
-    """What the host gives, which is compared with SciPy; or a refusal, after which the next step starts from the host's array."""
+    """Every step must give the host's result (itself compared with SciPy) or be refused; the next step then starts from the host."""
     rng = np.random.default_rng(seed)
     a = sample("bool" if dtype == "bits" else dtype, shape, seed)
     here: Any = bs.FRDC(a) if dtype == "bits" else bs.TCTiledCSR(a).astype(dtype)
@@ -376,7 +376,7 @@ def test_random_expressions(dtype: str, shape: tuple[int, int], steps: list[str]
 
 @pytest.mark.parametrize("kind", [np.int64, np.int16, np.uint8, np.uint64])
 def test_rows_by_an_array_on_the_gpu(kind: Any) -> None:
-    """Numbers from the end, scales, both types, wide indices; what is not there is refused, after which the array works as before."""
+    """Rows must be picked for negative indices, scales, both types and wide indices; a bad index must raise and leave the array usable."""
     import cupy
 
     a = sample("float32")

@@ -1,4 +1,4 @@
-"""Products per edge and the softmax over rows on the GPU, against float64 or exact integers; results are written into poisoned arrays."""
+"""Products per edge and row softmax on the GPU, against float64 or exact integers; results are written into poisoned arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bitsparse.backends.params import Pattern
 pytestmark = pytest.mark.gpu
 
 GRAPHS = {name: graph for name, graph in graphs().items() if graph.nnz}
-#: Rounding to each dtype, and the steps that sums and differences are made in.
+#: Unit roundoff of each dtype, which is also that of its sums and differences.
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
 
@@ -32,7 +32,7 @@ def on_device(A: sp.csr_array, wide: bool = False) -> tuple[Any, Any]:
 
 
 def scheduled(A: sp.csr_array, wide: bool = False) -> Schedule:
-    """The pattern as functions over its edges take it."""
+    """Return the pattern in the form that functions over its edges take."""
     return Schedule(*on_device(A, wide), A.shape, A.nnz)
 
 
@@ -200,7 +200,7 @@ def test_dot_products_of_windows(width: int, wide: bool) -> None:
         indptr, indices = on_device(A, wide)
         rng = np.random.default_rng(width)
         x, y = (rng.standard_normal((n, width)).astype(np.float32) for n in A.shape)
-        y[-1], x[0] = np.inf, np.nan  # only edges of these see them
+        y[-1], x[0] = np.inf, np.nan  # affects only the edges of these rows
         product = DotWindows(Windows(indptr, indices, A.shape, part=64), indptr, width)
         out = empty((A.nnz,), np.float32)
         assert product(cupy.asarray(x), cupy.asarray(y), out) is out

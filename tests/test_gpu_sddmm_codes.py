@@ -1,4 +1,4 @@
-"""Products per edge of packed integers on the GPU, against exact integers, the host's floats and float64; results are poisoned before."""
+"""Products per edge of packed integers on the GPU, against exact integers, the host's floats and float64, in poisoned arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENCODINGS = ("unsigned", "signed", "bipolar")
 
 
 def codes(rng: np.random.Generator, shape: tuple[int, ...], bits: int, encoding: Any, **form: Any) -> bs.BitTensor:
-    """Integers of the whole range, with rows of the extremes at both ends."""
+    """Return integers over the whole range; the first row holds the largest one and the last row the smallest."""
     low, high = {"unsigned": (0, 2**bits - 1), "signed": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1), "bipolar": (0, 1)}[
         encoding
     ]
@@ -34,7 +34,7 @@ def codes(rng: np.random.Generator, shape: tuple[int, ...], bits: int, encoding:
 
 
 def affine(rng: np.random.Generator, q: bs.BitTensor, along: str, offset: bool = True) -> bs.BitTensor:
-    """With a scale of both signs and an offset of another magnitude, for the tensor, each row or each column."""
+    """Add a scale of both signs and an offset of another magnitude, one for the tensor or one per row or column."""
     rows, columns = q.shape[-2:]
     shape = {"tensor": (), "row": (*q.shape[:-2], rows, 1), "column": (*(1,) * (q.ndim - 1), columns)}[along]
     scale, shift = (rng.standard_normal(shape).astype(np.float32) for _ in "ab")
@@ -42,14 +42,14 @@ def affine(rng: np.random.Generator, q: bs.BitTensor, along: str, offset: bool =
 
 
 def reals(q: bs.BitTensor) -> tuple[np.ndarray, np.ndarray]:
-    """Real values in float64, without a rounding, and what their errors are measured by: |scale q| + |offset|."""
+    """Return the values in float64, without rounding, and the magnitudes that bound their errors: |scale q| + |offset|."""
     scaled = q.toarray().astype(np.float64) * (1.0 if q.scale is None else q.scale.astype(np.float64))
     offset = 0.0 if q.offset is None else q.offset.astype(np.float64)
     return scaled + offset, abs(scaled) + abs(offset)
 
 
 def check(A: sp.csr_array, x: bs.BitTensor, y: bs.BitTensor | None, op: Any, there: Any = None) -> None:
-    """The host's result, which unpacks: the same bits, but for dot products of real values."""
+    """Require the bits of the host, which unpacks; dot products of real values only have to be within a bound of float64."""
     pattern_there = bs.TCTiledCSR(A).to_device("cuda") if there is None else there
     ends = [one.to_device("cuda") for one in ((x,) if y is None else (x, y))]
     want = bs.sddmm(A, x, y, op=op)
@@ -74,7 +74,7 @@ def test_dot_products_are_exact(columns: int, bits: int) -> None:
     A = GRAPHS["square"]
     there = bs.TCTiledCSR(A).to_device("cuda")
     encodings = ENCODINGS if bits == 1 else ENCODINGS[:2]
-    # Every pair of encodings at one width, where one kernel each is compiled, else one.
+    # At one width, test every pair of encodings, each with its own compiled kernel; at the other widths, one pair.
     pairs = [(one, other) for one in encodings for other in encodings] if columns == 33 else [("signed", "signed")]
     for one, other in pairs:
         check(A, codes(rng, (81, columns), bits, one), codes(rng, (81, columns), bits, other), "dot", there)
@@ -98,7 +98,7 @@ def test_sums_and_products(columns: int, bits: int) -> None:
         x, y = codes(rng, (81, columns), bits, one), codes(rng, (81, columns), bits, other)
         for op in ("add", "mul"):
             check(A, x, y, op, there)
-        # Two scales of any kind, dequantised on the way: the bits that dequantising first gives.
+        # With scales of any kind on both sides, the values are dequantised in the kernel: same bits as dequantising first.
         for along, offset in (("row", True), ("column", False)):
             check(A, affine(rng, x, along, offset), affine(rng, y, "tensor"), "add", there)
             check(A, x, affine(rng, y, along), "mul", there)
@@ -114,7 +114,7 @@ def test_dot_products_of_real_values(bits: int, columns: int) -> None:
     check(A, affine(rng, x, "row", False), affine(rng, y, "tensor", False), "dot", there)
     check(A, affine(rng, x, "tensor"), affine(rng, y, "row"), "dot", there)
     check(A, x, affine(rng, y, "row", False), "dot", there)
-    # A scale to each column is no matter of integer sums: dequantised in front, within the bound of floats.
+    # With a scale per column, the sum is not one of integers: values are dequantised first, within the bound of floats.
     wanted = bs.sddmm(A, x, affine(np.random.default_rng(1), y, "column"))
     got = bs.sddmm(there, x.to_device("cuda"), affine(np.random.default_rng(1), y, "column").to_device("cuda"))
     np.testing.assert_allclose(to_host(got), wanted, rtol=1e-4, atol=1e-3 * columns)
@@ -138,7 +138,7 @@ def test_other_forms_of_the_same_integers() -> None:
     check(A, x, None, "dot", there)
     check(A, x, codes(rng, (81, 50), 8, "signed", layout="planes"), "dot", there)
     check(A, codes(rng, (50, 81), 4, "unsigned", axis=-2).T, codes(rng, (81, 50), 4, "signed"), "dot", there)
-    # Widths that differ meet at the wider one, other widths at the next.
+    # Operands of different widths are both stored at the wider one; unsupported widths at the next supported one.
     check(A, x, codes(rng, (81, 50), 3, "signed", layout="planes"), "dot", there)
     check(A, affine(rng, codes(rng, (81, 50), 1, "bipolar"), "row"), codes(rng, (81, 50), 2, "unsigned"), "dot", there)
     check(A, x, codes(rng, (81, 50), 16, "unsigned"), "dot", there)  # unpacked
@@ -147,7 +147,7 @@ def test_other_forms_of_the_same_integers() -> None:
         order[first:end] = order[first:end][::-1]
     mixed = sp.csr_array((A.data, A.indices[order], A.indptr), shape=A.shape)
     y = codes(rng, (81, 50), 8, "signed").to_device("cuda")
-    import cupyx.scipy.sparse as cusp  # the caller's own order of edges
+    import cupyx.scipy.sparse as cusp  # keeps the caller's own order of edges
 
     foreign = cusp.csr_matrix(mixed)
     same(to_host(bs.sddmm(foreign, x.to_device("cuda"), y)), bs.sddmm(mixed, x, y.to_device("cpu")))

@@ -1,4 +1,4 @@
-"""Dot products per edge on the matrix units, against float64 within the promised bounds; results go into poisoned arrays."""
+"""Dot products per edge on the matrix units, within the promised bounds of float64; results are written into poisoned arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bitsparse.backends.cuda.spmm.tiles_build import Windows
 pytestmark = pytest.mark.gpu
 
 DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-#: What rounding the factors, and the result, costs.
+#: Relative errors of rounding the factors; UNITS holds those of rounding the result.
 ROUNDED = {"tf32": 1.3e-3, "3xtf32": 2.0**-20}
 UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
@@ -60,7 +60,7 @@ def check(
     rng = np.random.default_rng([width, height, heads])
     x, y = (rng.standard_normal((n, heads * width)).astype(DTYPES[dtype]) for n in A.shape)
     if width > 4:
-        x[0, 1], y[-1, 2] = np.nan, np.inf  # only edges of these see them
+        x[0, 1], y[-1, 2] = np.nan, np.inf  # affect only the edges of these rows
         y[-1, 3] = -np.inf
     product = DotTiles(
         windows(A, height, dtype, **how), dtype=dtype, columns=heads * width, heads=heads, precision=precision
@@ -178,8 +178,8 @@ def test_a_container_takes_them_where_windows_share_columns(monkeypatch: pytest.
     size = (abs(x.get())[rows] * abs(x.get())[cols]).sum(axis=1)
     error = abs(first - exact)
     assert (error <= (1.3e-3 + 128 * 2.0**-22) * size).all()
-    assert error.max() > 1e-4  # not in float32
-    bs.sddmm(tiled, x[:, :32], precision="tf32")  # rows too short
+    assert error.max() > 1e-4  # proves that the products were not made in float32
+    bs.sddmm(tiled, x[:, :32], precision="tf32")  # these rows are too short for tiles
     bs.sddmm(tiled, x, op="add", precision="tf32")
     bs.sddmm(tiled, x.astype(np.float64), precision="tf32")
     assert len(made) == 1

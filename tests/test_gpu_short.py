@@ -1,4 +1,4 @@
-"""Sums over short rows that are dealt out by their length, on the GPU, against float64; results are poisoned before."""
+"""Sums over short rows that are distributed by their length, on the GPU, against float64; results are poisoned before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bitsparse.backends.cuda.spmm import short_rows as cuda
 pytestmark = pytest.mark.gpu
 
 RNG = np.random.default_rng(0)
-#: Every length around what one group, two, four and a warp take; empty rows at both ends.
+#: Every length near those that one group, two, four or a warp handle; empty rows at both ends.
 LENGTHS = [0, 0, *range(1, 36), 63, 64, 65, 127, 128, 129, 500, 0, 3]
 
 

@@ -1,4 +1,4 @@
-"""The sparse arrays in a GPU's memory: every form of the constructors, conversions and parts, against the same on the host."""
+"""Sparse arrays in a GPU's memory: every form of the constructors, conversions and parts, compared with the host's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(11)
 DENSE = RNG.integers(-3, 4, (37, 53)) * (RNG.random((37, 53)) < 0.2)
 BITS = (DENSE != 0).astype(np.uint8)
 CSR = sp.csr_array(DENSE)
-#: Coordinates in no order, every fourth there twice.
+#: Unsorted coordinates, every fourth of them twice.
 MIXED = RNG.permutation(np.concatenate([np.arange(CSR.nnz), np.arange(0, CSR.nnz, 4)]))
 ROWS, COLS = (index[MIXED].astype(np.int32) for index in CSR.tocoo().coords)
 
@@ -32,7 +32,7 @@ def cp() -> Any:
 
 
 def up(x: Any) -> Any:
-    """NumPy's and SciPy's arrays inside of a form, moved to the GPU."""
+    """Move to the GPU the NumPy and SciPy arrays that a form of input contains."""
     if isinstance(x, tuple):
         return tuple(map(up, x))
     if isinstance(x, list):
@@ -57,7 +57,7 @@ def same_values(there: Any, here: Any) -> None:
 
 
 def same(there: Any, here: Any) -> None:
-    """The same array, one on the GPU."""
+    """Require that both arrays are equal and that the first one is on the GPU."""
     assert there.device == "cuda:0"
     assert here.device == "cpu"
     assert type(there) is type(here)
@@ -130,7 +130,7 @@ def test_edge_lists(symmetric: bool) -> None:
     for values in (None, weights, weights[:, 0].astype(ml_dtypes.bfloat16)):
         if values is not None and values.dtype.name == "bfloat16":
             once = np.unique(ROWS.astype(np.int64) * 100 + COLS, return_index=True)[1]
-            rows, cols, values = ROWS[once], COLS[once] + 60, values[once]  # no sums
+            rows, cols, values = ROWS[once], COLS[once] + 60, values[once]  # unique coordinates, so nothing is summed
         else:
             rows, cols = ROWS, COLS
         there, here = (

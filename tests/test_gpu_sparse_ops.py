@@ -1,4 +1,4 @@
-"""The public sparse functions on arrays in a GPU's memory: the host's dtypes, errors and exact results, in the caller's family."""
+"""Public sparse functions on arrays in a GPU's memory: the host's dtypes, errors and exact results, in the caller's library."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cp() -> Any:
 
 
 def on_gpu(x: np.ndarray) -> Any:
-    """A copy in the GPU's memory; CuPy moves bfloat16 as bits."""
+    """Return a copy in the GPU's memory; CuPy copies bfloat16 as its bits."""
     if x.dtype.name == "bfloat16":
         return cp().asarray(x.view(np.uint16)).view(x.dtype)
     return cp().asarray(x)
@@ -42,7 +42,7 @@ def here(x: Any) -> np.ndarray:
 
 
 def close(there: Any, wanted: np.ndarray, A: sp.csr_array, x: np.ndarray, unit: float = 2.0**-24) -> None:
-    """Sums in another order than the host's: the same dtype and shape, and an error that a sum of so many terms may have."""
+    """Require the same dtype and shape, and an error possible for a sum of as many terms in another order."""
     got = here(there)
     assert got.dtype == wanted.dtype
     assert got.shape == wanted.shape
@@ -69,7 +69,7 @@ def weighted(graph: sp.csr_array, dtype: Any = np.float32, seed: int = 0) -> sp.
 
 
 def forms(A: sp.csr_array) -> dict[str, Any]:
-    """The same matrix in everything that holds one on a GPU."""
+    """Return the matrix in every container that can hold it on a GPU."""
     import cupyx.scipy.sparse as cusp
 
     made: dict[str, Any] = {"TCTiledCSR": bs.TCTiledCSR(A).to_device("cuda")}
@@ -117,7 +117,7 @@ def test_floats_in_every_reduction(dtype: str) -> None:
     np.testing.assert_allclose(
         mean.astype(float), bs.spmm(A.astype(bool), x, reduce="mean").astype(float), rtol=8 * unit, atol=8 * unit
     )
-    # Wider values widen the features.
+    # Values of a wider dtype widen the features.
     close(
         bs.spmm(there, on_gpu(x), values=on_gpu(A.data)),
         bs.spmm(A, x),
@@ -157,7 +157,7 @@ def test_containers_of_one_pattern_keep_their_own_values_and_scales() -> None:
     there = [first, *(first.with_values(on_gpu(v)) for v in values), first.with_scales(row_scale=rows)]
     assert all(one._prepared is first._prepared for one in there)
     given = on_gpu(x)
-    for _ in range(3):  # the second time and later in a shorter way
+    for _ in range(3):  # later calls take a shorter path
         for one, other in zip(there, each, strict=True):
             np.testing.assert_allclose(here(bs.spmm(one, given)), bs.spmm(other, x), rtol=2e-4, atol=2e-4)
             np.testing.assert_allclose(here(one @ given), bs.spmm(other, x), rtol=2e-4, atol=2e-4)
@@ -223,7 +223,7 @@ def test_duplicates_are_summed_and_have_no_edge_values() -> None:
     equal(bs.spmm(made, on_gpu(x), reduce="mean"), np.array([[0.0], [26.0], [80.0], [0.0]]))
     with pytest.raises(ValueError, match=r"spmm: A holds duplicate entries.*sum_duplicates"):
         bs.spmm(made, on_gpu(x), values=on_gpu(np.ones(4)))
-    # The edges of coordinates are those of their sum, as in SciPy's tocsr().
+    # COO edges are those after duplicates are summed, as in SciPy's tocsr().
     coo = cusp.coo_matrix((on_gpu(data), (on_gpu(np.array([1, 1, 1, 2])), on_gpu(indices))), shape=(4, 2))
     if coo.nnz == 4:
         equal(bs.spmm(coo, on_gpu(x)), np.array([[0.0], [52.0], [80.0], [0.0]]))
@@ -364,7 +364,7 @@ def test_precision_is_a_permission() -> None:
 
 
 def cliques() -> sp.csr_array:
-    """Rows that share all their columns with their neighbours, one of them with very many."""
+    """Return rows that share all their columns with their neighbours, in blocks of which one is very large."""
     blocks = sp.block_diag([sp.coo_array(np.ones((n, n), np.float32)) for n in (40, 1, 33, 8, 300)], format="csr")
     blocks.data = RNG.standard_normal(blocks.nnz).astype(np.float32)
     return sp.csr_array(blocks)
@@ -383,7 +383,7 @@ def test_windows_of_rows_that_share_columns(reduce: Any) -> None:
             np.testing.assert_allclose(here(got), bs.spmm(local, x, reduce=reduce), rtol=2e-4, atol=5e-4)
             got = bs.spmm(there, given, values=on_gpu(values), reduce=reduce, kernel=kernel)
             np.testing.assert_allclose(here(got), bs.spmm(local, x, values=values, reduce=reduce), rtol=2e-4, atol=5e-4)
-        # Memory that is not aligned to 16 bytes, for features and for results.
+        # Features and results in memory that is not aligned to 16 bytes.
         room = cp().zeros(x.size + 1, np.float32)
         shifted = room[1:].reshape(x.shape)
         shifted[...] = given
@@ -476,7 +476,7 @@ def test_softmax_over_edges(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("edges", [1, 3, 7, 1030])
 def test_softmax_writes_nothing_behind_its_last_edge(dtype: str, edges: int) -> None:
-    """Blocks store whole vectors of weights; the last vector may reach beyond the edges, where memory belongs to others."""
+    """Nothing must be written behind the last edge, although blocks store whole vectors of weights and the last one may reach further."""
     A = pattern([edges], edges).astype(bool)
     there = bs.TCTiledCSR(A).to_device("cuda")
     for heads in ((), (3,)):

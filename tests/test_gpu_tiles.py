@@ -1,4 +1,4 @@
-"""Products over condensed windows on the matrix units of a warp, against float64 within the bounds that are promised."""
+"""Products over condensed windows on the matrix units of a warp, within the promised bounds of float64."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check(
     precision: str = "tf32",
     tiles: Any = None,
 ) -> None:
-    """One product against float64, within the bound of its precision; the result is poisoned before."""
+    """Compute one product into a poisoned array and require that it is within its precision's bound of the float64 result."""
     import cupy
 
     rng = np.random.default_rng(columns)
@@ -320,7 +320,7 @@ def test_what_is_built_ahead_is_what_is_chosen(kind: int, columns: int, weights:
 
 @pytest.mark.parametrize("name", ["cliques", "hub", "nothing"])
 def test_an_array_s_translation_is_taken_as_it_lies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tiles are those of the pattern, and nothing is translated again; also where positions take two bytes."""
+    """The tiles must be those of the pattern without another translation, also if positions take two bytes."""
     import cupy
 
     import bitsparse as bs

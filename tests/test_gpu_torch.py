@@ -150,7 +150,7 @@ def test_a_whole_step_as_a_cuda_graph() -> None:
 
 @pytest.mark.parametrize("last", ["float32", "quantized"])
 def test_a_captured_quantised_step_draws_anew(last: Any) -> None:
-    """Replays give the bits of steps that are not captured, on what the input holds then, and both go on from each other's draws."""
+    """Replays must give the bits of steps that are not captured, read the current input, and continue each other's draws."""
     import torch
 
     import bitsparse.torch as bst
@@ -186,7 +186,7 @@ def test_a_captured_quantised_step_draws_anew(last: Any) -> None:
         want = steps[0]()
         recorded.replay()
         assert torch.equal(loss, want)
-    assert torch.equal(steps[0](), steps[1]())  # not captured again
+    assert torch.equal(steps[0](), steps[1]())  # the second step is not captured again
     assert sides[0][0].quantization.draws == sides[1][0].quantization.draws > 40
     for one, other in zip(*(net.parameters() for net, _ in sides), strict=True):
         assert torch.equal(one, other)
@@ -208,9 +208,9 @@ def test_a_graph_waits_for_the_edges_that_another_stream_computes() -> None:
         assert torch.equal(looped.indices.cpu(), want.with_self_loops().indices)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # of PyTorch, about checks and its layout
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # PyTorch warns about checks and its layout
 def test_what_follows_from_a_graph_is_made_on_the_stream_of_its_edges() -> None:
-    """The transpose, weights of a sparse tensor, and samples of a graph whose weights another stream still computes."""
+    """The transpose, a sparse tensor's weights and samples must be right although another stream still computes the edges and weights."""
     import torch
 
     import bitsparse.torch as bst
@@ -239,7 +239,7 @@ def test_what_follows_from_a_graph_is_made_on_the_stream_of_its_edges() -> None:
 
 
 def test_replays_go_on_behind_the_draws_of_a_state_that_is_loaded() -> None:
-    """The number of the draws stays where captured steps count it, also when the network gets another state."""
+    """Loading a state must leave the draw counter where captured steps count, so that replays continue from the loaded draws."""
     import torch
 
     import bitsparse.torch as bst
@@ -278,7 +278,7 @@ def test_replays_go_on_behind_the_draws_of_a_state_that_is_loaded() -> None:
 def test_training_that_is_recorded_gives_the_same_accuracies(
     kind: str, precision: str, nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looks at the nodes to validate are recorded later than steps, and see the weights that replays have written."""
+    """Recorded training must give the same accuracies: validation is recorded later than steps, and must see the replays' weights."""
     import torch
 
     import bitsparse.torch as bst
@@ -290,19 +290,19 @@ def test_training_that_is_recorded_gives_the_same_accuracies(
     masks = [torch.arange(nodes) % 3 == i for i in range(3)]
     edges = torch.from_numpy(
         rng.integers(0, nodes, (2, 7 * nodes))
-    )  # some of them twice, which attention does not take
+    )  # some edges occur twice, which attention does not accept
     graph = bst.Graph(edges.unique(dim=1) if kind == "gat" else edges, nodes)
     task = accuracy.Task(graph.cuda(), *(part.cuda() for part in (x, y, *masks)))
     found = [accuracy.trained(task, kind, precision, 1, epochs=33)]
     for part in [torch.full((1 << i,), 1 << 20, dtype=torch.int32) for i in range(12)]:
-        part.cuda()  # what page-locked memory held is written over
+        part.cuda()  # overwrites what page-locked memory held
     monkeypatch.setattr(accuracy, "_WARM", 1000)
     found.append(accuracy.trained(task, kind, precision, 1, epochs=33))
     assert found[0] == found[1]
 
 
 def test_a_captured_step_on_signs_is_the_step() -> None:
-    """Products of bits and their gradients work on what the weights are in each replay, in memory of the graph's own."""
+    """Products of bits and their gradients must use the weights of each replay, in memory that belongs to the graph."""
     import torch
 
     import bitsparse.torch as bst
@@ -328,7 +328,7 @@ def test_a_captured_step_on_signs_is_the_step() -> None:
     for _ in range(12):
         want = sides[0][0]()
         assert torch.equal(recorded(), want)
-        bst.spmm(g, x.double())  # others work in between
+        bst.spmm(g, x.double())  # other work between replays
     for one, other in zip(*(net.parameters() for _, net in sides), strict=True):
         assert torch.equal(one, other)
 
@@ -389,7 +389,7 @@ def test_values_of_edge_lists_and_promotion() -> None:
 
 
 def test_tf32_is_used_where_pytorch_may_use_it() -> None:
-    """Of windows that share all their neighbours, which tensor cores multiply where they may."""
+    """TF32 must be used only if PyTorch allows it: here windows share all their neighbours, so tensor cores can multiply them."""
     import torch
 
     import bitsparse.torch as bst

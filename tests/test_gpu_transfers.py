@@ -1,4 +1,4 @@
-"""Copies to a GPU in pieces and beside its work, results on their way back: everything arrives, and nothing is overwritten too early."""
+"""Copies to and from a GPU, in pieces and during its work: everything must arrive, and nothing may be overwritten too early."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_single_copies(size: int, locked: bool, later: bool) -> None:
         if not (later and locked):
             source = np.zeros(0, np.uint8) if not locked else source
             if locked:
-                source[...] = 0  # it has been read
+                source[...] = 0  # it has already been read
         stream.synchronize()
     np.testing.assert_array_equal(there.get(), LARGE[:size])
 
@@ -112,7 +112,7 @@ def test_a_piece_that_could_not_be_filled_is_not_lost(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(transfers.np, "copyto", failing)
     stream = cupy.cuda.Stream(non_blocking=True)
-    for size in (3000, 20_000):  # by the caller, by threads
+    for size in (3000, 20_000):  # copied by the caller, then by threads
         calls.clear()
         if size > 4000:
             with pytest.raises(OSError, match="ends here"):
@@ -153,7 +153,7 @@ def test_arrays_on_a_stream_of_the_callers() -> None:
 
 
 def test_only_answers_come_home() -> None:
-    """Choosing bits asks for the range once and for one error a candidate."""
+    """Choosing bits must copy to the host only the range and one error per candidate."""
     emulator = sys.modules.get("emulator")
     for scheme, granularity in (("symmetric", "tensor"), ("affine", "tensor"), ("symmetric", "row")):
         x = RNG.normal(size=(40, 100)).astype(np.float32)
@@ -236,17 +236,17 @@ def test_staging_waits_for_what_travels_and_takes_back_what_was_dropped() -> Non
     with interop.Uploader("cuda", slots=1) as up:
         first, second = up.staging(1000), up.staging(2000)
         addresses = {first.ctypes.data, second.ctypes.data}
-        del first  # dropped
+        del first  # dropped without being uploaded
         third = up.staging(900)
         assert third.ctypes.data in addresses
         third[...] = 7
         sent = up.upload(third[:10])
         sent.release()
-        again = up.staging(900)  # waits until it has travelled
+        again = up.staging(900)  # waits until the copy is complete
         assert again.ctypes.data == third.ctypes.data
         again[...] = 9
         del again
-        larger = up.staging(5000)  # in the place of one that is too small
+        larger = up.staging(5000)  # replaces a buffer that is too small
         got: list[Any] = []
         waiting = threading.Thread(target=lambda: got.append(up.staging(10)))
         waiting.start()
@@ -285,7 +285,7 @@ def test_uploads_that_cannot_be() -> None:
 
 
 def test_the_slot_is_overwritten_after_the_work_that_reads_it() -> None:
-    """The copy stream waits for what was recorded at release, on whatever stream that was."""
+    """The copy stream must wait for the event recorded at release, on whatever stream that was."""
     cupy = cp()
     worker = cupy.cuda.Stream(non_blocking=True)
     waited: list[Any] = []
@@ -315,7 +315,7 @@ def test_results_come_home(slots: int, tmp_path: Path) -> None:
             made.append(down.download(part, out[place : place + len(result)]))
             made[-1].hold()
             place += len(result)
-            part[...] = -1  # the next result, which has waited
+            part[...] = -1  # overwritten as by the next result, which must wait
         assert made[-1].wait() is made[-1].wait()
     np.testing.assert_array_equal(out, np.concatenate(results))
 
@@ -356,7 +356,7 @@ def test_a_batch_moves_in_one_copy(features: str) -> None:
 
 
 def copies() -> int | None:
-    """Copies to the device so far; None on a real one."""
+    """Return the number of copies to the device so far, or None on a real device."""
     emulator = sys.modules.get("emulator")
     return None if emulator is None else emulator.counts()["to_device"]
 

@@ -1,4 +1,4 @@
-"""The units that CSR patterns are cut into on a GPU, against the same cut row by row in Python."""
+"""The units that a GPU cuts CSR patterns into must equal those of a row-by-row cut in Python."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ pytestmark = pytest.mark.gpu
 
 
 def cut(indptr, span, limit, longest):
-    """Pieces, whole rows and streams as rows of the table."""
+    """Return pieces of long rows, whole long rows, and streams of short rows, as rows of the table."""
     pieces, whole, streams, away = [], [], [], 0
     rows, reached_before, in_stream = len(indptr) - 1, None, False
     for row in range(rows):
         begin, end = int(indptr[row]), int(indptr[row + 1])
-        reached = begin - away + row  # edges and rows in front, without edges of rows that are in no stream
+        reached = begin - away + row  # rows and edges before this row, without the edges of rows outside of streams
         if end - begin > limit:
             count = -(-(end - begin) // longest)
             if count > 1:

@@ -1,4 +1,4 @@
-"""What usual calls launch is what the modules that launch it declare to be compiled ahead. No kernel of a product runs here."""
+"""The kernel variants that usual calls launch must be declared for ahead-of-time compilation. No kernel of a product runs here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bitsparse.ops.quantized.scaled import scaled_codes
 
 pytestmark = pytest.mark.gpu
 
-#: Kernels that prepare patterns run, as their results are looked at.
+#: Kernels that prepare patterns; these do run, because their results are read.
 PREPARING = ("sparse/", "csr/", "bits/", "sampling/edges.cu", "spmm/tiles_build.cu", "spmm/windows_fill.cu")
 NODES = 640
 
@@ -30,7 +30,7 @@ def cp() -> Any:
 
 
 class NothingHappens:
-    """A kernel that is not even compiled."""
+    """A stand-in for a kernel, which is never compiled or run."""
 
     params: Any = None
 
@@ -53,7 +53,7 @@ class NothingHappens:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[tuple[str, int], ...]]]:
-    """Source and constants of every kernel that is asked for from now on."""
+    """Return a list that collects the source and constants of every kernel requested from now on."""
     seen = []
     real = jit.kernel
 
@@ -66,7 +66,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[tuple[str
 
 
 def pattern(dtype: Any = None) -> Any:
-    """A graph of rows of some eight edges on the device, with values of a dtype or none."""
+    """Return a graph on the device with about eight edges per row, with values of the given dtype or none."""
     rng = np.random.default_rng(5)
     found = scipy.sparse.random(NODES, NODES, 8 / NODES, format="csr", random_state=rng, dtype=np.float32)
     if dtype is None:
@@ -75,22 +75,22 @@ def pattern(dtype: Any = None) -> Any:
 
 
 def features(columns: int, dtype: Any = np.float32) -> Any:
-    """Rows for the nodes on the device."""
+    """Return one row of features per node, on the device."""
     return cp().ones((NODES, columns), dtype)
 
 
 def words(bits: int, columns: int = 128, axis: int = -1, layout: str = "planes") -> Any:
-    """The same of integers of so many bits."""
+    """Return one row of packed integers per node, of the given number of bits, on the device."""
     return bs.pack_bits(cp().ones((NODES, columns), np.uint8), bits, axis=axis, layout=layout)
 
 
 def symmetric(rows: int, columns: int) -> Any:
-    """Weights of eight bits without an offset, packed along their rows."""
+    """Return 8-bit weights without an offset, packed along their rows."""
     return bs.quantize(cp().ones((rows, columns), np.float32), 8, axis=-2, scheme="symmetric")
 
 
 def attended_codes() -> Any:
-    """Attention with four heads of 32 columns of codes, as layers train with it."""
+    """Run attention over codes with four heads of 32 columns, as layers do in training."""
     codes = scaled_codes(
         "test", "x", cp().ones((NODES, 4, 32), np.float32), interop.CUPY, Coding(8, "nearest", 0, 0, -1, "rows")
     )

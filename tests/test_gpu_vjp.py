@@ -1,4 +1,4 @@
-"""Gradients on a GPU: those of the CPU up to rounding, where the operands are, and the same bits in every run."""
+"""Gradients on a GPU: the CPU's up to rounding, on the device of the operands, with the same bits in every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of eight rows on the GPU against float64 sums, whatever the pattern."""
+"""Sums over windows of eight rows on the GPU must agree with float64 for every kind of pattern."""
 
 from __future__ import annotations
 
