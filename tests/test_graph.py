@@ -1,4 +1,4 @@
-"""Preparing graphs: partitions, batches, orderings, incidence and tile statistics, against definitions written out here."""
+"""Preparing graphs: partitions, batches, orders, incidence and tile statistics, against definitions written out here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SQUARE = ["0x0", "1x1", "identity", "band"]
 
 
 def two_cliques(size: int = 30) -> sp.csr_array:
-    """Two complete graphs with loops, joined by one edge."""
+    """Return two complete graphs with self loops, joined by one edge."""
     a = np.kron(np.eye(2, dtype=np.int8), np.ones((size, size), np.int8))
     a[0, size] = 1
     return sp.csr_array(a)
@@ -60,7 +60,7 @@ def test_partition_without_pymetis_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(ImportError, match=r"^partition: pymetis is not installed; run: pip install pymetis "):
         graph.partition(random_graph(20), 2)
-    assert graph.partition(random_graph(20), 1).tolist() == [0] * 20  # nothing to cut
+    assert graph.partition(random_graph(20), 1).tolist() == [0] * 20  # one part needs no cut
 
 
 def test_partition_without_edges_and_of_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Pickles take no more time or memory than their bytes deserve, and touch nothing but themselves."""
+"""Reading a pickle must take time and memory in proportion to its size, and must change nothing outside of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bitsparse._check import shown
 from bitsparse.datasets import planetoid
 from bitsparse.datasets.planetoid import safe_load
 
-#: ``x = (x, x)`` forty times over: a trillion elements for whoever walks through it.
+#: ``x = (x, x)`` forty times over: a trillion elements for code that walks through it.
 DOUBLED = b")" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(40))
 ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
 FLOATS = b"cnumpy\ndtype\n(U\x02f8K\x00K\x01tR(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
@@ -76,7 +76,7 @@ def test_no_attribute_of_ours_is_written():
     assert (planetoid._encode.__defaults__, dict(planetoid._encode.__dict__)) == before
 
 
-#: Instructions that no Planetoid file needs, with arguments for which Python's own unpickler would run them.
+#: Instructions that no Planetoid file needs, with arguments with which Python's own unpickler would run them.
 REFUSED = {
     "EXT1": b"\x82\x01.", "EXT2": b"\x83\x01\x00.", "EXT4": b"\x84\x01\x00\x00\x00.", "PERSID": b"Px\n.", "BINPERSID": b"NQ.",
     "INST": b"(ibuiltins\nobject\n.", "OBJ": b"(cnumpy\nndarray\no.", "NEWOBJ_EX": b"cnumpy\nndarray\n)}\x92.", "DUP": b"N2.",

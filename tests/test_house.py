@@ -1,4 +1,4 @@
-"""The script that counts the house: code lines, foreign private names, and no module of a later feature renamed."""
+"""The house script must count code lines, report private names of other modules, and notice renamed modules of later features."""
 
 from __future__ import annotations
 

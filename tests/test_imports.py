@@ -1,4 +1,4 @@
-"""Which module may import which, what an import costs, and that each module stands alone."""
+"""Which module may import which, what an import costs, and that each module can be imported alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import bitsparse
 
 PACKAGE = Path(bitsparse.__file__).parent
 
-#: Layers from the bottom up: a module imports its own layer and those below.
+#: Layers from the bottom up: a module imports only from its own layer and those below.
 LAYERS = [
     ["_archive", "_check", "_communicator", "_files", "_progress", "_records", "_text", "interop", "errors"],
     ["jit", "_ext", "_compiled"],
@@ -38,7 +38,7 @@ def modules() -> list[str]:
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    # In an editable installation the compiled modules stay in its build folder.
+    # In an editable installation, the compiled modules stay in its build folder.
     compiled = importlib.util.find_spec("bitsparse._ext.bits")
     assert compiled is not None
     assert compiled.origin is not None
@@ -51,13 +51,13 @@ MODULES = modules()
 
 
 def layer(module: str) -> str | None:
-    """Layer name of a module of ours: ``bitsparse.ops.bits.pack`` -> ``ops``; None for the top package and `__main__`."""
+    """Return the layer of a module of ours: ``bitsparse.ops.bits.pack`` -> ``ops``; None for the top package and `__main__`."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in RANK else None
 
 
 def imports_of(module: str) -> list[tuple[str, bool]]:
-    """(imported module, whether inside a function) of every import statement that runs."""
+    """Return (imported module, whether inside a function) for every import statement that is executed."""
     tree = ast.parse(source_of(module).read_text("utf-8"))
     found: list[tuple[str, bool]] = []
 
@@ -79,7 +79,7 @@ def imports_of(module: str) -> list[tuple[str, bool]]:
 
 
 def source_of(module: str) -> Path:
-    """The file of a Python module, without importing its package, which may want a framework that is not installed."""
+    """Return a Python module's file without importing its package, which may need a framework that is not installed."""
     path = PACKAGE.joinpath(*module.split(".")[1:])
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
@@ -108,10 +108,10 @@ def test_imports_go_one_way(module: str) -> None:
         checked += 1
         theirs = layer(imported)
         if mine is None:
-            continue  # the top package and __main__ may import anything of ours
+            continue  # the top package and __main__ may import any module of ours
         if theirs is None:
             if mine in LAYERS[-1]:
-                continue  # above the package itself, which does not import them
+                continue  # above the package itself, which does not import these layers
             pytest.fail(f"{module} imports {imported}, the whole package; import the module it needs")
         if RANK[theirs] <= RANK[mine]:
             continue
@@ -122,7 +122,7 @@ def test_imports_go_one_way(module: str) -> None:
 
 
 def test_the_walk_sees_real_imports() -> None:
-    """The check above is not vacuous: known imports are found, those inside functions too."""
+    """The walk must find known imports, also inside functions, so that the check above is not vacuous."""
     assert ("bitsparse.errors", False) in imports_of("bitsparse._check")
     assert any(inside for module in PYTHON_MODULES for _, inside in imports_of(module))
     total = sum(name.startswith("bitsparse") for module in PYTHON_MODULES for name, _ in imports_of(module))
@@ -130,7 +130,7 @@ def test_the_walk_sees_real_imports() -> None:
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
-    """Groups of modules that all reach each other, of two or more."""
+    """Return the groups of two or more modules that all reach each other."""
 
     def reached(start: str) -> set[str]:
         seen: set[str] = set()
@@ -147,7 +147,7 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 
 def test_no_circle_between_files() -> None:
-    """Imports inside functions count: who needs one to break a circle has put something into the wrong file."""
+    """No imports may form a circle, not even inside functions: whoever needs one there has put something into the wrong file."""
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [{"a", "b", "c"}]
     graph = {
         module: {name for name, _ in imports_of(module) if name in PYTHON_MODULES} - {module, "bitsparse"}
@@ -157,7 +157,7 @@ def test_no_circle_between_files() -> None:
 
 
 def test_the_operators_have_one_hook(tmp_path: Path) -> None:
-    """The array types call what ``bitsparse.ops`` hangs on them, also where only their own module was asked for."""
+    """The array types must call the functions that ``bitsparse.ops`` attaches to them, even if only their own module is imported."""
     done = run(
         "import bitsparse.arrays as a, numpy as n; print((a.TCTiledCSR(n.eye(2)) @ n.ones((2, 1))).sum())", tmp_path
     )
@@ -166,7 +166,7 @@ def test_the_operators_have_one_hook(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", PYTHON_MODULES)
 def test_gpu_and_framework_imports_stay_in_their_place(module: str) -> None:
-    """Only backends.cuda, jit and interop know cupy (in functions); only their homes torch and jax; reference no compiled code."""
+    """Only backends.cuda, jit and interop may import CuPy (in functions), only their homes PyTorch and JAX; reference no compiled code."""
     names = {name for name, _ in imports_of(module)}
     tops = {name.split(".")[0] for name in names}
     engine = {"bitsparse.distributed.torch_engine": {"torch"}, "bitsparse.distributed.mpi_engine": {"mpi4py"}}
@@ -199,7 +199,7 @@ def run(code: str, tmp_path: Path, *options: str) -> subprocess.CompletedProcess
 
 
 def home(module: str) -> Any:
-    """A parameter that is deselected where the framework of a framework's home is not installed."""
+    """Return a parameter for a module; it is deselected if the module is the home of a framework that is not installed."""
     needs = {"bitsparse.jax.equinox": "flax", "bitsparse.jax.flax": "flax"}.get(module, layer(module))
     return pytest.param(module, marks=[getattr(pytest.mark, needs)] if needs in ("flax", "jax", "torch") else [])
 
@@ -245,9 +245,9 @@ def test_public_names_are_there_and_documented() -> None:
 
 
 def test_the_source_tree_says_what_is_missing(tmp_path: Path) -> None:
-    """A copy of the package without its compiled part explains itself instead of failing somewhere inside.
+    """A copy of the package without its compiled part must explain itself instead of failing somewhere inside.
 
-    Without site-packages (-S), where an editable installation leaves a finder that comes before the current folder.
+    The copy is run without site-packages (-S), where an editable installation leaves a finder that comes before the current folder.
     """
     import shutil
 

@@ -1,4 +1,4 @@
-"""Arrays of every library in, results back in the same library, and no copy where the documentation says so."""
+"""Arrays of every library are accepted, results are returned in the same library, and nothing is copied if the documentation says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ jax_only = pytest.mark.jax
 
 
 class Library:
-    """How the tests make and recognise one library's arrays."""
+    """Makes and recognises the arrays of one library."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command with one plain line and status 130, wherever it is."""
+"""Ctrl-C must end a command with one plain line and status 130, wherever the command is."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from bitsparse.cli import interrupt
 from bitsparse.datasets import synthetic
 from bitsparse.graph import parts
 
-#: Seconds after which a command that should have ended within one has not: machines may be slow, what is interrupted takes hours.
+#: Timeout in seconds for a command that should end within one: machines may be slow, and the interrupted work would take hours.
 _GENEROUS = 40
-#: Native code that keeps going for hours, whatever signal comes.
+#: Native code that runs for hours and ignores every signal.
 _ENDLESS = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="interruptions are sent as POSIX signals")
 
 
-#: A suite that a script started in the background ignores interruptions and hands that on; a terminal's command does not.
+#: Restores the handler: a suite that a script starts in the background ignores interruptions, and its child processes inherit that.
 _HEARS = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
 _IMPORTS = "import sys\nfrom bitsparse import cli\nfrom bitsparse.cli import run\n"
 
 
 def interrupted(script: str, folder: Path, imports: str = _IMPORTS) -> tuple[int, str]:
-    """Status and stderr of a script that is interrupted once it has said that it is ready."""
+    """Interrupt a script after it has printed "ready", and return its status and stderr."""
     code = _HEARS + imports + script
     environment = os.environ | {"BITSPARSE_CACHE_DIR": str(folder / "cache")}
     with subprocess.Popen(
@@ -44,7 +44,7 @@ def interrupted(script: str, folder: Path, imports: str = _IMPORTS) -> tuple[int
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n", process.communicate(timeout=_GENEROUS)
-            time.sleep(0.5)  # into the middle of what it does next
+            time.sleep(0.5)  # reach the middle of the work that follows
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=_GENEROUS)
         finally:
@@ -69,7 +69,7 @@ def test_an_interruption_ends_a_command(tmp_path: Path, work: str) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["info"]])
 def test_an_interruption_while_the_library_is_imported(tmp_path: Path, arguments: list[str]) -> None:
-    """What the installed script runs, on a library whose import takes for ever and hides the interruption."""
+    """The installed script must end even while it imports a library that never finishes and swallows the interruption."""
     script = (
         "import sys, time\n"
         "class Endless:\n"
@@ -87,7 +87,7 @@ def test_an_interruption_while_the_library_is_imported(tmp_path: Path, arguments
 
 
 def alive(process: int) -> bool:
-    """Whether a process is there and has not ended, though nobody may have asked for its status yet."""
+    """Return whether a process exists and has not ended; a zombie has ended although nobody has read its status."""
     try:
         os.kill(process, 0)
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -97,7 +97,7 @@ def alive(process: int) -> bool:
 
 @pytest.mark.parametrize("how", [["--parts", "20"], ["--generate"]], ids=["batches", "labels that METIS makes up"])
 def test_an_interruption_ends_metis(tmp_path: Path, how: list[str]) -> None:
-    """It holds the interpreter's lock, so it works in a process of its own, which must not outlive the command."""
+    """METIS holds the interpreter's lock, so it works in its own process, which must not outlive the command."""
     graph = synthetic((300, 2400), "communities").with_generated(features=8, classes=3)
     np.savez(tmp_path / "g.npz", indptr=graph.indptr, indices=graph.indices, features=graph.x)
     script = (

@@ -53,7 +53,7 @@ def normal(*shape: int, seed: int = 1, dtype: Any = np.float64) -> Any:
 
 
 def dense_of(A: Any, values: Any) -> Any:
-    """The matrix with other values, as a function of these."""
+    """Return the dense matrix as a differentiable function of other values."""
     rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     return jnp.zeros(A.shape).at[rows, A.indices].set(values)
 
@@ -209,7 +209,7 @@ def test_samples() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_samples_of_a_weighted_graph_follow_the_features(dtype: str) -> None:
     A, x = adjacency(), normal(NODES, 3, dtype=dtype)
-    A.data = np.random.default_rng(2).random(A.nnz)  # weights of float64
+    A.data = np.random.default_rng(2).random(A.nnz)  # float64 weights
     g, how = bsj.graph(A), {"width": NODES, "strategy": "sfs"}
     y, back = jax.vjp(lambda x: bsj.sampled_spmm(g, x, **how), x)
     wide = jnp.asarray(x, jnp.float64)
@@ -306,7 +306,7 @@ def test_jitted_is_eager_to_the_bit() -> None:
 
 
 def test_shards_on_several_devices(tmp_path: Path) -> None:
-    """Within shard_map results say along which axes of the mesh they vary; gradients of what all share are summed."""
+    """Within shard_map, results must vary along the right axes of the mesh, and gradients of shared inputs must be summed."""
     code = """
 from functools import partial
 import numpy as np, jax, jax.numpy as jnp, bitsparse.jax as bsj
@@ -360,7 +360,7 @@ print("right")
 
 
 def test_a_process_may_end_before_its_results_are_there(tmp_path: Path) -> None:
-    """XLA's threads come to a call when Python is at its end, which they would wait for, and XLA for them."""
+    """A process must be able to end while XLA's threads reach a call that waits for the ending Python, and XLA waits for them."""
     code = """
 import jax, jax.numpy as jnp, numpy as np, bitsparse.jax as bsj
 from scipy import sparse
@@ -378,7 +378,7 @@ print("asked for")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 def test_a_forked_process_ends_while_its_parent_computes(tmp_path: Path) -> None:
-    """It has none of XLA's threads, and so nobody to wait for."""
+    """A forked process must end at once: it has none of XLA's threads, and so nothing to wait for."""
     code = """
 import os, signal, sys, threading, time, jax.numpy as jnp, numpy as np, bitsparse.jax as bsj
 from bitsparse._ext import xla
@@ -413,7 +413,7 @@ print("ended" if done else "hung")
 
 
 def test_self_loops_are_added_once_wherever_a_layer_is_traced() -> None:
-    """They become arrays, not constants of the function that was traced when they were asked for first."""
+    """Self loops must become arrays, not constants of the function that was traced when they were first requested."""
     g, x = bsj.graph(adjacency()), normal(NODES, 3, dtype="float32")
     kernel, ends = normal(3, 2, 2, dtype="float32"), normal(2, 2, dtype="float32")
 
@@ -443,7 +443,7 @@ def test_other_graphs_and_values_compile_nothing() -> None:
 
 
 def test_memory_that_is_used_again_is_not_mistaken() -> None:
-    """Graphs of one size come and go, so that one lies where another was; some are given away to the computation."""
+    """Graphs of one size must not be confused if one is placed where another was, nor if some are donated to the computation."""
     x = normal(NODES, 3)
     base = adjacency(symmetric=True)
     run = jax.jit(bsj.spmm)
@@ -459,7 +459,7 @@ def test_memory_that_is_used_again_is_not_mistaken() -> None:
 
 
 def turned_about(shift: int) -> Any:
-    """A pattern that differs from others of its kind in its columns alone."""
+    """Return a pattern that differs from the others of its kind only in its columns."""
     return sparse.csr_array((np.ones(NODES), (np.arange(NODES), (np.arange(NODES) + shift) % NODES)))
 
 
@@ -478,7 +478,7 @@ def test_an_address_is_believed_while_its_array_lives(how: str) -> None:
     def there(A: Any) -> Any:
         return lambda kind, _: (A.indptr if kind is starts else A.indices).astype(np.int32)
 
-    jax.tree.leaves(g)  # goes into a computation
+    jax.tree.leaves(g)  # makes the graph an input of a computation
     made = memory.pattern_at(placed, there(first), on_host=True)
     assert memory.pattern_at(placed, there(second), on_host=True) is made
     if how == "deleted":
@@ -488,7 +488,7 @@ def test_an_address_is_believed_while_its_array_lives(how: str) -> None:
         del g, parts
         gc.collect()
         assert addresses[0] not in memory._OWNED
-    for A in (second, first):  # the last ones are compared, columns too
+    for A in (second, first):  # a pattern is compared with the one seen last, columns included
         got = memory.pattern_at(placed, there(A), on_host=True)
         assert np.array_equal(got.indices, A.indices)
         assert memory.pattern_at(placed, there(A), on_host=True) is got
@@ -546,7 +546,7 @@ def test_a_graph_lives_as_long_as_what_closed_over_it() -> None:
     assert known() is None
     with pytest.raises(
         jax.errors.JaxRuntimeError, match="closed over is gone"
-    ):  # JAX itself forgot what it was made of
+    ):  # JAX itself has dropped the function that this was compiled from
         jax.block_until_ready(ahead(x))
 
 
@@ -789,7 +789,7 @@ def test_options_may_be_integers_of_numpy() -> None:
 
 
 def flags_of(address: int) -> list[str]:
-    """What Linux knows of the mapping at an address."""
+    """Return the flags that Linux reports for the memory mapping at an address."""
     inside = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         name, _, rest = line.partition(" ")

@@ -1,4 +1,4 @@
-"""Calls over a graph that a traced function closed over, whose launches are recorded ahead: what is traced, without a GPU."""
+"""Calls over a graph that a traced function closes over, with launches recorded ahead: what is traced, tested without a GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPACES = [4096, 12]
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Graphs are taken for those of a GPU, on which every call is recorded."""
+    """Treat graphs as if they were on a GPU, where every call is recorded."""
     kept: list[Any] = []
     monkeypatch.setattr(launches, "spaces_of", lambda text, known: SPACES)
     monkeypatch.setattr(launches, "keep", lambda *given: kept.append(given))
@@ -57,7 +57,7 @@ def test_a_step_is_made_of_recorded_calls_on_a_gpu_and_of_others_elsewhere(recor
     text = lowered(step, w, x)
     assert set(calls_in(text)) == {"bitsparse_recorded"}
     assert len(calls_in(text)) == 4
-    assert text.count("tensor<4096xui8>, tensor<12xui8>") >= 4  # what they work in is XLA's
+    assert text.count("tensor<4096xui8>, tensor<12xui8>") >= 4  # XLA provides the workspace
     assert set(calls_in(lowered(step, w, x, platform="cpu"))) == {"bitsparse"}
     assert {len(key) for _, key, _ in recorded} == {17}
     for text, key, known in recorded:

@@ -1,4 +1,4 @@
-"""bsj.tango: the codes of bst.Tango, unbiased gradients, the same bits from the same seed, and what is left in floats."""
+"""bsj.tango: the codes of bst.Tango, unbiased gradients, the same bits from the same seed, and the parts that stay in floats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ bsj: Any = pytest.importorskip("bitsparse.jax")
 from bitsparse.jax import layers  # noqa: E402
 
 NODES, INPUTS, CLASSES = 40, 12, 3
-#: Widths of two layers of which the first sums features, or their products.
+#: Widths of two layers; with the first set, the first layer sums features, with the second set their products.
 NARROW, WIDE = (INPUTS, 8, CLASSES), (INPUTS, 20, 24)
 
 
@@ -41,7 +41,7 @@ def weights_of(kind: str, widths: tuple[int, ...]) -> list[dict[str, Any]]:
 
 
 def network(kind: str, graph: Any) -> Any:
-    """A network without anything that frameworks round differently."""
+    """Return a network without any operation that frameworks round differently."""
 
     def of(weights: Any, x: Any) -> Any:
         for i, layer in enumerate(weights):
@@ -53,7 +53,7 @@ def network(kind: str, graph: Any) -> Any:
 
 
 def of_torch(kind: str, widths: tuple[int, ...], config: dict[str, Any], x: Any, factors: Any, steps: int) -> Any:
-    """Results and gradients of steps of the same network in PyTorch, without a change of the weights between them."""
+    """Return results and gradients of several steps of the same network in PyTorch, with unchanged weights."""
     torch: Any = pytest.importorskip("torch")
     bst: Any = pytest.importorskip("bitsparse.torch")
     kinds = {"gcn": bst.GCNConv, "sage": bst.SAGEConv}
@@ -110,7 +110,7 @@ def test_the_bits_are_those_of_pytorch(kind: str, widths: tuple[int, ...], bits:
         np.testing.assert_array_equal(np.asarray(y), result)
         for layer, wanted in zip(found, gradients, strict=True):
             for name, got, want in zip(layer, layer.values(), wanted, strict=True):
-                if name == "bias":  # a sum over nodes, which frameworks add up in their own order
+                if name == "bias":  # a sum over nodes, which each framework adds in its own order
                     np.testing.assert_allclose(np.asarray(got), want, rtol=1e-4, atol=1e-4)
                 else:
                     np.testing.assert_array_equal(np.asarray(got), want)
@@ -159,7 +159,7 @@ def test_gradients_are_right_on_average(kind: str, bits: int, last: str) -> None
     one, mean = (np.linalg.norm(part - wanted) / np.linalg.norm(wanted) for part in (found[0], found.mean(axis=0)))
     assert 0 < mean < 0.75 * one + 0.02
     assert one < (0.1 if bits == 8 else 0.8)
-    assert len(np.unique(found, axis=0)) == len(found)  # every step draws anew
+    assert len(np.unique(found, axis=0)) == len(found)  # every step draws its own numbers
 
 
 def test_same_seed_same_bits_however_it_is_called() -> None:

@@ -1,4 +1,4 @@
-"""Calls on the CPU that are like an earlier one go straight to their kernel, and notice all that is not alike."""
+"""A call on the CPU that is like an earlier one must go straight to its kernel, and any difference must be noticed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def container(values: Any = None, **scales: Any) -> bs.TCTiledCSR:
 
 @pytest.fixture
 def directly(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Afterwards no call gets to a plan any more."""
+    """Return a function after which any call that is planned fails the test."""
 
     def forbid() -> None:
         def run(*_: Any) -> Any:
@@ -68,7 +68,7 @@ def test_the_second_call_is_kept(library: str, dtype: Any, reduce: Any, directly
 
 
 def test_a_product_from_the_left_is_kept_with_the_transpose(directly: Any) -> None:
-    """Values of the transpose are another array in every product."""
+    """The kept product must use current values although the transpose's values are a new array in every product."""
     A, x = container(), RNG.standard_normal((4, ROWS), np.float32)
     A = A.with_values(RNG.standard_normal(A.nnz, np.float32))
     first = x @ A
@@ -180,7 +180,7 @@ def test_gradients_are_not_lost() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_operators_are_seen_by_those_who_look() -> None:
-    """Ordinary calls of PyTorch's operators go straight to what computes; modes and profilers find the operators all the same."""
+    """Modes and profilers must see PyTorch's operators, although ordinary calls skip these and go straight to the computation."""
     torch = pytest.importorskip("torch")
     from torch.utils._python_dispatch import TorchDispatchMode
 

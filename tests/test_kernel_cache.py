@@ -1,4 +1,4 @@
-"""Cubins are loaded only where nobody else could have put them, and only as they were compiled."""
+"""Cubins are loaded only from folders where nobody else can have put them, and only unchanged since their compilation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = ROOT
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A cache in a fresh folder, and a compiler that counts its calls."""
+    """Return a cache in a fresh folder, with a compiler that records its calls."""
     calls = []
 
     def run(nvrtc, source, texts, options):
@@ -51,7 +51,7 @@ def changed(path):
 
 
 def exchanged(path):
-    """A whole cubin of ours with its log, under the name of another."""
+    """Replace a cubin and its log by those of another kernel of ours."""
     other, _ = cache.compile_kernel("bits/stats.cu", {"X": 1}, "sm_80")
     for suffix in (".cubin", ".log"):
         os.replace(other.with_suffix(suffix), path.with_suffix(suffix))
@@ -127,7 +127,7 @@ def status(uid: int, mode: int):
 
 @pytest.mark.parametrize("ours", [0, 1000])
 def test_only_the_user_and_root_are_trusted(monkeypatch, ours):
-    """A container's root trusts no folder of a user of the host; a user trusts what root laid into the image."""
+    """Root in a container must not trust folders of the host's users; a user must trust what root put into the image."""
     monkeypatch.setattr(os, "geteuid", lambda: ours)
     assert _files.distrust(status(ours, stat.S_IFDIR | 0o755)) is None
     assert _files.distrust(status(0, stat.S_IFREG | 0o644)) is None
@@ -143,5 +143,5 @@ def test_a_folder_of_another_user_is_refused(folder, monkeypatch):
     if os.getuid():
         with pytest.raises(KernelError, match="belongs to the user with number"):
             compiled()
-    else:  # what root made is trusted by everybody
+    else:  # everybody trusts what root made
         compiled()

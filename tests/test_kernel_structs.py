@@ -1,4 +1,4 @@
-"""Structures that kernels take: what :mod:`ctypes` makes of their declarations is what a C++ compiler makes of them."""
+"""Structures that kernels take must have the same layout in :mod:`ctypes` as a C++ compiler gives their declarations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bitsparse.errors import KernelError
 from bitsparse.jit import structs
 from bitsparse.jit.cubins import with_headers
 
-#: Names of numbers in the sources, and how often a name that stands for a number is that.
+#: The sources' typedefs of numbers, for the compiler; BUILTIN has all names that are numbers and no structures.
 TYPES = "typedef unsigned u32, bs_u32; typedef long long i64, bs_i64; typedef unsigned long long u64, bs_u64;"
 TENSOR_MAP = "struct alignas(64) TensorMap { u64 opaque[16]; };"
 BUILTIN = {
@@ -40,7 +40,7 @@ BUILTIN |= {"u64", "bs_u64"}
 
 
 def known_structs() -> list[Any]:
-    """Every structure that a module of the backend asked for."""
+    """Return every structure that a module of the CUDA backend asks for."""
     package = bitsparse.backends.cuda
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
@@ -51,7 +51,7 @@ STRUCTS = known_structs()
 
 
 def declared_in_c(kind: Any) -> str:
-    """The text of a structure with those that lie within it, as they stand in the sources, for a compiler."""
+    """Return for a compiler the source text of a structure, preceded by the structures that it contains."""
     header, name, optional = kind.declared
     body = re.sub(r"^#if.*", f"#if {int(optional)}", structs.body_of(header, name) or "", flags=re.MULTILINE)
     inner = [part for _, part in kind._fields_]
@@ -64,10 +64,10 @@ def declared_in_c(kind: Any) -> str:
 
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
-    """Sizes, offsets and sizes of fields, of every structure, as g++ lays it out."""
+    """Return, for every structure, its size and the offsets and sizes of its fields, as g++ lays them out."""
     compiler = shutil.which("g++") or pytest.skip("there is no g++")
     constants = "constexpr int kInlinePasses = 8;\n#define BS_CLASSES 4\n"
-    for line in constants.splitlines():  # as the sources have them
+    for line in constants.splitlines():  # the sources contain these lines
         assert any(
             line in text
             for source in ("matmul/passes.cuh", "sampling/draw.cuh")

@@ -1,4 +1,4 @@
-"""Counts and sums over lines longer than the words that are merged at a time."""
+"""Counts and sums over lines longer than the number of words that are merged at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 import bitsparse as bs
 
-#: Elements of a line that one pass of the counter merges.
+#: Elements of a line that the counter merges in one pass.
 MERGED = 32 * 1024
 
 

@@ -1,4 +1,4 @@
-"""What quantisation after training does about its errors: columns are matched, and codes of weights chosen together; each must count."""
+"""Calibration after training matches columns and chooses the codes of weights together; each of these must reduce the error."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ column_match, refine_codes = lowbit_calibration.column_match, lowbit_calibration
 
 
 def setting(kind: str, seed: int = 0) -> tuple[Any, Any, np.ndarray]:
-    """A graph, a network of three layers, and features."""
+    """Return a graph, a network of three layers, and features."""
     rng = np.random.default_rng(seed)
     graph, full = random_graph(120, rng), network(kind, [24, 16, 16, 5], rng)
     return graph, full, rng.normal(size=(120, 24)).astype(np.float32)
 
 
 def logits(kind: str, bits: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Of a network on bits and of the one in full precision, on the graph of the calibration."""
+    """Return the logits of a low-bit network and of the full-precision one, on the calibration graph."""
     graph, full, x = setting(kind, seed)
     model = nn.quantize_network(full, graph, x, bits)
     return np.asarray(model(operand(graph, model), model.quantize(x)), np.float64), full(graph, x).astype(np.float64)
@@ -42,7 +42,7 @@ def mean_error(kind: str, bits: int) -> float:
 
 @pytest.fixture
 def replaced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
-    """``replaced(name, function, which)``: calls of a step of the calibration, the one numbered `which` (or all) done by `function`."""
+    """``replaced(name, function, which)`` lets `function` do the calls of a calibration step, or only the one numbered `which`."""
 
     def replace(name: str, function: Any, which: int | None = None) -> list[int]:
         calls: list[int] = []
@@ -59,19 +59,19 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 
 
 def unmatched(reference: np.ndarray, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """No correction."""
+    """Return slopes of 1 and shifts of 0, which correct nothing."""
     return np.ones(reference.shape[1]), np.zeros(reference.shape[1])
 
 
 def unrefined(inputs: Any, weights: Any, codes: np.ndarray, step: np.ndarray, *rest: Any, **named: Any) -> Any:
-    """Codes as they were."""
+    """Return the codes unchanged."""
     return codes, step
 
 
 @pytest.mark.parametrize("bits", [3, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_have_no_bias_in_any_column(kind: str, bits: int) -> None:
-    """Each product is matched to full precision by a line: what is left is zero on average, and goes with no column."""
+    """The error left by matching each product to full precision with a line must have zero mean and correlate with no column."""
     found, exact = logits(kind, bits)
     spread = exact.std(axis=0)
     left = found - exact
@@ -82,7 +82,7 @@ def test_logits_have_no_bias_in_any_column(kind: str, bits: int) -> None:
 @pytest.mark.parametrize("bits", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_class_is_preferred_in_very_few_bits(kind: str, bits: int) -> None:
-    """The last layer is matched by its class probabilities, where their divergence has no slope: none is larger on average."""
+    """The last layer is matched by class probabilities, so the divergence must have no slope, and no class may be larger on average."""
     found, exact = logits(kind, bits)
     left = np.exp(log_softmax(found)) - np.exp(log_softmax(exact))
     assert (np.abs(left.mean(axis=0)) < 1e-3).all()
@@ -90,7 +90,7 @@ def test_no_class_is_preferred_in_very_few_bits(kind: str, bits: int) -> None:
 
 
 def divergence(found: np.ndarray, exact: np.ndarray) -> float:
-    """Of class probabilities, Kullback and Leibler's, the mean over nodes."""
+    """Return the Kullback-Leibler divergence of the class probabilities, averaged over nodes."""
     p, q = log_softmax(exact), log_softmax(found)
     return float((np.exp(p) * (p - q)).sum(axis=1).mean())
 
@@ -109,13 +109,13 @@ def test_grids_of_logits_are_chosen_for_class_probabilities() -> None:
     chosen = diverges(grid_for_classes(values, bits, np.copy, exact))
     assert chosen < 0.95 * diverges(grid_through(values, bits, np.copy, np.exp(log_softmax(exact))))
     assert chosen < 0.95 * diverges(grid_through(values, bits, np.copy, exact))
-    one = exact[:, :1]  # no choice of a class
+    one = exact[:, :1]  # a single column is no choice of a class
     assert match_classes(one, one, np.full(1, 2.0), np.zeros(1)) == (2.0, 0.0)
     assert grid_for_classes(values[:, :1], bits, np.copy, one)[0].shape == (1,)
 
 
 def test_logits_of_classes_told_apart_without_an_error_stay_in_their_range() -> None:
-    """The more these logits grow, the less the probabilities diverge: nothing but the limit ends it."""
+    """Logits that separate classes without an error must stay in range: growth always lowers the divergence, so only the limit ends it."""
     grown = []
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -137,7 +137,7 @@ def test_columns_that_vary_by_rounding_alone_are_constant() -> None:
     slope, shift = column_match(reference, measured)
     assert (slope == 1).all()
     np.testing.assert_allclose(shift, reference.mean(axis=0) - 1000)
-    far = column_match(reference, -1e6 * reference)  # the least squared error is that of a slope of no use
+    far = column_match(reference, -1e6 * reference)  # the slope with the least squared error would be useless
     np.testing.assert_allclose(far[0], 1e-6)
 
 
@@ -166,7 +166,7 @@ def test_columns_that_are_not_matched_cost_accuracy(kind: str, replaced: Any) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_product_and_every_sum_is_matched(kind: str, replaced: Any) -> None:
-    """Two corrections a layer, of the sums and of the product, each of which changes the network."""
+    """Every layer must have two corrections, one of the sums and one of the product, each of which changes the network."""
     graph, full, x = setting(kind)
     calls = replaced("column_match", column_match)
     model = nn.quantize_network(full, graph, x, 3)
@@ -181,7 +181,7 @@ def test_weights_are_chosen_together_for_the_product_that_they_are_in(bits: int)
     graph, full, x = setting("gcn")
     rng = np.random.default_rng(3)
     weight = rng.normal(size=(24, 16))
-    inputs = rng.integers(0, 2**bits, (100, 24)).astype(np.float64)  # too few rows for weights to be fitted again
+    inputs = rng.integers(0, 2**bits, (100, 24)).astype(np.float64)  # too few rows to fit the weights again
     walk = Walk(full, graph, x.astype(np.float64), [bits] * 3)
     (together, scale), (alone, step) = (walk.weights(weight, bits, given, inputs @ weight) for given in (inputs, None))
     errors = [
@@ -194,7 +194,7 @@ def test_weights_are_chosen_together_for_the_product_that_they_are_in(bits: int)
 @pytest.mark.parametrize(("bits", "refined"), [(1, 3), (2, 3), (4, 3), (5, 0), (8, 0)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_of_few_bits_are_chosen_together(kind: str, bits: int, refined: int, replaced: Any) -> None:
-    """Of every product with up to 4 bits, and each choice changes the network; more bits have little to gain."""
+    """Weights of every product with up to 4 bits must be refined, each changing the network; more bits have little to gain."""
     graph, full, x = setting(kind)
     calls = replaced("refine_codes", refine_codes)
     model = nn.quantize_network(full, graph, x, bits)
@@ -203,5 +203,5 @@ def test_weights_of_few_bits_are_chosen_together(kind: str, bits: int, refined: 
     for number in range(refined):
         replaced("refine_codes", unrefined, number)
         changed.append(nn.quantize_network(full, graph, x, bits).fingerprint() != model.fingerprint())
-    # Of one bit, few codes change, and in a product with few different inputs none at all.
+    # With one bit few codes change, and in a product with few different inputs none at all.
     assert all(changed) if bits > 1 else any(changed)

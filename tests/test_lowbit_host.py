@@ -1,4 +1,4 @@
-"""Steps on codes in bytes: each against NumPy, and whole networks against the steps on packed words, bit for bit."""
+"""Steps on codes in bytes must agree with NumPy, and whole networks with the steps on packed words, bit for bit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows_of(values: np.ndarray) -> np.ndarray:
 
 
 def chains(m: int, n: int, rng: np.random.Generator) -> list[EpilogueParams]:
-    """Nothing, everything into floats, codes of the integers' grid, and codes of another grid."""
+    """Return epilogues: none, all parts with float results, codes of the integers' own grid, and codes of another grid."""
     row, col = (rng.uniform(0.5, 1.5, size).astype(np.float32) for size in (m, n))
     full = EpilogueParams(
         row_scale=row, col_scale=col / np.float32(1000), row_term=(row, col), col_term=(row, -col), bias=col,
@@ -50,7 +50,7 @@ def chains(m: int, n: int, rng: np.random.Generator) -> list[EpilogueParams]:
 
 
 def check(sums: np.ndarray, run: Any, rng: np.random.Generator) -> None:
-    """Floats and codes are those of the epilogue on the same sums; bytes behind a row's codes are zero."""
+    """Require the floats and codes of the epilogue on the same sums, and zero bytes behind a row's codes."""
     m, n = sums.shape
     for params in chains(m, n, rng):
         wanted = host_matmul.epilogue(sums, params)
@@ -85,7 +85,7 @@ def test_sums(n: int) -> None:
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     indices = rng.integers(0, counts.size, indptr[-1]).astype(np.int32)
     x = rng.integers(0, 256, (counts.size, n))
-    x[:, 0] = 255  # 16 bits hold 257 of them
+    x[:, 0] = 255  # 16 bits hold at most 257 of these
     codes = rows_of(x)
     wanted = sparse.csr_array((np.ones(indices.size, np.int64), indices, indptr), shape=(counts.size,) * 2) @ x
     check(wanted.astype(np.int32), lambda params, out: steps.sums(codes, indptr, indices, n, params, out), rng)
@@ -117,7 +117,7 @@ def test_networks_give_the_same_bits(kind: Any, widths: list[int], bits: int, mo
             wanted = model.plan(operand, codes)()
         assert plan().tobytes() == wanted.tobytes()
         out = np.full((nodes, widths[-1]), np.nan, np.float32)
-        assert plan(out=out) is out  # a second call, into given memory
+        assert plan(out=out) is out  # a second call, into the caller's memory
         assert out.tobytes() == wanted.tobytes()
 
 
@@ -125,7 +125,7 @@ def test_networks_give_the_same_bits(kind: Any, widths: list[int], bits: int, mo
 def test_features_that_are_taken_apart_in_pieces_give_the_same_bits(
     of_rows: bool, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each piece with the factors, constants and scales of its own rows; the room is that of one piece."""
+    """Each piece must use its own rows' factors, constants and scales, and only memory for one piece may be taken."""
     rng = np.random.default_rng(columns)
     adjacency, x = graph(45, rng), rng.random((45, columns)).astype(np.float32)
     features = nn.Features(x) if of_rows else x
@@ -190,5 +190,5 @@ def test_wrong_buffers_are_refused() -> None:
         steps.product(x, panels, 5, 2, wide, np.zeros((3, 16), np.uint8))
     words, one, chain = np.zeros(16, np.uint8), np.zeros(1, np.int64), host_matmul.chain_of(wide, (1, 1, 1))
     product = matmul_ext.Product(matmul_ext.PLANES, words, None, one, one, (1, 1, 1), (1, 1, 1), (1, 1), (0, 0), False)
-    with pytest.raises(ValueError, match="an epilogue gives floats or packed words"):  # bytes are what steps give
+    with pytest.raises(ValueError, match="an epilogue gives floats or packed words"):  # only steps write bytes
         product.through(run_on(1), words, 4, chain, words)

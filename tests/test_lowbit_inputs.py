@@ -1,4 +1,4 @@
-"""What networks on bits take: codes on their own grid in either layout, graphs without weights, features of any library."""
+"""Inputs of low-bit networks: codes on their own grid in either layout, graphs without weights, features of any library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODES = 30
 
 @cache
 def case(kind: Any, bits: int) -> tuple[Any, Any, np.ndarray]:
-    """A graph, a network on bits, and features."""
+    """Return a graph, a low-bit network, and features."""
     rng = np.random.default_rng(bits)
     a, x = sparse.csr_array(rng.random((NODES, NODES)) < 0.2), rng.normal(size=(NODES, 10)).astype(np.float32)
     return a, nn.quantize_network(nn.random_network(kind, [10, 6, 3], seed=1), a, x, bits), x
@@ -46,7 +46,7 @@ def test_codes_in_either_layout_give_the_same_logits(kind: Any, bits: int) -> No
             codes = model.quantize(x, layout=layout)
             plan = model.plan(operand(a, model, form), codes)
             assert np.array_equal(plan(), expected), (form, layout)
-            codes.words[...] = model.quantize(-x, layout=layout).words  # a plan reads them afresh
+            codes.words[...] = model.quantize(-x, layout=layout).words  # a plan must read the changed codes
             assert np.array_equal(plan(), model(operand(a, model), model.quantize(-x))), (form, layout)
 
 
@@ -70,7 +70,7 @@ def test_codes_on_another_grid_are_refused(kind: Any, bits: int, name: str, alon
 
 
 class Scaled:
-    """A model of the caller's whose codes have a scale."""
+    """A caller's model whose codes have a scale."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -112,7 +112,7 @@ def test_codes_where_values_are_needed_are_refused_by_name() -> None:
 
 # -- edge weights -----------------------------------------------------------------------------------------------------
 def weighted_forms(weight: float) -> dict[str, Any]:
-    """One weighted graph in every form that a ClusterRunner takes."""
+    """Return one weighted graph in every form that a ClusterRunner takes."""
     a = case("gcn", 4)[0].astype(np.float32)
     a.data[3] = weight
     coo = a.tocoo()
@@ -158,7 +158,7 @@ def test_factors_of_rows_and_columns_are_refused(name: Any) -> None:
 
 
 def test_a_multigraph_is_no_weighted_graph() -> None:
-    """Repeated entries are one edge, and their sum is no weight."""
+    """Repeated entries must count as one edge, and their sum not as a weight."""
     refuse_weights("f", sparse.coo_array((np.ones(2), ([0, 0], [1, 1])), shape=(2, 2)))
     refuse_weights("f", (np.ones(2, bool), ([0, 0], [1, 1])))
     refuse_weights("f", (4, 4))
@@ -169,7 +169,7 @@ def test_a_multigraph_is_no_weighted_graph() -> None:
         with pytest.raises(ValueError, match=r"\(1 to 2\)"):
             refuse_weights("f", graph)
     zero = sparse.csr_array((np.array([0.0, 1.0]), ([0, 1], [1, 0])), shape=(2, 2))
-    for graph in (zero, sparse.csr_array(np.eye(4)).tobsr((2, 2))):  # blocks are stored with their zeros
+    for graph in (zero, sparse.csr_array(np.eye(4)).tobsr((2, 2))):  # blocks are stored including their zeros
         with pytest.raises(ValueError, match=r"\(0\.0 to 1\.0\), .* eliminate_zeros\(\) of a csr_array"):
             refuse_weights("f", graph)
 

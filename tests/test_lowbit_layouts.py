@@ -1,4 +1,4 @@
-"""A low-bit network reads its features in either layout."""
+"""A low-bit network must give the same logits for features in either layout."""
 
 from __future__ import annotations
 

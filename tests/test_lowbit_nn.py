@@ -1,4 +1,4 @@
-"""Graph networks on bits: equal to plain NumPy, bit for bit, in every form of the graph; close to full precision with many bits."""
+"""Low-bit graph networks must equal plain NumPy bit for bit in every form of the graph, and be close to full precision with many bits."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_constant_and_empty_features_are_harmless():
     assert np.linalg.norm(got - exact) < 0.05 * np.linalg.norm(exact - exact.mean(axis=0))
 
 
-@pytest.mark.parametrize("kind", ["gcn", "sage"])  # what a GIN sums differs by the numbers of neighbours
+@pytest.mark.parametrize("kind", ["gcn", "sage"])  # GIN's sums vary with the number of neighbours
 def test_values_far_from_zero_behind_a_relu_use_their_whole_grid(kind):
     rng = np.random.default_rng(0)
     graph, x = random_graph(100, rng), rng.normal(size=(100, 6)).astype(np.float32)
@@ -258,10 +258,10 @@ def test_values_far_from_zero_behind_a_relu_use_their_whole_grid(kind):
 
 @pytest.mark.parametrize(("graph", "x"), [("few edges", 1.0), ("few edges", 1e-5), ("no edges", None)])
 def test_columns_that_are_all_constant_leave_the_others_their_share_of_the_weights_grid(graph, x):
-    """A GraphSAGE's neighbours and its own features stand side by side: all of either may be constant, steps of 1 drowned the other."""
+    """Weights of neighbours and own features share a grid: if all of either are constant, steps of 1 must not drown the others."""
     rng = np.random.default_rng(5)
     edges = np.zeros((24, 24), np.int8)
-    if graph == "few edges":  # the means of constant features are not constant where nodes have no neighbours
+    if graph == "few edges":  # means of constant features vary if some nodes have no neighbours
         edges[[0, 1, 2, 3], [1, 0, 3, 2]] = 1
     features = rng.normal(size=(24, 4)) if x is None else np.full((24, 4), x)
     for seed in range(4):
@@ -389,7 +389,7 @@ def test_bits_by_measuring():
 
 
 def points(full, data, x, bits, sample=8192):
-    """Accuracy in per cent, in full precision and in bits."""
+    """Return the accuracy in per cent, in full precision and in low bits."""
     model = nn.quantize_network(full, data.adjacency, x, bits, sample=sample)
     found = full(data.adjacency, x), model(operand(data.adjacency, model), model.quantize(x))
     return [100 * float((y.argmax(axis=1) == data.targets)[data.test_mask].mean()) for y in found]
@@ -397,7 +397,7 @@ def points(full, data, x, bits, sample=8192):
 
 @pytest.mark.cora
 def test_accuracy_on_cora():
-    """A GCN of Kipf and Welling's recipe, three seeds: within half a point at 8 bits, two points at 4."""
+    """A GCN with Kipf and Welling's recipe must lose at most half a point at 8 bits and two points at 4, with three seeds."""
     data = datasets.read(DATA / "cora.npz")
     graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
     x, lost = features.csr.toarray(), {8: [], 4: []}
@@ -413,7 +413,7 @@ def test_accuracy_on_cora():
 
 @pytest.mark.pubmed
 def test_accuracy_on_pubmed():
-    """GCNs 3 x 16 trained with PyTorch, three seeds: within half a point at 8 bits, two points at 4."""
+    """GCNs 3 x 16 trained with PyTorch, with three seeds, must lose at most half a point at 8 bits and two points at 4."""
     data = datasets.read(DATA / "pubmed.npz")
     x = nn.Features(data.x).csr.toarray()
     for path in sorted((Path(__file__).resolve().parent / "data").glob("gcn-pubmed-*.npz")):
@@ -427,7 +427,7 @@ def test_accuracy_on_pubmed():
 
 @pytest.mark.parametrize("what", ["offset", "epilogue", "grid"])
 def test_threads_that_ask_at_once_get_the_same(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans compare what is placed on a device by identity, as nothing can be read from there while work is recorded."""
+    """Concurrent threads must get the same object: plans compare placed operands by identity, as nothing can be read while recording."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((20, 6)).astype(np.float32)
     low = nn.quantize_network(network("gcn", (6, 5, 3), rng), random_graph(20, rng), x, 4)

@@ -1,4 +1,4 @@
-"""Sparse features of networks on bits: the codes that are not zero, in CSR, give the logits of all codes, bit for bit."""
+"""Sparse features of low-bit networks: the nonzero codes in CSR must give the logits of all codes, bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def graph(nodes: int, rng: np.random.Generator) -> Any:
 
 
 def words(nodes: int, columns: int, rng: np.random.Generator, of: str = "ones") -> Any:
-    """Few entries, rows and columns without any, and a column that every row has."""
+    """Return a matrix with few entries, a row and a column without any, and a column that every row has."""
     there = rng.random((nodes, columns)) < 0.05
     there[nodes // 3], there[:, columns // 2] = False, False
     values = there * {"ones": 1.0, "weights": rng.random((nodes, columns)), "signed": rng.normal(size=there.shape)}[of]

@@ -1,4 +1,4 @@
-"""Products: every pair of widths and encodings exact, every shape, batches, zero tiles, kernels, plans and the fused epilogue."""
+"""Products: every pair of widths and encodings, every shape, batches, zero tiles, kernels, plans and the fused epilogue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIZES = [0, 1, 7, 127, 128, 129, 131]
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], bits: int, encoding: str = "unsigned") -> np.ndarray:
-    """Random integers of the whole range, both ends among them."""
+    """Return random integers over the whole range, including both ends."""
     low, high = value_range(bits, encoding)
     x = rng.integers(low, high, shape, np.int64, endpoint=True)
     if encoding == "bipolar":
@@ -101,10 +101,10 @@ def test_wide_operands_against_python_integers(bits: int, kernel: str) -> None:
 def test_accumulator_boundary(
     k: int, a_bits: int, a_encoding: str, b_bits: int, b_encoding: str, dtype: str, kernel: str
 ) -> None:
-    """The dtype changes exactly at the documented bound, and the extreme products themselves are right."""
+    """The dtype must change exactly at the documented bound, and the extreme products themselves must be right."""
     assert accumulator(k, a_bits, b_bits, a_encoding, b_encoding) == dtype
     if kernel == "bytes" and max(a_bits, b_bits) > 8:
-        return  # refused, as the test above shows
+        return  # refused, as the test of every width shows
     for a_end, b_end in itertools.product((0, 1), repeat=2):
         p, q = value_range(a_bits, a_encoding)[a_end], value_range(b_bits, b_encoding)[b_end]
         x, y = np.full((2, k), p, np.int64), np.full((k, 3), q, np.int64)
@@ -146,7 +146,7 @@ def test_batches_broadcast(a_batch: tuple, b_batch: tuple, kernel: str) -> None:
 
 @pytest.mark.parametrize("level", ["scalar", "avx2", "avxvnni", "avx512"])
 def test_forced_instruction_sets_agree(level: str, host) -> None:
-    """A product large enough for every block size; a level this CPU lacks must be refused by name."""
+    """Instruction sets must agree on a product that fills blocks of every size; a level this CPU lacks must be refused by name."""
     if level not in host.simd_levels():
         with pytest.raises((ValueError, bs.KernelError), match=level):
             host.set_simd(level)
@@ -201,7 +201,7 @@ def test_transposes_are_exact() -> None:
 
 # ---- zero tiles
 def sparse_blocks(rng: np.random.Generator, rows: int, cols: int, keep: float) -> np.ndarray:
-    """0/1 matrix of which about ``keep`` of the 8 x 128 tiles are not zero."""
+    """Return a 0/1 matrix in which about the share `keep` of the 8 x 128 tiles is not zero."""
     tiles = rng.random((-(-rows // 8), -(-cols // 128))) < keep
     mask = tiles.repeat(8, 0).repeat(128, 1)[:rows, :cols]
     return (mask & (rng.random((rows, cols)) < 0.2)).astype(np.int64)
@@ -232,7 +232,7 @@ def test_skipping_changes_nothing_and_is_reported(shape: tuple, keep: float, ker
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_skipping_respects_the_encodings(encoding: str, kernel: str) -> None:
-    """For bipolar a clear bit is -1, so a tile of clear bits is not a tile of zeros."""
+    """Skipping must respect that for bipolar a clear bit is -1, so a tile of clear bits is not a tile of zeros."""
     bits = 1 if encoding == "bipolar" else 3
     rng = np.random.default_rng(6)
     x = draw(rng, (40, 700), bits, encoding)
@@ -246,7 +246,7 @@ def test_skipping_respects_the_encodings(encoding: str, kernel: str) -> None:
 
 
 def test_clear_tiles_are_really_left_out(host) -> None:
-    """Given a bitmap that lies, the product is that of the bitmap: the clear tiles are never read."""
+    """Tiles that a bitmap calls clear must never be read: with a wrong bitmap, the result is the one that the bitmap describes."""
     rng = np.random.default_rng(7)
     a = make_words(rng, (40, 600), 2, -1, "planes")
     b = make_words(rng, (30, 600), 1, -1, "planes")
@@ -268,7 +268,7 @@ def test_clear_tiles_are_really_left_out(host) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_real_graph(cora, kernel: str) -> None:
-    """Aggregation of quantised features over a graph: the adjacency from CSR at one bit, against scipy."""
+    """Aggregating quantised features over a real graph, with a 1-bit adjacency made from CSR, must equal SciPy."""
     graph, _ = cora
     n = graph.shape[0]
     rng = np.random.default_rng(0)
@@ -313,7 +313,7 @@ def test_out_is_written_and_returned() -> None:
 @pytest.mark.parametrize("axis", [-1, -2])
 @pytest.mark.parametrize("m", [9, 0])
 def test_out_the_second_time(axis: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product that was prepared serves again, with the same results and the same errors."""
+    """The prepared product must serve a second call with the same results and the same errors."""
     rng = np.random.default_rng(0)
     x, y, z = draw(rng, (m, 200), 2), draw(rng, (200, 6), 2), draw(rng, (200, 6), 2)
     a = left(x, 2, axis=axis)
@@ -351,7 +351,7 @@ def test_out_may_be_a_bit_tensor(axis: int, layout: str) -> None:
 
 # ---- the epilogue, step by step
 def chain(acc: np.ndarray, e: bs.Epilogue, row: np.ndarray | None = None, col: np.ndarray | None = None) -> np.ndarray:
-    """The documented float32 chain up to the activation."""
+    """Return the documented float32 chain up to the activation."""
     one = np.float32(1)
     v = acc.astype(np.float32)
     if e.row_scale is not None or row is not None:
@@ -503,7 +503,7 @@ def test_batched_vectors() -> None:
 
 
 def test_binarize_takes_zero_as_plus_one() -> None:
-    """A row without neighbours aggregates to 0, and sign(0) = +1 (BitGNN section 2)."""
+    """A row without neighbours aggregates to 0, and sign(0) must be +1 (BitGNN section 2)."""
     x = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]])
     y = np.array([[1, -1], [-1, 1], [1, 1]])
     a, b = left(x, 1), right(y, 1, "bipolar")
@@ -518,7 +518,7 @@ def test_binarize_takes_zero_as_plus_one() -> None:
 
 
 def nan_producers() -> dict:
-    """Finite parameters whose chain meets infinity times zero."""
+    """Return finite parameters with which the chain multiplies infinity by zero."""
     return {"row_scale": np.float32(3e38), "col_scale": np.array([1.0, 0.0])}
 
 
@@ -544,7 +544,7 @@ def test_infinity_is_clipped_to_the_last_code() -> None:
 
 
 def test_two_layers_stay_in_bits() -> None:
-    """The result of one product is an operand of the next, packed as that wants it."""
+    """The result of one product must be usable as an operand of the next, packed as that product needs it."""
     rng = np.random.default_rng(9)
     graph = (rng.random((60, 60)) < 0.1).astype(np.int64)
     x, w = draw(rng, (60, 40), 4), draw(rng, (40, 16), 4, "signed")

@@ -1,4 +1,4 @@
-"""Nearest rows of bits and pairs of them, through the public functions: against distances computed from the bits, and other libraries."""
+"""Nearest rows of bits and pairs of rows, through the public functions, against distances computed from the bits and other libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METRICS = tuple(LARGEST)
 
 
 def bits_of(seed: int, n: int, length: int, density: float = 0.5) -> np.ndarray:
-    """Rows among which some are empty and some equal."""
+    """Return rows of bits; some are empty and some are equal."""
     rng = np.random.default_rng(seed)
     bits = rng.random((n, length)) < density
     bits[1::9] = False
@@ -26,7 +26,7 @@ def bits_of(seed: int, n: int, length: int, density: float = 0.5) -> np.ndarray:
 
 
 def tables(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ones in common, and in either, of all rows."""
+    """Return, for all pairs of rows, the numbers of ones in both and in either."""
     common = a.astype(np.int64) @ b.T.astype(np.int64)
     return common, a.sum(1)[:, None] + b.sum(1) - common
 
@@ -36,7 +36,7 @@ def distances(a: np.ndarray, b: np.ndarray, metric: str) -> np.ndarray:
     if metric == "jaccard":
         return np.where(union == 0, 0, union - common) / np.maximum(
             union, 1
-        )  # fractions below 2^16 stay apart in float64
+        )  # fractions with terms below 2^16 stay distinct in float64
     apart = union - common
     return apart if metric == "hamming" else a.shape[1] - 2 * apart
 
@@ -44,7 +44,7 @@ def distances(a: np.ndarray, b: np.ndarray, metric: str) -> np.ndarray:
 def right(
     a: np.ndarray, b: np.ndarray, k: int, metric: str, mask: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances and indices by sorting all of them."""
+    """Return distances and indices by sorting all rows."""
     table = distances(a, b, metric)
     order = np.argsort(-table if metric == "dot" else table, axis=1, kind="stable")
     if mask is not None:
@@ -117,7 +117,7 @@ def test_threads_and_parts_do_not_change_answers(host: Any) -> None:
 
 
 def test_pieces_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A database of more rows than a kernel takes is searched in parts."""
+    """A database with more rows than a kernel takes must be searched in parts."""
     from bitsparse.backends.host.search import nearest as backend
 
     monkeypatch.setattr(backend, "MOST_ROWS", 64)
@@ -260,7 +260,7 @@ def test_fingerprints_of_rdkit() -> None:
 
 
 class _Print:
-    """What an ExplicitBitVect answers, where RDKit is not installed."""
+    """Stands in for an ExplicitBitVect if RDKit is not installed."""
 
     def __init__(self, bits: np.ndarray) -> None:
         self.bits = bits
@@ -296,7 +296,7 @@ def test_the_answers_of_faiss(length: int) -> None:
         theirs, places = index.search(a, k)
         values, indices = bs.nearest(a, b, k)
         assert np.array_equal(values, theirs)
-        for row in range(20):  # equal distances in any order, those at the end may be of other rows
+        for row in range(20):  # the order of equal distances is free, and the last ones may be other rows
             inside = theirs[row] < theirs[row, -1]
             assert set(places[row][inside]) == set(indices[row][inside])
     few = faiss.IndexBinaryFlat(length)

@@ -1,4 +1,4 @@
-"""Networks in full precision against their definitions, written out on dense arrays in float64: weights, directions and self loops."""
+"""Networks in full precision against dense definitions in float64: weights, directions and self loops."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ N = 9
 
 @st.composite
 def graphs(draw, weights=True):
-    """A directed graph with self loops, nodes without edges and, perhaps, weights: as positions, and as a scipy array."""
+    """Return a directed graph with self loops, nodes without edges and, perhaps, weights: as its positions, values and a SciPy array."""
     seed = draw(st.integers(0, 2**31))
     rng = np.random.default_rng(seed)
     stored = rng.random((N, N)) < draw(st.sampled_from([0.0, 0.1, 0.3, 0.9]))
     values = rng.uniform(0.0, 3.0, (N, N)) if weights else np.ones((N, N))
     rows, cols = np.nonzero(stored)
-    order = rng.permutation(rows.size)  # entries in any order
+    order = rng.permutation(rows.size)  # entries are unsorted
     made = sparse.coo_array((values[stored][order], (rows[order], cols[order])), shape=(N, N))
     form = draw(st.sampled_from(["csr", "csc", "coo"]))
     return stored, np.where(stored, values, 0.0), made.asformat(form)
 
 
 def normed(stored, values, loop):
-    """gcn_norm of PyTorch Geometric: remaining self loops, degrees of the edges that arrive, 0 where there are none."""
+    """Return PyTorch Geometric's gcn_norm: remaining self loops, degrees by arriving edges, and 0 for nodes without any."""
     held = values.copy()
     if loop is not None:
         held[np.diag(~np.diag(stored))] += loop
@@ -105,7 +105,7 @@ def test_duplicates_are_summed_or_refused():
 
 
 def heeded(stored, scores, loops, sent):
-    """Sums of (N, columns) with the softmax over each row's edges, written out; 0 without edges."""
+    """Return sums of (N, columns) weighted by the softmax over each row's edges, written out; rows without edges are 0."""
     stored = stored | np.eye(N, dtype=bool) if loops else stored
     weights = np.where(stored, np.exp(np.where(stored, scores, 0)), 0)
     total = weights.sum(axis=1, keepdims=True)
@@ -167,7 +167,7 @@ def test_agnn_heeds_the_nodes_in_its_row_by_cosine(graph, loops, beta):
     stored, _, adjacency = graph
     how = nn.Neighbours("softmax", self_loop=1.0 if loops else None)
     layer = nn.Layer([nn.Dense(W, activation="tanh")], kind="agnn", neighbours=how, beta=beta)
-    x = np.where(np.arange(N)[:, None] == 4, 0, X)  # a node of zeros, whose cosines are 0
+    x = np.where(np.arange(N)[:, None] == 4, 0, X)  # the cosines of a node of zeros are 0
     unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
     close(nn.Network("agnn", [layer])(adjacency, x), np.tanh(heeded(stored, beta * unit @ unit.T, loops, x) @ W))
 
@@ -311,7 +311,7 @@ def test_a_network_over_a_graph_is_that_over_its_adjacency() -> None:
 
 
 def attention_networks() -> list[nn.Network]:
-    """A GAT and an AGNN of 9 features and 3 classes, of two layers each."""
+    """Return a GAT and an AGNN of two layers each and a GATv2 of one, for 9 features and 3 classes."""
     rng = np.random.default_rng(4)
     heads = [nn.Attention(*rng.normal(size=(2, 2, columns))) for columns in (4, 3)]
     first = nn.Layer([nn.Dense(rng.normal(size=(9, 8)), rng.normal(size=8), activation="elu")], attention=heads[0])
@@ -330,7 +330,7 @@ def test_attention_over_a_directed_graph_is_that_over_its_adjacency() -> None:
     for network in attention_networks():
         wanted = network(adjacency, x)
         assert np.abs(network(sparse.csr_array(adjacency.T), x) - wanted).max() > 0.1
-        for normalisation in ("gcn", "mean", "sum"):  # none changes the pattern
+        for normalisation in ("gcn", "mean", "sum"):  # none of these changes the pattern
             assert np.array_equal(network(nn.Graph(adjacency, normalisation, self_loops=True), x), wanted)
         graph = nn.Graph(adjacency, network.normalisation, self_loops=network.self_loops)
         assert np.array_equal(network(graph, x), wanted)

@@ -1,4 +1,4 @@
-"""That a kernel has five places and one name, and that the exercise which says so works: its own code, in a copy of the package."""
+"""A kernel has five places and one name; the exercise that explains this must work, run with its own code in a copy of the package."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ EXERCISE = ROOT / "docs" / "exercise-new-kernel.md"
 
 #: Families of `bitsparse.ops`, and the folders that only serve them.
 FAMILIES = {"binary", "bits", "edges", "matmul", "quantized", "sampling", "search", "sparse", "spmm"}
-#: Families whose host and reference are other families' functions: a quantised product quantises, then multiplies.
+#: Families whose host and reference use functions of other families: a quantised product quantises, then multiplies.
 COMPOSED = {"quantized"}
 #: Families whose functions are constructors and conversions of the array types.
 IN_ARRAYS = {"sparse"}
-#: Modules of both backends that are not in the shared table, and the test that compares them instead.
+#: Modules of both backends that are not in the shared table, with the test that compares them instead.
 COMPARED_IN = {
     "binary.bspmm": "test_bspmm.py",
     "edges.attention": "test_spmm_backends.py",
@@ -44,7 +44,7 @@ COMPARED_IN = {
 
 
 def modules(package: ModuleType) -> dict[str, ModuleType]:
-    """The modules below a package, by their names within it."""
+    """Return the modules below a package by their names within it."""
     prefix = f"{package.__name__}."
     names = [found.name for found in pkgutil.walk_packages(package.__path__, prefix) if not found.ispkg]
     return {name.removeprefix(prefix): importlib.import_module(name) for name in names}
@@ -52,7 +52,7 @@ def modules(package: ModuleType) -> dict[str, ModuleType]:
 
 # ---- the rule
 def test_every_kernel_is_declared_where_it_is_launched() -> None:
-    """Every CUDA file by modules of one family, every variant of it once, and every module that launches declares what."""
+    """Each CUDA file must belong to one family, each variant must be declared once, and each launching module must declare its sources."""
     families, declared = defaultdict(set), []
     for name, module in modules(cuda).items():
         sources = {variant.source for variant in getattr(module, "VARIANTS", ())}
@@ -96,7 +96,7 @@ def test_a_device_without_a_module_is_refused_by_name() -> None:
 
 # ---- the exercise
 def blocks() -> dict[str, str]:
-    """The exercise's code by the name in the first line of each block."""
+    """Return the exercise's code by the name in the first line of each block."""
     text = EXERCISE.read_text(encoding="utf-8")
     found = re.findall(r"^```(?:python|cuda)\n(?:#|//) ([^\n]+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return dict(found)
@@ -112,11 +112,11 @@ def export(file: Path, line: str) -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package, compiled modules and CUDA sources in it, and of the table, with the exercise done."""
+    """Return a copy of the package with compiled modules, CUDA sources and the table of cases, in which the exercise is done."""
     folder = tmp_path_factory.mktemp("exercise")
     shutil.copytree(PACKAGE, folder / "bitsparse", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(jit.source_dir(), folder / "bitsparse" / "cuda_src", dirs_exist_ok=True)
-    # In an editable installation the compiled modules stay in its build folder.
+    # In an editable installation, the compiled modules stay in its build folder.
     compiled = importlib.util.find_spec("bitsparse._ext.bits")
     assert compiled is not None
     assert compiled.origin is not None
@@ -138,7 +138,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, code: str) -> None:
-    """Run code on the copy, wherever the package itself was imported from."""
+    """Run code with the copy, wherever the package itself was imported from."""
     start = f"import sys\nsys.path.insert(0, {str(folder)!r})\n"
     start += "sys.meta_path[:] = [each for each in sys.meta_path if 'Mesonpy' not in type(each).__name__]\n"
     start += f"import bitsparse as bs, numpy as np\nassert bs.__file__.startswith({str(folder)!r})\n"

@@ -1,4 +1,4 @@
-"""NumPy's functions of the array types: what they mean, or a refusal by name; never an array of objects."""
+"""NumPy's functions on the array types must do what they mean or be refused by name, and never make an array of objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ARRAYS = {
     "TCTiledCSR": bs.TCTiledCSR(CODES),
     "FRDC": bs.FRDC(CODES > 3),
 }
-#: All that asks its arguments first, so that they can answer.
+#: All functions that ask their arguments first, so that these can answer.
 ASKING = {
     f"{space.__name__}.{name}": getattr(space, name)
     for space in (np, np.linalg, np.fft)
@@ -45,7 +45,7 @@ def test_no_function_makes_an_array_of_objects(name: str, held: Any, tmp_path: A
         (held, CODES, CODES),
     ):
         result = None
-        with contextlib.suppress(Exception):  # most functions take other arguments than these
+        with contextlib.suppress(Exception):  # most functions take other arguments than these and fail
             result = ASKING[name](*args)
         assert not holds_objects(result), args
 

@@ -1,6 +1,6 @@
-"""TensorFlow and PaddlePaddle: their tensors are read where they lie, and results come back in the same library.
+"""TensorFlow and PaddlePaddle: their tensors are read in place, and results are returned in the same library.
 
-Each is tried in a process of its own, since some builds of the two do not live in one.
+Each library is tested in its own process, since some builds of the two cannot be loaded into one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures: the graph's name in every title, and nothing that hides or runs into something else."""
+"""Pictures must have the graph's name in every title, and nothing may hide or overlap anything else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib")
 
 
 def drawn(ax: Any) -> Any:
-    """The renderer of a picture that is complete."""
+    """Draw the complete picture and return its renderer."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(ax.figure)
@@ -51,7 +51,7 @@ def test_labels_of_a_pareto_set_lie_beside_its_points(milliseconds: Any) -> None
 
 
 def apart(ax: Any, renderer: Any) -> None:
-    """Numbers along the axis do not touch, and there are at least two."""
+    """Require at least two numbers along the axis, and that they do not touch."""
     labels = [label.get_window_extent(renderer) for label in ax.get_xticklabels() if label.get_text()]
     places = [box for box in labels if ax.bbox.x0 - 1 <= (box.x0 + box.x1) / 2 <= ax.bbox.x1 + 1]
     assert len(places) >= 2

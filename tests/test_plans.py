@@ -1,4 +1,4 @@
-"""What every plan has."""
+"""Attributes that every plan must have."""
 
 from __future__ import annotations
 

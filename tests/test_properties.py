@@ -1,4 +1,4 @@
-"""Properties that hold for any shape, dtype, width, encoding and layout; hypothesis looks for a counterexample."""
+"""Properties that must hold for any shape, dtype, width, encoding and layout; hypothesis looks for counterexamples."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_quantised_values_stay_within_a_step(data: st.DataObject, form: dict, sc
 
 @given(st.data(), formats(widths=st.integers(2, 24)))
 def test_quantised_codes_are_fixed_points(data: st.DataObject, form: dict) -> None:
-    """Decoding and quantising again by nearest, over the same range, gives the same codes."""
+    """Decoding and quantising again to nearest, over the same range, must give the same codes."""
     del form["encoding"]
     bits = min(form["bits"], 12)
     form["bits"] = bits if form["layout"] == "planes" else form["bits"] if form["bits"] <= 8 else 8
