@@ -17,7 +17,7 @@ from bitsparse.nn.sampled.quality import LOSS, MORE_LOSS
 
 #: The documented setting: edges per node, with rescaled sums.
 WIDTH = 32
-#: Public graphs, and accuracies that a GCN and a GraphSAGE in full precision must reach.
+#: Public graphs, with the accuracies that a GCN and a GraphSAGE in full precision must reach.
 GRAPHS = {"cora": (80.5, 78.5), "citeseer": (69.5, 68.0)}
 THERE = [name for name in GRAPHS if name == "cora" or (DATA is not None and (DATA / f"{name}.npz").is_file())]
 
@@ -217,7 +217,7 @@ def test_least_width_and_bits_read_the_cells():
     cells += [cell("afs", w, 32, loss) for w, loss in ((16, 0.5), (32, 1.2), (64, 0.9), (128, 0.0))]
     cells += [cell("afs", 64, 8, 1.0), cell("afs", 64, 4, 1.19), cell("afs", 64, 2, 1.21)]
     found = nn.Quality("GCN", "cpu", tuple(cells), (), {}, None)
-    assert found.least_width() == 64  # what 16 gains is luck: 32 loses more
+    assert found.least_width() == 64  # width 16 is good only by luck: 32 loses more
     assert found.least_width(loss=0.5) == 128
     assert found.least_width("sfs") is None
     assert found.least_bits("afs", 64) == 4

@@ -1,4 +1,4 @@
-"""QuantCache: never the codes of other content, one quantisation for all who ask, and nothing kept for arrays that are gone."""
+"""QuantCache must never return codes of other content, must quantise once for all who ask, and keep nothing for arrays that are gone."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_changes_are_seen(change: str) -> None:
         x[3, 3] = -0.0
     same(cache.quantize(x, 8), bs.quantize(x, 8))
     assert cache.info().misses == 2
-    assert len(cache) == 1  # the old content is nobody's any more
+    assert len(cache) == 1  # no array has the old content any more
 
 
 def test_equal_arrays_share_codes_until_both_are_gone_or_changed() -> None:
@@ -126,12 +126,12 @@ def test_caller_says_when_an_array_changes() -> None:
 
 
 def test_an_address_used_again_is_another_array() -> None:
-    """What the allocator hands out again has the old address, shape and strides."""
+    """An array must not get the codes of one that is gone, although the allocator reuses its address, shape and strides."""
     cache = bs.QuantCache(check="never")
     memory = np.empty(8 * 600, np.uint8)
 
     def array(value: float) -> np.ndarray:
-        class Buffer:  # an owner of its own at the same address
+        class Buffer:  # a separate owner of the same address
             __array_interface__ = memory.__array_interface__
 
         x = np.asarray(Buffer()).view(np.float32)[:1200].reshape(30, 40)
@@ -277,10 +277,10 @@ def test_tensors() -> None:
     assert len(cache) == 2
     with pytest.raises(bs.DTypeError, match="requires a gradient"):
         cache.quantize(weights, 8)
-    x.data.fill_(3)  # which PyTorch does not count
+    x.data.fill_(3)  # PyTorch does not count this change
     cache.invalidate(x)
     same(cache.quantize(x, 8), bs.quantize(x, 8))
-    for _ in range(4):  # the allocator hands out the same address
+    for _ in range(4):  # the allocator reuses the address
         fresh = torch.randn(500, 500)
         same(cache.quantize(fresh, 8), bs.quantize(fresh, 8))
         del fresh

@@ -1,4 +1,4 @@
-"""Where a grid is at its limits: wide integers, one bad range among many, scales too small for float32, scales shared by a batch, NaN."""
+"""Limits of a quantisation grid: wide integers, one bad range among many, scales too small for float32, scales shared by a batch, NaN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TINY = np.finfo(np.float32).smallest_normal
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("rounding", ["floor", "nearest"])
 def test_wide_integers_are_quantised_in_float64(dtype: str, rounding: Any) -> None:
-    # Odd numbers above 2**24 are no float32 numbers; with one code each, two neighbours would fall together.
+    # float32 cannot hold odd numbers above 2**24: two neighbours would get the same code, although there is a code for each.
     start = 2**24 + 1
     x = np.arange(start, start + 256, dtype=dtype).reshape(2, 128)
     q = bs.quantize(x, 8, rounding=rounding, range=(start - 1, start + 254))
@@ -64,7 +64,7 @@ def test_a_scale_is_normal_in_float32_or_one(scheme: Any, dtype: Any) -> None:
     assert np.allclose(kept[3:], extents[3:] / steps, rtol=1e-6)
     assert not q.toarray()[:3].any(), "what is smaller than any scale is 0"
     assert (q.toarray()[3:, 2] >= steps - 1).all()
-    for row, extent in enumerate(extents):  # the same of one range for all
+    for row, extent in enumerate(extents):  # one range for all gives the same scale
         assert np.ravel(bs.quantize(x[row : row + 1], 4, scheme=scheme).scale)[0] == kept[row], extent
 
 
@@ -91,7 +91,7 @@ def test_an_index_reads_shared_scales_where_they_are(shape: tuple[int, ...], dat
 def test_a_nan_is_found_at_every_place_of_a_word(host: Any, dtype: Any, layout: Any) -> None:
     for level in host.simd_levels():
         host.set_simd(level)
-        for length in (32, 300):  # whole groups of 128 take a way of their own
+        for length in (32, 300):  # whole groups of 128 have a code path of their own
             for place in range(length):
                 for axis in (-1, -2):
                     x = np.ones((2, length), dtype)

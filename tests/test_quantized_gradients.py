@@ -1,4 +1,4 @@
-"""Sums and products in integers of a few bits with their gradients: against plain NumPy, to the bit; unbiased over seeds; errors."""
+"""Integer sums and products in few bits and their gradients: equal to plain NumPy to the bit, unbiased over seeds; errors."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def features(rows: int, seed: int = 1, shape: tuple[int, ...] = (D,)) -> np.ndar
 
 
 def plain(x: np.ndarray, bits: int) -> tuple[np.ndarray, np.float32]:
-    """Codes to nearest and their scale, straight from the definition."""
+    """Return codes, rounded to nearest, and their scale, straight from the definition."""
     top = np.float32(2 ** (bits - 1) - 1)
     scale = np.abs(x).max() / top
     return np.clip(np.rint(x / scale), -top, top).astype(np.int64), scale
 
 
 def by_node(x: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.float32]:
-    """Codes, whole multiples, and the step that they are multiples of."""
+    """Return codes, whole multiples, and the step that these multiply."""
     top = np.float32(2 ** (bits - 1) - 1)
     largest = np.abs(x).max(axis=1, keepdims=True)
     step = largest.max() / (top * np.float32(255))
@@ -81,7 +81,7 @@ def test_values_are_integers_too() -> None:
     mine, multiples, step = by_node(x, 4)
     want = (weighed @ (mine * multiples)).astype(np.float32) * (step * one)
     np.testing.assert_array_equal(bs.quantized_spmm(A, x, 4), want)
-    # In the order of the caller's arrays, whatever that is.
+    # The result does not depend on the order of the caller's arrays.
     shuffled = sp.csr_array(A[:, ::-1])
     np.testing.assert_array_equal(bs.quantized_spmm(shuffled, x[::-1].copy()), bs.quantized_spmm(A, x))
 
@@ -135,9 +135,9 @@ def test_sums_beyond_32_bits_are_exact() -> None:
 
 @pytest.mark.parametrize(("bits", "granularity"), [(8, "tensor"), (4, "node"), (2, "node")])
 def test_unbiased_over_draws(bits: int, granularity: Any) -> None:
-    """The mean over 10000 draws is within four and a half standard errors of the real sum, and so for gradients."""
+    """The mean over 10000 draws must be within four and a half standard errors of the real sum, also for gradients."""
     A, x, gradient = graph(6), features(COLUMNS, 7, (3,)), features(ROWS, 8, (3,))
-    seeds, copies = 100, 100  # elements draw by their place, so that copies beside each other are draws as well
+    seeds, copies = 100, 100  # draws depend on an element's place, so copies side by side are separate draws
 
     def how(seed: int) -> dict[str, Any]:
         return {"granularity": granularity, "rounding": "stochastic", "seed": seed}
@@ -224,7 +224,7 @@ def test_errors_say_what_to_do(call: Any, error: type[Exception], message: str) 
 
 
 class Exported:
-    """What is known through DLPack alone."""
+    """An array that is known only through DLPack."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array

@@ -1,4 +1,4 @@
-"""Products of real matrices in integers on the CPU: against plain NumPy, to the bit, and against the real product."""
+"""Integer products of real matrices on the CPU must equal plain NumPy to the bit and be close to the real product."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def matrices(m: int, k: int, n: int, dtype: Any = np.float32) -> tuple[np.ndarra
 
 
 def plain(x: np.ndarray, bits: int, axis: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Codes and scale, nearest, straight from the definition."""
+    """Return codes, rounded to nearest, and scale, straight from the definition."""
     top = np.float32(2 ** (bits - 1) - 1)
     wide = x.astype(np.float32)
     scale = (np.abs(wide).max(axis=axis, keepdims=axis is not None) / top).astype(np.float32)
@@ -139,7 +139,7 @@ def test_strides_and_families() -> None:
 
 
 class Cache:
-    """A stand-in that keeps everything by identity."""
+    """A stand-in for a cache that keeps everything by identity."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, Any] = {}
@@ -176,7 +176,7 @@ def test_a_cache_is_asked_first() -> None:
     out, wrong = np.full((7, 4), 7, np.float32), np.zeros(5)
     with pytest.raises(
         bs.ShapeError, match="absmax must be one float32"
-    ):  # before anything is written, as without codes
+    ):  # raised before anything is written, as without cached codes
         bs.quantized_matmul(x, w, cache=cache, out=out, absmax=wrong)
     with pytest.raises(ValueError, match="shares memory"):
         bs.quantized_matmul(x, w, cache=cache, out=out, absmax=out[0, :1])

@@ -1,4 +1,4 @@
-"""Another thread writes into arrays while a function reads them: wrong numbers or named errors, never the end of the process."""
+"""A thread that writes into arrays while a function reads them may cause wrong numbers or named errors, but must not end the process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-# The writer puts wild values into the shared arrays and takes them back, as fast as it can: functions find valid arrays often enough to get
-# beyond their checks, and other ones afterwards.
+# The writer puts wild values into the shared arrays and restores them as fast as it can, so that functions often find valid arrays # in
+# their checks, and damaged ones afterwards.
 RACE = """
 import sys, threading, time
 import numpy as np

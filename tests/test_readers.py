@@ -1,4 +1,4 @@
-"""Readers of every form: what they read, and that no file crashes them, runs anything or takes memory for what it merely announces."""
+"""Readers of every form: what they read, and that no file crashes them, runs code or takes memory for sizes that it merely announces."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_bytes_that_are_no_text(tmp_path):
 
 # ---- Planetoid
 def planetoid(folder, name="tiny", *, python2=True):
-    """A ring of nine nodes: three training nodes, six known ones, two tests with a gap between them; node 7 is bare."""
+    """Write a ring of nine nodes: three for training, six known ones, two for tests with a gap between them; node 7 is bare."""
     rng = np.random.default_rng(0)
     x = sp.random(8, 5, density=0.6, format="csr", dtype=np.float32, random_state=0)
     y = np.eye(2, dtype=np.int32)[rng.integers(0, 2, 8)]
@@ -366,7 +366,7 @@ def samples(folder):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("number", range(12))
 def test_damaged_files_are_read_or_refused(tmp_path, number):
-    """Bytes changed, cut off, doubled or put in: always a graph or a clear error, never much memory."""
+    """Files with bytes changed, cut off, doubled or inserted must give a graph or a clear error, and never take much memory."""
     file = samples(tmp_path)[number]
     whole = file.read_bytes()
     rng = np.random.default_rng(number)

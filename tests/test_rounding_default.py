@@ -1,4 +1,4 @@
-"""What rounding nobody asked for: to nearest, except where QGTC's equation rounds down."""
+"""The default rounding must be to nearest, except in QGTC's equation, which rounds down."""
 
 from __future__ import annotations
 

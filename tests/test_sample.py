@@ -36,7 +36,7 @@ def drawn(nnz: int, width: int, strategy: str = "aes", **options: Any) -> list[i
 
 
 # ---- Table 1 and Eq. 3
-#: (row_nnz, width) -> (N, sample_cnt), written down from the table: R = 1, 2, 36 and 54 and one beyond each
+#: (row_nnz, width) -> (N, sample_cnt), copied from the table for R = 1, 2, 36 and 54 and one beyond each
 TABLE = {
     (64, 64): (64, 1),
     (63, 64): (63, 1),
@@ -215,7 +215,7 @@ def test_gather_against_the_reference_bit_for_bit(d: int, level: str, host: Any)
 @pytest.mark.parametrize(("axis", "layout"), list(itertools.product((-1, -2), ("planes", "rows"))))
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_quantised_features_are_dequantised_on_the_way(bits: int, axis: int, layout: str) -> None:
-    """The same bits as multiplying the dequantised features, for every granularity."""
+    """Sums must have the same bits as with features that are dequantised first, for every granularity."""
     rng = np.random.default_rng(bits)
     A, x = weighted(rng), rng.standard_normal((400, 70)).astype(np.float32)
     for granularity in ("tensor", "row", "col"):

@@ -1,4 +1,4 @@
-"""Samplers against brute force: the same bits as plain Python, the right distributions, the same batches for any number of threads."""
+"""Samplers against brute force: the bits of plain Python, the right distributions, and the same batches for any number of threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bitsparse.graph.samplers import made_ahead
 
 
 def random_csr(rows: int, columns: int, seed: int = 0, dtype: Any = np.int32) -> Any:
-    """Rows of very different lengths, some empty, one full."""
+    """Return a CSR pattern with rows of very different lengths, some empty and one full."""
     rng = np.random.default_rng(seed)
     dense = rng.random((rows, columns)) < rng.random((rows, 1)) ** 3
     dense[::5] = False
@@ -73,7 +73,7 @@ def test_induced_walks_and_numbers_have_the_bits_of_plain_python() -> None:
 
 
 def test_every_set_of_neighbours_is_as_likely() -> None:
-    """All 20 sets of 3 of 6 neighbours; a wrong step of Floyd's algorithm shows in pairs, not in single counts."""
+    """All 20 sets of 3 out of 6 neighbours must be equally likely; an error in Floyd's algorithm shows in pairs, not in single counts."""
     indptr, indices = np.array([0, 6]), np.arange(6)
     counts = dict.fromkeys(itertools.combinations(range(6), 3), 0)
     for seed in range(8000):
@@ -85,7 +85,7 @@ def test_every_set_of_neighbours_is_as_likely() -> None:
 
 
 def test_many_neighbours_are_distinct_and_even() -> None:
-    """Beyond the few that are compared one by one."""
+    """Neighbours must be distinct and evenly drawn, also beyond the few that are compared one by one."""
     indptr, indices = np.array([0, 300]), np.arange(300)
     counts = np.zeros(300)
     for seed in range(600):
@@ -93,12 +93,12 @@ def test_many_neighbours_are_distinct_and_even() -> None:
         edges = host.hop(indptr, indices, 300, np.array([0]), **given)[3]
         assert np.unique(edges).size == 100
         counts[edges] += 1
-    # Each is a binomial of 600 with 1/3, all of them together are fixed.
+    # Each count is binomial with n = 600 and p = 1/3, and the sum of all counts is fixed.
     assert stats.chi2.sf(((counts - 200) ** 2).sum() / (600 * 2 / 9) * 299 / 300, 299) > 1e-4
 
 
 def ring_and_hub(nodes: int = 30) -> Any:
-    """A ring, a node that all others lead to, and two nodes without edges."""
+    """Return a graph with a ring, a node that all others lead to, and two nodes without edges."""
     dense = np.roll(np.eye(nodes), 1, axis=1)
     dense[3, : nodes - 2] = 1
     dense[-2:], dense[:, -2:] = 0, 0
@@ -106,7 +106,7 @@ def ring_and_hub(nodes: int = 30) -> Any:
 
 
 def check_batch(adjacency: Any, batch: Any) -> None:
-    """Blocks hold edges of the graph, and numbers lead back to it."""
+    """Require that blocks hold edges of the graph, and that their numbers lead back to it."""
     dense = adjacency.toarray()
     coo = sp.coo_array(adjacency.tocsr())
     targets = batch.targets
@@ -145,7 +145,7 @@ def test_neighbours_of_a_graph() -> None:
 
 
 def test_orders_of_epochs_are_even() -> None:
-    """All 24 orders of four nodes."""
+    """All 24 orders of four nodes must be equally likely."""
     counts = dict.fromkeys(itertools.permutations(range(4)), 0)
     sampler = graph.NeighborSampler(np.eye(4), [1], batch_size=4, seed=1)
     for epoch in range(6000):
@@ -166,7 +166,7 @@ def test_a_bipartite_graph_is_sampled_once() -> None:
 
 @pytest.mark.parametrize("kind", ["node", "edge", "walk"])
 def test_coverage_is_that_of_many_batches(kind: Any) -> None:
-    """Probabilities that are known (nodes, edges) and counted (walks), against batches that did not count; both within their chance."""
+    """The coverage, known for nodes and edges and counted for walks, must agree within chance with batches that were not counted."""
     adjacency = ring_and_hub(16)
     sampler = graph.SaintSampler(adjacency, kind, 4, length=2, batches=4000, seed=2, counted=4000)
     node, edge = sampler.coverage()
@@ -184,7 +184,7 @@ def test_coverage_is_that_of_many_batches(kind: Any) -> None:
 
 
 def test_saint_sums_are_right_on_average() -> None:
-    """Sums over neighbours in batches that have the target, and the mean of losses."""
+    """Sums over neighbours, in batches that contain the target, and the mean of losses must be right on average."""
     adjacency = ring_and_hub(12)
     x = np.random.default_rng(0).standard_normal(12)
     sampler = graph.SaintSampler(adjacency, "node", 6, batches=6000, seed=1)
@@ -254,7 +254,7 @@ def test_copies_make_the_same_batches(copied: Any) -> None:
         graph.ClusterSampler(adjacency, np.arange(60) % 9, 2, seed=5),
         *(graph.SaintSampler(adjacency, kind, 9, seed=5) for kind in ("node", "edge", "walk")),
     ):
-        want = [made.batch(1, number) for number in range(2)]  # after which there is something of this thread
+        want = [made.batch(1, number) for number in range(2)]  # now the sampler holds memory of this thread
         twin = copied(made)
         for number, batch in enumerate(want):
             found = twin.batch(1, number)
@@ -322,10 +322,10 @@ def test_a_batch_of_no_nodes_is_empty() -> None:
 
 def test_an_order_is_there_for_who_made_it_though_others_ask_for_other_epochs() -> None:
     class Forgetful(dict[int, Any]):
-        """What others leave of the kept orders in between."""
+        """Kept orders that other threads discard at once."""
 
         def __setitem__(self, key: int, value: Any) -> None:
-            """Kept, and cleared by another thread."""
+            """Store nothing, as if another thread had cleared it."""
 
     sampler = graph.NeighborSampler(np.eye(9), [1], batch_size=9, seed=1)
     wanted = sampler.batch(2, 0).targets

@@ -1,4 +1,4 @@
-"""The sparse arrays as scipy.sparse's: every member of the table, random expressions, refusals, arrays made of others."""
+"""Sparse arrays must behave like scipy.sparse's: every member of the table, random expressions, refusals, arrays made of others."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NAMES = [member.name for member in MEMBERS]
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """SciPy warns of results that are dense, and NumPy of powers and quotients that are not finite."""
+    """Silence SciPy's warnings about dense results, and NumPy's about powers and quotients that are not finite."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", sp.SparseEfficiencyWarning)
         yield
 
 
 def sample(dtype: Any, shape: tuple[int, int] = (7, 9), seed: int = 0) -> sp.csr_array:
-    """Some explicit zeros, empty rows, and small values that functions like arcsin and log1p take."""
+    """Return a matrix with explicit zeros, empty rows, and small values that functions like arcsin and log1p accept."""
     rng = np.random.default_rng(seed)
     a = sp.random_array(shape, density=0.35, format="csr", rng=rng)
     limits = (0, 2) if np.dtype(dtype).kind in "bu" else (-1, 2)
@@ -47,7 +47,7 @@ def plain(x: Any) -> Any:
 
 
 def agree(ours: Any, theirs: Any, *, dtypes: bool = True) -> None:
-    """The same elements, dtype and shape, and sparse if SciPy's is."""
+    """Require the same elements, dtype and shape, and a sparse result if SciPy's is sparse."""
     assert theirs is None or np.ndim(plain(theirs)) != 2 or bs.issparse(ours) == sp.issparse(theirs), (ours, theirs)
     got, want = plain(ours), plain(theirs)
     assert np.shape(got) == np.shape(want)
@@ -101,7 +101,7 @@ def test_the_same_on_the_cpu(member: Member, dtype: str) -> None:
     assert member.call is not None
     try:
         want = member.call(a)
-    except Exception as error:  # SciPy has none of this dtype, or of float16
+    except Exception as error:  # SciPy does not support this dtype, or float16
         if "float16" not in str(error):
             with pytest.raises((bs.BitsparseError, ValueError, TypeError)):
                 member.call(x)
@@ -120,7 +120,7 @@ def test_the_same_on_the_cpu(member: Member, dtype: str) -> None:
 
 # ---- random expressions
 def keys(size: int, rng: np.random.Generator) -> Any:
-    choice = rng.integers(4) if size else 3  # SciPy fails at slices of nothing
+    choice = rng.integers(4) if size else 3  # SciPy fails for slices of an empty axis
     if choice == 0:
         return slice(*(None if rng.random() < 0.3 else int(rng.integers(-size - 1, size + 2)) for _ in range(2)))
     if choice == 1:
@@ -138,7 +138,7 @@ def picked(a: Any, rng: np.random.Generator) -> Callable[[Any], Any]:
     both = not isinstance(row, slice) and not isinstance(col, slice)
 
     def call(x: Any) -> Any:
-        if sp.issparse(x):  # some versions fail at slices that pick nothing
+        if sp.issparse(x):  # some SciPy versions fail for slices that pick nothing
             return sp.csr_array(x.toarray()[row][:, col])
         return x[row][:, col] if both else x[row, col]
 
@@ -146,7 +146,7 @@ def picked(a: Any, rng: np.random.Generator) -> Callable[[Any], Any]:
 
 
 def with_another(operation: Callable[[Any, Any], Any]) -> Step:
-    """An operator with a second matrix, which is ours, SciPy's or of bits."""
+    """Return a step that applies an operator with a second matrix: ours, SciPy's or one of bits."""
 
     def step(a: Any, rng: np.random.Generator) -> Callable[[Any], Any]:
         b = sample(rng.choice(DTYPES), a.shape, int(rng.integers(1000)))
@@ -250,7 +250,7 @@ def test_random_expressions(dtype: str, shape: tuple[int, int], steps: list[str]
         a = (a != 0).astype(np.int32)
     index = {"index_dtype": np.int64} if wide else {}
     x: Any = bs.FRDC(a, **index) if dtype == "bits" else bs.TCTiledCSR(a, **index).astype(dtype)
-    strict = dtype not in ("bits", "float16")  # a pattern is uint8 where it is picked, and float16 is float32 for SciPy
+    strict = dtype not in ("bits", "float16")  # a pattern's picks are uint8, and SciPy computes float16 as float32
     for name in steps:
         call = STEPS[name](a, rng)
         a, x = sp.csr_array(call(a)), call(x)
@@ -303,7 +303,7 @@ def test_products_of_two_are_exact(one: str, other: str, seed: int, k: int, refl
 
 
 def test_products_of_bits_that_int32_might_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more entries than there are pairs of them; false ones are none."""
+    """The index width must follow the number of pairs of true entries, which bounds the number of the product's entries."""
     family, seen = backends.family("cpu", "sparse.entries"), []
     multiply = family.product
     monkeypatch.setattr(family, "product", lambda one, *rest: seen.append(one[1].dtype) or multiply(one, *rest))
@@ -326,7 +326,7 @@ def test_products_that_would_wrap() -> None:
         large @ large
     with pytest.raises(bs.ShapeError, match=r"matmul: shapes \(2, 2\) and \(3, 3\)"):
         a @ bs.FRDC((3, 3))
-    # Entries that are there twice count twice in the bound.
+    # Duplicate entries count twice in the bound.
     twice = sp.csr_array((np.full(4, 2**14, np.int32), np.zeros(4, np.int32), [0, 4]), shape=(1, 1))
     assert (bs.TCTiledCSR(np.full((1, 1), 2**15, np.int32)) @ twice).toarray() == 2**31
 

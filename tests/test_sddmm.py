@@ -17,7 +17,7 @@ def ends(A: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def softmax(A: sp.csr_array, scores: np.ndarray) -> np.ndarray:
-    """Row by row in float64."""
+    """Return the softmax over each row's edges in float64."""
     made = np.empty(scores.shape, np.float64)
     for a, b in zip(A.indptr[:-1], A.indptr[1:], strict=True):
         if a < b:
@@ -28,7 +28,7 @@ def softmax(A: sp.csr_array, scores: np.ndarray) -> np.ndarray:
 
 
 def shuffled(A: sp.csr_array, seed: int) -> tuple[sp.csr_array, np.ndarray]:
-    """The same matrix with the columns of each row in another order, and that order."""
+    """Return the matrix with the columns of each row in another order, and that order."""
     rng = np.random.default_rng(seed)
     order = np.concatenate([rng.permutation(np.arange(a, b)) for a, b in zip(A.indptr[:-1], A.indptr[1:], strict=True)])
     return sp.csr_array((A.data[order], A.indices[order], A.indptr), shape=A.shape), order

@@ -1,4 +1,4 @@
-"""The suite's own set-up: what cannot run here is deselected and counted, and a wrong data folder is said."""
+"""The suite's own set-up: tests that cannot run here are deselected and counted, and a wrong data folder is reported."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_wrong_data_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_tested_package_is_the_installed_one(pytestconfig: pytest.Config) -> None:
-    """Unless it was built in place or installed as editable, the source tree must not shadow it."""
+    """The source tree must not shadow the installed package, unless that was built in place or installed as editable."""
     import bitsparse
     from bitsparse._ext import bits, matmul
 

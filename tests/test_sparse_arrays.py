@@ -1,4 +1,4 @@
-"""TCTiledCSR and FRDC as SciPy's arrays would be: every form of the constructor, every way out, operators, values, scales."""
+"""TCTiledCSR and FRDC must behave like SciPy's arrays: every constructor form and conversion, operators, values, scales."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_pattern_forms_agree(cls: Any, name: str) -> None:
     equal(cls(sp.csr_matrix(a)), want)
     for one, other in zip(want.csr_arrays()[:2], (indptr, indices), strict=True):
         assert np.array_equal(one, other)
-    if name != "spread":  # whose transpose has two billion rows
+    if name != "spread":  # its transpose has two billion rows
         equal(want.T.T, want)
     if name in SMALL:
         equal(cls(a.toarray()), want)
@@ -103,7 +103,7 @@ def test_duplicates_and_order(name: str) -> None:
     half = bs.TCTiledCSR((values.astype(np.float16), (rows, indices)), shape=shape)
     assert half.dtype == np.float16
     assert np.array_equal(half.toarray(), want.toarray())
-    # bits are or-ed, booleans too
+    # duplicates of bits and of booleans are combined with or
     ones = np.ones(indices.size, np.int8)
     for made in (
         bs.FRDC((ones, indices, indptr), shape=shape),
@@ -305,7 +305,7 @@ def test_astype() -> None:
 def test_operators_are_those_of_scipy(cls: type) -> None:
     a = pattern_array("random", np.int64)
     x, dense = cls(a), np.arange(a.shape[0] * a.shape[1]).reshape(a.shape)
-    csr = x.tocsr().astype(np.int32) if cls is bs.FRDC else x.tocsr()  # the ones of a pattern count
+    csr = x.tocsr().astype(np.int32) if cls is bs.FRDC else x.tocsr()  # the ones of a pattern are counted as integers
     for got, want in (
         (x + dense, csr + dense),
         (dense + x, dense + csr),

@@ -1,4 +1,4 @@
-"""The builders beyond the shared table: one answer on every path and thread count, errors for hostile input, bounded memory."""
+"""The builders beyond the shared table: one result on every path and thread count, errors for hostile input, bounded memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bitsparse.backends.host.settings import get_num_threads, set_num_threads
 from bitsparse.backends.host.sparse import build, entries
 from bitsparse.backends.reference.sparse import build as reference
 
-#: Hostile inputs in all; continuous integration raises it.
+#: The total number of hostile inputs; continuous integration raises it.
 FUZZ = int(os.environ.get("BITSPARSE_FUZZ", "20000"))
 
 
@@ -52,7 +52,7 @@ def test_threads_and_ways_to_the_cells_do_not_change_a_bit(name: str, wide: bool
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
 @pytest.mark.parametrize("columns", [40, 5_000, 60_000, 2**24 - 1, 2**24])
 def test_windows_of_few_and_of_many_entries(columns: int, wide: bool) -> None:
-    """As many entries as registers of each number hold for sorting, and one more; columns that leave room for them in a key, and more."""
+    """Windows must be right at and above each size that is sorted in registers, and for columns that do and do not fit into a sort key."""
     rng = np.random.default_rng(3)
     counts = (0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 640, 3, 300)
     flat = []
@@ -84,7 +84,7 @@ def test_windows_of_few_and_of_many_entries(columns: int, wide: bool) -> None:
 @pytest.mark.parametrize("shape", [(900, 700), (700, 900), (3000, 80_000), (400, 400)], ids=str)
 @pytest.mark.parametrize("symmetric", [False, True], ids=["any", "symmetric"])
 def test_transposes_of_many_entries_are_those_of_scipy(shape: tuple[int, int], wide: bool, symmetric: bool) -> None:
-    """At once and by ranges of columns, on one thread and on several, with values along and without."""
+    """Transposes must be right at once and by ranges of columns, on one thread and on several, with values and without."""
     rng = np.random.default_rng(4)
     if symmetric:
         shape = (shape[0], shape[0])
@@ -121,7 +121,7 @@ def test_transposes_of_many_entries_are_those_of_scipy(shape: tuple[int, int], w
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
 @pytest.mark.parametrize("columns", [300, 2_000_000])
 def test_sums_of_many_entries_are_those_of_scipy(columns: int, wide: bool) -> None:
-    """Counted by the last row that had a column, or, where there are more columns than entries, by merging; on every number of threads."""
+    """Sums must be right with marks of each column's last row and, if columns outnumber entries, by merging, on any number of threads."""
     rng = np.random.default_rng(7)
     pair = []
     for _ in range(2):
@@ -152,7 +152,7 @@ def test_sums_of_many_entries_are_those_of_scipy(columns: int, wide: bool) -> No
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
 @pytest.mark.parametrize("columns", [63, 300, 5_000_000])
 def test_products_of_patterns_are_those_of_scipy(columns: int, wide: bool) -> None:
-    """Columns are found by looking at all bits or, where few are set, by the levels above them; on every number of threads."""
+    """Columns must be found by scanning all bits or, if few are set, by the levels above them, on any number of threads."""
     rng = np.random.default_rng(8)
     pair = []
     for rows, cols, count in ((500, 400, 40_000), (400, columns, 5_000)):
@@ -175,7 +175,7 @@ def test_products_of_patterns_are_those_of_scipy(columns: int, wide: bool) -> No
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_rows_that_are_picked_are_looked_at(dtype: Any) -> None:
-    """Wherever they would begin or end outside of the entries, or end before they begin."""
+    """Rows that would begin or end outside of the entries, or end before they begin, must be refused."""
     good, least = [0, 2, 3], np.iinfo(dtype).min
     for indptr in ([-1, 2, 3], [0, 2, 4], [3, 2, 3], [0, least, 3], [least, least, 3], [0, np.iinfo(dtype).max, 3]):
         with pytest.raises(ValueError, match="never fall"):
@@ -303,7 +303,7 @@ def test_sizes_are_checked_before_they_are_used() -> None:
 
 # ---- fuzzing
 def mutated(rng: np.random.Generator, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """A few arrays, one to three of whose entries, lengths or order are damaged."""
+    """Return the arrays with one to three damages to their entries, lengths or order."""
     arrays = [array.copy() for array in arrays]
     for _ in range(int(rng.integers(1, 4))):
         k = int(rng.integers(len(arrays)))
@@ -333,7 +333,7 @@ def mutated(rng: np.random.Generator, arrays: list[np.ndarray]) -> list[np.ndarr
 def read_back(
     cols_indptr: np.ndarray, cols: np.ndarray, edge_col: np.ndarray, indptr: np.ndarray, window: int
 ) -> list[np.ndarray]:
-    """The pattern that a translation is the index of."""
+    """Return the pattern that a translation was made from."""
     rows = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
     at = cols_indptr[rows // window].astype(np.int64) + edge_col
     return [indptr, cols[at] if cols.size else cols]
@@ -342,7 +342,7 @@ def read_back(
 def there_and_back(
     what: str, given: list[np.ndarray], shape: tuple[int, int], window: int
 ) -> Iterator[Callable[[], Any]]:
-    """Calls that give back arrays equal to `given`, or raise."""
+    """Yield calls that return arrays equal to `given`, or raise."""
     if what == "csr":
         yield lambda: build.frdc_to_csr(*build.frdc(*given, shape), shape)
         yield lambda: read_back(*build.translate(*given, shape, window), given[0], window)
@@ -358,7 +358,7 @@ def there_and_back(
 def well_formed(
     what: str, indptr: np.ndarray, indices: np.ndarray, shape: tuple[int, int], window: int
 ) -> list[np.ndarray]:
-    """The arrays of one format."""
+    """Return the arrays of a pattern in one format."""
     if what == "csr":
         return [indptr, indices]
     if what == "frdc":
@@ -367,7 +367,7 @@ def well_formed(
 
 
 def hostile_inputs(what: str, count: int) -> tuple[int, int]:
-    """(refused, accepted): a call raises ValueError, or its arrays are canonical after all."""
+    """Return the numbers of (refused, accepted) calls: each must raise ValueError, or its arrays must be canonical after all."""
     rng = np.random.default_rng(sum(map(ord, what)))
     refused = accepted = 0
     patterns = [PATTERNS[name]() for name in ("corner", "full", "identity", "hub", "random-thin", "wide", "panels")]
@@ -401,7 +401,7 @@ def test_damaged_arrays_are_refused_or_harmless(what: str, host) -> None:
 
 
 def test_random_bytes(host) -> None:
-    """Not even of the right shape: any bytes, lengths, sizes and flags at every entry."""
+    """Random bytes, lengths, sizes and flags, not even of the right shape, must be harmless at every entry point."""
     rng = np.random.default_rng(5)
     calls = refused = 0
     for _ in range(FUZZ // 10):

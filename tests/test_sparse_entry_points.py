@@ -1,4 +1,4 @@
-"""The compiled sparse functions against hostile arguments: a clear error or a right answer, never a crash."""
+"""The compiled sparse functions must answer hostile arguments with a clear error or a right result, and never crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bitsparse._ext import spmm as spmm_ext
 
 RUN = (2, 2)
 ROWS, COLS, WIDTH = 6, 9, 5
-#: Enough for every kind of damage to meet every other.
+#: Enough rounds to combine every kind of damage with every other.
 ROUNDS = 3000
 
 
@@ -64,7 +64,7 @@ def call_spmm(indptr: np.ndarray, indices: np.ndarray | None, **changes) -> np.n
 
 
 def attempt(call, *args, **kwargs) -> bool:
-    """Whether the call ran; any other end than the named errors fails the test."""
+    """Return whether the call ran; any exception but those that are expected fails the test."""
     try:
         call(*args, **kwargs)
     except (ValueError, OverflowError, TypeError, MemoryError):
@@ -74,7 +74,7 @@ def attempt(call, *args, **kwargs) -> bool:
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 def test_damaged_csr_arrays_are_refused_or_harmless(index: type) -> None:
-    """Random positions of indptr and indices are overwritten with nasty integers; the kernels notice on the way."""
+    """Kernels must notice nasty integers that overwrite random positions of indptr and indices."""
     rng = np.random.default_rng(1)
     limits = np.iinfo(index)
     nasty = np.array([0, 1, -1, 8, 9, 19, 20, 21, 2**31 - 1, -(2**31), limits.max, limits.min, limits.max - 1], index)
@@ -108,12 +108,12 @@ def test_damaged_csr_arrays_are_refused_or_harmless(index: type) -> None:
     assert 0 < ran < ROUNDS
 
 
-#: Scores of three rows, slope, dropout, direction, result and sums, of which there are none, columns at a time.
+#: Arguments after the features: scores of three rows, slope, dropout, direction, result, sums (none), and columns at a time.
 ATTENDED = (flat(np.ones(3, np.float32)), 0.2, None, False, np.zeros(12, np.uint8), None, None, None, 0)
 
 
 def test_damaged_long_rows() -> None:
-    """The softmax of long rows reads columns in a pass of its own."""
+    """Bad columns must be found in long rows too, whose softmax reads columns in a pass of its own."""
     graph = pattern([3, 2200, 1], 2300)
     x = flat(np.ones((2300, 1), np.float32))
     for place in (0, 4, 1500, 2203):

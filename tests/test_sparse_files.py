@@ -1,4 +1,4 @@
-"""Sparse containers taken apart: component arrays, copies, pickles, files (damaged ones too), and how they show themselves."""
+"""Parts and representations of sparse containers: component arrays, copies, pickles, and files, damaged ones too."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_bfloat16_values_are_not_written() -> None:
 
 
 def edited(a: Any, change: Any, drop: str = "") -> io.BytesIO:
-    """The file of `a` with its header changed or a member left out."""
+    """Return the file of `a` with a changed header, or without one of its members."""
     first, second = io.BytesIO(), io.BytesIO()
     bs.save_npz(first, a, compressed=False)
     with zipfile.ZipFile(first) as source, zipfile.ZipFile(second, "w") as target:
@@ -170,7 +170,7 @@ def test_sizes_of_storage() -> None:
 
 @pytest.mark.parametrize("degree", [2, 8, 40])
 def test_a_translated_pattern_takes_at_most_2_6_times_csr(degree: int) -> None:
-    """Also where hardly a column is shared in a window, and positions take two bytes."""
+    """The bound must hold even if windows share hardly any columns and positions take two bytes."""
     rng, nodes = np.random.default_rng(degree), 20_000
     a = bs.TCTiledCSR.from_edges(rng.integers(0, nodes, degree * nodes), rng.integers(0, nodes, degree * nodes), nodes)
     alone = a.nbytes

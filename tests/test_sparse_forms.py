@@ -1,4 +1,4 @@
-"""Forms in which a matrix may arrive: room behind its last entry, explicit zeros, several values to an edge, lists of edges."""
+"""Forms in which a matrix may arrive: room behind its last entry, explicit zeros, several values per edge, lists of edges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES: dict[str, Callable] = {"tiled": bs.TCTiledCSR, "frdc": bs.FRDC, "bits": l
 
 # ---- room behind the last entry, which SciPy allows
 def with_room(matrix: sp.csr_array, room: int) -> sp.csr_array:
-    """The same matrix in arrays that end with `room` entries of rubbish."""
+    """Return the matrix with arrays that end with `room` entries of rubbish."""
     made = matrix.copy()
     made.indices = np.append(made.indices, np.full(room, 99, made.indices.dtype))
     made.data = np.append(made.data, np.full(room, 1, made.data.dtype))

@@ -1,4 +1,4 @@
-"""Errors of sparse functions name the function that was called, its own arguments, both values and a remedy that works."""
+"""Errors of sparse functions must name the function that was called, its own arguments, both values and a remedy that works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NONE = np.zeros(3, np.float32), np.zeros(2, np.float32)
 
 
 def damaged(column: int) -> sp.csr_array:
-    """A full 2 x 3 matrix with another column in the second row."""
+    """Return a full 2 x 3 matrix with another column index in the second row."""
     made = sp.csr_array(np.ones((2, 3), np.float32))
     made.indices = np.array([0, 1, 2, 0, column, 2], np.int32)
     return made
@@ -62,7 +62,7 @@ def test_a_column_outside_of_the_matrix_is_named_with_the_function_and_its_row(c
 
 
 def damaged_in(form: str, column: int, dtype: Any = np.float32) -> Any:
-    """The matrix in another format, of which an index is outside of it."""
+    """Return the matrix in another format, with one index outside of it."""
     if form == "coo":
         made = sp.coo_array(np.ones((2, 3), dtype))
         made.coords = (made.coords[0], np.array([0, 1, 2, 0, column, 2], np.int32))
@@ -209,7 +209,7 @@ def test_bits_of_a_graph_with_other_values_are_refused_with_what_works(form: str
             edge_index, num_nodes = dense.T.nonzero().T, 3
     else:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch calls its CSR tensors a beta
+            warnings.simplefilter("ignore")  # PyTorch warns that its CSR tensors are in beta
             A = getattr(dense, form)()
     if form == "pyg":
         assert np.array_equal(bs.FRDC(A).toarray(), dense.numpy() != 0)
@@ -247,7 +247,7 @@ def test_factors_of_attention_are_finite_numbers_of_float32(value: object) -> No
 @pytest.mark.parametrize("made", [bs.TCTiledCSR, bs.FRDC, bs.BitTensor])
 def test_assignment_operators_do_not_change_the_class(made: Callable) -> None:
     A = B = made(np.eye(2, dtype=int))
-    # Sums of a TCTiledCSR with another are one as well, and so are its quotients by and products with dense arrays.
+    # A TCTiledCSR stays one in sums with another, and in products with and quotients by dense arrays.
     other, operators = (np.eye(2), ("+=", "-=", "@=")) if made is bs.TCTiledCSR else (B, ("+=", "-=", "*=", "/=", "@="))
     for operator in operators:
         with pytest.raises(bs.DTypeError, match=r"not changed in place.*B = A [-+*/@] other"):

@@ -19,7 +19,7 @@ GRAPHS = graphs()
 
 @dataclass
 class Container:
-    """Anything with CSR arrays, as the sparse types offer them."""
+    """A container with CSR arrays, as the sparse types offer them."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -45,7 +45,7 @@ def maximum(A: sp.csr_array, x: np.ndarray) -> np.ndarray:
 
 
 def error_bound(A: sp.csr_array, x: np.ndarray, unit: float) -> np.ndarray:
-    """The docstring's bound for every element."""
+    """Return the docstring's error bound for every element."""
     lengths = np.diff(A.indptr)[:, None]
     return (
         (np.minimum(lengths, SEGMENT) + -(-lengths // SEGMENT) + 3)
@@ -443,7 +443,7 @@ def test_damaged_containers_are_refused() -> None:
     st.sampled_from(["sum", "mean", "max"]),
 )
 def test_linear_and_permutable(rows: int, cols: int, width: int, seed: int, reduce: str) -> None:
-    """Integers: permuting the rows of A permutes the result, and so for columns with the rows of x."""
+    """With integers, permuting the rows of A must permute the result, and permuting its columns with the rows of x change nothing."""
     rng = np.random.default_rng(seed)
     A = sp.csr_array(rng.integers(-1, 2, (rows, cols)).astype(np.int8))
     x = rng.integers(-9, 9, (cols, width)).astype(np.int8)

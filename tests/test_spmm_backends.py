@@ -1,4 +1,4 @@
-"""The host's sparse products against the reference, bit for bit, at every SIMD level and on several threads."""
+"""The host's sparse products must equal the reference's, bit for bit, at every SIMD level and on several threads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def accumulators(name: str) -> list[str]:
 
 
 def factors(rng: np.random.Generator, graph, acc: np.dtype, heads: int, kind: str) -> dict[str, np.ndarray]:
-    """Values and scales of one kind: none, values alone, values per head, scales alone, everything."""
+    """Return values and scales of one kind: none, values alone, values per head, scales alone, everything."""
     given = {}
     if kind in ("values", "everything"):
         given["values"] = rng.integers(-2, 3, graph.nnz)
@@ -56,7 +56,7 @@ def factors(rng: np.random.Generator, graph, acc: np.dtype, heads: int, kind: st
 
 
 def both(graph, x: np.ndarray, index: str = "int32", **options) -> np.ndarray:
-    """The host's result, after it has been compared with the reference's."""
+    """Return the host's result after comparing it with the reference's."""
     edges = Pattern(graph.indptr.astype(index), graph.indices.astype(index), graph.shape)
     got = host_spmm.spmm(edges, x, **options)
     same(got, reference_spmm.spmm(edges, x, **options))
@@ -72,7 +72,7 @@ def test_every_dtype_reduction_and_width(name: str, level: str, host) -> None:
     for acc, reduce, width in itertools.product(accumulators(name), REDUCES, WIDTHS):
         x = features(rng, (graph.shape[1], width), dtype)
         if dtype.kind in "iu":
-            x //= max(1, np.iinfo(dtype).max // 1000)  # room for the sums
+            x //= max(1, np.iinfo(dtype).max // 1000)  # leaves room for the sums
         for kind in ("none", "scales", "everything"):
             both(graph, x, acc_dtype=acc, reduce=reduce, **factors(rng, graph, np.dtype(acc), 1, kind))
 
@@ -140,7 +140,7 @@ def test_threads_and_levels_do_not_change_a_bit(host) -> None:
         assert results() == want, f"{threads} threads, {level}"
 
 
-#: 8 edges a column and more, of x that is larger than a core's own cache: its columns are laid side by side.
+#: At least 8 edges per column, and x larger than a core's own cache: the host then lays the columns of x side by side.
 OFTEN = random_array((300, 4200), density=0.03, format="csr", rng=12, dtype=np.float32)
 OFTEN = vstack([OFTEN, csr_array(np.ones((1, 4200), np.float32))], format="csr")
 

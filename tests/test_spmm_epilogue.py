@@ -1,4 +1,4 @@
-"""Epilogues behind sparse products on the CPU: against the chain of NumPy's sums, bit for bit, and what is refused."""
+"""Epilogues of sparse products on the CPU must equal the same chain on NumPy's sums, bit for bit; unsuitable ones are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def features(bits: int, encoding: str, size: tuple[int, ...] | None = ()) -> bs.
 
 
 def chained(sums: np.ndarray, epilogue: bs.Epilogue, row: Any, col: Any, term: Any) -> Any:
-    """The same chain on sums in memory, factors and corrections of the operands put in by hand."""
+    """Apply the same chain to sums in memory, with the operands' factors and corrections inserted by hand."""
     v = sums.astype(np.float32)
     if row is not None:
         v = v * row[:, None]
@@ -80,7 +80,7 @@ def test_scales_belong_to_the_chain(bits: int, encoding: str, reduce: Any) -> No
 
 
 def test_what_stays_in_the_sum() -> None:
-    """Factors that differ by neighbour, maxima, ordinary features: the chain of what spmm gives without it."""
+    """With factors that differ by neighbour, maxima and ordinary features, the chain must be that of spmm's result without it."""
     A, rng = graph(), np.random.default_rng(2)
     epilogue = bs.Epilogue(bits=6, out_scale=0.3, bias=np.ones(D, np.float32), offset_correction=True)
     scaled = bs.TCTiledCSR(A, row_scale=rng.random(M), col_scale=rng.random(N))

@@ -1,4 +1,4 @@
-"""Networks from the names and shapes that PyTorch Geometric gives its parameters."""
+"""Networks made from the names and shapes of PyTorch Geometric's parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def arrays(**shapes):
 
 
 def gcn(at, inputs, outputs):
-    """Shapes of a GCNConv."""
+    """Return the shapes of a GCNConv's parameters."""
     return {f"{at}.lin.weight".replace(".", "__"): (outputs, inputs), f"{at}.bias".replace(".", "__"): outputs}
 
 
@@ -123,7 +123,7 @@ def test_files_tell_which_layers_read_weights(weighted, tmp_path):
 
 
 def every_part():
-    """Networks that together have every field of a layer."""
+    """Return networks that together have every field of a layer."""
     rng = np.random.default_rng(4)
 
     def dense(*shape, **how):

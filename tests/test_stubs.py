@@ -1,4 +1,4 @@
-"""The stubs of the compiled modules say what the Cython sources say: the same functions, with the same parameters in the same order."""
+"""Stubs of compiled modules must declare the functions of the Cython sources, with the same parameters in the same order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STUBS = sorted((ROOT / "bitsparse" / "_ext").glob("*.pyi"))
 
 
 def in_stub(path: Path) -> dict[str, list[str]]:
-    """Names of the parameters of each function of a stub."""
+    """Return the parameter names of each function of a stub."""
     functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
     for function in functions:
         assert function.args.vararg is None, f"{path.name}: {function.name} takes *args"
@@ -21,7 +21,7 @@ def in_stub(path: Path) -> dict[str, list[str]]:
 
 
 def in_source(path: Path) -> dict[str, list[str]]:
-    """The same of a Cython source."""
+    """Return the same for a Cython source."""
     found = {}
     for name, arguments in re.findall(
         r"^def (\w+)\((.*?)\)(?: -> \w+)?:\n", path.read_text(), re.DOTALL | re.MULTILINE

@@ -92,7 +92,7 @@ def test_a_gpu_makes_the_same_large_graph():
 def test_degrees_follow_a_power_law():
     degrees = np.sort(np.diff(synthetic((40_000, 400_000)).indptr))[::-1]
     assert degrees[0] > 1500
-    # Of a power law of exponent 2.1, the number of nodes above a degree falls with its power 1.1.
+    # With a power law of exponent 2.1, the number of nodes above a degree falls with the degree to the power of 1.1.
     above = [np.count_nonzero(degrees > limit) for limit in (20, 200)]
     assert 8 < above[0] / above[1] < 25
 
@@ -107,7 +107,7 @@ def test_communities_hold_most_edges():
 
 
 def test_memory_stays_within_a_few_times_the_output():
-    synthetic((1000, 8000))  # imports
+    synthetic((1000, 8000))  # imports what the measured call needs
     tracemalloc.start()
     graph = synthetic((200_000, 6_000_000))
     peak = tracemalloc.get_traced_memory()[1]

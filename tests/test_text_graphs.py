@@ -1,4 +1,4 @@
-"""Graphs from text: what stands in the file is what is read, whatever its ends of lines, quotes, marks and last bytes are."""
+"""Graphs must be read from text as they are written, whatever the file's line ends, quotes, byte order marks and last bytes."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_edges_are_those_that_were_written(tmp_path_factory, edges, between, wri
 
 
 def test_mirrored_weights_stand_on_their_own_edges():
-    """Self loops are not mirrored, so that weights and edges behind one must not shift against each other."""
+    """Self loops must not be mirrored, and the weights of edges behind one must stay with their edges."""
     graph = sources.graph_of_pairs(
         np.array([0, 1, 1]), np.array([0, 2, 0]), 3, "g", weights=np.array([1.0, 2.0, 3.0]), mirrored=1
     )

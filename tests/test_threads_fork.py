@@ -1,4 +1,4 @@
-"""The thread count changes no bit of any result, and a forked child neither hangs nor differs."""
+"""The thread count must not change a bit of any result, and a forked child must neither hang nor differ."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cases import floats, same
 
 import bitsparse as bs
 
-#: Generous: reached only by a child that hangs, in which case the test fails.
+#: Seconds that only a child that hangs reaches, in which case the test fails.
 PATIENCE = 60
 
 
 def workload() -> list[np.ndarray]:
-    """One result of every kind of function, large enough to be split among threads."""
+    """Return one result of every kind of function, large enough to be split among threads."""
     rng = np.random.default_rng(0)
     x = floats(rng, (300, 1300), np.dtype("float32"))
     w = floats(rng, (1300, 260), np.dtype("float32"))
@@ -109,7 +109,7 @@ def test_python_threads_may_call_at_once(host) -> None:
 
 
 def test_short_calls_of_several_callers_share_one_pool(host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls end while others of the pool's threads are about to join them."""
+    """Results must be right although calls end while other threads of the pool are about to join them."""
     monkeypatch.setattr(importlib.import_module("bitsparse.backends.host.settings"), "work_per_thread", 0)
     bs.set_num_threads(3)
     a, x = bs.TCTiledCSR(np.eye(97, k=3, dtype=np.float32)), np.random.default_rng(0).random((97, 3), np.float32)
@@ -172,7 +172,7 @@ assert comes_to(cpus - {other})
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_threads_are_woken_on_other_cpus_than_the_caller_s(host) -> None:
-    """And only on those that they were allowed, also by somebody else in between."""
+    """A worker must leave the caller's CPU, but only for CPUs that it is allowed, even if someone else changes those in between."""
     bs.set_num_threads(2)
     if bs.get_num_threads() == 1:
         pytest.skip("a build without OpenMP")
@@ -182,7 +182,7 @@ def test_threads_are_woken_on_other_cpus_than_the_caller_s(host) -> None:
 
 # ---- fork
 def in_forked_child(task: Callable[[], str]) -> str:
-    """What ``task`` returns in a forked child; fails when the child dies or hangs."""
+    """Return the result of ``task`` in a forked child; fail if the child dies or hangs."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # no pytest machinery past this point
@@ -205,9 +205,9 @@ def in_forked_child(task: Callable[[], str]) -> str:
 
 
 pytestmark = [
-    # Python 3.12+ warns about every fork of a process with threads; that is the very situation under test.
+    # Python 3.12+ warns about every fork of a process with threads, which is what these tests do.
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),  # says JAX, when it was imported before
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),  # from JAX, if it was imported before
 ]
 
 

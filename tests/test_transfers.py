@@ -1,4 +1,4 @@
-"""Uploads and downloads where the device is the CPU, and what does not need one."""
+"""Uploads and downloads with the CPU as the device, and parts that need no device."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def case(n: int = 60) -> tuple[nn.BinaryGCN, nn.Graph, np.ndarray, np.ndarray, np.ndarray]:
-    """A network with random weights and the labels it finds itself, so that its own settings are right everywhere."""
+    """Return a network with random weights and the labels that it predicts, so that its own settings are right everywhere."""
     rng = np.random.default_rng(0)
     model, graph = gcn([33, 40, 4], rng), nn.Graph(random_graph(n, rng))
     x = rng.normal(size=(n, 33)).astype(np.float32)
@@ -59,13 +59,13 @@ def test_times_within_the_noise_are_equal() -> None:
     slow = nn.Candidate((), 0.9, 1.04, 9)
     assert tuner.quickest([quick, right, small, slow]) == small
     assert tuner.pareto_set([quick, right, small, slow]) == [small, slow]
-    # Noise joins no two that only a third one is close to.
+    # Two times that differ by more than the noise do not become equal because a third one is close to both.
     steps = [nn.Candidate((), 0.8, ms, 5) for ms in (1.0, 1.02, 1.04)]
     assert tuner.pareto_set(steps) == steps[:2]
 
 
 def test_times_that_differ_by_more_than_the_noise_are_not_equal() -> None:
-    """The noise is 3 %, as documented: a twentieth slower is slower, whatever else is as good."""
+    """With the documented noise of 3 %, a setting slower by a twentieth must count as slower, even if all else is equal."""
     quick, slower = nn.Candidate((), 0.8, 1.0, 5), nn.Candidate((), 0.8, 1.05, 5)
     assert quick.dominates(slower) and tuner.pareto_set([slower, quick]) == [quick]
     assert not nn.Candidate((), 0.9, 1.05, 5).dominates(quick)

@@ -1,4 +1,4 @@
-"""Values of a sparse matrix that are changed in place: every product reads them as they are, on the CPU and on a GPU."""
+"""Values of a sparse matrix that are changed in place must be read as they are by every product, on the CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Call = Callable[[Any, Any], Any]
 
 
 def matrix(dtype: Any, seed: int = 0, shape: tuple[int, int] = (_ROWS, _ROWS)) -> Any:
-    """Neighbouring rows that share columns, so that every kernel has something to share, and an empty row."""
+    """Return a matrix with an empty row, whose neighbouring rows share columns, so that every kernel has something to share."""
     rng = np.random.default_rng(seed)
     dense = (rng.random(shape) < 0.1) | (np.add.outer(np.arange(shape[0]) // 8, -(np.arange(shape[1]) // 8)) == 0)
     dense[3] = False
@@ -72,7 +72,7 @@ def to_host(x: Any) -> Any:
 _RELU = bs.Epilogue(activation="relu")
 _OFFSET = bs.Epilogue(offset_correction=True)
 
-#: Dtype of the values, what is done to the matrix before, the features, one call, and a plan for several.
+#: Dtype of the values, a function applied to the matrix first, the features, one call, and a function that makes a plan.
 CASES: dict[str, tuple[Any, Callable[[Any], Any], Callable[[], Any], Call, Callable[[Any], Any] | None]] = {
     "A @ x": (np.float32, plain, features, lambda a, x: a @ x, lambda a: bs.plan_spmm(a, _COLUMNS)),
     "scaled": (np.float32, scaled, features, bs.spmm, lambda a: bs.plan_spmm(a, _COLUMNS)),
@@ -130,7 +130,7 @@ CASES: dict[str, tuple[Any, Callable[[Any], Any], Callable[[], Any], Call, Calla
     ),
 }
 
-#: Kernels that only a GPU has.
+#: Kernels that are forced on a GPU, with options and the dtype of the values.
 FORCED: dict[str, tuple[str, dict[str, Any], Any]] = {
     "windows": ("windows", {}, np.float32),
     "windows, of integers": ("windows", {}, np.int16),
@@ -140,7 +140,7 @@ FORCED: dict[str, tuple[str, dict[str, Any], Any]] = {
 
 
 def changes(a: Any, host: Any, rng: Any) -> None:
-    """Change some values in place, and those of the model."""
+    """Change some values in place, in the container and in its model on the host."""
     places = np.flatnonzero(rng.random(host.nnz) < 0.5)
     new = numbers(host.dtype, places.size, int(rng.integers(1 << 30)))
     host.data[places] = new
@@ -151,7 +151,7 @@ def changes(a: Any, host: Any, rng: Any) -> None:
 
 
 def followed(device: str, call: Call, a: Any, host: Any, before: Callable[[Any], Any], x: Any) -> None:
-    """Whatever is kept between calls, each gives what it gives for a matrix of these values that was made just now."""
+    """Require each call to give the result of a new matrix with the same values, whatever is kept between calls."""
     rng = np.random.default_rng(3)
     for _ in range(3):
         fresh = before(bs.TCTiledCSR(host.copy())).to_device(device)
@@ -286,7 +286,7 @@ def test_matrices_and_copies_share_nothing_with_the_container(make: Any) -> None
 @settings(max_examples=40)
 @given(st.data())
 def test_any_sequence_of_changes_and_views(data: st.DataObject) -> None:
-    """Containers that share their values see each other's changes; those with values of their own do not."""
+    """Containers that share their values must see each other's changes; those with values of their own must not."""
     dtype = data.draw(st.sampled_from([np.float32, np.float64, np.int32]))
     model = matrix(dtype, data.draw(st.integers(0, 99)))
     made: list[tuple[Any, Any]] = [(bs.TCTiledCSR(model.copy()), model)]
@@ -337,7 +337,7 @@ def test_a_frozen_plan_goes_on_with_the_values_that_it_met(device: str, kernel: 
     after = to_host(live(x))
     assert not np.array_equal(before, after)
     assert np.array_equal(before, to_host(frozen(x)))
-    # What the container keeps for others is not what a frozen plan keeps for itself.
+    # The container keeps its current values for other plans, apart from those that a frozen plan keeps.
     again = bs.plan_spmm(a, _COLUMNS, kernel=kernel, precision=precision)
     assert np.array_equal(after, to_host(again(x)))
     given = there(numbers(np.float32, a.nnz, 6), device)

@@ -1,4 +1,4 @@
-"""Gradients against differences of the functions themselves, in float64; other dtypes against float64."""
+"""Gradients must agree with differences of the functions themselves in float64, and those of other dtypes with float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP = 1e-5
 def differences(
     function: Callable[..., np.ndarray], at: tuple[np.ndarray, ...], gradient: np.ndarray
 ) -> list[np.ndarray]:
-    """Gradients of ``sum(gradient * function(*at))`` by central differences, of some elements: all others are NaN."""
+    """Return gradients of ``sum(gradient * function(*at))`` by central differences for some elements; all others are NaN."""
     rng = np.random.default_rng(0)
     made = []
     for number, array in enumerate(at):
@@ -47,7 +47,7 @@ def agree(got: Any, slopes: np.ndarray) -> None:
 
 
 def away_from_zero(x: np.ndarray) -> np.ndarray:
-    """Numbers that can be divided by in every dtype."""
+    """Return numbers that every dtype can divide by."""
     return x + np.copysign(0.5, x)
 
 

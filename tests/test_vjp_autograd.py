@@ -1,4 +1,4 @@
-"""Gradients against PyTorch's automatic differentiation of the same formulas in float64."""
+"""Gradients must agree with PyTorch's automatic differentiation of the same formulas in float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRAPHS = {name: graph for name, graph in graphs().items() if name in ("no edges"
 
 
 def ends(graph: sp.csr_array) -> tuple[Any, Any]:
-    """Row and column of every edge."""
+    """Return the row and the column of every edge."""
     rows = np.repeat(np.arange(graph.shape[0]), np.diff(graph.indptr))
     return torch.from_numpy(rows), torch.from_numpy(graph.indices.astype(np.int64))
 
@@ -30,7 +30,7 @@ def squared(graph: sp.csr_array) -> sp.csr_array:
 
 
 def softmax(scores: Any, rows: Any, count: int) -> Any:
-    """Over the edges of each row."""
+    """Return the softmax over the edges of each row."""
     index = rows.reshape(-1, *(1,) * (scores.ndim - 1)).expand(scores.shape)
     most = torch.full((count, *scores.shape[1:]), -torch.inf, dtype=scores.dtype)
     powers = (scores - most.scatter_reduce(0, index, scores, "amax").detach()[rows]).exp()
@@ -38,7 +38,7 @@ def softmax(scores: Any, rows: Any, count: int) -> Any:
 
 
 def check(got: tuple[Any, ...], made: Any, wrt: list[Any], gradient: np.ndarray) -> None:
-    """Gradients within 1e-12 of the largest of each."""
+    """Require that each gradient is within 1e-12 of its largest magnitude."""
     wants = torch.autograd.grad(made, wrt, torch.from_numpy(gradient), retain_graph=True)
     assert len(got) == len(wants)
     for one, want in zip(got, wants, strict=True):
@@ -62,7 +62,7 @@ def test_attention_by_cosines(name: str, beta: float) -> None:
         bs.cosine_attention(graph, values, beta=beta), made.detach().numpy(), rtol=1e-11, atol=1e-12
     )
     got = bs.cosine_attention_vjp(graph, values, gradient, beta=beta, wrt=("x", "beta"))
-    # Small rows turn quickly, so that gradients by them are compared at their size.
+    # The direction of a small row changes fast, so gradients are compared times the norms of their rows.
     want, want_beta = torch.autograd.grad(made, [x, factor], torch.from_numpy(gradient))
     norms = np.linalg.norm(values, axis=1, keepdims=True)
     assert abs((got[0] - want.numpy()) * norms).max(initial=0) <= 1e-12 * abs(want.numpy() * norms).max(initial=1)

@@ -1,4 +1,4 @@
-"""Sparse matrices, graphs and tables of other libraries walk in and out."""
+"""Sparse matrices, graphs and tables of other libraries must be accepted, and arrays must be convertible to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ networkx = pytest.importorskip("networkx")
 pandas = pytest.importorskip("pandas")
 pyarrow = pytest.importorskip("pyarrow")
 
-# PyTorch calls these layouts new, and loading PyTorch Geometric it warns of parts of its own.
+# PyTorch warns that these layouts are new, and about parts of its own when PyTorch Geometric is loaded.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Sparse (CSR|CSC|BSR) tensor support:UserWarning"),
     pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning"),
@@ -132,7 +132,7 @@ def test_data_of_pyg() -> None:
 
 
 class OfDGL:
-    """What is asked of a graph of DGL."""
+    """Stands in for a DGL graph, with all that is read from one."""
 
     def __init__(self, kinds: int = 1) -> None:
         self.canonical_etypes = [("node", f"to{kind}", "node") for kind in range(kinds)]

@@ -1,4 +1,4 @@
-"""The compiled handlers of XLA's calls without a GPU: on XLA's CPU, with a driver whose launches compute in host memory."""
+"""The compiled handlers of XLA's calls, without a GPU: on XLA's CPU, with a driver whose launches compute in host memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STREAM, DEVICE = 0x5000, 3
 
 
 class Written(ctypes.Structure):
-    """What the driver writes down of a launch."""
+    """A launch as the driver records it."""
 
     _fields_ = (
         *((name, ctypes.c_uint64) for name in ("function", "stream", "bytes")),
@@ -45,7 +45,7 @@ class Written(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The driver and the handler that gives calls a stream, registered for XLA's CPU."""
+    """Yield the driver, after registering for XLA's CPU the handler that gives calls a stream."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or not EXT.exists():
         pytest.skip("needs a C compiler and the sources")
@@ -74,7 +74,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     yield library
     found = launches._find_driver.cache_info().currsize
     launches._find_driver.cache_clear()
-    if found:  # launches on a GPU were recorded before
+    if found:  # launches on a GPU were recorded earlier
         launches._find_driver()
 
 
@@ -86,7 +86,7 @@ def _empty(driver: Any) -> Iterator[None]:
 
 
 def taken(driver: Any) -> list[Written]:
-    """What was launched since it was asked last."""
+    """Return the launches since the last call."""
     book = (Written * 256)()
     return list(book[: driver.take(book)])
 
@@ -108,7 +108,7 @@ def key(operands: int = 0) -> str:
 def node(
     function: int, count: int, *, a: int, out: int, b: int | None = None, counter: int | None = None, **how: Any
 ) -> Any:
-    """One launch over buffers of these numbers."""
+    """Return one launch over the buffers with these numbers."""
     places = ((0, a), (8, b), (16, out), (32, counter))
     patches = [(at, number, 0) for at, number in places if number is not None]
     params = struct.pack("<QQQqQ", 0, 0, 0, count, 0)
@@ -129,7 +129,7 @@ def kept(
 
 
 def called(digest: str, *results: int, text: str = "text") -> Callable[..., Any]:
-    """A jitted call with results of so many floats."""
+    """Return a jitted call whose results have these numbers of floats."""
     kinds = [jax.ShapeDtypeStruct((size,), jnp.float32) for size in results]
     return jax.jit(lambda *operands: jax.ffi.ffi_call("double", kinds)(*operands, call=text, digest=digest))
 
@@ -162,7 +162,7 @@ def test_a_call_enqueues_its_launches_in_order_over_its_buffers(driver: Any) -> 
     launches = kept(digest, 4, nodes)
     x = jnp.arange(5.0)
     run = called(digest, 5, 5, 4)
-    for _ in range(3):  # the counter begins at zero every time
+    for _ in range(3):  # the counter must begin at zero every time
         out, between, _ = run(x)
         np.testing.assert_array_equal(between, 2 * x)
         np.testing.assert_array_equal(out, 2 * x + np.arange(5))
@@ -209,7 +209,7 @@ def test_a_launch_that_fails_is_an_error_of_xlas(driver: Any) -> None:
         jax.errors.JaxRuntimeError, match=r"launching kernel 700 failed: CUDA_ERROR_ILLEGAL_ADDRESS \(CUresult 700\)"
     ):
         jax.block_until_ready(called(digest, 2)(jnp.ones(2)))
-    assert len(taken(driver)) == 2  # nothing is launched behind it
+    assert len(taken(driver)) == 2  # nothing is launched after the failure
     del launches
 
 
@@ -231,10 +231,10 @@ def test_what_is_not_kept_goes_to_python(driver: Any) -> None:
     found = kept(digest, 2, [node(DOUBLE, 3, a=0, out=1)])
     run(x)
     assert (len(served), len(taken(driver))) == (1, 1)
-    del found  # and no longer
+    del found  # its launches end with it
     run(x)
     assert (len(served), len(taken(driver))) == (2, 0)
-    others = kept(digest, 3, [node(DOUBLE, 3, a=0, out=1)])  # of another number of buffers
+    others = kept(digest, 3, [node(DOUBLE, 3, a=0, out=1)])  # recorded for another number of buffers
     run(x)
     assert (len(served), len(taken(driver))) == (3, 0)
     del others
@@ -284,9 +284,9 @@ def test_launches_for_a_graph_are_used_at_its_addresses_while_it_holds(driver: A
     assert (len(served), len(taken(driver))) == (3, 0)
     held[7] = True
     elsewhere = kept(digest, 3, [node(FAILING, 2, a=1, out=2)], (graph.unsafe_buffer_pointer(),), 7, STREAM + 1)
-    run(graph, x)  # those of this stream
+    run(graph, x)  # uses the launches of this stream
     assert (len(served), len(taken(driver))) == (3, 1)
-    del held[7]  # what raises does not hold
+    del held[7]  # a check that raises counts as no
     run(graph, x)
     assert len(served) == 4
     del found, elsewhere
@@ -325,7 +325,7 @@ def test_launches_that_go_during_a_call_stay_until_its_end(driver: Any) -> None:
     while not driver.waits():
         time.sleep(1e-3)
     del found
-    others = [kept(key(), 2, [node(FAILING, 64, a=0, out=1)] * 2) for _ in range(20)]  # in memory that was freed
+    others = [kept(key(), 2, [node(FAILING, 64, a=0, out=1)] * 2) for _ in range(20)]  # these may reuse the freed memory
     driver.go(1)
     thread.join()
     np.testing.assert_array_equal(done[0], 2 * x)
@@ -363,7 +363,7 @@ def test_places_within_buffers_and_buffers_that_are_not_aligned(driver: Any) -> 
     found = kept(digest, 2, [zeros(1, 4, beyond=20), shifted], stream=0)
     x, y = (jnp.arange(32.0) + 1, np.full(32, 7, np.float32))
     memory = np.zeros(64, np.float32)
-    start = -memory.ctypes.data // 4 % 4 + 4  # where 16 bytes begin
+    start = -memory.ctypes.data // 4 % 4 + 4  # aligned to 16 bytes
     memory[start : start + 8] = x[:8]
     memory[start + 32 : start + 40] = y[:8]
     at = lambda index: memory.ctypes.data + 4 * index  # noqa: E731
@@ -376,7 +376,7 @@ def test_places_within_buffers_and_buffers_that_are_not_aligned(driver: Any) -> 
     assert (len(served), len(taken(driver))) == (2, 0)
     assert (
         frame(start, start + 32, stage=2).run(handlers["recorded"]) == []
-    )  # they are there: nothing is to be prepared
+    )  # the launches are kept already, so nothing has to be prepared
     assert frame(start, start + 32, stage=1).run(handlers["recorded"]) == []
     assert (len(served), len(taken(driver))) == (2, 0)
     del found
