@@ -1,4 +1,4 @@
-"""Check what stands in a wheel and an sdist: ``check_dist.py FOLDER`` with one of each in it, in a git checkout."""
+"""Check the contents of a wheel and an sdist in a git checkout: ``check_dist.py FOLDER``, where the folder holds one of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fail(message: str) -> None:
 
 
 def one(folder: Path, pattern: str) -> Path:
-    """The only file that matches."""
+    """Return the only file that matches the pattern."""
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         fail(f"{folder} holds {len(found)} of {pattern}, must be 1")
@@ -25,7 +25,7 @@ def one(folder: Path, pattern: str) -> Path:
 
 
 def check_wheel(path: Path, tracked: set[str]) -> None:
-    """Package, compiled modules, device code and type marker; nothing else; the stable ABI in every name."""
+    """Require the package, compiled modules, device code and type marker, nothing else, and the stable ABI in every name."""
     python, abi, _ = path.stem.split("-")[2:]
     here = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     if (python, abi) != (here, "abi3"):
@@ -49,7 +49,7 @@ def check_wheel(path: Path, tracked: set[str]) -> None:
 
 
 def check_sdist(path: Path, tracked: set[str]) -> None:
-    """Everything that git tracks."""
+    """Require every file that git tracks."""
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     if missing := tracked - names:

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """The anchors of a page, and what it links to."""
+    """The anchors and links of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Collect."""
+        """Collect the anchors and links of one tag."""
         for name, value in attrs:
             if value and (name == "id" or (tag == "a" and name == "name")):
                 self.anchors.add(value)
@@ -27,8 +27,8 @@ class Page(HTMLParser):
 
 
 def broken(folder: Path) -> list[str]:
-    """Links without a target, with the page on which they stand."""
-    # Links of the theme's own files, and back from listings of source files, are not ours to make.
+    """Return the links without a target, each with its page."""
+    # Links in the theme's own files, and from source listings back to pages, are not written by us.
     listings = {"_static", "_modules"}
     pages = {path: Page(path) for path in sorted(folder.resolve().rglob("*.html"))}
     ours = {path: page for path, page in pages.items() if listings.isdisjoint(path.parts)}

@@ -1,7 +1,7 @@
-"""Compile ``common/scalar.h``, which host and device share, by itself for every architecture; no GPU needed: ``compile_cuda.py [FOLDER]``.
+"""Compile ``common/scalar.h``, which host and device share, by itself for every architecture, without a GPU: ``compile_cuda.py [FOLDER]``.
 
-NVRTC comes from the package ``nvidia-cuda-nvrtc``. The kernels themselves, each in the variants that are used, are compiled by
-``bitsparse compile``.
+NVRTC comes from the package ``nvidia-cuda-nvrtc``. The kernels themselves are compiled by ``bitsparse compile``, in the variants that are
+used.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ FOLDER = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).resolve().parent.
 
 @cache
 def nvrtc() -> ctypes.CDLL:
-    """The library, from wherever the installed package put it."""
+    """Return the NVRTC library from the files of the installed package."""
     found = {file.name: str(file.locate()) for file in files("nvidia-cuda-nvrtc") or []}
     for pattern in (r"libnvrtc-builtins\.so\.[\d.]+", r"libnvrtc\.so\.\d+"):
         names = [name for name in found if re.fullmatch(pattern, name)]
         if len(names) != 1:
             sys.exit(f"compile_cuda: nvidia-cuda-nvrtc holds {len(names)} files named {pattern}, must be 1")
-        # The built-ins first: the compiler opens them by name and would not look beside itself.
+        # The built-ins come first: the compiler opens them by name and would not search its own folder.
         library = ctypes.CDLL(found[names[0]])
     return library
 
 
 def compile_source(source: str, name: str, architecture: str) -> tuple[int, str]:
-    """Compile a translation unit; the status (0: done) and the compiler's log."""
+    """Compile a translation unit and return the status (0: success) and the compiler's log."""
     library, program = nvrtc(), ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
     options = [f"--gpu-architecture={architecture}", "--std=c++17", f"-I{FOLDER}", "--ptxas-options=-v"]
@@ -47,7 +47,7 @@ def compile_source(source: str, name: str, architecture: str) -> tuple[int, str]
 
 
 def report(source: str, name: str, architecture: str) -> tuple[bool, str]:
-    """Compile; whether it went well, and a line to print (with the compiler's log where it has something to say)."""
+    """Compile and return whether that succeeded, and a line to print (followed by the compiler's log if that has something to say)."""
     status, log = compile_source(source, name, architecture)
     used = re.findall(r"Used (\d+) registers", log)
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", log)))

@@ -1,7 +1,8 @@
-"""Compile one of some parts of the kernels' variants for every architecture, drawn by a seed: ``CI_SHARE=3 CI_SEED=7 compile_drawn.py``.
+"""Compile a share of the kernels' variants, drawn by a seed, for every architecture: ``CI_SHARE=3 CI_SEED=7 compile_drawn.py``.
 
-Successive seeds take one part after the other. ``bitsparse compile`` compiles all of them, which takes longer than CI has. Fails where a
-variant does not compile, spills registers, or has warpgroups' products wait for each other. Needs NVRTC but no GPU.
+CI_SHARE is the number of shares; successive seeds take one share after another. ``bitsparse compile`` compiles all variants, which takes
+longer than CI has. Fails if a variant does not compile, spills registers, or makes the products of warpgroups wait for each other. Needs
+NVRTC but no GPU.
 """
 
 from __future__ import annotations

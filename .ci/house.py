@@ -1,8 +1,8 @@
-"""The size of the house: ``python3 .ci/house.py [ROOT]`` prints code lines by package, foreign private names, and what is too large.
+"""Print the size of the package: ``python3 .ci/house.py [ROOT]`` lists code lines by package, foreign private names, and what is too large.
 
-A code line is one that holds something else than a comment or a docstring. "As of the bar" leaves out what did not exist when the bar of
-23 500 lines was set (26 914 lines then): whole modules that came with later features, listed below; what later features added to modules
-that were there before stays in the count.
+A code line is a line with anything but comments and docstrings. "As of the bar" leaves out what did not exist when the bar of 23 500 lines
+was set (26 914 lines then): whole modules that came with later features, which are listed below. Code that later features added to modules
+from before the bar is still counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-#: Modules by the feature that they came with, after the bar was set.
+#: Modules that came after the bar was set, by the feature that they came with.
 LATER = {
     "PyTorch": ("torch/*", "cli/accuracy.py", "interop/tensors.py", "interop/memory.py", "interop/addresses.py"),
     "JAX": ("jax/*", "jit/recording.py", "interop/stand_ins.py", "ops/edges/prepared.py"),
@@ -49,12 +49,12 @@ LATER = {
     "interruptions": ("cli/interrupt.py",),
 }
 MOST_LINES, MOST_PARAMETERS = 400, 10
-#: Names with an underscore that belong to the public interface of whoever has them.
+#: Names with an underscore that belong to the public interface of their owners.
 _PUBLIC = ("_replace", "_asdict", "_fields", "_exit")
 
 
 def documented(tree: ast.AST) -> set[int]:
-    """The lines of all docstrings."""
+    """Return the lines of all docstrings."""
     found: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(
@@ -65,7 +65,7 @@ def documented(tree: ast.AST) -> set[int]:
 
 
 def code_lines(text: str, tree: ast.AST) -> int:
-    """Lines with code."""
+    """Return the number of lines with code."""
     nothing = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -75,7 +75,7 @@ def code_lines(text: str, tree: ast.AST) -> int:
 
 
 def foreign(tree: ast.AST) -> Iterator[ast.Attribute]:
-    """Private names of other objects; those of ``self``, ``cls`` and ``super()`` are one's own."""
+    """Yield private names of other objects; those of ``self``, ``cls`` and ``super()`` are a class's own."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
             continue
@@ -85,12 +85,12 @@ def foreign(tree: ast.AST) -> Iterator[ast.Attribute]:
 
 
 def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """How many a function has."""
+    """Return the number of a function's parameters, without ``self``."""
     return len([one for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs) if one.arg != "self"])
 
 
 def later(name: str) -> str | None:
-    """The later feature that a module belongs to."""
+    """Return the later feature that a module belongs to, or None."""
     return next((feature for feature, globs in LATER.items() if any(fnmatch(name, glob) for glob in globs)), None)
 
 

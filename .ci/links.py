@@ -1,7 +1,7 @@
-"""Make README's links absolute, and name the project's address, before a release is built: ``links.py ADDRESS REF``.
+"""Make README's links absolute and set the project's addresses before a release is built: ``links.py ADDRESS REF``.
 
-A package index shows README by itself, so its links into the repository would lead nowhere there. The address is where the checkout is
-published (``https://host/owner/name``); REF is the tag. Changes README.md and pyproject.toml of the checkout that it stands in.
+A package index shows README by itself, where links into the repository would lead nowhere. ADDRESS is where the repository is published
+(``https://host/owner/name``); REF is the tag. Changes README.md and pyproject.toml in the checkout that holds this script.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
 
 
 def absolute(text: str, address: str, ref: str) -> str:
-    """A page of the repository's first folder with links that lead to files of `ref`."""
+    """Return the text of a page in the repository's root, with its links leading to the files at `ref`."""
     return _LINK.sub(lambda link: f"]({address}/blob/{ref}/{link[1]})", text)
 
 
 def with_urls(pyproject: str, address: str, ref: str) -> str:
-    """The metadata with the project's addresses."""
+    """Return the metadata with the project's addresses inserted."""
     pages = {"Repository": "", "Documentation": f"/blob/{ref}/docs/index.md", "Changelog": f"/blob/{ref}/CHANGELOG.md"}
     urls = "".join(f'{name} = "{address}{path}"\n' for name, path in pages.items())
     head, mark, tail = pyproject.partition("[project.scripts]\n")

@@ -1,6 +1,6 @@
-"""Print, as pip's constraints, the lowest versions that pyproject.toml admits for the core and some extras: ``lowest.py EXTRA...``.
+"""Print, as constraints for pip, the lowest versions that pyproject.toml allows for the core and some extras: ``lowest.py EXTRA...``.
 
-With ``--as-declared`` first, the requirements themselves.
+With ``--as-declared`` as the first argument, print the requirements themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 
 def lowest(requirement: str) -> str:
-    """``numpy>=2.0,<3`` to ``numpy==2.0``; what follows a semicolon, where it is needed, goes."""
+    """Turn ``numpy>=2.0,<3`` into ``numpy==2.0``; the condition after a semicolon is dropped."""
     found = re.fullmatch(r"([\w.-]+)>=([\w.]+)(,.*)?", requirement.partition(";")[0].replace(" ", ""))
     if found is None:
         sys.exit(f"lowest: {requirement!r} has no lower bound of the form NAME>=VERSION")
@@ -22,7 +22,7 @@ def lowest(requirement: str) -> str:
 
 
 def requirements(project: dict, extras: list[str]) -> list[str]:
-    """The dependencies and those of extras, which may name further extras of the project."""
+    """Return the dependencies of the core and of the extras, which may name further extras of the project."""
     todo, lines = list(project["dependencies"]), []
     for extra in extras:
         todo += project["optional-dependencies"][extra]

@@ -1,4 +1,4 @@
-"""Pytest plugin: the run fails if a test was skipped or deselected, unless it runs elsewhere or a draw left it out (``share.py``)."""
+"""Pytest plugin: a run fails if a test was skipped or deselected, unless it runs elsewhere or a draw left it out (``share.py``)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Generator, Sequence
 
 import pytest
 
-#: Marks of tests that run elsewhere: on a GPU, or beside a framework that has an environment of its own.
+#: Marks of tests that run elsewhere: on a GPU, or with a framework that has its own environment.
 ELSEWHERE = ("gpu", "tensorflow", "paddle")
-#: Of a test that belongs to another draw.
+#: Set on a test that belongs to another draw.
 DRAWN_OUT = pytest.StashKey[bool]()
 lost: dict[str, str] = {}
 
@@ -18,7 +18,7 @@ def _elsewhere(item: pytest.Item) -> bool:
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Note what a marker expression, a hook or an option took away."""
+    """Note the tests that a marker expression, a hook or an option deselected."""
     wanted = (item for item in items if not _elsewhere(item) and DRAWN_OUT not in item.stash)
     lost.update({item.nodeid: "deselected" for item in wanted})
 
@@ -33,7 +33,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note skipped tests; one that is expected to fail did run."""
+    """Note skipped tests; a test that is expected to fail did run."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and not _elsewhere(item):
         lost[item.nodeid] = f"skipped: {report.longrepr}"
@@ -41,13 +41,13 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Turn a passing run into a failing one."""
+    """Let a passing run fail if tests are missing."""
     if lost and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests."""
+    """List the missing tests."""
     if lost:
         terminalreporter.section("tests that should have run", red=True)
         for name, reason in lost.items():

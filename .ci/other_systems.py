@@ -1,9 +1,9 @@
-"""Build the compiled part for systems that are not here: ``other_systems.py FOLDER``.
+"""Build the compiled part for systems other than this one: ``other_systems.py FOLDER``.
 
-Runs in an environment with ziglang, meson, ninja and Cython: Zig's C compiler is Clang with the C libraries of other systems. For macOS the
-modules are compiled and linked as Meson does it; the C files are compiled once more for Windows, with the same options. There they may ask
-nothing of the compiler's run-time library, which Clang does not link by default (128-bit division and ``__builtin_cpu_supports`` would).
-Nothing is run.
+Runs in an environment with ziglang, meson, ninja and Cython: Zig's C compiler is Clang with the C libraries of other systems. For macOS,
+Meson compiles and links the modules. For Windows, the C files are compiled once more with the same options; they may need nothing from the
+compiler's run-time library, which Clang does not link by default (128-bit division and ``__builtin_cpu_supports`` would need it). Nothing
+is run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ cpu_family = 'x86_64'
 cpu = 'x86_64'
 endian = 'little'
 """
-#: What the C files may ask of Windows: its C library, its locks, and the check of the stack, which are part of every linker's defaults.
+#: Names that the C files may need on Windows: its C library, its locks and the stack check, which all linkers include by default.
 LIBRARY = {
     *("calloc", "malloc", "realloc", "free", "memcpy", "memset", "memmove", "memcmp", "qsort", "snprintf"),
     *("AcquireSRWLockExclusive", "ReleaseSRWLockExclusive", "__imp_Sleep"),
@@ -37,7 +37,7 @@ LIBRARY = {
 
 
 def meson(folder: Path, *arguments: str | Path) -> None:
-    """Run Meson in ``folder``, where Zig leaves an empty ``a.o`` when it is asked what it is, and show what was said if it fails."""
+    """Run Meson in ``folder`` (where Zig leaves an empty ``a.o`` when Meson identifies it), and show the output if it fails."""
     command = [sys.executable, "-m", "mesonbuild.mesonmain", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode:
@@ -45,7 +45,7 @@ def meson(folder: Path, *arguments: str | Path) -> None:
 
 
 def symbols(path: Path) -> tuple[set[str], set[str]]:
-    """External names that an object file of Windows (COFF) defines, and those that it asks for."""
+    """Return the external names that a Windows object file (COFF) defines, and those that it needs."""
     data = path.read_bytes()
     at, count = struct.unpack_from("<II", data, 8)
     names = at + 18 * count
@@ -57,14 +57,14 @@ def symbols(path: Path) -> tuple[set[str], set[str]]:
         if name[:4] == bytes(4):
             start = names + struct.unpack_from("<I", name, 4)[0]
             name = data[start : data.index(b"\0", start)]
-        if storage == 2:  # external; without a section and a size it is defined elsewhere
+        if storage == 2:  # external; a name without a section and a size is defined elsewhere
             (defined if section or value else asked).add(name.rstrip(b"\0").decode())
         i += 1 + extra
     return defined, asked
 
 
 def main(folder: Path) -> None:
-    """Build for macOS, compile for Windows."""
+    """Build for macOS and compile for Windows."""
     folder.mkdir(parents=True, exist_ok=True)
     cross, build = folder / "macos.ini", folder / "macos"
     cross.write_text(CROSS.format(python=sys.executable, target=MACOS), encoding="utf-8")
@@ -78,7 +78,7 @@ def main(folder: Path) -> None:
     files = 0
     for one in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         if not Path(one["directory"], one["file"]).resolve().is_relative_to(ROOT / "_ext"):
-            continue  # what Cython made
+            continue  # made by Cython
         target = folder / f"{files}.obj"
         command = shlex.split(one["command"])
         command[command.index(MACOS)] = WINDOWS

@@ -1,4 +1,4 @@
-"""Take from README.md what CI runs: ``commands`` prints the two commands, ``run`` executes the Python examples."""
+"""Extract from README.md what CI runs: ``commands`` prints the two commands, ``run`` executes the Python examples."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ README = Path(__file__).resolve().parent.parent / "README.md"
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of one language, without their fences."""
+    """Return the fenced blocks of one language, without their fences."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def commands(text: str) -> list[str]:
-    """The two lines of the one bash block under the heading ``Two commands``."""
+    """Return the two lines of the only bash block under the heading ``Two commands``."""
     section = re.search(r"^## Two commands\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if section is None:
         sys.exit("README.md has no section '## Two commands'")
@@ -28,7 +28,7 @@ def commands(text: str) -> list[str]:
 
 
 def run(text: str) -> None:
-    """Execute each Python block by itself; one with prompts is compared with the output it shows."""
+    """Execute each Python block by itself; the output of a block with prompts is compared with the output it shows."""
     found = blocks(text, "python")
     for number, block in enumerate(found, 1):
         if ">>> " in block:

@@ -1,7 +1,7 @@
 """Pytest plugin: only a share of the tests runs, drawn by a seed: ``CI_SHARE=8 CI_SEED=7`` runs every eighth.
 
-A test belongs to one share by its name, and successive seeds take one share after the other: none is lost for good. Of tests with one of
-the marks in CI_MARKS ("torch jax") it is a share of its own: with ``CI_MARKS_SHARE=3`` every third one.
+A test's name decides which share it belongs to, and successive seeds take one share after another, so that every test runs in time. Tests
+with one of the marks in CI_MARKS ("torch jax") have a share of their own: with ``CI_MARKS_SHARE=3``, every third of them runs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ MARKS, MARKS_PARTS = os.environ.get("CI_MARKS", "").split(), int(os.environ.get(
 
 
 def is_drawn(item: pytest.Item) -> bool:
-    """Whether a test runs with this seed."""
+    """Return whether a test runs with this seed."""
     parts = MARKS_PARTS if any(item.get_closest_marker(mark) for mark in MARKS) else PARTS
     return crc32(item.nodeid.encode()) % parts == SEED % parts
 
 
 def pytest_report_header() -> str:
-    """What is drawn."""
+    """Return the header line that says which share is drawn."""
     return f"share: one of {PARTS} parts of the tests, seed {SEED}" + (
         f"; one of {MARKS_PARTS} of those of {', '.join(MARKS)}" if MARKS else ""
     )

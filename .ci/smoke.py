@@ -1,4 +1,4 @@
-"""Use an installed bitsparse in earnest, once; run it outside the source tree."""
+"""Use an installed bitsparse for real work once; run this outside of the source tree."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ def test_launches_that_go_during_a_call_stay_until_its_end(driver: Any) -> None:
     while not driver.waits():
         time.sleep(1e-3)
     del found
-    others = [kept(key(), 2, [node(FAILING, 64, a=0, out=1)] * 2) for _ in range(20)]  # these may reuse the freed memory
+    others = [kept(key(), 2, [node(FAILING, 64, a=0, out=1)] * 2) for _ in range(20)]  # in memory that was freed
     driver.go(1)
     thread.join()
     np.testing.assert_array_equal(done[0], 2 * x)
