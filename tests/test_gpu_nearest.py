@@ -65,7 +65,7 @@ def test_candidates(kernel: str, jaccard: bool, queries: int, n: int, length: in
 
 @pytest.mark.parametrize("kernel", scan.KERNELS)
 def test_all_rows_equal(kernel: str) -> None:
-    """Every row passes every test, and the rows with the lowest indices must be returned."""
+    """If all rows are equal, and so pass every test, those with the lowest indices must be returned."""
     if kernel not in kernels():
         pytest.skip("only Hopper has wgmma")
     rows = cp().ones((2000, 130), bool)

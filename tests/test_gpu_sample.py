@@ -97,7 +97,7 @@ def rows(index: str, seed: int = 0) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths(seed))]).astype(index)
 
 
-# ---- which edges
+# ---- the sampled edges
 @pytest.mark.parametrize("index", ["int32", "int64"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_hosts_samples(strategy: str, index: str) -> None:

@@ -22,7 +22,7 @@ from bitsparse.backends.params import Pattern
 pytestmark = pytest.mark.gpu
 
 GRAPHS = {name: graph for name, graph in graphs().items() if graph.nnz}
-#: Unit roundoff of each dtype, which is also that of its sums and differences.
+#: Unit roundoff of each dtype of results; sums use that of float32 or float64.
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
 

@@ -42,7 +42,7 @@ def here(x: Any) -> np.ndarray:
 
 
 def close(there: Any, wanted: np.ndarray, A: sp.csr_array, x: np.ndarray, unit: float = 2.0**-24) -> None:
-    """Require the same dtype and shape, and an error possible for a sum of as many terms in another order."""
+    """Require the same dtype and shape, and an error within the bound of a sum of as many terms in any order."""
     got = here(there)
     assert got.dtype == wanted.dtype
     assert got.shape == wanted.shape

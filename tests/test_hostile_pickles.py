@@ -1,4 +1,4 @@
-"""Reading a pickle must take time and memory in proportion to its size, and must change nothing outside of it."""
+"""Reading a pickle must take time and memory in proportion to its size, and must change nothing but its result."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def test_jax_tracers_are_refused() -> None:
         jax.jit(lambda x: bs.quantize(x, 4).toarray())(jax.numpy.ones((3, 4)))
 
 
-# ---- what is no array
+# ---- inputs that are not arrays
 @pytest.mark.parametrize(
     "thing", [None, "text", {1: 2}, object(), {1, 2}, b"bytes"], ids=lambda thing: type(thing).__name__
 )

@@ -360,7 +360,7 @@ print("right")
 
 
 def test_a_process_may_end_before_its_results_are_there(tmp_path: Path) -> None:
-    """A process must be able to end while XLA's threads reach a call that waits for the ending Python, and XLA waits for them."""
+    """A process must end although XLA's threads reach a call while Python ends: they would wait for Python, and XLA for them."""
     code = """
 import jax, jax.numpy as jnp, numpy as np, bitsparse.jax as bsj
 from scipy import sparse

@@ -16,7 +16,7 @@ bsj: Any = pytest.importorskip("bitsparse.jax")
 from bitsparse.jax import layers  # noqa: E402
 
 NODES, INPUTS, CLASSES = 40, 12, 3
-#: Widths of two layers; with the first set, the first layer sums features, with the second set their products.
+#: Widths of two layers: where a layer narrows, products are summed; where it widens, features are.
 NARROW, WIDE = (INPUTS, 8, CLASSES), (INPUTS, 20, 24)
 
 

@@ -204,7 +204,7 @@ def test_a_threshold_is_compared_as_a_quotient_of_floats(length: int) -> None:
         assert np.array_equal(passes & fits, (common / union >= threshold) & fits)
 
 
-# ---- what people have
+# ---- inputs of other libraries
 def test_bytes_of_numpy_faiss_and_sentence_transformers() -> None:
     a, b = bits_of(17, 5, 384), bits_of(18, 60, 384)
     want = right(a, b, 4, "hamming")
@@ -315,7 +315,7 @@ def test_pytorch_gets_its_own_arrays() -> None:
     equal((values.numpy(), indices.numpy()), right(a, b, 2, "jaccard"))
 
 
-# ---- what is refused
+# ---- refusals
 @pytest.mark.parametrize(
     ("error", "match", "call"),
     [

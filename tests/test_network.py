@@ -18,7 +18,7 @@ N = 9
 
 @st.composite
 def graphs(draw, weights=True):
-    """Return a directed graph with self loops, nodes without edges and, perhaps, weights: as its positions, values and a SciPy array."""
+    """Return a directed graph with self loops, nodes without edges and, perhaps, weights: as positions, values and a SciPy array."""
     seed = draw(st.integers(0, 2**31))
     rng = np.random.default_rng(seed)
     stored = rng.random((N, N)) < draw(st.sampled_from([0.0, 0.1, 0.3, 0.9]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# The writer puts wild values into the shared arrays and restores them as fast as it can, so that functions often find valid arrays # in
+# The writer puts wild values into the shared arrays and restores them as fast as it can, so that functions often find valid arrays in
 # their checks, and damaged ones afterwards.
 RACE = """
 import sys, threading, time

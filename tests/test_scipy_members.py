@@ -1,4 +1,4 @@
-"""Sparse arrays must behave like scipy.sparse's: every member of the table, random expressions, refusals, arrays made of others."""
+"""Sparse arrays must behave like scipy.sparse's: every member of the table, random expressions, refusals, arrays made from others."""
 
 from __future__ import annotations
 
@@ -498,7 +498,7 @@ def test_what_is_done_in_place_is_done_to_one_array() -> None:
         a.resize(3)
 
 
-# ---- what is refused
+# ---- refusals
 A = bs.TCTiledCSR(sample("int64"))
 
 
@@ -564,7 +564,7 @@ def test_refusals(call: Callable[[], Any], error: type[Exception], match: str) -
         call()
 
 
-# ---- NumPy's functions, others' algorithms
+# ---- NumPy's functions, SciPy's algorithms
 def test_numpys_functions() -> None:
     a = sample("float64")
     x, ones = bs.TCTiledCSR(a), np.ones(a.shape)
@@ -625,7 +625,7 @@ def test_linear_operators(cls: Any) -> None:
     assert np.allclose(largest, np.linalg.eigvalsh(positive.toarray())[-2:][::-1])
 
 
-# ---- arrays made of others
+# ---- arrays made from others
 @pytest.mark.parametrize(
     "dtypes", [("bits", "bits"), ("bool", "int8"), ("float32", "bits"), ("int16", "uint8"), ("float16", "int8")]
 )

@@ -29,7 +29,7 @@ def raw(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint8)
 
 
-# ---- one answer, whatever the way to it
+# ---- the same result on every path
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
 @pytest.mark.parametrize("name", [*PATTERNS, "large"])
 def test_threads_and_ways_to_the_cells_do_not_change_a_bit(name: str, wide: bool) -> None:
@@ -121,7 +121,7 @@ def test_transposes_of_many_entries_are_those_of_scipy(shape: tuple[int, int], w
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
 @pytest.mark.parametrize("columns", [300, 2_000_000])
 def test_sums_of_many_entries_are_those_of_scipy(columns: int, wide: bool) -> None:
-    """Sums must be right with marks of each column's last row and, if columns outnumber entries, by merging, on any number of threads."""
+    """Sums must be right if counted by each column's last row and, if columns outnumber entries, by merging, on any number of threads."""
     rng = np.random.default_rng(7)
     pair = []
     for _ in range(2):
@@ -152,7 +152,7 @@ def test_sums_of_many_entries_are_those_of_scipy(columns: int, wide: bool) -> No
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
 @pytest.mark.parametrize("columns", [63, 300, 5_000_000])
 def test_products_of_patterns_are_those_of_scipy(columns: int, wide: bool) -> None:
-    """Columns must be found by scanning all bits or, if few are set, by the levels above them, on any number of threads."""
+    """Products must be right with columns found in all bits or, if few are set, by the levels above them, on any number of threads."""
     rng = np.random.default_rng(8)
     pair = []
     for rows, cols, count in ((500, 400, 40_000), (400, columns, 5_000)):

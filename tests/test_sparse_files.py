@@ -141,7 +141,7 @@ def test_hostile_files() -> None:
             bs.load_npz(edited(made, change, drop))
 
 
-# ---- how they show themselves
+# ---- representations and sizes
 def test_repr_and_html() -> None:
     a = bs.TCTiledCSR(pattern_array("random", np.float32), row_scale=np.ones(67))
     assert repr(a).startswith("<TCTiledCSR shape=(67, 133) nnz=")

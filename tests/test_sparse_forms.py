@@ -87,7 +87,7 @@ def test_repeated_16_bit_entries_are_summed_in_32_bits_and_rounded_once(
         assert np.array_equal(made.csr_arrays()[2], want)
 
 
-# ---- several values to an edge
+# ---- several values per edge
 def headed(heads: int, dtype: str = "float32") -> tuple[sp.csr_array, np.ndarray, bs.TCTiledCSR]:
     rng = np.random.default_rng(heads)
     matrix = sp.csr_array(rng.random((7, 9)) < 0.4)

@@ -243,7 +243,7 @@ def test_factors_of_attention_are_finite_numbers_of_float32(value: object) -> No
         bs.attention(FULL, X, *NONE, negative_slope=value)
 
 
-# ---- names that would change their meaning
+# ---- inputs that would silently mean something else
 @pytest.mark.parametrize("made", [bs.TCTiledCSR, bs.FRDC, bs.BitTensor])
 def test_assignment_operators_do_not_change_the_class(made: Callable) -> None:
     A = B = made(np.eye(2, dtype=int))

@@ -319,7 +319,7 @@ def test_any_sequence_of_changes_and_views(data: st.DataObject) -> None:
         np.testing.assert_array_equal(a.toarray(), host.toarray())
 
 
-# ---- plans with values of their own
+# ---- frozen plans
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kernel", [None, "csr", "windows", "tiles"])
 @pytest.mark.parametrize("scales", [plain, scaled], ids=["plain", "scaled"])
