@@ -186,7 +186,7 @@ def test_a_captured_quantised_step_draws_anew(last: Any) -> None:
         want = steps[0]()
         recorded.replay()
         assert torch.equal(loss, want)
-    assert torch.equal(steps[0](), steps[1]())  # the second step is not captured again
+    assert torch.equal(steps[0](), steps[1]())  # both sides step without a graph again
     assert sides[0][0].quantization.draws == sides[1][0].quantization.draws > 40
     for one, other in zip(*(net.parameters() for net, _ in sides), strict=True):
         assert torch.equal(one, other)
