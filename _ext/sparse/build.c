@@ -1,4 +1,4 @@
-/* Builders of the sparse formats: what does not depend on the index type, then both instances of the rest. */
+/* Builders of the sparse formats: first the code that does not depend on the index type, then the rest once per index type. */
 #include "sparse/build.h"
 
 #include <stdlib.h>
@@ -7,38 +7,38 @@
 #include "drivers/aligned.h"
 #include "simd/join.h"
 
-/* Cells of a window are collected in panels of this many, so that the workspace of a thread (a bit per cell and nine bytes per 64 of them)
- * stays in its caches and does not grow with the matrix. */
+/* The cells of a window are collected in panels of PANEL cells, so that the workspace of a thread (a bit per cell and nine bytes per 64
+ * cells) stays in its caches and does not grow with the matrix. */
 #define PANEL_BITS 18
 #define PANEL ((int64_t)1 << PANEL_BITS)
 #define PANEL_WORDS ((size_t)PANEL / 64)
-/* Units of work per thread, as hubs make windows uneven, but none of fewer entries: each unit writes to lines that the thread of another one
- * had, and a little work is not worth waking threads for. */
+/* Work is split into this many units per thread, because hubs make windows uneven. A unit has at least UNIT_ENTRIES entries: each unit
+ * writes to cache lines that the thread of another unit held, and little work is not worth waking threads for. */
 #define UNITS_PER_THREAD 32
 #define UNIT_ENTRIES 8192
-/* Entries of a range of columns while transposing, so that what is read and written of it stays in a L2 cache; and how many ranges there are
- * at most, each of which is written at one place at a time. */
+/* A transpose may sort entries by ranges of columns. A range has about RANGE_ENTRIES entries, so that what is read and written of it stays
+ * in an L2 cache. There are at most RANGES ranges, because each of them is written at a place of its own. */
 #define RANGE_ENTRIES 16384
 #define RANGES 1024
-/* Up to so many columns entries are put in their places at once: a line of each of two arrays for each column is a quarter of a large L3
- * cache. */
+/* With at most this many columns a transpose puts entries directly in their places: a cache line of each of two arrays per column is then
+ * at most a quarter of a large L3 cache. */
 #define DIRECT_COLUMNS 65536
 
 typedef struct {
-    /* Of a panel of so many words at most, see bs_panel; one allocation. */
+    /* The arrays of a panel of at most `words` words, see bs_panel; they share one allocation. */
     size_t words;
     uint64_t *bits;
     uint32_t *through, *list;
     uint8_t *touched;
     size_t (*panel_cells)(const bs_panel *, size_t *);
     size_t (*take_columns)(const void *, size_t, int64_t, void *);
-    uint64_t *keys; /* for windows too spread for panels: two buffers of `capacity` keys */
+    uint64_t *keys; /* for windows too spread out for panels: two buffers of `capacity` keys */
     size_t capacity;
     void *entries; /* the column indices of the windows' rows: a copy that no other thread writes into */
     size_t entry_bytes;
-    void *codes; /* of blocks, see bs_panel */
+    void *codes; /* the codes of blocks, see bs_panel */
     size_t code_bytes;
-    void *cells; /* the window's cells and tiles, where there is no room yet that may be too small */
+    void *cells; /* the cells and tiles of a group of windows, if the room in the result may turn out too small for them */
     size_t cell_bytes;
 } workspace;
 
@@ -56,7 +56,7 @@ static int reserve_panel(workspace *ws)
 {
     if (ws->bits)
         return 1;
-    const size_t words = ws->words; /* come by the sixteen: every part begins on a line */
+    const size_t words = ws->words; /* a multiple of 16, so that every part begins on a cache line */
     ws->bits =
         bs_aligned(words * (sizeof *ws->bits + sizeof *ws->through + sizeof *ws->list + sizeof *ws->touched) + 16 * sizeof *ws->list);
     if (!ws->bits)
@@ -82,7 +82,7 @@ static int reserve_keys(workspace *ws, size_t count)
     return 1;
 }
 
-/* Memory that is written once, here and there. */
+/* Memory that is written once, at scattered places, and therefore asked for in large pages. */
 static void *large_room(size_t bytes)
 {
     void *const room = malloc(bytes);
@@ -104,7 +104,7 @@ static int reserve_bytes(void **room, size_t *have, size_t bytes)
     return 1;
 }
 
-/* A line in front of them, and one entry more behind. */
+/* Room for `count` entries, with a cache line in front of them and one entry behind them for the sentinels of take_rows. */
 static int reserve_entries(workspace *ws, size_t count, size_t item)
 {
     return reserve_bytes(&ws->entries, &ws->entry_bytes, BS_LINE + (count + 1) * item);
@@ -115,7 +115,7 @@ static int reserve_codes(workspace *ws, size_t count)
 }
 static int reserve_cells(workspace *ws, size_t bytes) { return reserve_bytes(&ws->cells, &ws->cell_bytes, bytes); }
 
-/* `runs` ascending runs in keys, run r in [starts[r], starts[r + 1]), merged pairwise into one; returns where it lies, keys or spare. */
+/* Merges `runs` ascending runs in keys, run r in [starts[r], starts[r + 1]), pairwise into one. Returns its buffer, keys or spare. */
 static uint64_t *merge_runs(uint64_t *keys, uint64_t *spare, size_t *starts, int runs)
 {
     while (runs > 1) {
@@ -143,7 +143,7 @@ static uint64_t *merge_runs(uint64_t *keys, uint64_t *spare, size_t *starts, int
     return keys;
 }
 
-/* The smallest position of a fault, and its code: the same whichever thread met one first. */
+/* The fault at the smallest position. It is the same whichever thread met a fault first. */
 typedef struct {
     int code;
     int64_t where;
@@ -166,7 +166,7 @@ static int first_fault(const fault *faults, int threads, int64_t *where)
     return first.code;
 }
 
-/* Units for `items` rows or windows of `work` entries altogether. */
+/* The number of units for `items` rows or windows with `work` entries in all. */
 static size_t unit_count(int64_t items, int64_t work, int threads)
 {
     const size_t units = threads > 1 ? bs_min((size_t)threads * UNITS_PER_THREAD, (size_t)work / UNIT_ENTRIES) : 1;
@@ -175,7 +175,7 @@ static size_t unit_count(int64_t items, int64_t work, int threads)
 
 int bs_transposes_directly(int64_t cols, int64_t nnz) { return cols <= DIRECT_COLUMNS && cols <= nnz; }
 
-/* Specialised for each task: the task is a constant at every call. */
+/* Always inlined: the task is a constant at every call, for which the compiler specialises the function. */
 #define BUILD_FN static inline __attribute__((always_inline))
 
 #define INDEX int32_t

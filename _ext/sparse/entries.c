@@ -1,4 +1,4 @@
-/* Entries of a CSR array: what does not depend on the index type, then both instances of the rest. */
+/* Entries of a CSR array: first the code that does not depend on the index type, then the rest once per index type. */
 #include "sparse/entries.h"
 
 #include <stdlib.h>
@@ -7,13 +7,13 @@
 #include "drivers/parallel.h"
 #include "simd/join.h"
 
-/* Units of work per thread, and entries from which on more than one thread pays. */
+/* Units of work per thread, and the least amount of work (entries and rows) for which more than one thread pays. */
 #define UNITS_PER_THREAD 8
 #define WORTH_THREADS 32768
-/* Rows of up to so many entries are looked through, longer ones bisected. */
+/* A row of at most this many entries is searched entry by entry, a longer one by bisection. */
 #define SHORT_ROW 8
 
-/* Specialised for each size of items: it is a constant at every call. */
+/* Always inlined: the size of an item is a constant at every call, for which the compiler specialises the function. */
 #define ENTRY_FN static inline __attribute__((always_inline))
 
 static size_t unit_count(int64_t work, int threads)
@@ -26,7 +26,7 @@ ENTRY_FN void copy_item(void *to, size_t to_at, const void *from, size_t from_at
     memcpy((char *)to + to_at * item, (const char *)from + from_at * item, item);
 }
 
-/* The task with the size of an item as a constant where it is a usual one. */
+/* Calls the task with the size of an item, as a constant if it is one of the usual sizes. */
 #define BY_ITEM(task, job)                                                                                                                 \
     switch ((job)->values ? (job)->item : 0) {                                                                                             \
     case 0: task(job, unit, 0); break;                                                                                                     \
@@ -37,19 +37,19 @@ ENTRY_FN void copy_item(void *to, size_t to_at, const void *from, size_t from_at
     default: task(job, unit, (job)->item);                                                                                                 \
     }
 
-/* Bits of columns in three levels; behind the bits of one thread lie those of the next. */
+/* One thread's marks of columns, in three levels of bits (see product.inc). The marks of all threads lie one after another. */
 typedef struct {
     uint64_t *first, *second, *third;
     size_t thirds;
 } levels;
 
-/* With the columns of a row of a product: they are removed from the first level, marked there, or in all levels. */
+/* What to do with the columns of a row of a product: clear them in the first level, mark them there, or mark them in all levels. */
 enum walk { CLEAR, MARK, MARK_LEVELS };
 
 static size_t level_words(size_t cols)
 {
     const size_t first = bs_ceil_div(cols, 64), second = bs_ceil_div(first, 64);
-    return first + second + bs_ceil_div(second, 64) + 8; /* a line of the cache apart */
+    return first + second + bs_ceil_div(second, 64) + 8; /* keeps the marks of threads a cache line apart */
 }
 
 static levels levels_of(uint64_t *marks, size_t cols, int thread)
