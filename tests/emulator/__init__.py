@@ -1,7 +1,7 @@
 """A CPU emulator of the CUDA kernels, and a fake CuPy over it, for tests on machines without a GPU.
 
 :func:`install` must come before anything imports CuPy; ``-p emulator.plugin`` does so for pytest. The files in ``cuda_src`` are
-translated to C++, compiled by g++ and run with a fiber for each thread; ``site`` holds the fake package, which nothing finds before.
+translated to C++, compiled by g++ and run with a fiber for each thread; ``site`` holds the fake package, which is not found before that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SITE = Path(__file__).resolve().parent / "site"
 
 
 def install() -> None:
-    """Make ``import cupy`` give the fake one, and libcuda the emulated one."""
+    """Make ``import cupy`` import the fake CuPy, and libcuda the emulated driver."""
     old = sys.modules.get("cupy")
     if old is not None and not getattr(old, "_is_emulated", False):
         raise RuntimeError("emulator.install(): the real cupy is imported already")
@@ -27,14 +27,14 @@ def install() -> None:
 
 
 def set_order(order: int) -> None:
-    """The order of warps and copies: 0 forward, 1 backward, any other number seeds a random schedule."""
+    """Set the order of warps and copies: 0 forward, 1 backward, any other number seeds a random schedule."""
     from emulator import runtime
 
     runtime.state.order = order
 
 
 def counts() -> dict[str, int]:
-    """How many launches, copies to the host (get, item, bool, ...), uploads and allocations there were so far."""
+    """How many launches, copies to the host (get, item, bool, ...), uploads and allocations there have been so far."""
     from emulator import runtime
 
     return dict(runtime.counts)

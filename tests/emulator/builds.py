@@ -1,4 +1,4 @@
-"""What g++ builds, each thing once: the runtime library, the prelude of kernels, kernels."""
+"""Builds what g++ compiles, each thing once: the runtime library, the prelude of kernels, and kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from emulator.translate import translate
 HERE = Path(__file__).resolve().parent
 RUNTIME, PRELUDE = HERE / "device" / "runtime", HERE / "device" / "kernel"
 
-# Named, not -march=native: the cache may be shared by machines. Fused multiply-adds are part of what is emulated.
+# Features are named, instead of -march=native, as machines may share the cache. Fused multiply-adds are part of what is emulated.
 _CPU = ("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt")
 _RUNTIME_FLAGS = ("-std=c++17", "-O3", "-g1", *_CPU, "-fPIC", "-shared", "-fno-strict-aliasing")
 _COMMON_FLAGS = (
@@ -41,11 +41,11 @@ _ARCH_MACROS = {"sm_80": 800, "sm_86": 860, "sm_89": 890, "sm_90a": 900, "sm_100
 
 
 class EmulationError(RuntimeError):
-    """A kernel did what a GPU forbids, or the emulator does not know something."""
+    """A kernel did something that a GPU forbids, or that the emulator does not know."""
 
 
 def hash_of(*texts: bytes) -> str:
-    """A short name for contents."""
+    """A short name for some contents: their hash."""
     h = hashlib.sha256()
     for text in texts:
         h.update(text + b"\0")
@@ -95,7 +95,7 @@ def _sources(folder: Path) -> dict[str, bytes]:
 
 
 def runtime_library() -> Path:
-    """The library that holds device memory and runs threads."""
+    """The file of the library that holds device memory and runs threads."""
     key = hash_of(_compiler(), *_sources(RUNTIME).values(), " ".join(_RUNTIME_FLAGS).encode())
     path = settings.CACHE / f"runtime-{key}.so"
     if not path.is_file():
@@ -105,7 +105,7 @@ def runtime_library() -> Path:
 
 @cache
 def _prelude() -> Path:
-    """The prelude, with its precompiled form beside it."""
+    """The file of the prelude; its precompiled form lies in the same folder."""
     texts = _sources(PRELUDE)
     folder = settings.CACHE / f"prelude-{hash_of(_compiler(), *texts.values(), ' '.join(_COMMON_FLAGS).encode())}"
     header = folder / "prelude.h"
@@ -117,14 +117,14 @@ def _prelude() -> Path:
 
 
 def kernel_cache() -> Path:
-    """A folder for compiled kernels, which no kernel of another emulator nor any real one is in."""
+    """A folder for compiled kernels, without real ones and without those of another version of the emulator."""
     ours = [*sorted(HERE.glob("ptx_*.py")), HERE / "source_text.py", HERE / "translate.py", HERE / "builds.py"]
     texts = [*_sources(PRELUDE).values(), *(path.read_bytes() for path in ours)]
     return settings.CACHE / f"kernels-{hash_of(_compiler(), *texts, ' '.join(_KERNEL_FLAGS).encode())}"
 
 
 def compile_source(source: str, name: str, headers: dict[str, str], defines: list[str], arch: str) -> bytes:
-    """A shared object for the CUDA file ``source``."""
+    """Compile a CUDA file, whose text is ``source``, to a shared object."""
     prelude = _prelude()
     if arch not in _ARCH_MACROS:
         raise EmulationError(f"emulator: unknown architecture {arch}")

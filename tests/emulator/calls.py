@@ -1,4 +1,4 @@
-"""Arguments of C functions as their stand-ins in Python take them."""
+"""Reads the ctypes arguments of C functions, for the Python functions that stand in for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def address_of(x: Any) -> int:
-    """Where a pointer leads."""
+    """The address that a pointer holds."""
     if x is None:
         return 0
     if isinstance(x, int):
@@ -20,12 +20,12 @@ def address_of(x: Any) -> int:
 
 
 def number_of(x: Any) -> int:
-    """A number, whatever type of ctypes holds it."""
+    """The value of a number, whatever ctypes type holds it."""
     return int(getattr(x, "value", x) or 0)
 
 
 class Call:
-    """A function of a library: takes attributes argtypes and restype without minding them."""
+    """A function of a library; the attributes argtypes and restype may be set, but are ignored."""
 
     def __init__(self, function: Any) -> None:
         self._function, self.argtypes, self.restype = function, None, None

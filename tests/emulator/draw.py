@@ -1,10 +1,10 @@
-"""Which tests a run on the emulator takes: one tenth of them, by a seed, so that ten seeds in a row take all."""
+"""Chooses the tests that a run on the emulator takes: one tenth of them, by a seed, so that ten seeds in a row take all."""
 
 from __future__ import annotations
 
 from zlib import crc32
 
-#: A test belongs to the draw of one seed in so many.
+#: One seed in this many draws a given test.
 PARTS = 10
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for libcuda.so.1, as far as bitsparse calls it."""
+"""A stand-in for those functions of libcuda.so.1 that bitsparse calls."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _attributes(config: _Config) -> tuple[int, list[int]]:
 
 
 def _caller_params() -> Any:
-    """The structure that a bitsparse.jit Launch two frames up passes, to compare its size."""
+    """The parameters that a bitsparse.jit Launch some frames up passes, so that their size can be compared."""
     frame: Any = sys._getframe(1)
     for _ in range(5):
         frame = frame.f_back
@@ -180,14 +180,14 @@ def _set(address: Any, value: Any, nbytes: Any, stream: Any) -> int:
 
 
 class Called:
-    """How often compiled code called the driver, and what that raised."""
+    """Counts the driver calls of compiled code, and keeps the exceptions that they raised."""
 
     def __init__(self) -> None:
         self.count, self.raised = 0, list[BaseException]()
 
 
 class Driver:
-    """What ``ctypes.CDLL("libcuda.so.1")`` gives."""
+    """What ``ctypes.CDLL("libcuda.so.1")`` returns."""
 
     _name = "libcuda.so.1"
 
@@ -210,7 +210,7 @@ class Driver:
                 called.count += 1
                 try:
                     return int(function(*arguments))
-                except BaseException as error:  # nothing may pass through compiled code
+                except BaseException as error:  # no exception may pass through compiled code
                     called.raised.append(error)
                     return 999
 
@@ -245,6 +245,6 @@ _CDLL.__name__ = "CDLL"
 
 
 def install() -> None:
-    """Put the driver where ``ctypes.CDLL`` finds it."""
+    """Make ``ctypes.CDLL`` return the emulated driver for libcuda."""
     if ctypes.CDLL is not _CDLL:
         ctypes.CDLL = _CDLL  # type: ignore[misc]

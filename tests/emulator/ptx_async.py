@@ -1,4 +1,4 @@
-"""PTX instructions for copies that go on by themselves, and for barriers."""
+"""PTX instructions for asynchronous copies and for barriers."""
 
 from __future__ import annotations
 

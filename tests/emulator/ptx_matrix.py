@@ -6,7 +6,7 @@ import re
 
 from emulator.source_text import Untranslatable
 
-#: Kinds of products of floats that are summed in float32.
+#: The runtime's numbers of the products of floats that are summed in float32, by type, m and k.
 FLOATS = {("tf32", 16, 8): 16, ("f16", 16, 16): 17, ("bf16", 16, 16): 18}
 
 

@@ -1,4 +1,4 @@
-"""Every PTX instruction that is known, longer names before their beginnings; an unknown one fails the compilation by name."""
+"""The PTX instructions that are known, each name before its own prefixes; compilation fails with the name of an unknown one."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from emulator.builds import EmulationError, hash_of, install_file, runtime_libra
 
 __all__ = ["EmulationError", "Function", "Memory", "counts", "launch", "library", "state"]
 
-_MOST_BLOCKS = 16  # of a cluster; the runtime's Launch has as many places
+_MOST_BLOCKS = 16  # in a cluster; the runtime's Launch has as many places
 
 
 class _Launch(ctypes.Structure):
@@ -34,7 +34,7 @@ class _Launch(ctypes.Structure):
 
 
 def _load() -> ctypes.PyDLL:
-    # Fibers switch stacks under Python's feet, so its lock is kept; kernels find the functions by name.
+    # A PyDLL keeps Python's lock, since fibers switch stacks during a call. RTLD_GLOBAL lets kernels find the functions by name.
     found = ctypes.PyDLL(str(runtime_library()), mode=ctypes.RTLD_GLOBAL)
     found.emu_alloc.restype = ctypes.c_void_p
     found.emu_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
@@ -53,9 +53,9 @@ class _State:
 
 
 state = _State(settings.ORDER)
-#: What happened so far; :func:`emulator.counts` gives a copy.
+#: Counts of what has happened so far; :func:`emulator.counts` returns a copy.
 counts = {"launches": 0, "to_host": 0, "to_device": 0, "allocations": 0, "allocated_bytes": 0}
-#: Called with address and bytes of device memory that is given back.
+#: Functions that are called with the address and size of device memory before it is freed.
 before_free: list[Callable[[int, int], None]] = []
 
 
@@ -79,10 +79,10 @@ class Memory:
 
 
 class Function:
-    """A kernel loaded from a shared object, once for each block of a cluster: static shared memory is its static data."""
+    """A kernel of a shared object, which is loaded once per block of a cluster: its static data is static shared memory."""
 
     by_handle: ClassVar[dict[int, Function]] = {}
-    #: Threads that launch one kernel at a time would both load the next copy, and two blocks have one static memory between them.
+    #: Without this lock, threads that launch a kernel at the same time could load one copy twice: two blocks would share static memory.
     _loading: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: str, name: str) -> None:
@@ -102,11 +102,11 @@ class Function:
 
     @property
     def static_bytes(self) -> int:
-        """Static shared memory."""
+        """Bytes of static shared memory."""
         return self.ranges[0][1] - self.ranges[0][0]
 
     def load_ranks(self, n: int) -> None:
-        """See to it that ``n`` blocks have a copy of their own; the loader tells copies apart by their files."""
+        """Load copies until ``n`` blocks have one of their own; the loader tells copies apart by their files."""
         with self._loading:
             while len(self.libraries) < n:
                 copy = settings.CACHE / "copies" / f"{self._content}-{len(self.libraries)}.so"

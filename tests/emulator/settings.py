@@ -1,4 +1,4 @@
-"""What is emulated, from environment variables: read once, when the emulator is installed."""
+"""Settings of the emulator: environment variables, which are read once, when it is installed."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ ARCH = _named("ARCH", "sm_90a")
 if ARCH not in CHIPS:
     raise ValueError(f"BITSPARSE_EMULATE_ARCH is {ARCH!r}, must be one of {', '.join(CHIPS)}")
 CHIP = CHIPS[ARCH]
-#: Few, so that persistent kernels loop and grids are small.
+#: Only a few, so that persistent kernels loop and grids are small.
 MULTIPROCESSORS = int(_named("MULTIPROCESSORS", "6"))
 DEVICES = int(_named("DEVICES", "1"))
 #: Order of warps: 0 forward, 1 backward, else the seed of a random schedule of warps and copies.
 ORDER = int(_named("ORDER", "0"))
-#: Allocations are rounded to CuPy's 512 bytes; tight: to 16, so that reads beyond them fault sooner.
+#: Allocations are rounded up to CuPy's 512 bytes; a tight fence rounds to 16, so that reads beyond them fault sooner.
 GRANULE = 16 if _named("FENCE", "") == "tight" else 512
 TRACE = bool(_named("TRACE", ""))
-#: A file that the translated source of the kernel compiled last is written to.
+#: The file to which the translated source of the kernel compiled last is written.
 KEEP = _named("KEEP", "")
 SANITIZE = _named("SANITIZE", "1") != "0"
 OPTIMISE = _named("OPTIMISE", "-O2")
 
 
 def _cache() -> Path:
-    # As bitsparse.jit has it; not imported from there, as that would import the package before the fake CuPy is in place.
+    # The same folder as in bitsparse.jit, which cannot be imported here: the package would find no fake CuPy yet.
     named = os.environ.get("BITSPARSE_CACHE_DIR")
     if named:
         return Path(named) / "emulator"

@@ -1,4 +1,4 @@
-"""C++ text: brackets and separators outside strings, and what cannot be translated."""
+"""Finds brackets and separators outside of strings in C++ text, and declares the error for text that cannot be translated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 class Untranslatable(Exception):
-    """Source that the emulator does not understand; says what and where."""
+    """Source that the emulator does not understand; the message says what and where."""
 
 
 def matching(text: str, start: int) -> int:
@@ -28,6 +28,7 @@ def matching(text: str, start: int) -> int:
     raise Untranslatable("unbalanced brackets")
 
 
+# Splits at separators outside of strings and brackets.
 def split(text: str, separator: str) -> list[str]:
     parts, depth, last, i = [], 0, 0, 0
     while i < len(text):
@@ -48,5 +49,6 @@ def split(text: str, separator: str) -> list[str]:
     return parts
 
 
+# Removes the preprocessor's line markers.
 def strip_markers(text: str) -> str:
     return re.sub(r"^#.*$", "", text, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The emulator and the fake CuPy against NumPy, and every kind of mistake that they must notice."""
+"""The emulator and the fake CuPy agree with NumPy, and detect every kind of mistake that they must detect."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_what_is_detected(line, message):
     c = cupy.zeros(64, np.uint32)[:64]
     with pytest.raises(runtime.EmulationError, match=message):
         run('extern "C" __global__ void k(const P p) { ' + line + " }", c, c, c, n=64, shared=512)
-    # and the emulator goes on
+    # the emulator still works after an error
     run('extern "C" __global__ void k(const P p) { p.c[threadIdx.x] = threadIdx.x; }', c, c, c)
     assert (c.get()[:32] == np.arange(32)).all()
 
@@ -307,7 +307,7 @@ def test_copies_happen_as_late_as_they_may():
 
     there = cupy.zeros(8, np.uint8)
     event = send(there, 1)
-    assert there.sum() == 0  # another stream, which did not wait
+    assert there.sum() == 0  # read by another stream, which did not wait
     assert not event.done
     assert event.done
     assert there.sum() == 8

@@ -1,4 +1,4 @@
-"""Preprocessed CUDA C++ to C++ for g++: shared memory, kernels, inline PTX."""
+"""Translates preprocessed CUDA C++ to C++ for g++: shared memory, kernels, inline PTX."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def translate(text: str) -> str:
     text = re.sub(r"\b(?:static\s+)?__shared__\b", "static EMU_SECTION", text)
     text = text.replace("static EMU_SECTION", 'static __attribute__((section("emu_shared")))')
     kernels = []
-    # launch bounds go before kernels are looked for
+    # launch bounds are replaced before kernels are searched for
     while m := _BOUNDS.search(text):
         close = matching(text, m.end() - 1)
         first = split(text[m.end() : close], ",")[0].strip()

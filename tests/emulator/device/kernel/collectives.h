@@ -1,4 +1,4 @@
-// What the threads of a warp or block do together.
+// Functions that the threads of a warp or block call together.
 #pragma once
 
 static inline void __syncthreads() { emu_barrier(0, -1, 0, 0); }

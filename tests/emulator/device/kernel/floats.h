@@ -1,14 +1,14 @@
-// Float intrinsics: one IEEE step each.
+// Float intrinsics, each of which is one IEEE operation.
 #pragma once
 
-// Plain operators may be contracted to fused multiply-adds, as NVRTC does; what comes out of a *_rn intrinsic may not.
+// Plain operators may be contracted to fused multiply-adds, as NVRTC does; the result of a *_rn intrinsic may not.
 template <class T> static __forceinline__ T emu_rounded(T x)
 {
     __asm__("" : "+x"(x));
     return x;
 }
 static __forceinline__ float __fadd_rn(float a, float b) { return emu_rounded(a + b); }
-// Rounded down: the exact rest of the rounded sum tells whether to step back.
+// Adds and rounds down: the exact error of the rounded sum tells whether to step down.
 static inline float __fadd_rd(float a, float b)
 {
     const float r = a + b;
@@ -94,7 +94,7 @@ static inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 #define __grid_constant__
-// To the nearest of fewer digits: TF32 with ties away from zero, 16-bit floats with ties to even.
+// Round to fewer digits, to nearest: TF32 with ties away from zero, 16-bit floats with ties to even.
 static inline unsigned emu_tf32(float x)
 {
     const unsigned bits = __float_as_uint(x);

@@ -33,7 +33,7 @@ static inline unsigned emu_prmt(unsigned x, unsigned y, unsigned s)
     }
     return r;
 }
-// The instruction repeats a byte's sign where bit 3 of its selector is set; the intrinsic does not.
+// The instruction repeats a byte's sign if bit 3 of its selector is set; the intrinsic does not.
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) { return emu_prmt(x, y, s & 0x7777u); }
 static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned s)
 {

@@ -1,11 +1,11 @@
-// What the CUDA compiler provides without an include, for g++. Included first; the translator then handles __shared__, kernels and asm.
+// Gives g++ what the CUDA compiler provides without an include. Included first; the translator then handles __shared__, kernels and asm.
 #pragma once
 #include <math.h>
 #include <float.h>
 #include <limits.h>
 #define __CUDACC__ 1
 #define __CUDACC_RTC__ 1
-#define BITSPARSE_EMULATED 1 // threads are fibers: which of them are at the same place cannot be asked
+#define BITSPARSE_EMULATED 1 // threads are fibers, so a kernel cannot ask which of them are at the same place
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))

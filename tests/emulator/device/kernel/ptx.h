@@ -1,4 +1,4 @@
-// What translated PTX calls.
+// The functions that translated PTX calls.
 #pragma once
 
 typedef unsigned emu_u32;
@@ -37,7 +37,7 @@ template <class T> static inline void emu_out64(T &to, emu_u64 v)
     else
         to = (T)v;
 }
-// Floats of 16 bits; NaN becomes the one that the hardware makes.
+// 16-bit floats; every NaN becomes the one that the hardware makes.
 static inline float emu_from_half(unsigned short h)
 {
     _Float16 f;

@@ -1,12 +1,12 @@
-// Copies by tensor map and of plain runs of bytes, done as late as a wait allows.
+// Bulk copies, by tensor map or of plain bytes, which happen as late as a wait allows.
 #pragma once
 
-struct TensorMapBits { // ours: what cuTensorMapEncodeTiled was told
+struct TensorMapBits { // the emulator's own form: the arguments of cuTensorMapEncodeTiled
     u64 magic;
     u64 address;
     u32 rank, swizzle, elem, pad;
     u32 box[5], pad2;
-    u64 dim[5];      // needs 32 bits, kept whole
+    u64 dim[5];      // 32 bits would do
     u32 stride16[4]; // bytes / 16
 };
 static_assert(sizeof(TensorMapBits) <= 128, "");
@@ -55,7 +55,7 @@ static u32 box_bytes(const TensorMapBits &t)
         n *= t.box[i];
     return n;
 }
-// Shared offset of byte x of row r: 16-byte pieces are exchanged within 128, 64 or 32 bytes of the address.
+// A shared address after swizzling: 16-byte pieces are exchanged within 128, 64 or 32 bytes.
 static u32 swizzled(u32 address, u32 mode)
 {
     switch (mode) {
@@ -66,8 +66,8 @@ static u32 swizzled(u32 address, u32 mode)
     return address;
 }
 
-// Calls f(shared address offset of the piece, global pointer or null, bytes) for each run along the innermost dimension, in pieces of 16
-// bytes.
+// Calls f(shared address, global address or null outside of the tensor, bytes) for each element of a box, whose rows are swizzled in pieces
+// of 16 bytes.
 template <class F> static void each_piece(const TensorMapBits &t, u32 shared, const int *c, F f)
 {
     u32 rows = 1;

@@ -1,4 +1,4 @@
-// Launches: clusters one after another, faults turned into errors that name the thread.
+// Launches run clusters one after another, and turn faults into errors that name the thread.
 #pragma once
 
 static void thread_exit(Thread *t)
@@ -112,7 +112,7 @@ static int run_cluster(const Launch *l, u64 first)
             b.warps[i >> 5].lane[i & 31] = &t;
         }
     }
-    // Warps in turns over the blocks; the order is forward, backward or shuffled.
+    // Warps start in turns over the blocks, in forward, backward or shuffled order.
     std::vector<std::pair<u32, u32>> warps;
     for (u32 w = 0; w < (n_threads + 31) / 32; w++)
         for (u32 r = 0; r < l->cluster; r++)

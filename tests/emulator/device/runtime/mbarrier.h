@@ -13,7 +13,7 @@ API void emu_cp_async(u32 to, const void *from, u32 bytes, u32 take)
         touch = *((const volatile u8 *)from + take - 1);
         (void)touch;
     }
-    memset(d, 0xCD, bytes); // not there before the wait
+    memset(d, 0xCD, bytes); // the data is not there before the wait
     cur->open_copies.push_back({d, (const u8 *)from, bytes, take});
 }
 static void do_copies(std::vector<Copy> &list)
@@ -42,7 +42,7 @@ API void emu_cp_async_wait_all()
 }
 
 // ---- barriers in shared memory
-// bit 63 phase; 0..19 arrivals of a phase; 20..39 arrivals left; 40..62 transaction bytes, biased by 1 << 22
+// A barrier's bits: 63 the phase; 0..19 the arrivals of a phase; 20..39 the arrivals left; 40..62 transaction bytes, biased by 1 << 22
 static const u64 kBias = 1ull << 22;
 static u64 bar_pack(u64 phase, u64 count, u64 left, long long tx)
 {

@@ -1,4 +1,4 @@
-// Device memory: pages that fault around each allocation, guard bytes where they do not reach.
+// Device memory: pages around each allocation fault when they are touched; guard bytes fill the gaps between these pages and the data.
 #pragma once
 
 struct Alloc {
@@ -16,7 +16,7 @@ static size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 API void *emu_alloc(size_t size, size_t granule)
 {
-    // Nothing, a page of guard bytes, the data up to the end of a page, nothing: a stray access past the end faults at once.
+    // In order: no access, a page of guard bytes, data up to the end of a page, no access. A stray access past the end faults at once.
     const size_t room = up(size ? size : 1, granule), body = up(room, kPage), mapped = body + kPage + 2 * kNothing;
     u8 *base = (u8 *)mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
@@ -49,7 +49,7 @@ API size_t emu_live_bytes() { return live_bytes; }
 
 static char error_text[8192];
 
-// Which allocation has a damaged guard zone; text in emu_error(). Only the pages next to the data are looked at.
+// Returns 1 if the guard bytes of an allocation are damaged; emu_error() then says which. Only the pages next to the data are examined.
 API int emu_check_guards()
 {
     static u8 intact[2 * kPage];

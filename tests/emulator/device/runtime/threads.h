@@ -1,4 +1,4 @@
-// The threads of a cluster as fibers: their state, who runs next, what happens when nobody can.
+// The threads of a cluster as fibers: their state, which one runs next, and what happens if none can run.
 #pragma once
 
 struct Thread;
@@ -8,7 +8,7 @@ struct Request {
     u32 mask;
     u64 a, b, c; // inputs
     u64 r;       // result
-    void *p;     // more
+    void *p;     // operands of mma.sync or ldmatrix
 };
 struct Copy {
     u8 *to;
@@ -20,7 +20,7 @@ struct Product {
     u64 a, b;
     int *first;
     std::vector<int *> d;
-}; // d is empty where the accumulators lie side by side
+}; // d is empty if the accumulators lie side by side
 
 struct Context {
     void *sp;
@@ -32,11 +32,11 @@ struct Thread {
     U3 at;
     int tid, lane, warp;
     Context *ctx;
-    const char *waits; // what for, or null
+    const char *waits; // what the thread waits for, or null
     u64 wait_a, wait_b;
     u64 answer;
     bool done;
-    std::deque<std::vector<Copy>> copies; // groups of cp.async, the last one open
+    std::deque<std::vector<Copy>> copies; // committed groups of cp.async
     std::vector<Copy> open_copies;
     std::deque<std::vector<std::function<void()>>> bulk;
     std::vector<std::function<void()>> open_bulk;

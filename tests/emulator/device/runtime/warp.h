@@ -1,4 +1,4 @@
-// What the lanes of a warp do together: votes, shuffles, reductions, mma.sync and ldmatrix.
+// Operations of a whole warp: votes, shuffles, reductions, mma.sync and ldmatrix.
 #pragma once
 
 enum {
@@ -75,7 +75,7 @@ static void run_collective(Warp &w, int kind, u32 mask)
     case LDMATRIX: run_ldmatrix(w); return;
     default: break;
     }
-    u64 r; // what the reduction starts from
+    u64 r; // the reduction's start value
     switch (kind) {
     case ALL: r = 1; break;
     case MATCH_ALL: r = mask; break;
@@ -177,7 +177,7 @@ static float half_float(u32 h, int kind)
     return f;
 }
 
-// Products are exact, what their float32 sum leaves out is not defined: here the rounded sum in float64.
+// Products are exact; how the hardware rounds their float32 sum is not defined. Here they are summed in float64 and rounded at the end.
 static float dot_floats(int kind, const u32 *x, const u32 *y, float c)
 {
     double sum = c;

@@ -1,7 +1,7 @@
-// Products of a warpgroup, done when they are waited for.
+// Products of a warpgroup, computed when they are waited for.
 #pragma once
 
-// kind: 0 b1 and popc; 2 bytes, |4 A signed, |8 B signed
+// kind: 0 for bits, popc(A & B); 2 for bytes, | 4 if A is signed, | 8 if B is signed
 API void emu_wgmma(int n, int kind, int *const *d, u64 a, u64 b, int keep)
 {
     if (blockDim.x * blockDim.y * blockDim.z < 128)
@@ -34,7 +34,7 @@ static u32 desc_address(u64 desc)
         emu_fail("wgmma: base offset of the descriptor is not zero");
     return (u32)(desc & 0x3fff) << 4;
 }
-// 32 bytes of row r of a tile: groups of 8 rows, 128 bytes each, address bits 4..6 XOR bits 7..9.
+// Loads 32 bytes of row r of a tile: groups of 8 rows of 128 bytes each, address bits 4..6 XOR bits 7..9.
 static inline void take_row(u32 start, int r, u64 out[4])
 {
     const u32 at = start + (r >> 3) * 1024 + (r & 7) * 128;

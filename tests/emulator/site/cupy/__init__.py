@@ -1,4 +1,4 @@
-"""A fake CuPy over the CPU emulator: the same names, the same refusals."""
+"""A fake CuPy over the CPU emulator: it has the names of CuPy, and refuses what CuPy refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from emulator import libcuda as _libcuda
 
 _is_emulated = True
 _libcuda.install()
-_os.environ["BITSPARSE_CACHE_DIR"] = str(_builds.kernel_cache())  # no real cubins among ours
+_os.environ["BITSPARSE_CACHE_DIR"] = str(_builds.kernel_cache())  # keeps real cubins apart
 __version__ = "14.2.0"
 
 from cupy import _array as _arrays  # noqa: E402
@@ -22,7 +22,7 @@ from cupy._creation import *  # noqa: E402, F403
 from cupy._modules import *  # noqa: E402, F403
 
 _NAMES = frozenset((_Path(__file__).parent / "names.txt").read_text().split())
-#: Taken as NumPy has them: no arrays in, no arrays out.
+#: Names that are taken from NumPy as they are, because they return no arrays.
 _PLAIN = frozenset((_Path(__file__).parent / "plain.txt").read_text().split())
 
 
@@ -110,7 +110,7 @@ _VIEWS = frozenset(
 
 
 def _as_arrays(r: _Any) -> _Any:
-    """Python scalars of NumPy functions are 0-d arrays in CuPy."""
+    """Turn Python scalars, which NumPy functions return, into the 0-d arrays that CuPy returns."""
     if isinstance(r, (bool, int, float, complex)) and not isinstance(r, _np.generic):
         return _np.asarray(r)
     return r

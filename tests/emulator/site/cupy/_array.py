@@ -1,4 +1,4 @@
-"""The fake device array: a wrapper over NumPy memory of the emulator that mixes with nothing of NumPy's."""
+"""The fake device array: it wraps a NumPy array over the emulator's memory, and refuses to be mixed with NumPy's own arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _cuda() -> Any:
 
 # ---- memory
 def allocate(shape: Any, dtype: Any, order: str = "C", strides: Any = None) -> ndarray:
-    """Uninitialised (poisoned) device memory."""
+    """An array over uninitialised (poisoned) device memory."""
     dtype = np.dtype(dtype)
     _check_dtype(dtype)
     shape = (int(shape),) if np.ndim(shape) == 0 and not isinstance(shape, tuple) else tuple(int(n) for n in shape)
@@ -41,7 +41,7 @@ def _check_dtype(dtype: np.dtype[Any]) -> None:
 
 
 def upload(a: Any, order: str = "C") -> ndarray:
-    """A device copy of a NumPy array, C-contiguous (or Fortran-contiguous if asked for and so)."""
+    """A device copy of a NumPy array, C-contiguous or, if ``order`` asks for it, Fortran-contiguous."""
     a = np.asarray(a)
     if not a.dtype.isnative:
         a = a.astype(a.dtype.newbyteorder("="))
@@ -51,7 +51,7 @@ def upload(a: Any, order: str = "C") -> ndarray:
 
 
 def bare(x: Any, where: str = "") -> Any:
-    """Arguments as NumPy sees them; NumPy arrays and host objects are refused."""
+    """Arguments with the NumPy arrays inside device arrays in their place; arrays of NumPy itself are refused."""
     if isinstance(x, ndarray):
         return x._a
     if isinstance(x, np.ndarray):
@@ -74,7 +74,7 @@ def contains_device(x: Any) -> bool:
 
 
 def wrap(r: Any) -> Any:
-    """NumPy results as device arrays: a copy on the device."""
+    """Copy NumPy results to device arrays."""
     if isinstance(r, np.ndarray):
         return r if r.dtype.kind in "OSUMmV" and r.dtype.name != "bfloat16" else upload(r)
     if isinstance(r, np.generic):
@@ -87,7 +87,7 @@ def wrap(r: Any) -> Any:
 
 
 def run(compute: Any) -> Any:
-    """``compute()`` on the current stream, its results as device arrays; while a stream is capturing it is also recorded."""
+    """Run ``compute()`` on the current stream, and return device arrays; while the stream is capturing, record the call as well."""
     stream = _cuda().get_current_stream()
     _cuda()._settle(stream.ptr)
     result = wrap(compute())
@@ -104,7 +104,7 @@ def run(compute: Any) -> Any:
 
 
 def effect(do: Any) -> None:
-    """``do()`` on the current stream, or only recorded while that is capturing."""
+    """Run ``do()`` on the current stream, or only record it while the stream is capturing."""
     _cuda().get_current_stream()._enqueue(do)
 
 
@@ -152,7 +152,7 @@ class ndarray:
         return ndarray._of(a, self._memory, self._base if self._base is not None else self)
 
     def _maybe_view(self, a: Any) -> ndarray:
-        """A view if ``a`` is one of our memory, else a device copy."""
+        """A view if ``a`` lies in this array's memory, else a device copy."""
         return self._view(a) if (a.base is not None and np.may_share_memory(a, self._a)) or a.size == 0 else wrap(a)
 
     # ---- properties

@@ -1,4 +1,4 @@
-"""Functions that make arrays, and that ask about memory."""
+"""Functions that make and copy arrays, and functions that compare two arrays or their memory."""
 
 from __future__ import annotations
 

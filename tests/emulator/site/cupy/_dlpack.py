@@ -1,4 +1,4 @@
-"""DLPack in both directions through ctypes."""
+"""Exports arrays to DLPack and imports them from it, through ctypes."""
 
 from __future__ import annotations
 

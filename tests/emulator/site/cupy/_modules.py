@@ -1,4 +1,4 @@
-"""Loaded kernels."""
+"""CuPy's classes for loaded modules and kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RawModule:
 
 
 class RawKernel:
-    """A loaded function."""
+    """A kernel of a loaded module."""
 
     def __init__(self, code: str, name: str, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError("emulator: cupy.RawKernel(code, name)")

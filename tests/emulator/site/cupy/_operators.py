@@ -1,4 +1,4 @@
-"""The operators and the methods that are NumPy functions, added to the array class."""
+"""Adds to the array class its operators, and the methods that are NumPy functions."""
 
 from __future__ import annotations
 

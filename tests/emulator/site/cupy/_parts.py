@@ -1,4 +1,4 @@
-"""What hangs on an array: its pointer, its flags, memory of others seen as an array."""
+"""Parts of an array: its pointer and its flags, and memory of other owners seen as an array."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Pointer:
-    """``ndarray.data``."""
+    """The value of ``ndarray.data``."""
 
     def __init__(self, array: ndarray) -> None:
         self._array = array

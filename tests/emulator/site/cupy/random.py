@@ -1,4 +1,4 @@
-"""Random numbers: NumPy's, moved."""
+"""Random numbers: NumPy draws them, and they are copied to the device."""
 
 from __future__ import annotations
 

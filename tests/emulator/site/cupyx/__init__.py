@@ -1,1 +1,1 @@
-"""What the library and its tests need of cupyx, over the fake CuPy."""
+"""The part of cupyx that the library and its tests need, over the fake CuPy."""

@@ -25,7 +25,7 @@ def is_available() -> bool:
 
 
 class Device:
-    """A device by number; a context manager."""
+    """A device, given by its number; also a context manager."""
 
     def __init__(self, device: Any = None) -> None:
         self.id = runtime.getDevice() if device is None else int(device)
@@ -94,10 +94,10 @@ _state = _State()
 _streams: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _capture: dict[int, list[Any] | None] = {}
 _next = [0x7000]
-#: Asynchronous copies that have not happened yet, by stream: their number there, the copy, both addresses and the bytes.
+#: By stream, the asynchronous copies that have not happened yet: each one's number on the stream, the copy, both addresses and its size.
 _late: dict[int, list[tuple[int, Any, tuple[int, int], int]]] = {}
 _enqueued: dict[int, int] = {}
-#: Held while copies happen: who finds none left must not go on before the last one has happened, in whatever thread.
+#: Held while copies happen: a thread that finds none left must not go on before another thread has finished the last one.
 _happening = threading.RLock()
 
 
@@ -115,7 +115,7 @@ def _settle_all() -> None:
 
 
 def _before_free(address: int, size: int) -> None:
-    """Copies from or to memory that is given back happen first: CuPy's pool keeps memory for later work of the same stream."""
+    """Let copies from or to memory happen before it is freed: CuPy's pool would keep it for later work of the same stream."""
     for pointer, waiting in list(_late.items()):
         touching = [n for n, _, ends, bytes in waiting if any(e < address + size and address < e + bytes for e in ends)]
         if touching:
@@ -128,7 +128,7 @@ def _stream_by_ptr(ptr: int) -> Any:
 
 
 class Graph:
-    """What was recorded; launches repeat it."""
+    """The recorded calls of a stream; a launch repeats them."""
 
     def __init__(self, calls: list[Any]) -> None:
         self._calls = calls
@@ -162,7 +162,7 @@ class _BaseStream:
             call()
 
     def _copy(self, call: Any, ends: tuple[int, int], size: int) -> None:
-        """A copy that needs the host no more: on any but the default stream it happens as late as it may."""
+        """Enqueue an asynchronous copy; on any stream but the default one it happens as late as it may."""
         if self._capturing() or self.ptr == 0:
             self._enqueue(call)
         else:
@@ -292,7 +292,7 @@ class Event:
 
     @property
     def done(self) -> bool:
-        """Not before it is asked for the second time where a copy is in front of it."""
+        """Whether the event has happened; if a copy before it has not, the first answer is False and the second True."""
         waiting = _late.get(self._after[0])
         before = not waiting or waiting[0][0] > self._after[1]
         self.synchronize()
@@ -327,7 +327,7 @@ def alloc(size: int) -> MemoryPointer:
 
 
 class MemoryPool:
-    """Keeps what arrays take from it under :func:`using_allocator`: such memory is not given back before the pool is gone."""
+    """Keeps the memory that arrays take from it under :func:`using_allocator`: it is not freed before the pool is gone."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -376,7 +376,7 @@ def using_allocator(allocator: Any = None) -> Any:
 
 
 def keep(memory: Any) -> None:
-    """Memory of an array just made."""
+    """Let the pool in use, if any, keep the memory of a new array."""
     if _state.pool is not None:
         _state.pool.kept.append(memory)
 
@@ -401,7 +401,7 @@ def Module(*args: Any, **kwargs: Any) -> Any:
 
 
 class _Submodule:
-    """``cupy.cuda.stream`` and its like."""
+    """A submodule such as ``cupy.cuda.stream``."""
 
     def __init__(self, **names: Any) -> None:
         self.__dict__.update(names)

@@ -1,4 +1,4 @@
-"""Names that callers look for."""
+"""The names of ``cupy.cuda.driver`` that callers look for."""
 
 
 class CUDADriverError(RuntimeError):

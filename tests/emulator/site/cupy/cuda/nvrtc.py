@@ -1,4 +1,4 @@
-"""NVRTC, compiling for the CPU."""
+"""A stand-in for NVRTC that compiles for the CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _text(x: Any) -> str:
 
 
 def createProgram(source: Any, name: Any, headers: Any, names: Any) -> int:
-    handle = next(_HANDLES)  # never one that a program of another thread still has
+    handle = next(_HANDLES)  # never the handle of another thread's program
     _programs[handle] = {
         "source": _text(source),
         "name": _text(name),

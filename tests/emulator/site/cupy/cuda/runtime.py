@@ -1,4 +1,4 @@
-"""The runtime calls."""
+"""The calls of the CUDA runtime."""
 
 from __future__ import annotations
 

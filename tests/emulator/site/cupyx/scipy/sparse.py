@@ -1,4 +1,4 @@
-"""Sparse matrices of ``cupyx.scipy.sparse``: SciPy's on the host behind arrays of the fake device."""
+"""Sparse matrices of ``cupyx.scipy.sparse``: arrays of the fake device, on which SciPy computes on the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = "?fdFD"
 
 
 class spmatrix:
-    """Base of the three formats; made from arrays on the device, another matrix or one of SciPy's."""
+    """Base class of the three formats; made from arrays on the device, another matrix or one of SciPy's."""
 
     format: ClassVar[str]
     _parts: ClassVar[tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""Functions of ``cupyx.scipy.special``: SciPy's, on the host behind arrays of the fake device."""
+"""Functions of ``cupyx.scipy.special``: SciPy computes them on the host, for arrays of the fake device."""
 
 from __future__ import annotations
 
