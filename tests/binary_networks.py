@@ -1,4 +1,4 @@
-"""Small binary networks, and what they compute written out in NumPy and float64."""
+"""Small binary networks, and their computation written out in NumPy and float64 for comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bitsparse import nn
 
 
 def random_graph(n: int, rng: np.random.Generator) -> sp.csr_array:
-    """Symmetric, with a hub, some nodes of one neighbour and some of none."""
+    """A symmetric graph with a hub, some nodes with one neighbour and some with none."""
     dense = rng.random((n, n)) < 3.0 / n
     dense[0, : n // 2] = True
     dense |= dense.T
@@ -33,7 +33,7 @@ def gcn(sizes: list[int], rng: np.random.Generator, variants: object = "full") -
     return nn.BinaryGCN(layers, variants, input_norm=norm)
 
 
-# Messages have a bias everywhere: without one, sums of equal magnitudes may cancel to a zero that float32 rounds to either side.
+# All messages have a bias: without one, sums of equal magnitudes may cancel to a zero, which float32 rounds to either sign.
 def sage(sizes: list[int], rng: np.random.Generator, variants: object = "full") -> nn.BinarySAGE:
     pairs = [(linear(k, n, rng, bias=False), linear(k, n, rng)) for k, n in pairwise(sizes)]
     return nn.BinarySAGE(pairs, variants)
@@ -49,7 +49,7 @@ def saint(
 
 
 def signs(x: np.ndarray) -> np.ndarray:
-    # What float32 may round to either side counts as zero here, and zero is +1; the tests' numbers stay away from that.
+    # Values that float32 may round to either sign count as zero here, and the sign of zero is +1; the tests avoid such values.
     return np.where(x >= -1e-9, 1.0, -1.0)
 
 
@@ -67,7 +67,7 @@ def as_letter(x: np.ndarray, letter: str) -> np.ndarray:
 
 
 def expected(model: Any, graph: sp.csr_array, x: np.ndarray, packed: bool = False) -> np.ndarray:
-    """Logits of the model. Packed input keeps its magnitudes as a scale, so that nothing changes but a letter."""
+    """Logits of the model. They are the same for packed input, which keeps its magnitudes as a scale."""
     x = x.astype(np.float64)
     norm: Any = model.input_norm
     if not isinstance(norm, str | None):

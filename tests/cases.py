@@ -1,4 +1,4 @@
-"""The one table of cases that every backend must agree on.
+"""The table of cases on which all backends must agree.
 
 A case is a backend function with plain NumPy arguments. ``test_backends.py`` runs each on two backends and compares the
 answers bit for bit. A new function adds its cases here and nowhere else.
@@ -24,9 +24,9 @@ from bitsparse.backends.params import EpilogueParams, PairTest, packed_words
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 ENCODINGS = ["unsigned", "signed", "bipolar"]
-#: (layout, bits): every width in planes, the five that tile a word in rows.
+#: (layout, bits): every width for "planes", and for "rows" the five widths that tile a word.
 FORMATS = [("planes", b) for b in range(1, 33)] + [("rows", b) for b in (1, 2, 4, 8, 16)]
-#: empty, one element, one row, one column, ragged, around the 128-element group, primes, batches, an empty batch
+#: Shapes: empty, one element, one row, one column, ragged, around the 128-element group, primes, batches, and an empty batch.
 SHAPES = [
     (0, 5),
     (5, 0),
@@ -106,7 +106,7 @@ def random_codes(rng: np.random.Generator, shape: tuple[int, ...], bits: int) ->
 def make_words(
     rng: np.random.Generator, shape: tuple[int, ...], bits: int, axis: int, layout: str, density: float = 1.0
 ) -> np.ndarray:
-    """Valid words (pad bits zero) of random codes, packed here element by element and by nobody's backend."""
+    """Valid words (pad bits zero) of random codes, packed by :func:`words_of` without any backend."""
     codes = random_codes(rng, shape, bits)
     if density < 1:
         codes[rng.random(shape) >= density] = 0
@@ -185,7 +185,7 @@ def _unpack_cases() -> Iterator[Case]:
     for (layout, bits), axis, encoding in itertools.product(FORMATS, (-1, -2), ENCODINGS):
         if encoding == "bipolar" and bits > 1:
             continue
-        # every signed dtype that holds the values, in turn
+        # The dtypes that hold all values take turns.
         fits = [d for d in INTEGERS[1:] if _holds(dtype_of(d), bits, encoding)]
         for _ in range(4):
             i = next(turn)
@@ -391,7 +391,7 @@ def _statistics_cases() -> Iterator[Case]:
 
         def words_and_length(shape=shape, layout=layout, bits=bits, broken=broken):
             words = make_words(_seed(bits, shape), shape, bits, -1, layout, density=0.5)
-            length = max(shape[-1] - 1, 0) if broken else shape[-1]  # one element too many: a pad bit may now be set
+            length = max(shape[-1] - 1, 0) if broken else shape[-1]  # one element too few: a pad bit may now be set
             return (words, bits, layout, length), {}
 
         name = f"{layout}{bits}-{_shape_id(shape)}-{'broken' if broken else 'whole'}"
@@ -401,7 +401,7 @@ def _statistics_cases() -> Iterator[Case]:
 
 
 # ---- products
-#: (m, k, n): every edge of the 8, 16, 32 and 128 blocks, primes, and zeros
+#: (m, k, n): sizes around the edges of blocks of 8, 16, 32 and 128, primes, and zeros
 PRODUCTS = [
     (0, 5, 3),
     (5, 0, 3),
@@ -422,7 +422,7 @@ PRODUCTS = [
 ]
 #: (batch of a, batch of b)
 BATCHES = [((), ()), ((2,), (2,)), ((3,), ()), ((), (3,)), ((2, 1), (1, 3)), ((1,), (2,)), ((0,), ()), ((2, 2), (2,))]
-#: every pair of widths up to 8, and wide ones
+#: every pair of widths up to 8, and some wider pairs
 BIT_PAIRS = [(p, q) for p in range(1, 9) for q in range(1, 9)] + [
     (16, 16),
     (32, 1),
@@ -443,7 +443,7 @@ def encodings_of(bits: int) -> list[str]:
 
 
 def accumulator(k: int, a_bits: int, b_bits: int, a_encoding: str, b_encoding: str) -> str | None:
-    """The accumulator the documentation promises for k products of these operands, None where it promises an error."""
+    """The accumulator that the documentation promises for sums of k products, or None if it promises an error."""
     bound = k
     for bits, encoding in ((a_bits, a_encoding), (b_bits, b_encoding)):
         bound *= max(map(abs, value_range(bits, encoding)))
@@ -466,7 +466,7 @@ def _matmul_cases() -> Iterator[Case]:
                     kernel,
                     skip=bool((i // 2) % 2),
                 )
-    # every shape and every batch, whatever the turn above made of them
+    # The loop above takes shapes and batches in turn; here every shape and every batch meets both kernels.
     for shape, kernel, skip in itertools.product(PRODUCTS, ("planes", "digits"), (False, True)):
         yield _matmul_case(shape, ((), ()), 1, 1, "unsigned", "unsigned", kernel, skip)
         yield _matmul_case(shape, ((), ()), 3, 2, "signed", "unsigned", kernel, skip)
@@ -503,7 +503,7 @@ def _matmul_case(shape, batch, a_bits, b_bits, a_encoding, b_encoding, kernel, s
 
 
 def tile_bitmap_of(words: np.ndarray) -> np.ndarray:
-    """Zero-tile bitmap of planes words, by reshaping."""
+    """Zero-tile bitmap of "planes" words, computed by reshaping."""
     *batch, outer, bits, n_words = words.shape
     rows, tiles = -(-outer // 8), n_words // 4
     padded = np.zeros((*batch, rows * 8, bits, n_words), np.uint32)
@@ -543,7 +543,7 @@ def make_epilogue(
     vectors: str = "full",
     batch: tuple[int, ...] = (),
 ) -> EpilogueParams:
-    """An epilogue with the named parts, random but fixed; ``vectors`` per row and column, "scalar" or "batched"."""
+    """An epilogue with the named parts, random but fixed; its vectors are "full" (per row and column), "scalar" or "batched"."""
     rng = _seed(m, n, len(parts))
     lead = batch if vectors == "batched" else ()
 
@@ -587,7 +587,7 @@ def _epilogue_cases() -> Iterator[Case]:
     for chosen in itertools.product((False, True), repeat=len(PARTS)):
         parts = tuple(itertools.compress(PARTS, chosen))
         for j, (activation, output) in enumerate(itertools.product(ACTIVATIONS, OUTPUTS)):
-            # all 64 sets of parts meet all activations and outputs; accumulator and vector kinds take turns
+            # All 64 sets of parts meet all activations and outputs; the accumulators and kinds of vectors take turns.
             acc = ("int32", "int64")[j % 2]
             vectors = ("full", "scalar", "batched")[(j + sum(chosen)) % 3]
 
@@ -640,7 +640,7 @@ def _build_cases() -> Iterator[Case]:
 
         def make(layout=layout, bits=bits, axis=axis, shape=shape, dtype=dtype):
             rng = _seed(bits, shape)
-            count = 0 if 0 in shape else 40  # with repeats, which are or-ed
+            count = 0 if 0 in shape else 40  # some bits repeat: repeats are combined by OR
             rows, cols = (rng.integers(0, max(size, 1), count, np.int64) for size in shape)
             values = integers(rng, (count,), dtype_of(dtype))
             return (rows, cols, values, shape, bits), {"axis": axis, "layout": layout}
@@ -673,7 +673,7 @@ def _content_cases() -> Iterator[Case]:
 
 
 def _rows_of_bits(rng: np.random.Generator, shape: tuple[int, int], density: float) -> np.ndarray:
-    """Words (N, W) of rows of bits, among them empty, full and equal ones."""
+    """Words (N, W) of N rows of bits; some rows are empty, some full, some equal."""
     bits = rng.random(shape) < density
     bits[1::7], bits[3::11] = False, True
     bits[::5] = bits[:1]
@@ -745,17 +745,17 @@ _ALL = [
     *_content_cases(),
     *_search_cases(),
 ]
-#: Equal ids are equal cases, met on two ways through the tables above.
+#: All cases, one for each id: the tables above generate some cases twice.
 CASES: list[Case] = list({case.id: case for case in _ALL}.values())
-#: Functions that sum floats: equal to this relative bound, where all others are equal bit for bit.
+#: Functions that sum floats, with the relative difference allowed; all other functions must agree bit for bit.
 ROUNDED = {"relative_error": 1e-13}
 
 
 # ---- comparing
 def same(got: Any, want: Any, relative: float = 0.0) -> None:
-    """Assert equal type, dtype, shape and bits (any NaN equals any NaN), naming the first difference.
+    """Assert equal type, dtype, shape and bits (any NaN equals any NaN), and name the first difference.
 
-    A number may differ by ``relative``, which is only for sums of floats.
+    Sums of floats may differ by the relative error ``relative``.
     """
     if isinstance(want, tuple):
         assert isinstance(got, tuple)

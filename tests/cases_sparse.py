@@ -15,7 +15,7 @@ Pattern = tuple[np.ndarray, np.ndarray, tuple[int, int]]
 
 
 def random_pattern(m: int, n: int, density: float, seed: int = 0) -> Pattern:
-    """Canonical CSR of about ``density * m * n`` entries, without ever holding m * n of anything."""
+    """Canonical CSR of about ``density * m * n`` entries, made without an array of m * n elements."""
     rng = np.random.default_rng(seed)
     count = int(density * m * n)
     entries = {
@@ -33,11 +33,11 @@ def of_entries(entries: list[tuple[int, int]], shape: tuple[int, int]) -> Patter
 
 
 def hub_pattern() -> Pattern:
-    """A full row, a full column and a tail of empty rows."""
+    """A full row, and a column that is full down to a tail of empty rows."""
     return of_entries(sorted({(7, c) for c in range(150)} | {(r, 3) for r in range(40)}), (61, 150))
 
 
-#: name -> canonical CSR pattern: empty in every way, ragged for 4 and 16, hubs, full, banded, and spread over millions of columns
+#: name -> canonical CSR pattern: all kinds of empty, sizes not divisible by 4 or 16, hubs, full, banded, spread over millions of columns
 PATTERNS: dict[str, Callable[[], Pattern]] = {
     "0x0": lambda: of_entries([], (0, 0)),
     "0x7": lambda: of_entries([], (0, 7)),
@@ -71,7 +71,7 @@ def scipy_of(pattern: Pattern, dtype: Any = np.int64) -> Any:
 
 
 def disordered(pattern: Pattern, seed: int = 0) -> Pattern:
-    """The same entries, each row shuffled and every third entry there twice."""
+    """The same entries, with each row shuffled and every third entry repeated."""
     indptr, indices, shape = pattern
     rng = np.random.default_rng(seed)
     rows = [indices[indptr[r] : indptr[r + 1]] for r in range(shape[0])]
@@ -95,7 +95,7 @@ def components(x: Any) -> list[np.ndarray | None]:
 
 
 def equal(x: Any, y: Any) -> None:
-    """The same array, component by component."""
+    """Assert that two arrays are the same, component by component."""
     assert type(x) is type(y)
     assert x.shape == y.shape
     for one, other in zip(
@@ -108,7 +108,7 @@ def equal(x: Any, y: Any) -> None:
 
 
 def with_values(pattern: Pattern, kind: str | None, heads: tuple[int, ...]) -> tuple[Any, ...]:
-    """A pattern with values of a dtype between its indices and its shape."""
+    """(indptr, indices, values, shape) of a pattern, with random values of dtype ``kind``, or None as values."""
     indptr, indices, shape = pattern
     if kind is None:
         return indptr, indices, None, shape
@@ -127,7 +127,7 @@ def specs() -> Iterator[Spec]:
         yield "sparse.build", "validate_csr", label, lambda get=get: (get(), {})
         yield "sparse.build", "validate_csr", f"{label}-disordered", lambda get=get: (disordered(get()), {})
         yield "sparse.build", "frdc", label, lambda get=get: (get(), {})
-        if make()[2][1] < 10_000:  # a start for every column
+        if make()[2][1] < 10_000:  # the result has a row start for every column
             yield "sparse.build", "transpose_csr", label, lambda get=get: (get(), {})
             for kind, heads in (("f4", ()), ("i8", ()), ("?", ()), ("u2", (3,)), (None, ())):
                 yield (
@@ -152,7 +152,7 @@ def specs() -> Iterator[Spec]:
                 f"{label}-{window}x{width}",
                 lambda get=get, window=window, width=width: ((*get(), window, width), {}),
             )
-        if make()[2][1] < 10_000:  # through a dense array
+        if make()[2][1] < 10_000:  # makes a dense array
             yield "sparse.build", "csr_to_words", label, lambda get=get: (get(), {})
             yield (
                 "sparse.build",
@@ -163,7 +163,7 @@ def specs() -> Iterator[Spec]:
 
 
 def distinct(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that ascend with each column once."""
+    """CSR arrays (indptr, indices) without repeated columns; the rows given are sorted."""
     rows = rows_of(indptr)
     first = np.ones(indices.size, np.bool_)
     first[1:] = (indices[1:] != indices[:-1]) | (rows[1:] != rows[:-1])
@@ -172,7 +172,7 @@ def distinct(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def entry_specs(label: str, get: Callable[[], Pattern]) -> Iterator[Spec]:
-    """Cases of what is done with entries and their values."""
+    """Cases of the functions that work on entries and their values."""
 
     def values(count: int, dtype: Any, seed: int = 0, shape: tuple[int, ...] = ()) -> np.ndarray:
         return np.random.default_rng(seed).integers(0, 5, (count, *shape)).astype(dtype)
@@ -244,7 +244,7 @@ def entry_specs(label: str, get: Callable[[], Pattern]) -> Iterator[Spec]:
         right = tuple(part.astype(indptr.dtype) for part in (turned.indptr, turned.indices))
         return ((indptr, indices), right, m), {}
 
-    if get()[2][1] < 10_000:  # a row for every column
+    if get()[2][1] < 10_000:  # the transposed operand has a row for every column
         yield "sparse.entries", "product", label, squared
     for dtype in (np.float32, np.float64, np.int8, np.uint16, np.bool_, np.int64):
         yield (
@@ -256,5 +256,5 @@ def entry_specs(label: str, get: Callable[[], Pattern]) -> Iterator[Spec]:
 
 
 def rows_of(indptr: np.ndarray) -> np.ndarray:
-    """The row of every entry."""
+    """The row index of every entry."""
     return np.repeat(np.arange(indptr.size - 1), np.diff(indptr))

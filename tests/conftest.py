@@ -1,4 +1,4 @@
-"""Shared set-up: which bitsparse is tested, which graphs are used, and which tests can run here."""
+"""Shared set-up: it chooses the bitsparse to test, the graphs to use, and the tests that can run on this machine."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 if not any((ROOT / "bitsparse" / "_ext" / f"bits{suffix}").exists() for suffix in EXTENSION_SUFFIXES):
     sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != ROOT]
 
-# JAX takes three quarters of a GPU's memory when it starts, which leaves none to tests beside it.
+# By default, JAX takes three quarters of a GPU's memory when it starts, which leaves too little for tests that run beside it.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-# Reproducible runs and no verdict by the clock: the suite has no timed test.
+# Runs are reproducible, and no test fails for being slow.
 hypothesis.settings.register_profile(
     "bitsparse",
     deadline=None,
@@ -110,7 +110,7 @@ def pytest_report_header() -> list[str]:
 
 @pytest.fixture(scope="session")
 def cora():
-    """(adjacency as a scipy CSR pattern, where it came from): Cora, or a seeded random graph of its size."""
+    """(adjacency as a scipy CSR pattern, its source): Cora, or a seeded random graph of Cora's size."""
     import numpy as np
     import scipy.sparse as sp
 
@@ -133,7 +133,7 @@ def cora():
 # ---- the host backend's two switches
 @pytest.fixture
 def host() -> Iterator[object]:
-    """The host backend, with thread count and instruction set put back afterwards."""
+    """The host backend; its thread count and instruction set are restored after the test."""
     from bitsparse.backends import host as backend
 
     threads, level = backend.get_num_threads(), backend.simd_level()

@@ -1,4 +1,4 @@
-"""One rank of a test with several processes: ``python distributed_ranks.py gloo|mpi WHAT``; test_distributed_processes.py starts them."""
+"""One rank of a test with several processes. test_distributed_processes.py starts it: ``python distributed_ranks.py gloo|mpi WHAT``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def graph():
 
 
 def products(comm):
-    """Everything that is exchanged has the bits of one device."""
+    """All results have the same bits as on one device, whatever is exchanged."""
     rng, matrix = np.random.default_rng(1), graph()
     integers, floats = rng.integers(-9, 9, (61, 5)).astype(np.int16), rng.standard_normal((61, 20)).astype(np.float32)
     bits = bs.pack_bits(floats, encoding="bipolar")
@@ -80,7 +80,7 @@ def products(comm):
 
 
 def not_finite(comm):
-    """NaN of one rank is found on all, whatever the engine takes for the larger one of NaN and a number."""
+    """All ranks find the NaN of one rank, whichever of NaN and a number the engine's maximum returns."""
     import bitsparse.torch as bst
 
     part = D.partition(graph(), comm)
@@ -94,7 +94,7 @@ def not_finite(comm):
 
 
 def mismatch(comm):
-    """Ranks with different graphs all say so, and by name."""
+    """If one rank has another graph, all ranks raise an error that names this rank."""
     matrix = graph()
     if comm.rank == comm.size - 1:
         matrix = sp.csr_array(matrix.toarray()[::-1])
@@ -103,7 +103,7 @@ def mismatch(comm):
 
 
 def lost(comm):
-    """The last rank is killed in the middle; the others hear of it."""
+    """The last rank is killed between two calls; the others raise an error."""
     part = D.partition(graph(), comm)
     plan = D.plan_spmm(D.shard(graph(), part), 4, exchange="allgather", overlap=True)
     x = part.take(np.ones((61, 4), np.float32))
@@ -114,7 +114,7 @@ def lost(comm):
 
 
 def late(comm):
-    """The last rank does not come in time; the others do not wait for ever."""
+    """The last rank does not arrive in time; the others stop waiting with an error."""
     comm.barrier()
     if comm.rank == comm.size - 1:
         time.sleep(TIMEOUT + 4)
@@ -135,7 +135,7 @@ if __name__ == "__main__":
     comm = communicator(engine)
     {"products": products, "mismatch": mismatch, "lost": lost, "late": late}[what](comm)
     print(f"rank {comm.rank} of {comm.size}: {what} holds", flush=True)
-    if what in ("lost", "late"):  # no other rank is there to take leave of
+    if what in ("lost", "late"):  # a rank is missing, so that an orderly shutdown would hang
         os._exit(0)
     if engine == "gloo":
         import torch.distributed as dist

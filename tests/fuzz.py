@@ -1,12 +1,12 @@
-"""Damaged and invented files for everything that reads one: a right result or a named error, in bounded time and memory.
+"""Fuzzing of all file readers: a damaged or invented file must give a right result or a named error, in bounded time and memory.
 
-Every case is made from its number alone, so that a run goes on where another ended and a failure can be repeated::
+The number of a case determines its file, so that a run can go on where another ended, and a failure can be repeated::
 
     python tests/fuzz.py --cases 100000 --state FILE     # spread over all targets; FILE remembers how far each one is
     python tests/fuzz.py --case read_edges:4711          # one case, in this process
 
-Cases run in forked workers with limits on memory and time. A worker that dies is noted with the case that killed it, and another one goes
-on behind that.
+Cases run in forked workers with limits on memory and time. If a worker dies, the case that killed it is recorded, and a new worker
+continues with the next case.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from bitsparse.errors import DTypeError, FileFormatError, ShapeError
 
 NAMED = (FileFormatError, ShapeError, DTypeError)
 BATCH = 2000
-#: Seconds of a processor that a case may take, those of a clock after which its worker is killed, and bytes that it may map.
+#: Seconds of CPU time that a case may take, wall-clock seconds after which its worker is killed, and bytes that a case may map.
 SECONDS, STUCK, MEMORY = 5.0, 120.0, 1 << 30
 
 
 class TooSlow(BaseException):
-    """The time of a case is over."""
+    """A case took more than its CPU time."""
 
 
 def run_case(name: str, target: Any, number: int, folder: Path) -> None:
-    """One case; what it raises is wrong."""
+    """Run one case; every exception that leaves this function is a failure."""
     content = target.draw(random.Random(f"{name}:{number}"))
     try:
         target.check(content, folder)
@@ -55,7 +55,7 @@ def run_case(name: str, target: Any, number: int, folder: Path) -> None:
 
 
 def _work(name: str, target: Any, first: int, last: int, folder: Path, at: mmap.mmap, out: Path) -> NoReturn:
-    """A worker: its cases, the number of the present one where its parent sees it, failures in a file."""
+    """Run a worker's cases: ``at`` shows the present case's number to the parent, ``out`` collects the failures."""
 
     def too_slow(signum: int, frame: FrameType | None) -> None:
         raise TooSlow
@@ -82,7 +82,7 @@ def _work(name: str, target: Any, first: int, last: int, folder: Path, at: mmap.
 
 
 def run_batch(name: str, target: Any, first: int, last: int, folder: Path, out: Path) -> int:
-    """Cases of one target in workers; how many workers died."""
+    """Run cases of one target in workers, and return how many workers died."""
     at, died = mmap.mmap(-1, 8), 0
     while first < last:
         at[:8] = struct.pack("<q", first)
@@ -103,7 +103,7 @@ def run_batch(name: str, target: Any, first: int, last: int, folder: Path, out: 
 
 
 def _wait(child: int, at: mmap.mmap) -> int:
-    """The status of a worker; one that stays at a case, in code that no signal reaches, is killed."""
+    """The exit status of a worker. A worker that is stuck at a case, in code that no signal interrupts, is killed."""
     seen, since = at[:8], time.monotonic()
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -119,7 +119,7 @@ def _wait(child: int, at: mmap.mmap) -> int:
 def fuzz(
     cases: int, state: Path | None = None, only: str | None = None, first: int = 0
 ) -> tuple[dict[str, int], list[dict[str, str]]]:
-    """How many cases each target had, and the failures."""
+    """Run ``cases`` cases, and return how many each target had, and the failures."""
     from fuzz_targets import all_targets
 
     folder = Path(
@@ -158,7 +158,7 @@ def main() -> int:
     parser.add_argument("--state", type=Path)
     parser.add_argument("--case", help="TARGET:NUMBER, run here and now")
     args = parser.parse_args()
-    warnings.simplefilter("ignore", RuntimeWarning)  # of the kernel cache, which says what it ignores
+    warnings.simplefilter("ignore", RuntimeWarning)  # the kernel cache warns of files that it ignores
     if args.case:
         from fuzz_targets import all_targets
 
@@ -178,5 +178,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    set_num_threads(1)  # workers are forked, and a fork of a process whose threads wait for work hangs
+    set_num_threads(1)  # workers are forked, and a forked child would wait for threads that only its parent has
     sys.exit(main())

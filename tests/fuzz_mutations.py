@@ -1,4 +1,4 @@
-"""Damage to files, drawn from a seed: bytes, numbers and words changed, parts doubled, cut off, and exchanged; and words in no order."""
+"""Seeded damage to files: changed bytes, numbers and words, parts doubled, cut off and exchanged, and files of words in random order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DIGITS = re.compile(rb"-?\d+(?:\.\d+)?")
 
 
 def damaged(rng: random.Random, seeds: Sequence[bytes], words: Sequence[bytes]) -> bytes:
-    """One of the seeds with one to three changes, mostly behind its first line, or, one time in ten, words in no order."""
+    """One of the seeds with one to three changes, mostly after its first line, or, one time in ten, words in random order."""
     if words and rng.random() < 0.1:
         return b"".join(rng.choice(words) for _ in range(rng.randrange(1, 30)))
     content = rng.choice(seeds)
@@ -101,9 +101,9 @@ def _splice(rng: random.Random, content: bytes, seeds: Sequence[bytes], words: S
 _CHANGES = (_cut, _byte, _bit, _remove, _double, _insert, _insert, _number, _number, _raw_number, _splice)
 
 
-# ---- npz files, taken apart and put together so that the damage lies behind their checksums
+# ---- npz files: their members are damaged before they are zipped, so that the checksums hold
 def zipped(members: Sequence[tuple[str, bytes]], rng: random.Random) -> bytes:
-    """A zip file of these members, deflated or not."""
+    """A zip file of these members, each deflated at random."""
     body, directory = bytearray(), bytearray()
     for name, content in members:
         deflate = rng.random() < 0.3
@@ -124,7 +124,7 @@ def _deflated(content: bytes) -> bytes:
 
 
 def text_of(member: bytes) -> str | None:
-    """The text of an array of one text."""
+    """The text in an .npy file that holds one text, or None for any other file."""
     match = re.match(
         rb"\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", member, re.DOTALL
     )
@@ -132,7 +132,7 @@ def text_of(member: bytes) -> str | None:
 
 
 def member_of(text: str) -> bytes:
-    """An array of one text."""
+    """The .npy file of an array that holds one text."""
     header = f"{{'descr': '<U{max(len(text), 1)}', 'fortran_order': False, 'shape': (), }}\n".encode()
     return (
         b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + (text or "\0").encode("utf-32-le", "surrogatepass")
@@ -142,7 +142,7 @@ def member_of(text: str) -> bytes:
 def damaged_archive(
     rng: random.Random, archives: Sequence[Sequence[tuple[str, bytes]]], words: Sequence[bytes]
 ) -> bytes:
-    """An archive with damage in its members, or, one time in five, in the file around them."""
+    """An archive with damage in its members, or, one time in five, anywhere in its zip file."""
     members = list(rng.choice(archives))
     if rng.random() < 0.2:
         return damaged(rng, [zipped(members, rng)], RAW)
@@ -153,7 +153,7 @@ def damaged_archive(
         what = rng.random()
         if text is not None and what < 0.7:
             members[i] = name, member_of(damaged(rng, [text.encode()], words).decode("utf-8", "replace")[:3000])
-        elif what < 0.6:  # other numbers, as many as before
+        elif what < 0.6:  # other numbers, in a member of the same size
             kept = content.find(b"\n") + 1
             members[i] = (
                 name,

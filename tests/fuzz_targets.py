@@ -1,4 +1,4 @@
-"""What is fuzzed: whole files to start from, how a file is read, and what a right result is."""
+"""The targets of fuzzing: intact files to start from, how each kind is read, and what a right result is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bitsparse.nn.cluster.journal import FileSink
 
 
 class Target(NamedTuple):
-    """A reader: ``draw(rng)`` makes a file, ``check(content, folder)`` reads it and complains of a wrong result."""
+    """A reader under test: ``draw(rng)`` makes a file, ``check(content, folder)`` reads it and fails on a wrong result."""
 
     draw: Callable[[random.Random], bytes]
     check: Callable[[bytes, Path], None]
@@ -135,14 +135,14 @@ def _lowbit_networks(folder: Path) -> Target:
     def check(content: bytes, folder: Path) -> None:
         network = nn.load_lowbit(_written(folder, "l.npz", content))
         if network.features == 3:
-            with contextlib.suppress(ValueError):  # factors so large that a result has no code
+            with contextlib.suppress(ValueError):  # large factors can give results that no code represents
                 assert network(graph, x).shape == (6, network.classes)
 
     return _archive_target(_saved(folder, networks), words, check, 4)
 
 
 def _shards(folder: Path) -> Target:
-    """The file of the only rank; those of several differ in nothing that is read by one."""
+    """Shard files of a single rank; those of several ranks are read in the same way."""
     rng = np.random.default_rng(0)
     comm = next(iter(distributed.local(1)))
     matrix = sp.csr_array((rng.random((9, 9)) < 0.4) * rng.random((9, 9)))
@@ -168,7 +168,7 @@ def _shards(folder: Path) -> Target:
 
 
 def _safe_shards(folder: Path) -> Target:
-    """The same in a file of safetensors."""
+    """Shard files in the safetensors format."""
     comm = next(iter(distributed.local(1)))
     matrix = sp.csr_array(np.eye(9, k=1) + np.eye(9, k=-3))
     part = distributed.partition(matrix, comm)
@@ -180,7 +180,7 @@ def _safe_shards(folder: Path) -> Target:
     )
 
     def check(content: bytes, folder: Path) -> None:
-        (folder / "safe").mkdir(exist_ok=True)  # apart from the file of the other format
+        (folder / "safe").mkdir(exist_ok=True)  # a folder of its own, without files of the other format
         _written(folder / "safe", "shard-0-of-1.safetensors", content)
         a = distributed.load_shard(folder / "safe", comm)
         assert a.nbytes <= 16 * len(content) + (1 << 20)
@@ -268,7 +268,7 @@ EDGE_WORDS = b"0 1 2 17 0.5 1.0 x source target # // % , ; \" ' - + nan".split()
 
 
 def _check_edges(content: bytes, folder: Path) -> None:
-    """Against a reader in plain Python, line after line."""
+    """Compare with a reader in plain Python that goes line by line."""
     weights = len(content) % 2 == 1
     path = _written(folder, "e.txt", content)
     graph = read_edges(path, weights=weights)
@@ -318,7 +318,7 @@ def _mtx_seeds() -> list[bytes]:
 
 
 def _check_mtx(content: bytes, folder: Path) -> None:
-    """Against a reader in plain Python."""
+    """Compare with a reader in plain Python."""
     graph = read_mtx(_written(folder, "m.mtx", content), weights=True)
     _check_graph(graph, content)
     lines = content.decode("latin-1").replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -351,7 +351,7 @@ def _check_mtx(content: bytes, folder: Path) -> None:
 
 
 def _check_any(content: bytes, folder: Path) -> None:
-    """Any bytes under any name."""
+    """Read the bytes under a file name that need not fit them."""
     name = ("any.npz", "any.mtx", "any.txt", "any.txt.gz", "any")[len(content) % 5]
     _check_graph(read(_written(folder, name, content), weights=False), content * 1000)
 
@@ -374,7 +374,7 @@ def _pickles() -> Target:
 
     def check(content: bytes, folder: Path) -> None:
         found: Any = None
-        with contextlib.suppress(ValueError):  # which read_planetoid names
+        with contextlib.suppress(ValueError):  # read_planetoid turns it into a named error
             found = planetoid.safe_load(content)
         module = type(found).__module__
         assert module in ("builtins", "numpy", planetoid.__name__) or isinstance(found, sp.csr_array), module
@@ -438,7 +438,7 @@ def _kernels(folder: Path) -> Target:
     log = f"{kernel_cache._content_hash('k.cubin', cubin)}\nUsed 40 registers".encode()
 
     def check(content: bytes, folder: Path) -> None:
-        """The cubin and its log in one: the log behind the last 200 bytes."""
+        """Split the content into a cubin and its log, which is the last 82 bytes."""
         path = folder / "k.cubin"
         for each, part in ((path, content[:-82]), (path.with_suffix(".log"), content[-82:])):
             each.write_bytes(part)
@@ -450,9 +450,9 @@ def _kernels(folder: Path) -> Target:
     return _bytes_target([cubin + log], [], check, 6)
 
 
-# ---- what an interrupted run of batches left
+# ---- files that an interrupted run of batches leaves
 def _journals(folder: Path) -> Target:
-    """The journal and the rows in one, with a mark between them."""
+    """The content is a journal and its rows, with a mark between them."""
     mark, shape = b"\0rows\0", (9, 2)
     order = np.arange(9, dtype=np.int32)[::-1].copy()
     groups = [Group(number, 1, 3 * number, 3 * number + 3, 0, 0, 0, 0, 0) for number in range(3)]
@@ -477,7 +477,7 @@ def _journals(folder: Path) -> Target:
             sink = FileSink(path, shape, order, "a" * 32, True)
         except ValueError as error:
             if type(error) is ValueError and "belongs to a run with another" in str(error):
-                return  # a name of another run is as good as any
+                return  # the damage made it the journal of another run, and the error says so
             raise
         try:
             missing = sink.missing(groups)

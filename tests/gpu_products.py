@@ -1,4 +1,4 @@
-"""Operands of low-bit products and the comparison of the CUDA backend with the NumPy oracle, shared by the tests on a GPU."""
+"""Operands of low-bit products and the comparison of the CUDA backend with the NumPy oracle, shared by the GPU tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POISON = -1234567
 
 
 def operand(rng: np.random.Generator, shape: tuple[int, ...], bits: int, density: float = 1.0) -> np.ndarray:
-    """Planes words of random codes (..., outer, k); rows of all ones and zero rows among them."""
+    """Words (layout "planes") of random codes (..., outer, k); some rows are all ones, some are zero."""
     codes = rng.integers(0, 1 << bits, shape, np.uint64)
     codes[rng.random(shape[:-1]) < 0.1] = (1 << bits) - 1
     codes[rng.random(shape[:-1]) < 0.1] = 0
@@ -35,7 +35,7 @@ def accumulator(k: int, a_bits: int, b_bits: int) -> type[np.signedinteger[Any]]
 
 
 def multiply(a: Any, b: Any, out: Any = None, **arguments: Any) -> Any:
-    """One product of device arrays, prepared for it; NaN on its way to a code is an error."""
+    """Prepare and run one product of device arrays; NaN that would become a code is an error."""
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     product = cuda_matmul.prepare(a, n=b.shape[-3], b_batch=b.shape[:-3], **arguments)

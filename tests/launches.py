@@ -1,4 +1,4 @@
-"""Which kernels a test launches."""
+"""A record of the kernels that a test launches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bitsparse import jit
 
 
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of all kernels that are launched from now on, prepared ones and others, in a list that grows."""
+    """A list to which every later kernel launch, prepared or not, appends the kernel's name."""
     names: list[str] = []
     prepared, once = jit.Launch.__call__, jit.Kernel.run
 
@@ -21,7 +21,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def run(self: jit.Kernel, *given: Any, **how: Any) -> None:
         before = len(names)
         once(self, *given, **how)
-        if len(names) == before:  # else it was prepared after all, as for a driver in Python
+        if len(names) == before:  # otherwise run() prepared the launch, and `call` has recorded it
             names.append(self.name)
 
     monkeypatch.setattr(jit.Launch, "__call__", call)

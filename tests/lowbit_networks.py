@@ -1,4 +1,4 @@
-"""Graph networks on bits, written out plainly in NumPy: what tests compare with."""
+"""Low-bit graph networks written out plainly in NumPy, as the reference of tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = ("gcn", "sage", "gin")
 
 
 def random_graph(n, rng, density=0.06):
-    """A symmetric pattern without loops in which some nodes have no edge."""
+    """A symmetric pattern without self-loops, in which some nodes have no edge."""
     a = (rng.random((n, n)) < density).astype(np.int8)
     a[rng.random(n) < 0.1] = 0
     np.fill_diagonal(a, 0)
@@ -32,7 +32,7 @@ def operand(graph, model, form="csr", device="cpu"):
 
 
 def chained(sums, chain, rows, term=None):
-    """The steps behind a product, each one rounded to float32; codes where they are asked for."""
+    """The steps after a product, each rounded to float32; the result is codes if the chain asks for them."""
     f = np.float32
     v = sums.astype(f)
     if rows is not None:
@@ -57,7 +57,7 @@ def chained(sums, chain, rows, term=None):
 
 
 def logits(model, graph, x):
-    """The network's steps on dense integers."""
+    """The network's output, with its steps run on dense integers."""
     pattern = (graph.toarray() != 0).astype(np.int64)
     if model.self_loops:
         np.fill_diagonal(pattern, 1)
@@ -85,7 +85,7 @@ def logits(model, graph, x):
             term = None
             if each.offset is not None:
                 both = degrees.astype(np.float64) * (1 if rows is None else rows.astype(np.float64))
-                # As the epilogue forms it: the offset takes the column's factor, each rounded once.
+                # As in the epilogue: the column's factor multiplies the offset, and each of the two results is rounded once.
                 scaled = each.offset.astype(np.float64) * each.chain.col_scale.astype(np.float64)
                 term = both.astype(np.float32), scaled.astype(np.float32)
             found = chained(pattern @ value, each.chain, rows, term)
@@ -97,7 +97,7 @@ def logits(model, graph, x):
 
 
 def network(kind, widths, rng, activation="relu", batch_norm=False, eps=0.0, perceptron=False):
-    """Random weights; a GIN with a perceptron has two products to a layer."""
+    """A network with random weights; with ``perceptron`` each layer (of a GIN) has two products."""
     made = nn.random_network(kind, widths, seed=int(rng.integers(1 << 30)), batch_norm=batch_norm)
     layers = []
     for i, layer in enumerate(made.layers):

@@ -1,4 +1,4 @@
-"""Models of PyTorch Geometric that tests read; imported only where it is installed."""
+"""PyTorch Geometric models for tests; tests import this module only if PyTorch Geometric is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch.nn import functional
 
-with warnings.catch_warnings():  # its import warns of what PyTorch has deprecated
+with warnings.catch_warnings():  # the import below warns of deprecated parts of PyTorch
     warnings.simplefilter("ignore")
     from torch_geometric import nn as pyg
 
@@ -16,7 +16,7 @@ WIDTH = {"in": 5, "hidden": 8, "out": 3}
 
 
 def seeded(make):
-    """A model whose norms hold something, in inference."""
+    """The model in inference mode, with random biases, norm weights and running statistics."""
     torch.manual_seed(0)
     model = make()
     for name, part in (*model.named_parameters(), *model.named_buffers()):
@@ -28,12 +28,12 @@ def seeded(make):
 
 
 def basic(kind, depth, **how):
-    """A model of torch_geometric.nn.models."""
+    """A model class of torch_geometric.nn.models, by name."""
     return seeded(lambda: getattr(pyg, kind)(WIDTH["in"], WIDTH["hidden"], depth, WIDTH["out"], **how))
 
 
 def conv(kind, inputs, outputs, **how):
-    """One graph layer; a GINConv with a perceptron of two products."""
+    """One graph layer; a GINConv gets a perceptron of two products."""
     if kind == "GINConv":
         inner = torch.nn.Sequential(
             torch.nn.Linear(inputs, 7), torch.nn.BatchNorm1d(7), torch.nn.ReLU(), torch.nn.Linear(7, outputs)
@@ -43,7 +43,7 @@ def conv(kind, inputs, outputs, **how):
 
 
 class Stack(torch.nn.Module):
-    """Graph layers with an activation between them, and what else is put around them."""
+    """Graph layers with an activation between them, and optional norms, an encoder in front and a head at the end."""
 
     def __init__(self, convs, between=functional.relu, encoder=None, head=None, norms=None, norm_last=False):
         super().__init__()
@@ -63,7 +63,7 @@ class Stack(torch.nn.Module):
 
 
 def stack(kind, depth, between=functional.relu, **how):
-    """A class of one's own over `depth` layers of one kind."""
+    """A user-defined model class with `depth` layers of one kind."""
 
     def make():
         widths = [WIDTH["in"], *[WIDTH["hidden"]] * (depth - 1), WIDTH["out"]]
@@ -73,7 +73,7 @@ def stack(kind, depth, between=functional.relu, **how):
 
 
 def around(kind, **how):
-    """Two layers with an encoder in front, norms, and a perceptron behind."""
+    """Two layers with norms, an encoder in front, and a perceptron at the end."""
 
     def make():
         hidden = WIDTH["hidden"]
@@ -88,7 +88,7 @@ def around(kind, **how):
 
 
 def norms_of(kind):
-    """A norm for each of two layers."""
+    """Two norms of one kind, one for each of two layers."""
     made = {
         "batch": lambda: torch.nn.BatchNorm1d(WIDTH["hidden"]),
         "pyg batch": lambda: pyg.BatchNorm(WIDTH["hidden"]),
@@ -100,7 +100,7 @@ def norms_of(kind):
 
 
 def heads(kind, **how):
-    """Two GATConvs or GATv2Convs with the same arguments, of which the first has 4 channels a head."""
+    """Two GATConvs or GATv2Convs with the same arguments; the first has 4 channels per head."""
     count = how["heads"] if how["concat"] else 1
     return seeded(
         lambda: Stack([conv(kind, WIDTH["in"], 4, **how), conv(kind, 4 * count, WIDTH["out"], **how)], functional.elu)
@@ -108,7 +108,7 @@ def heads(kind, **how):
 
 
 def propagated(**how):
-    """Two AGNNConvs between linear layers, as their authors have them."""
+    """Two AGNNConvs between linear layers, as in their authors' model."""
 
     def does(self, x, edge_index):
         x = self.first(functional.dropout(x, 0.5, training=self.training)).relu()
@@ -131,7 +131,7 @@ def propagated(**how):
 
 
 def gin(inner, **how):
-    """One GINConv with a perceptron, and a linear layer behind it."""
+    """One GINConv with a perceptron, followed by a linear layer."""
 
     def make():
         return pyg.Sequential(
@@ -147,17 +147,17 @@ def gin(inner, **how):
 
 
 def mlp(depth, **how):
-    """PyTorch Geometric's perceptron."""
+    """A function that makes PyTorch Geometric's perceptron."""
     return lambda: pyg.MLP([WIDTH["in"], *[WIDTH["hidden"]] * depth], **how)
 
 
 def sequential(*steps, first="x, edge_index"):
-    """A Sequential of PyTorch Geometric."""
+    """A PyTorch Geometric Sequential of the given steps."""
     return seeded(lambda: pyg.Sequential(first, [step() if isinstance(step, type) else step for step in steps]))
 
 
 class Weighted(torch.nn.Module):
-    """Weights of edges, to as many of its layers as is said."""
+    """Two layers, of which the first ``weighted`` ones get the edge weights."""
 
     def __init__(self, weighted=2, **how):
         super().__init__()
@@ -170,7 +170,7 @@ class Weighted(torch.nn.Module):
 
 
 class FromData(torch.nn.Module):
-    """The form of PyTorch Geometric's first tutorial."""
+    """A model in the form of PyTorch Geometric's first tutorial: it takes a ``data`` object."""
 
     def __init__(self):
         super().__init__()
@@ -183,7 +183,7 @@ class FromData(torch.nn.Module):
 
 
 class Free(torch.nn.Module):
-    """A forward given as a function of the model, features and edges."""
+    """A model whose forward is a given function of the model, features and edges."""
 
     def __init__(self, does, **parts):
         super().__init__()

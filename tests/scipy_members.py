@@ -1,4 +1,4 @@
-"""Public members of :class:`scipy.sparse.csr_array`, what they are here, and a call of each; docs/scipy-members.md is made of it."""
+"""Public members of :class:`scipy.sparse.csr_array`: a call of each, and what our arrays do; docs/scipy-members.md is made from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAME, REFUSED, ABSENT = "same", "refused", "not there"
 
 @dataclass(frozen=True)
 class Member:
-    """One member: a call that is made of SciPy's array and of ours, and what becomes of it on either device."""
+    """One member: a call to make on SciPy's array and on ours, and its outcome for ours on either device."""
 
     name: str
     call: Callable[[Any], Any] | None
@@ -25,7 +25,7 @@ class Member:
 
 
 def after(name: str, *arguments: Any) -> Callable[[Any], Any]:
-    """A call that changes a copy, which it gives."""
+    """A call that applies an in-place method to a copy and returns the copy."""
 
     def call(a: Any) -> Any:
         a = a.copy()
@@ -122,7 +122,7 @@ MEMBERS = [
     Member("tolil", method("tolil"), gpu=REFUSED, note=ON_CPU),
     Member("trace", method("trace")),
     Member("transpose", method("transpose")),
-    # Operators, which are no names.
+    # Operators have no member name.
     Member("A[2:5]", lambda a: a[2:5], note="of an FRDC from block to block a view"),
     Member("A[i]", lambda a: a[1], gpu=REFUSED, note="SciPy's array of one dimension; on a GPU write `A[i:i + 1]`"),
     Member("A[:, j]", lambda a: a[:, 2], gpu=REFUSED, note="as `A[i]`"),
@@ -150,7 +150,7 @@ MEMBERS = [
     ),
     Member("A @ x", lambda a: a @ np.ones((9, 2), np.float32), note="`spmm`"),
 ]
-#: Members of cupyx.scipy.sparse.csr_matrix that SciPy's sparse arrays do not have, or no longer.
+#: Members of cupyx.scipy.sparse.csr_matrix that SciPy's sparse arrays never had or no longer have.
 OF_CUPY = [
     Member("A", None, ABSENT, ABSENT, "`toarray()`"),
     Member("H", lambda a: a.T, note="`T`, as values are real"),
@@ -170,7 +170,7 @@ OF_CUPY = [
 
 
 def page() -> str:
-    """The page's text."""
+    """The text of docs/scipy-members.md."""
     members = [member for member in MEMBERS if member.name.isidentifier() and member.name != "iteration"]
     there = {device: sum(getattr(member, device) == SAME for member in members) for device in ("cpu", "gpu")}
     lines = [

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 SEGMENT = 1024
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
-#: One column, fewer than a quarter vector, around every vector width of every level, several blocks, ragged ends.
+#: Widths: one column, less than a quarter vector, around the vector widths of every instruction set, several blocks, ragged ends.
 WIDTHS = [1, 2, 4, 5, 8, 9, 16, 17, 33, 48, 64, 130]
 
 
@@ -28,7 +28,7 @@ def pattern(rows: list[int], cols: int, seed: int = 0) -> sp.csr_array:
 
 
 def graphs() -> dict[str, sp.csr_array]:
-    """Every shape of trouble: none at all, empty rows at both ends, rectangles, hubs around the piece length."""
+    """Difficult shapes: without rows, columns or edges, empty rows at both ends, rectangles, hubs around the segment length."""
     rng = np.random.default_rng(1)
     return {
         "no rows": pattern([], 5),
@@ -44,7 +44,7 @@ def graphs() -> dict[str, sp.csr_array]:
 
 
 def features(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Numbers of moderate size, with zeros of both signs in floats and the extremes of small integers."""
+    """Numbers of moderate size; floats include zeros of both signs, and integers the extremes of small dtypes."""
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.kind in "iu":
@@ -59,7 +59,7 @@ def features(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) 
 
 
 def same(got: np.ndarray, want: np.ndarray) -> None:
-    """Equal dtype, shape and bits; any NaN equals any other."""
+    """Assert equal dtype, shape and bits; any NaN equals any other."""
     assert got.dtype == want.dtype
     assert got.shape == want.shape
     if got.dtype.kind in "biu":

@@ -1,4 +1,4 @@
-"""Graph attention and its gradients, dropout included, against autograd in float64; nothing of the edges' size is stored."""
+"""Graph attention and its gradients, dropout included, agree with autograd in float64, and store no array with a value per edge."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEED = 2**63 + 5
 
 
 def operands(A: sp.csr_array, heads: int, width: int, dtype: Any = np.float64) -> list[np.ndarray]:
-    """Features, both scores and the gradient by the result."""
+    """Features, source and target scores, and the gradient with respect to the result."""
     rng = np.random.default_rng([heads, width])
     rows, columns = A.shape
     shapes = (columns, heads, width), (columns, heads), (rows, heads), (rows, heads, width)
@@ -38,7 +38,7 @@ def factors(A: sp.csr_array, heads: int, dropout: float) -> np.ndarray:
 
 
 def autograd(A: sp.csr_array, parts: list[np.ndarray], slope: float, dropout: float) -> list[np.ndarray]:
-    """The result and the gradients by features and scores, edge by edge in float64."""
+    """The result and the gradients with respect to features and scores, computed by PyTorch edge by edge in float64."""
     torch = pytest.importorskip("torch")
     x, source, target, gradient = (torch.tensor(part.astype(np.float64)) for part in parts)
     for part in (x, source, target):
@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_features_and_sums_that_are_made_in_pieces_of_rows() -> None:
-    """The same bits as of arrays, rectangular patterns and heads included."""
+    """Features and sums in pieces of rows must give the same bits as whole arrays, also with rectangular patterns and several heads."""
     A = next(A for A in GRAPHS.values() if A.shape[0] != A.shape[1] and A.nnz)
     turned = bs.TCTiledCSR(sp.csr_array(A.T.tocsr()))
     x, source, target, gradient = operands(A, 2, 4, np.float32)

@@ -1,4 +1,4 @@
-"""Every case of the shared table on two backends: equal dtype, shape and bits."""
+"""On every case of the shared table, two backends give equal dtype, shape and bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cases import CASES, ROUNDED, Case, functions_of, same, tile_bitmap_of, word
 from bitsparse.backends.reference.bits import pack as reference_bits
 from bitsparse.backends.reference.matmul import matmul as reference_matmul
 
-# A GPU backend joins as ("cuda", "host") with the marker gpu.
+# A GPU backend would be added as ("cuda", "host") with the marker gpu.
 PAIRS = [("host", "reference")]
 MODULES = sorted({case.module for case in CASES})
 
@@ -31,7 +31,7 @@ def contents(args: tuple, kwargs: dict) -> list[bytes]:
 
 
 def answers(package: Any, case: Case) -> list[tuple[str, Any]]:
-    """The backend's answer on every instruction set it can run (one, where it has no choice)."""
+    """The backend's answer on each of its instruction sets, or its only answer if it has no choice of them."""
     found = []
     for level in package.simd_levels() if hasattr(package, "simd_levels") else [None]:
         if level is not None:
@@ -41,7 +41,7 @@ def answers(package: Any, case: Case) -> list[tuple[str, Any]]:
         result = attrgetter(f"{case.module}.{case.function}")(package)(*args, **kwargs)
         assert contents(args, kwargs) == before, f"{level}: the call changed its arguments"
         if case.function == "calibrate" and not result[2]:
-            result = result[2]  # with NaN or infinity about, the two ends mean nothing
+            result = result[2]  # if x contains NaN or infinity, the two ends are undefined
         found.append((level or "only", result))
     return found
 
@@ -63,7 +63,7 @@ def test_two_backends_agree(case: Case, pair: tuple[str, str], host) -> None:
 
 @pytest.mark.parametrize("case", CASES[::23], ids=lambda case: case.id)
 def test_awkward_shapes_on_several_threads(case: Case, host, monkeypatch) -> None:
-    """A sample of the table with every thread woken for any amount of work: more threads than rows, than columns, than words."""
+    """Three threads must give the bits of one, even if there are more threads than rows, columns or words."""
     package = backend("host")
     one = case.run(package)
     host.set_num_threads(3)
@@ -75,7 +75,7 @@ def test_awkward_shapes_on_several_threads(case: Case, host, monkeypatch) -> Non
 
 
 def test_the_table_is_complete() -> None:
-    """Every public function that both backends define is in the table, under unique ids and with many cases."""
+    """Every public function that both backends define must be in the table, under unique ids and with many cases."""
     host_and_reference = [backend(name) for name in ("host", "reference")]
     shared = set()
     for module in MODULES:
@@ -89,7 +89,7 @@ def test_the_table_is_complete() -> None:
 
 @pytest.mark.parametrize("bits", range(1, 33))
 def test_reference_packing_against_packbits(bits: int) -> None:
-    """The oracle itself, against an implementation that shares no line with it (numpy.packbits)."""
+    """The oracle must agree with an implementation that shares no line with it (numpy.packbits)."""
     rng = np.random.default_rng(bits)
     codes = rng.integers(0, 1 << bits, (3, 5, 77), np.uint64)
     same(reference_bits.codes_to_words(codes, bits, "planes"), words_of(codes, bits, "planes"))
@@ -101,7 +101,7 @@ def test_reference_packing_against_packbits(bits: int) -> None:
 
 
 def test_reference_matmul_against_python_integers() -> None:
-    """The oracle's int64 arithmetic against unbounded integers, at widths where a float64 would round."""
+    """The oracle's int64 arithmetic must agree with unbounded integers, at widths where a float64 would round."""
     backend("reference")
     rng = np.random.default_rng(3)
     a_codes, b_codes = rng.integers(0, 1 << 31, (3, 2), np.uint64), rng.integers(0, 1 << 31, (4, 2), np.uint64)

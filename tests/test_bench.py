@@ -1,4 +1,4 @@
-"""The benchmark tools: what they measure is not tested, how they report it is."""
+"""The benchmark tools report measurements as agreed; the measured times themselves are not tested."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_record_has_the_agreed_fields() -> None:
     assert (record["params"], record["bytes"], record["gpu"]) == ({"m": 1}, 8, None)
     assert (record["floor_ms"], record["estimate_ms"]) == (0.5, 0.75)
     assert record["versions"]["numpy"] == np.__version__
-    assert min(calls.values()) >= 5  # one to warm up, one to estimate, three rounds
+    assert min(calls.values()) >= 5  # one call to warm up, one to estimate, three rounds
 
 
 def test_a_scaled_peer_says_so() -> None:
@@ -82,7 +82,7 @@ def test_a_case_without_a_peer() -> None:
 def test_timing_takes_turns() -> None:
     order: list[str] = []
     bench.time_interleaved([lambda: order.append("a"), lambda: order.append("b")], TINY._replace(sample_ms=0.0))
-    assert order[-12:] == list("aabbbbaaaabb")  # one call to wake, one timed; the order turns
+    assert order[-12:] == list("aabbbbaaaabb")  # each turn is one call to warm up and one timed; the order alternates
 
 
 def test_a_suite_that_is_not_there() -> None:
@@ -118,7 +118,7 @@ def test_the_host_suite_runs_where_no_folder_is_searched(monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(RUN.parent.parent))
     from benchmarks.cases import host_build
 
-    # The cases that measure memory do it in a process of their own, which imports the cases again.
+    # Cases that measure memory start a separate process, which imports the cases again.
     assert host_build.growth_in_fresh_process("frdc", "pubmed") >= 0
     with pytest.raises(RuntimeError, match=r"the process whose memory is measured failed:(.|\n)*nowhere"):
         host_build.growth_in_fresh_process("frdc", "nowhere")
@@ -146,7 +146,7 @@ def test_pytorch_s_own_kernels_are_peers(monkeypatch: pytest.MonkeyPatch) -> Non
             assert ready.peer is not None
             ready.peer()
             assert (ready.peer_name or "").startswith(f"torch {torch.__version__} ")
-            assert torch.get_num_threads() == 1  # as many as ours have
+            assert torch.get_num_threads() == 1  # as many as our side has
     finally:
         torch.set_num_threads(before)
 
@@ -216,7 +216,7 @@ def test_qgtc_tables_have_the_axes_of_the_paper(monkeypatch: pytest.MonkeyPatch)
     assert "| 16 | 8192 | 2016 | 2016 | 2.00x | 2016 (planes) | 99.0 | 2.00x |" in lines
     widths = [line.count("|") for line in lines if line.startswith("|")]
     assert set(widths) == {13, 14, 10, 9}
-    # A part that has not been measured is left out, and nothing else changes.
+    # A part without measurements is left out, and nothing else changes.
     shorter = qgtc_tables.document(record for record in records if record["params"]["part"] == "figure-8")
     assert "Table 3" not in shorter
     assert "| artist |" in shorter
@@ -244,7 +244,7 @@ def test_several_substrings_and_a_case_that_fails(tmp_path: Path) -> None:
     assert names == ["matmul-1x1-blockdiag-65536x65536x64", "overhead-matmul", "overhead-plan"]
     suites = tmp_path / "benchmarks" / "suites"
     suites.mkdir(parents=True)
-    (suites.parent / "__init__.py").touch()  # other distributions bring a package of this name: PyArrow 17
+    (suites.parent / "__init__.py").touch()  # other distributions, such as PyArrow 17, install a package of this name
     (suites / "host.py").write_text(
         "from bitsparse.bench import Case, Machine, Prepared\n"
         "def machine(threads, commit): return Machine('cpu', threads, commit)\n"

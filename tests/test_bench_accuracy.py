@@ -1,4 +1,4 @@
-"""Accuracies of paired training: both sides learn, from the same start, and the table says when they differ."""
+"""Accuracies of paired training: both sides learn from the same start, and the table says when they differ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def accuracy(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def threads() -> Iterator[None]:
-    """The numbers of threads as they were, which the program sets."""
+    """Restore the numbers of threads, which the program changes."""
     import torch
 
     before = torch.get_num_threads(), bs.get_num_threads()
@@ -39,7 +39,7 @@ def threads() -> Iterator[None]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Three communities; edges lead one way, more often to nodes of lower number."""
+    """A data set file: three communities, and directed edges that lead to nodes of lower or equal number."""
     n, rng = 90, np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], n // 3)
     rows, cols = np.nonzero((labels[:, None] == labels) & (rng.random((n, n)) < np.tri(n) * 0.3))
@@ -129,7 +129,7 @@ def test_what_runs_print_becomes_records(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "accuracy-bits.jsonl"
     options = ["--data", str(tmp_path), "--records", str(file), "--seeds", "1", "--only"]
     accuracy_bits.main([*options, "demo-digits"])
-    accuracy_bits.main([*options, "demo-digits"])  # which is there
+    accuracy_bits.main([*options, "demo-digits"])  # the file has this record already
     (record,) = map(json.loads, file.read_text("utf-8").splitlines())
     assert (record["suite"], record["case"], record["params"]["seeds"]) == ("accuracy-bits", "demo-digits", 1)
     assert [one["bits"] for one in record["params"]["results"]] == [32, 8, 4, 2, 1]
@@ -174,7 +174,7 @@ def test_a_stopped_run_goes_on_and_makes_a_table(
     for record in records:
         found = record["params"]
         assert min(found["theirs"], found["ours"]) > 60, found
-        if found["model"] != "gat":  # the same draws, so that sums alone differ, in their last bits
+        if found["model"] != "gat":  # both sides draw the same dropout, so that only the last bits of sums differ
             assert abs(found["theirs"] - found["ours"]) < 5
     capsys.readouterr()
     accuracy.main([*given, "gcn", "--only-table"])
@@ -191,7 +191,7 @@ def test_pairs_start_equal_and_drop_the_same(accuracy: Any, path: Path, model: s
     theirs, ours = accuracy.pair(model, of, 3)
     for net in (theirs, ours):
         for layer in net.convs:
-            layer.dropout = 0.0  # of attention, which each side draws by itself
+            layer.dropout = 0.0  # dropout of attention, which each side draws by itself
     logits = []
     for net, edges in ((theirs, of.edges), (ours, of.graph)):
         generator = torch.Generator().manual_seed(1)

@@ -1,4 +1,4 @@
-"""The parts of suite ``binary`` and of BitGNN's tables that need no peer: cases, bars, tables, and the checks of results."""
+"""The parts of suite ``binary`` and of BitGNN's tables that need no peer: cases, bars, tables, and checks of results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_suite_has_its_cases() -> None:
     promised |= {"bmm-fbb-232965x602x128", "frdc-COLLAB", "papers-bbb-int32-D128", "papers-bbb-int64-D128"}
     promised |= {f"gcn-{v}-{g}" for v in ("full", "bin", "bin-packed") for g in ("cora", "citeseer", "pubmed")}
     assert promised <= set(names)
-    # Cases of the same graph and width are adjacent, so that operands are made once.
+    # Cases of the same graph and width are adjacent, so that their operands are made only once.
     cells = [name.partition("COLLAB-D")[2] for name in names if "COLLAB-D" in name]
     assert cells == sorted(cells, key=int)
 
@@ -86,7 +86,7 @@ def test_the_bars() -> None:
     assert set(against.cells) == {"bspmm-bbb-a-D128", "bspmm-bbb-b-D128", "bspmm-bbb-reddit-power_law-D128"}
     assert bars.row(against)[1:5] == ["3", "9.28", "5.00", "10.00"]
     assert found["BBB, 64 columns, cuSPARSE fp32"].cells == {}
-    # A limit of 2 us says nothing about a kernel, and if rows are reused another limit applies.
+    # Cells with a limit as short as 2 us say nothing about a kernel, and cells that reuse rows have another limit.
     assert found["BBB without reuse, against the gather estimate"].cells == {"bspmm-bbb-a-D128": pytest.approx(0.7)}
     assert found["BBF, 128 columns, cuSPARSE fp32"].cells == {"bspmm-bbf-a-D128": pytest.approx(4.0)}
     assert bars.row(found["FBF, our float32 spmm"])[-1] == "NO"

@@ -26,7 +26,7 @@ def _search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def small(seed: int = 0, nodes: int = 60, parts: int = 7) -> Any:
-    """A problem with loops, edges between parts, an empty part and a part of one node."""
+    """A problem with self-loops, edges between parts, an empty part and a part of one node."""
     from benchmarks.cases import cluster_problems
 
     rng = np.random.default_rng(seed)
@@ -44,7 +44,7 @@ def small(seed: int = 0, nodes: int = 60, parts: int = 7) -> Any:
 
 
 def dense_of(problem: Any) -> np.ndarray:
-    """The edges inside parts, without loops."""
+    """The edges inside parts, without self-loops, as a dense array."""
     nodes, labels = problem.nodes, problem.labels
     full = np.zeros((nodes, nodes), bool)
     full[np.repeat(np.arange(nodes), np.diff(problem.data.indptr)), problem.data.indices] = True
@@ -61,7 +61,7 @@ def test_the_suite_has_its_cases() -> None:
         f"cluster-{kind}-{graph}-b{bits}" for graph in GRAPHS for kind in ("gcn", "gin") for bits in (1, 2, 4, 8)
     ]
     assert set(promised) | {"cluster-pack-products-b1", "cluster-pack-products-b8"} == set(names)
-    # The cases of a graph and a network follow each other, so that the peer's batches are made once; what is packed last was used last.
+    # Cases of one graph and network are adjacent, so that the peer's batches are made once; the cases of packing use the last graph.
     cells = [name.rpartition("-")[0] for name in names]
     assert len(set(cells)) == sum(1 for one, other in zip(cells, [*cells[1:], ""], strict=True) if one != other)
     assert cells[-3] == "cluster-gin-products"
@@ -114,7 +114,7 @@ def test_parts_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(first, again)
     assert again.dtype == np.int32
     other = small(seed=1).data
-    with pytest.raises(TypeError):  # another graph of the same name is not taken for it
+    with pytest.raises(TypeError):  # labels of another graph with the same name are not used
         cluster_problems.labels_of("small", other)
 
 
@@ -178,7 +178,7 @@ def test_the_peer_gets_groups_and_graphs(monkeypatch: pytest.MonkeyPatch, capsys
     from benchmarks.suites import cluster as suite_cluster
 
     class Epoch:
-        """Notes what is asked for; gathers and scatters cannot be captured."""
+        """Records how it is called; its capture is refused for gathers and scatters."""
 
         def __init__(self, problem: Any, kind: Any, weights: Any, way: str, parts: int) -> None:
             self.way, self.parts, self.nbytes = way, parts, 10 * parts
@@ -205,9 +205,9 @@ def test_the_peer_gets_groups_and_graphs(monkeypatch: pytest.MonkeyPatch, capsys
     assert out == [("sparse", 6), ("sparse", 6, "replayed")]
     assert variants[2].nbytes == 60
     assert capsys.readouterr().err.splitlines()[0] == "PyTorch Geometric, edges: not captured, not permitted"
-    # Batches that are one group already are not made twice.
+    # If all batches are one group, this variant is not made twice.
     assert len(pyg_cluster.variants_of(small(), "gcn", weights, 2, 2, out)) == 5
-    # 1500 parts are 75 batches: 19 groups have four of them, one has all.
+    # 1500 parts are 75 batches: each of 19 groups has at most four batches, a single group has all.
     made: Any = SimpleNamespace(labels=np.arange(1500))
     assert [suite_cluster.parts_of_group(made, groups) for groups in (1, 19, 75)] == [1500, 80, 20]
 

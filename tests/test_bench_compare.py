@@ -1,4 +1,4 @@
-"""``benchmarks/compare.py``: two commits on one machine."""
+"""``benchmarks/compare.py`` compares the records of two commits from one machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_means_worst_cells_and_spreads(program: Any, tmp_path: Path, capsys: pyt
     write(new / "spmm.jsonl", "spmm", c=1.0)
     assert program.main([str(old), str(new)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    # Of a, 1.1 then 1.21 ms in the middle: slower, but the runs of both sides overlap.
+    # The median of a goes from 1.1 to 1.21 ms: it is slower, but the ranges of both sides' runs overlap.
     assert lines[1].split() == ["gemm", "2", "1.049", "0.909", "1.200", "1.200", "0", "a"]
     assert lines[2].split() == ["spmm", "1", "1.000", "1.000", "-", "-", "0", "c"]
     assert lines[3] == "only on the old side: gone"
@@ -48,6 +48,6 @@ def test_a_slower_cell_and_a_slower_suite(program: Any, tmp_path: Path, capsys: 
     assert "slower: gemm a: 0.905, 1 to 1 then 1.1 to 1.11 ms" in capsys.readouterr().out.splitlines()
     assert program.main([old, once, "--least", "0.9"]) == 0
     slow = write(tmp_path / "slow.jsonl", "gemm", a=1.04, b=1.04)
-    assert program.main([old, slow]) == 1  # no cell is slow, all of them are
+    assert program.main([old, slow]) == 1  # no cell is slow enough to fail, but the suite's mean is
     assert program.main([old, slow, "--mean", "0.95"]) == 0
     assert program.main([old, write(tmp_path / "other.jsonl", "spmm", a=1.0)]) == 2

@@ -1,4 +1,4 @@
-"""The programs that fit a chip's figures, on timings that are made up: what went into them must come out again."""
+"""The programs that fit a chip's figures recover the figures from which made-up timings were computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Patterns: rows, edges, columns that windows of 8 rows have, groups of 8 and of 16 columns of windows of 16 and of 32 rows.
+#: Patterns: rows, edges, columns in windows of 8 rows, and for windows of 16 and 32 rows the numbers of groups of 8 and 16 columns.
 PATTERNS = [
     (50_515, 1_638_396, 1_600_000, {16: (190_000, 110_000), 32: (170_000, 95_000)}),
     (372_474, 24_574_995, 5_280_977, {16: (384_335, 210_000), 32: (220_830, 120_000)}),
@@ -46,7 +46,7 @@ def test_dense_figures_come_out_again(fit: Any) -> None:
 
 
 def test_random_products_are_judged_on_shapes_held_out(fit: Any) -> None:
-    """Times made of other figures: these come out again, and the choice by them finds the quickest variant of what was not fitted."""
+    """The fit must recover the figures behind made-up times, and these must choose the quickest variant of shapes not fitted."""
     from benchmarks.cases.random_products import shapes
     from benchmarks.fit import products
     from bitsparse.backends.cuda.matmul import wgmma
@@ -74,7 +74,7 @@ def test_random_products_are_judged_on_shapes_held_out(fit: Any) -> None:
 
 
 def product_rows(fit: Any, kernels: tuple[str, ...]) -> list[Any]:
-    """Times as the library estimates them."""
+    """Rows whose times are the library's own estimates."""
     from benchmarks.fit import rows as fit_rows
     from bitsparse.backends.cuda.spmm import choice
 
@@ -100,7 +100,7 @@ def test_the_models_of_sums_are_the_library_s(fit: Any, kernel: str, sure: float
     from benchmarks.fit import rows as fit_rows
 
     (one,) = (one for one in fit_rows.FITS if {"csr": "edge by edge"}.get(kernel, kernel) in one.title)
-    # Where little is shared the library asks windows and tiles to be better by a margin, which is no estimate.
+    # If rows share few columns, the library adds a safety margin to the times of windows and tiles, so such rows are left out.
     rows = [row for row in product_rows(fit, (kernel,)) if row.facts["sharing"] >= sure and one.takes(row)]
     assert len(rows) > 20
     values = one.fit(rows)

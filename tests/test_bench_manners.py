@@ -1,4 +1,4 @@
-"""Suite ``manners``: its cases start, its members are counted, and its bars tell a CPU from a GPU."""
+"""Suite ``manners``: its cases can be prepared, its members are counted, and its bars tell a CPU from a GPU."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_floors_of_a_gpu_are_what_has_to_be_moved() -> None:
 
 @pytest.mark.gpu
 def test_calls_of_a_gpu_agree_with_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every case on a small graph; both sides are compared when a case is prepared."""
+    """Every case must prepare on a small graph, which compares the results of both sides."""
     import cupy
     from cupyx.scipy import sparse
 

@@ -181,7 +181,7 @@ def test_a_part_replaces_its_own_records(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("paper", ["aes", "bitgnn", "qgtc", "tango", "tcgnn"])
 def test_the_pages_are_what_their_records_make(paper: str) -> None:
-    """No number in them stands without a record, and none was changed by hand; they begin with what reproduces."""
+    """Each page must be exactly what its records make, with no number changed by hand, and must begin with the summary."""
     from benchmarks.papers.program import recorded
 
     tables: Any = importlib.import_module(f"benchmarks.papers.{paper}.tables")

@@ -1,4 +1,4 @@
-"""What ``benchmarks/check_records.py`` refuses, and who writes the commit into a record."""
+"""``benchmarks/check_records.py`` refuses broken records, and the commit in a record comes from git or the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def checker(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The program, in a repository of one commit whose records had versions."""
+    """The program, which sees a repository whose commits begin with abc, and whose records have versions unless the commit ends with 0."""
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks import check_records
 
@@ -43,7 +43,7 @@ def test_good_records_pass(checker: Any, tmp_path: Path) -> None:
     on_cpu["versions"] = {"compiler": "GCC: (Debian) 14.2.0", "blas": "scipy-openblas 0.3"}
     untimed = record(case="three", ours_ms=None, floor_ms=None)
     assert complaints(checker, tmp_path, record(), on_cpu, untimed) == []
-    # Records of before the field existed may lack it, and only they.
+    # Only records made before the field existed may lack it.
     assert complaints(checker, tmp_path, record(commit="abc123abc120", versions=None)) == []
 
 
@@ -79,7 +79,7 @@ def test_one_suite_has_one_commit_and_each_case_once(checker: Any, tmp_path: Pat
     other = record(case="two", commit="abc123abc124")
     (found,) = complaints(checker, tmp_path, record(), other)
     assert found == "line 2: two: commit abc123abc124, but line 1 of the suite is from abc123abc123"
-    # Papers are measured part by part.
+    # The parts of a paper may have different commits, but all records of one part have the same.
     parts = [record(case=part, params={"part": part}, commit=f"abc123abc12{i}") for i, part in enumerate("ab", 1)]
     assert complaints(checker, tmp_path, *parts) == []
     again = record(case="c", params={"part": "b"})
@@ -103,7 +103,7 @@ def test_the_program_prints_and_fails(checker: Any, tmp_path: Path, capsys: pyte
     assert lines[-1] == "1 files, 1 complaints"
     complaints(checker, folder, record())
     assert checker.main([str(tmp_path)]) == 0
-    assert checker.main([str(folder)]) == 1  # a folder without records is no proof
+    assert checker.main([str(folder)]) == 1  # a folder without records fails
 
 
 def test_a_shallow_clone_says_so(checker: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +141,11 @@ def test_the_commit_comes_from_git_or_from_the_environment(tmp_path: Path, monke
     git("commit", "-qm", "first")
     commit = git("rev-parse", "HEAD")[:12]
     assert bench.program_commit(tmp_path) == commit
-    # Of the package that was installed: a copy's git may not know it.
+    # The variable names the commit of the installed package, which the git of a copy may not know.
     monkeypatch.setenv("BITSPARSE_COMMIT", "f" * 12)
     assert bench.program_commit(tmp_path) == "f" * 12
     monkeypatch.delenv("BITSPARSE_COMMIT")
-    (results / "gemm.jsonl").write_text("{}\n")  # what a suite writes changes no program
+    (results / "gemm.jsonl").write_text("{}\n")  # the records that a suite writes are not part of the program
     assert bench.program_commit(tmp_path) == commit
     (tmp_path / "source.py").write_text("2\n")
     assert bench.program_commit(tmp_path) == f"{commit}-dirty"

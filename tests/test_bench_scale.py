@@ -1,4 +1,4 @@
-"""Suite ``scale`` on a CPU: its cases run by themselves and under torchrun, whose first rank writes the records."""
+"""The cases of suite ``scale`` run on a CPU, in one process and under torchrun, where the first rank writes the records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: One of each kind that takes little time.
+#: A quick case of each kind.
 SOME = [
     "link-allgather-16MB",
     "link-pairs-16MB",
@@ -107,7 +107,7 @@ def test_the_table_has_the_links_of_the_same_run_beside(tmp_path, capsys, monkey
     assert said[0] == "1 ranks on nccl, links: not measured"
     assert said[1] == "2 ranks on nccl, links: pairs-16MB 160.0 GB/s, pairs-128MB 256.0 GB/s"
     rows = {tuple(line.split()[:2]): line.split() for line in said[3:]}
-    # 72 MB lie half way between 16 and 128.
+    # 72 MB are halfway between the measured sizes of 16 and 128 MB.
     assert rows["training-products", "2"][3:9] == ["4", "6", "1.5", "72", "0.3", "the"]
     assert rows["training-products", "1"][3:8] == ["9", "9", "1", "-", "-"]
     runs = scale_table.read([path])

@@ -1,4 +1,4 @@
-"""The parts of the sparse benchmarks that need no GPU: the field, floors, cases, summaries, tables."""
+"""The parts of the sparse benchmarks that need no GPU: competitors' figures ("the field"), floors, cases, summaries, tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_best_entry_of_some_cells() -> None:
     assert name("COLLAB", 64, "fp32") == ("gespmm method2_rows4", 0.4827)
     assert name("COLLAB", 64, "tf32") == ("flashsparse tf32_8x1_map", 0.3116)
     assert name("COLLAB", 64, "fp16") == ("flashsparse fp16_8x1_map", 0.1905)
-    # A float32 kernel that is faster than any of TF32 meets TF32 as well; the reverse does not hold.
+    # A float32 kernel that is faster than all TF32 kernels is also the best entry for TF32; the reverse does not hold.
     assert name("artist", 128, "tf32") == name("artist", 128, "fp32") == ("rode n128", 0.1163)
     assert name("artist", 128, "fp32", op="sddmm") == ("rode sddmm_n128", 0.0926)
     assert field.vendor_ms("COLLAB", 128) == 1.3277  # the better of two algorithms
@@ -73,13 +73,13 @@ def test_the_field_is_carried_over_by_the_vendors_time() -> None:
 def test_limits_of_gathers() -> None:
     from benchmarks import ceilings
 
-    # What was measured comes out again, and what lies between lies between.
+    # The rates return the measured points, and values between two points for sizes between them.
     assert ceilings.row_rate(64, 131_072) == pytest.approx(135e9)
     assert ceilings.row_rate(8, 2_449_029) == pytest.approx(154e9)
     assert ceilings.row_rate(16, 10) == pytest.approx(155e9)
     assert 64e9 < ceilings.row_rate(32, 1_000_000) < 143e9
     assert ceilings.row_rate(64, 82_168) > ceilings.row_rate(96, 82_168) > ceilings.row_rate(128, 82_168)
-    # Rows of 512 bytes of artist out of the L2: 839 MB at 8 to 9 TB/s; long ones of products from the memory.
+    # Rows of 512 bytes of artist come from the L2 cache: 839 MB at 8 to 9 TB/s. Long rows of products come from memory.
     assert 0.093 < ceilings.gather_ms(1_638_396, 512, 50_515) < 0.105
     assert 4.2e12 < 1024 * ceilings.row_rate(1024, 2_449_029) < 4.6e12
     rates = [ceilings.row_rate(b, 50_515) for b in (8, 12, 16, 32, 64, 100, 128, 256, 400, 512, 1024, 4096)]
@@ -94,7 +94,7 @@ def test_estimates_depend_on_reuse() -> None:
     assert limits.estimate_ms == facts["gather_ms"] > facts["compulsory_ms"] == pytest.approx(0.015)
     again, facts = gather_bounds(1_638_396, 512, 50_515, 60_000_000, 8.2)
     assert (facts["estimate"], again.estimate_ms) == ("bytes", facts["compulsory_ms"])
-    assert again.floor_ms == limits.floor_ms  # caches may serve every gather, and all of the arrays
+    assert again.floor_ms == limits.floor_ms  # at best, caches serve all gathers and hold all arrays
     few, facts = gather_bounds(10, 64, 50_515, 60_000_000, 1.0)
     assert (facts["estimate"], few.estimate_ms) == ("bytes", facts["compulsory_ms"])
 
@@ -102,14 +102,14 @@ def test_estimates_depend_on_reuse() -> None:
 def test_floors_are_what_the_card_is_built_for() -> None:
     from benchmarks import ceilings
 
-    # 40 MB may lie in the L2 from the call before; of 400 MB the memory must give what does not.
+    # The L2 cache may hold all of 40 MB since the call before; of 400 MB, memory must supply what exceeds the cache.
     assert ceilings.bounds(40e6).floor_ms == pytest.approx(40e6 / (2 * 64 * 132 * 1.98e9) * 1e3)
     assert ceilings.bounds(400e6).floor_ms == pytest.approx((400e6 - (60 << 20)) / 4.8e9)
     for moved in (1e3, 1e6, 40e6, 70e6, 1e9):
         for operations in (0.0, 1e9, 1e13):
             limits = ceilings.bounds(moved, byte_operations=operations)
             assert limits.floor_ms < limits.estimate_ms
-    # What bytes do in one go, planes do in 64: no kernel that is chosen lowers what nothing can beat.
+    # A product of bytes takes 64 products of planes. The choice of a kernel changes the estimate but not the floor.
     both = [ceilings.product_bounds(kernel, 8192, 8192, 8192, 8, 8, 10**8) for kernel in ("planes", "digits")]
     assert both[0].floor_ms == both[1].floor_ms
     assert both[0].estimate_ms > 4 * both[1].estimate_ms
@@ -133,7 +133,7 @@ def test_the_suite_has_its_cases() -> None:
     promised |= {f"gat-fp32-{g}-H4x32" for g in graphs} | {f"agnn-fp32-{g}-D128" for g in graphs}
     promised |= {f"translate-{g}" for g in graphs + made} | {f"scaled-fp32-{g}-D16" for g in graphs}
     assert promised <= set(names)
-    # Cases of a graph and width follow each other, so that operands are made once.
+    # Cases of the same graph and width are adjacent, so that their operands are made only once.
     cells = [name.partition("COLLAB-D")[2] for name in names if "COLLAB-D" in name]
     assert cells == sorted(cells, key=int)
 
@@ -273,7 +273,7 @@ def test_the_summary_takes_means_and_worst_cells() -> None:
         "spmm-fp32-b-D16",
         "NO",
     ]
-    assert found["spmm tf32, field"].cells == {"spmm-tf32-a-D16": 1.5}  # patterns may be what is worse
+    assert found["spmm tf32, field"].cells == {"spmm-tf32-a-D16": 1.5}  # the worse of values and patterns counts
     assert len(found["spmm fp32 and tf32, field"].cells) == 3
     assert set(found["spmm fp16 and bf16, field"].cells) == {"spmm-fp16-a-D16", "spmm-bf16-a-D16"}
     assert bars.row(found["spmm fp16 and bf16, field"])[-1] == "yes"

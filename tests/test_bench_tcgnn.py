@@ -1,4 +1,4 @@
-"""TC-GNN's tables and figures without a GPU: counts of tiles, both sides of tiny epochs, matrices in blocks, the document."""
+"""The parts of TC-GNN's tables and figures that need no GPU: counts of tiles, tiny epochs of both sides, block matrices, the document."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_tables_have_the_axes_of_the_paper() -> None:
     assert lines.count("| ppi | I | 50 | 121 | 1.0000 | 3.0000 | 2.00x | sparse, captured | 0.2500 |") == 4
     means = [line for line in lines if line.endswith("by type 2.00x, 8.00x, 8.00x. The paper's average:")]
     assert len(means) == 4
-    assert all("ratios: 5.38x;" in line for line in means)  # of 4 graphs of type I and 10 others
+    assert all("ratios: 5.38x;" in line for line in means)  # the mean of 4 graphs of type I and 10 others
     assert "| ppi | I | 1,234 | 0.100% | 5.00% | 4.0000 | 1.0000 | 4.00x | 3.0000 | - |" in lines
     assert "| artist | III | - | - | 5.00% | - | 1.0000 | - | 3.0000 | it takes 99 GB |" in lines
     assert "| artist | III | 1,000 | 5,000 | 100 | 40 | 60.0% | 100 | 40 | 60.0% |" in lines
@@ -175,7 +175,7 @@ def test_a_pattern_in_blocks_is_the_pattern(shape: tuple[int, int], size: int, m
                 whole[row * size : (row + 1) * size, place * size : (place + 1) * size] = block
     assert np.array_equal(whole[: shape[0], : shape[1]], dense)
     assert whole.sum() == dense.sum()
-    assert (made.columns >= 0).any(axis=0).all()  # no slot that nobody needs
+    assert (made.columns >= 0).any(axis=0).all()  # every slot is used by some row
     with pytest.raises(Unavailable, match=rf"in blocks of {size} x {size}, .* it takes 0 GB"):
         cusparse.Blocks(*arrays, size, made.values.nbytes - 1)
 
@@ -197,7 +197,7 @@ def test_the_longest_kernel_of_each_call_is_read_from_the_profiler() -> None:
 # ---- epochs
 @pytest.fixture
 def epochs(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, with times that are made up and a small problem on the CPU in place of the GPU's."""
+    """The module with made-up times, and with a small problem on the CPU in place of the GPU's."""
     torch = pytest.importorskip("torch")
     from benchmarks.cases import training
     from benchmarks.papers.tcgnn import epochs
@@ -216,7 +216,7 @@ def epochs(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def fake_turns(launches: list[Any], repetitions: int, all_ms: float = 0.0) -> list[float]:
-    """Times that fall from one launch to the next, each of which is tried."""
+    """Call each launch once, and return made-up times that fall from one launch to the next."""
     for launch in launches:
         launch()
     return [float(len(launches) - i) for i in range(len(launches))]

@@ -1,4 +1,4 @@
-"""Suite ``training`` without a GPU: its cases, and both sides of tiny epochs."""
+"""The parts of suite ``training`` that need no GPU: its cases, and tiny epochs of both sides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def small(symmetric: bool = True, columns: int = 40) -> Any:
-    """A problem on a graph that has a self loop and a node without edges."""
+    """A problem on a graph with a self-loop and a node without edges."""
     import torch
 
     from benchmarks.cases import training
@@ -208,7 +208,7 @@ def test_a_case_without_what_a_gpu_measures(kind: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(training, "replay", replay)
     prepared = training.epoch("case", kind, "small", "fp32", captured=False)
     assert prepared.measure is not None
-    assert prepared.measure(Protocol()) == (0.5, 9.0)  # four calls a sample, and one
+    assert prepared.measure(Protocol()) == (0.5, 9.0)  # samples of four calls, then of one call
     facts = prepared.params
     assert (facts["entries"], facts["features"], facts["classes"]) == (made.indices.numel(), 40, 5)
     assert facts["without_edges_ms"] == 3.0
@@ -241,7 +241,7 @@ def test_epochs_on_the_cpu(peer: str | None, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         torch.set_num_threads(threads)
     assert prepared.params["gradient_difference"] < 1e-5
-    # both sides have made the same number of steps here
+    # Both sides have made the same number of steps here.
     assert float(prepared.ours()) == pytest.approx(float(prepared.peer()), rel=1e-3)
     machine = bench.Machine.of_cpu(1, None)
     case = bench.Case("training-cpu", lambda: prepared)

@@ -1,5 +1,5 @@
-/* Stands in for a GPU in tests of XLA's compiled handlers: a driver whose launches compute in host memory and are written down, and a handler
- * that gives calls of XLA's CPU a stream and a device. */
+/* Stands in for a GPU in tests of XLA's compiled handlers: a driver that computes launches in host memory and records them, and a handler
+ * that adds a stream and a device to calls by XLA's CPU client. */
 #include "drivers/xla.h"
 
 #include <sched.h>
@@ -106,7 +106,7 @@ void place(void *(*of)(xla_frame *), int on, uint64_t along)
     stream = along;
 }
 
-/* Whether a launch of WAIT is under way; and let it go on. */
+/* waits(): whether a launch of WAIT is running; go(1) lets it return. */
 int waits(void) { return atomic_exchange(&arrived, 0); }
 void go(int on) { atomic_store(&going, on); }
 

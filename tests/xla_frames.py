@@ -1,4 +1,4 @@
-"""Calls as XLA makes them, built by hand, for arrays in a GPU's memory where XLA has no GPU."""
+"""Hand-built copies of XLA's calls of handlers, for arrays in GPU memory when XLA itself runs without a GPU."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ class _Api(Structure):
 
 
 class Frame:
-    """A call of a handler.
+    """The C structures of one call of a handler.
 
     Parameters
     ----------
     text, digest : str
-        The two attributes.
+        The two attributes of the call.
     arguments, results : list of int
-        Addresses.
+        Addresses of the arrays.
     stream, gpu : int
     """
 
@@ -165,6 +165,6 @@ class Frame:
         return _Buffers(count=len(addresses), kinds=self._at(kinds), parts=parts)
 
     def run(self, handler: int) -> list[str]:
-        """Call a handler by its address; what it said of errors."""
+        """Call a handler by its address, and return the error messages that it made."""
         CFUNCTYPE(c_void_p, c_void_p)(handler)(ctypes.addressof(self._raw))
         return self.errors
