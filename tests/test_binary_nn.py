@@ -1,4 +1,4 @@
-"""Binary networks: every mixture of precisions against NumPy, plans, files, refusals, and Bi-GCN trained on Cora."""
+"""Binary networks: all mixtures of precisions agree with NumPy; plans, files and refusals; Bi-GCN's accuracy on Cora."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def networks(rng: np.random.Generator) -> dict[str, nn.BinaryModel]:
 
 
 def close(got: np.ndarray, want: np.ndarray) -> None:
-    """Logits are those of float64 up to rounding. A sign that rounding turned would show as a difference of a whole weight."""
+    """Assert float64's logits up to rounding. A sign flipped by rounding would fail: it changes a sum by a whole weight or more."""
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * max(1.0, float(np.abs(want).max())))
 
@@ -82,7 +82,7 @@ def test_forms_of_a_graph_and_kinds_of_features() -> None:
     data = datasets.GraphData(indptr=graph.indptr, indices=graph.indices)
     assert np.array_equal(model(data, x), want)
     assert np.array_equal(own(data, x), means)
-    # Packed features hold the same signs and magnitudes.
+    # Packed features have the same signs and magnitudes as x.
     packed = model.packed(x)
     assert packed.shape == x.shape and packed.scale.shape == (45, 1)
     assert np.array_equal(model(propagation, packed), want)
@@ -173,7 +173,7 @@ def test_a_plan_holds_everything() -> None:
                 close(out, expected(chosen, graph, each))
             assert plan.nbytes < plan.peak_nbytes
             assert name.split()[-1][:3] in repr(plan).lower() or "BinaryS" in repr(plan)
-    # fewer bytes move on the way where less is in full precision
+    # A plan needs fewer bytes if less of the network is in full precision.
     model = gcn([33, 40, 7], rng)
     assert model.with_settings("binary").plan(graph, x[0]).nbytes < model.plan(graph, x[0]).nbytes
 
@@ -292,7 +292,7 @@ def reproduced() -> dict[str, list[float]]:
     return found
 
 
-#: What PyTorch measured for the same weights, per cent of the 1000 test nodes (the recipe of examples/train_bigcn.py, seeds 0 to 5).
+#: PyTorch's accuracies for the same weights, in per cent of the 1000 test nodes (recipe of examples/train_bigcn.py, seeds 0 to 5).
 PYTORCH = {"full": [80.8, 79.9, 80.8, 81.6, 81.4, 81.4], "binary": [82.4, 79.3, 80.4, 80.8, 80.2, 80.7]}
 
 

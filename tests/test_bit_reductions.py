@@ -1,4 +1,4 @@
-"""Reductions of a BitTensor as NumPy's of its integers, on the CPU and on a GPU; and what it does not export."""
+"""Reductions of a BitTensor equal NumPy's reductions of its integers, on the CPU and on a GPU; its words are not exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The BitTensor itself: constructors, views, slices, operators, display, saving, pickling and its invariants."""
+"""The class BitTensor: constructors, views, slices, operators, display, saving, pickling and its invariants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw(shape: tuple[int, ...], bits: int, encoding: str = "unsigned", seed: in
 
 
 def check_invariants(x: bs.BitTensor) -> None:
-    """What DESIGN promises of every BitTensor, however it was made."""
+    """Assert what DESIGN promises of every BitTensor, however it was made."""
     outer = x.shape[-3 - x.axis]
     length = x.shape[x.axis]
     n_words = -(-(length if x.layout == "planes" else length * x.bits) // 128) * 4
@@ -328,7 +328,7 @@ def test_outer_slices_are_views() -> None:
     column_packed = bs.BitTensor(draw((140, 50), 3), 3, axis=-2)
     assert np.shares_memory(column_packed[:, 10:20].words, column_packed.words)
     assert not np.shares_memory(q[::2].words, q.words)
-    # a view of a slice whose bitmap was built before keeps its own bitmap
+    # A slice builds a bitmap of its own, even if the whole array has one already.
     assert q.tile_bitmap.shape == (7, 1)
     assert q[10:20].tile_bitmap.shape == (2, 1)
 
@@ -568,7 +568,7 @@ ARRAYS = {
 
 @pytest.mark.parametrize("kind", ARRAYS)
 def test_what_is_no_array_is_not_equal(kind: str) -> None:
-    """As for scipy.sparse, where text and NumPy's scalars stand apart: those of text are compared with numbers there and fail."""
+    """Comparison with an object that is no array must give unequal, as in scipy.sparse; text too, for which scipy.sparse fails."""
     a, csr = ARRAYS[kind](), sp.csr_array([[1, 0, 1]])
     for other in ({}, {1}, object(), len, bs.BitTensor, np.ndarray, sp.csr_array, ..., slice(1), iter([1]), None):
         assert (csr == other) is (a == other) is (other == a) is False
@@ -579,7 +579,7 @@ def test_what_is_no_array_is_not_equal(kind: str) -> None:
     assert a == unittest.mock.ANY
     with pytest.raises(bs.DTypeError, match=r"^less: the other operand must be an array .*, got dict$"):
         _ = a < {}
-    with pytest.raises(bs.DTypeError, match="got Decimal"):  # a number, which is equal to what this is not
+    with pytest.raises(bs.DTypeError, match="got Decimal"):  # a Decimal is a number, so "unequal" would be wrong
         _ = a == decimal.Decimal(1)
     for array in ([1, 0, 1], range(3), np.array([1, 0, 1]), memoryview(bytes([1, 0, 1]))):
         assert np.array_equal(a == array, np.array([[1, 0, 1]]) == np.asarray(array))

@@ -1,4 +1,4 @@
-"""Packing and quantisation: against the definitions, written out here once more with Python and NumPy arithmetic."""
+"""Packing and quantisation agree with their definitions, which are written out here in Python and NumPy arithmetic."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _philox(counter: tuple, key: tuple) -> tuple:
 
 
 def _draw(index: int, seed: int, stream: int) -> int:
-    """The 16 random bits of one element, by the definition."""
+    """The 16 random bits of one element, computed from the definition."""
     g, j = divmod(index, 8)
     words = _philox((g & 0xFFFFFFFF, g >> 32, stream, 0), (seed & 0xFFFFFFFF, seed >> 32))
     return (words[j // 2] >> (16 * (j % 2))) & 0xFFFF
@@ -92,7 +92,7 @@ def test_stochastic_round_depends_on_seed_and_stream_only() -> None:
 # ---- every 16-bit float, on every instruction set
 @pytest.mark.parametrize("dtype", [np.dtype("float16"), BF16], ids=str)
 def test_every_16_bit_float(dtype: np.dtype, host) -> None:
-    """Widening, the sign test and stochastic rounding of all finite 16-bit floats."""
+    """Widening, the sign test and stochastic rounding must be right for all finite 16-bit floats."""
     x = np.arange(2**16, dtype=np.uint16).view(dtype)
     with np.errstate(invalid="ignore"):  # ml_dtypes flags the signalling NaNs
         x = x[np.isfinite(x)]
@@ -116,7 +116,7 @@ def test_every_16_bit_float(dtype: np.dtype, host) -> None:
 @pytest.mark.parametrize("dtype", [np.dtype("float16"), BF16], ids=str)
 @pytest.mark.parametrize("scale", [1e-12, 1e-9, 3e-7, 1.0, 777.0, 1e35])
 def test_rounding_to_16_bit_floats(dtype: np.dtype, scale: float, host) -> None:
-    """dequantize rounds float32 once, through subnormals and overflow: all 16-bit codes times a scale."""
+    """dequantize must round its float32 results once, subnormals and overflow included, for all 16-bit codes times a scale."""
     codes = np.arange(2**16, dtype=np.uint64).reshape(256, 256)
     words = words_of(codes, 16, "rows")
     arguments = {"axis": -1, "layout": "rows", "encoding": "signed", "offset": np.zeros((), np.float32), "dtype": dtype}
@@ -239,7 +239,7 @@ def test_symmetric(bits: int, rounding: str, granularity: str, dtype: str) -> No
 
 
 def test_affine_reaches_the_maximum_where_a_rounded_scale_would_not() -> None:
-    """The order of the steps is part of the definition: dividing by range / levels would lose the last code."""
+    """The maximum must get the last code, which dividing by range / levels would lose: the order of steps is defined."""
     lost = 0
     for i in range(1, 400):
         x = np.array([[0, i]], np.float32) / np.float32(7)
@@ -373,7 +373,7 @@ def test_reference_pack_of_wide_integers_keeps_low_bits() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("columns", [1, 3, 47, 128, 341, 512, 513])
 def test_rows_that_are_quantised_together_have_the_codes_of_one_long_row(columns, dtype):
-    """Codes of rows share a chunk where one grid holds for all; random bits go by the index, and pads of every row are zero."""
+    """If all rows share a grid, their codes must be those of one long row, random bits included, and each row's pad bits zero."""
     x = np.random.default_rng(columns).standard_normal((133, columns)).astype(dtype)
     for rounding, bits, layout in (("nearest", 3, "planes"), ("stochastic", 8, "rows"), ("stochastic", 4, "rows")):
         how = {

@@ -1,4 +1,4 @@
-"""Binary products in seven variants, and ADD and CONCAT."""
+"""Binary products in seven variants, ``add`` and ``concat``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_default_variant_and_epilogue(variant: str) -> None:
     rng = np.random.default_rng(1)
     a, w = rng.standard_normal((9, 40)), rng.standard_normal((40, 20))
     one, two = operand(a, variant[0], -1), operand(w, variant[1], -2)
-    # Bi-GCN: mean magnitudes as scales, and a bias, so that the threshold differs for every element
+    # As in Bi-GCN: mean magnitudes as scales, and a bias, so that every element has another threshold.
     chain = {
         "row_scale": np.abs(a).mean(1),
         "col_scale": -np.abs(w).mean(0),
@@ -94,7 +94,7 @@ def test_errors_say_what_to_do() -> None:
 
 # ---- batch norm in front of the sign, mean magnitudes, plans
 def chunked_mean(x: np.ndarray) -> np.ndarray:
-    """The stated order of additions, number by number."""
+    """Mean magnitudes of rows, with single float32 additions in the documented order."""
     found = []
     for row in np.abs(x.astype(np.float32)):
         total = np.float32(0)
@@ -139,7 +139,7 @@ def test_batch_norm_in_front_of_the_sign() -> None:
     means = np.empty(6, np.float32)
     assert np.array_equal(bs.bmm(a, packed, a_norm=norm, absmean=means), signs(values) @ signs(w))
     assert np.array_equal(means, chunked_mean(values))
-    # A threshold for each column: exact also where subtracting it is not.
+    # With a threshold for each column, signs are exact even where a subtraction of the threshold would round.
     threshold = a[3].copy()
     got = bs.bmm(a, packed, a_norm=(threshold, 1.0, 1.0, 0.0, 0.0))
     assert np.array_equal(got, np.where(a >= threshold, 1, -1) @ signs(w))
@@ -253,7 +253,7 @@ def test_concat_of_bits_along_every_axis(bits: int, axis: int, layout: str) -> N
         parts = [bs.BitTensor(v, bits, axis=axis, layout=layout) for v in values]
         got = bs.concat(parts, axis=place)
         assert np.array_equal(got.toarray(), np.concatenate(values, axis=place))
-        # padding bits are zero
+        # from_words checks that padding bits are zero.
         bs.BitTensor.from_words(got.words, got.shape, bits, axis=axis, layout=layout)
     mixed = [parts[0], parts[1].repack(axis=-3 - axis)]
     assert bs.concat(mixed, axis=-2).axis == axis

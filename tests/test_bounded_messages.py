@@ -1,4 +1,4 @@
-"""What an error prints is bounded in length and time: a tuple that holds itself twice, forty times over, never ends as text."""
+"""Error messages are bounded in length and time, even for a tuple nested forty deep whose repr has 2**40 items."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ A = sp.csr_array(np.eye(6, dtype=np.float32))
 Q = bs.quantize(X, 4, granularity="tensor").with_affine()
 LINEAR = nn.BinaryLinear.from_weights(np.ones((8, 3)))
 
-#: What is called with hostile options, and its good arguments.
+#: Functions to call with hostile options, and their valid arguments.
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "quantize": (bs.quantize, (X, 4)),
     "pack_bits": (bs.pack_bits, (X,)),

@@ -1,4 +1,4 @@
-"""One-bit aggregation: kernels against the reference, the eight variants against NumPy, thresholds against the float chain."""
+"""One-bit aggregation: kernels agree with the reference, the eight variants with NumPy, and thresholds with the float chain."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _threads_for_small_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "work_per_thread", 0)
 
 
-#: around words, 128-bit groups and every vector width
+#: Widths around words, groups of 128 bits and all vector widths.
 WIDTHS = [1, 31, 33, 127, 128, 129, 256, 300, 385, 512, 513, 1000]
 
 
 @dataclass
 class Scaled:
-    """Stands for any container: a pattern with factorised weights."""
+    """A stand-in for any container: a pattern with factorised weights."""
 
     matrix: Any
     row_scale: Any = None
@@ -60,7 +60,7 @@ def features(rng: np.random.Generator, nodes: int, d: int) -> np.ndarray:
 
 
 def graph(rng: np.random.Generator, m: int = 40, n: int = 30, density: float = 0.2) -> sp.csr_array:
-    """A bool matrix with empty rows and a full one."""
+    """A bool matrix with empty rows and one full row."""
     dense = rng.random((m, n)) < density
     dense[::7] = False
     dense[1] = True
@@ -68,7 +68,7 @@ def graph(rng: np.random.Generator, m: int = 40, n: int = 30, density: float = 0
 
 
 # ---- kernels
-#: every remainder of the groups of 8 and 16, powers of two, a hub, empty rows
+#: Row lengths: all remainders modulo 8 and 16, powers of two, a hub, and empty rows.
 LENGTHS = [*range(36), 0, 63, 64, 65, 127, 128, 255, 256, 700, 0]
 
 
@@ -116,7 +116,7 @@ def test_empty_things(shape: tuple[int, int], d: int) -> None:
     assert signs.shape == (shape[0], d)
     assert (signs.toarray() == 1).all()
     assert bs.bspmm(A, np.ones((shape[1], d), np.float32), "FBB").shape == (shape[0], d)
-    # padding bits stay zero although every sign is +1
+    # from_words checks that padding bits stay zero, although every sign is +1.
     bs.BitTensor.from_words(signs.words, signs.shape, 1, encoding="bipolar")
 
 
@@ -125,7 +125,7 @@ CONTAINERS = ["csr", "csc", "coo", "lil", "bit tensor", "frdc", "tc tiled", "sca
 
 
 def real(x: Any) -> np.ndarray:
-    """Real values of features, float64."""
+    """Values of features in float64, scales included."""
     if isinstance(x, bs.BitTensor):
         values = x.toarray().astype(np.float64)
         return values if x.scale is None else values * x.scale
@@ -163,7 +163,7 @@ def test_variants_against_numpy(variant: str, scaled: bool, reduce: str) -> None
         assert clear.mean() > 0.5
         signs = got.toarray()
         assert np.array_equal(signs[clear], np.where(want >= 0, 1, -1)[clear])
-        # an empty row aggregates to 0, and sign(0) is +1
+        # An empty row sums to 0, and sign(0) is +1.
         assert (signs[::7] == 1).all()
 
 
@@ -204,7 +204,7 @@ def test_duplicates_explicit_zeros_and_unsorted_indices() -> None:
         (np.array([2.0, 0.0, 3.0, 1.0], np.float32), np.array([2, 1, 0, 2]), np.array([0, 4])), shape=(1, 3)
     )
     assert not A.has_sorted_indices
-    # F: values, duplicates summed; B: the pattern without the explicit zero
+    # "F" takes values and sums duplicates; "B" takes the pattern, without the explicit zero.
     assert bs.bspmm(A, x, "BFF").tolist() == [[6.0, 0.0]]
     assert bs.bspmm(A, x, "BBF").tolist() == [[2, 0]]
     assert A.nnz == 4, "the caller's matrix was changed"
@@ -236,7 +236,7 @@ def test_packed_axis_and_layout_of_operand_and_result(axis: int, layout: str) ->
 
 # ---- thresholds
 def chain_signs(A: Any, x: Any, epilogue: bs.Epilogue, mean: bool = False) -> np.ndarray | None:
-    """Sign of the float32 chain of the exact sums, by the public Epilogue; None where it gives NaN."""
+    """Sign of the float32 chain applied to the exact sums by the public Epilogue, or None if the chain gives NaN."""
     sums = bs.bspmm(A, x)
     if mean:
         counts = np.maximum(np.diff(A.indptr), 1).astype(np.float32)[:, None]
@@ -250,7 +250,7 @@ NASTY = [0.0, -0.0, 1.0, -1.0, 0.1, -0.3, 3.0, 1e-30, -1e-30, 1e-42, 2.0**-149, 
 
 @st.composite
 def chains(draw: Any) -> dict[str, Any]:
-    """Scales and biases that meet exact ties, underflow, signs of zero and large cancellations."""
+    """Scales and biases that lead to exact ties, underflow, signed zeros and large cancellations."""
     number = st.one_of(st.sampled_from(NASTY), st.floats(-40, 40, width=32))
     few = st.lists(number, min_size=9, max_size=9).map(lambda v: np.array(v, np.float32))
     chosen: dict[str, Any] = {}
@@ -287,7 +287,7 @@ def test_thresholds_are_the_sign_of_the_float_chain(chosen: dict[str, Any], mean
 def test_negative_scales_turn_the_comparison_round(sign: float, kernel: str) -> None:
     rng = np.random.default_rng(5)
     A, x = graph(rng, 200), bs.pack_bits(rng.standard_normal((30, 64)), encoding="bipolar")
-    # two classes of rows, with factors of both signs, and a factor per feature
+    # Two classes of rows, with factors of opposite signs, and a factor per feature.
     row = np.where(np.arange(200) % 2 == 0, sign, -0.5 * sign).astype(np.float32)
     col = np.where(np.arange(64) % 3 == 0, -1.0, 0.25).astype(np.float32)
     epilogue = bs.Epilogue(row_scale=row, col_scale=col, bias=rng.standard_normal(64), binarize=True)
@@ -298,7 +298,7 @@ def test_negative_scales_turn_the_comparison_round(sign: float, kernel: str) -> 
 
 @pytest.mark.parametrize("distinct", [1, 3, 200])
 def test_row_scales_of_the_adjacency(distinct: int) -> None:
-    """Few distinct factors give classes of thresholds, many the chain itself; the bits are the same."""
+    """The bits must be the same with classes of thresholds (few distinct factors) and with the chain itself (many)."""
     rng = np.random.default_rng(6)
     A, x = graph(rng, 200), bs.pack_bits(rng.standard_normal((30, 33)), encoding="bipolar")
     row = rng.standard_normal(distinct).astype(np.float32)[np.arange(200) % distinct]
@@ -334,7 +334,7 @@ def test_add_before_the_epilogue() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (30, 1), (1, 20)])
 def test_scales_of_the_bits(shape: tuple[int, int]) -> None:
-    """Bi-GCN's factors: applied wherever the result is float; per node they weigh the neighbours."""
+    """Scales of packed features, as in Bi-GCN, must count for float results only; scales per node weight the neighbours."""
     rng = np.random.default_rng(10)
     A, x = graph(rng), bs.pack_bits(rng.standard_normal((30, 20)), encoding="bipolar")
     scale = rng.random(shape).astype(np.float32) + np.float32(0.5)
@@ -417,7 +417,7 @@ def test_errors_say_what_to_do() -> None:
     for kind, message, call in cases:
         with pytest.raises(kind, match=message):
             call()
-    # "select" is the way that also works on numbers
+    # Kernel "select" also works on numbers.
     assert np.array_equal(bs.bspmm(A, raw, kernel="select"), bs.bspmm(A, raw))
 
 
@@ -441,7 +441,7 @@ def test_a_real_graph(cora: Any) -> None:
 
 @pytest.mark.parametrize("activation", [None, "relu", "leaky_relu", "tanh"])
 def test_limits_of_float_sums_are_where_the_chain_changes_its_sign(activation: Any) -> None:
-    """What a GPU compares float sums with: the chain itself, at the limit and at the floats beside it."""
+    """At the limit with which a GPU compares float sums, and at the two floats next to it, signs must be those of the chain."""
     from bitsparse.backends.cuda.finish.floats import _limits
     from bitsparse.backends.host.matmul import matmul as host_matmul
     from bitsparse.backends.params import EpilogueParams

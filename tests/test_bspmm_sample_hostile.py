@@ -1,4 +1,4 @@
-"""Hostile arguments at the compiled entry points of bspmm and sample: a clear error or a result, never a touched neighbour."""
+"""Hostile arguments of the compiled functions of bspmm and sample give an error or a result, and no write outside the output."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def raw(array: Any) -> np.ndarray:
 
 
 def spoil(rng: random.Random, value: Any) -> Any:
-    """Another value of the same kind, most of them wrong."""
+    """Another value of the same kind, which is usually wrong."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -74,7 +74,7 @@ def spoil(rng: random.Random, value: Any) -> Any:
         if kind == 1:
             return value[: rng.randrange(value.size)].copy()
         if kind == 2:
-            # the same size, with one 4- or 8-byte number replaced
+            # The same size, with one number of 4 or 8 bytes replaced.
             changed = value.copy()
             number = np.array(rng.choice([-1, -(2**31), 2**31 - 1, 1000, 2**30, rng.randrange(-3, 40)]), np.int64)
             size = rng.choice([4, 8])
@@ -193,7 +193,7 @@ def test_hostile_arguments_raise(make: Callable[[np.random.Generator], Made]) ->
 
 
 def test_corrupted_matrices_reach_the_user_as_errors() -> None:
-    """The same through the public functions: a container that breaks its promise."""
+    """Public functions, too, must refuse a container whose arrays are no valid CSR."""
 
     class Broken:
         row_scale = col_scale = None

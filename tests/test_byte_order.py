@@ -1,4 +1,4 @@
-"""Arrays in the byte order of another machine are read right; asking for results in it is refused by name."""
+"""Arrays in the other byte order are read right; a result in the other byte order is refused with an error that names it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGNS = bs.pack_bits(X.T, encoding="bipolar", axis=-2)
 
 
 def swapped(array: Any) -> Any:
-    """The same numbers in the other byte order; of a sparse array all components."""
+    """The same numbers in the other byte order; in a sparse array, all components are swapped."""
     if sparse.issparse(array):
         made = array.copy()
         made.data, made.indices, made.indptr = map(swapped, (array.data, array.indices, array.indptr))

@@ -1,4 +1,4 @@
-"""Accuracies of networks in few bits: pairs, tables, records that are gone on from."""
+"""``bitsparse accuracy``: accuracies of networks in few bits, in pairs and tables, and records that a later run continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def graph(tmp_path: Path) -> Path:
-    """Two communities whose features tell them apart, with a split."""
+    """A file with two communities, features that tell them apart, and a split."""
     rng = np.random.default_rng(0)
     labels = np.arange(80) % 2
     dense = rng.random((80, 80)) < np.where(labels[:, None] == labels, 0.1, 0.02)
@@ -58,7 +58,7 @@ def test_pairs_and_records(graph: Path, tmp_path: Path, capsys: Any) -> None:
     text = capsys.readouterr().out
     assert "2 paired seeds" in text
     with pytest.raises(SystemExit, match="2"):
-        main(["accuracy", *options[:-1], str(tmp_path)])  # no file can be written there
+        main(["accuracy", *options[:-1], str(tmp_path)])  # a folder is no file to write to
     assert capsys.readouterr().err.count("\n") == 1
     loss = np.mean([found[n, "float32", s] - found[n, "int8", s] for n in ("gcn", "sage") for s in (0, 1)])
     assert f"int8: {loss:.2f} points lost on average" in text
@@ -71,7 +71,7 @@ def test_networks_on_signs(graph: Path, capsys: Any) -> None:
 
 
 def test_networks_trained_with_their_roundings(graph: Path, capsys: Any) -> None:
-    """What trains on is no worse on the nodes to validate than what it starts from, and is not the same."""
+    """Training with roundings must change the network, and must not lower its accuracy on the validation nodes."""
     options = ["--table", "qgtc", "--graphs", str(graph), "--epochs", "30", "--precisions", "4-bit", "1-bit"]
     made = runs_of(capsys, *options, "--networks", "gcn", "sage")
     names = ["float32", "4-bit-calibrated", "4-bit", "1-bit-calibrated", "1-bit"]
@@ -93,7 +93,7 @@ def test_sampled_edges(graph: Path, tmp_path: Path, capsys: Any) -> None:
     assert len(made) == 2 * 2 * (1 + 4 * 4)
     assert made[0]["strategy"] is None
     assert min(one["accuracy"] for one in made if one["strategy"] is None) > 70
-    # Nobody has 128 neighbours: nothing is lost.
+    # No node has 128 neighbours, so nothing is lost.
     assert {one["lost"] for one in made if one["width"] == 128 and one["bits"] == 32} == {0.0}
     assert runs_of(capsys, *options) == [json.loads(line) | {} for line in records.read_text().splitlines()]
     assert main(["accuracy", *options]) == 0
@@ -107,7 +107,7 @@ def test_links(graph: Path, capsys: Any) -> None:
 
 
 def test_links_are_split_without_telling() -> None:
-    """Edges for the test are in neither direction in the graph, and pairs without an edge have none."""
+    """The graph must contain test edges in neither direction, and negative pairs must have no edge."""
     import torch
 
     from bitsparse.torch import Graph

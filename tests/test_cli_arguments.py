@@ -1,4 +1,4 @@
-"""Wrong arguments of the command line: one line that says what to mend, status 2, and nothing done before."""
+"""Wrong command-line arguments give one line that says what to fix and status 2, before any work is done."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WRONG = {
 }
 
 
-#: Options that would have no effect beside the others, in part because of their values, and what is said of them.
+#: Options that would have no effect together with the others, some only because of their values, and the message about them.
 IDLE = {
     "bench --graph x.npz --nodes 5": "--nodes is of the synthetic graph, not of --graph; leave one of them out",
     "bench --graph x.npz --entries 100": "--entries is of the synthetic graph",
@@ -71,7 +71,7 @@ def test_an_option_without_an_effect_is_refused(arguments: str, capsys: pytest.C
     assert written.out == "" and IDLE[arguments] in written.err and written.err.count("\n") == 1
 
 
-#: Sizes that somebody can mean, but not here: what the memory would have to hold.
+#: Sizes that make sense but do not fit here, and the message, which says how much memory they would take.
 TOO_LARGE = {
     "bench --suite spmm --entries 2000000000": "--nodes 100000 --entries 2000000000 --columns 128 takes at least 16.1 GB",
     "bench --suite matmul --size 60000": "--size 60000 takes at least 21.6 GB",

@@ -1,4 +1,4 @@
-"""``bitsparse bench``: every suite runs, compares what it times, and says what it found."""
+"""Every suite of ``bitsparse bench`` runs, compares the results of what it times, and prints its figures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_whoever_watches_a_terminal_is_told_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
 ) -> None:
     class Late:
-        """A timer whose time comes at once."""
+        """A timer that fires at once."""
 
         def __init__(self, seconds: float, say: Any, given: tuple[str, ...] = ()) -> None:
             self.start = lambda: say(*given)
@@ -76,7 +76,7 @@ def test_whoever_watches_a_terminal_is_told_how_far_it_is(
 def test_steps_are_counted_where_there_is_no_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing in the first two seconds, then ten times a second at most, and the line is deleted at the end."""
+    """Nothing must be printed in the first two seconds, then at most ten lines a second, and the last must be deleted."""
     times = iter([100.0, 101.9, 102.0, 102.05, 102.1, 150.0])
     monkeypatch.setattr(_progress.time, "monotonic", lambda: next(times))
     monkeypatch.setitem(sys.modules, "tqdm", None)

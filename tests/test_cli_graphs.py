@@ -1,4 +1,4 @@
-"""`bitsparse inspect` and `bitsparse convert`, and forms of the adjacency of low-bit networks and of `bitsparse demo`."""
+"""`bitsparse inspect`, `bitsparse convert`, and the forms of the adjacency in low-bit networks and in `bitsparse demo`."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_convert_refuses_in_one_line(graph_file, tmp_path, capsys):
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
     assert run(capsys, "convert", tmp_path / "wide.npz", tmp_path / "wide.mtx")[0] == 0
-    # A place where nothing can be written is told before anything is read.
+    # If nothing can be written to a path, this is reported before anything is read.
     with pytest.raises(SystemExit, match="2"):
         run(capsys, "convert", tmp_path / "none.npz", tmp_path / "nowhere" / "x.npz")
     assert "must lie in a folder that exists" in capsys.readouterr().err
@@ -168,7 +168,7 @@ def trained():
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 12, 16])
 def test_every_form_gives_the_same_bits(trained, bits):
-    """Of a network that reads features with a scale for each row, too."""
+    """All forms of the adjacency must give the same logits, also if the features have a scale for each row."""
     adjacency, quantized, features = trained
     network = quantized(bits)
     codes = network.quantize(features)

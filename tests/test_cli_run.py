@@ -1,4 +1,4 @@
-"""`bitsparse run`: the whole graph or batches, what each costs, and where the time went."""
+"""`bitsparse run`: it takes the whole graph or batches, and reports what each costs and how long each phase takes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def record(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, Any
 
 # ---- the whole graph or batches
 def trained(file: Path, bits: int) -> tuple[GraphData, nn.Network, nn.LowBitNetwork, Any]:
-    """What the command runs."""
+    """The data, network, low-bit network and features that the command uses."""
     data = read(file)
     features = nn.Features(data.x)
     network = nn.train(nn.Graph(data.adjacency), features, data.targets, data.train_mask)
@@ -152,11 +152,11 @@ def test_no_run_takes_more_than_is_counted(kind: str, nodes: int, edges: int, wi
             counted = whole.low_bit_bytes(nodes, edges, model)
             assert taken < counted < 8 * taken
         taken = peak(lambda features=features: network(adjacency, features))
-        assert taken < whole.float_bytes(nodes, edges, network) < 16 * taken  # a GCN's input is not copied, others' are
+        assert taken < whole.float_bytes(nodes, edges, network) < 16 * taken  # GCNs do not copy their input, others do
 
 
 def peak(work: Any) -> int:
-    """Bytes that a call takes at most."""
+    """Peak memory of a call in bytes."""
     tracemalloc.start()
     try:
         work()
@@ -178,7 +178,7 @@ def test_a_stopwatch_is_in_one_phase_at_any_time(monkeypatch: pytest.MonkeyPatch
     assert watch.enter("b") == "a"  # at 3
     with watch.during("c"):  # 10 to 30
         pass
-    assert list(watch.each("d", "x")) == ["x"]  # 70 to 150, and 310 to 630, until there is no more
+    assert list(watch.each("d", "x")) == ["x"]  # the iterator is asked from 70 to 150 and from 310 to 630
     with pytest.raises(ZeroDivisionError), watch.during("c"):  # 1270 to 2550
         _ = 1 / 0
     assert watch.phases() == {"a": 2, "b": 7 + 40 + 160 + 640, "c": 20 + 1280, "d": 80 + 320}
@@ -193,7 +193,7 @@ def test_a_runner_tells_a_stopwatch_what_it_does() -> None:
     runner.run(x)
     phases = watch.phases()
     assert list(phases) == ["computing", "packing", "results"] and all(phases.values())
-    # Packing is told of by both clocks, and takes no longer on the one that runs inside the other.
+    # The report and the stopwatch both time packing; the report's time lies within the stopwatch's.
     assert 0 < runner.report.pack_seconds <= phases["packing"] / 1e9
 
 
@@ -208,7 +208,7 @@ def test_phases_add_up_to_what_the_clock_shows(
     wanted = {"starting", "reading", "training", "quantising", "computing", "results", "comparing"}
     assert set(phases) == wanted | ({"partitioning", "packing"} if options else set())
     assert all(seconds > 0 for seconds in phases.values())
-    # Whole nanoseconds were added up: only their conversion to seconds rounds.
+    # Whole nanoseconds were added: only their conversion to seconds rounds.
     assert sum(phases.values()) == pytest.approx(found["seconds"], abs=1e-9)
     assert found["seconds"] <= passed / 1e9
 
@@ -220,7 +220,7 @@ def test_whoever_watches_a_terminal_is_told_what_takes_long(
     waits: list[tuple[float, str]] = []
 
     class Late:
-        """A timer whose time comes at once."""
+        """A timer that fires at once."""
 
         def __init__(self, seconds: float, say: Any, given: tuple[str, ...] = ()) -> None:
             self.work = lambda: (waits.append((seconds, *given)), say(*given))
@@ -243,7 +243,7 @@ def test_whoever_watches_a_terminal_is_told_what_takes_long(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a process began")
 def test_a_process_knows_its_age() -> None:
-    """It began after its parent took the time, and before it is asked; the system counts in hundredths of a second."""
+    """A process must be older than its sleep and younger than its parent's clock, up to the system's ticks of 10 ms."""
     code = "import time; from bitsparse.cli import _age; time.sleep(0.1); print(_age())"
     begin = time.perf_counter_ns()
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)

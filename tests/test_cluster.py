@@ -1,4 +1,4 @@
-"""Low-bit networks over a graph in batches: packets, forms, files, interrupted runs. The GPU's side is tests/test_gpu_cluster.py."""
+"""Low-bit networks over a graph in batches: packets, forms, files, interrupted runs. For the GPU see tests/test_gpu_cluster.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NODES, PARTS = 300, 24
 
 @cache
 def example(directed: bool = True) -> tuple[Any, np.ndarray, np.ndarray]:
-    """A graph with loops, nodes without edges and a hub; labels with an empty part, a part of one node and a large one; features."""
+    """A graph with self-loops, isolated nodes and a hub; labels with an empty part, a part of one node and a large one; features."""
     rng = np.random.default_rng(5)
     dense = rng.random((NODES, NODES)) < 0.08
     dense[7], dense[:, 7] = True, True
@@ -51,14 +51,14 @@ def network(kind: str, bits: int) -> Any:
 
 
 def kept(a: Any, labels: np.ndarray) -> Any:
-    """The graph without the edges between parts."""
+    """The graph without edges between parts."""
     coo = a.tocoo()
     inside = labels[coo.coords[0]] == labels[coo.coords[1]]
     return sparse.csr_array((np.ones(inside.sum(), bool), tuple(end[inside] for end in coo.coords)), shape=a.shape)
 
 
 def whole(model: Any, a: Any, x: np.ndarray) -> np.ndarray:
-    """The network over a whole graph."""
+    """The network's logits over a whole graph."""
     operand = nn.Graph.from_csr(a.indptr, a.indices, normalisation=model.normalisation, self_loops=model.self_loops)
     return np.asarray(model(operand, model.quantize(x)))
 
@@ -147,7 +147,7 @@ def test_features_travel_without_their_padding() -> None:
         again = runner.pack(x, into=packed)
         assert all(a.buffer is b.buffer for a, b in zip(packed.packets, again.packets, strict=True))
         facts = packed.facts()
-        assert facts["feature_bytes"] == NODES * {1: 4, 8: 29}[bits]  # 29 bits of a plane, or codes
+        assert facts["feature_bytes"] == NODES * {1: 4, 8: 29}[bits]  # 29 features in a plane, or 29 codes
         assert packed.nbytes == facts["feature_bytes"] + facts["adjacency_bytes"]
         runner.run_packed(packed)
         assert runner.report.bytes_moved == packed.nbytes and runner.report.edges == facts["edges"]
@@ -178,7 +178,7 @@ def test_sparse_mapped_and_foreign_features(tmp_path: Any) -> None:
 
 
 class Stopping:
-    """A network that is interrupted at its n-th group."""
+    """A network that raises KeyboardInterrupt after ``left`` groups."""
 
     def __init__(self, model: Any, left: int) -> None:
         self._model, self.left = model, left
@@ -200,13 +200,13 @@ def test_an_interrupted_run_goes_on(tmp_path: Any) -> None:
     expected = nn.ClusterRunner(a, model, **made).run(x)
     with pytest.raises(KeyboardInterrupt):
         nn.ClusterRunner(a, Stopping(model, 3), **made).run(x, path)
-    assert not list(tmp_path.iterdir())  # nothing is left of a run that is not to go on
+    assert not list(tmp_path.iterdir())  # a run without resume=True leaves no files
     for done in (3, 5):
         with pytest.raises(KeyboardInterrupt):
             nn.ClusterRunner(a, Stopping(model, done - (3 if done > 3 else 0)), **made).run(x, path, resume=True)
         assert sorted(file.name for file in tmp_path.iterdir()) == ["logits.npy.journal", "logits.npy.partial"]
     with open(f"{path}.journal", "a") as stream:
-        stream.write('{"grou')  # cut off in the middle
+        stream.write('{"grou')  # an entry cut off in the middle
     for other in (network("gcn", 2), network("gcn", 1)):
         with pytest.raises(ValueError, match=r"another graph, features, model or settings; repeat that one, or delete"):
             nn.ClusterRunner(a, other, **made).run(x, path, resume=True)
@@ -229,12 +229,12 @@ def test_a_journal_s_rows_are_there(tmp_path: Any) -> None:
         nn.ClusterRunner(a, Stopping(model, 2), **made).run(x, path, resume=True)
     journal = tmp_path / "logits.npy.journal"
     with journal.open("a") as stream:
-        stream.write('{"grou')  # cut off in the middle
-    with pytest.raises(KeyboardInterrupt):  # the next entry begins a line
+        stream.write('{"grou')  # an entry cut off in the middle
+    with pytest.raises(KeyboardInterrupt):  # the next entry starts on a new line
         nn.ClusterRunner(a, Stopping(model, 1), **made).run(x, path, resume=True)
     entries = [json.loads(line) for line in journal.read_text().splitlines()]
     assert [entry["group"] for entry in entries[1:]] == [0, 1, 2]
-    # A run that is not to go on, and is killed: what it did to the rows must not count as done.
+    # After a run with resume=False that is killed, no rows may count as done.
     sink = FileSink(path, expected.shape, np.arange(NODES, dtype=np.int32), "", resume=False)
     assert not journal.exists()
     sink.abandon()
@@ -245,7 +245,7 @@ def test_a_journal_s_rows_are_there(tmp_path: Any) -> None:
 def test_every_row_of_the_features_counts_for_a_journal(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a, labels, x = example()
     path, model = tmp_path / "logits.npy", network("gcn", 4)
-    monkeypatch.setattr(node_features, "_CHUNK_BYTES", 4 * 29 * 7)  # many pieces
+    monkeypatch.setattr(node_features, "_CHUNK_BYTES", 4 * 29 * 7)  # the features are read in many pieces
     made = {"labels": labels, "parts_per_batch": 2, "group_nodes": 1}
     with pytest.raises(KeyboardInterrupt):
         nn.ClusterRunner(a, Stopping(model, 2), **made).run(x, path, resume=True)
@@ -323,7 +323,7 @@ def test_graphs_and_labels_as_documented() -> None:
     entries = (np.ones(coo.nnz, bool), coo.coords)
     assert nn.ClusterRunner(entries, model, parts=3, cache=False).packets.nodes == NODES
     expected = nn.ClusterRunner(a, model, labels=labels).run(x)
-    spread = labels.astype(np.int64) << 40  # numbers, not sizes of arrays
+    spread = labels.astype(np.int64) << 40  # labels may be any numbers, as no array has their size
     assert np.array_equal(nn.ClusterRunner(a, model, labels=spread).run(x), expected)
 
 
@@ -448,8 +448,8 @@ def test_a_report_s_bytes_are_those_of_the_packets_and_its_times_are_times() -> 
         assert report.groups == len(packed.packets) > 1 and report.float_bytes > report.bytes_moved
         assert dict(report.stages())["packing"] == report.pack_seconds > 0
         assert f"{size(moved)} moved" in str(report) and f"packing {duration(report.pack_seconds)}" in str(report)
-    assert 0 < reports[0].pack_seconds < reports[0].seconds  # a part of the run
-    assert reports[1].pack_seconds == packed.seconds  # from before it
+    assert 0 < reports[0].pack_seconds < reports[0].seconds  # packing is part of the first run
+    assert reports[1].pack_seconds == packed.seconds  # the second run was packed before it
 
 
 def test_the_command_line_says_that_weights_are_left_out(
@@ -489,7 +489,7 @@ def test_command_line(tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeyp
     plain = ["--model", str(weights), "--form", "dense", "--between", "--no-cache", "--out", str(out)]
     assert main([*common, *plain]) == 0
     assert "times less than edge lists" in capsys.readouterr().out
-    # A file's network reads the features as they are.
+    # A network from a file gets the features as they are, without normalisation.
     model = nn.quantize_network(nn.load_network(weights), a, csr, 8)
     options: Any = {"parts": 12, "parts_per_batch": 3, "between": True}
     assert np.array_equal(np.load(out), nn.ClusterRunner(a, model, **options).run(csr))

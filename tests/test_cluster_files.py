@@ -1,4 +1,4 @@
-"""Logits of a ClusterRunner in a file: one run at a time, killed at any moment, over damaged and foreign files, never through a link."""
+"""Logits of a ClusterRunner in a file: one run at a time, runs killed at any line, damaged and foreign files, and symbolic links."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NODES = 40
 
 @cache
 def parts() -> tuple[Any, Any, np.ndarray, np.ndarray]:
-    """A graph, a network, features, and what the network says of it in batches."""
+    """A graph, a network, features, and the network's logits in batches."""
     rng = np.random.default_rng(0)
     a = sparse.csr_array(rng.random((NODES, NODES)) < 0.2)
     x = rng.normal(size=(NODES, 6)).astype(np.float32)
@@ -38,7 +38,7 @@ def parts() -> tuple[Any, Any, np.ndarray, np.ndarray]:
 
 
 def runner(a: Any = None, model: Any = None, **options: Any) -> nn.ClusterRunner:
-    """Ten groups of four nodes each."""
+    """A runner with ten groups of four nodes each."""
     if a is None:
         a, model, _, _ = parts()
     return nn.ClusterRunner(
@@ -47,11 +47,11 @@ def runner(a: Any = None, model: Any = None, **options: Any) -> nn.ClusterRunner
 
 
 class StopError(Exception):
-    """Raised by a run that is to end early."""
+    """Raised to end a run early."""
 
 
 def stopped(path: Path, groups: int = 4) -> None:
-    """Leave the files of a run that has ended after some groups."""
+    """Leave the files of a run that ends after ``groups`` groups."""
 
     def stop(done: int, _: int) -> None:
         if done == groups:
@@ -82,7 +82,7 @@ t.runner(progress=wait).run(t.parts()[2], {path!r}, resume={resume})
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[Any]:
-    """``other(path, resume)``: another process that has begun to write to a path and waits for a line."""
+    """``other(path, resume)`` starts another process, which begins to write to a path and then waits for a line of input."""
     started: list[subprocess.Popen[str]] = []
 
     def start(path: Path, resume: bool) -> subprocess.Popen[str]:
@@ -295,7 +295,7 @@ def test_rows_of_another_run_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "y.npy"
     stopped(path)
     rows = np.lib.format.open_memmap(tmp_path / "y.npy.partial", "r+")
-    rows[parts()[0].shape[0] - 10] += 1  # of the first group
+    rows[parts()[0].shape[0] - 10] += 1  # a row of the first group
     rows.flush()
     before = contents(tmp_path)
     with pytest.raises(FileFormatError, match=r"rows of group 0 in .* are not those that 'y\.npy\.journal' notes"):
@@ -305,7 +305,7 @@ def test_rows_of_another_run_are_noticed(tmp_path: Path) -> None:
 
 @cache
 def interrupted() -> tuple[bytes, bytes]:
-    """Journal and rows of a run that has ended early."""
+    """Journal and rows of a run that ended early."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -316,7 +316,7 @@ def interrupted() -> tuple[bytes, bytes]:
 
 @st.composite
 def damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """Bytes with some replaced, left out or put in."""
+    """The bytes with some replaced, removed or inserted."""
     made = bytearray(data)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, max(len(made) - 1, 0)))
@@ -362,7 +362,7 @@ def test_a_journal_without_end_is_not_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "y.npy"
     stopped(path)
     with open(tmp_path / "y.npy.journal", "ab") as stream:
-        stream.truncate(1 << 40)  # without taking room on the disk
+        stream.truncate(1 << 40)  # a sparse file, which takes no space on the disk
     with pytest.raises(FileFormatError, match="it has more than "):
         runner().run(parts()[2], path, resume=True)
 
@@ -375,7 +375,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(target)
         with pytest.raises(error, match="move it away"):
             runner().run(x, path, resume=True)
-        assert np.array_equal(runner().run(x, path), expected)  # which has no use for those names
+        assert np.array_equal(runner().run(x, path), expected)  # without resume=True, a run does not use these names
         assert (tmp_path / name).is_symlink()
         (tmp_path / name).unlink()
         path.unlink()
@@ -387,7 +387,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == b"mine"
         (tmp_path / name).unlink()
         path.unlink()
-    path.symlink_to(target)  # the result takes the link's place
+    path.symlink_to(target)  # the result replaces the link, not its target
     assert np.array_equal(runner().run(x, path), expected) and not path.is_symlink()
     assert target.read_bytes() == b"precious"
     assert sorted(contents(tmp_path)) == ["precious", "y.npy"]
@@ -427,7 +427,7 @@ def key_of(one: Any, x: Any) -> str:
 
 
 def test_the_order_of_the_nodes_counts_for_a_journal() -> None:
-    """Parts of the same sizes hold other nodes: every group's rows belong elsewhere."""
+    """If parts of the same sizes hold other nodes, the key of a run must differ."""
     _, _, x, _ = parts()
     one, two = runner(), runner(labels=np.arange(NODES) // 4)
     assert np.array_equal(one.packets.blocks, two.packets.blocks)

@@ -1,4 +1,4 @@
-"""Networks over packets on a CPU, piece by piece: against the same network step by step, bit for bit, and with packets that are damaged."""
+"""On a CPU, networks over packets in pieces give the bits of the same network step by step, and refuse damaged packets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def level(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @cache
 def graph() -> tuple[Any, np.ndarray]:
-    """Directed, with loops, nodes without edges, a hub; labels with empty parts, parts of one node and one of more than a chunk."""
+    """A directed graph with self-loops, isolated nodes, a hub; labels with empty parts, one-node parts and a part of over a chunk."""
     rng = np.random.default_rng(3)
     dense = rng.random((NODES, NODES)) < 0.03
     dense[5], dense[:, 9] = True, True
@@ -55,7 +55,7 @@ def network(kind: Any, widths: tuple[int, ...], bits: int) -> tuple[Any, np.ndar
 
 
 class Stepwise:
-    """A network that the engine does not know, and so takes step by step."""
+    """A network of a class that the engine does not know, so that it runs step by step."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -96,7 +96,7 @@ def test_pieces_give_the_bits_of_the_steps(kind: Any, widths: list[int], bits: i
 
 @cache
 def activated(kind: Any, activation: Any) -> tuple[Any, np.ndarray]:
-    """A network whose layers have an activation, and features for it."""
+    """A network with the given activation, and features for it."""
     rng = np.random.default_rng(1)
     x = rng.standard_normal((NODES, 9)).astype(np.float32)
     shapes = ((9, 16), (16, 16), (16, 3))
@@ -150,7 +150,7 @@ def test_other_networks_and_large_parts_go_step_by_step(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_values_about_a_half_become_the_codes_of_the_epilogue(bits: int) -> None:
-    """v / high * high, each rounded, decides on which side of a half a value lies."""
+    """Values near a half must get the epilogue's codes: the side is decided by v / high * high, with both steps rounded."""
     high = 2**bits - 1
     around = [np.float32(0.5)]
     for way in (0.0, 1.0):
@@ -187,7 +187,7 @@ def test_infinity_nan_and_minus_zero() -> None:
         steps.product(codes, panels, 1, 2, chain, out)
         acc = codes[:, :1].astype(np.int32) * np.array([[1, -1]], np.int32)
         assert out.tobytes() == host_matmul.epilogue(acc, chain).tobytes()
-        chain = EpilogueParams(col_scale=np.array([-1, 1], np.float32), activation=activation)  # zeros below zero
+        chain = EpilogueParams(col_scale=np.array([-1, 1], np.float32), activation=activation)  # gives -0
         steps.product(codes, panels, 1, 2, chain, out)
         assert out.tobytes() == host_matmul.epilogue(acc, chain).tobytes()
     affine = EpilogueParams(
@@ -198,7 +198,7 @@ def test_infinity_nan_and_minus_zero() -> None:
     steps.product(codes, panels, 1, 2, affine, packed)
     assert packed[:, :2].tolist() == [[0, 0], [15, 0], [15, 0]]
     for plain in (affine, affine._replace(divisor=np.float32(1), multiplier=1.0)):
-        with pytest.raises(ValueError, match="NaN"):  # infinity less infinity
+        with pytest.raises(ValueError, match="NaN"):  # infinity - infinity
             steps.product(codes, panels, 1, 2, plain._replace(bias=np.full(2, -np.inf, np.float32)), packed)
 
 

@@ -1,4 +1,4 @@
-"""``bitsparse compile`` and the GPU part of ``bitsparse info``, with a compiler and a GPU that are made up: neither need be there."""
+"""``bitsparse compile`` and the GPU part of ``bitsparse info``, tested with a fake compiler and a fake GPU."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ptxas info    : Used 168 registers, used 1 barriers
 
 
 class NVRTCError(RuntimeError):
-    """The compiler's own exception."""
+    """The exception of the fake compiler."""
 
 
 class Compiler(types.ModuleType):
-    """CuPy's module nvrtc: sees what it is given, makes cubins of 1000 bytes and refuses an architecture that it does not know."""
+    """A fake of CuPy's module nvrtc: it records its input, makes cubins of 1000 bytes and refuses unknown architectures."""
 
     NVRTCError = NVRTCError
 
@@ -80,7 +80,7 @@ def forget() -> None:
 
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    """A CuPy without a GPU whose compiler is made up."""
+    """A fake CuPy that has a fake compiler and no GPU."""
     module, cuda, compiler = types.ModuleType("cupy"), types.ModuleType("cupy.cuda"), Compiler()
     module.__version__, module.cuda, cuda.nvrtc = "14.0.0", cuda, compiler  # type: ignore[attr-defined]
     cuda.is_available = lambda: False  # type: ignore[attr-defined]
@@ -237,7 +237,7 @@ def test_info_without_a_gpu(compiler, capsys, folder):
     facts = json.loads(run(capsys, "info", "--json")[1])
     gpu = facts["gpu"]
     assert (facts["devices"], gpu["cupy"], gpu["nvrtc"], gpu["cuda"]) == (["cpu"], "14.0.0", "13.0", None)
-    # Kernels of one file and the same constants share a cubin.
+    # Kernels with the same source and constants share a cubin.
     chosen = {(one.source, one.defines) for one in backends_cuda.variants() if one.runs_on("sm_80")}
     assert gpu["cubins"] == len(chosen)
     assert gpu["cache"] == str(folder)
@@ -285,7 +285,7 @@ def test_a_launch_of_nothing_is_refused() -> None:
 
 
 def test_a_quick_launch_hands_over_copies() -> None:
-    """With the stream, the result and nothing else changed; a function in Python stands for the driver."""
+    """A quick launch must pass copies in which only the stream and the result change; a Python function is the driver here."""
     import ctypes
 
     from bitsparse._ext import launch

@@ -1,4 +1,4 @@
-"""What is kept of packed words belongs to their memory: every BitTensor and plan over it notices what was written there."""
+"""Caches of packed words belong to the memory: every BitTensor and plan over the same memory notices writes to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def to_host(x: Any) -> Any:
 
 
 def write(h: Any, values: Any) -> None:
-    """Write a product that is `values`, through `out`."""
+    """Write `values` into h, as a product with the identity and `out`."""
     one = bs.pack_bits(np.eye(h.shape[1], dtype=np.uint8), 1, axis=-2).to_device(h.device)
     bs.matmul(
         bs.pack_bits(values, 1).to_device(h.device),
@@ -140,7 +140,7 @@ def test_products_of_signs_notice_another_weight(axis: int, device: str) -> None
     w = bs.pack_bits(signs[0], encoding="bipolar", axis=axis).to_device(device)
     view, plan = w.T.T, bs.plan_bmm(w, 5, "BBF")
     epilogue = bs.Epilogue(binarize=True, axis=axis)
-    # A column sees no other features than its own: sums of one product of signs have its sign.
+    # The inner size is 1, so that a sum is a single product of signs, and its sign is known.
     left = bs.pack_bits(np.sign(signs[1][:, :1]), encoding="bipolar").to_device(device)
     right = bs.pack_bits(np.ones((1, 64)), encoding="bipolar", axis=-2).to_device(device)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Cosines do not depend on the size of the features: a power of two that they are multiplied by comes out again, bit for bit."""
+"""Cosines do not depend on the features' scale: if features are multiplied by a power of two, so are the sums, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bitsparse.backends.params import Pattern
 from bitsparse.backends.reference.edges import attention as reference
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-#: Powers of two whose squares neither dtype holds, as far from the smallest numbers as products of small elements need.
+#: Exponents of powers of two whose squares overflow or underflow the dtype, while products with small elements do not underflow.
 EXPONENTS = {np.dtype(np.float64): (-1000, -600, 600, 1000), np.dtype(np.float32): (-85, -70, 70, 120)}
 EXPONENTS[np.dtype(ml_dtypes.bfloat16)] = EXPONENTS[np.dtype(np.float32)]
 

@@ -1,4 +1,4 @@
-"""Function x dtype x layout, every cell: the right answer or a named error, never another dtype's answer or a silent fallback."""
+"""Every cell of function x dtype x layout gives the right answer or a named error, never a silent fallback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPE = (9, 140)
 
 
 def data(dtype: str) -> np.ndarray:
-    """Values 0 and 1 of any dtype, so that every width and every function has an answer where the dtype is taken."""
+    """Values 0 and 1 in any dtype, which fit every width and every function."""
     x = np.random.default_rng(0).integers(0, 2, SHAPE)
     x[0, :2] = 0, 1
     return x.astype(dtype_of(dtype))
@@ -34,7 +34,7 @@ def numbers(dtype: str, bits: int) -> bool:
 
 
 class Row:
-    """One function: how to call it, which dtypes it takes at which widths, and its right answer."""
+    """One function: how to call it, which dtypes it takes at which widths, and a check of its answer."""
 
     def __init__(self, call: Callable, takes: Callable[[str, int], bool], right: Callable, forms: bool = True) -> None:
         self.call, self.takes, self.right, self.forms = call, takes, right, forms
@@ -215,7 +215,7 @@ def cosine_gradient(x: np.ndarray) -> np.ndarray:
 
 
 def leaky_ends(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of GATv2 with the first row as the vector, and for every edge and column the slope of the leaky relu."""
+    """Scores of GATv2 with the first row as the attention vector, and the slope of leaky ReLU for every edge and column."""
     values = x.astype(float)
     both = values[EDGE_ROW] + values[SQUARE.indices]
     slopes = np.where(both > 0, 1, 0.2)
@@ -234,7 +234,7 @@ def mean_gradient(x: np.ndarray) -> np.ndarray:
 
 
 def quantised_sums(got: np.ndarray, x: np.ndarray, matrix: np.ndarray) -> bool:
-    """Sums of codes of 8 bits: every edge is off by half a step at most, but for the rounding of sums and values."""
+    """Whether sums of 8-bit codes are right up to half a step per edge, plus the rounding of sums and values."""
     want, step = matrix.astype(float) @ x.astype(float), float(np.abs(x.astype(float)).max()) / 127
     bound = 0.51 * step * matrix.sum(axis=1, keepdims=True) + 0.005 * np.abs(want).max()
     return got.dtype == np.float32 and bool((np.abs(got - want) <= bound).all())
@@ -475,7 +475,7 @@ def codes_only(dtype: str, bits: int) -> bool:
 
 
 def itself(got: Any, x: np.ndarray, bits: int) -> bool:
-    """Every row is as near to itself as can be."""
+    """Whether every row's distance to its nearest row, itself, is zero."""
     return got.shape == (len(x), 1) and not got.any()
 
 
@@ -561,7 +561,7 @@ ON_GPU |= {"nearest", "plan_nearest", "pairs", "pairs_iter", "from_packbits", "f
 def to_gpu(x: np.ndarray) -> Any:
     import cupy
 
-    if x.dtype.name == "bfloat16":  # whose elements CuPy itself cannot convert
+    if x.dtype.name == "bfloat16":  # CuPy cannot convert bfloat16
         return cupy.asarray(x.view(np.uint16)).view(x.dtype)
     return cupy.asarray(x)
 

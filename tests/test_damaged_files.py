@@ -1,4 +1,4 @@
-"""Damaged and hostile files: one named error says it, before memory is spent on what the file merely announces."""
+"""A damaged or hostile file gives one named error, before memory is allocated for sizes that the file merely claims."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def described(shape: str, descr: str = "'<f4'") -> str:
 
 
 def whole(name: str) -> dict[str, bytes]:
-    """The members of a file that each of the loaders reads."""
+    """The members of a valid file for the named loader."""
     stream = io.BytesIO()
     if name == "load_npz":
         bs.save_npz(stream, bs.TCTiledCSR(np.eye(5, dtype=np.float32)))
@@ -59,7 +59,7 @@ FUNCTIONS = {
     "load_lowbit": nn.load_lowbit,
     "read_npz": read_npz,
 }
-#: A member of each that is an array of numbers.
+#: For each loader, a member that is an array of numbers.
 ARRAY = {
     "load_npz": "data.npy",
     "load_network": "convs.0.lin.weight.npy",
@@ -77,7 +77,7 @@ def loader(request, tmp_path, monkeypatch):
 
 @pytest.fixture
 def refused(loader, tmp_path):
-    """Write the members of a damaged file, and expect the one error."""
+    """A function that writes a damaged file and expects the named error."""
 
     def check(members: dict[str, bytes] | bytes, message: str, method: int = zipfile.ZIP_DEFLATED) -> None:
         path = tmp_path / "damaged.npz"
@@ -136,7 +136,7 @@ def test_files_of_another_kind(loader, refused):
 
 
 def test_a_size_that_the_compressed_bytes_cannot_hold_is_refused_before_it_is_read(loader, refused):
-    """The directory of the file says a terabyte, and the array's header agrees."""
+    """An array must be refused if the zip directory and its header claim 2 GiB, but the compressed bytes are too few."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (whole(loader) | {ARRAY[loader]: npy(described("(536870912,)"))}).items():
@@ -188,7 +188,7 @@ def test_many_members_share_one_limit(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("length", [65_536, 65_537])
 def test_the_header_of_an_array_has_a_longest_length(length):
-    """A header of 64 KiB of text is read, and one byte more is not: it is no header that save_npz writes."""
+    """A header of 64 KiB must be read, and a longer one refused, as save_npz never writes such a header."""
     members = whole("load_npz")
     header = str(np.load(io.BytesIO(members["header.npy"])))
     stream, text = io.BytesIO(), io.BytesIO()
@@ -203,7 +203,7 @@ def test_the_header_of_an_array_has_a_longest_length(length):
             bs.load_npz(stream)
 
 
-# ---- what binary models are made from
+# ---- the descriptions of binary models
 ABOUT = [
     ("version", 2), ("version", "1"), ("model", "Other"), ("model", ["BinaryGCN"]), ("settings", None), ("settings", [[]]),
     ("settings", [["FBF+FBF", 1]]), ("settings", [["XXX+XXX", True]]), ("shapes", [[4]]), ("shapes", [[4, 10**12]]), ("shapes", [[0, 3]]),
@@ -226,7 +226,7 @@ def test_binary_models_of_other_settings_are_refused(tmp_path, key, value):
 
 # ---- partitions kept on disk
 def graphs():
-    """Two patterns of the same row lengths."""
+    """Two patterns with the same row lengths."""
     ring = np.roll(np.eye(12, dtype=int), 1, axis=1)
     return ring, np.roll(np.eye(12, dtype=int), 5, axis=1)
 
@@ -251,7 +251,7 @@ def test_the_seed_of_a_partition_reaches_metis_and_its_name(tmp_path, monkeypatc
 
 
 def test_seeds_change_partitions():
-    """On a graph without structure METIS has nothing else to go by."""
+    """The same seed must give the same partition, another seed another one, on a graph without structure."""
     from bitsparse.graph import partition
 
     pattern = np.random.default_rng(0).random((400, 400)) < 0.02
@@ -296,7 +296,7 @@ def test_damaged_partitions_are_made_anew(tmp_path, harm):
     assert cached_partition(ring, 3, cache=tmp_path)[1]
 
 
-# ---- what is written
+# ---- files that are written
 @pytest.mark.parametrize("form", ["frdc.npz", "mtx", "txt", "npz"])
 def test_convert_follows_no_link_and_leaves_other_files_alone(tmp_path, form):
     (tmp_path / "in.txt").write_text("0 1\n1 2\n")
