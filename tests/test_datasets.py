@@ -1,4 +1,4 @@
-"""Graphs from files and from scikit-learn: what is read, and what is refused."""
+"""Graphs from files and from scikit-learn: the parts that are read, and the content that is refused."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ ring = parts()
 
 
 def changed(**changes):
-    """What `write` is to change."""
+    """The arrays that `write` is to change."""
     return changes
 
 
@@ -202,7 +202,7 @@ def test_features_of_every_sparse_form_are_checked_and_saved(form, tmp_path):
 
 def test_features_and_seeds_that_are_none_are_named():
     class Foreign:
-        """Of another library, whose dtypes have no kind."""
+        """An array of another library, whose dtypes have no kind."""
 
         shape, dtype = (2, 1), "float32"
 
@@ -297,7 +297,7 @@ def test_splits_are_seeded_disjoint_and_labelled():
     assert (one.train_mask != other.train_mask).any()
     assert [int(mask.sum()) for mask in (one.train_mask, one.val_mask, one.test_mask)] == [15, 20, 40]
     assert np.bincount(labels[one.train_mask]).tolist() == [5, 5, 5]
-    small = graph.with_split()  # 60 training nodes, and 30 for the other two in proportion
+    small = graph.with_split()  # half of each class of 30 trains; the other 45 are shared as 500 to 1000
     assert [int(mask.sum()) for mask in (small.train_mask, small.val_mask, small.test_mask)] == [45, 15, 30]
 
 

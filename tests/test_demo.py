@@ -1,4 +1,4 @@
-"""The main job: a GCN in full precision and in bits, and the command line around it."""
+"""The main job, ``bitsparse demo``: a GCN in full precision and in bits, and its command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGE = ("--only", "large", "--large", "640,6400")
 
 
 def planted(n: int = 240, classes: int = 3, words: int = 40, seed: int = 0) -> dict[str, np.ndarray]:
-    """A planted partition: dense inside the classes, with a bag of words that leans towards each class's own."""
+    """A planted partition: dense inside classes, with bags of words in which each class has more frequent words of its own."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.arange(n) % classes)
     same = labels[:, None] == labels[None, :]
@@ -54,7 +54,7 @@ def graph_file(tmp_path_factory):
 
 
 class Trained:
-    """The planted graph with a model on it."""
+    """The planted graph and a model trained on it."""
 
     def __init__(self) -> None:
         parts = planted()
@@ -73,7 +73,7 @@ class Trained:
 
 
 def weights(model: nn.Network) -> np.ndarray:
-    """Of the first layer."""
+    """The weights of the first layer."""
     return model.layers[0].updates[0].weight
 
 
@@ -83,7 +83,7 @@ def trained():
 
 
 def test_the_accuracy_of_the_demo_is_that_of_the_test_nodes(tmp_path, capsys):
-    """Labels of the validation nodes are wrong, so that who counts those finds hardly any right."""
+    """The accuracy must be high if the labels of validation nodes are wrong, and low if those of test nodes are."""
     parts = planted()
     for wrong, low, high in (("val_mask", 60, 100), ("test_mask", 0, 40)):
         labels = np.where(parts[wrong], (parts["labels"] + 1) % 3, parts["labels"]).astype(np.int32)
@@ -128,7 +128,7 @@ def test_real_features_lose_at_most_half_a_step(sparse):
     q = features.quantized(8)
     assert q.bits == 8
     error = np.abs(q.dequantize() - features.csr.toarray())
-    assert (error <= 0.51 * q.scale + 1e-7).mean() > 0.98  # the others are clipped
+    assert (error <= 0.51 * q.scale + 1e-7).mean() > 0.98  # the remaining elements are clipped
     np.testing.assert_array_equal(q.toarray()[x == 0], 0)
 
 
@@ -322,7 +322,7 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def _one_call_each(monkeypatch):
-    """As quick as times can be taken."""
+    """Time every side with a single call, which is as quick as possible."""
     monkeypatch.setattr(large, "_TIMING", Protocol(warmup=0, repetitions=1, seconds=0.0, sample_ms=0.0, pause=0.0))
 
 
@@ -428,7 +428,7 @@ def test_without_pytorch_geometric_there_is_no_such_side(monkeypatch):
 
 
 def test_the_planted_classes_hold_together():
-    """Every class is trained on, and an edge ends in its own class far more often than by chance."""
+    """Every class must have training nodes, and edges must stay inside a class far more often than by chance."""
     given = large.task(6400, 64_000)
     rows = np.repeat(np.arange(6400), np.diff(given.data.indptr))
     assert (given.labels[rows] == given.labels[given.data.indices]).mean() > 3 / 16
@@ -524,7 +524,7 @@ def test_the_logits_on_a_gpu_are_those_of_the_cpu(trained, bits, form):
 @pytest.mark.gpu
 @pytest.mark.usefixtures("_one_call_each")
 def test_demo_on_a_gpu(graph_file, capsys, monkeypatch):
-    """All but CuPy's own products."""
+    """The demo must give the CPU's results on a GPU; CuPy's own products are replaced by SciPy's."""
     scipy = sides.vendor
     monkeypatch.setattr(sides, "vendor", lambda graph, x, network, device: scipy(graph, x, network, "cpu"))
     monkeypatch.setattr(sides, "geometric", lambda *_: None)
@@ -606,7 +606,7 @@ def test_bad_arguments_exit_with_two(arguments, capsys):
     assert raised.value.code == 2
     said = capsys.readouterr()
     assert ("see bitsparse" if arguments else "usage: bitsparse") in said.err and not said.out
-    assert arguments or "accuracy, time and memory of a GCN" in said.err  # nothing asked: the commands
+    assert arguments or "accuracy, time and memory of a GCN" in said.err  # without arguments, the commands are listed
 
 
 @pytest.mark.usefixtures("_one_call_each")
@@ -617,7 +617,7 @@ def test_missing_extras_are_named(graph_file, capsys, monkeypatch):
     code, out, err = run(capsys, "demo", "--only", "accuracy")
     assert (code, out) == (2, "")
     assert "pip install 'bitsparse[data]'" in one_line(err)
-    code, out, err = run(capsys, "demo", "--bits", "4", *LARGE[2:])  # what it can do without is done
+    code, out, err = run(capsys, "demo", "--bits", "4", *LARGE[2:])  # the part that needs no extra still runs
     assert code == 0
     assert out.startswith("synthetic: 640 nodes, ")
     assert "pip install 'bitsparse[data]'; accuracies are left out, unless --graph names a graph" in one_line(err)

@@ -1,4 +1,4 @@
-"""Plans of dense products and of aggregations of signs keep the protocol of plans: what, where, with which kernel, what they keep."""
+"""Plans of dense products and of aggregations of signs follow the protocol of plans: shape, dtype, device, kernel, memory, ``out``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGNS = bs.pack_bits(X, encoding="bipolar")
 SMALL = bs.pack_bits(RNG.integers(0, 4, (6, 70)))
 BITS = bs.Epilogue(bits=3, out_scale=20.0)
 
-#: A plan, and what it is called with.
+#: A function that makes a plan, and the operand of its calls.
 PLANS: dict[str, tuple[Callable[[], Any], Any]] = {
     "matmul": (lambda: bs.plan_matmul(SMALL, 5), bs.pack_bits(W, axis=-2)),
     "matmul with floats": (lambda: bs.plan_matmul(SMALL, 5, epilogue=bs.Epilogue(bias=1.0)), bs.pack_bits(W, axis=-2)),

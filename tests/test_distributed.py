@@ -1,4 +1,4 @@
-"""Rows of a graph on several ranks, which are threads here: the results have the bits of one device."""
+"""Results of ranks that share the rows of a graph have the bits of one device; the ranks are threads here."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bitsparse import nn
 from bitsparse.distributed.exchange import METHODS
 from bitsparse.errors import CommunicationError, DTypeError, ShapeError
 
-#: Ranks, how rows are dealt out, and how they are exchanged.
+#: Number of ranks, method of distributing rows, and way of exchanging them.
 WAYS = [(size, method, way) for size in (1, 2, 3, 4) for method in D.parts.METHODS for way in METHODS]
 each_way = pytest.mark.parametrize(("size", "method", "way"), WAYS)
 
 
 def graph(nodes=41, rng=None, dtype=np.float32):
-    """Rows of very different lengths, empty ones and a hub among them."""
+    """A graph with rows of very different lengths, among them a hub and empty rows."""
     rng = rng or np.random.default_rng(nodes)
     dense = rng.random((nodes, nodes)) < 0.08
     dense[nodes // 2, :] = True
@@ -33,7 +33,7 @@ def graph(nodes=41, rng=None, dtype=np.float32):
 
 
 def on_ranks(size, method, work, matrix, *arguments):
-    """What ``work(shard, part, *arguments)`` gives on every rank, each with the rows of all."""
+    """For every rank, the result of ``work(shard, part, *arguments)``, gathered from all ranks."""
 
     def rank(comm):
         part = D.partition(matrix, comm, method=method)
@@ -105,7 +105,7 @@ def test_floats_have_the_bits_of_one_device_where_nodes_keep_their_numbers(size,
 def test_aggregation_of_bits(size, method, way, variant):
     rng = np.random.default_rng(2)
     matrix = graph() if variant[1] == "F" else graph() != 0
-    # Halves, so that sums of floats are exact in any order.
+    # Values are multiples of 1/2, so that sums of floats are exact in any order.
     x = np.round(2 * rng.standard_normal((41, 33))).astype(np.float32) / 2
     given = bs.pack_bits(x, encoding="bipolar") if variant[0] == "B" else x
     if variant[1] == "F":
@@ -132,7 +132,7 @@ def test_aggregation_with_an_addend_a_mean_and_scales_of_rows(way):
     same(on_ranks(3, "blocks", work, pattern), wanted)
     planned = lambda a, p: D.plan_bspmm(a, 20, "BBF", reduce="mean", add=True, exchange=way)(p.take(bits), p.take(x))  # noqa: E731
     same(on_ranks(3, "blocks", planned, pattern), wanted)
-    large = np.full((41, 20), (1 << 31) - 20)  # int64 where a row is long, int32 elsewhere
+    large = np.full((41, 20), (1 << 31) - 20)  # long rows need int64, others int32
     summed = lambda a, p: D.bspmm(a, p.take(bits.with_affine()), "BBF", add=p.take(large), exchange=way)  # noqa: E731
     same(on_ranks(3, "blocks", summed, pattern), bs.bspmm(pattern, bits.with_affine(), "BBF", add=large))
     refused = lambda a, p: D.plan_bspmm(a, 20, "BBF", add=True)(p.take(bits), p.take(large))  # noqa: E731
@@ -160,7 +160,7 @@ def test_scores_of_edges_attention_and_samples(size, method, way):
     made = on_ranks(size, method, attended, matrix)
     full = bs.attention(matrix, h, source, target)
     assert all(np.array_equal(one, full) if method == "blocks" else np.allclose(one, full, atol=1e-5) for one in made)
-    if method == "blocks":  # samples are taken by the order of columns
+    if method == "blocks":  # samples depend on the order of columns, which blocks keep
         for strategy in ("afs", "sfs", "aes"):
             work = lambda a, p, s=strategy: D.sampled_spmm(a, p.take(h[:, 0]), 4, s, exchange=way)  # noqa: E731
             same(on_ranks(size, method, work, matrix), bs.sampled_spmm(matrix, h[:, 0], 4, strategy))
@@ -602,7 +602,7 @@ def test_members_of_shards_and_partitions():
 
 
 def in_turn(parts):
-    """Parts added in the order in which they come, one rounding for each."""
+    """The sum of the parts, added in their order with a rounding after each."""
     total = np.zeros_like(parts[0])
     for part in parts:
         total = total + part
@@ -612,7 +612,7 @@ def in_turn(parts):
 @pytest.mark.parametrize("way", METHODS)
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_what_comes_back_is_added_in_the_order_of_the_ranks(way, size):
-    """Magnitudes differ so much that another order has other bits; what is sent back for padding counts nowhere, even NaN."""
+    """Sums must have the bits of rank order, with magnitudes that show any other order; NaN sent back for padding must not count."""
     matrix = graph()
 
     def work(a, part):
@@ -630,7 +630,7 @@ def test_what_comes_back_is_added_in_the_order_of_the_ranks(way, size):
             whole[names] = sent[asked]
             everyone = np.empty((size, *whole.shape), dtype)
             a.comm.all_gather(whole, everyone)
-            if way == "allgather":  # what is no row of this rank's is sent back as well
+            if way == "allgather":  # rows that this rank did not ask for are sent back as well
                 sent[np.setdiff1d(exchange.slots_of(np.arange(41)), asked)] = 0
             back = exchange.add_back(sent)
             assert back.dtype == dtype
@@ -661,14 +661,14 @@ def test_codes_that_come_back_are_summed_exactly_and_scaled_once(way, bits):
 
 
 def test_buffers_of_blocks_have_no_padding_that_was_never_written():
-    """Ranks with fewer rows send whole blocks: what lies behind their rows is zero, whatever the memory held."""
+    """In the whole blocks that ranks with fewer rows send, the padding must be zero, whatever the memory held before."""
 
     def work(comm):
         a = D.shard(graph(), D.partition(graph(), comm))
         exchange = a.exchange("allgather")
         mine = np.ones((a.shape[0], 3), np.float32)
         for _ in range(3):
-            full = np.full((exchange.slots, 3), np.nan, np.float32)  # memory that is given back and taken again
+            full = np.full((exchange.slots, 3), np.nan, np.float32)  # memory that the exchange will reuse
             del full
             buffer = exchange(mine)
             assert set(np.unique(buffer)) <= {0.0, 1.0} and buffer.sum() == 41 * 3

@@ -1,4 +1,4 @@
-"""A run over batches that ranks share: the logits of one runner, in arrays and in one file, also from where another run ended."""
+"""Ranks that share a run over batches give the logits of one runner, in arrays and in one file, also when they continue a run."""
 
 from __future__ import annotations
 

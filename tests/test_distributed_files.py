@@ -1,4 +1,4 @@
-"""Shards in files, synthetic shards, and features that are packed while they are read."""
+"""Shards in files, synthetic shards, and features that are packed piece by piece while they are read."""
 
 from __future__ import annotations
 

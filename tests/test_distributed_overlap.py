@@ -1,4 +1,4 @@
-"""Sums that overlap with the exchange: the bits of one device, whatever rows have neighbours elsewhere."""
+"""Sums that overlap with the exchange have the bits of one device, whichever rows have neighbours on other ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES = 60
 
 
 def graph(dtype=np.float32, seed=0):
-    """Communities of ten nodes, a few edges between them, a hub, and rows without entries."""
+    """A graph with communities of ten nodes, a few edges between them, a hub, and rows without entries."""
     rng = np.random.default_rng(seed)
     community = np.arange(NODES) // 10
     dense = (rng.random((NODES, NODES)) < 0.5) & (community[:, None] == community)
@@ -31,7 +31,7 @@ def graph(dtype=np.float32, seed=0):
 
 
 def planned(size, make, matrix, x, method="blocks", add=None):
-    """What a plan gives on every rank with overlap and without; the rows of all."""
+    """For every rank, the results of a plan with and without overlap, gathered from all ranks."""
 
     def rank(comm):
         part = D.partition(matrix, comm, method=method)
@@ -67,7 +67,7 @@ def planned(size, make, matrix, x, method="blocks", add=None):
 
 
 def brute(a):
-    """Rows with an entry in a row of another rank, and their entries, one by one."""
+    """The number of rows that have a column of another rank, and of these rows' entries, counted one by one."""
     own, rows, entries = a.part.rows(), 0, 0
     for start, stop in zip(a.indptr[:-1], a.indptr[1:], strict=True):
         mine = a.columns[start:stop]
@@ -173,7 +173,7 @@ def test_ranks_without_rows_take_part():
 
 
 def test_rows_are_summed_while_the_exchange_waits(monkeypatch):
-    """The exchange ends only after the inner rows were summed; a plan that waits for it first would wait in vain."""
+    """Inner rows must be summed before the exchange ends: here it ends only after them, and would block a plan that waits first."""
     matrix, x = graph(), np.ones((NODES, 4), np.float32)
     summed = threading.Event()
 
@@ -273,7 +273,7 @@ def test_estimates_add_up():
 
 
 def test_sums_wait_for_the_exchange_where_nearly_every_entry_does():
-    """The figures of four H100 over communities in blocks, which lost a third by overlapping; of such a graph cut well it gains."""
+    """Overlap must be estimated as a loss for four H100 over communities in blocks (measured: a third), and as a gain if cut well."""
     entries, rows, sent, written = 31e6, 0.612e6, 128, 512
     rate, received = SUMS["cuda"], 157e6
 

@@ -1,4 +1,4 @@
-"""Ranks that are processes: gloo of torch.distributed, and MPI. What each of them does is in distributed_ranks.py."""
+"""Ranks that are processes, connected by gloo of torch.distributed or by MPI. Each of them runs distributed_ranks.py."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_nobody_waits_longer_than_asked_for_on_mpi(tmp_path) -> None:
 
 @pytest.mark.mpi
 def test_a_killed_rank_ends_the_job_on_mpi(tmp_path) -> None:
-    """MPI ends all ranks of its own, if none hears of it before."""
+    """After a rank was killed, either MPI must end all others, or the others must raise an error before."""
     done = mpi(3, "lost", tmp_path, timeout=10.0)
     assert done.returncode != 0 or "told:" in done.stdout
     assert "DID NOT RAISE" not in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""That the files which the documentation names are there, and that its reference has every public name."""
+"""Files that the documentation names exist, and its reference has every public name."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def test_a_release_has_links_that_work_on_a_package_index() -> None:
 
 
 # ---- the reference
-#: Packages whose ``__all__`` is for users; the names of the others are among those of bitsparse itself.
+#: Modules whose ``__all__`` is for users; public names of other modules are in bitsparse itself.
 HOMES = ["bench", "cli", "datasets", "distributed", "graph", "interop", "jax", "jit", "nn", "torch", "viz"]
-#: Homes of frameworks, which need not be there.
+#: Modules for frameworks that need not be installed.
 OF_FRAMEWORKS = {"bitsparse.jax", "bitsparse.torch"}
 PUBLIC = ["bitsparse", *(f"bitsparse.{name}" for name in HOMES)]
 
 
 def listed() -> dict[str, set[str]]:
-    """The names on the pages of the reference by module, as ``autosummary`` and ``py:data`` list them."""
+    """The names that the pages of the reference list by ``autosummary`` and ``py:data``, for each module."""
     found: dict[str, set[str]] = {}
     for page in sorted((ROOT / "docs" / "api").iterdir()):
         module = ""
@@ -79,7 +79,7 @@ def listed() -> dict[str, set[str]]:
 
 
 def public(module: str) -> list[str]:
-    """Its ``__all__``; of the home of a framework read from the file, as the framework need not be there."""
+    """The module's ``__all__``; for frameworks it is read from the source, as the framework need not be installed."""
     if module not in OF_FRAMEWORKS:
         return list(importlib.import_module(module).__all__)
     tree = ast.parse(
@@ -90,7 +90,7 @@ def public(module: str) -> list[str]:
 
 
 def needs_a_framework(module: str) -> bool:
-    """True of ``bitsparse.torch`` and ``bitsparse.jax`` and of what is inside them, such as ``bitsparse.jax.flax``."""
+    """Whether a module is ``bitsparse.torch``, ``bitsparse.jax``, or inside them, such as ``bitsparse.jax.flax``."""
     return ".".join(module.split(".")[:2]) in OF_FRAMEWORKS
 
 
@@ -102,7 +102,7 @@ def object_of(module: str, name: str) -> Any:
 def test_every_public_name_is_on_a_page_of_the_reference(module: str) -> None:
     pages = listed()
     missing = set(public(module)) - pages[module]
-    if missing:  # one object may be public in two places; a page has it once
+    if missing:  # an object that is public in two modules is on one page only
         elsewhere = [object_of(at, name) for at in pages if not needs_a_framework(at) for name in pages[at]]
         missing = {name for name in missing if not any(object_of(module, name) is one for one in elsewhere)}
     assert missing == set()
@@ -114,7 +114,7 @@ def test_every_public_name_is_on_a_page_of_the_reference(module: str) -> None:
     [pytest.param(one, marks=getattr(pytest.mark, one[10:])) if one in OF_FRAMEWORKS else one for one in PUBLIC],
 )
 def test_every_public_name_has_a_docstring(module: str) -> None:
-    """Or, being neither a function nor a class, a sentence on its page."""
+    """Every public function and class must have a docstring, and every other public name a sentence on its page."""
     text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.rst"))
     named = {name: object_of(module, name) for name in public(module) if f".. py:data:: {name}\n\n   " not in text}
     assert [name for name, one in named.items() if not callable(one) or not one.__doc__] == []

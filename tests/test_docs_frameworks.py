@@ -1,4 +1,4 @@
-"""Examples of README and of the pages that need names from their readers run on a CPU as they stand there."""
+"""Examples in README and other pages that use names which the reader must define run unchanged on a CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NODES, COLUMNS, CLASSES = 60, 602, 4
 
 
 def example(page: str, start: str) -> str:
-    """The one Python example of a page that has such a line; on a machine without a GPU."""
+    """The page's only Python example that contains the text ``start``, changed to run on a CPU."""
     text = (ROOT / page).read_text("utf-8")
     found = [block for block in re.findall(r"^```(?:py|python)\n(.*?)^```$", text, re.S | re.M) if start in block]
     assert len(found) == 1
@@ -30,7 +30,7 @@ def example(page: str, start: str) -> str:
 
 @pytest.fixture
 def names() -> dict[str, Any]:
-    """What the examples expect to be there, in NumPy and SciPy."""
+    """The names that the examples expect, as NumPy and SciPy objects."""
     rng = np.random.default_rng(0)
     dense = rng.random((NODES, NODES)) < 0.1
     adjacency = sparse.csr_array((dense | dense.T).astype(np.float32))

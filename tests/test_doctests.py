@@ -1,4 +1,4 @@
-"""Every example in every docstring of the installed package runs and prints what it says."""
+"""Every docstring example of the installed package runs and prints the output that it shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def examples(module: str) -> list[doctest.DocTest]:
     return [test for test in found if test.examples]
 
 
-#: Homes of frameworks, which are imported only where the framework is.
+#: Modules for a framework, which are imported only if it is installed.
 HOMES = {"bitsparse.jax": "jax", "bitsparse.torch": "torch"}
 OF_FRAMEWORKS = [module for module in MODULES if module.startswith(tuple(HOMES))]
 WITH_EXAMPLES = [module for module in MODULES if module not in OF_FRAMEWORKS and examples(module)]
@@ -36,7 +36,7 @@ def test_examples(module: str, host) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")  # once in a process
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")  # PyTorch warns once per process
 def test_examples_in_pytorch(host) -> None:
     run_home("bitsparse.torch")
 
@@ -52,7 +52,7 @@ def test_examples_in_flax_and_equinox(host) -> None:
         run(module)
 
 
-#: Modules of one home that need other frameworks beside it.
+#: Modules of bitsparse.jax that need another framework besides JAX.
 LAYERS_OF_JAX = ("bitsparse.jax.equinox", "bitsparse.jax.flax")
 
 

@@ -1,4 +1,4 @@
-"""BSpMM and ADD of one-bit activations with any scale against NumPy on what they stand for."""
+"""``bspmm`` and ``add`` of one-bit activations with any scale agree with NumPy on the decoded values."""
 
 from __future__ import annotations
 

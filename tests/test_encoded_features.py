@@ -1,4 +1,4 @@
-"""Sparse functions of features in any encoding against NumPy on what they stand for; hypothesis looks for a counterexample."""
+"""Sparse functions of features in any encoding agree with NumPy on the decoded values; hypothesis looks for counterexamples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import bitsparse as bs
 
-#: None at all, one, the lengths of words and of whole groups of words.
+#: Numbers of nodes: none, a few, and just above a word and a group of words.
 NODES = st.one_of(st.integers(0, 5), st.sampled_from([33, 130]))
 COLUMNS = st.one_of(st.integers(0, 3), st.sampled_from([5, 31, 32, 33, 129]))
 WIDTHS = st.one_of(st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 32))
@@ -18,7 +18,7 @@ WIDTHS = st.one_of(st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 32))
 
 @st.composite
 def graphs(draw: st.DrawFn, square: bool = False) -> sp.csr_array:
-    """A pattern, or small integer or float values, of any size and density."""
+    """A graph of any size and density, as a pattern or with small values as integers or floats."""
     rows = draw(NODES)
     cols = rows if square else draw(NODES)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -33,7 +33,7 @@ def rows_of(A: sp.csr_array) -> np.ndarray:
 
 
 def affine_parts(rng: np.random.Generator, shape: tuple[int, int], kind: str, signed: bool) -> np.ndarray | None:
-    """A scale or an offset in steps of an eighth, so that sums of a few are exact in float32."""
+    """A scale or offset in multiples of 1/8, so that sums of a few terms are exact in float32."""
     sizes = {"none": None, "scalar": (), "row": (shape[0], 1), "col": (1, shape[1])}[kind]
     if sizes is None:
         return None
@@ -45,7 +45,7 @@ def affine_parts(rng: np.random.Generator, shape: tuple[int, int], kind: str, si
 def packed_features(
     draw: st.DrawFn, rows: int, widths: st.SearchStrategy[int] = WIDTHS, sizes: st.SearchStrategy[int] = COLUMNS
 ) -> bs.BitTensor:
-    """Integers in any encoding, width, layout and packed axis, with every form of scale and offset."""
+    """Packed integers in any encoding, width, layout and packed axis, with any form of scale and offset."""
     bits, columns = draw(widths), draw(sizes)
     encoding = draw(st.sampled_from(["unsigned", "signed", *(["bipolar"] if bits == 1 else [])]))
     layout = draw(st.sampled_from(["planes", *(["rows"] if bits in (1, 2, 4, 8, 16) else [])]))
@@ -71,13 +71,13 @@ def products(
 
 
 def real(x: bs.BitTensor) -> np.ndarray:
-    """What features stand for, in float64: integers of 32 bits are exact."""
+    """The decoded features in float64, in which integers of 32 bits are exact."""
     codes = np.asarray(x.toarray(), np.float64)
     return codes * (1.0 if x.scale is None else x.scale) + (0.0 if x.offset is None else x.offset)
 
 
 def reduced(A: sp.csr_array, x: np.ndarray, reduce: str) -> tuple[np.ndarray, np.ndarray]:
-    """The reduction over the edges of each row, and the sum of the terms' sizes, which bounds its error."""
+    """The reduction over the edges of each row, and the sum (or mean) of the terms' magnitudes, which bounds its error."""
     dense, stored = A.toarray().astype(np.float64), np.zeros(A.shape, bool)
     stored[rows_of(A), A.indices] = True
     terms = dense[:, :, None] * x[None]
@@ -131,7 +131,7 @@ def test_an_epilogue_follows_the_product_of_what_the_features_stand_for(
     factor = options.get("row_scale", 1.0) * options.get("col_scale", 1.0)
     want = sums * factor + options.get("bias", 0.0)
     want = np.maximum(want, {"relu": 0.0, "leaky_relu": 0.01}.get(options.get("activation"), 1.0) * want)
-    # An offset's part is taken out of the sum and added to it, so that both may be larger than what they give.
+    # Codes and offset are summed separately, and each of the two sums may be larger than their total.
     codes = np.abs(np.asarray(x.toarray(), np.float64)) * (1.0 if x.scale is None else x.scale) + 2.0
     near(got, want, factor * (size + reduced(abs(A.astype(np.float64)), codes, "sum")[1]))
 

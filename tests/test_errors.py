@@ -1,4 +1,4 @@
-"""Bad input is refused before anything is written, by a message that names the function, the values and the remedy."""
+"""Bad input is refused before anything is written, with a message that names the function, the values and the remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTS = RNG.integers(0, 8, (6, 40))
 
 
 def refuses(error: type[Exception], *facts: object):
-    """``pytest.raises`` that also looks for every fact in the message."""
+    """Like ``pytest.raises``, and asserts that the message contains every fact and is short."""
 
     class Refusal:
         def __enter__(self) -> None:
@@ -29,7 +29,7 @@ def refuses(error: type[Exception], *facts: object):
 
         def __exit__(self, *details: object) -> bool:
             if details[0] is None or not issubclass(details[0], error):
-                return self.raised.__exit__(*details)  # nothing raised, or something else
+                return self.raised.__exit__(*details)  # no error, or another one
             passed = self.raised.__exit__(*details)
             message = str(self.info.value)
             for fact in facts:
@@ -187,7 +187,7 @@ def test_nan_and_infinity(dtype: str, bad: float, where: tuple) -> None:
     "dtype", [np.complex64, np.longdouble, object, "U3", "S3", "datetime64[s]", "timedelta64[s]"], ids=str
 )
 def test_dtypes_that_are_no_plain_numbers(dtype: object) -> None:
-    if np.dtype(dtype) == np.float64:  # longdouble is float64 on some platforms
+    if np.dtype(dtype) == np.float64:  # longdouble is float64 on some platforms, and float64 is accepted
         assert bs.quantize(np.zeros((2, 3), dtype), 4).bits == 4
         return
     x = np.zeros((2, 3), dtype)
@@ -346,7 +346,7 @@ def test_options_that_are_another_kind_of_thing() -> None:
 
 
 class OnAnotherDevice:
-    """A DLPack producer that says its memory is on a device of the kind given: 10 is ROCm, 2 is CUDA."""
+    """A DLPack producer that says its memory is on a device of the given kind: 10 is ROCm, 2 is CUDA."""
 
     shape = (6, 40)
 
@@ -384,7 +384,7 @@ def test_arrays_of_another_device(call, monkeypatch) -> None:
 
 
 class Elsewhere(bs.BitTensor):
-    """A BitTensor that claims to be on a GPU, to stand in for one."""
+    """A stand-in for a BitTensor on a GPU, which it claims to be."""
 
     __slots__ = ()
 
@@ -404,7 +404,7 @@ def test_mixed_devices() -> None:
         bs.matmul(there, bs.BitTensor((5, 3), axis=-2))
 
 
-# ---- out= is untouched by every refusal
+# ---- a refused call leaves out= untouched
 def poisoned(shape: tuple = (6, 5), dtype: object = np.int32) -> np.ndarray:
     return np.full(shape, -12345, dtype)
 
@@ -594,7 +594,7 @@ def saved(x: bs.BitTensor | None = None) -> bytes:
 
 
 def rewritten(change) -> io.BytesIO:
-    """A saved file whose members went through ``change(dict of name -> bytes)``."""
+    """A saved file after ``change(members)``, where members is a dict of name -> bytes."""
     with zipfile.ZipFile(io.BytesIO(saved())) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     change(members)
@@ -631,14 +631,14 @@ def part(name: str, content: bytes | None):
 
 
 class Bomb:
-    """An object whose unpickling would be noticed."""
+    """An object whose unpickling fails the test."""
 
     def __reduce__(self):
         return (pytest.fail, ("load_npz unpickled an object",))
 
 
 def words_header(text: str, payload: bytes = b"\0" * 288) -> bytes:
-    """A .npy member with a header of our own wording."""
+    """A .npy member with the given text as its header."""
     body = text.encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body + payload
 
@@ -721,7 +721,7 @@ def test_truncated_files_at_every_length() -> None:
 
 
 def test_flipped_bytes_are_noticed_or_harmless() -> None:
-    """Every byte of a file inverted in turn: a refusal, or the array that was saved (unused parts of the zip format)."""
+    """A file with any one byte inverted must be refused, or give the saved array if the zip format does not use that byte."""
     whole = saved()
     want = bs.load_npz(io.BytesIO(whole))
     refused = 0
@@ -739,7 +739,7 @@ def test_flipped_bytes_are_noticed_or_harmless() -> None:
 
 
 def test_a_zip_bomb_is_not_inflated() -> None:
-    """A small file whose words inflate to a quarter of a gigabyte is refused by its header, before a byte is inflated."""
+    """A small file whose words inflate to 256 MiB must be refused because of its header, before a byte is inflated."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         with zipfile.ZipFile(io.BytesIO(saved())) as source:
@@ -789,7 +789,7 @@ def test_text_files_are_told_from_binary_ones(tmp_path) -> None:
 
 
 def test_a_tampered_pickle_goes_through_the_checks() -> None:
-    """Rebuilding validates: words whose padding was set after pickling are refused."""
+    """Unpickling must validate: words whose padding bits were set after pickling are refused."""
     q = bs.BitTensor(np.zeros((3, 40), int), 1)
     data = pickle.dumps(q)
     at = data.rindex(bytes(48))

@@ -1,4 +1,4 @@
-"""``+ - *`` of a BitTensor with integers: the numbers of Python's own integers, or a refusal."""
+"""``+ - *`` of a BitTensor with integers give the results of Python's integers, or are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def others(draw: st.DrawFn) -> Any:
 
 
 def exactly(x: Any) -> Any:
-    """As an array of Python's integers."""
+    """The values as an array of Python integers."""
     return np.asarray(x.toarray() if isinstance(x, bs.BitTensor) else x).astype(object) + 0
 
 

@@ -1,4 +1,4 @@
-"""The examples run, and compute what they say."""
+"""The programs in ``examples/`` run, and their results are those that they state."""
 
 import importlib.util
 import os
@@ -118,7 +118,7 @@ def test_networks_are_trained_in_jax(layer, bits, tmp_path, capsys):
 
 
 def three_classes(folder):
-    """A small graph with features, labels and a split, as a file."""
+    """The file of a small graph with features, labels and a split."""
     n, rng = 120, np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], n // 3)
     near = (labels[:, None] == labels) & (rng.random((n, n)) < 0.2)
@@ -179,7 +179,7 @@ def test_networks_are_trained_and_quantised(tmp_path, capsys):
 
 
 def by_torchrun(folder, name, *arguments):
-    """What an example prints on two ranks."""
+    """The output of an example on two ranks."""
     path = next(path for path in EXAMPLES if path.stem == name)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and never through links."""
+"""Files are written completely or not at all, and never through links."""
 
 from __future__ import annotations
 

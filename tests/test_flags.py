@@ -1,4 +1,4 @@
-"""Options that are true or false take nothing else: a word would count as true, whatever it says."""
+"""Options that are True or False take nothing else: as Python counts any text as true, "no" would mean yes."""
 
 from __future__ import annotations
 

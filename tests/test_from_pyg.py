@@ -1,4 +1,4 @@
-"""Networks read from PyTorch Geometric: equal to the model's own output, or refused by name."""
+"""Networks read from PyTorch Geometric give the model's own output; models that cannot be read are refused by name."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def models():
 
 
 def graph(rng, n=40, edges=160):
-    """A directed graph with stored self loops and nodes without neighbours, as positions and as an adjacency of ones."""
+    """A directed graph with stored self-loops and isolated nodes, as an edge index and as an adjacency of ones."""
     ends = np.unique(np.hstack((rng.integers(0, n - 4, (2, edges)), [[3, 7], [3, 7]])), axis=1)
     return ends, sparse.csr_array((np.ones(ends.shape[1], np.float32), (ends[1], ends[0])), shape=(n, n))
 
 
 def agree(model, weights=None, network=None):
-    """The network read gives what the model gives, on a graph that was not used to check it."""
+    """Assert that the network read gives the model's output, on another graph than the one from_pyg checks it with."""
     import torch
 
     network = network or nn.from_pyg(model)
@@ -261,7 +261,7 @@ def test_other_graph_layers_are_refused_by_name(models, kind):
 
 
 def refusals(models):
-    """(what it is, a model, what is said)"""
+    """(description, model, part of the error message) of every case."""
     pyg: Any = models.pyg
     torch, free, conv = models.torch, models.Free, models.conv
 

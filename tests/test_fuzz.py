@@ -1,4 +1,4 @@
-"""A share of the fuzz harness in every run of the tests, and that it notices what it is for."""
+"""Every run of the tests runs some cases of the fuzz harness, and checks that the harness notices failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import fuzz
 import pytest
 
 FUZZ = int(os.environ.get("BITSPARSE_FUZZ", "20000"))
-#: Cases run by one test after another would be the same ones.
+#: How many cases to run, and the number of the first, far from those that tests/fuzz.py starts with.
 CASES, FIRST = FUZZ // 4, 10_000_000
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
@@ -30,7 +30,7 @@ def test_damaged_files_give_right_results_or_named_errors(tmp_path):
 
 
 class Target:
-    """Cases that do what their number says."""
+    """A target whose third case in a process does harm."""
 
     def draw(self, rng):
         return b""
@@ -69,7 +69,7 @@ NOTICED = {
     "hungry": "MemoryError",
     "forever": "TooSlow",
 }
-#: The harness forks, which a process with JAX's threads must not do: it has one of its own.
+#: The harness forks, which is unsafe in a process with JAX's threads, so it runs in a process of its own.
 BATCH = """
 import sys
 from pathlib import Path
