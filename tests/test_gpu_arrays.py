@@ -1,4 +1,4 @@
-"""The public functions on arrays in a GPU's memory: the host's answers bit for bit, in the caller's family, in stream order."""
+"""On arrays in GPU memory, public functions give the host's bits, in arrays of the caller's library, and in stream order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def address(there: Any) -> int:
 
 
 def same(there: Any, here: Any) -> None:
-    """A CuPy array and a NumPy array, to the bit."""
+    """Assert that a CuPy array and a NumPy array are equal to the bit."""
     cupy = cp()
     assert isinstance(there, cupy.ndarray), type(there)
     here = np.asarray(here)
@@ -42,7 +42,7 @@ def same(there: Any, here: Any) -> None:
 
 
 def same_bits(there: bs.BitTensor, here: bs.BitTensor) -> None:
-    """Two BitTensors, one on the GPU."""
+    """Assert that two BitTensors, of which the first is on the GPU, are equal to the bit."""
     assert there.device == "cuda:0"
     assert here.device == "cpu"
     for name in ("shape", "bits", "axis", "layout", "encoding", "dtype", "nbytes"):
@@ -249,7 +249,7 @@ def test_products(bits: tuple[int, int]) -> None:
     x, y = operands(*bits)
     a = bs.BitTensor(cp().asarray(x), bits[0])
     for axis in (-1, -2):
-        for right in (y, y, y[:, ::-1]):  # the second product takes the short way
+        for right in (y, y, y[:, ::-1]):  # the second product takes the shorter path of repeated calls
             b = bs.BitTensor(cp().asarray(right), bits[1], axis=axis)
             same(a @ b, (x @ right).astype(np.int32 if 300 << sum(bits) < 2**31 else np.int64))
     same(a @ cp().asarray(y), a.get() @ y)
@@ -334,12 +334,12 @@ def test_nan_on_the_way_to_bits() -> None:
     plan(there.T)
     with pytest.raises(ValueError, match="NaN"):
         plan.check()
-    plan.check()  # reported once
+    plan.check()  # an error is reported only once
 
 
 @pytest.mark.parametrize("case", ["plain", "epilogue", "signs", "means", "scaled signs", "quantized", "unscaled"])
 def test_plans_are_compiled_when_they_are_made(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """The first call of a plan, with operands as planned, asks for no kernel that is not loaded yet."""
+    """The first call of a plan, with operands as planned, must load no further kernel."""
     loaded: dict[Any, Any] = {}
     monkeypatch.setattr(sys.modules["bitsparse.jit.kernel"], "_loaded", loaded)
     x, y = operands()
@@ -485,7 +485,7 @@ def test_memory_of_results_is_used_again_only_when_nobody_holds_it() -> None:
     operands = [bs.pack_bits(cupy.asarray(y), axis=-2) for y in values]
     whole = plan(operands[0])
     view = whole[1:, ::2]
-    pointer = plan(operands[1]).data  # holds the memory, not the array
+    pointer = plan(operands[1]).data  # keeps the memory alive, not the array
     shared = cupy.from_dlpack(plan(operands[2]))
     del whole
     kept = [plan(operand) for operand in operands]

@@ -1,4 +1,4 @@
-"""Attention on the GPU against float64: scores, softmax and sums of one pass; results are written into poisoned arrays."""
+"""Attention on the GPU (scores, softmax and sums in one pass) agrees with float64; results are written into poisoned arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOPE = 0.2
 
 
 def weighted(A: sp.csr_array, scores: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sums (rows, heads, width), logarithms of sums of exp, and what errors are relative to, in long double."""
+    """In long double: the sums (rows, heads, width), the log-sum-exp of scores, and the size to which errors are relative."""
     heads = scores.shape[1]
     y = np.zeros((A.shape[0], heads, x.shape[1] // heads), np.longdouble)
     size, lse = np.zeros_like(y), np.full((A.shape[0], heads), -np.inf, np.longdouble)
@@ -32,7 +32,7 @@ def weighted(A: sp.csr_array, scores: np.ndarray, x: np.ndarray) -> tuple[np.nda
             power = np.exp(part - part.max(axis=0))
             lse[i] = part.max(axis=0) + np.log(power.sum(axis=0))
             weight = (power / power.sum(axis=0))[:, :, None]
-            # a score is off by its own size, and by that of the largest
+            # The error of a score is proportional to its own size and to that of the largest score.
             far = 2 * abs(part).max(axis=0)[:, None] + 4 * abs(part)[:, :, None]
             y[i], size[i] = (weight * found).sum(axis=0), (weight * abs(found) * (far + (b - a) / 2 + 40)).sum(axis=0)
     return y, lse, size
@@ -124,14 +124,14 @@ def test_heads_that_are_laid_out_as_whole_vectors(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize(("heads", "width"), [(1, 24), (4, 32), (3, 200), (5, 7), (2, 600)])
 def test_hundreds_of_pieces(heads: int, width: int, dtype: str) -> None:
-    """Joined by many threads of a column, few, and one."""
+    """Hundreds of pieces of a row must be joined rightly by many threads per column, by few, and by one."""
     check_attention(GRAPHS["hubs"], heads, width, dtype, longest=4, span=4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize(("heads", "width"), [(1, 24), (4, 32), (5, 7)])
 def test_few_pieces_are_joined_by_the_last_to_come(heads: int, width: int, dtype: str) -> None:
-    """Also in the launch behind, where counters have to be zeros again."""
+    """The block that finishes last must join the pieces, and reset its counter to zero for the next launch."""
     for _ in range(2):
         check_attention(GRAPHS["hubs"], heads, width, dtype, longest=512, span=512)
         check_cosines(GRAPHS["hubs"], heads * width, dtype, 1.5, longest=512, span=512)

@@ -1,4 +1,4 @@
-"""Attention over codes and its gradient on a GPU against the reference in float64 on what they stand for; results into poisoned arrays."""
+"""Attention over codes and its gradient on a GPU agree with float64 on the decoded values; results are written into poisoned arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEP = np.float32(0.03)
 
 
 def codes_of(x: np.ndarray, heads: int) -> cuda.Codes:
-    """Integers (nodes, heads * width), each head padded to 16 bytes."""
+    """Codes of integers (nodes, heads * width), with each head padded to 16 bytes."""
     nodes, columns = x.shape
     width = columns // heads
     words = np.zeros((nodes, heads, -(-width // 16) * 16), np.int8)
@@ -41,7 +41,7 @@ def check(
     wide: bool = False,
     **cut: int,
 ) -> list[np.ndarray]:
-    """Sums and gradients, whose scores have a standard deviation of `spread`; what was found."""
+    """Check sums and gradients for scores with the standard deviation `spread`, and return the results."""
     rng = np.random.default_rng([heads, width])
     (rows, columns), whole = A.shape, heads * width
     x, gradient = (rng.integers(-127, 128, (n, whole)).astype(np.int8) for n in (columns, rows))
@@ -103,7 +103,7 @@ def test_slopes_scores_wide_indices_and_seeds_on_the_device() -> None:
 
 
 def test_scores_that_are_no_numbers() -> None:
-    """What they weigh is none either, and nothing else."""
+    """NaN scores must make exactly the sums and gradients NaN that they weight."""
     A, rng = GRAPHS["square"], np.random.default_rng(1)
     (rows, columns), heads, width = A.shape, 4, 8
     row = int(np.argmax(np.diff(A.indptr)))

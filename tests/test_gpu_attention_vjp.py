@@ -1,4 +1,4 @@
-"""Gradients of attention on the GPU, and what it keeps for them, against the reference in float64; results go into poisoned arrays."""
+"""Gradients of attention on the GPU, and the state kept for them, agree with float64; results are written into poisoned arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOUNDS = {"float64": 1e-12, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 
 
 def operands(A: sp.csr_array, heads: int, width: int, dtype: str) -> list[np.ndarray]:
-    """Features, both scores and the gradient by the result."""
+    """Features, source and target scores, and the gradient with respect to the result."""
     rng = np.random.default_rng([heads, width])
     rows, columns = A.shape
     compute = np.float64 if dtype == "float64" else np.float32
@@ -120,7 +120,7 @@ def test_some_of_the_gradients(wrt: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("wrt", [NAMES, ("x",), ("target",)])
 def test_sums_that_are_made_in_pieces_of_rows(wrt: tuple[str, ...]) -> None:
-    """The same bits as of arrays."""
+    """Features and sums in pieces of rows must give the same bits as whole arrays."""
     A, heads, width = GRAPHS["square"], 4, 8
     x, source, target, gradient = (to_device(part) for part in operands(A, heads, width, "float32"))
     rows, turned = A.shape[0], scheduled(sp.csr_array(A.T.tocsr()))

@@ -1,4 +1,4 @@
-"""The CUDA backend against the NumPy oracle, bit for bit; results are written into poisoned arrays."""
+"""The CUDA backend agrees with the NumPy oracle bit for bit; results are written into poisoned arrays."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_wide_operands(bits: tuple[int, int], kernel: str) -> None:
 
 
 def test_long_contraction_of_bytes_into_int64() -> None:
-    """Sums of one pass of bytes would pass 2**32, so the contraction axis is cut."""
+    """Sums that exceed 2**32 in one pass of bytes must be right: the contraction axis is cut for them."""
     rng = np.random.default_rng(5)
     k = 70_001
     a, b = (reference_bits.codes_to_words(np.full((2, k), 255, np.uint64), 8, "planes") for _ in range(2))
@@ -71,7 +71,7 @@ def test_long_contraction_of_bytes_into_int64() -> None:
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.hopper
 def test_every_tiling(b_bits: int, wide: bool) -> None:
-    """Of Hopper's kernel; test_gpu_mma.py has those of the other one."""
+    """Every tiling of Hopper's kernel must be right; test_gpu_mma.py tests those of the other kernel."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -94,7 +94,7 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
 @pytest.mark.parametrize("kernel", ["planes", "digits", "mixed", "planes-mma", "digits-mma"])
 @pytest.mark.parametrize("columns", [288, 129, 32])
 def test_repeated_calls_store_results_wherever_they_begin(kernel: str, columns: int) -> None:
-    """Repeated launches take the argument of an earlier call, whose result may have begun at whole vectors."""
+    """A repeated launch must store to an unaligned result, although it reuses the arguments of a call with an aligned one."""
     import cupy
 
     import bitsparse as bs
@@ -117,7 +117,7 @@ def test_repeated_calls_store_results_wherever_they_begin(kernel: str, columns: 
 @pytest.mark.parametrize("bits", [(16, 16), (32, 3), (9, 31), (20, 32)], ids=lambda b: f"{b[0]}x{b[1]}")
 @pytest.mark.hopper
 def test_every_tiling_of_digits(bits: tuple[int, int]) -> None:
-    """Of Hopper's kernel into int64: digits of either operand side by side, passes put together in registers or in memory."""
+    """Every tiling of Hopper's kernel for int64 must be right: digits side by side, passes combined in registers or memory."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -151,7 +151,7 @@ def test_every_tiling_of_digits(bits: tuple[int, int]) -> None:
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.hopper
 def test_every_tiling_of_signed_bytes(kinds: tuple[int, str, int, str], wide: bool) -> None:
-    """Bytes of either operand signed or not; several products behind one another."""
+    """Every tiling must be right for signed and unsigned bytes of either operand, also in several products in a row."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -173,7 +173,7 @@ def test_every_tiling_of_signed_bytes(kinds: tuple[int, str, int, str], wide: bo
 
 
 def test_unpacking_to_bytes() -> None:
-    """Digits of integers as bytes, in the order that products take them in; what lies past k is zero."""
+    """Unpacking must give digits as bytes in the order that products read, with zeros after the k-th."""
     import cupy
 
     from bitsparse.backends.cuda.bits import words as packed
@@ -262,7 +262,7 @@ def test_statistics() -> None:
 
 @pytest.mark.parametrize("kernel", ["planes", "digits"])
 def test_streams_and_graphs(kernel: str) -> None:
-    """Enqueued on the current stream; a prepared product allocates and compiles nothing, so it can be captured."""
+    """A prepared product must run on the current stream, and be capturable, as it allocates and compiles nothing."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -293,7 +293,7 @@ def test_streams_and_graphs(kernel: str) -> None:
     "kinds", [(8, "unsigned", 8, "signed"), (3, "signed", 1, "bipolar"), (8, "signed", 8, "signed")]
 )
 def test_left_operands_that_change(kinds: tuple[int, str, int, str], kernel: str) -> None:
-    """Every call reads the left operand as it is then, also when a graph is replayed."""
+    """Every call, and every replay of a graph, must read the current content of the left operand."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul

@@ -1,4 +1,4 @@
-"""The packing family of the CUDA backend against the host backend, bit for bit; results are written into poisoned arrays."""
+"""Packing functions of the CUDA backend agree with the host backend bit for bit; results are written into poisoned arrays."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from bitsparse.backends.reference.bits import pack as reference_bits
 
 pytestmark = pytest.mark.gpu
 
-#: Those that must agree to the last bit; sums of floats have a test of their own.
+#: The functions that must agree to the last bit; sums of floats are tested separately.
 FUNCTIONS = sorted({case.function for case in CASES if case.module == "bits.pack"} - set(ROUNDED))
-#: Whole chunks that are loaded four elements at a time, ragged ones that are not, few and many rows, batches.
+#: Larger shapes: whole chunks (loaded four elements at a time), ragged ones (loaded singly), few and many rows, batches.
 LARGE = [
     (3, 2048),
     (9, 1024),
@@ -70,12 +70,12 @@ def to_device(x: np.ndarray) -> Any:
 
 
 def raw(array: Any) -> Any:
-    """The bits of an array, which every version of CuPy copies."""
+    """The bits of an array as unsigned integers, which every version of CuPy can copy."""
     return array.view(f"uint{8 * array.dtype.itemsize}")
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """A poisoned array."""
+    """A new array, filled with poison."""
     import cupy
 
     array = cupy.empty(shape, dtype)
@@ -93,7 +93,7 @@ def to_host(value: Any) -> Any:
 
 
 def same(got: Any, want: Any) -> None:
-    """Equal type, shape and bits."""
+    """Assert equal type, shape and bits."""
     if isinstance(want, tuple):
         assert len(got) == len(want)
         for one, other in zip(got, want, strict=True):
@@ -109,7 +109,7 @@ def same(got: Any, want: Any) -> None:
 
 
 def both(function: str, *args: Any, poisoned: bool = True, **kwargs: Any) -> Any:
-    """Compare one call of ``function`` with the host's."""
+    """Compare one call of ``function`` with the host's, and return the result."""
     from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     want = getattr(host_bits, function)(*args, **kwargs)
@@ -246,7 +246,7 @@ def test_quantize(dtype: str, rounding: str) -> None:
 
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_division_is_correctly_rounded(axis: int) -> None:
-    """Quotients beside the whole numbers of the grid, for many divisors: one wrong rounding moves a code."""
+    """Division must round correctly for quotients next to whole numbers, where one wrong rounding changes a code."""
     rng = np.random.default_rng(5)
     rows, cols = 64, 4096
     for symmetric, bits in itertools.product((False, True), (4, 8, 16, 22)):
@@ -275,7 +275,7 @@ def test_division_is_correctly_rounded(axis: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("rounding", ["stochastic", "nearest", "floor"])
 def test_fields_by_octets(dtype: str, bits: int, rounding: str) -> None:
-    """Octets that one thread rounds, whole and ragged, filled up and not, with gaps between rows; grids of a tensor, rows and batches."""
+    """Threads that round octets must be right for whole and ragged rows, with gaps or not, and grids of tensors, rows and batches."""
     rng = np.random.default_rng(bits)
     limit, kind = (1 << (bits - 1)) - 1, {"rounding": rounding, "axis": -1, "layout": "rows", "stream": 5}
     for i, shape in enumerate(
@@ -306,7 +306,7 @@ def test_fields_by_octets(dtype: str, bits: int, rounding: str) -> None:
 @pytest.mark.parametrize("rounding", ["stochastic", "nearest", "floor"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_octets_beside_the_boundaries(bits: int, rounding: str) -> None:
-    """Quotients at and beside boundaries, numerators of every size, and what is not finite."""
+    """Codes must be right for quotients at and next to boundaries, numerators of every size, NaN and infinity."""
     rng, limit = np.random.default_rng(7), (1 << (bits - 1)) - 1
     kind: dict[str, Any] = {
         "rounding": rounding,
@@ -323,7 +323,7 @@ def test_octets_beside_the_boundaries(bits: int, rounding: str) -> None:
     x = np.where(rng.random(codes.shape) < 0.5, near, (codes * divisor).astype(np.float32))
     both("quantize", x, bits, offset=np.zeros((64, 1), np.float32), divisor=divisor, **kind)
     with np.errstate(all="ignore"):
-        for row, by in enumerate(divisor[:12, 0]):  # one scale for all, whose limits are values
+        for row, by in enumerate(divisor[:12, 0]):  # one scale for all, whose limits are among the values
             both("quantize", x[row::16], bits, offset=np.float32(0), divisor=by, **kind)
             both("quantize", x[row : row + 1], bits, offset=np.float32(0), divisor=by, **kind)
     x = (np.exp2(rng.uniform(-149, 127, (6, 2048))) * rng.choice([-1, 1], (6, 2048))).astype(np.float32)
@@ -365,7 +365,7 @@ def test_octets_beside_the_boundaries(bits: int, rounding: str) -> None:
 @pytest.mark.parametrize("rounding", ["floor", "nearest", "stochastic"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_few_bits_beside_the_boundaries(dtype: str, rounding: str) -> None:
-    """Values whose quotients lie within some units in the last place of where codes change, and within some 2**-16 of it."""
+    """Codes must be right for quotients within a few units in the last place, and within about 2**-16, of where codes change."""
     rng = np.random.default_rng(17)
     rows, cols = 64, 2048
     for i, (bits, axis) in enumerate(itertools.product((1, 2, 3, 4), (-1, -2))):
@@ -512,7 +512,7 @@ def test_dequantize(dtype: str) -> None:
 @pytest.mark.parametrize(("shape", "bits"), [((70, 4, 32), 8), ((3, 2, 5, 16), 8), ((9, 3, 64), 4), ((6, 3, 22), 8)])
 @pytest.mark.parametrize("granularity", ["tensor", "row"])
 def test_short_lines_side_by_side(shape: tuple[int, ...], bits: int, granularity: str) -> None:
-    """Those that nothing lies between may be decoded as one line, where their scale is the same."""
+    """Contiguous short lines with the same scale may be decoded as one line, which must not change the result."""
     rng = np.random.default_rng(shape[0])
     words = make_words(rng, shape, bits, -1, "rows")
     vectors, how = grid(rng, shape, granularity, np.float32, 1), {"axis": -1, "layout": "rows", "encoding": "signed"}
@@ -522,7 +522,7 @@ def test_short_lines_side_by_side(shape: tuple[int, ...], bits: int, granularity
 
 
 def test_results_at_any_address() -> None:
-    """Results that begin in the middle of a vector, and inputs too."""
+    """Results and inputs may begin in the middle of a vector."""
     from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     rng = np.random.default_rng(16)
@@ -560,7 +560,7 @@ def test_repack_leaves_hostile_pad_bits_behind() -> None:
 
 
 def test_repack_of_every_width() -> None:
-    """Lines of one to many blocks: every number of words that a block may take, both ways."""
+    """Repacking must be right in both directions for every number of words that a block may take."""
     rng = np.random.default_rng(18)
     for bits, shape in itertools.product(
         (1, 3), [(700, 100), (600, 200), (300, 500), (530, 1000), (40, 1500), (1030, 2100), (2, 90, 300)]
@@ -653,7 +653,7 @@ def test_fingerprints() -> None:
 
 # ---- how calls behave
 def test_streams_and_graphs() -> None:
-    """On the current stream; with ``out`` and without a question to the host, a call can be captured."""
+    """Calls must run on the current stream, and be capturable if they have ``out`` and the host waits for no answer."""
     import cupy
 
     from bitsparse.backends.cuda.bits import pack as cuda_bits
@@ -724,7 +724,7 @@ def test_named_errors() -> None:
 
 
 def test_64_bit_indices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels for large arrays on small ones."""
+    """Kernels for large arrays must be right on small arrays, too."""
     from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     monkeypatch.setattr(cuda_bits, "_is_large", lambda *counts: True)
@@ -744,7 +744,7 @@ def test_64_bit_indices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_than_two_to_the_31_elements() -> None:
-    """Indices need 64 bits: what stands at both ends of a large array comes back from there."""
+    """Elements at both ends of an array that needs 64-bit indices must survive packing and unpacking."""
     import cupy
 
     from bitsparse.backends.cuda.bits import pack as cuda_bits

@@ -1,4 +1,4 @@
-"""Products of signs on a GPU against the host's, to the bit: every dtype, way out, alignment and tuning."""
+"""Products of signs on a GPU agree with the host's to the bit, for every dtype, kind of result, alignment and tuning."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_thresholds_and_the_chain_agree(shape: tuple[int, int, int], normed: boo
         values = x * norm[0]
         values += norm[1]
     sums = product_of(values, w)
-    # A third of the biases turns sums that occur into zeros, whose sign is +1, and the scales of some columns are negative.
+    # A third of the biases cancels a sum that occurs, and the sign of zero is +1; the scales of some columns are negative.
     scale = np.where(np.arange(n) % 3, 0.25, -0.25).astype(np.float32)
     bias = RNG.standard_normal(n).astype(np.float32)
     bias[::3] = -0.25 * np.where(np.arange(n) % 3, 1, -1)[::3] * sums[0, ::3]
@@ -208,7 +208,7 @@ def test_variants_and_plans(variant: str) -> None:
         on_cpu = bs.plan_bmm(here[1], m, variant, epilogue=epilogue)(here[0])
         compare(plan(there[0]), on_cpu)
         assert "rows" in plan.explain()
-    if variant[0] == "B":  # scales of both operands
+    if variant[0] == "B":  # both operands have scales
         column = RNG.standard_normal((1, n)).astype(np.float32)
         (a1, w1), (a2, w2) = (
             (left.with_affine(-0.5), right.with_affine(column) if variant[1] == "B" else right)
@@ -241,7 +241,7 @@ def test_other_kernels_batches_and_columns_in_a_row() -> None:
         bs.bmm(turned, packed, kernel="rows")
     with pytest.raises(ValueError, match="contiguous"):
         bs.plan_bmm(packed, 40)(turned)
-    # The weight keeps what was prepared; other activations of the same shape are none of its business.
+    # The weight caches the prepared product, which must not depend on the activations of the first call.
     for x, left in ((there, a), (turned, a), (-there, -a), (there.astype(float), a), (there[:9], a[:9])) * 2:
         assert np.array_equal(bs.bmm(x, packed).get(), product_of(left, signs(w)))
     with pytest.raises(bs.ShapeError, match="a has 95 columns but b has 96 rows"):

@@ -1,4 +1,4 @@
-"""Builders on the GPU: the reference's arrays, bit for bit, and errors for hostile input."""
+"""Builders on the GPU give the reference's arrays bit for bit, and refuse hostile input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gpu() -> Any:
     return backends.family("cuda:0", "sparse.build")
 
 
-# A GPU transposes entries by a family of its own, and tiles are counted for statistics only, on the CPU.
+# These two functions are the CPU's only: a GPU transposes entries by other functions, and tiles are counted only for statistics.
 @pytest.mark.parametrize(
     "spec",
     [spec for spec in specs() if spec[0] == "sparse.build" and spec[1] not in ("transpose_both", "tile_starts")],
@@ -38,7 +38,7 @@ def test_the_shared_table(spec: Any) -> None:
 
 # ---- full windows, tall windows
 def grid(rows: int, cols: int, density: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
-    """A pattern with a full row, a full column and empty rows, quickly."""
+    """A pattern with a full row, a full column and empty rows, made quickly."""
     rng = np.random.default_rng(seed)
     dense = rng.random((rows, cols)) < density
     dense[rows // 2], dense[:, cols // 3], dense[3:5] = True, True, False
@@ -55,7 +55,7 @@ def test_windows_fuller_than_shared_memory(wide: bool, most: int | None, monkeyp
     from bitsparse.backends.cuda.sparse import windows as build_windows
     from bitsparse.backends.host.sparse import build as host
 
-    if most is not None:  # the rest is ranked
+    if most is not None:  # fuller windows are ranked
         monkeypatch.setattr(build_windows, "_CLASSES", ((64, 24), (128, most)))
     pattern = as_int64(grid(70, 900, 0.05)) if wide else grid(70, 900, 0.05)
     device = tuple(map(up, pattern))
@@ -74,7 +74,7 @@ def test_tall_windows(window: int) -> None:
 
 def test_positions_take_as_many_bytes_as_they_need() -> None:
     for columns, kind in ((256, np.uint8), (257, np.uint16), (1 << 16, np.uint16), ((1 << 16) + 1, np.int32)):
-        # Two rows of one window that share all columns: twice as many entries as cells.
+        # Both rows are in one window and share all columns, so that there are twice as many entries as cells.
         indptr, indices = np.array([0, columns, 2 * columns], np.int32), np.tile(np.arange(columns, dtype=np.int32), 2)
         for checked in (False, True):
             starts, cols, positions = gpu().translate(up(indptr), up(indices), (2, columns), 16, checked=checked)
@@ -85,7 +85,7 @@ def test_positions_take_as_many_bytes_as_they_need() -> None:
 
 
 def test_a_translation_takes_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On small graphs a translation takes as long as its launches: the kernels of a CSR array and of its index are counted."""
+    """A CSR array and its translation must take few launches, which are most of the time on small graphs."""
     launched = launches(monkeypatch)
     indptr, indices, shape = PATTERNS["hub"]()
     a = bs.TCTiledCSR.from_csr_arrays(up(indptr), up(indices), shape)
@@ -174,7 +174,7 @@ def test_messages_name_the_place() -> None:
 
 @pytest.mark.parametrize("what", ["csr", "frdc", "words"])
 def test_damaged_arrays_are_refused_as_on_the_host(what: str) -> None:
-    """A call raises ValueError where the host's does, or gives the same arrays."""
+    """Builders must give the host's arrays for damaged input, or raise ValueError as the host does."""
     from bitsparse.backends.host.sparse import build as host
 
     rng, backend = np.random.default_rng(7), gpu()

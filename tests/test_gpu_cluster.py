@@ -1,4 +1,4 @@
-"""Low-bit networks over a graph in batches on a GPU: packets opened there, sums without a schedule, streams, recorded graphs."""
+"""Low-bit networks over a graph in batches on a GPU: packets opened there, sums without a schedule, streams, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NODES = 300
 
 @cache
 def example() -> tuple[Any, np.ndarray, np.ndarray]:
-    """A directed graph with loops, nodes without edges and a hub; labels with parts of one node and a large one; features."""
+    """A directed graph with self-loops, isolated nodes and a hub; labels with parts of one node and a large one; features."""
     rng = np.random.default_rng(5)
     dense = rng.random((NODES, NODES)) < 0.08
     dense[7], dense[:, 7] = True, True
@@ -63,7 +63,7 @@ def test_the_cpu_s_logits(kind: str, bits: int) -> None:
     assert np.array_equal(ours.run_packed(packed, timed=True), expected)
     report = ours.report
     assert all(event is not None for _, *events in ours._engine._events for event in events)
-    assert len(ours._engine._events) == 2 * report.groups  # a copy and its work
+    assert len(ours._engine._events) == 2 * report.groups  # one pair of events for the copy, one for the work
     assert report.copy_ms is not None and report.compute_ms is not None and 0 <= (report.idle_share or 0) <= 1
     assert report.forms == {"csr": report.groups} and report.groups > 3
 
@@ -116,7 +116,7 @@ def test_opened_packets(loops: bool, between: bool, normalisation: str) -> None:
         assert not bytes_there[:, :, 13:].any() and not bytes_there[group.nodes :].any()
 
 
-#: Codes, and a length of rows one beyond what a lane holds of their largest value, or of their excess.
+#: Bits and encoding of codes, and a row length that is one more than a lane can sum of their largest value, or of their excess.
 LANES = [
     (1, "unsigned", 256), (1, "bipolar", 255), (1, "signed", 9), (2, "unsigned", 86), (2, "signed", 85), (3, "unsigned", 40),
     (3, "signed", 9), (4, "unsigned", 18), (4, "signed", 17), (8, "unsigned", 258), (8, "signed", 257), (16, "unsigned", 40),
@@ -125,7 +125,7 @@ LANES = [
 
 
 def full_lanes(bits: int, encoding: Any, edges: int, columns: int) -> tuple[nn.Graph, bs.BitTensor]:
-    """Rows about as long as lanes hold, over codes that are the largest in all rows of most columns."""
+    """A graph with rows just long enough to fill lanes, and codes that have the largest value in most columns."""
     top = {"unsigned": 2**bits - 1, "signed": 2 ** (bits - 1) - 1, "bipolar": 1}[encoding]
     low = {"unsigned": 0, "signed": -(2 ** (bits - 1)), "bipolar": -1}[encoding]
     nodes = 300
@@ -142,7 +142,7 @@ def full_lanes(bits: int, encoding: Any, edges: int, columns: int) -> tuple[nn.G
 @pytest.mark.parametrize(("bits", "encoding", "edges"), LANES)
 @pytest.mark.parametrize("columns", [1, 31, 100])
 def test_sums_at_the_lanes_ends(bits: int, encoding: Any, edges: int, columns: int) -> None:
-    """Of a whole graph, whose schedule is kept."""
+    """Sums over a whole graph, whose schedule is kept, must not overflow the lanes."""
     operand, x = full_lanes(bits, encoding, edges, columns)
     epilogue = bs.Epilogue(col_scale=0.5, bias=1.0, offset_correction=True)
     runs = [
@@ -155,7 +155,7 @@ def test_sums_at_the_lanes_ends(bits: int, encoding: Any, edges: int, columns: i
 @pytest.mark.parametrize(("bits", "encoding", "edges"), LANES)
 @pytest.mark.parametrize("columns", [1, 31, 100])
 def test_sums_of_a_packet_at_the_lanes_ends(bits: int, encoding: Any, edges: int, columns: int) -> None:
-    """Of a pattern that may change in place: the kernel of packets/sums.cu, whose lanes take so many edges before they are moved."""
+    """Sums of packets/sums.cu, for patterns that may change in place, must not overflow the lanes, which are emptied in time."""
     operand, x = full_lanes(bits, encoding, edges, columns)
     epilogue = bs.Epilogue(col_scale=0.5, bias=1.0, offset_correction=True)
     there = operand.to_device("cuda:0")
@@ -198,7 +198,7 @@ def test_no_row_is_longer_than_its_block(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(_check, "accumulator", accumulator)
     ours = runner("cuda", bits=2, group_nodes=10_000)
     assert np.array_equal(ours.run(example()[2]), runner("cpu", bits=2).run(example()[2]))
-    # Not the nodes of a group: sums of 16 bits over those of a large one would not fit 32 bits.
+    # The bound must not be a group's number of nodes: with 16-bit codes, sums over a large group would not fit 32 bits.
     assert np.diff(ours.packets.blocks).max() in asked and NODES not in asked and 384 not in asked
 
 

@@ -1,4 +1,4 @@
-"""Gradients of attention by cosines on the GPU against the CPU's in float64, over one direction of a pattern and over both."""
+"""Gradients of attention by cosines on the GPU agree with the CPU's in float64, for directed and symmetric patterns."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BOUNDS = {"float64": 1e-12, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 
 
 def symmetric(A: sp.csr_array) -> sp.csr_array:
-    """With every edge in both directions."""
+    """The graph with every edge in both directions."""
     both = sp.csr_array(A + A.T)
     both.data[:] = 1
     return both
 
 
-#: Rows of more than a piece, empty rows, single nodes; the first of each pair is not symmetric.
+#: Rows of more than one piece, empty rows, and single nodes; the first graph of each pair is not symmetric.
 HUBS = pattern([2, 1025, 0, 2500, *(n % 3 for n in range(2596))], 2600)
 GRAPHS = {
     "square": graphs()["square"],
@@ -37,7 +37,7 @@ GRAPHS = {
 
 
 def check(A: sp.csr_array, columns: int, dtype: str = "float32", beta: float = 1.5, there: bool = False) -> None:
-    """With and without what the forward pass keeps, beta as a number and on the device; rows of zeros have no direction."""
+    """Check gradients with and without the forward pass's state, with beta as a number or on the device, and with rows of zeros."""
     rng = np.random.default_rng([columns, A.nnz])
     x, gradient = (rng.standard_normal((A.shape[0], columns)).astype(dtype_of(dtype)) for _ in range(2))
     x[::7] = 0
@@ -56,7 +56,7 @@ def check(A: sp.csr_array, columns: int, dtype: str = "float32", beta: float = 1
         assert got[0].dtype == dtype_of(dtype)
         for one, right in zip(got, exact, strict=True):
             error = abs(to_host(one).astype(np.float64) - right).max(initial=0)
-            # That by beta is a sum over all edges, of both signs.
+            # The gradient with respect to beta is a sum over all edges, whose terms have both signs and may cancel.
             assert error <= BOUNDS[dtype] * max(abs(right).max(initial=0), 1e-3 if right.ndim else A.nnz**0.5)
 
 

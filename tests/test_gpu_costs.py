@@ -1,4 +1,4 @@
-"""Which kernel the estimates choose on which chip; needs no GPU."""
+"""The estimates choose the right kernel for each chip; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_small_results_are_split() -> None:
 
 
 def test_digits_of_both_operands_side_by_side() -> None:
-    """Tiles of an int64 result that read each operand once and write the result once."""
+    """The tiling chosen for an int64 result must read each operand once and write the result once."""
     for shape in ((8192, 64, 64), (4096, 4096, 32)):
         tiling = gemm.choose_tiling(Sizes(*shape, 2, 2, 1), False, True, 8)
         assert (tiling.pa, tiling.qb) == (2, 2)
@@ -70,12 +70,12 @@ def test_digits_of_both_operands_side_by_side() -> None:
 @pytest.mark.parametrize("step", [1, 8])
 @pytest.mark.parametrize("planes", [(2, 2), (4, 1), (3, 4), (1, 3), (4, 4), (32, 17)], ids=str)
 def test_passes_of_an_int64_result(planes: tuple[int, int], step: int) -> None:
-    """Played through with the largest sums: accumulators stay in 31 bits, moved bits in 32, and everything is counted once."""
+    """In a simulation with the largest sums, accumulators must fit 31 bits, moved bits 32, and every product must count once."""
     if step == 8 and max(planes) > 4:
         return
     negative = step == 1
     weights = [[(-1 if negative and p == count - 1 else 1) << step * p for p in range(count)] for count in planes]
-    largest = ((1 << step) - 1) ** 2 * 1024 // step  # a block's
+    largest = ((1 << step) - 1) ** 2 * 1024 // step  # the largest sum of a block
     for pa, qb, carries in ((1, 1, True), (2, 1, True), (1, 2, True), (2, 2, False), (1, 3, False), (1, 4, False)):
         for blocks in (1, 40, 3000):
             table = wide_passes_of(*planes, pa, qb, blocks, step, (negative, negative, 2), carries).tolist()
@@ -104,7 +104,7 @@ def test_passes_of_an_int64_result(planes: tuple[int, int], step: int) -> None:
 
 @pytest.mark.parametrize("arch", jit.ARCHS)
 def test_every_tiling_fits_every_chip(arch: str) -> None:
-    """Shared memory of all blocks of a multiprocessor: 100 KB on 8.6, 8.9 and 12.0, of which each block takes 1 KB more than it asks."""
+    """All blocks of a multiprocessor must fit its shared memory (100 KB on 8.6, 8.9, 12.0); each takes 1 KB beyond its own."""
     room = {"sm_80": 166912, "sm_90a": 232448, "sm_100a": 232448}.get(arch, 101376)
     built = {variant.defines for variant in variants() if variant.source == "matmul/mma.cu" and variant.runs_on(arch)}
     for tile in gemm_mma.tiles_of(room):

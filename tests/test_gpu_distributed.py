@@ -1,4 +1,4 @@
-"""Shards in a GPU's memory: ranks are threads that share one GPU, and results have the bits of the CPU."""
+"""Results of shards in GPU memory have the bits of the CPU; the ranks are threads that share one GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def problem():
 
 
 def in_turn(size, work):
-    """Ranks as threads, each with the current device."""
+    """Run ``work`` on ranks that are threads and use the current device."""
     return D.local(size, timeout=300).run(work)
 
 
@@ -143,7 +143,7 @@ def test_what_comes_back_to_a_gpu_has_the_bits_of_the_cpu(way) -> None:
 @pytest.mark.parametrize("way", METHODS)
 @pytest.mark.parametrize("normalisation", ["sum", "mean", "gcn"])
 def test_sharded_sums_on_a_gpu_are_those_of_the_cpu(way, normalisation) -> None:
-    """The module's work on arrays, without PyTorch's own GPU tensors: codes there and back, and the sums between."""
+    """The module's sums and gradients must be those of the CPU; they work on arrays here, without PyTorch's own GPU tensors."""
     pytest.importorskip("torch")
     import bitsparse.torch as bst
 
@@ -164,7 +164,7 @@ def test_sharded_sums_on_a_gpu_are_those_of_the_cpu(way, normalisation) -> None:
                 assert np.allclose(mine[0], other[0], rtol=1e-5, atol=1e-5)
             else:
                 assert np.array_equal(mine[0], other[0])
-            # Gradients are summed in float32 first; a bit of one may fall into the next code.
+            # Gradients are summed in float32 before quantisation, so that a difference in the last bit may change a code.
             assert np.allclose(
                 mine[1], other[1], atol=2 * np.abs(other[1]).max() / (127 if bits == 8 else 7 if bits else 1e5)
             )
@@ -220,12 +220,12 @@ def test_batches_are_dealt_out_to_ranks_on_a_gpu() -> None:
 
 
 class Enqueuing(D.LocalCommunicator):
-    """Exchanges that are enqueued and not waited for, as NCCL's: ranks are threads that share one GPU, and streams wait for each other."""
+    """Exchanges like NCCL's, which are enqueued on streams that wait for each other; the ranks are threads that share one GPU."""
 
     engine = "nccl"
 
     def _enqueued(self, operation, send, receive, part):
-        """``part(rank, theirs)`` is what is copied and where to in an array like `receive`; what has come is put there last of all."""
+        """Copy every rank's data, ``part(rank, theirs)`` = (source, rows of the target), to a new array, and this to `receive` last."""
         import cupy
 
         stream = cupy.cuda.get_current_stream()
@@ -281,7 +281,7 @@ def test_streams_wait_for_each_other_where_the_host_does_not(way, overlap) -> No
         cupy.cuda.Device().synchronize()
         with stream:
             mine = cupy.empty_like(sources[0])
-            for source in sources:  # what is given arrives late, and is overwritten at once
+            for source in sources:  # the input arrives late on the stream, and the next copy overwrites it
                 cupy.cuda.runtime.memcpyAsync(mine.data.ptr, source.data.ptr, source.nbytes, 3, stream.ptr)
                 results.append(plan(mine))
         stream.synchronize()
@@ -325,7 +325,7 @@ def test_rows_go_there_and_back_under_nccl(nccl) -> None:
     received = cupy.zeros_like(rows)
     nccl.all_to_all_v(rows, [4], received, [4])
     assert bool((received == rows).all())
-    nccl.all_to_all_v(rows[:0], [0], received, [4])  # own rows that are not sent stay
+    nccl.all_to_all_v(rows[:0], [0], received, [4])  # rows of one's own that are not sent stay unchanged
     assert bool((received == rows).all())
 
 

@@ -1,4 +1,4 @@
-"""Calls per edge again and again on a GPU: the second one and later ones take a shorter way, which must be the same to the caller."""
+"""Repeated calls per edge on a GPU: the second and later ones take a shorter path, which must give the caller the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def on_gpu(graph: Any = A) -> bs.TCTiledCSR:
 
 
 def calls(n: int, nnz: int) -> dict[str, tuple[Call, list[np.ndarray]]]:
-    """Functions of A and arrays, and such arrays."""
+    """Named functions of A and arrays, with arrays to call them with."""
     rng = np.random.default_rng(n)
 
     def made(*shape: int) -> np.ndarray:
@@ -72,7 +72,7 @@ def test_later_calls_give_the_same(name: str) -> None:
         out = empty(first.shape, np.float32)
         assert call(a, *given, out=out) is out
         assert np.array_equal(to_host(out), first)
-    # Other arrays of the same kind, views with gaps, other dtypes and places of the result.
+    # Calls with other arrays of the same kind, views with gaps, unaligned inputs and results, and another dtype.
     changed = [array[::-1].copy() for array in arrays]
     want = call(A, *changed)
     for again in (
@@ -146,7 +146,7 @@ def test_rows_that_share_columns_go_through_windows() -> None:
         graph.launch(stream)
     stream.synchronize()
     assert np.array_equal(raw(out).get(), raw(got).get())
-    # Sums, heads and other dtypes go edge by edge.
+    # Sums, heads and other dtypes are computed edge by edge.
     np.testing.assert_allclose(to_host(bs.sddmm(a, x, y, op="add")), bs.sddmm(BLOCKS, to_host(x), to_host(y), op="add"))
     assert {type(product).__name__ for product in EDGE_PRODUCTS.all(store_of(a))} == {
         "DotWindows",
@@ -184,14 +184,14 @@ def test_containers_of_one_pattern_have_their_own_scales() -> None:
 
 
 def test_first_products_are_prepared_and_kept_where_that_suffices() -> None:
-    """What a product of a container does depends on the kind of its features, or on values and scales, which containers may not share."""
+    """A kept product must not serve containers of the same pattern whose values have another dtype."""
     from bitsparse.ops.plan import LongWay
 
     rng = np.random.default_rng(4)
     x, values = rng.standard_normal((81, 16)).astype(np.float32), rng.standard_normal(A.nnz)
     wide = bs.TCTiledCSR(sp.csr_array((values, A.indices, A.indptr), A.shape)).to_device("cuda")
     there, kept = to_device(x), store_of(wide)
-    for _ in range(2):  # float32 times float64 is float64: not summed as it lies
+    for _ in range(2):  # float32 times float64 gives float64, which needs a conversion
         assert bs.spmm(wide, there).dtype == np.float64
     ((key, long),) = kept[CALLS].items()
     assert isinstance(long, LongWay)
@@ -230,7 +230,7 @@ def test_first_products_are_refused_as_later_ones() -> None:
 
 @pytest.mark.parametrize(("product", "entries", "back"), [("spmm", 12, 5), ("bspmm", 22, 10)])
 def test_arguments_do_not_wander(product: str, entries: int, back: int) -> None:
-    """A cold call, in a process of its own: what is decided once is not asked again of a module that was left."""
+    """In a cold call, traced in a fresh process, an argument must enter few modules, and return to few that it left."""
     import cupy
 
     script = Path(__file__).resolve().parent.parent / "benchmarks" / "route.py"

@@ -1,4 +1,4 @@
-"""Encoded features on the GPU: the same answers as on the CPU in the corners of signs, scales, single columns and no edges."""
+"""Encoded features on the GPU give the CPU's answers in corner cases: signs, scales, single columns and no edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with entries of CSR arrays on the GPU: the reference's and the host's arrays, bit for bit."""
+"""Functions of entries of CSR arrays on the GPU give the reference's and the host's arrays bit for bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gpu(name: str = "sparse.entries") -> Any:
 
 
 def same(got: Any, want: Any) -> None:
-    """The same bits, in the same dtype and shape."""
+    """Assert equal bits, dtype and shape."""
     if want is None:
         assert got is None
     elif isinstance(want, tuple):
@@ -47,7 +47,7 @@ def same(got: Any, want: Any) -> None:
 
 
 def ragged(lengths: list[int], cols: int, index: Any = np.int32, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """A pattern with so many entries in each row."""
+    """A pattern with the given number of entries in each row."""
     rng = np.random.default_rng(seed)
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
     rows = [np.sort(rng.choice(cols, length, replace=False)) for length in lengths]
@@ -64,7 +64,7 @@ def numbers(count: int, dtype: str, seed: int = 1) -> np.ndarray:
     return rng.integers(info.min, info.max, count, dtype, endpoint=True)
 
 
-# Two arrays are merged and multiplied by families of their own on a GPU.
+# On a GPU, other functions merge and multiply two arrays.
 @pytest.mark.parametrize(
     "spec",
     [spec for spec in specs() if spec[0] == "sparse.entries" and spec[1] not in ("merge", "product")],
@@ -83,7 +83,7 @@ def test_the_shared_table(spec: Any) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float64"])
 @pytest.mark.parametrize("width", [0, 1, 2, 4, 7, 12])
 def test_items_are_gathered_whole_wherever_they_begin(dtype: str, width: int) -> None:
-    """Items of whole groups of eight bytes are moved by these, unless they begin between two."""
+    """Items must be gathered whole; those that are multiples of eight bytes are moved in eights unless they are unaligned."""
     rows = numbers(9 * width + 1, dtype)
     order = np.array([8, 0, 0, 3, 7])
     for first in (0, 1):
@@ -98,7 +98,7 @@ def test_items_are_gathered_whole_wherever_they_begin(dtype: str, width: int) ->
 
 
 # ---- sums
-#: Below, at and beyond the length from which a whole block has a row, in several chunks of it, and rests of every size.
+#: Lengths below, at and above the one from which a whole block sums a row, rows of several chunks, and remainders of all sizes.
 LENGTHS = [0, 1, 7, 8, 9, 511, 512, 513, 519, 0, 2047, 2048, 2049, 5000, *range(70)]
 
 
@@ -115,7 +115,7 @@ def test_sums_of_rows_are_the_hosts_bits(dtype: str, index: Any) -> None:
 
 
 def test_more_rows_than_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks go round."""
+    """With fewer blocks than rows, blocks must take several rows each."""
     from bitsparse.backends.cuda.sparse import entries, merge
 
     monkeypatch.setattr(entries, "_MOST_BLOCKS", 2)
@@ -151,7 +151,7 @@ def test_diagonals(k: int, index: Any) -> None:
 
 
 def test_items_of_odd_sizes_and_views() -> None:
-    """Values that begin in the middle of an allocation, and heads of any width."""
+    """Values that begin in the middle of an allocation, and heads of any width, must be gathered right."""
     for dtype, heads in (("uint8", (3,)), ("uint16", (5,)), ("float32", (2, 3)), ("float64", (3,)), ("float32", (0,))):
         values = np.arange(11 * int(np.prod(heads))).astype(dtype).reshape(11, *heads)
         order = np.array([10, 0, 3, 3], np.int64)
@@ -175,7 +175,7 @@ def test_a_range_of_rows(index: Any) -> None:
 
 
 def test_too_many_picked_for_int32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indices become int64 where int32 cannot count what was picked."""
+    """Indices must become int64 if int32 cannot count the entries that were picked."""
     from bitsparse.backends.cuda.sparse import entries
 
     monkeypatch.setattr(entries, "_largest", lambda index: 9 if index == np.int32 else 1 << 62)
@@ -185,7 +185,7 @@ def test_too_many_picked_for_int32(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_are_checked_while_they_are_counted() -> None:
-    """Numbers from the end, and rows that are not there; of an array without rows each is."""
+    """Negative row numbers must count from the end, and rows out of range must be found, as all are in an array without rows."""
     indptr, indices = ragged([4, 0, 6], 20)
     values, picks = numbers(indices.size, "float32"), np.array([2, -1, -3, 1, 0])
     pick = gpu().pick_rows
@@ -200,7 +200,7 @@ def test_rows_are_checked_while_they_are_counted() -> None:
 @INDICES
 @pytest.mark.parametrize("rows", [0, 1, 31, 8191, 8192, 8193, 33000])
 def test_counts_become_starts(rows: int, index: Any) -> None:
-    """In one tile and in several, of which the last may be hardly begun; the sum may be beyond what the starts hold."""
+    """Starts must be right for one tile and for several, the last nearly empty, and the sum even if it overflows the starts' dtype."""
     from bitsparse.backends.cuda.sparse.starts import room_for_counts, start_rows
 
     counts = np.random.default_rng(rows).integers(0, 9, rows)
@@ -251,7 +251,7 @@ def test_operations_of_two(name: str, dtype: str, index: Any) -> None:
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16, 32])
 def test_any_number_of_lanes(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of every size, several of them in most rows."""
+    """Results must not depend on the number of lanes; most rows have several tiles."""
     from bitsparse.backends.cuda.sparse import entries, merge
 
     monkeypatch.setattr(merge, "_lanes", lambda entries, rows: lanes)
@@ -267,7 +267,7 @@ def test_any_number_of_lanes(lanes: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_rows_that_are_alike_here_and_there() -> None:
-    """Windows without a search in front of others, behind them and between, to the end of both rows and of one."""
+    """Windows that need no search must be right before, between and after others, up to the end of one row or of both."""
     rng, cols = np.random.default_rng(5), 2000
     marks = rng.random((40, cols)) < 0.3
     other = marks.copy()
@@ -337,7 +337,7 @@ def test_integers_wrap_and_not_a_number_goes_through_as_in_scipy() -> None:
 @INDICES
 @pytest.mark.parametrize("cols", [1, 200, 300, 70_000])
 def test_columns_in_stable_order(cols: int, index: Any) -> None:
-    """More than one block of keys, one to three digits, columns that many share and that none has."""
+    """The transpose must be stable for several blocks of keys, keys of one to three digits, and crowded and empty columns."""
     rng = np.random.default_rng(7)
     lengths = [min(cols, int(n)) for n in rng.integers(0, 60, 350)]
     lengths[3], lengths[200] = min(cols, 5000), 0
@@ -356,7 +356,7 @@ def test_symmetric_patterns_keep_their_arrays(broken: str, index: Any) -> None:
     if broken == "in the last row":
         marks[140:], marks[:, 140:] = False, False
         marks[149, 3] = True
-    elif broken == "between others":  # row 20 has entries on both sides of where the mirror image would be
+    elif broken == "between others":  # row 20 has entries on both sides of the missing mirror image
         marks[20, 9] = marks[9, 20] = marks[20, 11] = marks[11, 20] = marks[10, 20] = True
         marks[20, 10] = False
     made = sp.csr_array(marks)
@@ -370,7 +370,7 @@ def test_symmetric_patterns_keep_their_arrays(broken: str, index: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "heads"])
 def test_values_move_with_their_entries(dtype: str) -> None:
-    """Of patterns that are their own transposes, and of others."""
+    """Values must move with their entries, in symmetric patterns and in others."""
     rng = np.random.default_rng(9)
     for turned in (True, False):
         marks = rng.random((90, 90)) < 0.2
@@ -384,7 +384,7 @@ def test_values_move_with_their_entries(dtype: str) -> None:
 
 # ---- what it costs
 def test_launches_and_waits_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of a call are counted: each is some microseconds of the host, which is what small arrays take."""
+    """Calls must launch few kernels: each costs the host some microseconds, which is most of the time for small arrays."""
     launched = launches(monkeypatch)
     indptr, indices, shape = PATTERNS["full"]()
     device = up(indptr), up(indices), up(numbers(indices.size, "float32"))

@@ -1,4 +1,4 @@
-"""The epilogue on the GPU against the host's, bit for bit: behind products and on sums in memory, into poisoned arrays."""
+"""The epilogue on the GPU, after products and on sums in memory, agrees with the host's bit for bit; results are poisoned before."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Params = dict[str, Any]
 ACTIVATIONS = (None, "relu", "leaky_relu", "tanh")
 ROUNDINGS = ("floor", "nearest", "stochastic")
 ROWS_BITS = (1, 2, 4, 8, 16)
-#: On both sides of the blocks of 16 and 64, of the words of 32 and of the groups of 128.
+#: Lengths around blocks of 16 and 64, words of 32 and groups of 128.
 LENGTHS = (1, 7, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 191, 192, 193, 250)
 
 
 def same(got: np.ndarray, want: np.ndarray, about: str = "") -> None:
-    """Equal bit for bit; of NaN only that it is NaN."""
+    """Assert equality bit for bit, except that any NaN equals any other."""
     assert got.shape == want.shape and got.dtype == want.dtype, about
     if want.dtype == np.float32:
         both = np.isnan(got) & np.isnan(want)
@@ -45,7 +45,7 @@ def host(acc: np.ndarray, params: EpilogueParams) -> np.ndarray:
 
 
 def on_sums(acc: np.ndarray, params: EpilogueParams, about: str = "") -> None:
-    """The kernel for sums in memory."""
+    """Compare the kernel for sums in memory with the host's."""
     import cupy
 
     from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
@@ -69,7 +69,7 @@ def behind_product(
     kernel: str = "planes",
     **more: Any,
 ) -> None:
-    """The kernels of products, through the one-shot function."""
+    """Compare an epilogue fused into a product, called through the one-shot function, with the host's."""
     import cupy
 
     *batch, m, n = shape
@@ -107,14 +107,14 @@ def sums_of(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.in
 
 
 def vector(rng: np.random.Generator, batch: tuple[int, ...], length: int) -> np.ndarray:
-    """A row or column vector of one of the shapes that are allowed."""
+    """A row or column vector in one of the allowed shapes."""
     whole = (*batch, length)
     partial = (*(1 if rng.random() < 0.5 else size for size in batch), length)
     return floats(rng, [(), (length,), whole, partial][int(rng.integers(4))])
 
 
 def grid(rng: np.random.Generator, shape: tuple[int, ...], bits: int) -> Params:
-    """Offset and divisor of one of the shapes that are allowed, and a scheme's other numbers."""
+    """Offset and divisor in one of the allowed shapes, and the other numbers of a scheme."""
     *batch, m, n = shape
     form = int(rng.integers(5))
     where = [(), (m, 1), (1, n), (*batch, 1, n), (*batch, m, 1)][form]
@@ -135,7 +135,7 @@ def grid(rng: np.random.Generator, shape: tuple[int, ...], bits: int) -> Params:
 
 
 def random_params(rng: np.random.Generator, shape: tuple[int, ...]) -> EpilogueParams:
-    """Any chain: every step in or out, any result."""
+    """A random chain: each step may be present or absent, and the result of any kind."""
     batch, m, n = tuple(shape[:-2]), shape[-2], shape[-1]
     p: Params = {"activation": ACTIVATIONS[int(rng.integers(4))], "negative_slope": float(np.float32(0.07))}
     for name, length in (("row_scale", m), ("col_scale", n), ("bias", n)):
@@ -158,7 +158,7 @@ def random_params(rng: np.random.Generator, shape: tuple[int, ...]) -> EpilogueP
 
 
 def requantised(shape: tuple[int, ...], bits: int, axis: int, layout: str = "planes") -> EpilogueParams:
-    """What a layer does: scales, bias, relu, unsigned codes."""
+    """The epilogue of a typical layer: scales, bias, ReLU, unsigned codes."""
     rng = np.random.default_rng(bits)
     m, n = shape[-2:]
     levels = (1 << bits) - 1
@@ -258,7 +258,7 @@ def test_pad_bits_are_cleared(length: int, axis: int) -> None:
 
 
 def test_long_strips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with many sums, a warp of the kernel of its own takes several blocks of columns."""
+    """The separate kernel must be right if each warp takes several blocks of columns, as it does with many sums."""
     from bitsparse.backends.cuda.finish import epilogue as cuda_epilogue
 
     monkeypatch.setattr(cuda_epilogue, "_RESIDENT", 0)
@@ -272,7 +272,7 @@ def test_long_strips(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- numbers
 def test_division_by_a_known_divisor() -> None:
-    """Quotients next to the borders between codes, where one wrong rounding would show."""
+    """Division by a known divisor must round correctly for quotients next to the borders between codes."""
     rng = np.random.default_rng(8)
     for bits in (1, 4, 8, 16, 20, 21):
         for divisor in (*floats(rng, (6,), 0.01, 900.0), 2.0**-61, 2.0**-59, 2.0**60, 2.0**61, 3e38):
@@ -291,7 +291,7 @@ def test_division_by_a_known_divisor() -> None:
 
 
 def test_infinities_and_small_numbers() -> None:
-    """What the short way to codes does not cover is found out and done the long way."""
+    """Values that the fast computation of codes does not cover must be detected and computed in the slow way."""
     special = np.float32([np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 1.0, -1.0, 1e13, 5e-20])
     rng = np.random.default_rng(3)
     acc = rng.choice(special, (40, 130))
@@ -300,7 +300,7 @@ def test_infinities_and_small_numbers() -> None:
             for activation in ACTIVATIONS:
                 params = EpilogueParams(**GRID | CODES[codes] | extra, activation=activation)
                 on_sums(acc, params, f"{codes} {extra} {activation}")
-    on_sums(acc, EpilogueParams(row_scale=np.float32(0)))  # NaN is a float like others
+    on_sums(acc, EpilogueParams(row_scale=np.float32(0)))  # NaN is a valid float result
     huge = EpilogueParams(col_scale=np.float32(3e38), **GRID | CODES["floor"] | {"divisor": np.float32(2e38)}, axis=-2)
     on_sums(sums_of(rng, (40, 130)), huge)
     for axis in (-1, -2):
@@ -338,9 +338,9 @@ def test_nan_is_reported() -> None:
             assert product.nan_seen() and not product.nan_seen()
             finite = params._replace(bias=np.nan_to_num(bias, nan=-1e30))
             want = multiply(a, b, epilogue=finite, acc_dtype=np.int32, **kind)
-            if codes != "stochastic":  # NaN has the code of the lowest number
+            if codes != "stochastic":  # NaN gets the code of the lowest number
                 same(cupy.asnumpy(got), cupy.asnumpy(want))
-    # Beyond the edge of the result the kernels compute nonsense, which nobody is to hear of.
+    # Kernels may compute NaN beyond the edge of the result, which must not be reported.
     scale = np.ones(37, np.float32)
     scale[-1] = np.inf
     on_sums(np.ones((37, 70), np.int32), EpilogueParams(**GRID | CODES["floor"], row_scale=scale))
@@ -351,7 +351,7 @@ def test_nan_is_reported() -> None:
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("result", ["float", "floor", "binarize"])
 def test_scales_and_terms_of_operands(result: str, fused: bool) -> None:
-    """Device arrays given for one call: scales multiply the chain's own first, terms and a bias take the place of its own."""
+    """Device arrays given for one call must work: scales multiply the chain's own scales first, terms and bias replace its own."""
     import cupy
 
     from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
@@ -391,7 +391,7 @@ def test_scales_and_terms_of_operands(result: str, fused: bool) -> None:
 
 @pytest.mark.parametrize("where", [(1, 1), (1, 1, 1), (3, 1, 1)], ids=str)
 def test_scales_of_one_element_are_those_of_all_rows_and_columns(where: tuple[int, ...]) -> None:
-    """Also where there are as many matrices as rows and columns."""
+    """A scale of one element must apply to all rows and columns, even if there are as many matrices as rows and columns."""
     rng = np.random.default_rng(len(where))
     batch = (3,) * (len(where) - 2)
     for m, n in ((5, 70), (3, 3)):
@@ -450,7 +450,7 @@ def test_every_tiling(b_bits: int, step: int) -> None:
                 same(cupy.asnumpy(out), want, f"{tiling} {params}")
 
 
-#: Tilings (nb, qb, mc), planes of the right operand, blocks of columns that wait at once (0: all, for warps of their own).
+#: Tiling (nb, qb, mc), planes of the right operand, and blocks of columns that wait at once (0: all, for separate warps).
 WAITING = (
     ((1, 1, 1), 1, 4), ((1, 2, 2), 2, 4), ((1, 4, 1), 4, 4), ((2, 1, 1), 1, 4), ((2, 1, 2), 2, 1), ((2, 2, 1), 2, 2),
     ((3, 1, 1), 1, 4), ((3, 1, 1), 1, 2), ((4, 1, 2), 1, 4), ((4, 1, 1), 1, 2), ((4, 1, 1), 1, 1),
@@ -461,7 +461,7 @@ WAITING = (
 @pytest.mark.parametrize("cut", WAITING, ids=str)
 @pytest.mark.hopper
 def test_sums_that_wait_for_the_next_tile(monkeypatch: pytest.MonkeyPatch, cut: tuple[Any, ...]) -> None:
-    """Several tiles a block: the sums of one go through the chain while the next is multiplied, at once or in parts."""
+    """The chain must be right if a tile's sums go through it, at once or in parts, while the block multiplies the next tile."""
     import cupy
 
     from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
@@ -491,7 +491,7 @@ def test_sums_that_wait_for_the_next_tile(monkeypatch: pytest.MonkeyPatch, cut: 
             product = cuda_matmul.Product(device_a, n=n, b_batch=(), tiling=tiling, epilogue=chain, **kind)
             assert product._product._way() == ((3 if held else 4) if largest < 2**15 else 2)
             want = host(acc, params)
-            for scale in (None, floats(rng, (n,), 0.5, 1.5), None):  # with an operand's scale nothing waits
+            for scale in (None, floats(rng, (n,), 0.5, 1.5), None):  # with an operand's scale, no sums wait
                 out = poisoned(want.shape, want.dtype)
                 product(device_b, out, OperandParams(col_scale=None if scale is None else cupy.asarray(scale)))
                 expected = (
@@ -517,7 +517,7 @@ def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
 
 
 def test_many_tiles_a_block() -> None:
-    """Persistent blocks that take several tiles each, wide ones, with edges on both sides."""
+    """Persistent blocks that take several wide tiles each, with ragged edges on both sides, must be right."""
     rng = np.random.default_rng(6)
     for shape in ((4100, 2100), (2050, 515)):
         for params in (requantised(shape, 4, -1), requantised(shape, 4, -2), EpilogueParams(bias=np.float32(1))):
@@ -525,7 +525,7 @@ def test_many_tiles_a_block() -> None:
 
 
 def test_wide_sums_and_no_sums() -> None:
-    """Sums of 64 bits and of nothing go through the kernel of its own."""
+    """Sums of 64 bits and empty sums must be right; they go through the separate kernel."""
     rng = np.random.default_rng(7)
     for axis in (-1, -2):
         params = requantised((45, 70), 7, axis)._replace(divisor=np.float32(1e12))
@@ -538,7 +538,7 @@ def test_wide_sums_and_no_sums() -> None:
 
 @pytest.mark.parametrize("density", [0.0, 0.1])
 def test_zero_tiles(density: float) -> None:
-    """Tiles whose products were all jumped over go through the chain as zeros."""
+    """Tiles whose products are all skipped must go through the chain as zeros."""
     import cupy
 
     rng = np.random.default_rng(9)
@@ -558,7 +558,7 @@ def test_zero_tiles(density: float) -> None:
 
 # ---- calls
 def test_the_function_on_sums() -> None:
-    """Any strides; the result is new."""
+    """The function must take sums with any strides, and return a new array."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -595,7 +595,7 @@ def test_results_that_are_not_aligned() -> None:
 @pytest.mark.parametrize("n", [60, 130, 131])
 @pytest.mark.parametrize("shift", [0, 1])
 def test_floats_join_what_is_there(n: int, fused: bool, shift: int) -> None:
-    """Behind everything else, also where the result begins in the middle of 16 bytes; the next call writes it anew."""
+    """With ``joins`` floats must be added to the result as the last step, also if it is unaligned; without, it is overwritten."""
     import cupy
 
     from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
@@ -619,7 +619,7 @@ def test_floats_join_what_is_there(n: int, fused: bool, shift: int) -> None:
 
 
 def test_streams_and_graphs() -> None:
-    """A prepared product with an epilogue allocates and compiles nothing, so it can be captured; operands' scales as well."""
+    """A prepared product with an epilogue, also with operands' scales, must be capturable: it allocates and compiles nothing."""
     import cupy
 
     from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue

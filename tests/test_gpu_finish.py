@@ -1,4 +1,4 @@
-"""What stands behind float sums in the kernels of sparse products on a GPU, and sums of one-bit features: against NumPy in float64."""
+"""The steps after float sums in sparse GPU kernels, and sums of one-bit features, agree with NumPy in float64."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cp() -> Any:
 
 
 def graph() -> Any:
-    """Empty rows, rows of all lengths and a full one, which comes in pieces."""
+    """A graph with empty rows, rows of all lengths and a full row, which is summed in pieces."""
     rng = np.random.default_rng(0)
     dense = rng.random((M, N)) < rng.random((M, 1)) * 0.4
     dense[::7] = False
@@ -52,7 +52,7 @@ def chains(d: int) -> dict[str, EpilogueParams]:
 
 
 class Case:
-    """A finish with or without what operands contribute, and the numbers that come out of sums."""
+    """A finish, with or without the scales and addend that operands contribute, and a check of its results."""
 
     def __init__(self, d: int, name: str, bits: bool, more: bool, addend: str = "floats") -> None:
         from bitsparse.backends.cuda.finish.floats import Behind, Finish, padded_columns
@@ -83,7 +83,7 @@ class Case:
         )
 
     def chained(self, v: np.ndarray, sizes: bool = False) -> np.ndarray:
-        """The chain in float64; with `sizes` a bound of what goes through it."""
+        """The chain in float64, or with `sizes` a bound of the magnitudes in it."""
         p = self.params
         size = np.abs if sizes else np.asarray
         if self.more:

@@ -1,4 +1,4 @@
-"""Scores of nodes for graph attention, their gradients and column sums on the GPU, against NumPy in float64."""
+"""Scores of nodes for graph attention, their gradients, and column sums on the GPU agree with NumPy in float64."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_captured_sums_are_repeated_beside_others() -> None:
 
     rng, stream = np.random.default_rng(1), cupy.cuda.Stream(non_blocking=True)
     one, other = (to_device(rng.standard_normal((3000, 40)).astype(np.float32)) for _ in range(2))
-    pool = cupy.cuda.MemoryPool()  # keeps what the graph works in, as PyTorch's allocator does
+    pool = cupy.cuda.MemoryPool()  # keeps the graph's work memory alive, as PyTorch's allocator does
     cupy.cuda.runtime.deviceSynchronize()
     with stream:
         beside, out = raw(cuda.column_sums(other)).tobytes(), cupy.empty(40, np.float32)

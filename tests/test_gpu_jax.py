@@ -1,4 +1,4 @@
-"""bitsparse.jax on a GPU: its handlers with frames as XLA hands them over, and JAX's own results against those of the CPU."""
+"""bitsparse.jax on a GPU: its handlers work with frames like XLA's, and JAX's own results agree with those of the CPU."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def adjacency(nodes: int = 60) -> Any:
 
 
 class NotCounted:
-    """Of a GPU's driver nobody knows how often it is called."""
+    """A stand-in for :class:`Called` with a real driver, whose calls cannot be counted."""
 
     count, raised = 0, ()
 
 
 @pytest.fixture(autouse=True)
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Where the driver is in Python, as the emulator's, compiled code calls it by way of :mod:`ctypes`, which counts the calls."""
+    """With the emulator's driver, which is in Python, compiled code calls it through :mod:`ctypes`, which counts the calls."""
     from bitsparse.jax import launches
     from bitsparse.jit.kernel import _driver
 
@@ -59,14 +59,14 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class Holder:
-    """Stands for an array of JAX."""
+    """A stand-in for a JAX array."""
 
     def is_deleted(self) -> bool:
         return False
 
 
 class Graph:
-    """A pattern in a GPU's memory with calls over it, as XLA makes them."""
+    """A pattern in GPU memory, and calls over it as XLA makes them."""
 
     def __init__(self, A: Any, rows: Any = None, columns: Any = None) -> None:
         import cupy
@@ -81,7 +81,7 @@ class Graph:
         self.stream = cupy.cuda.Stream(non_blocking=True)
 
     def owned(self) -> list[Any]:
-        """The arrays as those of JAX, which are told of."""
+        """Register the arrays as if JAX owned them, and return the records."""
         self.holders = [Holder() for _ in self.arrays]
         addresses = [array.data.ptr for array in self.arrays.values()]
         found = {at: memory.Owned(holder, at) for holder, at in zip(self.holders, addresses, strict=True)}
@@ -91,7 +91,7 @@ class Graph:
     def told(
         self, function: str, arrays: list[Any], outs: list[Any], known: str | None, **options: Any
     ) -> tuple[dict[str, Any], list[Any]]:
-        """What a call is to compute, and its operands."""
+        """The description of a call, and its operands."""
         operands = [] if known else list(self.arrays.values())
         names = list(self.arrays)
         part = lambda name: None if name not in names else name if known else names.index(name)  # noqa: E731
@@ -116,7 +116,7 @@ class Graph:
     def run(
         self, handler: str, text: str, digest: str, operands: list[Any], outs: list[Any], stage: int = 3
     ) -> list[str]:
-        """Errors of a call, when its work is done."""
+        """Run a call to its end, and return its errors."""
         self.cupy.cuda.get_current_stream().synchronize()
         addresses = [[one.data.ptr for one in group] for group in (operands, outs)]
         said = Frame(text, digest, *addresses, self.stream.ptr, stage=stage).run(self.handlers[handler])
@@ -125,7 +125,7 @@ class Graph:
 
 
 def launched(driver: Any, run: Any) -> int:
-    """How many launches compiled code made in a call, where that is counted."""
+    """How many launches compiled code made in a call, or 0 if they are not counted."""
     before = driver.count
     assert run() == []
     assert not driver.raised
@@ -133,7 +133,7 @@ def launched(driver: Any, run: Any) -> int:
 
 
 def uneven(nodes: int = 300) -> Any:
-    """A pattern with empty, short and long rows."""
+    """A pattern with empty, short and long rows, as float32 ones."""
     rng = np.random.default_rng(3)
     lengths = rng.integers(0, 12, nodes)
     lengths[:2] = 0, nodes
@@ -144,7 +144,7 @@ def uneven(nodes: int = 300) -> Any:
     )
 
 
-#: Sums over graphs: heads, columns, dtype, what else there is.
+#: Sums over graphs: heads, columns, dtype, and further properties.
 SUMS = [
     (None, 16, "float32", ""),
     (None, 41, "float32", ""),
@@ -163,7 +163,7 @@ SUMS = [
 
 
 def sums(heads: int | None, columns: int, dtype: str, what: str, A: Any) -> tuple[Any, list[Any], Any, dict[str, Any]]:
-    """A graph, the arrays of a sum over it, what the library makes of them on the GPU, and options."""
+    """A graph, the arrays of a sum over it, the library's result on the GPU, and options."""
     import cupy
 
     what, _, kernel = what.partition(" ")
@@ -189,7 +189,7 @@ def sums(heads: int | None, columns: int, dtype: str, what: str, A: Any) -> tupl
 
 
 def force(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have sums computed by the kernel that a case names."""
+    """Make sums use the kernel that a case names."""
     kernel = what.partition(" ")[2]
     if kernel == "laid":
         monkeypatch.setattr("bitsparse.backends.cuda.spmm.spmm.worth_laying", lambda *_: True)
@@ -207,7 +207,7 @@ def same_bits(one: Any, other: Any) -> bool:
 def test_launches_for_a_graph_that_is_an_argument(
     heads: Any, columns: int, dtype: str, what: str, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first call computes in Python, others enqueue what it did; both have the bits of the library."""
+    """The first call must compute in Python, later ones must enqueue its launches, and both must have the library's bits."""
     force(what, monkeypatch)
     graph, arrays, wanted, options = sums(heads, columns, dtype, what, uneven())
     owners = graph.owned()
@@ -226,12 +226,12 @@ def test_launches_for_a_graph_that_is_an_argument(
     out = wanted * 0
     assert (
         graph.run("gpu", text, "a" * 17, operands, [out]) == []
-    )  # Python computes with what was there while it was recorded
+    )  # with an unknown digest, Python computes, and uses what was prepared for the recording
     assert same_bits(out, wanted)
     apart = graph.cupy.empty(wanted.nbytes + 16, np.uint8)[8 : 8 + wanted.nbytes].view(wanted.dtype)
     assert launched(driver, lambda: graph.run("gpu", text, digest, operands, [apart])) == 0  # not aligned
-    assert list(owners[0].launches.values()) == [recording]  # and nothing is recorded again
-    monkeypatch.setattr(Holder, "is_deleted", lambda _: True)  # the arrays were given away
+    assert list(owners[0].launches.values()) == [recording]  # nothing is recorded again
+    monkeypatch.setattr(Holder, "is_deleted", lambda _: True)  # the arrays were donated
     out = wanted * 0
     assert launched(driver, lambda: graph.run("gpu", text, digest, operands, [out])) == 0
     assert same_bits(out, wanted)
@@ -241,7 +241,7 @@ def test_launches_for_a_graph_that_is_an_argument(
 def test_launches_for_a_graph_that_was_closed_over(
     heads: Any, columns: int, dtype: str, what: str, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No call computes in Python; what launches work in is memory of the call, which holds anything before."""
+    """No call must compute in Python; launches work in memory of the call, whose previous content must not matter."""
     from bitsparse.jax.ways import _KNOWN, Known
 
     force(what, monkeypatch)
@@ -251,7 +251,7 @@ def test_launches_for_a_graph_that_was_closed_over(
     told, operands = graph.told("spmm", arrays, [wanted], name, **options)
     spaces = graph.launches.spaces_of(json.dumps(told), known)
     assert spaces is not None
-    assert spaces or "tiles" in what  # some rows are shared out
+    assert spaces or "tiles" in what  # some rows are summed in pieces, which needs memory
     text = json.dumps(told | {"spaces": spaces})
     digest = graph.launches.digest(text, 0)
     graph.launches.keep(text, digest, known)
@@ -268,7 +268,7 @@ def test_launches_for_a_graph_that_was_closed_over(
     assert launched(driver, lambda: graph.run("recorded", text, digest, operands, [apart, *rooms])) == 0  # not aligned
     found, expected = (one.reshape(-1).get().astype(np.float64) for one in (apart, wanted))
     tolerance = (1e-2 if wanted.dtype.itemsize == 2 else 1e-6) * abs(expected).max()
-    np.testing.assert_allclose(found, expected, atol=tolerance)  # the pieces of long rows may be others
+    np.testing.assert_allclose(found, expected, atol=tolerance)  # long rows may be cut into other pieces
     del known
     assert "is gone" in graph.run("recorded", text, digest, operands, [out, *rooms])[0]
 
@@ -290,7 +290,7 @@ EDGES = [
 
 @pytest.mark.parametrize(("what", "heads", "dtype", "options"), EDGES)
 def test_launches_over_edges(what: str, heads: Any, dtype: str, options: dict[str, Any], driver: Any) -> None:
-    """What compiled code enqueues has the bits of what Python computes, forward and backward."""
+    """The launches that compiled code enqueues must have the bits that Python computes, forward and backward."""
     import cupy
 
     A, rng = uneven(), np.random.default_rng(9)
@@ -327,7 +327,7 @@ def test_launches_over_edges(what: str, heads: Any, dtype: str, options: dict[st
 def agree(
     graph: Any, function: str, arrays: list[Any], kinds: list[Any], options: dict[str, Any], driver: Any
 ) -> list[Any]:
-    """The results that Python computes, which launches recorded ahead of the call have as well."""
+    """The results that Python computes, after asserting that launches recorded ahead of the call give the same."""
     from bitsparse.jax.ways import _KNOWN, Known
 
     def empty(fill: int) -> list[Any]:
@@ -347,9 +347,9 @@ def agree(
         enqueue(*given)
 
     def run(kernel: Any, blocks: int, threads: int, params: Any, shared: int = 0) -> None:
-        kernel.launch(blocks, threads, params, shared=shared)()  # a launch in one step is one, too
+        kernel.launch(blocks, threads, params, shared=shared)()  # count a one-step launch, too
 
-    for _ in range(2):  # what the first call prepares, the second one has
+    for _ in range(2):  # launches are counted in the second call, as the first one also prepares
         seen[0] = 0
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(jit.Launch, "__call__", counting)
@@ -360,7 +360,7 @@ def agree(
     told, operands = graph.told(function, arrays, wanted, name, **options)
     spaces = graph.launches.spaces_of(json.dumps(told), known)
     assert spaces is not None
-    assert spaces or "attention" not in function  # some rows are shared out
+    assert spaces or "attention" not in function  # some rows are summed in pieces, which needs memory
     (recording,) = (one for one in known.kept.values() if isinstance(one, graph.launches.Recording))
     assert len([node for node in recording.made.nodes if node.function]) == seen[0]
     text = json.dumps(told | {"spaces": spaces})
@@ -394,7 +394,7 @@ def test_attention_in_the_memory_and_on_the_stream_of_a_call(driver: Any) -> Non
 
 
 def test_scales_of_codes_stay_on_the_gpu() -> None:
-    """Products of codes wait for nothing: the host reads no scale, which a capture would refuse, and replays take those of now."""
+    """The host must read no scale in products of codes, as a capture would refuse this, and replays must use the current scales."""
     from bitsparse.ops.recorded import Recorded
 
     cupy, rng = jit.require_cupy("tests"), np.random.default_rng(4)
@@ -440,12 +440,12 @@ def test_a_question_about_a_handler_is_answered() -> None:
 
 # ---- JAX on the GPU
 def both() -> list[Any]:
-    """The CPU and the GPU; on a machine where JAX has no GPU there is nothing to compare."""
+    """The CPU and the GPU, or nothing to compare if JAX has no GPU."""
     return [jax.devices("cpu")[0], jax.devices("gpu")[0]] if jax.default_backend() == "gpu" else []
 
 
 def compare(function: Any, *arrays: Any, tolerance: float = 1e-4) -> None:
-    """Values and gradients of a function of a graph and arrays, jitted, with the graph closed over and as an argument."""
+    """Compare values and gradients of a jitted function on CPU and GPU, with the graph closed over and as an argument."""
     import bitsparse.jax as bsj
 
     found = []

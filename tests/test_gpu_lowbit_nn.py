@@ -1,4 +1,4 @@
-"""Graph networks on bits on a GPU: the host's logits, bit for bit, plans that read their operands afresh, streams, memory, graphs."""
+"""Low-bit graph networks on a GPU: the host's logits bit for bit, plans that read current operands, streams, memory, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cp() -> Any:
 
 
 class OnGpu:
-    """A graph's dense bits on a GPU, as networks aggregate over it."""
+    """A graph as dense bits on a GPU, in the form over which networks aggregate."""
 
     def __init__(self, graph: Any, model: Any) -> None:
         host = operand(graph, model, "dense")
@@ -40,7 +40,7 @@ class OnGpu:
     def aggregate(
         self, columns: int, bits: int, *, encoding: str = "unsigned", epilogue: Any, scaled: bool = True
     ) -> Any:
-        """The product of dense bits, with what the messages' offset adds made once."""
+        """The product of dense bits; the term that the messages' offset adds is computed only once."""
         shape, kinds = (self.nodes, columns), {"a_encoding": "unsigned", "b_encoding": encoding, "kernel": "planes"}
         run = backends.family(self.device, "matmul.matmul").prepare(
             self.adjacency.words,

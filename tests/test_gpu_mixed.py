@@ -1,4 +1,4 @@
-"""The mixed-input product (bytes times packed planes in one launch) against the NumPy oracle, bit for bit."""
+"""The mixed-input product (bytes times packed planes in one launch) agrees with the NumPy oracle bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kind_of(k: int, a_bits: int, b_bits: int, **changed: Any) -> dict[str, Any]:
 
 
 def multiplied(a: np.ndarray, b: np.ndarray, tiling: Any, kind: dict[str, Any]) -> None:
-    """Once and, with what is prepared for later calls, again; the result stands in poisoned memory."""
+    """Check a first call, and a second one that uses what the first prepared; results are written into poisoned memory."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -50,7 +50,7 @@ def test_every_pair_of_widths(bits: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("encoding", list(itertools.product(ENCODINGS, ENCODINGS)), ids="-".join)
 def test_every_pair_of_encodings(encoding: tuple[str, str]) -> None:
-    """Each with the widths at which bytes become signed ones."""
+    """Every pair of encodings must be right at the widths at which bytes become signed."""
     rng = np.random.default_rng(3)
     widths = [(1,) if one == "bipolar" else (4, 8) for one in encoding]
     for bits in itertools.product(*widths):
@@ -60,7 +60,7 @@ def test_every_pair_of_encodings(encoding: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("planes", [1, 3, 8])
 def test_every_tiling(planes: int) -> None:
-    """With ragged tiles, and with more groups and blocks of a cluster than the contraction axis has blocks for."""
+    """Every tiling must be right, with ragged tiles, and with more groups and cluster blocks than the contraction axis has blocks."""
     from bitsparse import jit
     from bitsparse.backends.cuda.matmul import mixed
 
@@ -82,7 +82,7 @@ def test_every_tiling(planes: int) -> None:
 
 @pytest.mark.parametrize("planes", [1, 2, 3, 8])
 def test_every_tiling_that_keeps_columns(planes: int) -> None:
-    """With ragged strips and tiles, rings of one strip and of several, threads that only unpack, and terms of rows and columns."""
+    """These tilings must be right for ragged strips, rings of one or more strips, threads that only unpack, row and column terms."""
     from bitsparse import jit
     from bitsparse.backends.cuda.matmul import mixed, resident
 
@@ -135,7 +135,7 @@ def test_a_kernel_is_chosen_for_nothing(shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("n", [14, 15, 16])
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_nothing_beside_the_result_is_written(n: int, shift: int) -> None:
-    """Results at any element of a larger array, of lengths that are multiples of four or not."""
+    """Results may begin at any element of a larger array, and have any length."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -153,7 +153,7 @@ def test_nothing_beside_the_result_is_written(n: int, shift: int) -> None:
 
 
 def test_plain_calls() -> None:
-    """Calls that are one launch: again and again, into results that stand elsewhere, with another operand, and on another stream."""
+    """One-launch calls must be right when repeated, with results at other addresses, another operand, and another stream."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -183,7 +183,7 @@ def test_plain_calls() -> None:
 
 
 def test_largest_sums() -> None:
-    """All of 8 bits set, in as long a contraction as int32 holds."""
+    """Sums must be right with all 8 bits set, in the longest contraction that int32 holds."""
     k = (2**31 - 1) // 255**2
     a, b = (operand(np.random.default_rng(0), (3, k), 8) | np.uint32(0) for _ in range(2))
     multiplied(a, b, None, kind_of(k, 8, 8))

@@ -1,4 +1,4 @@
-"""The product by warps (``mma.sync``), forced by name so that it runs on every chip, against the NumPy oracle, bit for bit."""
+"""The product by warps (``mma.sync``), chosen by name so that it runs on every chip, agrees with the NumPy oracle bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERNELS = ("planes-mma", "digits-mma")
 
 @pytest.fixture
 def two_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small device, so that few tiles already make every block take several in turn."""
+    """A small device, on which each block takes several tiles even if there are few."""
     from bitsparse import jit
 
     small = jit.capability()._replace(multiprocessors=2)
@@ -63,7 +63,7 @@ def test_wide_operands(bits: tuple[int, int], kernel: str) -> None:
 
 
 def test_long_contraction_of_bytes_into_int64() -> None:
-    """Sums of one pass of bytes would pass 2**32, so the contraction axis is cut."""
+    """Sums that exceed 2**32 in one pass of bytes must be right: the contraction axis is cut for them."""
     rng = np.random.default_rng(5)
     k = 70_001
     a, b = (reference_bits.codes_to_words(np.full((2, k), 255, np.uint64), 8, "planes") for _ in range(2))
@@ -76,7 +76,7 @@ def test_long_contraction_of_bytes_into_int64() -> None:
 @pytest.mark.parametrize("b_bits", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("wide", [False, True])
 def test_every_tiling(b_bits: int, wide: bool) -> None:
-    """Also with several tiles a block and with more parts than a pass has contraction blocks to share."""
+    """Every tiling must be right, also with several tiles per block, and more parts than a pass has contraction blocks."""
     import cupy
 
     from bitsparse import jit
@@ -172,7 +172,7 @@ def test_zero_tiles_are_jumped_over(density: float, a_bits: int, kernel: str) ->
 @pytest.mark.usefixtures("two_multiprocessors")
 @pytest.mark.parametrize("wide", [False, True])
 def test_zero_tiles_in_every_tiling(wide: bool) -> None:
-    """Row tiles without a single block among those with some; a block of threads meets both in turn."""
+    """Row tiles whose blocks are all zero must be right among others; a block of threads takes both kinds in turn."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -194,7 +194,7 @@ def test_zero_tiles_in_every_tiling(wide: bool) -> None:
 @pytest.mark.parametrize("shift", [0, 1, 2])
 @pytest.mark.parametrize("parts", [1, 5])
 def test_nothing_beside_the_result_is_written(n: int, shift: int, parts: int) -> None:
-    """Results at any element of a larger array, of odd and even length."""
+    """Results may begin at any element of a larger array, and have odd or even length."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -236,7 +236,7 @@ def test_parts_give_the_same_bits_every_time() -> None:
 
 
 def test_streams_and_graphs() -> None:
-    """Captured with the zeroing of a result that parts add into."""
+    """A captured graph must include the zeroing of a result to which parts are added."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
@@ -287,7 +287,7 @@ def test_dispatch_and_named_errors() -> None:
 @pytest.mark.parametrize("b_bits", [1, 2, 12])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_epilogues_in_every_tiling(b_bits: int, kernel: str) -> None:
-    """Several tiles a block, which then fills its ring anew, with edges on both sides, and with zero tiles."""
+    """Epilogues must be right with several tiles per block, which refills its ring for each, ragged edges, and zero tiles."""
     import cupy
 
     from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
@@ -329,7 +329,7 @@ def test_any_epilogue(seed: int) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_epilogues_of_wide_sums_and_of_none(kernel: str) -> None:
-    """Sums of 64 bits and of nothing go through a kernel of their own."""
+    """Sums of 64 bits and empty sums must be right; they go through a separate kernel."""
     rng = np.random.default_rng(7)
     for axis in (-1, -2):
         params = requantised((45, 70), 7, axis)._replace(divisor=np.float32(1e12))
