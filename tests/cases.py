@@ -443,7 +443,7 @@ def encodings_of(bits: int) -> list[str]:
 
 
 def accumulator(k: int, a_bits: int, b_bits: int, a_encoding: str, b_encoding: str) -> str | None:
-    """The accumulator that the documentation promises for sums of k products, or None if it promises an error."""
+    """The accumulator that the documentation promises for sums of k products of these operands, or None for an error."""
     bound = k
     for bits, encoding in ((a_bits, a_encoding), (b_bits, b_encoding)):
         bound *= max(map(abs, value_range(bits, encoding)))

@@ -16,7 +16,7 @@ WIDTH = {"in": 5, "hidden": 8, "out": 3}
 
 
 def seeded(make):
-    """The model in inference mode, with random biases, norm weights and running statistics."""
+    """The model that ``make`` returns, in inference mode, with random biases, norm weights and running statistics."""
     torch.manual_seed(0)
     model = make()
     for name, part in (*model.named_parameters(), *model.named_buffers()):
@@ -28,7 +28,7 @@ def seeded(make):
 
 
 def basic(kind, depth, **how):
-    """A model class of torch_geometric.nn.models, by name."""
+    """A model of the named class of torch_geometric.nn.models."""
     return seeded(lambda: getattr(pyg, kind)(WIDTH["in"], WIDTH["hidden"], depth, WIDTH["out"], **how))
 
 
@@ -63,7 +63,7 @@ class Stack(torch.nn.Module):
 
 
 def stack(kind, depth, between=functional.relu, **how):
-    """A user-defined model class with `depth` layers of one kind."""
+    """A model of a user-defined class, with `depth` layers of one kind."""
 
     def make():
         widths = [WIDTH["in"], *[WIDTH["hidden"]] * (depth - 1), WIDTH["out"]]

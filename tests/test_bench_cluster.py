@@ -205,7 +205,7 @@ def test_the_peer_gets_groups_and_graphs(monkeypatch: pytest.MonkeyPatch, capsys
     assert out == [("sparse", 6), ("sparse", 6, "replayed")]
     assert variants[2].nbytes == 60
     assert capsys.readouterr().err.splitlines()[0] == "PyTorch Geometric, edges: not captured, not permitted"
-    # If all batches are one group, this variant is not made twice.
+    # If all batches form one group, there are no separate grouped variants.
     assert len(pyg_cluster.variants_of(small(), "gcn", weights, 2, 2, out)) == 5
     # 1500 parts are 75 batches: each of 19 groups has at most four batches, a single group has all.
     made: Any = SimpleNamespace(labels=np.arange(1500))

@@ -109,7 +109,7 @@ def test_floors_are_what_the_card_is_built_for() -> None:
         for operations in (0.0, 1e9, 1e13):
             limits = ceilings.bounds(moved, byte_operations=operations)
             assert limits.floor_ms < limits.estimate_ms
-    # A product of bytes takes 64 products of planes. The choice of a kernel changes the estimate but not the floor.
+    # One product of bytes equals 64 products of planes. The choice of a kernel changes the estimate but not the floor.
     both = [ceilings.product_bounds(kernel, 8192, 8192, 8192, 8, 8, 10**8) for kernel in ("planes", "digits")]
     assert both[0].floor_ms == both[1].floor_ms
     assert both[0].estimate_ms > 4 * both[1].estimate_ms

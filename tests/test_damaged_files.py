@@ -251,7 +251,7 @@ def test_the_seed_of_a_partition_reaches_metis_and_its_name(tmp_path, monkeypatc
 
 
 def test_seeds_change_partitions():
-    """The same seed must give the same partition, another seed another one, on a graph without structure."""
+    """On a graph without structure, equal seeds must give equal partitions, and different seeds different ones."""
     from bitsparse.graph import partition
 
     pattern = np.random.default_rng(0).random((400, 400)) < 0.02

@@ -273,7 +273,7 @@ def test_estimates_add_up():
 
 
 def test_sums_wait_for_the_exchange_where_nearly_every_entry_does():
-    """Overlap must be estimated as a loss for four H100 over communities in blocks (measured: a third), and as a gain if cut well."""
+    """Overlap must be estimated as a loss for communities in blocks on four H100 (which lost a third), and as a gain if cut well."""
     entries, rows, sent, written = 31e6, 0.612e6, 128, 512
     rate, received = SUMS["cuda"], 157e6
 

@@ -1,4 +1,4 @@
-"""Examples in README and other pages that use names which the reader must define run unchanged on a CPU."""
+"""Examples in README and other pages that use names which the reader must define run on a CPU, changed only in the device."""
 
 from __future__ import annotations
 

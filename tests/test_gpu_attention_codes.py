@@ -103,7 +103,7 @@ def test_slopes_scores_wide_indices_and_seeds_on_the_device() -> None:
 
 
 def test_scores_that_are_no_numbers() -> None:
-    """NaN scores must make exactly the sums and gradients NaN that they weight."""
+    """A NaN score must turn exactly the sums and gradients that it weights into NaN."""
     A, rng = GRAPHS["square"], np.random.default_rng(1)
     (rows, columns), heads, width = A.shape, 4, 8
     row = int(np.argmax(np.diff(A.indptr)))

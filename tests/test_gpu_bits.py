@@ -522,7 +522,7 @@ def test_short_lines_side_by_side(shape: tuple[int, ...], bits: int, granularity
 
 
 def test_results_at_any_address() -> None:
-    """Results and inputs may begin in the middle of a vector."""
+    """Calls must be right if results and inputs begin in the middle of a vector."""
     from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     rng = np.random.default_rng(16)

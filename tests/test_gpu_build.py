@@ -23,7 +23,7 @@ def gpu() -> Any:
     return backends.family("cuda:0", "sparse.build")
 
 
-# These two functions are the CPU's only: a GPU transposes entries by other functions, and tiles are counted only for statistics.
+# The two functions left out are the CPU's: a GPU transposes entries by other functions, and tiles are counted only for statistics.
 @pytest.mark.parametrize(
     "spec",
     [spec for spec in specs() if spec[0] == "sparse.build" and spec[1] not in ("transpose_both", "tile_starts")],

@@ -116,7 +116,7 @@ def test_opened_packets(loops: bool, between: bool, normalisation: str) -> None:
         assert not bytes_there[:, :, 13:].any() and not bytes_there[group.nodes :].any()
 
 
-#: Bits and encoding of codes, and a row length that is one more than a lane can sum of their largest value, or of their excess.
+#: Bits and encoding of codes, and a row length at which a lane just overflows with their largest value, or with their excess.
 LANES = [
     (1, "unsigned", 256), (1, "bipolar", 255), (1, "signed", 9), (2, "unsigned", 86), (2, "signed", 85), (3, "unsigned", 40),
     (3, "signed", 9), (4, "unsigned", 18), (4, "signed", 17), (8, "unsigned", 258), (8, "signed", 257), (16, "unsigned", 40),

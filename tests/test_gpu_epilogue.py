@@ -1,4 +1,4 @@
-"""The epilogue on the GPU, after products and on sums in memory, agrees with the host's bit for bit; results are poisoned before."""
+"""The epilogue on the GPU, after products and on sums in memory, agrees with the host's bit for bit; results go into poisoned arrays."""
 
 from __future__ import annotations
 

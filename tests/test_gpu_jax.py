@@ -32,7 +32,7 @@ def adjacency(nodes: int = 60) -> Any:
 
 
 class NotCounted:
-    """A stand-in for :class:`Called` with a real driver, whose calls cannot be counted."""
+    """A stand-in for the emulator's ``Called`` with a real driver, whose calls cannot be counted."""
 
     count, raised = 0, ()
 

@@ -135,7 +135,7 @@ def test_a_kernel_is_chosen_for_nothing(shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("n", [14, 15, 16])
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_nothing_beside_the_result_is_written(n: int, shift: int) -> None:
-    """Results may begin at any element of a larger array, and have any length."""
+    """Nothing but the result must be written, wherever it begins in a larger array, and whatever its length."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul

@@ -194,7 +194,7 @@ def test_zero_tiles_in_every_tiling(wide: bool) -> None:
 @pytest.mark.parametrize("shift", [0, 1, 2])
 @pytest.mark.parametrize("parts", [1, 5])
 def test_nothing_beside_the_result_is_written(n: int, shift: int, parts: int) -> None:
-    """Results may begin at any element of a larger array, and have odd or even length."""
+    """Nothing but the result must be written, wherever it begins in a larger array, for odd and even lengths."""
     import cupy
 
     from bitsparse.backends.cuda.matmul import matmul as cuda_matmul

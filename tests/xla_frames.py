@@ -110,6 +110,7 @@ class Frame:
     arguments, results : list of int
         Addresses of the arrays.
     stream, gpu : int
+        The CUDA stream and the device number that the call reports.
     """
 
     def __init__(
