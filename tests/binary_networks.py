@@ -53,6 +53,7 @@ def signs(x: np.ndarray) -> np.ndarray:
     return np.where(x >= -1e-9, 1.0, -1.0)
 
 
+# A letter is the precision of an operand or result: "F" for full precision, "B" for signs.
 def product(x: np.ndarray, letter: str, part: nn.BinaryLinear, norm: object = None) -> np.ndarray:
     if letter == "F" and norm == "rows":
         x = x - x.mean(axis=1, keepdims=True)

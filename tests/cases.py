@@ -156,6 +156,7 @@ def _shape_id(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
+# A generator that is the same in every run for the same key.
 def _seed(*key: object) -> np.random.Generator:
     return np.random.default_rng([sum(map(ord, part)) + i for i, part in enumerate(map(str, key))])
 
@@ -170,6 +171,7 @@ def _pack_cases() -> Iterator[Case]:
             shape, memory = SHAPES[i % len(SHAPES)], MEMORY[(i // len(SHAPES) + i) % len(MEMORY)]
             encoding = ENCODINGS[i % 3] if bits == 1 else ENCODINGS[i % 2]
 
+            # Here and below, defaults bind the loop's variables, as `make` is called after the loop.
             def make(dtype=dtype, layout=layout, bits=bits, axis=axis, shape=shape, memory=memory, encoding=encoding):
                 rng = _seed(dtype, bits, shape)
                 x = (floats if dtype in FLOATS else integers)(rng, shape, dtype_of(dtype))

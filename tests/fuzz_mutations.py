@@ -44,6 +44,7 @@ def damaged(rng: random.Random, seeds: Sequence[bytes], words: Sequence[bytes]) 
     return head + rest
 
 
+# Start and stop of a random piece of the content.
 def _place(rng: random.Random, content: bytes) -> tuple[int, int]:
     at = rng.randrange(len(content) + 1)
     return at, min(len(content), at + rng.choice((1, 1, 2, 4, 8, 20, 100)))

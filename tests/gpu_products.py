@@ -11,6 +11,7 @@ from bitsparse.backends.reference.bits import pack as reference_bits
 from bitsparse.backends.reference.matmul import matmul as reference_matmul
 
 ENCODINGS = ("unsigned", "signed", "bipolar")
+#: Fills a result before a call ("poisoned array"), so that elements which the kernel fails to write are noticed.
 POISON = -1234567
 
 

@@ -30,6 +30,7 @@ def operands(A: sp.csr_array, heads: int, width: int, dtype: Any = np.float64) -
     return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
 
 
+# The factors by which dropout multiplies each edge and head: 0 or 1 / (1 - dropout).
 def factors(A: sp.csr_array, heads: int, dropout: float) -> np.ndarray:
     drop, rows = Dropout(dropout, SEED), np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     if not dropout:

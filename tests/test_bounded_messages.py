@@ -72,6 +72,7 @@ def options() -> Iterator[tuple[str, str]]:
                 yield name, parameter.name
 
 
+# Raises TimeoutError in the block when `most` seconds have passed.
 @contextmanager
 def seconds(most: int) -> Iterator[None]:
     def late(*_: Any) -> None:

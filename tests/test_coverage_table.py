@@ -25,6 +25,7 @@ def data(dtype: str) -> np.ndarray:
     return x.astype(dtype_of(dtype))
 
 
+# Predicates for `takes` of a row: which dtypes a function takes at which widths.
 def integers_only(dtype: str, bits: int) -> bool:
     return dtype in INTEGERS or (dtype in FLOATS and bits == 1)
 

@@ -75,7 +75,7 @@ def raw(array: Any) -> Any:
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """A new array, filled with poison."""
+    """A poisoned array: its bytes are 0xA5, so that elements which a call fails to write are noticed."""
     import cupy
 
     array = cupy.empty(shape, dtype)
