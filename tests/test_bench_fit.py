@@ -100,7 +100,7 @@ def test_the_models_of_sums_are_the_library_s(fit: Any, kernel: str, sure: float
     from benchmarks.fit import rows as fit_rows
 
     (one,) = (one for one in fit_rows.FITS if {"csr": "edge by edge"}.get(kernel, kernel) in one.title)
-    # If rows share few columns, the library chooses windows and tiles only with a margin, which no estimate contains.
+    # If rows share few columns, the library multiplies its estimates for windows and tiles by a margin: such patterns are left out.
     rows = [row for row in product_rows(fit, (kernel,)) if row.facts["sharing"] >= sure and one.takes(row)]
     assert len(rows) > 20
     values = one.fit(rows)
