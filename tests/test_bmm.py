@@ -194,7 +194,8 @@ def test_errors_of_plans_and_options() -> None:
         (bs.ShapeError, "two dimensions", lambda: bs.plan_bmm(np.ones((2, 3, 2)), 2, "FFB")),
         (ValueError, "FFF is an ordinary product", lambda: bs.plan_bmm(w, 2)),
         (bs.DTypeError, "does not fit operands 'FB'", lambda: bs.plan_bmm(packed, 2, "FFB")),
-        (ValueError, "offset", lambda: bs.plan_bmm(packed.with_affine(1.0, 0.5), 2)),
+        (ValueError, "w has an offset", lambda: bs.plan_bmm(packed.with_affine(1.0, 0.5), 2)),
+        (ValueError, "a has an offset", lambda: bs.plan_bmm(packed, 2, "BBF")(bits.with_affine(1.0, 0.5))),
         (ValueError, "at least 0", lambda: bs.plan_bmm(packed, -1)),
     ]
     for kind, message, call in cases:

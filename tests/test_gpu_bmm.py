@@ -278,6 +278,7 @@ def test_nan_and_other_errors() -> None:
     cupy = cp()
     a, w = activations(20, 50), RNG.standard_normal((50, 8)).astype(np.float32)
     packed = bs.pack_bits(cupy.asarray(w), encoding="bipolar", axis=-2)
+    bits = bs.pack_bits(cupy.asarray(a), encoding="bipolar").with_affine(1.0, 0.5)
     bad = a.copy()
     bad[19, 49] = np.nan
     plan = bs.plan_bmm(packed, 20)
@@ -302,7 +303,8 @@ def test_nan_and_other_errors() -> None:
         (bs.DTypeError, "out has dtype", lambda: plan(cupy.asarray(a), out=cupy.empty((20, 8), np.float32))),
         (bs.ShapeError, "out has shape", lambda: plan(cupy.asarray(a), absmean=cupy.empty(3, np.float32))),
         (bs.KernelError, "'rows'", lambda: bs.plan_bmm(packed, 20, kernel="planes")),
-        (ValueError, "offset", lambda: bs.plan_bmm(packed.with_affine(1.0, 0.5), 20)),
+        (ValueError, "w has an offset", lambda: bs.plan_bmm(packed.with_affine(1.0, 0.5), 20)),
+        (ValueError, "a has an offset", lambda: bs.plan_bmm(packed, 20, "BBF")(bits)),
         (bs.DTypeError, "row_absmean", lambda: bs.plan_bmm(packed, 20, "BBF", row_absmean=True)),
     ]
     for kind, message, call in cases:

@@ -125,7 +125,7 @@ def plan_bmm(
     Parameters
     ----------
     w : BitTensor of one bipolar bit, or array (k, n)
-        The weight, which is packed once, by this call.
+        The weight, which is packed once, by this call. Neither it nor the activations have an offset.
     m : int
         Rows of the activations.
     variant : str, optional

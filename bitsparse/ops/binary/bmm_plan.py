@@ -149,8 +149,7 @@ class BmmPlan:
             raise ShapeError(
                 f"{function}: w has shape {right.shape}, but a plan takes two dimensions; pass one matrix, or use bmm"
             )
-        if right.offset is not None:
-            raise ValueError(f"{function}: w has an offset, which signs do not have; pass w.with_affine(w.scale)")
+        _no_offset(function, "w", right)
         # The plan holds copies of the tensor, which share its words: the tensor itself may keep this plan.
         self._w = copy(right)
         self._right, self.device = copy(self._w.repack(axis=-2, layout="planes")), right.device
@@ -307,6 +306,7 @@ class BmmPlan:
         scale = None
         if letter == "B":
             x: Any = bipolar(function, "a", a)
+            _no_offset(function, "a", x)
             device, family = x.device, family_of(x)
         else:
             x, family = interop.as_array(a, function, "a")
@@ -318,8 +318,6 @@ class BmmPlan:
         family = interop.common_family((family, family_of(self._right)))
         if letter == "B" and self.device != "cpu":
             x = x.repack(axis=-1, layout="planes")
-            if x.offset is not None:
-                raise ValueError(f"{function}: a has an offset, which signs do not have; pass a.with_affine(a.scale)")
             scale = operand_terms(function, x, self._right, False, ("a", "w")).row_scale
         elif letter == "F" and self.device != "cpu" and x.shape[1] > 1 and x.strides[1] != x.itemsize:
             raise ValueError(
@@ -350,6 +348,14 @@ def _array_of(x: Any, kind: tuple[Any, ...] | None) -> Any:
         return x
     right_kind = x.__class__ is BitTensor and kind_of(x) == kind and x.scale is None and x.offset is None
     return x.words if right_kind else None
+
+
+def _no_offset(function: str, name: str, x: BitTensor) -> None:
+    """Refuse an offset, on a CPU too, so that a plan that works on one device works on the other."""
+    if x.offset is not None:
+        raise ValueError(
+            f"{function}: {name} has an offset, which a plan leaves out; pass {name}.with_affine({name}.scale), or use bmm"
+        )
 
 
 def _dtype_of(function: str, variant: str, dtype: Any) -> np.dtype[Any] | None:
