@@ -310,3 +310,26 @@ def test_nan_and_other_errors() -> None:
     for kind, message, call in cases:
         with pytest.raises(kind, match=message):
             call()
+
+
+def test_a_call_with_two_mistakes_names_the_same_one_as_on_a_cpu() -> None:
+    """Options are checked in front of the choice of kernels, which differ in what they would notice first."""
+    a, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
+    norm = (np.zeros(4), 1.0)
+
+    def message(call: Any) -> str:
+        with pytest.raises(Exception, match="bmm") as caught:
+            call()
+        return f"{caught.type.__name__}: {caught.value}"
+
+    cases = [(a, w, norm), (a[:, :2], w, norm), (a[:, :2], w, 3), (a[:1, 0], w, 3), (a.astype(complex), w, 3)]
+    for x, weights, a_norm in cases:
+
+        def call(place: Any, x: Any = x, weights: Any = weights, a_norm: Any = a_norm) -> Any:
+            return bs.bmm(place(x), bs.pack_bits(place(weights), encoding="bipolar", axis=-2), a_norm=a_norm)
+
+        assert message(lambda call=call: call(cp().asarray)) == message(lambda call=call: call(np.asarray))
+    bits = [bs.pack_bits(place(a), encoding="bipolar") for place in (np.asarray, cp().asarray)]
+    weights = [bs.pack_bits(place(w), encoding="bipolar", axis=-2) for place in (np.asarray, cp().asarray)]
+    one, two = (message(lambda x=x, y=y: bs.bmm(x, y, a_norm=norm)) for x, y in zip(bits, weights, strict=True))
+    assert one == two

@@ -18,7 +18,7 @@ from bitsparse.ops.binary.bmm_plan import (
     multiply_signs,
     rows_kernel_serves,
 )
-from bitsparse.ops.binary.signs import as_signs, norm_of
+from bitsparse.ops.binary.signs import as_signs, bipolar, check_array, norm_of
 from bitsparse.ops.finish.epilogue import Epilogue
 
 #: Slot for the plans that a right operand on a GPU keeps.
@@ -98,14 +98,15 @@ def bmm(
     chosen = checked_variant(function, variant, found, epilogue)
     device = _device_of(function, a, w)
     full = Wanted(chosen, *wanted[1:])
+    full_precision_only(function, full, absmean is not None)
+    a_shape, w_shape = (_shape_of(function, name, x) for name, x in (("a", a), ("w", w)))
+    _check.matmul_shapes(function, a_shape, w_shape)
+    norm = None if a_norm is None else norm_of(function, a_norm, a_shape[-1])
     if (kernel == "rows" or (kernel is None and device != "cpu")) and rows_kernel_serves(
         function, a, w, device, forced=kernel is not None
     ):
-        full_precision_only(function, full, absmean is not None)
         return _checked_call(_kept_plan(function, a, w, wanted, full), a, out, absmean)
     right, _ = as_signs(function, "w", w, -2)
-    columns = int((0, *getattr(a, "shape", ()))[-1])
-    norm = None if a_norm is None else norm_of(function, a_norm, columns)
     return multiply_signs(function, a, right, full, norm, kernel, out, absmean)
 
 
@@ -170,6 +171,15 @@ def _device_of(function: str, a: Any, w: Any) -> str:
     return _check.same_device(function, places)
 
 
+def _shape_of(function: str, name: str, x: Any) -> tuple[int, ...]:
+    """The shape of an operand, whose elements have signs and are laid out in at least two dimensions."""
+    if isinstance(x, BitTensor):
+        return bipolar(function, name, x).shape
+    array, _ = interop.as_array(x, function, name)
+    check_array(function, name, array)
+    return tuple(array.shape)
+
+
 def _is_whole(a: Any) -> bool:
     """Whether `a` is a BitTensor or a C-contiguous array."""
     return isinstance(a, BitTensor) or bool(getattr(getattr(a, "flags", None), "c_contiguous", False))
@@ -192,7 +202,6 @@ def _kept_plan(function: str, a: Any, w: Any, wanted: Wanted, full: Wanted) -> B
 
     `full` is `wanted` with all three letters known.
     """
-    _check.matmul_shapes(function, tuple(a.shape), tuple(w.shape))
     dtype = None if full.variant[0] == "B" else interop.as_array(a, function, "a")[0].dtype
 
     def make() -> BmmPlan:

@@ -96,11 +96,9 @@ def multiply_signs(
     out: Any,
     absmean: Any,
 ) -> Any:
-    """The product of signs by the kernels of :func:`matmul`, for which `a` is packed first; `wanted` has all three letters."""
-    full_precision_only(function, wanted, absmean is not None)
+    """The product of checked operands by the kernels of :func:`matmul`, for which `a` is packed first; `wanted` has all three letters."""
     epilogue = letters.with_output(function, wanted.variant[2], wanted.epilogue)
     left, means = as_signs(function, "a", a, -1, norm, wanted.row_absmean or absmean is not None)
-    _check.matmul_shapes(function, left.shape, right.shape)
     target = None
     if absmean is not None:
         target = target_array(function, absmean, left.shape[:-1], np.dtype(np.float32), left.device, ())
@@ -276,10 +274,10 @@ class BmmPlan:
                 return result if epilogue is None else epilogue.wrap(result, self.shape, interop.CUPY, function)
         self._ready.wait()
         with working_with(self.device, a, out):
+            full_precision_only(function, self._wanted, absmean is not None)
             x, family, scale = self._activations(a)
             if self.device == "cpu":
                 return multiply_signs(function, a, self._right, self._wanted, self._norm, self._forced, out, absmean)
-            full_precision_only(function, self._wanted, absmean is not None)
             x = x if self.a_dtype is not None else x.words
             read, target, means = (self._right.words, x), None, None
             if absmean is not None:
