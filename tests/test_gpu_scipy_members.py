@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -395,3 +396,15 @@ def test_rows_by_an_array_on_the_gpu(kind: Any) -> None:
             with pytest.raises(IndexError, match=f"{wrong}.*size {a.shape[0]}"):
                 there[cupy.asarray(np.array([0, wrong], kind))]
         assert there[cupy.asarray(rows[:0])].shape == (0, a.shape[1])
+
+
+@pytest.mark.parametrize("name", ["max", "min", "nanmax", "nanmin", "argmax", "argmin", "mean"])
+@pytest.mark.parametrize(("shape", "axis"), [((0, 3), 0), ((3, 0), -1), ((0, 3), None), ((3, 0), None), ((0, 0), 1)])
+def test_nothing_to_choose_from_is_one_error_on_both_devices(
+    name: str, shape: tuple[int, int], axis: int | None
+) -> None:
+    here = bs.TCTiledCSR(np.zeros(shape, np.float32))
+    where = re.escape(f"{name}: an array of shape {shape} has no elements along axis={axis and abs(axis)}; leave empty")
+    for x in (here, up(here)):
+        with pytest.raises(bs.ShapeError, match=where):
+            getattr(x, name)(axis=axis)

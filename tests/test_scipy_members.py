@@ -528,6 +528,8 @@ A = bs.TCTiledCSR(sample("int64"))
         (lambda: A + A.T, bs.ShapeError, r"add: inconsistent shapes"),
         (lambda: -(A > 0), bs.DTypeError, r"negative: .*~A"),
         (lambda: A.sum(axis=2), bs.ShapeError, r"sum: axis=2 is out of bounds"),
+        (lambda: A[:0].max(axis=0), bs.ShapeError, r"max: an array of shape \(0, 9\) has no elements along axis=0; leave"),
+        (lambda: A[:, :0].argmin(), bs.ShapeError, r"argmin: an array of shape \(7, 0\) has no elements along axis=None"),
         (lambda: A.sum(axis=()), bs.ShapeError, r"sum: axis=\(\) names no axis; pass 0, 1, or None"),
         (lambda: A.sum(axis="x"), bs.DTypeError, r"sum: axis must be"),
         (lambda: A.max(out=np.zeros(3)), bs.DTypeError, r"max: out= is not taken"),

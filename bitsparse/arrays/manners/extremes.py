@@ -25,7 +25,6 @@ def of_lines(made: Pattern, axis: int, name: str) -> Any:
     array([ 5, -6])
     """
     made = turned(made) if axis == 0 else made
-    _has_elements(made, name)
     space, values = interop.namespace(made.indptr), made.values
     best, filled = _best(made, name)
     found = space.zeros(made.shape[0], values.dtype)  # type: ignore[union-attr]
@@ -49,7 +48,6 @@ def places(made: Pattern, axis: int | None, name: str) -> Any:
         made = _one_row(made, name)
     elif axis == 0:
         made = turned(made)
-    _has_elements(made, name)
     space, values = interop.namespace(made.indptr), made.values
     best, filled = _best(made, name[3:])
     found = space.zeros(made.shape[0], np.int64)
@@ -65,17 +63,10 @@ def places(made: Pattern, axis: int | None, name: str) -> Any:
     return found[0] if axis is None else found
 
 
-def _has_elements(made: Pattern, name: str) -> None:
-    if not made.shape[1]:
-        raise ShapeError(f"{name}: an array of shape {made.shape} has lines without elements")
-
-
 def _one_row(made: Pattern, name: str) -> Pattern:
     size = made.shape[0] * made.shape[1]
-    if not 0 < size <= _KEYS:
-        raise ShapeError(
-            f"{name}: an array of shape {made.shape} has {'no' if not size else 'more than 2**62'} elements"
-        )
+    if size > _KEYS:
+        raise ShapeError(f"{name}: an array of shape {made.shape} has more than 2**62 elements; pass axis=0 or axis=1")
     keys = rows_of(made.indptr).astype(np.int64) * made.shape[1] + made.indices
     ends = interop.namespace(keys).asarray([0, keys.size])
     return replace(made, indptr=ends, indices=keys, shape=(1, size))

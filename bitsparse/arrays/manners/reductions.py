@@ -88,9 +88,7 @@ def _sums_of_rows(x: SparseArray) -> Any:
 def mean(x: SparseArray, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
     """Mean of all elements, of each column (axis 0) or row (axis 1), with those that are not stored; float64 for integers."""
     axis, made = one_axis("mean", axis), counted(x, "mean")
-    count = x.shape[0] * x.shape[1] if axis is None else x.shape[axis]
-    if not count:
-        raise ShapeError(f"mean: an array of shape {x.shape} has no elements along axis={axis}")
+    count = _element_count(x, "mean", axis)
     if x.device == "cpu":
         result = matrix(made, "mean").mean(axis=axis, dtype=dtype)
     else:
@@ -119,12 +117,23 @@ def _line_sums(x: SparseArray, made: Pattern, axis: int | None, dtype: np.dtype[
     return row_sums(starts, values.astype(added, copy=False)).astype(dtype, copy=False)
 
 
+def _element_count(x: SparseArray, function: str, axis: int | None) -> int:
+    """How many elements each result is made of; refuses none, of which there is no mean and no extreme."""
+    count = x.shape[0] * x.shape[1] if axis is None else x.shape[axis]
+    if not count:
+        raise ShapeError(
+            f"{function}: an array of shape {x.shape} has no elements along axis={axis}; leave empty arrays out, or pass another axis"
+        )
+    return count
+
+
 # -- extremes ---------------------------------------------------------------------------------------------------------
 def _extreme(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdims: bool) -> Any:
     """``x.max`` and similar: a scalar, or a one-dimensional sparse array of SciPy; with `keepdims` an array like `x`."""
     axis = one_axis(name, axis)
     if out is not None:
         raise DTypeError(f"{name}: out= is not taken, as in scipy.sparse; assign the result")
+    _element_count(x, name, axis)
     made = sparse_convert.scaled(x, name)
     if x.device != "cpu":
         if explicit or (axis is not None and not (keepdims and name in ("max", "min"))):
@@ -143,8 +152,6 @@ def _extreme(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, kee
 
 def _largest(made: Pattern, name: str) -> Any:
     values: Any = made.values
-    if not made.shape[0] * made.shape[1]:
-        raise ShapeError(f"{name}: an array of shape {made.shape} has no elements")
     if not values.size:
         return values.dtype.type(0)
     space = interop.namespace(values)
@@ -160,6 +167,7 @@ def _largest(made: Pattern, name: str) -> Any:
 def _place(x: SparseArray, name: str, axis: Any, out: Any, explicit: bool, keepdims: bool) -> Any:
     """``x.argmax`` and ``x.argmin``."""
     axis = one_axis(name, axis)
+    _element_count(x, name, axis)
     if x.device != "cpu":
         if explicit or out is not None:
             on_cpu(x, name, f"leave explicit= and out= away, or use A.get().{name}(...)")
