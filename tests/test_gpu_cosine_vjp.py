@@ -81,6 +81,11 @@ def test_dtypes(dtype: str) -> None:
         check(GRAPHS[name], columns, dtype, beta=4.0, there=True)
 
 
+@pytest.mark.parametrize("beta", [1e5, 1e30, -1e30])
+def test_a_factor_so_large_that_weights_cannot_be_computed_from_a_kept_sum(beta: float) -> None:
+    check(GRAPHS["symmetric"], 16, beta=beta)
+
+
 def test_wide_indices() -> None:
     A = HUBS.copy()
     A.indptr, A.indices = A.indptr.astype(np.int64), A.indices.astype(np.int64)

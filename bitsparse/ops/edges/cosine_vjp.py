@@ -19,6 +19,10 @@ from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.spmm.spmm import spmm
 
+#: The largest relative error of the weights that a pass computes from `lse`. A score is off by about `beta` times the unit of rounding, and
+#: its weight by the exponential of that; for a larger factor weights are normalised again, as on a CPU.
+_WEIGHT_ERROR = 2.0**-10
+
 
 def cosine_attention_vjp(
     A: SparseLike,
@@ -68,6 +72,9 @@ def cosine_attention_vjp(
     into the registers of a warp, take the steps one by one, with numbers per edge. The computation is in float32, or in float64 if an
     operand is float64. The same input gives the same bits.
 
+    The passes compute weights from `lse`, with a relative error of about ``|beta| * 2**-23`` (float64: ``2**-52``). A number for which that
+    is more than 1/1024 takes the single steps on a GPU too. An array on a GPU is not read: one so large gives gradients far off, or NaN.
+
     Examples
     --------
     >>> import scipy.sparse as sp
@@ -106,7 +113,7 @@ def _gradients(
     function, device, compute = parts.function, ways.operand.device, parts.compute
     factor = beta_of(function, beta, device, compute)
     columns = parts["x"].columns
-    if device != "cpu" and backends.family(device, "edges.attention_layout").fits_registers(np.dtype(compute), columns):
+    if device != "cpu" and _passes_serve(device, np.dtype(compute), columns, factor):
         by_x, by_beta = _in_passes(ways, parts, factor, known)
     else:
         features, grad = (converted(part.data, compute) for part in parts.parts.values())
@@ -121,6 +128,12 @@ def _gradients(
             shape, dtype = given.shape, given.dtype
         made["beta"] = interop.from_array(converted(by_beta.reshape(shape), dtype), family, function)
     return made
+
+
+def _passes_serve(device: str, compute: np.dtype[Any], columns: int, factor: Any) -> bool:
+    """Whether passes over the edges can take these rows, and compute weights that are right for this factor as far as it is known."""
+    fits = backends.family(device, "edges.attention_layout").fits_registers(compute, columns)
+    return fits and not (is_number(factor) and abs(factor) * np.finfo(compute).eps > _WEIGHT_ERROR)
 
 
 def _in_passes(ways: BothWays, parts: Floats, factor: Any, known: tuple[Any, Any]) -> tuple[Any, Any]:
