@@ -46,6 +46,11 @@ def test_a_kernel_is_compiled_once_and_its_folder_is_ours_alone(folder):
         assert stat.S_IMODE(each.stat().st_mode) == mode
 
 
+def log_of(path):
+    (found,) = path.parent.glob(f"{path.stem}.*.log")
+    return found
+
+
 def changed(path):
     path.write_bytes(b"something else")
 
@@ -53,8 +58,8 @@ def changed(path):
 def exchanged(path):
     """Replace a cubin and its log by those of another kernel of ours."""
     other, _ = cache.compile_kernel("bits/stats.cu", {"X": 1}, "sm_80")
-    for suffix in (".cubin", ".log"):
-        os.replace(other.with_suffix(suffix), path.with_suffix(suffix))
+    os.replace(log_of(other), path.with_suffix(log_of(other).suffixes[-2] + ".log"))
+    os.replace(other, path)
 
 
 def linked(path):
@@ -67,11 +72,11 @@ def writable(path):
 
 
 def writable_log(path):
-    path.with_suffix(".log").chmod(0o662)
+    log_of(path).chmod(0o662)
 
 
-def shortened_log(path):
-    path.with_suffix(".log").write_bytes(b"")
+def without_log(path):
+    log_of(path).unlink()
 
 
 def a_pipe(path):
@@ -80,7 +85,7 @@ def a_pipe(path):
     path.chmod(0o600)
 
 
-@pytest.mark.parametrize("harm", [changed, exchanged, linked, writable, writable_log, shortened_log])
+@pytest.mark.parametrize("harm", [changed, exchanged, linked, writable, writable_log, without_log])
 def test_what_is_not_as_it_was_compiled_is_compiled_anew(folder, harm):
     path, _ = compiled()
     harm(path)
@@ -94,6 +99,24 @@ def test_what_is_not_as_it_was_compiled_is_compiled_anew(folder, harm):
         warnings.simplefilter("error")
         compiled()
     assert len(folder.calls) == before + 1
+
+
+def test_two_compilers_at_once_cannot_mix_their_files(folder, monkeypatch):
+    """Each has made another cubin, and they write in turns: the last cubin has its own log."""
+    write = cache._write
+
+    def written(path, content):
+        write(path, content)
+        monkeypatch.setattr(cache, "_write", write)
+        compiled()
+
+    monkeypatch.setattr(cache, "_write", written)
+    path, _ = compiled()
+    assert len(folder.calls) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compiled() == (path, "log")
+    assert len(folder.calls) == 2
 
 
 def test_a_pipe_in_place_of_a_kernel_is_refused(folder):

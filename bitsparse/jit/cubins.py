@@ -21,7 +21,7 @@ from bitsparse.interop.devices import require_cupy
 #: Every architecture that a release is checked against.
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 #: Version of the file format of the cache. It is part of file names, so that files of other versions are not read.
-_LAYOUT = "3"
+_LAYOUT = "4"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _RESOURCES = re.compile(r"bytes stack frame|registers|spill|wgmma\.mma_async")
 
@@ -170,14 +170,17 @@ def compile_kernel(source: str, defines: Mapping[str, int], arch: str) -> tuple[
     if known is not None:
         return path, known
     cubin, log = _run_nvrtc(nvrtc, source, texts, options)
+    _write(_log_of(path, cubin), log.encode())
     _write(path, cubin)
-    _write(path.with_suffix(".log"), f"{_content_hash(path.name, cubin)}\n{log}".encode())
     return path, log
 
 
-def _content_hash(name: str, cubin: bytes) -> str:
-    """The hash of a cubin in the first line of its log; it covers the file name, so that no cubin can stand in for another."""
-    return hashlib.sha256(name.encode() + b"\0" + cubin).hexdigest()
+def _log_of(path: Path, cubin: bytes) -> Path:
+    """The file of a cubin's log. The hash in its name is of the cubin, so that two compilers at once cannot mix their files, and of the
+    cubin's name, so that no cubin can stand in for another.
+    """
+    known = hashlib.sha256(path.name.encode() + b"\0" + cubin).hexdigest()
+    return path.with_suffix(f".{known}.log")
 
 
 def _own_folder(folder: Path) -> None:
@@ -196,25 +199,23 @@ def _own_folder(folder: Path) -> None:
 
 def _kept(path: Path) -> str | None:
     """The log of a cubin that is in the cache, complete and ours; else None, with a warning if a wrong file has its name."""
-    parts: list[bytes] = []
     try:
-        for each in (path, path.with_suffix(".log")):
-            with open_plain(each) as stream:
-                why = distrust(os.fstat(stream.fileno()))
-                parts.append(stream.read())
-            if why is not None:
-                _ignored(each, why)
-                return None
-    except FileNotFoundError:
-        return None
+        return _trusted(_log_of(path, _trusted(path))).decode("utf-8", "replace")
+    except FileNotFoundError as error:
+        if error.filename != str(path):
+            _ignored(path, "it is not what was compiled under this name")
     except OSError as error:
         _ignored(path, brief(error))
-        return None
-    said, _, log = parts[1].partition(b"\n")
-    if said != _content_hash(path.name, parts[0]).encode():
-        _ignored(path, "it is not what was compiled under this name")
-        return None
-    return log.decode("utf-8", "replace")
+    return None
+
+
+def _trusted(path: Path) -> bytes:
+    """The content of a file that no other user can have written."""
+    with open_plain(path) as stream:
+        why = distrust(os.fstat(stream.fileno()))
+        if why is not None:
+            raise PermissionError(f"{path.name} is not trusted, as {why}")
+        return stream.read()
 
 
 def _ignored(path: Path, why: str) -> None:
