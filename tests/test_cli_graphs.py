@@ -106,6 +106,18 @@ def test_inspect_an_empty_graph(tmp_path, capsys):
 
 
 # ---- convert
+@pytest.mark.parametrize("edges", [[], [(0, 2)]])
+@pytest.mark.parametrize("name", ["a.npz", "a.mtx", "a.txt"])
+def test_nodes_without_edges_come_back(capsys, tmp_path, name, edges):
+    whole = sp.coo_array((np.full(len(edges), 0.5), tuple(np.array(edges, int).reshape(-1, 2).T)), (5, 5)).tocsr()
+    GraphData(indptr=whole.indptr, indices=whole.indices, weights=whole.data, name="a").save(tmp_path / "given.npz")
+    assert run(capsys, "convert", tmp_path / "given.npz", tmp_path / name)[0] == 0
+    for weights in (False, True):
+        back = read(tmp_path / name, weights=weights)
+        assert (back.num_nodes, back.num_edges) == (5, len(edges))
+        assert (back.weighted if weights else back.adjacency).sum() == len(edges) * (0.5 if weights else 1)
+
+
 @pytest.mark.parametrize("name", ["a.npz", "a.tcgnn.npz", "a.mtx", "a.txt", "a.frdc.npz", "a.tiled.npz", "a.bits.npz"])
 def test_every_form_and_back(graph_file, tmp_path, capsys, name):
     code, out, err = run(capsys, "convert", graph_file, tmp_path / name)

@@ -165,6 +165,8 @@ def test_edge_list_options(tmp_path):
         ("0 1\n", {"base": 1}, "a node has number -1"),
         ("0 99999999999\n", {}, "at most"),
         ("0 99999999999999999999999\n", {}, "is not a node's number"),
+        ("# 99999999999 nodes, source target\n", {}, "the number of nodes is 99999999999, but with 0 entries at most"),
+        ("# 3 nodes, source target\n0 5\n", {}, "a node has number 5, but there are 3 nodes"),
         ("0 5\n", {"nodes": 3}, "a node has number 5, but there are 3 nodes"),
         ("0 1\n", {"weights": True}, "no weights to keep"),
         ("0 1 nan\n", {"weights": True}, "NaN"),

@@ -19,6 +19,7 @@ from bitsparse.arrays import FRDC, TCTiledCSR, load_npz, save_npz
 from bitsparse.arrays.npz import holds_saved
 from bitsparse.cli.common import any_file, new_file, say
 from bitsparse.datasets.graph_data import arrays_of
+from bitsparse.datasets.text import EDGES_HEADER
 
 #: The forms that can be written, with a description of each.
 FORMS = {
@@ -151,12 +152,12 @@ def save(loaded: Loaded, stream: IO[bytes], form: str, *, pattern: bool = False)
         return
     if form == "edges":
         coo = matrix.tocoo()
-        ends = np.stack(coo.coords, axis=1)
+        ends, header = np.stack(coo.coords, axis=1), EDGES_HEADER.format(nodes=max(coo.shape))
         if _is_pattern(matrix, pattern):
-            np.savetxt(stream, ends, fmt="%d", header=f"{coo.shape[0]} nodes, source target")
+            np.savetxt(stream, ends, fmt="%d", header=header)
         else:
             columns = np.rec.fromarrays([ends[:, 0], ends[:, 1], coo.data.astype(np.float64)])
-            np.savetxt(stream, columns, fmt=("%d", "%d", "%.17g"), header=f"{coo.shape[0]} nodes, source target weight")
+            np.savetxt(stream, columns, fmt=("%d", "%d", "%.17g"), header=f"{header} weight")
         return
     np.savez_compressed(stream, **_arrays(loaded, matrix, form, pattern))
 

@@ -31,6 +31,9 @@ _CONTROLS = b"\x1c\x1d\x1e\x1f"
 _BLANKS = bytes.maketrans(b"\t\v\f" + _CONTROLS, b" ??" + b"????")
 #: For edge lists: separators between columns, and quotes around them, become blanks.
 _BETWEEN = bytes.maketrans(b"\t\v\f,;\"'" + _CONTROLS, b" " * 7 + b"????")
+#: How the edge lists begin that ``bitsparse convert`` writes: a comment which tells how many nodes there are, as some may have no edge.
+EDGES_HEADER = "{nodes} nodes, source target"
+_COUNTED = re.compile(EDGES_HEADER.format(nodes="# ([0-9]{1,18})").encode())
 
 
 # -- columns of numbers -----------------------------------------------------------------------------------------------
@@ -248,7 +251,7 @@ def read_edges(
     symmetric : bool, default False
         Add the reverse of every edge.
     nodes : int, optional
-        Number of nodes; by default one more than the largest node number.
+        Number of nodes; by default what the first line says in a file of ``bitsparse convert``, else one more than the largest node number.
 
     Returns
     -------
@@ -260,7 +263,7 @@ def read_edges(
     FileNotFoundError, OSError
         The file cannot be read.
     FileFormatError, ShapeError
-        A line is not an edge, a number is out of range, or there is no edge at all.
+        A line is not an edge, a number is out of range, or there is no edge and no number of nodes.
 
     Examples
     --------
@@ -283,11 +286,16 @@ def read_edges(
     file = existing_file(function, path)
     content = plain_bytes(function, file)
     with naming(function, file):
-        (source, target), values = _edges(content, weights)
+        counted = _COUNTED.match(content)
+        (source, target), values = _edges(content, weights, may_be_empty=counted is not None)
+        if nodes is None and counted is not None:
+            nodes = int(counted[1])
         return graph_of_pairs(source - base, target - base, nodes, _stem(file), weights=values, mirrored=int(symmetric))
 
 
-def _edges(content: bytes, weights: bool) -> tuple[list[NDArray[np.int64]], NDArray[np.float64] | None]:
+def _edges(
+    content: bytes, weights: bool, *, may_be_empty: bool
+) -> tuple[list[NDArray[np.int64]], NDArray[np.float64] | None]:
     if b"\0" in content[:4096]:
         raise ValueError("it is not text; convert it to one edge a line")
     try:
@@ -301,6 +309,8 @@ def _edges(content: bytes, weights: bool) -> tuple[list[NDArray[np.int64]], NDAr
     if first is not None and not any(map(_is_number, first[0].split()[:2])):  # names of the columns
         line, body = 1 + body.count(b"\n", 0, first.end()), body[first.end() :]
         first = _first_line(body)
+    if first is None and may_be_empty:
+        return [np.empty(0, np.int64)] * 2, np.empty(0) if weights else None
     if first is None:
         raise ValueError("it holds no edge; there must be at least one line with two numbers")
     if weights and len(first[0].split()) == 2:
