@@ -270,6 +270,12 @@ def test_arguments_of_streams_are_checked() -> None:
         (lambda: D.quantize_streamed(x, 17), ValueError, "bits"),
         (lambda: D.quantize_streamed(x * np.nan, 4), ValueError, "NaN"),
         (lambda: D.quantize_streamed(x * np.nan, 1), ValueError, "NaN"),
+        (
+            lambda: D.quantize_streamed(np.array([[0.5, -1e300]]), 1),
+            ValueError,
+            r"up to 1e\+300, add up beyond float32",
+        ),
+        (lambda: D.quantize_streamed(np.full((1, 2), 3e38, np.float32), 1), ValueError, r"up to 3e\+38.*clip source"),
         (lambda: D.streamed_range(x * np.nan), ValueError, "NaN"),
         (lambda: D.quantize_streamed(x, 4, piece_bytes=0), ValueError, "quantize_streamed: piece_bytes"),
         (lambda: D.streamed_range(x, piece_bytes=0), ValueError, "streamed_range: piece_bytes"),

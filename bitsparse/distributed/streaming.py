@@ -114,7 +114,15 @@ def _packed(rows: Any, bits: int, ends: Any, granularity: Any, scheme: Any, layo
     if bits == 1:
         space: Any = interop.namespace(rows)
         _check.finite("quantize_streamed", "source", bool(space.isfinite(rows).all()))
-        scale = space.abs(rows.astype(np.float32, copy=False)).mean(axis=1, keepdims=True) if rows.shape[1] else None
+        scale = None
+        if rows.shape[1]:
+            with np.errstate(over="ignore"):  # reported below
+                scale = space.abs(rows.astype(np.float32, copy=False)).mean(axis=1, keepdims=True)
+            if not bool(space.isfinite(scale).all()):
+                raise ValueError(
+                    f"quantize_streamed: magnitudes of a row of source, up to {float(abs(rows).max()):.3g}, add up beyond float32 "
+                    f"({np.finfo(np.float32).max:.3g}); clip source, or divide it by a number"
+                )
         return ops.pack_bits(rows, encoding="bipolar").with_affine(scale)
     return ops.quantize(rows, bits, scheme=scheme, granularity=granularity, range=ends, layout=layout)
 
