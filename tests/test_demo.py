@@ -204,6 +204,11 @@ def test_training_refuses_what_does_not_fit(trained):
         (DTypeError, "labels has dtype float64", (graph, features, labels * 1.0, mask)),
         (DTypeError, "train_mask has dtype int64", (graph, features, labels, mask * 1)),
         (ValueError, "selects no node", (graph, features, labels, mask & False)),
+        (
+            ValueError,
+            "node 3 has label 1099511627776, .* up to 65535 are believed",
+            (graph, features, np.where(np.arange(len(labels)) == 3, np.int64(1 << 40), labels), mask),
+        ),
         (ValueError, "whose label is -1", (graph, features, np.full_like(labels, -1), mask)),
     ):
         with pytest.raises(error, match=message):

@@ -79,6 +79,10 @@ class TwoLayers:
         return gradients
 
 
+#: So many classes a graph of any size may have; a larger one may have as many as it has nodes.
+_FREE_CLASSES = 1 << 16
+
+
 def train(
     graph: Graph,
     features: Features,
@@ -124,8 +128,8 @@ def train(
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        Sizes disagree, dtypes are not int and bool, `train_mask` selects no node or one without a label, or a number of the recipe is
-        invalid.
+        Sizes disagree, dtypes are not int and bool, `train_mask` selects no node or one without a label, a label is larger than 65535 and
+        than the nodes could number, or a number of the recipe is invalid.
 
     Examples
     --------
@@ -210,6 +214,12 @@ def _checked(
         bare = int(train[np.argmin(labels[train])])
         raise ValueError(
             f"{function}: train_mask selects node {bare}, whose label is {int(labels[bare])}; select labelled nodes only"
+        )
+    top, most = int(labels.max()), max(nodes, _FREE_CLASSES) - 1
+    if top > most:
+        raise ValueError(
+            f"{function}: node {int(np.argmax(labels))} has label {top}, but of a graph of {nodes} nodes labels up to {most} are believed, "
+            f"since there are weights for every number up to the largest; number the classes 0, 1, ..."
         )
     if not 0 <= dropout < 1:
         raise ValueError(f"{function}: dropout must lie in [0, 1), got {dropout}")
