@@ -19,7 +19,7 @@ import cases_sparse
 import ml_dtypes
 import numpy as np
 
-from bitsparse.backends.params import EpilogueParams, PairTest, packed_words
+from bitsparse.backends.params import Drop, EpilogueParams, PairTest, packed_words
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -729,7 +729,33 @@ def _search_cases() -> Iterator[Case]:
             yield Case("search.nearest", "distances", f"{metric}-{union}-{rows}", make)
 
 
+def _sign_cases() -> Iterator[Case]:
+    sizes = itertools.product((0, 1, 5, 130), (0, 1, 7, 31, 33, 127, 128, 130, 602))
+    ways = itertools.cycle(itertools.product((False, True), (None, 0.6, 1 / 3), (False, True)))
+    for (rows, columns), (normed, share, passes) in zip(itertools.chain(sizes, [(9, 300)] * 12), ways, strict=False):
+
+        def make(shape=(rows, columns), normed=normed, share=share, passes=passes):
+            rng = _seed("signs", shape, normed, share)
+            x = floats(rng, shape, np.dtype(np.float32))
+            if x.size > 20:
+                x.ravel()[[3, 7]] = np.nan, -np.inf
+            norm = rng.random(shape[1], np.float32) + np.float32(0.1), rng.standard_normal(shape[1], np.float32)
+            drop = None if share is None else Drop(share, 5, 7)
+            return (x, norm if normed else None, drop, 1.25, passes), {}
+
+        yield Case("binary.signs", "sign_rows", f"{rows}x{columns}-{normed}-{share}-{passes}", make)
+    for (rows, columns), planes in itertools.product([(0, 3), (3, 0), (1, 1), (5, 31), (33, 130), (9, 602)], (1, 2)):
+
+        def make(shape=(rows, columns), planes=planes):
+            codes = _seed("sign bytes", shape, planes).integers(0, 2, shape)
+            codes = codes if planes == 1 else np.where(codes == 1, 3, _seed("zeros", shape).integers(0, 2, shape))
+            return (words_of(codes, planes, "planes"), shape[1]), {}
+
+        yield Case("binary.signs", "sign_bytes", f"{rows}x{columns}-{planes}", make)
+
+
 _ALL = [
+    *_sign_cases(),
     *_pack_cases(),
     *_unpack_cases(),
     *_repack_cases(),

@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled
+from bitsparse.backends.magnitudes import mean_magnitudes
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish.epilogue import folded
 
 Norm = tuple[NDArray[np.float32], NDArray[np.float32]]
-
-#: Groups of this many magnitudes are added as a tree; the sums of groups are added one after another.
-_GROUP = 128
 
 
 def norm_of(function: str, a_norm: Any, features: int) -> Norm | None:
@@ -30,32 +28,6 @@ def norm_of(function: str, a_norm: Any, features: int) -> Norm | None:
         )
     made = tuple(np.ascontiguousarray(np.broadcast_to(part, (features,))) for part in (scale, shift))
     return made[0], made[1]
-
-
-def mean_magnitudes(values: Any) -> Any:
-    """Mean magnitude of every row of a float32 array, in an order of additions that does not depend on the device.
-
-    Groups of 128 columns, the last padded with zeros, are added as a binary tree of neighbours; their sums are added one after another.
-
-    Examples
-    --------
-    >>> mean_magnitudes(np.array([[1.0, -2.0, 6.0], [0.0, 0.0, -3.0]], np.float32))
-    array([3., 1.], dtype=float32)
-    """
-    space = interop.namespace(values)
-    *batch, columns = values.shape
-    if columns == 0:
-        return space.zeros(tuple(batch), np.float32)
-    groups = -(-columns // _GROUP)
-    tree = space.zeros((*batch, groups * _GROUP), np.float32)
-    tree[..., :columns] = space.abs(values)
-    tree = tree.reshape(*batch, groups, _GROUP)
-    while tree.shape[-1] > 1:
-        tree = tree[..., 0::2] + tree[..., 1::2]
-    total = tree[..., 0, 0]
-    for group in range(1, groups):
-        total = total + tree[..., group, 0]
-    return total / np.float32(columns)
 
 
 def as_signs(
