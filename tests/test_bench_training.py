@@ -60,6 +60,7 @@ def test_the_suite_has_its_cases() -> None:
         for bits in (8, 4)
         for graph in graphs[5:]
     }
+    want |= {f"training-binary-int8-{graph}-own" for graph in graphs[3:]}
     want |= {"training-cpu-accelerate-cora", "training-accelerate-cora"}
     want |= {f"jax{place}-{kind}" for place in ("-cpu", "") for kind in ("host-layer", "gat-artist-segment")}
     want |= {
@@ -103,6 +104,24 @@ def test_epochs_that_keep_few_bits(kind: str, bits: int) -> None:
     assert ours.network.quantization.config.activations == bits
     assert 0 < training.kept_by(ours) < training.kept_by(peer)
     training.compare("case", "int8", ours, peer)
+
+
+@pytest.mark.torch
+def test_binary_epochs_have_the_gradients_of_the_network_in_floats() -> None:
+    from benchmarks.cases import training
+
+    made = small()
+    ours, peer = (training.ours_of("binary", made, made.x, *how) for how in (("int8", "quantized"), ("fp32",)))
+    with training.without_dropout(ours, peer):
+        facts = training.compare("case", "int8", ours, peer)
+    assert 1e-4 < facts["gradient_difference"] < training.TOLERANCE["int8"][0]
+    assert [layer.dropout for layer in ours.network.layers] == [training.DROPOUT] * 2
+    assert training.kept_by(ours) < training.kept_by(peer)
+    entries, nodes = made.indices.numel(), 90
+    # The product comes first even if it widens.
+    assert training.bounds_of("binary", made, [40, 64, 5], [1, 1], 1, 1.0)[1] == 2 * (
+        8 * (entries + nodes) + 2 * nodes * 69
+    )
 
 
 @pytest.mark.jax
@@ -186,7 +205,7 @@ def test_bounds_count_sums_there_and_back() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["gcn", "gat"])
+@pytest.mark.parametrize("kind", ["gcn", "gat", "binary"])
 def test_a_case_without_what_a_gpu_measures(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.cases import training
     from bitsparse.bench import Protocol
@@ -206,7 +225,8 @@ def test_a_case_without_what_a_gpu_measures(kind: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(training, "warm", lambda dtype: None)
     monkeypatch.setattr(training, "weighed", lambda make: (make(), 7))
     monkeypatch.setattr(training, "replay", replay)
-    prepared = training.epoch("case", kind, "small", "fp32", captured=False)
+    how: Any = {"own": True, "last": "quantized"} if kind == "binary" else {}
+    prepared = training.epoch("case", kind, "small", "int8" if how else "fp32", captured=False, **how)
     assert prepared.measure is not None
     assert prepared.measure(Protocol()) == (0.5, 9.0)  # samples of four calls, then of one call
     facts = prepared.params
@@ -260,6 +280,12 @@ def test_the_bars() -> None:
         record("training-gcn-fp32-reddit-power_law", 10.0, 20.0, network="gcn", **sides),
         record("training-gcn-fp32-reddit-communities", 10.0, 16.0, network="gcn", **sides),
         record("training-gat-fp32-cora", 1.0, 5.0, network="gat", **sides),
+        record(
+            "training-binary-int8-reddit-power_law-own",
+            8.0,
+            20.0,
+            **{**sides, "network": "binary", "precision": "int8"},
+        ),
         record("training-accelerate-cora", 2.0, 3.0, network="gcn", precision="fp32"),
     ]
     made = training_bars.bars(records)
@@ -268,11 +294,13 @@ def test_the_bars() -> None:
         "reddit gcn fp32",
         "small gat fp32",
         "reddit gcn memory, the peer's over ours",
+        "reddit binary int8, 9 ms over ours",
         "accelerate on cora, PyTorch Geometric",
     }
     assert bars.row(found["reddit gcn fp32"])[5:] == [
         "1.60", "1.70", "2.10", "training-gcn-fp32-reddit-communities", "NO",
     ]  # fmt: skip
+    assert bars.row(found["reddit binary int8, 9 ms over ours"])[5:8] == ["1.12", "1.00", "1.29"]
     assert bars.row(found["reddit gcn memory, the peer's over ours"])[-1] == "yes"
     limit = next(bar for bar in made if bar.title.startswith("  if") and bar.cells)
     assert sorted(limit.cells.values()) == [4.0, 5.0]

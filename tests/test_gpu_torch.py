@@ -301,8 +301,12 @@ def test_training_that_is_recorded_gives_the_same_accuracies(
     assert found[0] == found[1]
 
 
-def test_a_captured_step_on_signs_is_the_step() -> None:
-    """Products of bits and their gradients must use the weights of each replay, in memory that belongs to the graph."""
+@pytest.mark.parametrize("integers", [False, True])
+def test_a_captured_step_on_signs_is_the_step(integers: bool) -> None:
+    """Products of bits and their gradients must use the weights of each replay, in memory that belongs to the graph.
+
+    In integers, each replay drops other signs.
+    """
     import torch
 
     import bitsparse.torch as bst
@@ -313,7 +317,9 @@ def test_a_captured_step_on_signs_is_the_step() -> None:
     sides = []
     for _ in range(2):
         torch.manual_seed(0)
-        net = bst.BinaryGCN((20, 64, 7), dropout=0.0).cuda()
+        net = bst.BinaryGCN((20, 64, 7), dropout=0.4 if integers else 0.0).cuda()
+        if integers:
+            bst.quantize_(net, bst.Tango(last="quantized"))
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01, capturable=True)
 
         def step(net: Any = net, optimizer: Any = optimizer) -> Any:
@@ -331,6 +337,30 @@ def test_a_captured_step_on_signs_is_the_step() -> None:
         bst.spmm(g, x.double())  # other work between replays
     for one, other in zip(*(net.parameters() for _, net in sides), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["BinaryGCN", "BinarySAGE", "BinarySAINT"])
+def test_networks_on_signs_compute_the_integers_of_the_cpu(kind: str) -> None:
+    """The same signs are dropped, and products with the features' signs are equal to the bit; gradients are those of the CPU, rounded."""
+    import torch
+
+    import bitsparse.torch as bst
+
+    x, y = data()
+    g, found = bst.Graph(edges(), NODES), []
+    widths = (20, 64, 64, 7) if kind == "BinarySAINT" else (20, 64, 7)
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        net = bst.quantize_(getattr(bst, kind)(widths, dropout=0.4, norm=None), bst.Tango(last="quantized", seed=2))
+        first = next(part for part in net.modules() if isinstance(part, bst.SignLinear))
+        net, made = net.to(device), []
+        first.register_forward_hook(lambda layer, given, out, made=made: made.append(out.detach().cpu()))
+        torch.nn.functional.cross_entropy(net(x.to(device), g.to(device)), y.to(device)).backward()
+        found.append((made[0], torch.cat([part.grad.flatten().cpu() for part in net.parameters()])))
+        net.cpu()
+        g.cpu()
+    assert (found[0][0] - found[1][0]).abs().max() <= 1e-6 * found[0][0].abs().max()
+    assert (found[0][1] - found[1][1]).norm() <= 0.05 * found[0][1].norm()
 
 
 def test_draws_go_on_where_they_were_on_another_device() -> None:

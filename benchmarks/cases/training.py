@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -38,8 +39,10 @@ BITS = {"int8": 8, "int4": 4}
 #: Columns of features, and classes, by the first word of the graph's name.
 SIZES = {"cora": (1433, 7), "pubmed": (500, 3), "artist": (100, 12), "reddit": (602, 41), "products": (100, 47)}
 #: Columns between the layers; below, the heads of GAT's layers before the last.
-HIDDEN = {"gcn": [128], "sage": [128], "gin": [64, 64], "gat": [32], "agnn": [32] * 5}
+HIDDEN = {"gcn": [128], "sage": [128], "gin": [64, 64], "gat": [32], "agnn": [32] * 5, "binary": [128]}
 HEADS = 4
+#: The share of signs that the binary network drops.
+DROPOUT = 0.4
 RATE, STEPS = 0.01, 5
 #: The largest differences: of gradients, relative to their size, and of losses, relative to the loss.
 TOLERANCE = {"fp32": (1e-2, 2e-2), "tf32": (5e-2, 2e-2), "bf16": (0.3, 0.3), "int8": (0.5, 0.3), "int4": (1.0, 0.5)}
@@ -148,10 +151,17 @@ def our_layers(kind: str, widths: list[int], heads: list[int], quantised: bool =
     return made
 
 
+def our_network(kind: str, widths: list[int], heads: list[int], quantised: bool) -> nn.Module:
+    """The network of :mod:`bitsparse.torch`."""
+    if kind == "binary":
+        return bst.BinaryGCN(widths, DROPOUT)
+    return Network(kind, our_layers(kind, widths, heads, quantised))
+
+
 class Side:
     """One side of a comparison: a network, the operand of its sums, and its optimiser."""
 
-    def __init__(self, network: Network, operand: Any, made: Problem, x: Tensor, rate: float) -> None:
+    def __init__(self, network: nn.Module, operand: Any, made: Problem, x: Tensor, rate: float) -> None:
         self.network, self.operand, self.x, self.labels = network, operand, x, made.labels
         self.optimizer = torch.optim.Adam(network.parameters(), lr=rate, fused=True, capturable=x.is_cuda)
 
@@ -185,7 +195,7 @@ def ours_of(
 ) -> Side:
     """Our side, with seeded weights; quantised for "int8" and "int4", where `last` and `activations` are those of ``bst.Tango``."""
     torch.manual_seed(0)
-    network = Network(kind, our_layers(kind, *widths_of(kind, made, precision, hidden), precision in BITS))
+    network = our_network(kind, *widths_of(kind, made, precision, hidden), precision in BITS)
     size = size_of(kind, made)
     for parameter in network.parameters():
         parameter.data *= size
@@ -219,6 +229,20 @@ def peer_of(
 
 
 # ---- numbers
+@contextlib.contextmanager
+def without_dropout(*sides: Side) -> Iterator[None]:
+    """Within this context no signs are dropped, so that sides which draw differently can be compared."""
+    layers = [part for side in sides for part in side.network.modules() if isinstance(part, bst.SignLinear)]
+    rates = [layer.dropout for layer in layers]
+    for layer in layers:
+        layer.dropout = 0.0
+    try:
+        yield
+    finally:
+        for layer, rate in zip(layers, rates, strict=True):
+            layer.dropout = rate
+
+
 def compare(case: str, precision: str, ours: Side, peer: Side) -> dict[str, Any]:
     """Compare gradients at equal weights, and the losses of some epochs; an AssertionError if they differ too much."""
     ours.backward()
@@ -334,7 +358,8 @@ def epoch(
     }
     if own:
         params |= {"activations": activations, "kept_bytes": kept_by(ours), "peer_kept_bytes": kept_by(peer)}
-    params |= compare(case, precision, ours, peer)
+    with without_dropout(ours, peer):
+        params |= compare(case, precision, ours, peer)
     widths, heads = widths_of(kind, made, precision)
     item = BITS[precision] / 8 if precision in BITS else x.element_size()
     limits, moved = bounds_of(kind, made, widths, heads, item, matrix.reuse)
@@ -396,9 +421,10 @@ def bounds_of(
         return Bounds(3 * sums * limits.floor_ms, 3 * sums * limits.estimate_ms), 3 * sums * moved
     for i, outputs in enumerate(widths[1:]):
         inputs = widths[i] * (heads[i - 1] if i else 1)
-        width = outputs * heads[i] if kind == "gat" else min(inputs, outputs)
+        first = kind in ("gat", "binary") or outputs <= inputs  # the product comes before the sum
+        width = outputs * heads[i] if first else inputs
         # Features of the first layer have no gradient; attention's gradients fetch two rows for every edge.
-        back = 0 if i == 0 and kind != "gat" and inputs < outputs else 1
+        back = 1 if i or first else 0
         moved = int(4 * (entries + made.nodes) + 2 * made.nodes * width * item)
         limits = gather_bounds(entries, max(1, int(width * item)), made.nodes, moved, reuse)[0]
         floor += (1 + back) * limits.floor_ms

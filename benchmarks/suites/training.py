@@ -13,6 +13,11 @@ Where this suite differs from the protocol of ``run.py``:
 - ``training-{network}-int8-kept{8|4}-{graph}-own`` is such an epoch that also keeps what gradients need in 8 or 4 bits
   (``bst.Tango(activations=)``); ``params.kept_bytes`` and ``params.peer_kept_bytes`` are the bytes that a forward pass keeps, without
   parameters and the data.
+- ``training-binary-int8-{graph}-own`` is an epoch of a GCN on signs, ``bst.BinaryGCN`` with 128 columns between its layers, batch norm in
+  front of the first signs and 0.4 of all signs dropped, after ``bst.quantize_`` with ``last="quantized"``: products of signs, sums of
+  8-bit codes, and gradients that are products of 8-bit codes with signs. The peer is the same network with gradients in float32. No signs
+  are dropped where gradients and losses are compared; where rounding turns the sign of a sum that all but vanishes, gradients differ by
+  more than the rounding.
 - Graphs are those of suite ``spmm``, without loops: cora, pubmed and artist, whose epochs are captured as one CUDA graph on both sides, and
   the synthetic ones of the sizes of reddit and ogbn-products, whose epochs are launched step by step. Features and labels are the data
   set's if it has them, else random.
@@ -107,6 +112,10 @@ def cases(threads: int) -> list[Case]:
         if name.startswith("products")
         for network in KEEPING
         for bits in KEPT
+    ]
+    on_gpu += [
+        Case(f"training-binary-int8-{name}-own", partial(epoch, "binary", "int8", name, True, "quantized"))
+        for name in SYNTHETIC
     ]
     on_cpu = [
         Case(f"training-cpu-gcn-{name}-{peer}", partial(epoch_on_cpu, name, peer, threads))

@@ -11,58 +11,10 @@ from torch import Tensor, nn
 
 from bitsparse import nn as networks
 from bitsparse import ops
-from bitsparse.arrays import construct
-from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import assembled
-from bitsparse.torch.coded import working
+from bitsparse.errors import ShapeError
 from bitsparse.torch.graph import Graph, as_graph
-from bitsparse.torch.registration import once
-from bitsparse.torch.sums import spmm
-
-_EPS = 1e-5
-
-
-class _SignProduct(torch.autograd.Function):
-    """``(alpha sign(x) kept) @ (m sign(w))``, a product of integers -1, 0 and 1, with straight-through gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, kept: Tensor | None, scale: float) -> Tensor:
-        alpha, size = x.abs().mean(dim=1, keepdim=True) * scale, w.abs().mean(dim=0)
-        signs = _signs(x) if kept is None else _signs(x) * kept
-        with working(x):
-            packed = _packed(signs, 2, encoding="signed", axis=-1)
-            made: Tensor = ops.matmul(packed, _packed(_signs(w), 1, encoding="bipolar", axis=-2))
-        # Of the features only their bits and a mask of where a gradient passes are kept.
-        ctx.packed, ctx.passes = packed, (x.abs() <= 1) if ctx.needs_input_grad[0] else None
-        ctx.kept, ctx.scale = (kept, scale) if ctx.needs_input_grad[0] else (None, scale)
-        ctx.save_for_backward(alpha, w)
-        return made.to(x.dtype) * alpha * size
-
-    @staticmethod
-    @once("SignLinear")
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        alpha, w = (part.to(gradient.dtype) for part in ctx.saved_tensors)
-        signs = torch.where(w >= 0, 1.0, -1.0).to(w.dtype)
-        size = w.abs().mean(dim=0)
-        dx = dw = None
-        if ctx.needs_input_grad[0]:
-            dx = gradient @ (signs * size).t() * ctx.scale * ctx.passes
-            dx = dx if ctx.kept is None else dx * ctx.kept
-        if ctx.needs_input_grad[1]:
-            with working(gradient):
-                held: Tensor = ctx.packed.toarray()
-            by_weight = held.to(gradient.dtype).t() @ (alpha * gradient)
-            dw = size * by_weight * (w.abs() <= 1) + signs * (signs * by_weight).sum(dim=0) / w.shape[0]
-        return dx, dw, None, None
-
-
-def _signs(x: Tensor) -> Tensor:
-    return torch.where(x >= 0, 1, -1).to(torch.int8)
-
-
-def _packed(signs: Tensor, bits: int, **form: Any) -> BitTensor:
-    """Pack signs into bits; they are known to fit, so the GPU is not queried to check."""
-    return assembled(BitTensor, *construct.pack("SignLinear", signs, bits, layout="planes", fits=True, **form))
+from bitsparse.torch.quantizer import quantizer_of
+from bitsparse.torch.signs import Norm
 
 
 class SignLinear(nn.Module):
@@ -78,7 +30,7 @@ class SignLinear(nn.Module):
     -----
     alpha is the mean magnitude of a row of `x`, m that of an output's weights. Products are of integers, in two bit planes with dropout.
     Gradients are float32: they pass a sign where its input lies in -1..1, and reach weights through their signs and through m (Bi-GCN,
-    section 3.3). ``sign(0) = +1``.
+    section 3.3). ``sign(0) = +1``. After :func:`quantize_` gradients are products of 8-bit codes with signs.
 
     Examples
     --------
@@ -107,14 +59,15 @@ class SignLinear(nn.Module):
         nn.init.xavier_uniform_(self.weight)
         nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map features (nodes, in_features) to (nodes, out_features)."""
-        kept, scale = None, 1.0
-        if self.training and self.dropout:
-            scale = 1 / (1 - self.dropout)
-            kept = (torch.rand_like(x) >= self.dropout).to(torch.int8)
-        made: Tensor = _SignProduct.apply(x, self.weight, kept, scale)
-        return made + self.bias
+    def forward(self, x: Tensor, norm: Norm | None = None) -> Tensor:
+        """Map features (nodes, in_features) to (nodes, out_features); a network passes the batch norm in front of the signs as `norm`."""
+        if x.ndim != 2 or x.shape[1] != self.in_features:
+            raise ShapeError(
+                f"SignLinear: x has shape {tuple(x.shape)}, but the layer takes (nodes, {self.in_features}); pass as many columns, or make "
+                f"the layer with in_features={x.shape[-1] if x.ndim else 1}"
+            )
+        rate = self.dropout if self.training else 0.0
+        return quantizer_of(self).signs(x, self.weight, self.bias, rate, norm)
 
     def export(self) -> networks.BinaryLinear:
         """Return the layer as it runs in networks on bits."""
@@ -125,7 +78,7 @@ class SignLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}, dropout={self.dropout}"
 
 
-class _OnSigns(nn.Module):
+class OnSigns(nn.Module):
     """What networks on signs share: the normalisation in front of the signs, and its export."""
 
     mean: Tensor
@@ -147,12 +100,12 @@ class _OnSigns(nn.Module):
         self._is_known = False
         super()._load_from_state_dict(*args)
 
-    def _normed(self, x: Tensor, first: bool) -> Tensor:
-        """Normalise a layer's input before its signs are taken."""
+    def _normed(self, x: Tensor, first: bool) -> tuple[Tensor] | tuple[Tensor, Norm]:
+        """A layer's input, normalised by rows, or the first layer's together with a batch norm: the arguments of a layer."""
         if self.norm == "rows":
-            return (x - x.mean(dim=1, keepdim=True)) / (x.std(dim=1, keepdim=True) + 1e-4)
+            return ((x - x.mean(dim=1, keepdim=True)) / (x.std(dim=1, keepdim=True) + 1e-4),)
         if self.norm is None or not first:
-            return x
+            return (x,)
         if self.training and not self._is_known:
             if not bool(self.known):
                 with torch.no_grad():
@@ -161,7 +114,12 @@ class _OnSigns(nn.Module):
                     self.var.copy_(wide.var(dim=0, correction=0))
                     self.known.fill_(True)
             self._is_known = True  # the GPU's flag is read once only: a captured step must not wait for the GPU
-        return (x - self.mean) / torch.sqrt(self.var + _EPS)
+        return x, Norm(self.mean, self.var)
+
+    @property
+    def last(self) -> list[SignLinear]:
+        """The layers whose products make the logits."""
+        raise NotImplementedError
 
     def _input_norm(self) -> Any:
         if self.norm != "batch":
@@ -175,7 +133,7 @@ def _chain(widths: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise(widths))
 
 
-class BinaryGCN(_OnSigns):
+class BinaryGCN(OnSigns):
     """A graph convolutional network on signs for Bi-GCN's recipe; each layer is ``P (alpha sign(x) @ (m sign(W)) + b)``.
 
     Parameters
@@ -208,11 +166,16 @@ class BinaryGCN(_OnSigns):
         super().__init__(widths[0], norm)
         self.layers = nn.ModuleList(SignLinear(*pair, dropout) for pair in _chain(widths))
 
+    @property
+    def last(self) -> list[SignLinear]:
+        """The layers whose products make the logits."""
+        return list(self.layers)[-1:]
+
     def forward(self, x: Tensor, graph: Any) -> Tensor:
         """Compute the logits (nodes, classes)."""
         operand = as_graph(graph, x.shape[0]).normalized()
         for number, layer in enumerate(self.layers):
-            x = spmm(operand, layer(self._normed(x, number == 0)))
+            x = quantizer_of(layer).spmm(operand, layer(*self._normed(x, number == 0)), "sum")
         return x
 
     def export(self, variants: Any = "full") -> networks.BinaryGCN:
@@ -220,7 +183,7 @@ class BinaryGCN(_OnSigns):
         return networks.BinaryGCN([layer.export() for layer in self.layers], variants, input_norm=self._input_norm())
 
 
-class BinarySAGE(_OnSigns):
+class BinarySAGE(OnSigns):
     """GraphSAGE on signs: each layer is ``X W1 + mean_j X_j W2``, with products as in :class:`BinaryGCN`.
 
     Parameters
@@ -251,13 +214,18 @@ class BinarySAGE(_OnSigns):
         """The outputs of all layers."""
         found: list[Tensor] = []
         for own, others in zip(self.own, self.others, strict=True):
-            x = self._normed(x, not found)
-            x = own(x) + spmm(graph.unweighted(), others(x), reduce=self._reduce)
+            given = self._normed(x, not found)
+            x = own(*given) + quantizer_of(others).spmm(graph.unweighted(), others(*given), self._reduce)
             found.append(x)
         return found
 
     def _pairs(self) -> list[Any]:
         return [(own.export(), others.export()) for own, others in zip(self.own, self.others, strict=True)]
+
+    @property
+    def last(self) -> list[SignLinear]:
+        """The layers whose products make the logits."""
+        return [list(self.own)[-1], list(self.others)[-1]]
 
     def forward(self, x: Tensor, graph: Any) -> Tensor:
         """Compute the logits (nodes, classes)."""
@@ -292,6 +260,11 @@ class BinarySAINT(BinarySAGE):
     ) -> None:
         super().__init__(widths[:-1], dropout, norm)
         self.head = SignLinear(sum(widths[1:-1]), widths[-1], dropout)
+
+    @property
+    def last(self) -> list[SignLinear]:
+        """The layers whose products make the logits."""
+        return [self.head]
 
     def forward(self, x: Tensor, graph: Any) -> Tensor:
         """Compute the logits (nodes, classes)."""

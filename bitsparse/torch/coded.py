@@ -155,11 +155,11 @@ class _Linear(torch.autograd.Function):
                     dx = tensor_of(product_of_codes(_NAME, g, ctx.w.T)).to(ctx.dtypes[0])
             if by_weight and ctx.kept is not None:
                 dw = ctx.kept.over_rows(gradient).to(ctx.dtypes[1])
-        by_bias = _sum_over_nodes(gradient) if by_bias else None
+        by_bias = sum_over_nodes(gradient) if by_bias else None
         return dx, dw, None, None, by_bias, gradient if by_out else None, None
 
 
-def _sum_over_nodes(gradient: Tensor) -> Tensor:
+def sum_over_nodes(gradient: Tensor) -> Tensor:
     """The gradient with respect to a bias."""
     made: Tensor = torch.ops.bitsparse.column_sums(gradient) if gradient.is_cuda else gradient.sum(dim=0)
     return made
@@ -240,7 +240,7 @@ class _Sum(torch.autograd.Function):
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         dx = None
-        by_bias = _sum_over_nodes(gradient) if ctx.needs_input_grad[6] else None
+        by_bias = sum_over_nodes(gradient) if ctx.needs_input_grad[6] else None
         if ctx.needs_input_grad[0]:
             rows, columns = ctx.factors
             turned = ctx.pattern.turned

@@ -8,14 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch._C import _current_graph_task_id
 
+from bitsparse.errors import DTypeError
 from bitsparse.ops.quantized.attention import Settings
-from bitsparse.torch import coded, coded_attention
+from bitsparse.torch import coded, coded_attention, coded_signs
 from bitsparse.torch.attention_kinds import once_each
 from bitsparse.torch.bias import biased
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.kept import exact_linear, kept_codes
 from bitsparse.torch.quantization import PRODUCT_BITS, CodeSource, Quantization
 from bitsparse.torch.quantizer import Floats
+from bitsparse.torch.signs import Norm
+
+#: The dtypes of what can be quantised.
+_CODED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _joins(bias: Tensor, x: Tensor, weight: Tensor) -> bool:
@@ -71,6 +76,24 @@ class LayerQuantizer(Floats):
             return out + self.linear(x, weight)
         keep = self._keep(x, PRODUCT_BITS)
         return coded.linear(x, weight, PRODUCT_BITS, self._source(x), None, out, keep)
+
+    def signs(self, x: Tensor, weight: Tensor, behind: Tensor, rate: float, norm: Norm | None) -> Tensor:
+        """A product of signs, of which a share `rate` is dropped by draws of the shared state; its gradients are products of integers."""
+        if not self._products or self._state.bits is None:
+            return super().signs(x, weight, behind, rate, norm)
+        if x.dtype not in _CODED:
+            raise DTypeError(
+                f"SignLinear: x is {x.dtype}, but quantize_ needs float32, float16 or bfloat16; pass x.float(), or call unquantize_"
+            )
+        source = self._source(x)
+        if rate and _current_graph_task_id() >= 0:
+            raise RuntimeError(
+                "SignLinear: a layer is computed again on the way back, as torch.utils.checkpoint does, but would not drop the same signs "
+                "again; pass dropout=0, or leave the layer, which keeps bits alone, out of the checkpoint"
+            )
+        if norm is not None and x.requires_grad:
+            x, norm = norm.of(x), None
+        return coded_signs.product(x, weight, behind, rate, norm, PRODUCT_BITS, source)
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
         """Sums, means or extrema over neighbours, plus the bias `behind` if there is one."""

@@ -10,12 +10,15 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from bitsparse import _check, interop
+from bitsparse.backends.params import Drop
 from bitsparse.errors import DTypeError
+from bitsparse.ops.binary.signs import SignRows
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.quantized.scaled import ScaledCodes
 from bitsparse.torch import coded
-from bitsparse.torch.buffers import writes_of
+from bitsparse.torch.buffers import state_of, writes_of
 from bitsparse.torch.graph import Graph
+from bitsparse.torch.signs import Norm
 
 #: Bits of products, and of the values of edges.
 PRODUCT_BITS = 8
@@ -195,6 +198,11 @@ class Quantization(nn.Module):
             return Coding(bits, "nearest", 0, 0, -1, "rows")
         return Coding(bits, "stochastic", self.config.seed, self._next(device), -1, "rows")
 
+    def drop(self, device: torch.device, rate: float) -> Drop:
+        """Which elements of a matrix to drop, by a stream of random draws of its own; the rate is rounded to a multiple of 2**-16."""
+        share = max(round((1 - rate) * 65536), 1) / 65536
+        return Drop(share, self.config.seed, self._next(device))
+
     def _next(self, device: torch.device) -> Any:
         """The number of the next draw, in a place where the device can read it."""
         if device.type == "cpu":
@@ -212,8 +220,11 @@ class Quantization(nn.Module):
         self._counter.number.add_(1)  # wraps around to the smallest number
         return self._counter.array
 
-    def known(self, x: Tensor, key: Any) -> ScaledCodes | None:
-        """The codes that a tensor has already, unless it was written to since; the last part of `key` says if they round to nearest."""
+    def known(self, x: Tensor, key: Any) -> Any:
+        """The codes or signs that a tensor has already, unless it was written to since.
+
+        The last part of `key` says if they are made without draws, so that they may outlive a pass.
+        """
         found = self._known[key[-1]].get(x, {}).get(key)
         if found is None or found[0] != writes_of(x):
             self.misses += 1
@@ -222,7 +233,7 @@ class Quantization(nn.Module):
         return found[1]
 
     def keep(self, x: Tensor, key: Any, made: Any) -> None:
-        """Remember codes, or a largest magnitude, as long as the tensor lives."""
+        """Remember codes, signs or a largest magnitude as long as the tensor lives."""
         if not x.is_inference():
             self._known[key[-1]].setdefault(x, {})[key] = writes_of(x), made
 
@@ -255,7 +266,8 @@ class CodeSource:
 
     def known(self, x: Tensor, bits: int) -> ScaledCodes | None:
         """The codes with a single scale that a tensor has already, or None."""
-        return self._state.known(x, self._key(bits, "tensor", self._fixed))
+        found: ScaledCodes | None = self._state.known(x, self._key(bits, "tensor", self._fixed))
+        return found
 
     def coding(self, x: Tensor, bits: int) -> Coding:
         """The settings for quantising a tensor."""
@@ -264,6 +276,24 @@ class CodeSource:
     def keep(self, x: Tensor, bits: int, made: ScaledCodes) -> None:
         """Remember codes with a single scale."""
         self._state.keep(x, self._key(bits, "tensor", self._fixed), made)
+
+    def drop(self, x: Tensor, rate: float) -> Drop:
+        """Which signs of a matrix to drop, drawn anew at every call."""
+        self._state.misses += 1
+        return self._state.drop(x.device, rate)
+
+    @staticmethod
+    def _sign_key(norm: Norm | None) -> tuple[Any, ...]:
+        return "signs", None if norm is None else tuple(map(state_of, norm)), True
+
+    def signs(self, x: Tensor, norm: Norm | None) -> SignRows | None:
+        """The signs that a matrix has already, behind the same norm, or None."""
+        found: SignRows | None = self._state.known(x, self._sign_key(norm))
+        return found
+
+    def keep_signs(self, x: Tensor, norm: Norm | None, made: SignRows) -> None:
+        """Remember the signs of a matrix, none of which is dropped."""
+        self._state.keep(x, self._sign_key(norm), made)
 
     def largest(self, x: Tensor) -> Any:
         """The largest magnitude of a tensor if it is known, else None."""
@@ -294,7 +324,7 @@ class CodeSource:
         if factors is not None:
             state.misses += 1
             return coded.coded(x, state.coding(x.device, bits, fixed), granularity, factors)
-        found = state.known(x, key)
+        found: ScaledCodes | None = state.known(x, key)
         if found is None:
             found = coded.coded(x, state.coding(x.device, bits, fixed), granularity, largest=state.of_pass(x, _LARGEST))
             state.keep(x, key, found)

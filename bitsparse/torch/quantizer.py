@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bitsparse.torch import bias
+from bitsparse.torch import bias, signs
 from bitsparse.torch.attention_kinds import attention, cosine_attention, scored_attention
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.sums import spmm, spmm_with_bias
@@ -25,6 +25,10 @@ class Floats:
     def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """``out + x @ weight.T``; the caller gives up `out`, so its memory may be overwritten."""
         return bias.added(out, x, weight)
+
+    def signs(self, x: Tensor, weight: Tensor, behind: Tensor, rate: float, norm: signs.Norm | None) -> Tensor:
+        """:func:`bitsparse.torch.signs.product`."""
+        return signs.product(x, weight, behind, rate, norm)
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
         """:func:`bitsparse.torch.spmm`, plus the bias `behind` if there is one."""

@@ -13,13 +13,15 @@ from bitsparse import ops
 from bitsparse.errors import DTypeError
 from bitsparse.torch.accelerate import passes_messages
 from bitsparse.torch.attention_layers import AGNNConv, GATConv, GATv2Conv
+from bitsparse.torch.binary import OnSigns, SignLinear
 from bitsparse.torch.kept import KeptInFewBits
 from bitsparse.torch.layer_quantizer import LayerQuantizer
 from bitsparse.torch.layers import GCNConv, GINConv, SAGEConv
 from bitsparse.torch.quantization import CodeSource, Quantization, Tango
 from bitsparse.torch.quantizer import FLOATS, linear_forward, quantizer_of, remove_quantizer, set_quantizer
 
-_OURS = (GCNConv, SAGEConv, GINConv, GATConv, GATv2Conv, AGNNConv)
+#: A layer on signs also sums its products over neighbours, if its network does.
+_OURS = (GCNConv, SAGEConv, GINConv, GATConv, GATv2Conv, AGNNConv, SignLinear)
 #: The numbers of bits from which "auto" chooses.
 _CHOICES = (4, 8)
 _STATE = "quantization"
@@ -30,7 +32,8 @@ def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
 
     Products with weights and sums over neighbours are computed in integers, forward and backward, and each result is scaled back at once.
     Scales, softmax, activations, normalisation, weights and their updates stay in float32. Products keep codes for their gradients. A
-    tensor is quantised once, and all layers that read it share its codes.
+    tensor is quantised once, and all layers that read it share its codes. Networks on signs (:class:`BinaryGCN` and its like) keep their
+    exact products of signs; the sums of these and all gradients are computed in integers.
 
     Parameters
     ----------
@@ -105,8 +108,9 @@ def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
         net.forward = functools.partial(_forward, net)
     exempt = [names[name] for name in config.exact]
     left = {id(part) for module in exempt for part in module.modules()}
+    ends = _last(net, layers)
     for layer in layers:
-        last = layer is layers[-1] and config.last != "quantized"
+        last = layer in ends and config.last != "quantized"
         products, sums = not last, not last or config.last == "sums"
         for part in layer.modules():
             if id(part) not in left and id(layer) not in left:
@@ -177,6 +181,14 @@ def _layers(net: nn.Module) -> list[nn.Module]:
             found.append(module)
             inside.update(id(part) for part in module.modules())
     return found
+
+
+def _last(net: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
+    """The last layer, together with those that make the same logits in a network on signs."""
+    for module in net.modules():
+        if isinstance(module, OnSigns) and layers[-1] in module.last:
+            return list(module.last)
+    return layers[-1:]
 
 
 def _take(module: nn.Module, quantizer: LayerQuantizer, is_layer: bool) -> None:

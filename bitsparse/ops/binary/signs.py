@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, interop
+from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import assembled
+from bitsparse.arrays.inside import assembled, family_of, with_scale, working
 from bitsparse.backends.magnitudes import mean_magnitudes
+from bitsparse.backends.params import Array, Drop
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish.epilogue import folded
 
@@ -59,6 +60,61 @@ def as_signs(
                 values = (array >= 0).astype(np.float32) - np.float32(0.5)
         words = BitTensor(values, 1, encoding="bipolar", axis=axis).words
     return assembled(BitTensor, words, tuple(array.shape), 1, axis, "planes", "bipolar", family), means
+
+
+class SignRows(NamedTuple):
+    """Signs of the rows of a float32 matrix, for a product and its gradients.
+
+    Attributes
+    ----------
+    signs : BitTensor (m, k)
+        One bipolar bit for each, or two signed bits if some signs are dropped, in planes along the rows. The scale of a row, (m, 1), is its
+        mean magnitude, divided by the share of signs that is kept.
+    passes : BitTensor (m, k) of one bit, or None
+        Where a sign was not dropped and its value lies in -1..1.
+    """
+
+    signs: BitTensor
+    passes: BitTensor | None
+
+    @classmethod
+    def of(
+        cls,
+        x: Array,
+        family: interop.Family,
+        norm: tuple[Array, Array] | None = None,
+        drop: Drop | None = None,
+        passes: bool = False,
+    ) -> SignRows:
+        """Take the signs of `x`, float32, on its stream; with a norm (factor, addend), those of ``fl(fl(x * factor) + addend)``.
+
+        Examples
+        --------
+        >>> made = SignRows.of(np.array([[0.5, -2.5]], np.float32), interop.NUMPY, passes=True)
+        >>> made.signs.dequantize(), made.passes.toarray()
+        (array([[ 1.5, -1.5]], dtype=float32), array([[1, 0]], dtype=uint8))
+        """
+        gain = 1.0 if drop is None else 1 / drop.share
+        backend = backends.family(interop.device_of(x), "binary.signs")
+        words, means, mask = backend.sign_rows(x, norm, drop, gain, passes)
+        kind = (1, -1, "planes", "bipolar") if drop is None else (2, -1, "planes", "signed")
+        signs = with_scale(assembled(BitTensor, words, x.shape, *kind, family), means[:, None])
+        within = None if mask is None else assembled(BitTensor, mask, x.shape, 1, -1, "planes", "unsigned", family)
+        return cls(signs, within)
+
+
+def codes_of_signs(signs: BitTensor) -> BitTensor:
+    """Signs of rows as codes of 8 bits side by side, with a scale of 1.
+
+    Examples
+    --------
+    >>> codes_of_signs(SignRows.of(np.array([[0.5, -2.5]], np.float32), interop.NUMPY).signs).toarray()
+    array([[ 1, -1]], dtype=int8)
+    """
+    with working(signs):
+        words = backends.family(signs.device, "binary.signs").sign_bytes(signs.words, signs.shape[1])
+        one = interop.namespace(words).ones((), np.float32)
+        return with_scale(assembled(BitTensor, words, signs.shape, 8, -1, "rows", "signed", family_of(signs)), one)
 
 
 def check_array(function: str, name: str, array: Any) -> None:
