@@ -301,8 +301,8 @@ def test_training_that_is_recorded_gives_the_same_accuracies(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("integers", [False, True])
-def test_a_captured_step_on_signs_is_the_step(integers: bool) -> None:
+@pytest.mark.parametrize(("integers", "aggregation"), [(False, "full"), (True, "full"), (True, "binary")])
+def test_a_captured_step_on_signs_is_the_step(integers: bool, aggregation: Any) -> None:
     """Products of bits and their gradients must use the weights of each replay, in memory that belongs to the graph.
 
     In integers, each replay drops other signs.
@@ -317,7 +317,7 @@ def test_a_captured_step_on_signs_is_the_step(integers: bool) -> None:
     sides = []
     for _ in range(2):
         torch.manual_seed(0)
-        net = bst.BinaryGCN((20, 64, 7), dropout=0.4 if integers else 0.0).cuda()
+        net = bst.BinaryGCN((20, 64, 7), dropout=0.4 if integers else 0.0, aggregation=aggregation).cuda()
         if integers:
             bst.quantize_(net, bst.Tango(last="quantized"))
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01, capturable=True)

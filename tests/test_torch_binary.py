@@ -121,3 +121,45 @@ def test_state_and_norm() -> None:
         bst.BinaryGCN((3, 2), norm="layer")
     with pytest.raises(ValueError, match="inputs and outputs"):
         bst.BinaryGCN((3,))
+
+
+@pytest.mark.parametrize("integers", [False, True])
+def test_binary_aggregation_is_that_of_the_exported_network(integers: bool) -> None:
+    """Signs are counted, so no sum is rounded on the way to the last layer; it learns, and its float and integer steps are alike."""
+    edges, x, labels = data()
+    graph = bst.Graph(edges, NODES)
+    torch.manual_seed(0)
+    net = bst.BinaryGCN((INPUTS, 64, 32, CLASSES), dropout=0.1, aggregation="binary")
+    net(x, graph)
+    other = copy.deepcopy(net)
+    gradients = []
+    for each in (net, bst.quantize_(other, bst.Tango(rounding="nearest", last="quantized"))):
+        for layer in each.layers:
+            layer.dropout = 0.0
+        torch.nn.functional.cross_entropy(each(x, graph), labels).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in each.parameters()]))
+    assert 0 < (gradients[0] - gradients[1]).norm() <= 0.05 * gradients[0].norm()
+    if integers:
+        bst.quantize_(net, bst.Tango(last="sums"))
+    for layer in net.layers:
+        layer.dropout = 0.1
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
+    losses = []
+    for _ in range(60):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x, graph), labels)
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:5])
+    net.eval()
+    with torch.no_grad():
+        want = net(x, graph).numpy()
+    adjacency = np.zeros((NODES, NODES), bool)
+    adjacency[edges[1], edges[0]] = True
+    model = net.export()
+    assert [str(setting) for setting in model.settings] == ["FBB+BBB", "BBB+BBB", "BBF+FBF scaled"]
+    got = model(bs.TCTiledCSR(adjacency).tocsr().astype(bool), x.numpy())
+    np.testing.assert_allclose(got, want, atol=(0.02 if integers else 1e-5) * np.abs(want).max())
+    with pytest.raises(ValueError, match="BinaryGCN: aggregation must be"):
+        bst.BinaryGCN((3, 2), aggregation="half")

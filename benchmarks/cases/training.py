@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -39,9 +39,11 @@ BITS = {"int8": 8, "int4": 4}
 #: Columns of features, and classes, by the first word of the graph's name.
 SIZES = {"cora": (1433, 7), "pubmed": (500, 3), "artist": (100, 12), "reddit": (602, 41), "products": (100, 47)}
 #: Columns between the layers; below, the heads of GAT's layers before the last.
-HIDDEN = {"gcn": [128], "sage": [128], "gin": [64, 64], "gat": [32], "agnn": [32] * 5, "binary": [128]}
+HIDDEN = {"gcn": [128], "sage": [128], "gin": [64, 64], "gat": [32], "agnn": [32] * 5, "bigcn": [128], "binary": [128]}
+#: What networks on signs sum over neighbours.
+ON_SIGNS: dict[str, Literal["full", "binary"]] = {"bigcn": "full", "binary": "binary"}
 HEADS = 4
-#: The share of signs that the binary network drops.
+#: The share of signs that networks on signs drop.
 DROPOUT = 0.4
 RATE, STEPS = 0.01, 5
 #: The largest differences: of gradients, relative to their size, and of losses, relative to the loss.
@@ -153,8 +155,8 @@ def our_layers(kind: str, widths: list[int], heads: list[int], quantised: bool =
 
 def our_network(kind: str, widths: list[int], heads: list[int], quantised: bool) -> nn.Module:
     """The network of :mod:`bitsparse.torch`."""
-    if kind == "binary":
-        return bst.BinaryGCN(widths, DROPOUT)
+    if kind in ON_SIGNS:
+        return bst.BinaryGCN(widths, DROPOUT, aggregation=ON_SIGNS[kind])
     return Network(kind, our_layers(kind, widths, heads, quantised))
 
 
@@ -419,15 +421,21 @@ def bounds_of(
         moved = int(4 * (entries + made.nodes) + 2 * made.nodes * widths[1] * item)
         limits, sums = gather_bounds(entries, int(widths[1] * item), made.nodes, moved, reuse)[0], len(widths) - 3
         return Bounds(3 * sums * limits.floor_ms, 3 * sums * limits.estimate_ms), 3 * sums * moved
+
+    def gathered(width: float, item: float) -> tuple[int, Bounds]:
+        moved = int(4 * (entries + made.nodes) + 2 * made.nodes * width * item)
+        return moved, gather_bounds(entries, max(1, int(width * item)), made.nodes, moved, reuse)[0]
+
     for i, outputs in enumerate(widths[1:]):
         inputs = widths[i] * (heads[i - 1] if i else 1)
-        first = kind in ("gat", "binary") or outputs <= inputs  # the product comes before the sum
+        first = kind in ("gat", *ON_SIGNS) or outputs <= inputs  # the product comes before the sum
         width = outputs * heads[i] if first else inputs
         # Features of the first layer have no gradient; attention's gradients fetch two rows for every edge.
         back = 1 if i or first else 0
-        moved = int(4 * (entries + made.nodes) + 2 * made.nodes * width * item)
-        limits = gather_bounds(entries, max(1, int(width * item)), made.nodes, moved, reuse)[0]
-        floor += (1 + back) * limits.floor_ms
-        estimate += (1 + back * (2 if kind == "gat" else 1)) * limits.estimate_ms
-        total += (1 + back) * moved
+        moved_back, limits_back = gathered(width, item)
+        on_bits = kind == "binary" and i < len(widths) - 2
+        moved, limits = gathered(width, 1 / 8) if on_bits else (moved_back, limits_back)
+        floor += limits.floor_ms + back * limits_back.floor_ms
+        estimate += limits.estimate_ms + back * (2 if kind == "gat" else 1) * limits_back.estimate_ms
+        total += moved + back * moved_back
     return Bounds(floor, estimate), total

@@ -13,11 +13,12 @@ Where this suite differs from the protocol of ``run.py``:
 - ``training-{network}-int8-kept{8|4}-{graph}-own`` is such an epoch that also keeps what gradients need in 8 or 4 bits
   (``bst.Tango(activations=)``); ``params.kept_bytes`` and ``params.peer_kept_bytes`` are the bytes that a forward pass keeps, without
   parameters and the data.
-- ``training-binary-int8-{graph}-own`` is an epoch of a GCN on signs, ``bst.BinaryGCN`` with 128 columns between its layers, batch norm in
-  front of the first signs and 0.4 of all signs dropped, after ``bst.quantize_`` with ``last="quantized"``: products of signs, sums of
-  8-bit codes, and gradients that are products of 8-bit codes with signs. The peer is the same network with gradients in float32. No signs
-  are dropped where gradients and losses are compared; where rounding turns the sign of a sum that all but vanishes, gradients differ by
-  more than the rounding.
+- ``training-{bigcn|binary}-int8-{graph}-own`` is an epoch of a GCN on signs, ``bst.BinaryGCN`` with 128 columns between its layers, batch
+  norm in front of the first signs and 0.4 of all signs dropped, after ``bst.quantize_`` with ``last="quantized"``: products of signs, and
+  gradients that are products of 8-bit codes with signs. bigcn sums 8-bit codes over neighbours; binary counts signs in its first layer
+  (``aggregation="binary"``), so that only the last layer's sums and those of gradients are of codes. The peer is the same network with
+  sums and gradients in float32. No signs are dropped where gradients and losses are compared; where rounding turns the sign of a sum that
+  all but vanishes, gradients differ by more than the rounding.
 - Graphs are those of suite ``spmm``, without loops: cora, pubmed and artist, whose epochs are captured as one CUDA graph on both sides, and
   the synthetic ones of the sizes of reddit and ogbn-products, whose epochs are launched step by step. Features and labels are the data
   set's if it has them, else random.
@@ -66,6 +67,8 @@ NETWORKS = ("gcn", "sage", "gin", "gat", "agnn")
 PRECISIONS = ("fp32", "bf16")
 #: Networks, precisions and treatment of the last layer in quantised epochs.
 QUANTISED, INTEGERS, LAST = ("gcn", "sage", "gin", "gat"), ("int8", "int4"), ("float32", "sums")
+#: Networks on signs: Bi-GCN's, and one with binary aggregation.
+ON_SIGNS = ("bigcn", "binary")
 #: Networks that keep what gradients need in few bits, and these numbers of bits.
 KEEPING, KEPT = ("gcn", "gat"), (8, 4)
 #: Graphs whose epochs are captured; quantised ones always are.
@@ -114,8 +117,9 @@ def cases(threads: int) -> list[Case]:
         for bits in KEPT
     ]
     on_gpu += [
-        Case(f"training-binary-int8-{name}-own", partial(epoch, "binary", "int8", name, True, "quantized"))
+        Case(f"training-{network}-int8-{name}-own", partial(epoch, network, "int8", name, True, "quantized"))
         for name in SYNTHETIC
+        for network in ON_SIGNS
     ]
     on_cpu = [
         Case(f"training-cpu-gcn-{name}-{peer}", partial(epoch_on_cpu, name, peer, threads))

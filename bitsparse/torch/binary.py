@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from bitsparse import _check, ops
 from bitsparse import nn as networks
-from bitsparse import ops
 from bitsparse.errors import ShapeError
 from bitsparse.torch.graph import Graph, as_graph
 from bitsparse.torch.quantizer import quantizer_of
@@ -145,6 +145,9 @@ class BinaryGCN(OnSigns):
     norm : {"batch", "rows", None}
         The normalisation in front of the signs. "batch": batch norm without parameters in the first layer, with the mean and variance
         of the first features that it trains on. "rows": in every layer, rows get mean 0 and deviation 1.
+    aggregation : {"full", "binary"}
+        What is summed over neighbours. "full": the products, as above. "binary" (BitGNN, section 3.1): in all layers but the last their
+        signs, over the plain ``A + I``, and the next layer reads the signs of the sums, the mean of which gives the gradient.
 
     Notes
     -----
@@ -161,9 +164,14 @@ class BinaryGCN(OnSigns):
     """
 
     def __init__(
-        self, widths: Sequence[int], dropout: float = 0.4, norm: Literal["batch", "rows"] | None = "batch"
+        self,
+        widths: Sequence[int],
+        dropout: float = 0.4,
+        norm: Literal["batch", "rows"] | None = "batch",
+        aggregation: Literal["full", "binary"] = "full",
     ) -> None:
         super().__init__(widths[0], norm)
+        self.aggregation = _check.choice("BinaryGCN", "aggregation", aggregation, ("full", "binary"))
         self.layers = nn.ModuleList(SignLinear(*pair, dropout) for pair in _chain(widths))
 
     @property
@@ -173,14 +181,24 @@ class BinaryGCN(OnSigns):
 
     def forward(self, x: Tensor, graph: Any) -> Tensor:
         """Compute the logits (nodes, classes)."""
-        operand = as_graph(graph, x.shape[0]).normalized()
+        plain, binary = as_graph(graph, x.shape[0]), self.aggregation == "binary"
         for number, layer in enumerate(self.layers):
-            x = quantizer_of(layer).spmm(operand, layer(*self._normed(x, number == 0)), "sum")
+            first = number == 0
+            x = layer(*(self._normed(x, first) if first or not binary else (x,)))
+            if binary and layer is not self.layers[-1]:
+                x = quantizer_of(layer).signs_of_sums(plain.with_self_loops(), x)
+            else:
+                x = quantizer_of(layer).spmm(plain.normalized(), x, "sum")
         return x
 
-    def export(self, variants: Any = "full") -> networks.BinaryGCN:
-        """Return the network on bits, a :class:`bitsparse.nn.BinaryGCN`, which explains `variants`."""
-        return networks.BinaryGCN([layer.export() for layer in self.layers], variants, input_norm=self._input_norm())
+    def export(self, variants: Any = None) -> networks.BinaryGCN:
+        """Return the network on bits, a :class:`bitsparse.nn.BinaryGCN`, which explains `variants`; by default those of this network."""
+        layers = [layer.export() for layer in self.layers]
+        if variants is None:
+            message = "F" if self.aggregation == "full" else "B"
+            given = ["F", *(message for _ in layers[1:])]  # what each layer reads
+            variants = [f"{reads}B{message}+{message}B{message}" for reads in given[:-1]] + [f"{given[-1]}BF+FBF"]
+        return networks.BinaryGCN(layers, variants, input_norm=self._input_norm())
 
 
 class BinarySAGE(OnSigns):

@@ -234,7 +234,7 @@ class _Sum(torch.autograd.Function):
     ) -> Tensor:
         ctx.pattern, ctx.factors, ctx.grid = pattern, factors, grid
         ctx.values, ctx.own, ctx.dtype = values, own, x.dtype
-        return _summed(x, pattern, factors, grid, values, own, bias, False, not ctx.needs_input_grad[0])
+        return summed(x, pattern, factors, grid, values, own, bias, False, not ctx.needs_input_grad[0])
 
     @staticmethod
     @once("quantize_")
@@ -244,12 +244,12 @@ class _Sum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             rows, columns = ctx.factors
             turned = ctx.pattern.turned
-            dx = _summed(gradient, turned, (columns, rows), ctx.grid, ctx.values, ctx.own, None, True, False)
+            dx = summed(gradient, turned, (columns, rows), ctx.grid, ctx.values, ctx.own, None, True, False)
             dx = dx.to(ctx.dtype)
         return dx, None, None, None, None, None, by_bias
 
 
-def _summed(
+def summed(
     x: Tensor,
     pattern: Pattern,
     factors: Factors,

@@ -7,12 +7,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bitsparse import interop
+from bitsparse import interop, ops
 from bitsparse.arrays.inside import with_scale
 from bitsparse.backends.params import Drop
 from bitsparse.ops.binary.signs import SignRows, codes_of_signs
 from bitsparse.ops.quantized.vjp import product_of_codes, product_over_rows
-from bitsparse.torch.coded import LASTING, Source, array_of, sum_over_nodes, tensor_of, working
+from bitsparse.torch.coded import LASTING, Factors, Grid, Source, array_of, sum_over_nodes, summed, tensor_of, working
+from bitsparse.torch.pattern import Pattern, array_over
 from bitsparse.torch.registration import once
 from bitsparse.torch.signs import Norm, Weights, packed, signs_of
 
@@ -91,4 +92,33 @@ def product(
     its columns times the sizes of the weights. Features need no gradient if there is a norm.
     """
     made: Tensor = _Product.apply(x, w, bias, rate, norm, bits, source)
+    return made
+
+
+class _SignsOfSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pattern: Pattern, factors: Factors, grid: Grid) -> Tensor:
+        ctx.pattern, ctx.factors, ctx.grid = pattern, factors, grid
+        with working(x) as values:
+            rows = SignRows.of(values, interop.TORCH, passes=True)
+            ctx.passes = rows.passes
+            # What the plan prepares is kept with the pattern; a call without a plan would wait for the GPU to report NaN.
+            plan = ops.plan_bspmm(array_over(pattern), x.shape[1], "BBB")
+            return tensor_of(plan(with_scale(rows.signs, None)).dequantize())
+
+    @staticmethod
+    @once("quantize_")
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, columns = ctx.factors
+        by_signs = summed(gradient, ctx.pattern.turned, (columns, rows), ctx.grid, None, None, None, True, False)
+        with working(gradient):
+            return by_signs.mul_(tensor_of(ctx.passes.toarray())), None, None, None
+
+
+def signs_of_sums(x: Tensor, pattern: Pattern, factors: Factors, grid: Grid) -> Tensor:
+    """The signs of the sums over a pattern of the signs of features (N, D), as float32 -1 and 1.
+
+    The gradient is that of the mean, whose factors are given, as a sum of codes; it passes where features lie in -1..1.
+    """
+    made: Tensor = _SignsOfSums.apply(x, pattern, factors, grid)
     return made

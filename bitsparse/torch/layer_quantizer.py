@@ -95,6 +95,13 @@ class LayerQuantizer(Floats):
             x, norm = norm.of(x), None
         return coded_signs.product(x, weight, behind, rate, norm, PRODUCT_BITS, source)
 
+    def signs_of_sums(self, graph: Graph, x: Tensor) -> Tensor:
+        """The signs of sums over neighbours of signs, counted on bits; the gradient is a mean of codes."""
+        weighted = graph.weight is not None or graph.multiplicity is not None
+        if self._sums_floats or weighted or x.dtype != torch.float32:
+            return super().signs_of_sums(graph, x)
+        return coded_signs.signs_of_sums(x, graph.pattern(), graph.factors(True, torch.float32), self._grid(x))
+
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
         """Sums, means or extrema over neighbours, plus the bias `behind` if there is one."""
         if self._sums_floats or reduce in ("max", "min"):

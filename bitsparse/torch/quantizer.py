@@ -30,6 +30,10 @@ class Floats:
         """:func:`bitsparse.torch.signs.product`."""
         return signs.product(x, weight, behind, rate, norm)
 
+    def signs_of_sums(self, graph: Graph, x: Tensor) -> Tensor:
+        """The signs of sums over neighbours of signs, as -1 and 1; the gradient is that of the mean, and passes as that of a sign does."""
+        return signs.sign(self.spmm(graph, signs.sign(x), "mean"))
+
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
         """:func:`bitsparse.torch.spmm`, plus the bias `behind` if there is one."""
         if behind is None:

@@ -85,6 +85,24 @@ class _Product(torch.autograd.Function):
         return dx, dw, None, None
 
 
+class _Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.passes = x.abs() <= 1
+        return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
+
+    @staticmethod
+    @once("BinaryGCN")
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * ctx.passes
+
+
+def sign(x: Tensor) -> Tensor:
+    """-1 and 1 in the dtype of `x`; the sign of 0 is 1. The gradient passes where `x` lies in -1..1."""
+    made: Tensor = _Sign.apply(x)
+    return made
+
+
 def signs_of(x: Tensor) -> Tensor:
     """-1 and 1, int8; the sign of 0 is 1."""
     return torch.where(x >= 0, 1, -1).to(torch.int8)
