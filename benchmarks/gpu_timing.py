@@ -113,7 +113,10 @@ def torch_stream() -> Any:
 
 
 def torch_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """Capture PyTorch calls; the graph keeps the calls, their operands and their results alive."""
+    """Capture PyTorch calls; the graph keeps the calls, their operands and their results alive.
+
+    After a capture that fails, PyTorch's stream and memory are again what they were.
+    """
     torch = torch_module()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -121,11 +124,28 @@ def torch_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
         for call in dict.fromkeys(calls):
             call()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = [call() for call in calls]
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    try:
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=pool):
+            kept = [call() for call in calls]
+    except RuntimeError:
+        _give_up(graph, pool)
+        raise
     replay_graph: Callable[[], object] = graph.replay
     return partial(_keeping, replay_graph, [kept, *dict.fromkeys(calls)])
+
+
+def _give_up(graph: Any, pool: Any) -> None:
+    """Release the memory of a capture that failed.
+
+    PyTorch would otherwise reserve memory for that capture for ever, and no longer return any memory that it caches.
+    """
+    torch = torch_module()
+    try:
+        graph.pool()
+    except RuntimeError:  # the capture did not end; one that did releases its memory itself
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        torch._C._cuda_releasePool(torch.cuda.current_device(), pool)
 
 
 def _keeping(call: Callable[[], object], _kept: object) -> object:

@@ -32,7 +32,8 @@ def _attended(ctx: Any, x: Tensor, ends: Ends, others: tuple[Any, ...]) -> tuple
             state = attention_of_floats(array, features, array_of(source), array_of(target), ctx.how)
         else:
             state = attention_of_codes(array, codes, source, target, ctx.how)
-    result, lse, share, above = (tensor_of(part) for part in state)
+        # Handing an array over to PyTorch on another stream would make streams wait for each other, which no capture allows.
+        result, lse, share, above = (tensor_of(part) for part in state)
     ctx.codes, ctx.kept = codes if keep is None else keep(x), None
     needed = [source, target, lse, share]
     if keep is None:
