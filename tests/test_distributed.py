@@ -15,6 +15,7 @@ import bitsparse as bs
 from bitsparse import distributed as D
 from bitsparse import nn
 from bitsparse.distributed.exchange import METHODS
+from bitsparse.distributed.transposed import transposed
 from bitsparse.errors import CommunicationError, DTypeError, ShapeError
 
 #: Number of ranks, method of distributing rows, and way of exchanging them.
@@ -599,6 +600,49 @@ def test_members_of_shards_and_partitions():
 
     shards = D.local(2).run(work)
     assert sum(a.nnz for a in shards) == matrix.nnz
+
+
+@each_way
+@pytest.mark.parametrize("scales", [(False, False), (True, False), (True, True)])
+def test_each_rank_gets_its_rows_of_the_transpose(size, method, way, scales):
+    matrix, rng = graph() != 0, np.random.default_rng(1)
+    left, right = (rng.random(41, np.float32) if scaled else None for scaled in scales)
+
+    def work(comm):
+        part = D.partition(matrix, comm, method=method)
+        factors = (
+            None if left is None else left[part.order if part.order is not None else slice(None)][part.rows()],
+            None if right is None else right[part.order if part.order is not None else slice(None)],
+        )
+        made = transposed(D.shard(matrix, part).with_scales(*factors))
+        x = part.take(np.eye(41, dtype=np.float32))
+        return part.gather(bs.spmm(made.matrix(way), made.exchange(way)(x)))
+
+    wanted = matrix.toarray().astype(np.float32)
+    wanted = wanted if left is None else wanted * left[:, None]
+    wanted = wanted if right is None else wanted * right
+    for made in D.local(size).run(work):
+        assert np.allclose(made, wanted.T)
+
+
+def test_an_undirected_graph_is_its_own_transpose():
+    half = sp.csr_array(graph() != 0)
+    matrix = (half + half.T).tocsr()
+
+    def work(comm):
+        a = D.shard(matrix, D.partition(matrix, comm))
+        rows, factors = a.part.rows(), np.linspace(1, 2, 41, dtype=np.float32)
+        whole, alike = a.with_scales(), a.with_scales(factors[rows], factors)
+        assert transposed(whole) is whole and transposed(alike) is alike
+        exchange, other = a.exchange("halo"), transposed(a.with_scales(factors[rows]))
+        assert (
+            other.exchange("halo") is exchange and other.row_scale is None and np.array_equal(other.col_scale, factors)
+        )
+        one_sided = graph() != 0
+        directed = D.shard(one_sided, D.partition(one_sided, comm))
+        return transposed(directed) is not directed
+
+    assert all(D.local(3).run(work))
 
 
 def in_turn(parts):

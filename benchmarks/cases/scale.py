@@ -60,6 +60,11 @@ def _repeated_alone(plan: Any, x: Any, out: Any) -> Callable[[], object]:
     return call if device() == "cpu" else Recorded(call)
 
 
+def _recorded(call: Callable[[], object]) -> Callable[[], object]:
+    """A function that all ranks call together, as a CUDA graph."""
+    return call if communicator().engine != "nccl" else Recorded(call)
+
+
 def _repeated_torch(call: Callable[[], object]) -> Callable[[], object]:
     """A function that uses PyTorch, as a CUDA graph of PyTorch."""
     if communicator().engine != "nccl":
@@ -232,19 +237,17 @@ def exchange(size: str) -> Prepared:
     import bitsparse.torch as bst
 
     graph = distributed.GraphShard(_graph(size)[1])
-    rows, sides, received = graph.nodes, [], []
+    sides, received = [], []
     for bits in (8, None):
         sums, calls = bst.ShardedSum(graph, bits=bits), []
         for columns in (WIDTH, CLASSES):
-            size_of_row = columns if bits else 4 * columns
-            way = graph.shard.exchange(graph.shard.choose("suite scale", "auto", size_of_row, back=True)[0])
-            x, back = (
-                interop.move(_floats(count, columns, communicator().rank), device()) for count in (rows, way.slots)
-            )
-            calls += [partial(sums.send, way, x, 1), partial(sums.send_back, way, back, 1)]
-        sides.append(partial(_each, calls))
-        sides[-1]()
+            # The graph is undirected, so that both passes exchange alike.
+            method, _ = graph.shard.choose("suite scale", "auto", columns if bits else 4 * columns)
+            x = interop.move(_floats(graph.nodes, columns, communicator().rank), device())
+            calls += [partial(sums.send, graph.shard.exchange(method), x, stream) for stream in (1, 2)]
+        _each(calls)
         received.append(sums.exchanged_bytes)
+        sides.append(_recorded(partial(_each, calls)))
     facts = {"received": received[0], "received_float32": received[1]}
     return prepared(sides[0], partial(together_ms, sides[1]), "float32 exchanged", received[0], **facts)
 
@@ -279,8 +282,9 @@ def training(size: str) -> Prepared:
             loss.backward()
             for layer in layers:
                 for parameter in layer.parameters():
-                    gradient = interop.as_array(parameter.grad, "suite scale")[0]
-                    comm.all_reduce(gradient)
+                    gradient, family = interop.as_array(parameter.grad, "suite scale")
+                    with interop.working_on(device(), family):
+                        comm.all_reduce(gradient)
                     parameter.grad = None
 
         return run
@@ -290,6 +294,7 @@ def training(size: str) -> Prepared:
     peer()
     few, many = (sum(each.exchanged_bytes for each in sums) for sums in exchanged)
     facts = {"received": few, "received_float32": many}
+    ours, peer = _repeated_torch(ours), _repeated_torch(peer)
     return prepared(ours, partial(together_ms, peer), "the same, float32 exchanged", few, **facts)
 
 

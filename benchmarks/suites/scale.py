@@ -23,14 +23,15 @@ cover only some cases: none of ``-weak``, ``scale-cluster-...``, ``scale-trainin
   In records from before plans could choose, overlap is compared with no overlap.
 - ``scale-training-products``: an epoch of full-graph training of a GCN, forward, backward and the sum of the weights' gradients, which
   exchanges 8 bits, against float32.
-- ``scale-exchange-products``: the exchanges of an epoch of that training in both directions, with rounding, against float32.
+- ``scale-exchange-products``: the exchanges of an epoch of that training in both passes, with rounding, against float32. In records from
+  before gradients were summed over the transpose, the backward passes of both sides exchange and add partial sums.
 - ``scale-inference-...``: sums of 128 columns in few bits with their exchange, against an all-gather of float32 and PyTorch's CSR product
   (cuSPARSE on a GPU) over the same shards.
 - ``scale-memory-map-...``: quantising a file of ``SCALE_MAP_GB`` gigabytes from a memory map, against reading it. Earlier repetitions warm
   the system's cache for both sides, so the file must be larger than memory for the disk to matter.
 
-Under NCCL, sums and layers, including those of PyTorch and of one device, are replayed as CUDA graphs; exchanges of an epoch, epochs and
-``ClusterRunner`` are called directly, on both sides.
+Under NCCL, sums, layers, exchanges of an epoch and epochs, including those of PyTorch and of one device, are replayed as CUDA graphs;
+``ClusterRunner`` is called directly, on both sides. In the H100 records, exchanges of an epoch and epochs are called directly too.
 """
 
 from __future__ import annotations

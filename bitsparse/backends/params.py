@@ -338,13 +338,13 @@ class CodeSumKind(NamedTuple):
     ----------
     mean : bool
         Give float32 means, sums divided by the lengths of their rows, with 0 for empty rows.
-    weights : {"none", "int32", "float32", "nodes"}
-        The values that calls pass for the edges, or for "nodes" the uint8 factors of the gathered rows. Sums of integers, weighted or
-        not, must fit int32; float32 weights give float32 sums.
+    weights : {"none", "int32", "float32", "nodes", "row"}
+        The values that calls pass for the edges, or for "nodes" the uint8 factors of the gathered rows; "row" takes the float32 in the last
+        word of each gathered row. Sums of integers, weighted or not, must fit int32; float32 weights give float32 sums.
     per_head : bool
         The values of the edges have shape (nnz, heads), one value per head.
     scaled : bool
-        Sums or means of integers are turned into real numbers by the :class:`SumScales` of each call.
+        Sums or means are turned into real numbers by the :class:`SumScales` of each call.
     """
 
     bits: int
@@ -358,11 +358,11 @@ class CodeSumKind(NamedTuple):
 
 
 class SumScales(NamedTuple):
-    """How sums of integers become real numbers: ``sum * row_scale * scale + own_scale * own + bias``.
+    """How sums become real numbers: ``sum * row_scale * scale + own_scale * own + bias``.
 
     Attributes
     ----------
-    scale : float32 array ()
+    scale : float32 array () or None
     row_scale : float32 array (rows,) or None
     own : float32 array of the result's shape or None
         C-contiguous.
@@ -370,7 +370,7 @@ class SumScales(NamedTuple):
     bias : float32 array of the result's columns or None
     """
 
-    scale: Any
+    scale: Any = None
     row_scale: Any = None
     own: Any = None
     own_scale: Any = None

@@ -12,6 +12,7 @@ from bitsparse.arrays import BitTensor
 from bitsparse.distributed.parts import Partition
 from bitsparse.errors import ShapeError
 from bitsparse.ops.bits.pack import Coding
+from bitsparse.ops.quantized.coded_rows import CodedRows, coded_rows
 from bitsparse.ops.quantized.scaled import on_steps, step_up_to
 
 
@@ -147,6 +148,26 @@ def drawn_codes(
     step = step_up_to(largest, bits)
     coding = Coding(field_bits(bits), "stochastic", seed, stream, -1, "rows", first_index)
     return on_steps(array, family, step, step, coding, (1 << (bits - 1)) - 1, out=out)
+
+
+def drawn_rows(
+    x: Any, bits: int, first_index: int, seed: int, stream: int = 0, factors: Any = None, out: Any = None
+) -> CodedRows:
+    """Like :func:`drawn_codes`, but each row has a scale of its own, which ranks need not agree on and which travels with its codes.
+
+    Scales are multiplied by the rows' `factors`, if there are any; a row that is not finite has the scale NaN.
+
+    Examples
+    --------
+    >>> x = np.array([[0.3, -1.0], [20.0, 4.0]], np.float32)
+    >>> codes = drawn_rows(x, 8, 0, seed=3).codes()
+    >>> q = bs.quantize(x, 8, scheme="symmetric", rounding="stochastic", granularity="row", seed=3)
+    >>> bool((codes.toarray() == q.toarray()).all()), bool((codes.scale == q.scale).all())
+    (True, True)
+    """
+    array = interop.contiguous(interop.as_array(x, "drawn_rows")[0])
+    coding = Coding(field_bits(bits), "stochastic", seed, stream, -1, "rows", first_index)
+    return coded_rows(array, bits, coding, factors, out)
 
 
 def field_bits(bits: int) -> int:

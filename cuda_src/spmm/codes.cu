@@ -11,9 +11,9 @@
 //
 // BS_OUT: 0 int32, 1 float32, 2 the chain of an epilogue; BS_MEAN: results are means, which float32 results of integers always are.
 // BS_WEIGHTS: 1 edges have int32 values; 2 they have float32 values, and the sums are float32, with one rounding for each edge and the
-// pieces of long rows added in order. BS_PER_HEAD: edges have a value for each head. BS_NODES: the int32 value of an edge is that of its
-// column, a byte of a table that is gathered along with the row; this costs 32 more bytes of the L2 for each edge. BS_SCALED: float32 sums
-// or means of integers times factors, plus a multiple of the row itself.
+// pieces of long rows added in order. BS_PER_HEAD: edges have a value for each head. BS_NODES: the value of an edge is that of its column:
+// a byte of a table that is gathered along with the row, which costs 32 more bytes of the L2 for each edge, or the float32 at the end of the
+// row. BS_SCALED: float32 sums or means times factors, plus a multiple of the row itself.
 #define BS_KIND 2
 #define BS_ACC 2
 #define BS_BYTES (4 * BS_WORDS)
@@ -73,7 +73,9 @@ struct CodeSum {
     __device__ __forceinline__ void gather(int u, Index column, Index)
     {
         load_vector(codes[u], row_address(x, column, p.row_bytes));
-#if BS_NODES
+#if BS_NODES && BS_FLOATS
+        w[u] = __ldg((const float *)(row_address(p.x, column, p.row_bytes) + p.row_bytes) - 1);
+#elif BS_NODES
         w[u] = __ldg((const unsigned char *)p.values + column);
 #endif
     }

@@ -22,7 +22,7 @@ struct RowScales {
 
 BS_INLINE RowScales scales_of(const CodeParams &p, Index row)
 {
-    return {p.row_scale ? __ldg(p.row_scale + row) : 1.0f, __ldg(p.scale), p.own ? __ldg(p.own_scale) : 0.0f};
+    return {p.row_scale ? __ldg(p.row_scale + row) : 1.0f, p.scale ? __ldg(p.scale) : 1.0f, p.own ? __ldg(p.own_scale) : 0.0f};
 }
 
 // Adds `factor` times the node's own values: four numbers, or as many as are left.

@@ -2,6 +2,8 @@
 #ifndef BITSPARSE_SPMM_CODES_PRODUCTS_CUH
 #define BITSPARSE_SPMM_CODES_PRODUCTS_CUH
 
+#define BS_PAIRS (BS_NODES && BS_BITS <= 4 && !BS_FLOATS) // two integers by one multiplication
+
 struct CodeSums {
     Total of[kCodes], weights;
 
@@ -23,7 +25,7 @@ struct CodeSums {
 #if BS_FLOATS
         const float zero = 8388608.0f + (float)base;
 #endif
-#if BS_NODES && BS_BITS <= 4
+#if BS_PAIRS
         // Halves of a word hold the products of 16 edges, at most 15 * 255 each: one multiplication serves two integers.
         static_assert(BS_U <= 16, "products of a batch fit into 16 bits");
         unsigned pairs[BS_WORDS * shifts][2];
@@ -39,7 +41,7 @@ struct CodeSums {
                     unsigned all = codes[u].of[i / shifts];
                     asm volatile("" : "+r"(all));
                     const unsigned word = shifts > 1 ? spread(all, i % shifts, flip) : all ^ flip;
-#if BS_NODES && BS_BITS <= 4
+#if BS_PAIRS
                     pairs[i][0] += (unsigned)w[u] * (word & 0x00ff00ffu);
                     pairs[i][1] += (unsigned)w[u] * __byte_perm(word, 0, 0x4341);
 #else
@@ -59,7 +61,7 @@ struct CodeSums {
                 weights += w[u];
 #endif
             }
-#if BS_NODES && BS_BITS <= 4
+#if BS_PAIRS
 #pragma unroll
         for (int i = 0; i < BS_WORDS * shifts; i++)
 #pragma unroll

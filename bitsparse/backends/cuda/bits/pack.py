@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from bitsparse import _check, jit
 from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.bits.rows import OCTET_BLOCKS, OCTET_THREADS, round_keys
 from bitsparse.backends.cuda.bits.stats import calibrate, content_sum, minmax, relative_error, stochastic_round
 from bitsparse.backends.cuda.bits.words import code_sums, count_nonzero, pad_is_zero, repack, tile_bitmap
 from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF, Source
@@ -44,10 +45,6 @@ _WARPS, _CHUNKS = 4, 8
 _ROW_DRAWS, _COLUMN_DRAWS = 8 * 17 * 16, 32 * 5 * 16
 #: The most bits of codes that may use ``bits/quick.cu``, and the error of its rounding points in multiples of 2**-16.
 _POINT_BITS, _POINT_ERROR = 4, 2
-#: Threads of a block of ``bits/octets.cu``, and blocks for each multiprocessor.
-_OCTET_THREADS, _OCTET_BLOCKS = 256, 20
-#: What Philox adds to its keys after each round.
-_PHILOX_STEPS = 0x9E3779B9, 0xBB67AE85
 #: Codes of up to this many bits are rounded by adding 1.5 * 2**23.
 _QUICK_BITS = 22
 
@@ -140,19 +137,16 @@ def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]
         params.cols *= params.batches * params.rows
         params.batches = params.rows = 1
     params.gain, params.middle, params.range = params.multiplier, params.low, params.high
-    seeds = params.seed & 0xFFFFFFFF, params.seed >> 32
-    keys = [(seeds[i % 2] + i // 2 * _PHILOX_STEPS[i % 2]) & 0xFFFFFFFF for i in range(20)]
+    keys = round_keys(params.seed)
     octets = params.batches * params.rows * params.width * 4 // params.bits
-    blocks = min(_OCTET_BLOCKS * jit.capability().multiprocessors, -(-octets // _OCTET_THREADS))
+    blocks = min(OCTET_BLOCKS * jit.capability().multiprocessors, -(-octets // OCTET_THREADS))
     kind["BS_DRAWN"] = int(params.rounding == _STOCHASTIC)
     # Whether every octet can be loaded as vectors and has one draw of its own.
     even = found.vector and params.cols % 8 == 0 and (not kind["BS_DRAWN"] or params.first_index % 8 == 0)
     kind["BS_RAGGED"] = int(not even)
     kind |= jit.flags(factors=factors is not None)
     address = None if factors is None else factors.data.ptr
-    jit.kernel("bits/octets.cu", "octet_rows", kind).run(
-        blocks, _OCTET_THREADS, OctetParams(params, (ctypes.c_uint32 * 20)(*keys), address)
-    )
+    jit.kernel("bits/octets.cu", "octet_rows", kind).run(blocks, OCTET_THREADS, OctetParams(params, keys, address))
 
 
 def _is_quick(found: Source, params: ctypes.Structure, rows: bool) -> bool:

@@ -125,6 +125,7 @@ CODES = Bounds(
         ({"BS_OUT": _CHAIN, "BS_BITS": (2,)}, 4),
         ({"BS_OUT": _CHAIN, "BS_WEIGHTS": _NO}, 4),
         ({"BS_OUT": _CHAIN}, 3),
+        ({"BS_WEIGHTS": (2,), "BS_NODES": _YES}, 4),
         ({"BS_WEIGHTS": _ANY}, 5),
         ({"BS_BITS": (8,), "BS_WORDS": (1, 2)}, 6),
         ({"BS_BITS": (8, 16)}, 5),

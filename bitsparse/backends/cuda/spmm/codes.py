@@ -30,6 +30,8 @@ _LONG_ROWS = 48
 _LONGEST = {8: 256}
 _MOST = 1024
 _NO_OPERAND = OperandParams()
+#: Weights with float32 sums, and weights of the gathered rows instead of the edges.
+_FLOAT_WEIGHTS, _NODE_WEIGHTS = ("float32", "row"), ("nodes", "row")
 _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
 #: Words of a line of the L1, and the edges per gathered row at which it pays to pad rows so that none crosses a line.
 _LINE_WORDS, _OFTEN = 32, 16
@@ -81,7 +83,7 @@ def constants(
     scaled: bool = False,
 ) -> dict[str, int]:
     """Constants of ``spmm/codes.cu`` for int32 indices; see :class:`CodeSum` for the arguments."""
-    floats, nodes = weights == "float32", weights == "nodes"
+    floats, nodes = weights in _FLOAT_WEIGHTS, weights in _NODE_WEIGHTS
     out = _CHAIN if chain else _FLOATS if mean or floats or scaled else _INTEGERS
     found = tuning.defines | {"BS_BITS": bits, "BS_WORDS": tuning.load, "BS_OUT": out}
     found |= jit.flags(
@@ -143,15 +145,13 @@ class CodeSum(StreamedSum):
             )
         if chain is not None and (heads != 1 or (chain.params.out == "bits" and chain.params.axis == -2)):
             raise KernelError("spmm: a chain in the kernel of the sums takes one head and packs along the features")
-        if chain is not None and weights == "float32":
+        if chain is not None and weights in _FLOAT_WEIGHTS:
             raise KernelError(
                 "spmm: a chain in the kernel of the sums takes sums of integers; pass float sums to its own kernel"
             )
-        floats, weighted = weights == "float32", weights != "none"
-        if scaled and (chain is not None or floats):
-            raise KernelError(
-                "spmm: scales follow sums of integers without a chain; leave these to a kernel behind the sums"
-            )
+        floats, weighted = weights in _FLOAT_WEIGHTS, weights != "none"
+        if scaled and chain is not None:
+            raise KernelError("spmm: scales follow sums without a chain; leave these to a kernel behind the sums")
         shape: tuple[int, ...] = (schedule.shape[0], heads * width)
         dtype = np.dtype(np.float32 if mean or floats or scaled else np.int32)
         super().__init__(*((shape, dtype) if chain is None else (chain.out_shape, chain.out_dtype)))
@@ -160,7 +160,7 @@ class CodeSum(StreamedSum):
             return
         row_words = heads * packed_words(width, bits, "rows")
         if tuning is None:
-            tuning = code_tuning(row_words, bits, schedule.nnz / schedule.shape[0], floats or weights == "nodes")
+            tuning = code_tuning(row_words, bits, schedule.nnz / schedule.shape[0], floats or weights in _NODE_WEIGHTS)
         each = 32 * tuning.load // bits
         if chain is not None and each % 8:
             raise KernelError(f"spmm: a lane with a chain has whole octets, not {each} integers; give it more words")
@@ -323,6 +323,7 @@ def _code_variants() -> list[jit.Variant]:
     found += [constants(eight, 8, mean=True), constants(eight, 8, mean=True, chain=True)]
     found += [constants(eight, 8, "int32"), constants(eight, 8, signed=True)]
     found += [constants(code_tuning(32, bits, weighted=True), bits, "nodes", scaled=True) for bits in (4, 8)]
+    found += [constants(code_tuning(32, bits, weighted=True), bits, "row", scaled=True) for bits in (2, 4, 8)]
     found += [constants(eight, 8, signed=True, scaled=True), constants(tunings[4], 4, scaled=True)]
     found += [constants(code_tuning(32, bits, weighted=True), bits, "float32") for bits in (4, 8)]
     found += [constants(code_tuning(32, 8, weighted=True), 8, "float32", per_head=True)]
