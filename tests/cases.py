@@ -19,7 +19,8 @@ import cases_sparse
 import ml_dtypes
 import numpy as np
 
-from bitsparse.backends.params import Drop, EpilogueParams, PairTest, packed_words
+from bitsparse.backends.params import EpilogueParams, PairTest, packed_words
+from bitsparse.backends.signs import Drop
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]

@@ -12,8 +12,8 @@ import bitsparse as bs
 from bitsparse.backends.cuda.binary.bmm import SignProduct, Tuning
 from bitsparse.backends.host.bits import pack as host_bits
 from bitsparse.backends.host.matmul import matmul as host_matmul
-from bitsparse.backends.magnitudes import mean_magnitudes
 from bitsparse.backends.params import EpilogueParams
+from bitsparse.backends.signs import mean_magnitudes
 from bitsparse.ops.finish import thresholds
 
 pytestmark = pytest.mark.gpu

@@ -11,8 +11,8 @@ from cases import CASES, Case
 import bitsparse as bs
 from bitsparse import interop
 from bitsparse.arrays.inside import with_scale
-from bitsparse.backends.params import Drop
 from bitsparse.backends.reference.binary import signs as reference
+from bitsparse.backends.signs import Drop
 from bitsparse.ops.binary.signs import SignRows, codes_of_signs
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.quantized.scaled import scaled_codes

@@ -15,10 +15,9 @@ from test_torch_binary import CLASSES, INPUTS, NETWORKS, NODES, WIDTHS, data  # 
 
 import bitsparse as bs  # noqa: E402
 import bitsparse.torch as bst  # noqa: E402
-from bitsparse.backends.magnitudes import mean_magnitudes  # noqa: E402
-from bitsparse.backends.params import Drop  # noqa: E402
 from bitsparse.backends.reference.binary.signs import sign_rows  # noqa: E402
 from bitsparse.backends.reference.bits.pack import codes_to_values, words_to_codes  # noqa: E402
+from bitsparse.backends.signs import Drop, mean_magnitudes  # noqa: E402
 from bitsparse.torch.kept import kept_bytes  # noqa: E402
 
 

@@ -47,22 +47,6 @@ class PairTest(NamedTuple):
     bound: int
 
 
-class Drop(NamedTuple):
-    """Which elements of a matrix (m, k) become 0: those whose 16 random bits are not below `limit`.
-
-    Element (i, j) takes the random bits of index ``i * pitch + j``, where `pitch` is k rounded up to a multiple of 8.
-    """
-
-    share: float  # of the elements that are kept, a float32 above 0
-    seed: int
-    stream: Any  # a number; on a GPU also an array of one uint32, which the kernel reads when it runs
-
-    @property
-    def limit(self) -> float:
-        """The share times 2**16, exactly."""
-        return float(np.float32(self.share)) * 65536
-
-
 def packed_words(length: int, bits: int, layout: str) -> int:
     """Number of uint32 words for ``length`` packed elements, per plane ("planes") or in total ("rows").
 

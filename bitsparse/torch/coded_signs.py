@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bitsparse import interop, ops
 from bitsparse.arrays.inside import with_scale
-from bitsparse.backends.params import Drop
+from bitsparse.backends.signs import Drop
 from bitsparse.ops.binary.signs import SignRows, codes_of_signs
 from bitsparse.ops.quantized.vjp import product_of_codes, product_over_rows
 from bitsparse.torch.coded import LASTING, Factors, Grid, Source, array_of, sum_over_nodes, summed, tensor_of, working

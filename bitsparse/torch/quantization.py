@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from bitsparse import _check, interop
-from bitsparse.backends.params import Drop
+from bitsparse.backends.signs import Drop
 from bitsparse.errors import DTypeError
 from bitsparse.ops.binary.signs import SignRows
 from bitsparse.ops.bits.pack import Coding

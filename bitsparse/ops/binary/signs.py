@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, with_scale, working
-from bitsparse.backends.magnitudes import mean_magnitudes
-from bitsparse.backends.params import Array, Drop
+from bitsparse.backends.params import Array
+from bitsparse.backends.signs import Drop, mean_magnitudes
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish.epilogue import folded
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from bitsparse import interop, jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.params import Drop, packed_words
+from bitsparse.backends.params import packed_words
+from bitsparse.backends.signs import Drop
 from bitsparse.jit import cupy
 
 _SOURCE = "binary/signs.cu"

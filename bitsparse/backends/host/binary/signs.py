@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse.backends.host.bits import pack as bits
-from bitsparse.backends.magnitudes import mean_magnitudes
-from bitsparse.backends.params import Array, Drop
+from bitsparse.backends.params import Array
+from bitsparse.backends.signs import Drop, mean_magnitudes
 
 #: The sizes of rows' draws are rounded up to a multiple of the elements that share one draw of the generator.
 _TOGETHER = 8

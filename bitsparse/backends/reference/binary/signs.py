@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.params import Array, Drop
+from bitsparse.backends.params import Array
 from bitsparse.backends.reference.bits.pack import codes_to_values, codes_to_words, words_to_codes
 from bitsparse.backends.reference.scalar import stochastic_bits
+from bitsparse.backends.signs import Drop
 
 
 def sign_rows(

@@ -1,8 +1,8 @@
-"""Mean magnitudes of rows, in one order of additions on all devices."""
+"""Signs of rows on all devices: which signs are dropped, and mean magnitudes in one order of additions."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,22 @@ from bitsparse import interop
 
 #: Groups of this many magnitudes are added as a tree; the sums of groups are added one after another.
 _GROUP = 128
+
+
+class Drop(NamedTuple):
+    """Which elements of a matrix (m, k) become 0: those whose 16 random bits are not below `limit`.
+
+    Element (i, j) takes the random bits of index ``i * pitch + j``, where `pitch` is k rounded up to a multiple of 8.
+    """
+
+    share: float  # of the elements that are kept, a float32 above 0
+    seed: int
+    stream: Any  # a number; on a GPU also an array of one uint32, which the kernel reads when it runs
+
+    @property
+    def limit(self) -> float:
+        """The share times 2**16, exactly."""
+        return float(np.float32(self.share)) * 65536
 
 
 def mean_magnitudes(values: Any) -> Any:
