@@ -625,6 +625,22 @@ def test_each_rank_gets_its_rows_of_the_transpose(size, method, way, scales):
         assert np.allclose(made, wanted.T)
 
 
+def test_ranks_agree_whether_a_graph_is_its_own_transpose():
+    """The first half is undirected and the second is not: both ranks make the transpose, and its exchange together."""
+    parts = [sum(np.roll(np.eye(20), shift, axis=1) for shift in shifts) for shifts in ((-1, 0, 1), (1, 2, 3))]
+    matrix = sp.csr_array(sp.block_diag(parts)) != 0
+
+    def work(comm):
+        a = D.shard(matrix, D.partition(matrix, comm))
+        made = transposed(a)
+        assert a.part.rows().start in (0, 20) and made is not a
+        return a.part.gather(
+            bs.spmm(made.matrix("halo"), made.exchange("halo")(np.eye(40, dtype=np.float32)[a.part.rows()]))
+        )
+
+    assert all(np.array_equal(made, matrix.toarray().T) for made in D.local(2, timeout=30).run(work))
+
+
 def test_an_undirected_graph_is_its_own_transpose():
     half = sp.csr_array(graph() != 0)
     matrix = (half + half.T).tocsr()
