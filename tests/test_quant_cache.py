@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
+import pickle
 import threading
 import time
 from typing import Any
@@ -238,6 +240,16 @@ def test_errors_name_the_cache() -> None:
         bs.QuantCache(check="version").quantize(x, 8)
     with pytest.raises(bs.DTypeError, match=r"builtins\.list; use check='content'"):
         bs.QuantCache(check="never").quantize([[1.0]], 8)
+
+
+def test_copies_and_pickles_begin_empty_with_the_same_settings() -> None:
+    cache, x = bs.QuantCache(max_bytes=10_000, check="never"), normal(6, 8)
+    kept = cache.quantize(x, 4)
+    for made in (copy.copy(cache), copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
+        assert (type(made), made.max_bytes, made.check) == (bs.QuantCache, 10_000, "never")
+        assert made.info() == (0,) * 6
+        same(made.quantize(x, 4), kept)
+    assert cache.info().entries == 1
 
 
 def test_memory() -> None:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -102,7 +103,8 @@ class QuantCache:
 
     The BitTensors are shared: treat them as read-only. Calls from several threads are safe and quantise once. A stream that gets codes
     from another stream waits for them; as with any CuPy array, keep the codes until all work that reads them there is done. The array
-    itself must not change during a call.
+    itself must not change during a call. A copy or a pickle is an empty cache with the same settings, since codes belong to arrays in the
+    memory of this process.
 
     Examples
     --------
@@ -129,6 +131,10 @@ class QuantCache:
         self._making: dict[tuple[Hashable, ...], Future[None]] = {}
         self._lock = threading.RLock()
         self._hits = self._misses = self._repacks = self._evictions = 0
+
+    def __reduce__(self) -> tuple[Callable[[], QuantCache], tuple[()]]:
+        settings: dict[str, Any] = {"max_bytes": self.max_bytes, "check": self.check}
+        return partial(type(self), **settings), ()
 
     # -- asking ---------------------------------------------------------------------------------------------------
     def quantize(self, x: Any, bits: int, *, axis: int = -1, layout: Any = "planes", **options: Any) -> BitTensor:
