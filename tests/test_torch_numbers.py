@@ -16,6 +16,7 @@ import bitsparse as bs
 torch: Any = pytest.importorskip("torch")
 bst: Any = pytest.importorskip("bitsparse.torch")
 graphs: Any = pytest.importorskip("bitsparse.torch.graph")
+kept_graphs: Any = pytest.importorskip("bitsparse.torch.kept_graphs")
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings(r"ignore:.torch\.jit\.:DeprecationWarning"),
@@ -282,7 +283,7 @@ def test_graphs_made_under_inference_mode_serve_training() -> None:
         inside[0] = inside[0].flip(0)
         assert not torch.equal(layer(x, inside), want), "nobody counts writes to these"
     torch.testing.assert_close(layer(x, edges), want)
-    for g in (graphs.as_graph(edges, 3), made, looped, normalized):
+    for g in (kept_graphs.as_graph(edges, 3), made, looped, normalized):
         values = torch.rand(g.num_edges).requires_grad_()
         bst.spmm(g, x, values).sum().backward()
         bst.spmm(g, x, reduce="mean").sum().backward()

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from bitsparse.torch.attention_kinds import gatv2_attention
 from bitsparse.torch.bias import biased, through
-from bitsparse.torch.graph import Graph, as_graph
+from bitsparse.torch.graph import Graph
+from bitsparse.torch.kept_graphs import as_graph
 from bitsparse.torch.layers import glorot
 from bitsparse.torch.quantizer import quantizer_of
 

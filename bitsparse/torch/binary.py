@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from bitsparse import _check, ops
 from bitsparse import nn as networks
 from bitsparse.errors import ShapeError
-from bitsparse.torch.graph import Graph, as_graph
+from bitsparse.torch.graph import Graph
+from bitsparse.torch.kept_graphs import as_graph
 from bitsparse.torch.quantizer import quantizer_of
 from bitsparse.torch.signs import Norm
 

@@ -8,19 +8,15 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from bitsparse.arrays.inside import patterns_of
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.torch import operators
-from bitsparse.torch.buffers import Precise, state_of
+from bitsparse.torch.buffers import Precise
 from bitsparse.torch.edges import Edges, on_stream_of, read, tensor
 from bitsparse.torch.pattern import Pattern
 from bitsparse.torch.registration import torch_memory
-
-#: Cached graphs of the edge lists with which layers were called.
-_GRAPHS: Any = WeakTensorKeyDictionary()
 
 
 class Graph(Precise):
@@ -352,21 +348,6 @@ def checked(function: str, graph: Any) -> Graph:
     if not isinstance(graph, Graph):
         raise DTypeError(f"{function}: graph is a {type(graph).__name__}; pass a Graph, bitsparse.torch.Graph(...)")
     return graph
-
-
-def as_graph(edges: Any, num_nodes: int | tuple[int, int]) -> Graph:
-    """Return `edges` as a graph: edge lists in tensors are converted once until they are written to, all else at every call."""
-    if isinstance(edges, Graph):
-        return edges
-    # PyTorch does not count writes to tensors of inference mode, nor to the parts of sparse ones.
-    if not isinstance(edges, Tensor) or edges.is_inference() or edges.layout != torch.strided:
-        return Graph(edges, num_nodes)
-    key = (num_nodes, state_of(edges))
-    kept = _GRAPHS.setdefault(edges, {})
-    if key not in kept:
-        kept.clear()
-        kept[key] = Graph(edges, num_nodes)
-    return kept[key]
 
 
 def _normalized(graph: Graph, self_loops: bool, loop_weight: float) -> Graph:

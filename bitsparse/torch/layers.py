@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bitsparse.torch.bias import has_hooks, through, with_bias
-from bitsparse.torch.graph import Graph, as_graph
+from bitsparse.torch.graph import Graph
+from bitsparse.torch.kept_graphs import as_graph
 from bitsparse.torch.quantizer import added, is_bypassable, quantizer_of
 
 
