@@ -18,7 +18,7 @@ PACKAGE = Path(bitsparse.__file__).parent
 
 #: Layers from the bottom up: a module imports only from its own layer and those below.
 LAYERS = [
-    ["_archive", "_check", "_communicator", "_files", "_progress", "_records", "_text", "interop", "errors"],
+    ["_archive", "_check", "_communicator", "_files", "_fork", "_progress", "_records", "_text", "interop", "errors"],
     ["jit", "_ext", "_compiled"],
     ["backends"],
     ["arrays"],

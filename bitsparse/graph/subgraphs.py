@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse._fork import fresh_in_children
 from bitsparse.arrays.indices import index_array
 from bitsparse.graph.parts import numbered_by_part
 from bitsparse.graph.samplers import BatchSampler, Nodes, SampledBatch
@@ -54,6 +55,8 @@ class SaintSampler(BatchSampler):
     (array([2, 4, 7]), (3, 3))
     """
 
+    _lock: threading.Lock
+
     def __init__(
         self,
         graph: Any,
@@ -82,13 +85,14 @@ class SaintSampler(BatchSampler):
             self._table = self._shares()
         self._drawn_from = self._there(self._rows), self._there(self._table)
         self._coverage: tuple[Any, Any] | None = None
-        self._lock = threading.Lock()
+        fresh_in_children(self, _lock=threading.Lock)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_lock": threading.Lock()})
+        super().__setstate__(state)
+        fresh_in_children(self, _lock=threading.Lock)
 
     def __len__(self) -> int:
         return self._batches if self.shape[0] else 0

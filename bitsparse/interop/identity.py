@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bitsparse._fork import fresh_in_children
 from bitsparse.interop.devices import is_cupy
 
 
@@ -118,9 +119,11 @@ class Contents:
 class Seen:
     """The contents from which something was made, and the version at that time, to make it anew once they have changed."""
 
+    _lock: threading.Lock
+
     def __init__(self, contents: Contents) -> None:
         self._contents, self._version = contents, contents.version
-        self._lock = threading.Lock()
+        fresh_in_children(self, _lock=threading.Lock)
 
     def keep_up(self, renew: Callable[[], None]) -> None:
         """Call `renew` if the contents have changed since the last call; of several threads, one calls it and the others wait."""
@@ -135,6 +138,7 @@ class Seen:
 
 _contents: weakref.WeakValueDictionary[Hashable, Contents] = weakref.WeakValueDictionary()
 _contents_lock = threading.Lock()
+fresh_in_children(sys.modules[__name__], _contents_lock=threading.Lock)
 
 
 def contents_of(x: Any) -> Contents:

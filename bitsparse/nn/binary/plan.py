@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import _check, interop
+from bitsparse._fork import fresh_in_children
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, kind_of
 from bitsparse.errors import DTypeError, KernelError, ShapeError
@@ -117,6 +118,8 @@ class BinaryPlan:
     Only one call at a time may use the buffers: threads take turns, and calls on several streams of a GPU must wait for each other.
     """
 
+    _turn: threading.Lock
+
     def __init__(
         self,
         name: str,
@@ -127,7 +130,8 @@ class BinaryPlan:
         weights: int,
     ) -> None:
         self._name, self._x, self.settings, self.device = name, x, settings, x.device
-        self._workspace, self._turn = Workspace(), threading.Lock()
+        self._workspace = Workspace()
+        fresh_in_children(self, _turn=threading.Lock)
         with working_with(self.device, None):
             self._steps, self.shape = build(x, self._workspace)
             self._workspace.allocate(self.device)

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bitsparse import _check, backends, interop
+from bitsparse._fork import fresh_in_children
 from bitsparse._records import as_dict
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import contents_of_words
@@ -122,14 +123,16 @@ class QuantCache:
     CacheInfo(hits=2, misses=2, repacks=1, evictions=0, entries=1, nbytes=388)
     """
 
+    _lock: threading.RLock
+    _making: dict[tuple[Hashable, ...], Future[None]]
+
     def __init__(
         self, *, max_bytes: int | None = None, check: Literal["content", "version", "never"] = "content"
     ) -> None:
         self.max_bytes = None if max_bytes is None else _check.integer("QuantCache", "max_bytes", max_bytes, 0)
         self.check = _check.choice("QuantCache", "check", check, _CHECKS)
         self._entries: OrderedDict[tuple[Hashable, ...], _Entry] = OrderedDict()
-        self._making: dict[tuple[Hashable, ...], Future[None]] = {}
-        self._lock = threading.RLock()
+        fresh_in_children(self, _lock=threading.RLock, _making=dict)
         self._hits = self._misses = self._repacks = self._evictions = 0
 
     def __reduce__(self) -> tuple[Callable[[], QuantCache], tuple[()]]:
