@@ -19,7 +19,7 @@ import cases_sparse
 import ml_dtypes
 import numpy as np
 
-from bitsparse.backends.params import EpilogueParams, PairTest, packed_words
+from bitsparse.backends.params import EpilogueParams, PairTest, Sides, packed_words
 from bitsparse.backends.signs import Drop
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -319,6 +319,38 @@ def _quantize_cases() -> Iterator[Case]:
             f"{dtype}-{layout}{bits}-ax{axis}-{scheme}-{rounding}-{granularity}-{_shape_id(shape)}-{memory}",
             make,
         )
+
+
+def _sided_cases() -> Iterator[Case]:
+    """Quantisation that goes on after the division: every kind of sides on every width, lines that begin and end within an octet too."""
+    kinds = {"signed": Sides(3), "below": Sides(-1, 2.0), "marked": Sides(-1, 0.0, True)}
+    for (kind, sides), bits, rounding, shape in itertools.product(
+        kinds.items(), (2, 4, 8), ("nearest", "stochastic"), [(0, 5), (1, 257), (5, 1024), (33, 130)]
+    ):
+
+        def make(kind=kind, sides=sides, bits=bits, rounding=rounding, shape=shape):
+            x = floats(_seed(kind, bits, shape), shape, np.dtype(np.float32))
+            x[::3] = np.maximum(x[::3], 0)  # many zeros, as relu makes them
+            top = 2 ** (bits - 1) - 1
+            how = {"offset": np.zeros((), np.float32), "divisor": np.full((), 1.7 / top, np.float32), "multiplier": 1.0}
+            how |= {"qmin": -top, "qmax": top, "rounding": rounding, "seed": 7, "stream": bits, "first_index": 3 * bits}
+            return (x, bits), how | {"sides": sides, "axis": -1, "layout": "rows"}
+
+        yield Case("bits.pack", "quantize", f"sides-{kind}-{bits}-{rounding}-{_shape_id(shape)}", make)
+
+
+def _look_up_cases() -> Iterator[Case]:
+    for bits, size, times in itertools.product((1, 2, 4, 8), (0, 1, 8, 257, 4099), (False, True)):
+
+        def make(bits=bits, size=size, times=times):
+            rng = _seed("look_up", bits, (size,))
+            words = rng.integers(0, 1 << 32, packed_words(size, bits, "rows"), dtype=np.uint32)
+            given = {"table": rng.normal(size=1 << bits).astype(np.float32)}
+            if times:
+                given["times"] = rng.normal(size=size).astype(np.float32)
+            return (words, size, bits), given
+
+        yield Case("bits.look_up", "look_up", f"{bits}-{size}{'-times' * times}", make)
 
 
 def _dequantize_cases() -> Iterator[Case]:
@@ -762,6 +794,8 @@ _ALL = [
     *_repack_cases(),
     *_calibrate_cases(),
     *_quantize_cases(),
+    *_sided_cases(),
+    *_look_up_cases(),
     *_dequantize_cases(),
     *_stochastic_round_cases(),
     *_statistics_cases(),

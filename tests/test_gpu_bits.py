@@ -762,3 +762,38 @@ def test_more_than_two_to_the_31_elements() -> None:
         back = cuda_bits.unpack(words, x.shape, 1, encoding="unsigned", dtype=np.uint8, **way)
         assert bool((back == x).all())
     assert cuda_bits.minmax(x) == (0, 1, False)
+
+
+# ---- quotients that are mapped further, and tables
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_sides(bits: int) -> None:
+    """The rows of the shared table, with divisors on the device, and one that is NaN as it is if something was not finite."""
+    cases = [case for case in table("quantize") if "sides-" in case.id]
+    for case in cases:
+        args, how = case.make()
+        if args[1] == bits:
+            both("quantize", *args, **how | {"divisor": how["divisor"].reshape(1, 1)})
+    args, how = cases[-1].make()
+    both("quantize", *args, **how | {"divisor": np.full((1, 1), np.nan, np.float32)})
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_look_up(bits: int) -> None:
+    """The rows of the shared table, and a stretch that begins where vectors do not."""
+    from bitsparse.backends.cuda.bits.look_up import look_up
+    from bitsparse.backends.host.bits.look_up import look_up as on_host
+
+    for case in CASES:
+        if case.function != "look_up":
+            continue
+        args, given = case.make()
+        if args[2] != bits:
+            continue
+        words, size, _ = args
+        there = {name: to_device(part) for name, part in given.items()}
+        want = on_host(*args, **given)
+        same(look_up(to_device(words), size, bits, **there), want)
+        out = empty((size + 3,), np.float32)
+        look_up(to_device(words), size, bits, **there, out=out[1 : size + 1])
+        same(out[1 : size + 1], want)
+        assert to_host(out[size + 1 :]).tobytes() == b"\xa5" * 8

@@ -89,6 +89,24 @@ class Packing(TypedDict):
     encoding: str
 
 
+class Sides(NamedTuple):
+    """What a quantiser does with ``x / divisor`` before it rounds, if 0 is not in the middle of its codes.
+
+    Attributes
+    ----------
+    zero : float
+        A whole number that is added, on which 0 therefore lies.
+    below : float
+        For negative x, ``x * below`` takes the place of the quotient; 0.0 if it does not.
+    marked : bool
+        Whether all x that are not positive get the lowest code.
+    """
+
+    zero: float
+    below: float = 0.0
+    marked: bool = False
+
+
 class Quantisation(TypedDict):
     """How real numbers become packed codes, ``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)`` modulo ``2**bits``.
 
@@ -105,6 +123,7 @@ class Quantisation(TypedDict):
     seed: int
     stream: Any  # a number; on a GPU also an array of one uint32, which the kernel reads when it runs
     first_index: NotRequired[int]
+    sides: NotRequired[Sides | None]  # only for offset 0, float32 x and adjacent codes of 2, 4 or 8 bits
     axis: int
     layout: str
 

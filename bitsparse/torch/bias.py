@@ -60,14 +60,6 @@ def is_watched(module: Any) -> bool:
     return "forward" in module.__dict__ or type(module).forward is not torch.nn.Linear.forward or has_hooks(module)
 
 
-def with_bias(x: Tensor, layer: Any, bias: Tensor | None) -> Tensor:
-    """``x W^T + b`` with the weights of a linear layer without a bias and a separate bias, in one pass over the result."""
-    if is_watched(layer):
-        made: Tensor = layer(x)
-        return made if bias is None else biased(made, bias)
-    return linear(x, layer.weight, bias)
-
-
 def added(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """``out + x W^T``; the caller gives up `out`, so its memory may be overwritten."""
     if x.is_cuda and is_alone(x) and out.dtype == x.dtype == weight.dtype:

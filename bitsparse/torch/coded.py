@@ -145,7 +145,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         by_x, by_weight, _, _, by_bias, by_out, _ = ctx.needs_input_grad
         dx = dw = None
-        if by_x or by_weight:
+        if by_x or (by_weight and ctx.kept is None):
             g = ctx.source.codes(gradient, ctx.bits).codes
             with working(gradient):
                 if by_weight and ctx.kept is None:
@@ -153,8 +153,8 @@ class _Linear(torch.autograd.Function):
                     dw = tensor_of(product_over_rows(_NAME, g, ctx.x if x is None else x)).to(ctx.dtypes[1])
                 if by_x:
                     dx = tensor_of(product_of_codes(_NAME, g, ctx.w.T)).to(ctx.dtypes[0])
-            if by_weight and ctx.kept is not None:
-                dw = ctx.kept.over_rows(gradient).to(ctx.dtypes[1])
+        if by_weight and ctx.kept is not None:
+            dw = ctx.kept.over_rows(gradient).to(ctx.dtypes[1])
         by_bias = sum_over_nodes(gradient) if by_bias else None
         return dx, dw, None, None, by_bias, gradient if by_out else None, None
 

@@ -45,13 +45,13 @@ class _Dropout(torch.autograd.Function):
             torch.mul(x[rows], kept.to(x.dtype).mul_(ctx.scale), out=made[rows])
             return kept
 
-        ctx.kept = packed_mask(x.shape, mask)
+        ctx.kept = packed_mask(x.shape, x.device, mask)
         return made
 
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.kept.times(gradient, lambda bits: bits.mul_(ctx.scale)), None
+        return ctx.kept.times(gradient, torch.arange(2.0, device=gradient.device) * ctx.scale), None
 
 
 class _ExactLinear(torch.autograd.Function):
@@ -165,10 +165,14 @@ def _memory(part: Any) -> dict[int, int]:
     """The memory of an object that a function keeps: addresses and bytes."""
     if isinstance(part, list):
         return {place: size for inner in part for place, size in _memory(inner).items()}
-    if isinstance(part, Tensor):
-        return {} if isinstance(part, nn.Parameter) else {part.data_ptr(): part.nbytes}
     if isinstance(part, (KeptCodes, KeptRelu, KeptElu)):
         part = part.packed
-    bits = part.bit_tensors if isinstance(part, PackedRows) else [part.codes if isinstance(part, ScaledCodes) else part]
-    arrays = [(interop.as_array(q.words, _NAME)[0], q.nbytes) for q in bits if isinstance(q, BitTensor)]
-    return {array.ctypes.data if hasattr(array, "ctypes") else array.data.ptr: size for array, size in arrays}
+    if isinstance(part, PackedRows):
+        part = part.words
+    if isinstance(part, Tensor):
+        return {} if isinstance(part, nn.Parameter) else {part.data_ptr(): part.nbytes}
+    codes = part.codes if isinstance(part, ScaledCodes) else part
+    if not isinstance(codes, BitTensor):
+        return {}
+    array = interop.as_array(codes.words, _NAME)[0]
+    return {array.ctypes.data if hasattr(array, "ctypes") else array.data.ptr: codes.nbytes}

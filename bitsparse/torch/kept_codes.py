@@ -6,15 +6,18 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bitsparse import interop
-from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse import backends, interop
+from bitsparse.backends.params import Sides, packed_words
 from bitsparse.backends.row_pieces import RowPieces
 from bitsparse.ops.bits.pack import pack_bits
 from bitsparse.ops.quantized.scaled import on_steps
-from bitsparse.torch.coded import Source, tensor_of, working
+from bitsparse.torch.coded import Source, array_of, working
+
+_NAME = "bitsparse.torch"
 
 #: The least and most bytes of floats decoded at a time; in between, a piece is one part in `_PIECES` of the matrix.
 PIECE_BYTES, _PIECES = (1 << 22, 1 << 27), 16
@@ -34,26 +37,23 @@ class Map(NamedTuple):
     #: The whole number to which 0 maps.
     zero: int
     #: The number of steps from -1 to 0, if the negative side has steps of its own.
-    below: int | None = None
+    below: int = 0
     #: Whether all values that are not positive map to `-top`, to which no others map.
     marked: bool = False
 
-    def numbers(self, x: Tensor) -> Tensor:
-        """Map floats, into new memory."""
-        made = x / self.step
-        if self.below is not None:
-            made = torch.where(x < 0, x * self.below, made)
-        made += self.zero
-        return made.masked_fill_(x <= 0, -self.top) if self.marked else made
+    @property
+    def sides(self) -> Sides | None:
+        """What a quantiser does besides dividing by the step."""
+        return Sides(self.zero, self.below, self.marked) if self.zero or self.below or self.marked else None
 
     def values(self, numbers: Tensor) -> Tensor:
-        """The floats that whole numbers stand for; overwrites `numbers`."""
-        numbers -= self.zero
+        """The floats that whole numbers stand for."""
+        above = numbers - self.zero
         if self.marked:
-            numbers.clamp_(min=0)
-        elif self.below is not None:
-            numbers = torch.where(numbers < 0, numbers / (self.below * self.step), numbers)
-        return numbers.mul_(self.step)
+            above = above.clamp(min=0)
+        elif self.below:
+            above = torch.where(above < 0, above / (self.below * self.step), above)
+        return above * self.step
 
 
 def signed_map(x: Tensor, top: int) -> Map:
@@ -79,11 +79,11 @@ def _step(largest: Tensor, steps: int) -> Tensor:
 
 
 class PackedRows:
-    """Whole numbers of few bits, one for each element of a tensor (N, ...), in pieces of whole rows."""
+    """Codes of 1, 2, 4 or 8 bits, one for each element of a tensor (N, ...) and without gaps; read, if need be, in pieces of whole rows."""
 
-    def __init__(self, shape: torch.Size) -> None:
-        self.shape = shape
-        self._pieces: list[list[BitTensor]] = []
+    def __init__(self, shape: torch.Size, bits: int, device: torch.device) -> None:
+        self.shape, self.bits = shape, bits
+        self.words = torch.empty(packed_words(math.prod(shape), bits, "rows"), dtype=torch.int32, device=device)
 
     @property
     def rows(self) -> Iterator[slice]:
@@ -95,44 +95,55 @@ class PackedRows:
             step = max(piece // (4 * columns * _WIDTH), 1) * _WIDTH
             yield from (slice(start, min(start + step, count)) for start in range(0, count, step))
 
-    def append(self, numbers: Tensor, pack: Callable[[Any, int], BitTensor]) -> None:
-        """Pack the next piece: ``pack(matrix, start)`` packs numbers whose first is number `start` of the piece."""
-        flat = numbers.reshape(-1)
+    def _words(self, first: int, size: int) -> Any:
+        """The words of `size` codes from number `first`, a multiple of `_WIDTH`, on."""
+        start = first * self.bits // 32
+        words = self.words[start : start + packed_words(size, self.bits, "rows")]
+        return interop.as_array(words, _NAME)[0].view(np.uint32)
+
+    def write(self, rows: slice, numbers: Tensor, pack: Callable[[Any, int, Any], None]) -> None:
+        """Write the codes of some rows: ``pack(matrix, first, words)`` packs numbers whose first is number `first` of all."""
+        flat, first = numbers.reshape(-1), rows.start * math.prod(self.shape[1:])
         whole = len(flat) - len(flat) % _WIDTH
-        parts: list[BitTensor] = []
         for start, block in ((0, flat[:whole].view(-1, _WIDTH)), (whole, flat[whole:].view(1, -1))):
             if block.numel():
                 with working(block) as array:
-                    parts.append(pack(array, start))
-        self._pieces.append(parts)
+                    words = self._words(first + start, block.numel())
+                    pack(array, first + start, words.reshape(len(block), -1))
 
-    def piece(self, index: int, rows: slice) -> Tensor:
-        """The whole numbers of a piece, in new memory."""
-        made = [tensor_of(part.dequantize()).reshape(-1) for part in self._pieces[index]]
-        return (made[0] if len(made) == 1 else torch.cat(made)).view(rows.stop - rows.start, *self.shape[1:])
-
-    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        return ((rows, self.piece(i, rows)) for i, rows in enumerate(self.rows))
-
-    @property
-    def bit_tensors(self) -> list[BitTensor]:
-        """The packed numbers, piece by piece."""
-        return [part for parts in self._pieces for part in parts]
-
-    def times(self, gradient: Tensor, factor: Callable[[Tensor], Tensor] = lambda numbers: numbers) -> Tensor:
-        """A gradient times ``factor(numbers)``, piece by piece."""
-        made = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device)
-        with working(gradient[:0]):
-            for rows, numbers in self:
-                torch.mul(gradient[rows], factor(numbers), out=made[rows])
+    def values(self, rows: slice, table: Tensor) -> Tensor:
+        """What ``table`` holds for the codes of some rows."""
+        made = torch.empty((rows.stop - rows.start, *self.shape[1:]), device=self.words.device)
+        self._look_up(rows.start, made, table)
         return made
 
+    def times(self, gradient: Tensor, table: Tensor) -> Tensor:
+        """A gradient times what ``table`` holds for the codes."""
+        gradient = gradient.contiguous()
+        made = torch.empty_like(gradient)
+        self._look_up(0, made, table, gradient)
+        return made
 
-def packed_mask(shape: torch.Size, mask: Callable[[slice], Tensor]) -> PackedRows:
+    def _look_up(self, row: int, out: Tensor, table: Tensor, times: Tensor | None = None) -> None:
+        if not out.numel():
+            return
+        with working(out) as into:
+            words = self._words(row * math.prod(self.shape[1:]), out.numel())
+            factors = None if times is None else array_of(times).reshape(-1)
+            backend = backends.family(interop.device_of(words), "bits.look_up")
+            flat = into.reshape(-1)
+            backend.look_up(words, flat.size, self.bits, table=array_of(table), times=factors, out=flat)
+
+
+def packed_mask(shape: torch.Size, device: torch.device, mask: Callable[[slice], Tensor]) -> PackedRows:
     """Pack one bit per element of a mask that ``mask(rows)`` computes for some rows at a time."""
-    made = PackedRows(shape)
+
+    def pack(array: Any, first: int, words: Any) -> None:
+        words[...] = pack_bits(array, 1).words.reshape(words.shape)
+
+    made = PackedRows(shape, 1, device)
     for rows in made.rows:
-        made.append(mask(rows), lambda array, start: pack_bits(array, 1))
+        made.write(rows, mask(rows), pack)
     return made
 
 
@@ -140,51 +151,59 @@ class KeptCodes:
     """A float matrix (N, ...) as unbiased codes, rounded after a map that `map_of` chooses."""
 
     def __init__(self, x: Tensor, bits: int, source: Source, map_of: Callable[[Tensor, int], Map] = signed_map) -> None:
-        self.packed = PackedRows(x.shape)
+        self.packed = PackedRows(x.shape, bits, x.device)
+        self._table = x.new_zeros(1 << bits)
         if not x.numel():
             return
-        top = (1 << (bits - 1)) - 1
-        self._map, coding, columns = map_of(x.detach(), top), source.coding(x, bits), math.prod(x.shape[1:])
-        one = interop.as_array(torch.ones((), device=x.device), "bitsparse.torch")[0]
-        for rows in self.packed.rows:
-            first = rows.start * columns
+        x, top = x.detach(), (1 << (bits - 1)) - 1
+        made, coding = map_of(x, top), source.coding(x, bits)
+        step = array_of(made.step)
 
-            def pack(array: Any, start: int, first: int = first) -> BitTensor:
-                return on_steps(array, interop.TORCH, one, one, coding._replace(first_index=first + start), top)
+        def pack(array: Any, first: int, words: Any) -> None:
+            how = coding._replace(first_index=first)
+            on_steps(array, interop.TORCH, step, step, how, top, sides=made.sides, out=words)
 
-            self.packed.append(self._map.numbers(x.detach()[rows].float()), pack)
+        # A GPU maps numbers while it loads them, but on the CPU some maps make copies, which should be small.
+        for rows in [slice(0, len(x))] if x.is_cuda else self.packed.rows:
+            self.packed.write(rows, x[rows], pack)
+        self._table = self.table(made.values)
 
-    def values(self, numbers: Tensor) -> Tensor:
-        """The floats that whole numbers stand for; overwrites `numbers`."""
-        return self._map.values(numbers)
+    def table(self, values: Callable[[Tensor], Tensor]) -> Tensor:
+        """What each code stands for: ``values(numbers)`` for the whole number of each code."""
+        codes = 1 << self.packed.bits
+        numbers = torch.arange(codes, device=self.packed.words.device)
+        return values(torch.where(numbers < codes // 2, numbers, numbers - codes).float())
 
-    def passed(self, numbers: Tensor) -> Tensor:
-        """1 where relu let its input pass, else 0."""
-        return (numbers > -self._map.top).to(numbers.dtype)
+    def slopes(self) -> Tensor:
+        """For each code of a result of relu, 1 if relu let its input pass, else 0."""
+        top = (1 << (self.packed.bits - 1)) - 1
+        return self.table(lambda numbers: (numbers > -top).float())
+
+    def slopes_of_elu(self) -> Tensor:
+        """For each code of a result y of elu, the slope there: 1, or 1 + y below 0."""
+        return self._table.clamp(max=0) + 1
 
     def codes(self, x: Tensor, bits: int, source: Source) -> KeptCodes:
         """Return itself: the codes of the matrix, as :class:`KeptRelu` and :class:`KeptElu` return theirs."""
         return self
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        return ((rows, self.values(numbers)) for rows, numbers in self.packed)
+        return ((rows, self.packed.values(rows, self._table)) for rows in self.packed.rows)
 
     def in_pieces(self, columns: int) -> RowPieces:
         """The decoded values as a matrix with `columns` columns, which a backend reads piece by piece."""
         pieces = list(self.packed.rows)
-
-        def make(index: int) -> Any:
-            values = self.values(self.packed.piece(index, pieces[index]))
-            return interop.as_array(values.reshape(-1, columns), "bitsparse.torch")[0]
-
-        return RowPieces((self.packed.shape[0], columns), pieces, make)
+        return RowPieces(
+            (self.packed.shape[0], columns),
+            pieces,
+            lambda i: array_of(self.packed.values(pieces[i], self._table).reshape(-1, columns)),
+        )
 
     def over_rows(self, gradient: Tensor) -> Tensor:
         """``gradient.T @ x`` for the matrix that the codes stand for."""
         made = gradient.new_zeros((gradient.shape[1], self.packed.shape[1]))
-        with working(gradient[:0]):
-            for rows, values in self:
-                made.addmm_(gradient[rows].t(), values.to(gradient.dtype))
+        for rows, values in self:
+            made.addmm_(gradient[rows].t(), values.to(gradient.dtype))
         return made
 
 
@@ -192,7 +211,7 @@ class KeptRelu:
     """Where relu let its input pass: one bit per element, until codes of its result are kept, from which this follows too."""
 
     def __init__(self, x: Tensor) -> None:
-        self._mask: PackedRows | None = packed_mask(x.shape, lambda rows: x[rows] > 0)
+        self._mask: PackedRows | None = packed_mask(x.shape, x.device, lambda rows: x[rows] > 0)
         self._codes: KeptCodes | None = None
 
     @property
@@ -210,9 +229,8 @@ class KeptRelu:
 
     def times(self, gradient: Tensor) -> Tensor:
         """The gradient by the input of relu."""
-        if self._codes is None:
-            return self.packed.times(gradient)
-        return self.packed.times(gradient, self._codes.passed)
+        passed = torch.arange(2.0, device=gradient.device) if self._codes is None else self._codes.slopes()
+        return self.packed.times(gradient, passed)
 
 
 class KeptElu:
@@ -228,4 +246,4 @@ class KeptElu:
 
     def times(self, gradient: Tensor) -> Tensor:
         """The gradient by the input of elu."""
-        return self.packed.times(gradient, lambda numbers: self._codes.values(numbers).clamp_(max=0).add_(1))
+        return self.packed.times(gradient, self._codes.slopes_of_elu())

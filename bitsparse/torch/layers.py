@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitsparse.torch.bias import has_hooks, through, with_bias
+from bitsparse.torch.bias import has_hooks, through
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.kept_graphs import as_graph
 from bitsparse.torch.quantizer import added, is_bypassable, quantizer_of
@@ -85,7 +85,8 @@ class GCNConv(nn.Module):
             heavier = self.improved and graph.weight is not None
             graph = graph.normalized(self.add_self_loops, 2.0 if heavier else 1.0)
         if self.out_channels > self.in_channels and is_bypassable(self.lin) and self.lin.bias is None:
-            return with_bias(quantizer_of(self).spmm(graph, x, "sum"), self.lin, self.bias)
+            sums = quantizer_of(self).spmm(graph, x, "sum")
+            return quantizer_of(self.lin).linear(sums, self.lin.weight, self.bias)
         return quantizer_of(self).spmm(graph, through(x, self.lin), "sum", self.bias)
 
     def extra_repr(self) -> str:

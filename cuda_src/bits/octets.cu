@@ -4,7 +4,8 @@
 //
 // Compile-time: BS_KIND, BS_LARGE; BS_DRAWN (1: rounded at random, eight codes by one draw; 0: to nearest even or down); BS_RAGGED (1:
 // lines have any length and begin anywhere, so values are loaded one by one and eight codes may need halves of two draws); BS_FACTORS
-// (float32 values of a line are multiplied by a factor first).
+// (float32 values of a line are multiplied by a factor first); BS_SIDES (quotients are mapped further before they are rounded: see Sides in
+// backends/params.py).
 #include "bits/octets.cuh"
 
 #if BS_DRAWN && BS_RAGGED && (defined(BS_LARGE) || BS_FACTORS || __CUDA_ARCH__ >= 1000)
@@ -22,6 +23,8 @@ struct OctetParams {
     EncodeParams encode;
     u32 keys[20]; // of the rounds of Philox
     const float *factors; // one per line
+    float zero, below; // of BS_SIDES, as is
+    int marked;
 };
 
 // Values whose quotients are exactly the limits, so that values can be clipped instead of quotients. If they are known, they and the
@@ -123,7 +126,12 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const Octet
     const Index total = lines * each, step = (Index)gridDim.x * blockDim.x;
     const bool varied = p.offset_row || p.offset_batch || p.divisor_row || p.divisor_batch;
     Steps s = steps_of(offset_at(p, 0), divisor_at(p, 0));
+    const Sides sides = {all.zero, all.below, all.marked != 0};
+#if BS_SIDES
+    const Limits limits = {0.0f, 0.0f, 1.0f, false};
+#else
     const Limits limits = limits_of(s, p, varied);
+#endif
 #if BS_DRAWN
     const u32 stream = stream_of(p);
 #endif
@@ -157,10 +165,10 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const Octet
             if (limits.known)
                 codes_within(quads, w, s, limits, p, c);
             else
-                slow = codes_of(quads, w, s, p, c);
+                slow = codes_of(quads, w, s, p, c, sides);
             join_codes(c, low, high);
             if (slow)
-                exact_codes(mine.x, mine.left, mine.factor, s.offset, s.divisor, index, p, low, high);
+                exact_codes(mine.x, mine.left, mine.factor, s.offset, s.divisor, index, p, low, high, sides);
 #if BS_RAGGED
             keep_codes(mine.left, low, high);
 #endif

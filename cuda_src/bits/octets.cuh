@@ -9,6 +9,9 @@
 #ifndef BS_FACTORS
 #define BS_FACTORS 0
 #endif
+#ifndef BS_SIDES
+#define BS_SIDES 0
+#endif
 #define BS_WHOLE 12582912.0f // 1.5 * 2^23: adding it leaves a whole number in the lower half of the sum
 #define BS_PARTS 8388608.0f // 2^23, from where floats are 1 apart
 #define BS_PARTS_TOP 0x4b00u // the upper half of its bits
@@ -75,15 +78,35 @@ BS_INLINE u32 whole_of(float v, int j, const u32 (&w)[4], const EncodeParams &p)
 #endif
 }
 
+// What else happens to quotients before they are rounded; see Sides in backends/params.py.
+struct Sides {
+    float zero, below;
+    bool marked;
+};
+
+// The quotient of x as it is rounded.
+BS_INLINE float on_side(float quotient, float x, const Sides &sides, const EncodeParams &p)
+{
+#if BS_SIDES
+    if (sides.below != 0.0f && x < 0.0f)
+        quotient = bs_mulf(x, sides.below);
+    quotient = bs_addf(quotient, sides.zero);
+    if (sides.marked && x <= 0.0f)
+        quotient = (float)p.low;
+#endif
+    return quotient;
+}
+
 // The low byte of each code is the code of one of eight neighbours. Returns whether some of them must be computed one by one.
-BS_INLINE bool codes_of(const Quad (&quads)[2], const u32 (&w)[4], const Steps &s, const EncodeParams &p, u32 (&codes)[8])
+BS_INLINE bool codes_of(const Quad (&quads)[2], const u32 (&w)[4], const Steps &s, const EncodeParams &p, u32 (&codes)[8],
+                        const Sides &sides = Sides())
 {
     u32 key = ~0u;
     float odd = 0.0f;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         const float value = real_of(element_of(quads[j / 4], j % 4), p.infinity);
-        const float v = bs_mulf(quick_quotient(value, s, odd), p.gain);
+        const float v = on_side(bs_mulf(quick_quotient(value, s, odd), p.gain), value, sides, p);
         key = min(key, key_of_numerator(value, s));
         codes[j] = whole_of(fminf(fmaxf(v, p.middle), p.range), j, w, p);
     }
@@ -128,7 +151,7 @@ BS_INLINE void store_codes(u32 *words, Index octet, int bits, u32 low, u32 high)
 // The steps of common/scalar.h one by one: for numerators and divisors that the quick quotient cannot take, and for values that are not
 // finite.
 BS_INLINE void exact_codes(const Element *x, int left, float factor, float offset, float divisor, u64 index, const EncodeParams &p,
-                           u32 &low, u32 &high)
+                           u32 &low, u32 &high, const Sides &sides = Sides())
 {
     u64 all = 0;
 #pragma unroll 1
@@ -136,7 +159,7 @@ BS_INLINE void exact_codes(const Element *x, int left, float factor, float offse
         const Element e = times(x[j], factor);
         if (p.flag && is_odd(e, p))
             *p.flag = 1;
-        const float v = bs_affinef(real_of(e, p.infinity), offset, divisor, (float)p.multiplier);
+        const float value = real_of(e, p.infinity), v = on_side(bs_affinef(value, offset, divisor, (float)p.multiplier), value, sides, p);
         const u32 half = BS_DRAWN ? bs_stochastic_bits(index + (u64)j, p.seed, stream_of(p)) : 0;
         all |= (u64)((u32)bs_round_clippedf(bs_clipf(v, (float)p.low, (float)p.high), p.rounding, half) & 0xffu) << 8 * j;
     }

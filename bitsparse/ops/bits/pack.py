@@ -11,7 +11,7 @@ from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, working
 from bitsparse.arrays.packed import Encoding, Layout
-from bitsparse.backends.params import Array, ends_shape
+from bitsparse.backends.params import Array, Sides, ends_shape
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop import ArrayLike, converted
 from bitsparse.ops.finish import schemes
@@ -209,11 +209,13 @@ def on_grid(
     *,
     check: bool = False,
     factors: Any = None,
+    sides: Sides | None = None,
     out: Any = None,
 ) -> BitTensor:
     """Quantise an array on a given grid, as :func:`coded` does on the grid of a range; on a GPU each row may first be scaled by `factors`.
 
-    The words are written to `out` if it is given: contiguous memory on the array's device.
+    With `sides`, quotients by the grid's divisor are mapped further before they are rounded. The words are written to `out` if it is given:
+    contiguous memory on the array's device.
     """
     device = interop.device_of(array)
     offset, divisor, multiplier, qmin, qmax, encoding, scale, stored_offset = grid
@@ -221,6 +223,8 @@ def on_grid(
     steps = {"offset": offset, "divisor": divisor, "multiplier": multiplier, "qmin": qmin, "qmax": qmax}
     draws = {"rounding": rounding, "seed": seed, "stream": stream, "first_index": first}
     further = {} if factors is None else {"factors": factors}
+    if sides is not None:
+        further["sides"] = sides
     quantize = backends.family(device, "bits.pack").quantize
     words = quantize(array, bits, out=out, check=check, axis=axis, layout=layout, **steps, **draws, **further)
     scale, stored_offset = interop.move(scale, device), interop.move(stored_offset, device)

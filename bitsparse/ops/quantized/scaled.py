@@ -9,7 +9,7 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of, working
-from bitsparse.backends.params import Array
+from bitsparse.backends.params import Array, Sides
 from bitsparse.ops.bits.pack import Coding, decode, on_grid
 from bitsparse.ops.finish import schemes
 from bitsparse.ops.quantized.operands import checked_dtype
@@ -153,11 +153,12 @@ def on_steps(
     coding: Coding,
     top: int,
     factors: Any = None,
+    sides: Sides | None = None,
     out: Any = None,
 ) -> BitTensor:
     """The codes of ``x / divisor`` within ``-top..top``, with `step` as their scale; on a GPU, rows may be multiplied by `factors` first.
 
-    The words are written to `out`, if it is given.
+    With `sides`, quotients are mapped further before they are rounded. The words are written to `out`, if it is given.
     """
     grid = schemes.Grid(np.zeros((), np.float32), divisor, 1.0, -top, top, "signed", step, None)
-    return on_grid(x, family, grid, coding, factors=factors, out=out)
+    return on_grid(x, family, grid, coding, factors=factors, sides=sides, out=out)

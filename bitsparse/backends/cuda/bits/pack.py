@@ -18,7 +18,7 @@ from bitsparse.backends.cuda.bits.rows import OCTET_BLOCKS, OCTET_THREADS, round
 from bitsparse.backends.cuda.bits.stats import calibrate, content_sum, minmax, relative_error, stochastic_round
 from bitsparse.backends.cuda.bits.words import code_sums, count_nonzero, pad_is_zero, repack, tile_bitmap
 from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF, Source
-from bitsparse.backends.params import ROUNDINGS, Packing, Quantisation, words_shape
+from bitsparse.backends.params import ROUNDINGS, Packing, Quantisation, Sides, words_shape
 from bitsparse.errors import KernelError
 from bitsparse.jit import cupy
 
@@ -86,6 +86,7 @@ def _encode(
     layout: str,
     looks: bool,
     factors: Any = None,
+    sides: Sides | None = None,
     **kind: int,
 ) -> bool:
     """Write the words; with `looks`, wait and return whether an element (NaN or infinity) cannot be encoded."""
@@ -105,11 +106,12 @@ def _encode(
         kind["BS_LARGE"] = 1
     way, may_be_quick = "rows" if rows else "columns", kind.get("BS_STEPS") == 0
     if may_be_quick and rows and _is_octets(found, params):
-        _encode_octets(found, params, kind, factors)
+        _encode_octets(found, params, kind, factors, sides)
     else:
-        if factors is not None:
+        if factors is not None or sides is not None:
             raise KernelError(
-                "quantize: factors of rows go with codes of 2, 4 or 8 bits side by side; multiply the values before the call"
+                "quantize: factors of rows, and sides, go with codes of 2, 4 or 8 bits side by side; multiply or map the values before "
+                "the call"
             )
         if may_be_quick and _is_quick(found, params, rows):
             del kind["BS_STEPS"]
@@ -128,7 +130,9 @@ def _is_octets(found: Source, params: ctypes.Structure) -> bool:
     return bool(params.fields and fits and together)
 
 
-def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int], factors: Any) -> None:
+def _encode_octets(
+    found: Source, params: ctypes.Structure, kind: dict[str, int], factors: Any, sides: Sides | None
+) -> None:
     del kind["BS_STEPS"]
     varied = any(getattr(params, f"{name}_{part}") for name in ("offset", "divisor") for part in ("row", "batch"))
     whole = found.cols * params.bits % GROUP == 0 and found.array.flags.c_contiguous
@@ -144,9 +148,11 @@ def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]
     # Whether every octet can be loaded as vectors and has one draw of its own.
     even = found.vector and params.cols % 8 == 0 and (not kind["BS_DRAWN"] or params.first_index % 8 == 0)
     kind["BS_RAGGED"] = int(not even)
-    kind |= jit.flags(factors=factors is not None)
-    address = None if factors is None else factors.data.ptr
-    jit.kernel("bits/octets.cu", "octet_rows", kind).run(blocks, OCTET_THREADS, OctetParams(params, keys, address))
+    kind |= jit.flags(factors=factors is not None, sides=sides is not None)
+    filled = OctetParams(params, keys, None if factors is None else factors.data.ptr)
+    if sides is not None:
+        filled.zero, filled.below, filled.marked = sides.zero, sides.below, int(sides.marked)
+    jit.kernel("bits/octets.cu", "octet_rows", kind).run(blocks, OCTET_THREADS, filled)
 
 
 def _is_quick(found: Source, params: ctypes.Structure, rows: bool) -> bool:
@@ -244,7 +250,8 @@ def quantize(
     _set(params, "index", found.index_strides)
     quick = max(bits, int(qmax).bit_length(), int(-qmin).bit_length()) <= _QUICK_BITS
     steps = 2 if dtype == np.float64 else 0 if quick else 1
-    odd = _encode(found, params, words, bits, axis, layout, check, factors, BS_KIND=kind, BS_STEPS=steps)
+    ways = {"BS_KIND": kind, "BS_STEPS": steps}
+    odd = _encode(found, params, words, bits, axis, layout, check, factors, how.get("sides"), **ways)
     _check.finite("quantize", "x", not odd)
     return words
 
@@ -342,7 +349,7 @@ def _variants() -> list[jit.Variant]:
         for drawn in (0, 1)
         for ragged in (0, 1)
     ]
-    octets += [{**kind, "BS_FACTORS": 1} for kind in octets if kind["BS_KIND"] == FLOAT]
+    octets += [{**kind, flag: 1} for kind in octets if kind["BS_KIND"] == FLOAT for flag in ("BS_FACTORS", "BS_SIDES")]
     return [
         *jit.variants_of("bits/encode.cu", "encode_rows", [*codes, *(large | one for one in usual)]),
         *jit.variants_of("bits/quick.cu", "quick_rows", quick),

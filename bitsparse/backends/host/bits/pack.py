@@ -19,6 +19,7 @@ from bitsparse.backends.params import (
     Array,
     Packing,
     Quantisation,
+    Sides,
     ends_shape,
     tile_bitmap_shape,
     words_shape,
@@ -162,12 +163,25 @@ def quantize(
     if not is_float(x.dtype) or (x.dtype == np.float64 and dtype == np.float32):
         x = x.astype(dtype)
     words = _empty_words(x.shape, bits, axis, layout) if out is None else out
+    divisor, sides = how["divisor"], how.get("sides")
+    if sides is not None:
+        x, divisor = _on_sides(x / divisor, x, sides, how["qmin"]), np.ones((), np.float32)
     source = as_bytes(x), dtype_code(x.dtype), dtype == np.float64, fold_shape(x.shape)
-    grid = *strided(how["offset"], x.shape, dtype), *strided(how["divisor"], x.shape, dtype)
+    grid = *strided(how["offset"], x.shape, dtype), *strided(divisor, x.shape, dtype)
     codes = how["multiplier"], how["qmin"], how["qmax"], ROUNDINGS[how["rounding"]]
     draws = how["seed"] & 0xFFFFFFFFFFFFFFFF, how["stream"] & 0xFFFFFFFF, how.get("first_index", 0)
     _ext.quantize(run_on(x.size), *source, *grid, *codes, *draws, bits, axis, LAYOUTS[layout], as_bytes(words))
     return words
+
+
+def _on_sides(quotients: Array, x: Array, sides: Sides, low: int) -> Array:
+    """Quotients of `x` as `sides` maps them; overwrites the quotients."""
+    if sides.below:
+        np.multiply(x, np.float32(sides.below), out=quotients, where=x < 0)
+    quotients += np.float32(sides.zero)
+    if sides.marked:
+        quotients[x <= 0] = low
+    return quotients
 
 
 def dequantize(

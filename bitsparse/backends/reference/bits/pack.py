@@ -145,7 +145,7 @@ def round_to_integers(v: Array, rounding: str, seed: int, stream: int, first_ind
 def quantize_codes(x: Array, bits: int, how: Mapping[str, Any]) -> NDArray[np.int64]:
     """Codes ``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)``, computed in the dtype of ``offset``.
 
-    `how` holds the fields of :class:`~bitsparse.backends.params.Quantisation`.
+    `how` holds the fields of :class:`~bitsparse.backends.params.Quantisation`; `sides` act before the rounding.
     """
     dtype = np.asarray(how["offset"]).dtype
     v = np.asarray(x).astype(dtype)
@@ -153,6 +153,11 @@ def quantize_codes(x: Array, bits: int, how: Mapping[str, Any]) -> NDArray[np.in
         v = v - how["offset"]
         v = v / how["divisor"]
         v = v * dtype.type(how["multiplier"])
+    sides = how.get("sides")
+    if sides is not None:
+        v = np.where(x < 0, x * dtype.type(sides.below), v) if sides.below else v
+        v = v + dtype.type(sides.zero)
+        v = np.where(x <= 0, dtype.type(how["qmin"]), v) if sides.marked else v
     assert v.dtype == dtype
     whole = round_to_integers(v, how["rounding"], how["seed"], how["stream"], how.get("first_index", 0))
     q = np.clip(whole, dtype.type(how["qmin"]), dtype.type(how["qmax"])).astype(np.int64)
