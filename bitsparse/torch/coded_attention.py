@@ -38,7 +38,9 @@ def _attended(ctx: Any, x: Tensor, ends: Ends, others: tuple[Any, ...]) -> tuple
     needed = [source, target, lse, share]
     if keep is None:
         return result, [*needed, result, above]
-    ctx.kept = [keep(part) for part in (result, above)]
+    kept = keep(above)
+    del state, above  # whose memory is free before the result gets codes
+    ctx.kept = [keep(result), kept]
     return result, needed
 
 
