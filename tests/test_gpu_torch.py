@@ -214,6 +214,41 @@ def test_a_captured_quantised_step_draws_anew(kind: str, last: Any, activations:
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("kind", ["signed", "relu", "elu"])
+def test_what_is_kept_in_few_bits_has_the_bits_of_the_cpu(kind: str, bits: int) -> None:
+    """Codes, what they stand for, and gradients times slopes; rows that begin and end within an octet, and in several pieces on the CPU."""
+    import torch
+
+    import bitsparse.torch as bst
+    from bitsparse.torch import kept_codes
+    from bitsparse.torch.quantization import CodeSource, Quantization
+
+    map_of = getattr(kept_codes, f"{kind}_map")
+    x = torch.randn((30_001, 47), generator=torch.Generator().manual_seed(0))
+    x = {"signed": x, "relu": x.relu(), "elu": torch.nn.functional.elu(x)}[kind]
+    gradient = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    made = []
+    for device in ("cpu", "cuda"):
+        source: Any = CodeSource(Quantization(bst.Tango()), False)
+        kept = kept_codes.KeptCodes(x.to(device), bits, source, map_of)
+        slopes = kept.slopes_of_elu() if kind == "elu" else kept.slopes()
+        values = torch.cat([part for _, part in kept])
+        made.append(
+            [
+                kept.packed.words,
+                values,
+                kept.packed.times(gradient.to(device), slopes),
+                kept_codes.KeptRelu(x.to(device)).packed.words,
+            ]
+        )
+    assert len(list(kept.packed.rows)) > 1
+    size = x.numel() * bits // 32
+    for i, (one, other) in enumerate(zip(*made, strict=True)):
+        same = slice(0, size) if i == 0 else slice(0, x.numel() // 32) if i == 3 else slice(None)
+        assert torch.equal(one[same], other[same].cpu()), i
+
+
 def test_a_graph_waits_for_the_edges_that_another_stream_computes() -> None:
     import torch
 

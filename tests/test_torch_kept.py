@@ -191,3 +191,19 @@ def test_a_layer_between_keeps_fewer_bits_than_it_multiplies() -> None:
     for other in found[1:]:
         assert float((other - found[0]).norm() / found[0].norm()) < 0.3
     assert not torch.equal(found[1], found[2])
+
+
+def test_steps_are_the_same_after_a_capture() -> None:
+    """After a capture codes of data do not stay from step to step; what is kept in few bits, and thus drawn, must not depend on it."""
+    graph, x = graph_of(300), numbers(300, 100)
+    nets = [bst.quantize_(Net("gat"), bst.Tango(activations=4)) for _ in range(2)]
+    for step in range(5):
+        if step == 3:
+            x.mul_(0.5)
+        made = [net(x, graph) for net in nets]
+        assert torch.equal(*made)
+        for y in made:
+            y.square().sum().backward()
+        assert nets[0].quantization.draws == nets[1].quantization.draws
+        nets[1].quantization._recorded = True
+        assert torch.equal(*(net.first.lin.weight.grad for net in nets))

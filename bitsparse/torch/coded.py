@@ -45,6 +45,9 @@ class Source(Protocol):
     def known(self, x: Tensor, bits: int) -> ScaledCodes | None:
         """The codes that a matrix has already, or None."""
 
+    def is_data(self, x: Tensor) -> bool:
+        """Whether a tensor is data, whose codes outlive the step: it needs no gradient, and an earlier step had codes of it as well."""
+
     def coding(self, x: Tensor, bits: int) -> Coding:
         """How to quantise a matrix that has no codes yet, with random draws of its own."""
 
@@ -117,8 +120,8 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         w = source.codes(weight, bits).codes.T
         x_codes = source.known(x, bits)
-        # The codes of data, which need no gradient, stay from one step to the next, so there is no need to keep fewer bits.
-        lasting = x_codes is not None and not ctx.needs_input_grad[0]
+        # The codes of data stay until the next step anyway, so there is no need to keep fewer bits as well.
+        lasting = source.is_data(x)
         ctx.kept = None if keep is None or lasting else keep(x)
         with working(x) as array:
             vector, onto = (None if part is None else array_of(part) for part in (bias, out))

@@ -133,6 +133,8 @@ class Quantization(nn.Module):
     def _forget(self) -> None:
         self._edges: Any = WeakTensorKeyDictionary()
         self._known: dict[bool, Any] = {nearest: WeakTensorKeyDictionary() for nearest in (False, True)}
+        #: Tensors of which an earlier pass had codes rounded to nearest: data.
+        self._met: Any = WeakTensorKeyDictionary()
 
     def begin(self) -> None:
         """Forget all drawn codes: the next forward pass draws anew, even for tensors that did not change.
@@ -142,6 +144,7 @@ class Quantization(nn.Module):
         A captured step computes all codes itself, because its replays must work on what its tensors hold then. After a capture, no codes
         outlive a pass: a replay writes to its tensors without advancing PyTorch's counter of writes.
         """
+        self._met.update(dict.fromkeys(self._known[True], True))
         self._recorded |= torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         if self._recorded:
             self._known[True] = WeakTensorKeyDictionary()
@@ -173,7 +176,7 @@ class Quantization(nn.Module):
             self._counter.number.fill_(_last_of(self._draws))
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_draws": self.draws, "_known": {}, "_edges": None, "_counter": None, "_recorded": False}
+        own = {"_draws": self.draws, "_known": {}, "_edges": None, "_met": None, "_counter": None, "_recorded": False}
         return {**self.__dict__, **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -232,6 +235,10 @@ class Quantization(nn.Module):
         self.hits += 1
         return found[1]
 
+    def is_data(self, x: Tensor) -> bool:
+        """Whether an earlier pass had codes of a tensor rounded to nearest; it does not matter if the tensor was written to since."""
+        return x in self._met
+
     def keep(self, x: Tensor, key: Any, made: Any) -> None:
         """Remember codes, signs or a largest magnitude as long as the tensor lives."""
         if not x.is_inference():
@@ -268,6 +275,10 @@ class CodeSource:
         """The codes with a single scale that a tensor has already, or None."""
         found: ScaledCodes | None = self._state.known(x, self._key(bits, "tensor", self._fixed))
         return found
+
+    def is_data(self, x: Tensor) -> bool:
+        """Whether a tensor is data."""
+        return self._fixed and self._state.is_data(x)
 
     def coding(self, x: Tensor, bits: int) -> Coding:
         """The settings for quantising a tensor."""
