@@ -400,7 +400,8 @@ def recorded(name: str, step: Callable[[], object]) -> Callable[[], object]:
     try:
         return torch_graph([step])
     except RuntimeError as error:
-        print(f"{name}: not captured, {error}".splitlines()[0], file=sys.stderr)
+        first = error.__context__ or error  # what invalidated the capture, rather than that it is invalid
+        print(f"{name}: not captured, {first}".splitlines()[0], file=sys.stderr)
         torch.cuda.synchronize()
         return step
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from bitsparse.backends.host.bits.pack import Words, unpack
-from bitsparse.backends.params import Array
+from bitsparse.backends.params import Array, Packing, packed_words
+
+#: Codes that are unpacked to bytes at a time, so that no temporary is large.
+_CHUNK = 1 << 17
 
 
 def look_up(
@@ -31,8 +34,16 @@ def look_up(
     >>> look_up(np.array([0b1110_0100], np.uint32), 4, 2, table=np.array([0, 0.5, 2, 4], np.float32))
     array([0. , 0.5, 2. , 4. ], dtype=float32)
     """
-    layout = "planes" if bits == 1 else "rows"
-    lines = words.reshape(1, 1, -1) if bits == 1 else words.reshape(1, -1)
-    codes = unpack(lines, (1, size), bits, axis=-1, layout=layout, encoding="unsigned", dtype=np.uint8)[0]
-    values = np.take(table, codes, out=out if times is None else None, mode="clip")
-    return values if times is None else np.multiply(times, values, out=out)
+    values = np.empty(size, np.float32) if out is None else out
+    layout, lead = ("planes", (1, 1)) if bits == 1 else ("rows", (1,))
+    for start in range(0, size, _CHUNK):
+        here = slice(start, min(start + _CHUNK, size))
+        count = here.stop - start
+        some = words[start * bits // 32 :][: packed_words(count, bits, "rows")].reshape(*lead, -1)
+        how: Packing = {"axis": -1, "layout": layout, "encoding": "unsigned"}
+        codes = unpack(some, (1, count), bits, dtype=np.uint8, **how)[0]
+        if times is None:
+            np.take(table, codes, out=values[here], mode="clip")
+        else:
+            np.multiply(times[here], table[codes], out=values[here])
+    return values
