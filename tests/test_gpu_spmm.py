@@ -448,6 +448,26 @@ def test_values_of_sixteen_bits(width: int, lanes: int, unroll: int, columns: in
             )
 
 
+@pytest.mark.parametrize(("columns", "acc"), [(1, "float32"), (12, "float64"), (80, "float32")])
+def test_pieces_are_added_up_sixteen_at_a_time(columns: int, acc: str) -> None:
+    """Rows of one to four levels, whose last nodes have one child, some and all; sums of these numbers are exact in any order."""
+    import cupy
+
+    from bitsparse.backends.cuda.spmm.spmm import Spmm, Tuning
+
+    longest = 4
+    graph = pattern([longest * n + more for n in (1, 2, 15, 16, 17, 256, 257, 290, 4097) for more in (0, 1)], 16_500)
+    x = np.random.default_rng(24).integers(-9, 9, (graph.shape[1], columns)).astype(acc)
+    want = host_spmm.spmm(pattern_of(graph), x, acc_dtype=acc)
+    schedule = Schedule(to_device(graph.indptr), to_device(graph.indices), graph.shape, graph.nnz)
+    tuning = Tuning(16 if columns % 4 == 0 else 4, 4, longest=longest, limit=longest)
+    product = Spmm(schedule, columns=columns, x_dtype=acc, acc_dtype=acc, tuning=tuning)
+    for _ in range(3):  # counters go back to zero
+        out = cupy.full(want.shape, np.nan, acc)
+        product(to_device(x), out=out)
+        np.testing.assert_array_equal(out.get(), want)
+
+
 def test_pieces_are_counted_from_zero_whoever_comes_first_after_a_capture() -> None:
     import cupy
 

@@ -409,7 +409,6 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #ifdef BS_JOINED
                     int first_piece, pieces;
                     pieces_of_row(p.s, at, first_piece, pieces);
-                    __threadfence();
                     whole = last_of_groups(p.arrived + first_piece, pieces, t, BS_LANES);
                     if (whole) {
                         join_pieces_of_row(p, first_piece, pieces, v0, head, r);

@@ -3,8 +3,8 @@
 // A group of 2^shift lanes walks a stretch of rows (csr/streams.cuh), or the groups of a warp share a row of many edges (csr/units.cuh).
 // Lane l of a group holds vectors l, l + lanes, ... (BS_V of them) of a slice of the columns, with BS_U edges in flight. Slices of the
 // columns run one after another (grid y), so that a slice of x may stay in the L2.
-// The sums of a warp's groups are added in a tree. Rows in pieces: every piece stores its sums, and the last piece to arrive adds them up
-// in order; no float is added atomically.
+// The sums of a warp's groups are added in a tree. Rows in pieces: every piece stores its sums, which are added up in order, sixteen at a
+// time, by whichever piece is the last of the sixteen to arrive; no float is added atomically.
 //
 // Floor: edges * row bytes at 9 TB/s (rows of 64 bytes and more, x in the L2), edges at 150 G/s below that, and the compulsory bytes.
 //
@@ -34,6 +34,10 @@
 #define BS_THREADS 128
 #endif
 // BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
+
+// Pieces of a row, or sums of equally many pieces, that are added up at a time: a power of two.
+#define BS_FAN_LOG 4
+#define BS_FAN (1 << BS_FAN_LOG)
 #if BS_WEIGHTS == 2 && BS_V != 1
 #error "values per head go with one vector a lane"
 #endif
@@ -204,40 +208,63 @@ struct Aggregate {
         flush(at.row, begin, end);
     }
 
-    // The sums of a piece wait in its slot; the last piece to arrive adds up all of them, in order. False for all others.
+    // Whether this lane is the last of `count` to reach its `counter`; if so, it sees what the others have stored.
+    __device__ __forceinline__ bool is_last(int *counter, int count) const
+    {
+#if BS_SIGNS
+        return last_of_groups(counter - lane, count, lane, lanes); // the lanes that share a byte must arrive together
+#else
+        if (arrive(counter) != count - 1)
+            return false;
+        *counter = 0; // for the next launch
+        return true;
+#endif
+    }
+
+    // Adds up the sums of a row's pieces as a tree: the sums of a piece wait in its slot, and of every BS_FAN pieces the last to arrive adds
+    // up all of them, in order; then so with every BS_FAN of those sums, and so on. True for the piece that ends up with the whole row,
+    // false for all others.
     __device__ __forceinline__ bool piece(Index row)
     {
         int from, count;
+        constexpr int kTogether = BS_ACC == 1 || BS_BIAS  ? 1
+                                  : BS_KIND == BS_FLOAT32 ? 8
+                                                          : 4; // slots loaded together: as the registers allow
         pieces_of_row(p.streams, at, from, count);
-        const bs_u64 step = (bs_u64)p.slices * (unsigned)(BS_V * lanes); // vectors of a slot
-        Sums *slots = (Sums *)p.partial + (bs_u64)(unsigned)slice * (unsigned)(BS_V * lanes) + (unsigned)lane;
+        const unsigned each = (unsigned)p.slices * (unsigned)lanes; // counters of a piece
+        const bs_u64 step = (bs_u64)each * BS_V; // vectors of a slot
+        Sums *slots = (Sums *)p.partial + (bs_u64)(unsigned)from * step + (unsigned)slice * (unsigned)(BS_V * lanes) + (unsigned)lane;
+        int *counters = p.arrived + (bs_u64)(unsigned)from * each + (unsigned)(slice * lanes + lane);
+        int first = at.piece - from; // the first of the pieces whose sums this lane has, numbered within the row
+#pragma unroll 1
+        for (int level = 0; count > 1 << level * BS_FAN_LOG; level++) {
+            const int shift = level * BS_FAN_LOG;
 #pragma unroll
-        for (int k = 0; k < BS_V; k++)
-            store_vector(slots + (bs_u64)(unsigned)at.piece * step + (unsigned)(k * lanes), sums[k]);
-        __threadfence();
-        int *counter = p.arrived + ((bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice) * (unsigned)lanes + (unsigned)lane;
-#if BS_SIGNS
-        if (!last_of_groups(counter - lane, count, lane, lanes)) // the lanes that share a byte must arrive together
-            return false;
-#else
-        if (atomicAdd(counter, 1) != count - 1)
-            return false;
-        __threadfence();
-        *counter = 0; // for the next launch
-#endif
+            for (int k = 0; k < BS_V; k++)
+                store_vector(slots + (bs_u64)(unsigned)first * step + (unsigned)(k * lanes), sums[k]);
+            first &= -(BS_FAN << shift);
+            const int children = min(BS_FAN, ((count - first - 1) >> shift) + 1);
+            if (children == 1)
+                continue;
+            // The counter lies at the first of these pieces, one piece further for each level. There are enough pieces for that, since
+            // there is more than one child.
+            if (!is_last(counters + (bs_u64)(unsigned)(first + level) * each, children))
+                return false;
 #pragma unroll
-        for (int k = 0; k < BS_V; k++) {
-            const Sums *slot = slots + (bs_u64)(unsigned)from * step + (unsigned)(k * lanes);
-            Sums total, one;
-            load_fresh(total, slot);
-#pragma unroll 4
-            for (int i = 1; i < count; i++) {
-                load_fresh(one, slot + (bs_u64)(unsigned)i * step);
+            for (int k = 0; k < BS_V; k++) {
+                const Sums *slot = slots + (bs_u64)(unsigned)first * step + (unsigned)(k * lanes);
+                const bs_u64 apart = step << shift;
+                Sums total, one;
+                load_fresh(total, slot);
+#pragma unroll kTogether
+                for (int i = 1; i < children; i++) {
+                    load_fresh(one, slot += apart);
 #pragma unroll
-                for (int j = 0; j < BS_EACH; j++)
-                    total.of[j] = joined(total.of[j], one.of[j]);
+                    for (int j = 0; j < BS_EACH; j++)
+                        total.of[j] = joined(total.of[j], one.of[j]);
+                }
+                sums[k] = total;
             }
-            sums[k] = total;
         }
         return true;
     }

@@ -320,8 +320,9 @@ class Spmm(StreamedSum):
 def spmm(schedule: Schedule, x: Any, *, acc_dtype: Any, values: Any = None, out: Any = None, **kind: Any) -> Any:
     """Reduce rows of `x` over the edges of each row of a pattern; see the host's function of the same name.
 
-    Rows are summed edge by edge. `schedule` cuts long rows into pieces, and the sums of pieces are added in order. So a result is the same
-    in every run, and integer results equal the host's. The indices must be within the shape, which is not checked.
+    Rows are summed edge by edge. `schedule` cuts long rows into pieces, and the sums of pieces are added in order, sixteen at a time, then
+    those sums likewise. So a result is the same in every run, and integer results equal the host's. The indices must be within the shape,
+    which is not checked.
 
     Parameters
     ----------
