@@ -106,13 +106,21 @@ def test_every_graph(name: str) -> None:
     check(graph.indptr, graph.indices, 100, graph.shape[1])
 
 
-@pytest.mark.parametrize(("d", "team"), [(128, 16), (100, 4), (33, 8), (300, 16)])
-def test_pieces_of_hubs_are_added_up_as_trees(d: int, team: int) -> None:
-    """Rows of one to three levels, their last nodes of one piece, of two and of all; several calls, as counters go back to zero."""
+@pytest.mark.parametrize(
+    ("d", "team", "threads"), [(128, 16, 64), (128, 16, 128), (100, 4, 128), (33, 8, 32), (300, 16, 32)]
+)
+def test_pieces_of_hubs_are_added_up_as_trees(d: int, team: int, threads: int) -> None:
+    """Rows of one to three levels, their last nodes of one piece, of two and of all; several calls, as counters go back to zero.
+
+    Blocks have from one to 32 pieces, of one row or of several, and streams behind the last. Nodes of one child at the end of the last row
+    must leave alone what lies behind the counters.
+    """
     from bitsparse.backends.cuda.binary.bspmm import CountTuning
 
-    lengths = [3, 16 * 32, 16 * 32 + 1, 0, 16 * 33 + 5, 16 * 1024, 16 * 1025, 20_001, 17, 16 * 1024 + 16 * 32 * 3 + 1]
-    tuning = CountTuning(team, 4, 6, 4, piece_team=team, span=16, longest=16)
+    lengths = [3, 16 * 32, 16 * 32 + 1, 0, 16 * 33 + 5, 16 * 1024, 20_001, 17, 16 * 1024 + 16 * 32 * 3 + 1, 16 * 1025]
+    pieces = sum(-(-length // 16) for length in lengths if length > 16)
+    lengths = [16 * 5] * (-pieces % 4) + lengths  # a number of counters that fills their memory
+    tuning = CountTuning(team, 4, 6, 4, threads=threads, piece_team=team, span=16, longest=16)
     check(*pattern(lengths, 21_000), d, 21_000, tuning=tuning)
 
 

@@ -6,7 +6,8 @@
 // the carries, with no ballots and no unpacking. At the end of a row its lanes add up their counters and compare them with the threshold,
 // all bit-sliced: a sum becomes an integer only where integers are wanted. All teams of a warp work in step: first a batch each, then the
 // ends of rows.
-// Rows in pieces: every piece leaves its planes in a slot, and the last one to arrive adds them up.
+// Rows in pieces: a block adds up in shared memory the pieces that it has of a row. It leaves their planes in a slot, and the last block to
+// arrive adds up those.
 //
 // Floor: edges at 155 G/s (a gathered row is 16 bytes or little more), and the bytes of a result of integers.
 #ifndef BS_THREADS
@@ -31,6 +32,7 @@
 constexpr int kMost = BS_MOST, kFew = BS_FEW < BS_PLANES ? BS_FEW : BS_PLANES;
 
 BS_INLINE constexpr int log_of(int n) { return n < 2 ? 0 : 1 + log_of(n / 2); }
+BS_INLINE constexpr int min_of(int a, int b) { return a < b ? a : b; }
 
 #if BS_WORDS == 4
 typedef uint4 Words;
@@ -155,26 +157,57 @@ template <int team> struct Count {
         return p.partial + number * (unsigned)(kTotal * (BS_WORDS << p.across)) + me.at;
     }
 
-    // Leaves the counts of a complete piece in its slot.
-    __device__ __forceinline__ void leave(const u32 (&sum)[kLeft][kTotal]) const
+    // The number of this team within its block, and where a team's counts are in shared memory, which are laid out like a slot.
+    __device__ __forceinline__ int number() const { return (int)threadIdx.x / team >> p.across; }
+    __device__ __forceinline__ int place_of(int number) const { return number * (kTotal * (BS_WORDS << p.across)) + me.at; }
+
+    // Leaves the counts of a complete piece where the block adds up its pieces.
+    __device__ __forceinline__ void leave(u32 *shared, const u32 (&sum)[kLeft][kTotal]) const
     {
-        u32 *slot = slot_of(at.piece);
         if (me.part * kLeft < BS_WORDS)
 #pragma unroll
             for (int q = 0; q < kTotal; q++)
 #pragma unroll
                 for (int w = 0; w < kLeft; w++)
-                    slot[q * (BS_WORDS << p.across) + w] = sum[w][q];
-        __threadfence();
+                    shared[place_of(number()) + q * (BS_WORDS << p.across) + w] = sum[w][q];
     }
 
-    // The team that comes last adds up all pieces of the row. Called by whole warps; teams of streams do nothing here.
-    __device__ __forceinline__ void take() const
+    // Of the block's teams with pieces of the same row, the first adds up what all of them have; of these first teams in all blocks, the
+    // one that comes last adds up the whole row. Called by whole blocks; teams of streams do nothing here.
+    __device__ __forceinline__ void take(const u32 *shared) const
     {
-        u32 sum[kLeft][kMost];
-        constexpr int copies = team > BS_WORDS ? team / BS_WORDS : 1;
-        const bool last = take_pieces<kTotal, copies>(
-            p, at, me, sum, me.part * kLeft / BS_WORDS, BS_WORDS << p.across, [&](int piece) { return slot_of(piece); },
+        constexpr int copies = team > BS_WORDS ? team / BS_WORDS : 1, kLeaf = kTotal + log_of(BS_THREADS / team);
+        static_assert(kLeaf <= kMost, "the pieces of a block need more planes than a sum has");
+        const int copy = me.part * kLeft / BS_WORDS, apart = BS_WORDS << p.across;
+        const PieceNode node(p, at, (int)blockDim.x / team >> p.across, (int)blockIdx.x);
+        const int count = node.first_of(node.at + 1) - at.piece;
+        const bool going = at.piece >= 0 && at.piece == node.first_of(node.at);
+        __syncthreads();
+        if (!__any_sync(~0u, going))
+            return;
+        u32 leaf[kLeft][kLeaf], sum[kLeft][kMost];
+#pragma unroll
+        for (int i = 0; i < kLeft * kLeaf; i++)
+            leaf[i / kLeaf][i % kLeaf] = 0;
+        if (going)
+#pragma unroll 1
+            for (int i = copy; i < count; i += copies) {
+                const u32 *from = shared + place_of(number() + i);
+#pragma unroll
+                for (int w = 0; w < kLeft; w++) {
+                    u32 one[kTotal];
+#pragma unroll
+                    for (int q = 0; q < kTotal; q++)
+                        one[q] = from[q * (BS_WORDS << p.across) + w];
+                    add_to_counts(leaf[w], one);
+                }
+            }
+        add_lanes<copies, kLeaf - log_of(min_of(copies, BS_THREADS / team))>(leaf, going, apart);
+#pragma unroll
+        for (int i = 0; i < kLeft * kMost; i++)
+            sum[i / kMost][i % kMost] = i % kMost < kLeaf ? leaf[i / kMost][i % kMost < kLeaf ? i % kMost : 0] : 0;
+        const bool last = take_pieces<kTotal, copies, false>(
+            p, node, me, sum, going, copy, apart, [&](int piece) { return slot_of(piece); },
             [&](int w, int q) { return q * (BS_WORDS << p.across) + w; });
         finish({at.row, last ? p.streams.indptr[at.row + 1] - p.streams.indptr[at.row] : 0, last}, sum);
     }
@@ -185,9 +218,12 @@ template <int team, bool pieces> BS_INLINE void count_stretch(const CountParams 
 {
     typedef Count<team> Body;
     Stretch at;
+    // Whether the block has pieces; if so, its warps meet at the end.
+    const bool meets = pieces && (int)(blockIdx.x * (blockDim.x / team >> p.across)) < p.streams.pieces;
     const bool there = count_stretch_of(p, unit, at);
-    if (!__any_sync(~0u, there))
+    if (!meets && !__any_sync(~0u, there))
         return;
+    __shared__ u32 shared[pieces ? BS_THREADS / team * BS_WORDS * Body::kTotal : 1];
     Body body(p, at);
     CountWalk<Body::kBatch> walk(p.streams, at);
     if (walk.rows > 0)
@@ -212,13 +248,13 @@ template <int team, bool pieces> BS_INLINE void count_stretch(const CountParams 
             body.template total<BS_PLANES>(sum);
             body.finish(counted, sum);
             if (pieces && ends && at.piece >= 0)
-                body.leave(sum);
+                body.leave(shared, sum);
         }
         if (ends)
             body.clear();
     }
-    if (pieces && __any_sync(~0u, at.piece >= 0))
-        body.take();
+    if (meets)
+        body.take(shared);
 }
 
 // The blocks of pieces come first, as they last longest.

@@ -203,15 +203,14 @@ struct Tiles {
 #pragma unroll
             for (int q = 0; q < kTotal; q++)
                 slot[(w * kTotal + q) * (BS_TEAM << p.across)] = sum[w][q];
-        __threadfence();
     }
 
-    // As in binary/bspmm_count.cu: the team that comes last adds up all pieces of the strip.
+    // As in binary/bspmm_count.cu, but every piece is in a slot: the team that comes last adds up all pieces of the strip.
     __device__ __forceinline__ void take() const
     {
-        u32 sum[BS_WORDS][kMost];
-        const bool last = take_pieces<kTotal, 1>(
-            p, at, me, sum, 0, 1, [&](int piece) { return slot_of(piece); },
+        u32 sum[BS_WORDS][kMost] = {};
+        const bool last = take_pieces<kTotal, 1, true>(
+            p, PieceNode(p, at, 1, at.piece), me, sum, at.piece >= 0, 0, 1, [&](int piece) { return slot_of(piece); },
             [&](int w, int q) { return (w * kTotal + q) * (BS_TEAM << p.across); });
         finish(at.row, last, sum);
     }

@@ -4,6 +4,7 @@
 #define BITSPARSE_BSPMM_WALK_CUH
 
 #include "binary/bspmm_count.cuh"
+#include "csr/groups.cuh"
 
 // Loads four indices from `at` on, a multiple of 4; at least `left` of them exist.
 BS_INLINE void load_quad(const Index *indices, Index at, int left, Index (&to)[4])
@@ -81,134 +82,133 @@ template <int batch> struct CountWalk {
 // Children of a node in the tree that adds up the pieces of a row: long rows take few steps, and each step waits for few loads in sequence.
 constexpr int kFanLog = 5, kFan = 1 << kFanLog;
 
-// Whether this team is the last of `count` teams to reach a counter; if so, it sees what the others have written. Called by whole warps;
-// false for teams that are not `going`.
-BS_INLINE bool is_last(const CountParams &p, const CountLane &me, bool going, int counter, int count)
-{
-    int *arrived = p.arrived + (bs_u64)(unsigned)counter * (unsigned)p.slices + blockIdx.y;
-    int before = 0;
-    __syncwarp();
-    if (going && count > 1 && me.lane == 0)
-        before = atomicAdd(arrived, 1);
-    before = __shfl_sync(~0u, before, (int)(threadIdx.x & 31) - me.lane);
-    const bool last = going && (count == 1 || before == count - 1);
-    __threadfence();
-    if (last && count > 1 && me.lane == 0)
-        *arrived = 0; // for the next launch
-    return last;
-}
-
-// A node in the tree of a row's pieces: nodes of a level hold 1 << `shift` pieces each, the last one fewer.
+// A node in the tree that adds up the pieces of a row. A leaf is what `each` consecutive teams, those of a block, have of the row. Pieces are
+// numbered through all rows, so the first and the last leaf of a row may have fewer. Other nodes hold 1 << `shift` leaves each, the last one
+// fewer.
 struct PieceNode {
     int from, pieces; // first piece and number of pieces of the row
-    int at, shift; // the first piece of the node
+    int each, skipped; // pieces of the first leaf's teams that belong to earlier rows
+    int at, shift; // the first leaf of the node
 
-    __device__ __forceinline__ int children() const { return ((pieces - 1) >> shift) + 1; }
-    __device__ __forceinline__ int parent() const { return at & -(kFan << shift); } // the parent's first piece
-    __device__ __forceinline__ int siblings() const { return min(kFan, children() - (parent() >> shift)); }
-    // The counter of a parent lies at its first piece, one place further for each level. There are enough pieces for that, since a parent
-    // has children.
-    __device__ __forceinline__ int counter() const { return from + parent() + shift / kFanLog; }
-    // Planes that the sum of up to 1 << `log` pieces from piece `begin` on needs, where one piece has `planes`.
-    __device__ __forceinline__ int planes_of(int planes, int begin, int log) const
+    // The leaf of a team that has counted a piece, with the teams of run number `run`.
+    __device__ __forceinline__ PieceNode(const CountParams &p, const Stretch &stretch, int each_of_run, int run)
+        : from(0), pieces(1), each(each_of_run), skipped(0), at(0), shift(0)
     {
-        const int more = min(pieces - begin, 1 << log) - 1;
+        if (stretch.piece < 0)
+            return;
+        pieces_of_row(p.streams, stretch, from, pieces);
+        const int first = from / each;
+        skipped = from - first * each, at = run - first;
+    }
+
+    __device__ __forceinline__ int leaves() const { return (skipped + pieces - 1) / each + 1; }
+    // The first piece of a leaf; behind the last leaf, the end of the pieces.
+    __device__ __forceinline__ int first_of(int leaf) const { return from + min(max(leaf * each - skipped, 0), pieces); }
+    __device__ __forceinline__ bool is_root() const { return leaves() <= 1 << shift; }
+    __device__ __forceinline__ int parent() const { return at & -(kFan << shift); } // the parent's first leaf
+    __device__ __forceinline__ int siblings() const { return min(kFan, ((leaves() - parent() - 1) >> shift) + 1); }
+    // The counter of a parent lies at its first piece, one place further for each level. There are enough pieces for that only if the parent
+    // has several children; one child needs no counter.
+    __device__ __forceinline__ int counter() const { return first_of(parent()) + shift / kFanLog; }
+    // Planes that the sum of the node of this level at `leaf` needs, where one piece has `planes`.
+    __device__ __forceinline__ int planes_of(int planes, int leaf) const
+    {
+        const int more = first_of(leaf + (1 << shift)) - first_of(leaf) - 1;
         return planes + 32 - __clz(more);
     }
 };
 
+// Adds up the counts of `lanes` lanes, `apart` from each other, none of which has more than `used` planes; all of them get the sum. Teams
+// that are not `going` keep what they have. Called by whole warps.
+template <int lanes, int used, int words, int most> BS_INLINE void add_lanes(u32 (&sum)[words][most], bool going, int apart)
+{
+    if constexpr (lanes > 1) {
+        constexpr int more = used < most ? used + 1 : most;
+#pragma unroll
+        for (int w = 0; w < words; w++) {
+            u32 carry = 0;
+#pragma unroll
+            for (int q = 0; q < more; q++) {
+                const u32 mine = sum[w][q], theirs = q < used ? __shfl_xor_sync(~0u, mine, apart) : 0;
+                sum[w][q] = going ? xor3(mine, theirs, carry) : mine;
+                carry = majority(mine, theirs, carry);
+            }
+        }
+        add_lanes<lanes / 2, more>(sum, going, 2 * apart);
+    }
+}
+
 // Adds up the counts of a row's pieces as a tree: the team that brings the last child of a node adds up its children. True for the team
-// that ends up with the whole row, false for all others. Plane q of word w of a piece lies at slot_of(piece) + place(w, q); a sum of
-// several pieces needs more planes, which lie in the slots of its further pieces. `copies` lanes of a team, `apart` from each other, have
-// the same words and share the children; `copy` numbers them. Called by whole warps once each piece is in its slot.
-template <int planes, int copies, int words, int most, class SlotOf, class Place>
-BS_INLINE bool take_pieces(const CountParams &p, const Stretch &at, const CountLane &me, u32 (&sum)[words][most], int copy, int apart,
-                           SlotOf slot_of, Place place)
+// that ends up with the whole row, false for all others. `sum` has the counts of the `going` team's leaf, unless leaves are in their slots
+// already (`stored`). Plane q of word w of a piece lies at slot_of(piece) + place(w, q); a sum of several pieces needs more planes, which
+// lie in the slots of its further pieces. `copies` lanes of a team, `apart` from each other, have the same words and share the children;
+// `copy` numbers them. Called by whole warps.
+template <int planes, int copies, bool stored, int words, int most, class SlotOf, class Place>
+BS_INLINE bool take_pieces(const CountParams &p, PieceNode node, const CountLane &me, u32 (&sum)[words][most], bool going, int copy,
+                           int apart, SlotOf slot_of, Place place)
 {
     asm volatile("" : "+r"(copy), "+r"(apart)); // computed here and not earlier, when registers are scarce
-    PieceNode node = {0, 1, 0, 0};
-    bool going = at.piece >= 0, whole = false;
-    if (going) {
-        pieces_of_row(p.streams, at, node.from, node.pieces);
-        node.at = at.piece - node.from;
-    }
-#pragma unroll
-    for (int i = 0; i < words * most; i++)
-        sum[i / most][i % most] = 0;
+    constexpr bool kScarce = words * most > 24; // then one slot is read after another
+    constexpr int kTogether = kScarce || BS_OUT != BS_SIGNS ? 1 : 3; // children that are loaded together
+    bool whole = going && node.is_root();
+    going = going && !whole;
     while (__any_sync(~0u, going)) {
+        if (going && copy == 0 && !(stored && node.shift == 0)) {
+            const int first = node.first_of(node.at), used = node.planes_of(planes, node.at);
+#pragma unroll
+            for (int q0 = 0; q0 < most; q0 += planes) {
+                u32 *slot = slot_of(first + q0 / planes);
+#pragma unroll
+                for (int w = 0; w < words; w++)
+#pragma unroll
+                    for (int q = q0; q < q0 + planes && q < most; q++)
+                        if (q < planes || q < used)
+                            slot[place(w, q - q0)] = sum[w][q];
+            }
+        }
+        // Whether this team is the last of its siblings; if so, it sees what the others have stored.
         const int count = node.siblings(), begin = node.parent();
-        going = is_last(p, me, going, node.counter(), count);
+        int *counter = p.arrived + (bs_u64)(unsigned)node.counter() * (unsigned)p.slices + blockIdx.y;
+        int before = count - 1;
+        __syncwarp();
+        if (going && count > 1 && me.lane == 0) {
+            before = arrive(counter);
+            if (before == count - 1)
+                *counter = 0; // for the next launch
+        }
+        before = __shfl_sync(~0u, before, (int)(threadIdx.x & 31) - me.lane);
+        __syncwarp();
+        going = going && before == count - 1;
         if (going) {
 #pragma unroll
             for (int i = 0; i < words * most; i++)
                 sum[i / most][i % most] = 0;
-            if (node.shift == 0) {
-#pragma unroll 2
-                for (int i = copy; i < count; i += copies) {
-                    const u32 *slot = slot_of(node.from + begin + i);
+#pragma unroll kTogether
+            for (int i = copy; i < count; i += copies) {
+                const int child = begin + (i << node.shift), first = node.first_of(child), used = node.planes_of(planes, child);
 #pragma unroll
-                    for (int w = 0; w < words; w++) {
-                        u32 one[planes];
+                for (int w = 0; w < words; w++) {
+                    u32 carry = 0;
 #pragma unroll
-                        for (int q = 0; q < planes; q++)
-                            one[q] = __ldcg(slot + place(w, q));
-                        add_to_counts(sum[w], one);
-                    }
-                }
-            } else {
-#pragma unroll 1
-                for (int i = copy; i < count; i += copies) {
-                    const int child = begin + (i << node.shift), used = node.planes_of(planes, child, node.shift);
-#pragma unroll
-                    for (int w = 0; w < words; w++) {
-                        u32 carry = 0;
-#pragma unroll
-                        for (int q0 = 0; q0 < most; q0 += planes) { // one slot after another, which saves registers
-                            const u32 *slot = slot_of(node.from + child + q0 / planes);
+                    for (int q0 = 0; q0 < most; q0 += planes) {
+                        const u32 *slot = slot_of(first + q0 / planes);
+                        if (kScarce)
                             asm volatile("" ::: "memory");
 #pragma unroll
-                            for (int q = q0; q < q0 + planes && q < most; q++) {
-                                const u32 x = q < used ? __ldcg(slot + place(w, q - q0)) : 0;
-                                const u32 both = xor3(sum[w][q], x, carry);
-                                carry = majority(sum[w][q], x, carry);
-                                sum[w][q] = both;
-                            }
+                        for (int q = q0; q < q0 + planes && q < most; q++) {
+                            const u32 x = q < planes || q < used ? __ldcg(slot + place(w, q - q0)) : 0;
+                            const u32 both = xor3(sum[w][q], x, carry);
+                            carry = majority(sum[w][q], x, carry);
+                            sum[w][q] = both;
                         }
                     }
                 }
             }
         }
-#pragma unroll
-        for (int lanes = 1; lanes < copies; lanes *= 2)
-#pragma unroll
-            for (int w = 0; w < words; w++) {
-                u32 carry = 0;
-#pragma unroll
-                for (int q = 0; q < most; q++) {
-                    const u32 mine = sum[w][q], theirs = __shfl_xor_sync(~0u, mine, lanes * apart);
-                    sum[w][q] = going ? xor3(mine, theirs, carry) : mine;
-                    carry = majority(mine, theirs, carry);
-                }
-            }
-        whole = whole || (going && node.children() <= kFan);
-        going = going && node.children() > kFan;
-        if (going) {
-            node.shift += kFanLog;
-            node.at = begin;
-            const int used = node.planes_of(planes, begin, node.shift);
-            if (copy == 0)
-#pragma unroll
-                for (int q0 = 0; q0 < most; q0 += planes) {
-                    u32 *slot = slot_of(node.from + begin + q0 / planes);
-#pragma unroll
-                    for (int w = 0; w < words; w++)
-#pragma unroll
-                        for (int q = q0; q < q0 + planes && q < most; q++)
-                            if (q < used)
-                                slot[place(w, q - q0)] = sum[w][q];
-                }
-        }
-        __threadfence();
+        add_lanes<copies, most>(sum, going, apart);
+        node.at = begin, node.shift += kFanLog;
+        whole = whole || (going && node.is_root());
+        going = going && !whole;
     }
     return whole;
 }

@@ -159,8 +159,9 @@ class BitRates(NamedTuple):
     middling_rows: int = 48
     many_edges: int = 8_000_000
     #: For rows that are dealt out, by mean length (below 16, below 32, longer): lanes that share the edges of a row, edges in flight per
-    #: lane, blocks per multiprocessor, edges per lane above which a row is cut, and edges of a piece.
-    dealt: tuple[tuple[int, int, int, int, int], ...] = ((2, 8, 5, 64, 256), (2, 8, 5, 48, 512), (4, 8, 5, 48, 512))
+    #: lane, blocks per multiprocessor, edges per lane above which a row is cut, and edges of a piece: four fewer than whole batches have,
+    #: as a piece may begin up to three edges after its first batch.
+    dealt: tuple[tuple[int, int, int, int, int], ...] = ((2, 8, 5, 64, 252), (2, 8, 5, 48, 508), (4, 8, 5, 48, 508))
 
 
 class Chip(NamedTuple):
