@@ -232,7 +232,7 @@ def test_what_is_kept_in_few_bits_has_the_bits_of_the_cpu(kind: str, bits: int) 
     for device in ("cpu", "cuda"):
         source: Any = CodeSource(Quantization(bst.Tango()), False)
         kept = kept_codes.KeptCodes(x.to(device), bits, source, map_of)
-        slopes = kept.slopes_of_elu() if kind == "elu" else kept.slopes()
+        slopes = kept.slopes_of_elu() if kind == "elu" else kept.slopes_of_relu()
         values = torch.cat([part for _, part in kept])
         made.append(
             [

@@ -55,7 +55,7 @@ def test_codes_are_near_and_right_on_average(kind: str, bits: int) -> None:
         assert len(list(kept)) == 3
         draws.append(matrix(kept))
         if kind == "relu":
-            assert torch.equal(kept.packed.times(torch.ones_like(y), kept.slopes()), (x > 0).float())
+            assert torch.equal(kept.packed.times(torch.ones_like(y), kept.slopes_of_relu()), (x > 0).float())
         if kind == "elu":
             slopes.append(KeptElu(y, bits, source_).times(torch.ones_like(y)))
     assert torch.equal(draws[0] == 0, draws[0].abs() < 1e-6)

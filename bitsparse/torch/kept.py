@@ -51,7 +51,7 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.kept.times(gradient, torch.arange(2.0, device=gradient.device) * ctx.scale), None
+        return ctx.kept.times(gradient, torch.arange(2, dtype=gradient.dtype, device=gradient.device) * ctx.scale), None
 
 
 class _ExactLinear(torch.autograd.Function):

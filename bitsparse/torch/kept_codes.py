@@ -113,7 +113,7 @@ class PackedRows:
 
     def values(self, rows: slice, table: Tensor) -> Tensor:
         """What ``table`` holds for the codes of some rows."""
-        made = torch.empty((rows.stop - rows.start, *self.shape[1:]), device=self.words.device)
+        made = table.new_empty((rows.stop - rows.start, *self.shape[1:]))
         self._look_up(rows.start, made, table)
         return made
 
@@ -174,7 +174,7 @@ class KeptCodes:
         numbers = torch.arange(codes, device=self.packed.words.device)
         return values(torch.where(numbers < codes // 2, numbers, numbers - codes).float())
 
-    def slopes(self) -> Tensor:
+    def slopes_of_relu(self) -> Tensor:
         """For each code of a result of relu, 1 if relu let its input pass, else 0."""
         top = (1 << (self.packed.bits - 1)) - 1
         return self.table(lambda numbers: (numbers > -top).float())
@@ -229,8 +229,9 @@ class KeptRelu:
 
     def times(self, gradient: Tensor) -> Tensor:
         """The gradient by the input of relu."""
-        passed = torch.arange(2.0, device=gradient.device) if self._codes is None else self._codes.slopes()
-        return self.packed.times(gradient, passed)
+        if self._codes is None:
+            return self.packed.times(gradient, torch.arange(2, dtype=gradient.dtype, device=gradient.device))
+        return self.packed.times(gradient, self._codes.slopes_of_relu())
 
 
 class KeptElu:
