@@ -74,7 +74,8 @@ def elu_map(x: Tensor, top: int) -> Map:
 
 def _step(largest: Tensor, steps: int) -> Tensor:
     """The size of one of `steps` steps up to `largest`; 1 if `largest` is next to nothing."""
-    step = largest.float() / steps
+    # A GPU would multiply by the reciprocal of a number, which may round otherwise than a division.
+    step = largest.float() / torch.full_like(largest, steps, dtype=torch.float32)
     return torch.where(step < torch.finfo(torch.float32).smallest_normal, 1.0, step + step * 0)
 
 

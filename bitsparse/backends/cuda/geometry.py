@@ -151,9 +151,9 @@ def _fold_batches(array: Any) -> tuple[int, int] | None:
 
 def stream_of_draws(stream: Any) -> tuple[int, int | None]:
     """The number of a stream of draws as kernels take it: its value, and the address of the uint32 array that holds it instead, or None."""
-    if hasattr(stream, "data"):
-        return 0, stream.data.ptr
-    return stream & 0xFFFFFFFF, None
+    if isinstance(stream, (int, np.integer)):
+        return int(stream) & 0xFFFFFFFF, None
+    return 0, stream.data.ptr
 
 
 class Operand(NamedTuple):
