@@ -578,25 +578,11 @@ def test_members_of_shards_and_partitions():
         for way in METHODS:
             slots = a.exchange(way)(np.arange(part.rows().start, part.rows().stop)[:, None])
             assert np.array_equal(slots[a.matrix(way).indices, 0], a.columns)
-            back = a.exchange(way).add_back(np.ones((a.exchange(way).slots, 1)))
-            asked = [np.unique(np.append(columns, own)) for columns, own in zip(*everyone(comm, a), strict=True)]
-            counts = np.bincount(np.concatenate(asked), minlength=41)[part.rows()]
-            assert np.array_equal(back[:, 0], np.full(a.shape[0], 2) if way == "allgather" else counts)
         sparse = sp.csr_array(np.eye(41))
         assert np.array_equal(part.take(sparse).toarray(), np.eye(41)[part.nodes_of()])
         tensor = bs.pack_bits(np.eye(41, dtype=int))
         assert np.array_equal(part.gather(part.take(tensor)).toarray(), np.eye(41))
         return a
-
-    def everyone(comm, a):
-        pads = [np.full(2000, -1), np.full(41, -1)]
-        pads[0][: a.nnz], pads[1][: a.shape[0]] = a.columns, np.arange(41)[a.part.rows()]
-        made = []
-        for pad in pads:
-            there = np.empty((2, pad.size), pad.dtype)
-            comm.all_gather(pad, there)
-            made.append([row[row >= 0] for row in there])
-        return made
 
     shards = D.local(2).run(work)
     assert sum(a.nnz for a in shards) == matrix.nnz
@@ -659,65 +645,6 @@ def test_an_undirected_graph_is_its_own_transpose():
         return transposed(directed) is not directed
 
     assert all(D.local(3).run(work))
-
-
-def in_turn(parts):
-    """The sum of the parts, added in their order with a rounding after each."""
-    total = np.zeros_like(parts[0])
-    for part in parts:
-        total = total + part
-    return total
-
-
-@pytest.mark.parametrize("way", METHODS)
-@pytest.mark.parametrize("size", [1, 3, 4])
-def test_what_comes_back_is_added_in_the_order_of_the_ranks(way, size):
-    """Sums must have the bits of rank order, with magnitudes that show any other order; NaN sent back for padding must not count."""
-    matrix = graph()
-
-    def work(a, part):
-        exchange, rng = a.exchange(way), np.random.default_rng(a.comm.rank)
-        asked = exchange.slots_of(np.union1d(a.columns, np.arange(41)[part.rows()]))
-        made = []
-        for dtype in (np.float32, np.float64, np.int64, np.int16):
-            shape = asked.size, 2, 3
-            values = rng.standard_normal(shape) * 10.0 ** rng.integers(0, 8, shape)
-            is_float = np.dtype(dtype).kind == "f"
-            sent = np.full((exchange.slots, 2, 3), np.nan if is_float else 7, dtype)
-            sent[asked] = values if is_float else np.sign(values) * 99
-            whole = np.zeros((41, 2, 3), dtype)
-            names = np.union1d(a.columns, np.arange(41)[part.rows()])
-            whole[names] = sent[asked]
-            everyone = np.empty((size, *whole.shape), dtype)
-            a.comm.all_gather(whole, everyone)
-            if way == "allgather":  # rows that this rank did not ask for are sent back as well
-                sent[np.setdiff1d(exchange.slots_of(np.arange(41)), asked)] = 0
-            back = exchange.add_back(sent)
-            assert back.dtype == dtype
-            made.append((back, in_turn(list(everyone))[part.rows()]))
-        return made
-
-    for made in D.local(size).run(lambda comm: work(D.shard(matrix, part := D.partition(matrix, comm)), part)):
-        for back, wanted in made:
-            assert np.array_equal(back, wanted)
-
-
-@pytest.mark.parametrize("way", METHODS)
-@pytest.mark.parametrize("bits", [2, 4, 8])
-def test_codes_that_come_back_are_summed_exactly_and_scaled_once(way, bits):
-    matrix = graph()
-
-    def work(comm):
-        a = D.shard(matrix, D.partition(matrix, comm))
-        exchange, rng = a.exchange(way), np.random.default_rng(comm.rank)
-        sent = rng.standard_normal((exchange.slots, 5)).astype(np.float32)
-        codes = bs.quantize(sent, bits, scheme="symmetric", range=3.0, layout="rows")
-        integers = exchange.add_back(codes.toarray().astype(np.int64))
-        made = exchange.add_back(codes)
-        assert made.dtype == np.float32 and np.array_equal(made, integers.astype(np.float32) * codes.scale)
-        assert integers.any()
-
-    D.local(3).run(work)
 
 
 def test_buffers_of_blocks_have_no_padding_that_was_never_written():

@@ -109,35 +109,14 @@ def test_floats_are_gathered_and_streams_go_to_a_gpu() -> None:
         a = D.shard(pattern, part, device="cuda:0")
         mine = interop.move(part.take(x), "cuda:0")
         scores = D.sddmm(a, mine)
-        back = a.exchange("halo").add_back(a.exchange("halo")(mine))
-        return part.gather(D.spmm(a, mine)), float(scores.sum()), part.gather(back)
+        return part.gather(D.spmm(a, mine)), float(scores.sum())
 
-    for made, _, back in in_turn(2, work):
+    for made, _ in in_turn(2, work):
         assert np.allclose(made.get(), pattern.astype(np.float32) @ x, atol=1e-4)
-        assert bool((np.sign(back.get()) == np.sign(x)).all())
     streamed = D.quantize_streamed(x, 4, device="cuda:0", piece_bytes=200)
     whole = bs.quantize(x, 4, granularity="row", layout="rows")
     streamed = streamed.get()
     assert np.array_equal(streamed.words, whole.words) and np.array_equal(streamed.scale, whole.scale)
-
-
-@pytest.mark.parametrize("way", METHODS)
-def test_what_comes_back_to_a_gpu_has_the_bits_of_the_cpu(way) -> None:
-    pattern, _ = problem()
-    rng = np.random.default_rng(3)
-    sent = (rng.standard_normal((3, 200, 8)) * 10.0 ** rng.integers(0, 8, (3, 200, 8))).astype(np.float32)
-
-    def work(comm, device):
-        exchange = D.shard(pattern, D.partition(pattern, comm), device=device).exchange(way)
-        mine = sent[comm.rank, : exchange.slots]
-        made = [exchange.add_back(interop.move(mine, device))]
-        for bits in (2, 4, 8):
-            codes = bs.quantize(mine, bits, scheme="symmetric", range=1e6, layout="rows")
-            made.append(exchange.add_back(codes.to_device(device)))
-        return [interop.move(each, "cpu") for each in made]
-
-    for mine, wanted in zip(*(D.local(3, timeout=300).run(work, device) for device in ("cuda:0", "cpu")), strict=True):
-        assert all(np.array_equal(one, other) for one, other in zip(mine, wanted, strict=True))
 
 
 @pytest.mark.parametrize("way", METHODS)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop, ops
+from bitsparse import interop
 from bitsparse._communicator import Communicator, gathered_values, who
-from bitsparse.arrays import BitTensor, TCTiledCSR
-from bitsparse.arrays.indices import gather, index_dtype
-from bitsparse.arrays.inside import with_words
+from bitsparse.arrays.indices import gather
 from bitsparse.errors import ShapeError
-from bitsparse.ops.operands.sparse import as_csr
-from bitsparse.ops.quantized.scaled import ScaledCodes
-from bitsparse.ops.quantized.spmm import sum_of_codes
 
 Array = NDArray[Any]
 Method = Literal["allgather", "halo"]
@@ -34,8 +28,8 @@ class Exchange(ABC):
         Rows of the buffer.
     own : slice
         The slots of this rank's rows.
-    received, returned : int
-        The numbers of rows that come from other ranks, and of rows that come back in :meth:`add_back`.
+    received : int
+        The number of rows that come from other ranks.
     """
 
     method: Method
@@ -44,9 +38,7 @@ class Exchange(ABC):
         self.comm, self.slots = comm, slots
         self.rows = int(bounds[comm.rank + 1] - bounds[comm.rank])
         self.own = slice(start, start + self.rows)
-        self.received = self.returned = slots - self.rows
-        #: For each device, the pattern (rows, returned rows) that adds the returned rows to their own rows.
-        self._sums: dict[str, TCTiledCSR] = {}
+        self.received = slots - self.rows
 
     def buffer(self, space: Any, inner: tuple[int, ...], dtype: Any) -> Any:
         """Allocate a buffer for rows of this shape, with NumPy or CuPy (`space`); every exchange writes all of it."""
@@ -83,42 +75,6 @@ class Exchange(ABC):
     def bring(self, buffer: Any) -> None:
         """Bring the rows of other ranks into a buffer that already holds the own rows. Rows computed right there need no copy."""
 
-    def add_back(self, buffer: Any) -> Any:
-        """The reverse exchange, for gradients: each of this rank's rows becomes the sum of what all ranks hold in its slots.
-
-        Parameters
-        ----------
-        buffer : array (slots, ...), or BitTensor (slots, D)
-            A BitTensor is packed along the features, in the layout "rows", with one scale, the same on every rank.
-
-        Returns
-        -------
-        array (rows, ...)
-            In the dtype of the buffer. Floats are added in the order of the ranks (on a GPU, from 32 ranks on, possibly in parts that are
-            added in order). Integers of a BitTensor are summed exactly and scaled once, to float32.
-        """
-        function = "add_back"
-        device = interop.device_of(buffer.words if isinstance(buffer, BitTensor) else buffer)
-        if device not in self._sums:
-            self._sums[device] = self.returned_rows().T.to_device(device)
-        sums = self._sums[device]
-        if isinstance(buffer, BitTensor):
-            words = self.back(buffer.words)
-            codes = ScaledCodes(with_words(buffer, words, (words.shape[0], buffer.shape[1]), -1, buffer.layout))
-            return sum_of_codes(function, as_csr(function, sums), codes, None, None, "sum", True)
-        returned = self.back(buffer)
-        inner = returned.shape[1:]
-        total = ops.spmm(sums, returned.reshape(returned.shape[0], math.prod(inner)))
-        return total.astype(buffer.dtype, copy=False).reshape(self.rows, *inner)
-
-    @abstractmethod
-    def back(self, buffer: Any) -> Any:
-        """Get what every rank holds in its slots for this rank's rows, (returned rows, ...), in the order of the ranks."""
-
-    @abstractmethod
-    def returned_rows(self) -> TCTiledCSR:
-        """A pattern (returned rows, rows) in host memory with the own row of each row that :meth:`back` gets; padding has none."""
-
 
 class AllGather(Exchange):
     """Gathers the rows of all ranks in blocks, each padded to the size of the largest."""
@@ -129,7 +85,7 @@ class AllGather(Exchange):
         self._sizes = np.diff(bounds)
         self._bounds, self._most = bounds, int(self._sizes.max(initial=0))
         super().__init__(comm, bounds, self._most * comm.size, self._most * comm.rank)
-        self.received = self.returned = self._most * (comm.size - 1)
+        self.received = self._most * (comm.size - 1)
 
     def slots_of(self, columns: Array) -> Array:
         """See :class:`Exchange`."""
@@ -157,18 +113,6 @@ class AllGather(Exchange):
         blocks = buffer.reshape(self.comm.size, self._most, *buffer.shape[1:])
         self.comm.all_gather(blocks[self.comm.rank], blocks)
 
-    def back(self, buffer: Any) -> Any:
-        """See :class:`Exchange`."""
-        theirs = interop.namespace(buffer).empty_like(buffer)
-        counts = [self._most] * self.comm.size
-        self.comm.all_to_all_v(buffer, counts, theirs, counts)
-        return theirs
-
-    def returned_rows(self) -> TCTiledCSR:
-        """See :class:`Exchange`."""
-        own = np.tile(np.arange(self._most) < self.rows, self.comm.size)
-        return _one_each(own, np.tile(np.arange(self.rows), self.comm.size), self.rows)
-
 
 class Halo(Exchange):
     """Brings the rows of other ranks that this rank's columns ask for; the buffer holds them and the own rows in ascending order."""
@@ -182,19 +126,18 @@ class Halo(Exchange):
         counts = np.diff(inside).astype(np.int64)
         super().__init__(comm, bounds, int(ids.size), int(inside[comm.rank]))
         self._ids = ids
-        #: Numbers of rows that come from each rank and that go to each rank; all ranks share these counts.
+        #: Numbers of rows that come from each rank.
         self._in = counts.tolist()
-        self._out = gathered_values(comm, counts)[:, comm.rank].tolist()
-        wanted = np.empty(sum(self._out), np.int64)
+        going = gathered_values(comm, counts)[:, comm.rank].tolist()
+        wanted = np.empty(sum(going), np.int64)
         mine = np.ascontiguousarray(interop.move(ids, "cpu"), np.int64)
-        comm.all_to_all_v(mine, self._in, wanted, self._out)
-        self.returned = wanted.size - self.rows
+        comm.all_to_all_v(mine, self._in, wanted, going)
         # Own rows are copied as a whole; `asked_for` are the local numbers of the rows that the other ranks want, rank after rank.
-        self._before = sum(self._out[: comm.rank])
-        asked_for = np.delete(wanted, slice(self._before, self._before + self.rows)) - int(bounds[comm.rank])
+        before = sum(going[: comm.rank])
+        asked_for = np.delete(wanted, slice(before, before + self.rows)) - int(bounds[comm.rank])
         dtype = np.int32 if self.rows < 1 << 31 else np.int64
         self._send = interop.move(asked_for.astype(dtype), interop.device_of(ids))
-        self._to_others = [0 if rank == comm.rank else count for rank, count in enumerate(self._out)]
+        self._to_others = [0 if rank == comm.rank else count for rank, count in enumerate(going)]
 
     def slots_of(self, columns: Array) -> Array:
         """See :class:`Exchange`."""
@@ -207,25 +150,6 @@ class Halo(Exchange):
     def bring(self, buffer: Any) -> None:
         """See :class:`Exchange`."""
         self.comm.all_to_all_v(gather(buffer[self.own], self._send), self._to_others, buffer, self._in)
-
-    def back(self, buffer: Any) -> Any:
-        """See :class:`Exchange`."""
-        theirs = interop.namespace(buffer).empty((sum(self._out), *buffer.shape[1:]), buffer.dtype)
-        self.comm.all_to_all_v(buffer, self._in, theirs, self._out)
-        return theirs
-
-    def returned_rows(self) -> TCTiledCSR:
-        """See :class:`Exchange`."""
-        asked_for, start = interop.move(self._send, "cpu"), self._before
-        rows = np.concatenate([asked_for[:start], np.arange(self.rows, dtype=asked_for.dtype), asked_for[start:]])
-        return _one_each(np.ones(rows.size, np.bool_), rows, self.rows)
-
-
-def _one_each(has: NDArray[np.bool_], columns: Array, width: int) -> TCTiledCSR:
-    """A pattern whose rows have one entry if `has` says so, else none; `columns` are the columns of these entries."""
-    indptr = np.concatenate([[0], np.cumsum(has)])
-    dtype = index_dtype("add_back", (has.size, width), columns.size)
-    return TCTiledCSR.from_arrays(indptr.astype(dtype), columns.astype(dtype), (has.size, width))
 
 
 def ids_asked(columns: Array, rows: slice, nodes: int) -> Array:

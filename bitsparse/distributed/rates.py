@@ -65,8 +65,8 @@ def carried_seconds(latency: float, points: Points, received: float) -> float:
     return received / last[1]
 
 
-def exchange_seconds(engine: str, method: str, received: float, *, back: bool = False) -> float:
-    """The seconds of an exchange that receives `received` bytes, and returns as many if `back`. Unknown engines count as gloo.
+def exchange_seconds(engine: str, method: str, received: float) -> float:
+    """The seconds of an exchange that receives `received` bytes. Unknown engines count as gloo.
 
     Examples
     --------
@@ -74,10 +74,9 @@ def exchange_seconds(engine: str, method: str, received: float, *, back: bool = 
     True
     """
     link = LINKS.get(engine, LINKS["gloo"])
-    pairs = carried_seconds(link.latency, link.pairs, received)
-    gathered = carried_seconds(link.latency, link.gather, received)
-    there = gathered if method == "allgather" else pairs + received / link.picked
-    return there + pairs if back else there
+    if method == "allgather":
+        return carried_seconds(link.latency, link.gather, received)
+    return carried_seconds(link.latency, link.pairs, received) + received / link.picked
 
 
 class Sums(NamedTuple):

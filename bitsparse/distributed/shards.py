@@ -185,13 +185,13 @@ class Shard:
             self._kept[key] = dict(zip(most, counts.tolist(), strict=True))
         return dict(self._kept[key])
 
-    def choose(self, function: str, way: str, row_bytes: int, *, back: bool = False) -> tuple[str, str]:
-        """The exchange to use for rows of `row_bytes` bytes, the same on every rank, and the reason; `back` if as many rows return."""
+    def choose(self, function: str, way: str, row_bytes: int) -> tuple[str, str]:
+        """The exchange to use for rows of `row_bytes` bytes, the same on every rank, and the reason."""
         _check.choice(function, "exchange", way, WAYS)
         if way != "auto":
             return way, f"exchange {way}, as asked for"
         sizes = {method: count * row_bytes for method, count in self.received_rows().items()}
-        seconds = {name: exchange_seconds(self.comm.engine, name, size, back=back) for name, size in sizes.items()}
+        seconds = {name: exchange_seconds(self.comm.engine, name, size) for name, size in sizes.items()}
         method = "halo" if seconds["halo"] < seconds["allgather"] else "allgather"
         told = ", ".join(f"{name} {sizes[name]} bytes in {1e6 * seconds[name]:.0f} us" for name in METHODS)
         return method, f"exchange {method}: {told}, by the rates of {self.comm.engine}"
