@@ -162,7 +162,7 @@ class ShardedSum(nn.Module):
 
     def gradient(self, gradient: Any, call: Any) -> Any:
         """The gradient of this rank's features, from that of its sums: sums over the transpose, whose rows are this rank's too."""
-        return self._sums_of(gradient, call | np.uint32(_BACKWARD), back=True)
+        return self._sums_of(gradient, call | _BACKWARD, back=True)
 
     def _sums_of(self, x: Any, stream: Any, back: bool = False) -> Any:
         """Exchange rows and sum them; gradients if `back`."""
