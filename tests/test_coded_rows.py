@@ -11,6 +11,7 @@ from bitsparse import interop
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.quantized.coded_rows import coded_rows, sum_of_rows, words_of_row
+from bitsparse.ops.recorded import Recorded
 
 #: Columns of one octet and of several, that fill groups of 16 bytes or leave no room for the scale, and more than a warp holds at once.
 COLUMNS = (1, 7, 8, 23, 47, 124, 128, 130, 300)
@@ -119,3 +120,27 @@ def test_sums_on_a_gpu_are_those_of_the_cpu(bits, columns) -> None:
     for _ in range(2):
         made = sum_of_rows("example", there, coded_rows(interop.move(x, "cuda:0"), bits, coding(bits)))
         assert np.allclose(interop.move(made, "cpu"), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_recorded_call_waits_for_nothing_and_draws_anew() -> None:
+    """Rounding and sums, by a number of draws that the graph itself advances: each replay has the codes of the next one."""
+    x, (_, pattern) = rows(47), graph()
+    x = x / np.abs(x).max(axis=1, keepdims=True, initial=1e-30)
+    mine, there = interop.move(x, "cuda:0"), as_csr("example", pattern.to_device("cuda:0"))
+    space = interop.namespace(mine)
+    number, words = space.full(1, 4, np.uint32), space.zeros((40, words_of_row(47, 8)), np.uint32)
+    sums = space.zeros((30, 47), np.float32)
+
+    def call():
+        number[...] += np.uint32(1)
+        made = coded_rows(mine, 8, coding(8)._replace(stream=number), out=words)
+        sums[...] = sum_of_rows("example", there, made)
+
+    replay = Recorded(call)  # which calls once, and records a second call
+    for stream in (6, 7):
+        replay()
+        wanted = coded_rows(x, 8, coding(8)._replace(stream=stream))
+        assert np.array_equal(interop.move(words, "cpu"), wanted.words)
+        of_cpu = sum_of_rows("example", as_csr("example", pattern), wanted)
+        assert np.allclose(interop.move(sums, "cpu"), of_cpu, rtol=1e-5, atol=1e-5)
