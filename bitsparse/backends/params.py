@@ -90,21 +90,11 @@ class Packing(TypedDict):
 
 
 class Sides(NamedTuple):
-    """What a quantiser does with ``x / divisor`` before it rounds, if 0 is not in the middle of its codes.
+    """What a quantiser does with ``x / divisor`` before it rounds, for maps in which the two sides of 0 differ."""
 
-    Attributes
-    ----------
-    zero : float
-        A whole number that is added, on which 0 therefore lies.
-    below : float
-        For negative x, ``x * below`` takes the place of the quotient; 0.0 if it does not.
-    marked : bool
-        Whether all x that are not positive get the lowest code.
-    """
-
-    zero: float
-    below: float = 0.0
-    marked: bool = False
+    zero: float  # the whole number that is added, on which 0 therefore lies
+    below: float = 0.0  # unless 0, negative x give ``x * below`` in place of the quotient
+    marked: bool = False  # whether all x that are not positive get the lowest code
 
 
 class Quantisation(TypedDict):
