@@ -19,7 +19,7 @@ def look_up(
     Parameters
     ----------
     words
-        Codes of 1, 2, 4 or 8 bits that follow each other without gaps.
+        Codes of 1, 2, 4 or 8 bits that follow each other without gaps, in whole groups of four words.
     size
         The number of codes.
     table : float32 (1 << bits,)
@@ -31,7 +31,7 @@ def look_up(
 
     Examples
     --------
-    >>> look_up(np.array([0b1110_0100], np.uint32), 4, 2, table=np.array([0, 0.5, 2, 4], np.float32))
+    >>> look_up(np.array([0b1110_0100, 0, 0, 0], np.uint32), 4, 2, table=np.array([0, 0.5, 2, 4], np.float32))
     array([0. , 0.5, 2. , 4. ], dtype=float32)
     """
     values = np.empty(size, np.float32) if out is None else out
