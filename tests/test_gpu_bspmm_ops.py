@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -388,6 +391,28 @@ def test_many_parts_are_joined_in_a_capture(bits: bool, axis: int, monkeypatch: 
     joined()
     assert replayed.dtype == made[0].dtype
     assert np.array_equal(replayed.get(), made[0].get())
+
+
+def test_a_recorded_call_keeps_what_its_graph_reads() -> None:
+    """A replay must find the plan, its matrix and its operands in their memory, though no one else holds them any more."""
+    from bitsparse.ops.recorded import Recorded
+
+    cupy = cp()
+    graph = pattern()
+    x = np.random.default_rng(3).standard_normal((graph.shape[1], 8)).astype(np.float32)
+    plan, features = bs.plan_spmm(bs.TCTiledCSR(graph).to_device("cuda:0"), 8), cupy.asarray(x)
+    out = plan(features)
+    held = [weakref.ref(plan), weakref.ref(features)]
+    recorded = Recorded(partial(plan, features, out=out))
+    del plan, features
+    gc.collect()
+    assert all(each() is not None for each in held)
+    out.fill(0)
+    recorded()
+    assert np.allclose(out.get(), graph @ x, rtol=1e-5, atol=1e-5)
+    del recorded
+    gc.collect()
+    assert all(each() is None for each in held)
 
 
 def test_nan_has_no_sign() -> None:

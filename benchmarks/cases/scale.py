@@ -62,12 +62,7 @@ def _repeated_alone(plan: Any, x: Any, out: Any) -> Callable[[], object]:
 
 def _recorded(call: Callable[[], object]) -> Callable[[], object]:
     """A function that all ranks call together, as a CUDA graph."""
-    return call if communicator().engine != "nccl" else partial(_replayed, Recorded(call), call)
-
-
-def _replayed(graph: Recorded, _held: Callable[[], object]) -> None:
-    """Replay a graph; the function that it was recorded from holds the arrays that it reads."""
-    graph()
+    return call if communicator().engine != "nccl" else Recorded(call)
 
 
 def _repeated_torch(call: Callable[[], object]) -> Callable[[], object]:
