@@ -47,6 +47,10 @@ LATER = {
     "files of low-bit networks": ("nn/lowbit/files.py",),
     "comparisons from the wheel": ("cli/demo/[lrs]*.py", "cli/bench.py", "bench/peers.py", "cli/run/whole.py"),
     "interruptions": ("cli/interrupt.py",),
+    "training on signs in integers": ("backends/*/binary/signs.py", "backends/signs.py"),
+    "activations kept in few bits": ("backends/*/bits/look_up.py",),
+    "rows with a step each": ("backends/cuda/bits/rows.py", "ops/quantized/coded_rows.py"),
+    "forks": ("_fork.py",),
 }
 MOST_LINES, MOST_PARAMETERS = 400, 10
 #: Names with an underscore that belong to the public interface of their owners.
