@@ -777,7 +777,9 @@ def _sign_cases() -> Iterator[Case]:
             return (x, norm if normed else None, drop, 1.25, passes), {}
 
         yield Case("binary.signs", "sign_rows", f"{rows}x{columns}-{normed}-{share}-{passes}", make)
-    for (rows, columns), planes in itertools.product([(0, 3), (3, 0), (1, 1), (5, 31), (33, 130), (9, 602)], (1, 2)):
+    sizes = [(0, 3), (3, 0), (1, 1), (5, 31), (33, 130), (9, 602)]
+    sizes += [(2, columns) for columns in (7, 8, 15, 16, 17, 32, 33, 63, 64, 65, 127, 128)]
+    for (rows, columns), planes in itertools.product(sizes, (1, 2)):
 
         def make(shape=(rows, columns), planes=planes):
             codes = _seed("sign bytes", shape, planes).integers(0, 2, shape)
