@@ -23,8 +23,8 @@ class Recorded:
     """The work that a function enqueues, recorded as a CUDA graph; a call replays it on the current stream.
 
     The function runs once before it is recorded, which compiles and loads its kernels and allocates whatever is kept per stream.
-    All its other memory comes from this graph's own pool, so that no one else gets that memory while the graph can be replayed. The function
-    is kept, and with it the arrays and plans whose memory the graph reads and writes.
+    All its other memory comes from this graph's own pool, so that no one else gets that memory while the graph can be replayed. The
+    function is kept, and with it the arrays and plans whose memory the graph reads and writes.
     """
 
     def __init__(self, function: Callable[[], object]) -> None:
