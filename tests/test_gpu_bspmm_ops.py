@@ -394,7 +394,7 @@ def test_many_parts_are_joined_in_a_capture(bits: bool, axis: int, monkeypatch: 
 
 
 def test_a_recorded_call_keeps_what_its_graph_reads() -> None:
-    """A replay must find the plan, its matrix and its operands in their memory, though no one else holds them any more."""
+    """With `held`, a replay must find the plan, its matrix and its operands in their memory, though no one else holds them any more."""
     from bitsparse.ops.recorded import Recorded
 
     cupy = cp()
@@ -403,8 +403,9 @@ def test_a_recorded_call_keeps_what_its_graph_reads() -> None:
     plan, features = bs.plan_spmm(bs.TCTiledCSR(graph).to_device("cuda:0"), 8), cupy.asarray(x)
     out = plan(features)
     held = [weakref.ref(plan), weakref.ref(features)]
-    recorded = Recorded(partial(plan, features, out=out))
-    del plan, features
+    call = partial(plan, features, out=out)
+    recorded = Recorded(call, held=call)
+    del plan, features, call
     gc.collect()
     assert all(each() is not None for each in held)
     out.fill(0)

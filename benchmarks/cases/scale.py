@@ -57,12 +57,12 @@ def _repeated(plan: Any, x: Any, out: Any) -> Callable[[], object]:
 def _repeated_alone(plan: Any, x: Any, out: Any) -> Callable[[], object]:
     """The same for a plan of one device."""
     call = partial(plan, x, out=out)
-    return call if device() == "cpu" else Recorded(call)
+    return call if device() == "cpu" else Recorded(call, held=call)
 
 
 def _recorded(call: Callable[[], object]) -> Callable[[], object]:
     """A function that all ranks call together, as a CUDA graph."""
-    return call if communicator().engine != "nccl" else Recorded(call)
+    return call if communicator().engine != "nccl" else Recorded(call, held=call)
 
 
 def _repeated_torch(call: Callable[[], object]) -> Callable[[], object]:

@@ -155,7 +155,7 @@ class ShardPlan:
                 self(x, add, out)
 
         with interop.working_on(self.device, interop.CUPY):
-            return Recorded(call)
+            return Recorded(call, held=call)
 
     def _check_kind(self, x: Any) -> None:
         """Raise if the bits, encoding, dtype or columns of the features are not the planned ones."""

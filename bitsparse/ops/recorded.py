@@ -24,11 +24,11 @@ class Recorded:
 
     The function runs once before it is recorded, which compiles and loads its kernels and allocates whatever is kept per stream.
     All its other memory comes from this graph's own pool, so that no one else gets that memory while the graph can be replayed. The
-    function is kept, and with it the arrays and plans whose memory the graph reads and writes.
+    function is not kept: what it reads and writes must live as long as the graph is replayed. `held` keeps it alive if the caller does not.
     """
 
-    def __init__(self, function: Callable[[], object]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[[], object], held: object = None) -> None:
+        self._held = held
         current = cupy.cuda.get_current_stream()
         self._pool = cupy.cuda.MemoryPool()
         # The stream is kept alive because workspaces are found by its address, which a later stream could get.

@@ -119,8 +119,8 @@ class OnSigns(nn.Module):
 
     @property
     def last(self) -> list[SignLinear]:
-        """The layers whose products make the logits."""
-        raise NotImplementedError
+        """The layers whose products make the logits: the last one, unless a network adds up several."""
+        return [layer for layer in self.modules() if isinstance(layer, SignLinear)][-1:]
 
     def _input_norm(self) -> Any:
         if self.norm != "batch":
@@ -174,11 +174,6 @@ class BinaryGCN(OnSigns):
         super().__init__(widths[0], norm)
         self.aggregation = _check.choice("BinaryGCN", "aggregation", aggregation, ("full", "binary"))
         self.layers = nn.ModuleList(SignLinear(*pair, dropout) for pair in _chain(widths))
-
-    @property
-    def last(self) -> list[SignLinear]:
-        """The layers whose products make the logits."""
-        return list(self.layers)[-1:]
 
     def forward(self, x: Tensor, graph: Any) -> Tensor:
         """Compute the logits (nodes, classes)."""

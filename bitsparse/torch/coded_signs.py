@@ -70,9 +70,8 @@ class _Product(torch.autograd.Function):
         if by_weight:
             found = getattr(ctx, LASTING, None)
             signs = ctx.signs if found is None else found
-            with working(
-                g
-            ):  # handed over on another stream, the scales would make streams wait for each other, which no capture allows
+            # Handed over on another stream, the scales would make streams wait for each other, which no capture allows.
+            with working(g):
                 magnitudes = tensor_of(signs.scale.reshape(-1))
             codes = ctx.source.codes(g, ctx.bits, factors=magnitudes).codes
             with working(g):

@@ -1,7 +1,7 @@
 // Floats to adjacent codes of 2, 4 or 8 bits, rounded at random, each row by a step of its own: its largest magnitude over the largest
-// code. The row's scale lies in the last word of its codes. A group of lanes takes a row, eight values to a lane, finds the magnitude while it holds them, and rounds them: rows of up to 256
-// values are read once, longer ones a second time, mostly from the L1. The codes are those of bits/octets.cu over the same steps. Floor:
-// the bytes of values and words.
+// code. The row's scale lies in the last word of its codes. A group of lanes takes a row, eight values to a lane, finds the magnitude
+// while it holds them, and rounds them: rows of up to 256 values are read once, longer ones a second time, mostly from the L1. The codes
+// are those of bits/octets.cu over the same steps. Floor: the bytes of values and words.
 //
 // Compile-time: BS_KIND, BS_LARGE; BS_RAGGED as in bits/octets.cu.
 #define BS_DRAWN 1

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from bitsparse import _check, jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.bits.rows import OCTET_BLOCKS, OCTET_THREADS, round_keys
+from bitsparse.backends.cuda.bits.rows import OCTET_BLOCKS, OCTET_THREADS, EncodeParams, round_keys
 from bitsparse.backends.cuda.bits.stats import calibrate, content_sum, minmax, relative_error, stochastic_round
 from bitsparse.backends.cuda.bits.words import code_sums, count_nonzero, pad_is_zero, repack, tile_bitmap
 from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF, Source
@@ -49,7 +49,6 @@ _POINT_BITS, _POINT_ERROR = 4, 2
 _QUICK_BITS = 22
 
 
-EncodeParams = jit.struct("bits/encode.cuh", "EncodeParams")
 OctetParams = jit.struct("bits/octets.cu", "OctetParams")
 DecodeParams = jit.struct("bits/decode.cu", "DecodeParams")
 
