@@ -37,6 +37,7 @@ def check_invariants(x: bs.BitTensor) -> None:
     assert x.words.dtype == np.uint32
     assert x.words.flags.c_contiguous
     assert x.words.ctypes.data % 16 == 0
+    assert all(part is None or part.flags.c_contiguous for part in (x.scale, x.offset)), "files hold no other order"
     codes = np.asarray(x.toarray()).astype(np.int64) & ((1 << x.bits) - 1)
     if x.encoding == "bipolar":
         codes = (np.asarray(x.toarray()) > 0).astype(np.int64)
@@ -306,6 +307,7 @@ def test_indexing_follows_numpy(key: object, form: tuple) -> None:
         (0, slice(2, 5)),
         (slice(None), slice(None), slice(0, 9)),
         (..., [1, 2]),
+        (slice(None), [2, 0]),
         (1, ..., slice(4, 40)),
     ],
     ids=str,

@@ -106,7 +106,7 @@ def _index_array(index: NDArray[Any], size: int, dim: int) -> NDArray[np.int64]:
 
 
 def _index_affine(part: NDArray[np.float32] | None, keys: tuple[Any, ...]) -> NDArray[np.float32] | None:
-    """Apply the same index to a scale or offset; its broadcast dimensions stay whole."""
+    """Apply the same index to a scale or offset; its broadcast dimensions stay whole. The result is in C order, as files hold it."""
     if part is None or part.ndim == 0:
         return part
     for dim in range(len(keys) - 1, -1, -1):  # last axis first, because an integer removes its dimension
@@ -114,7 +114,7 @@ def _index_affine(part: NDArray[np.float32] | None, keys: tuple[Any, ...]) -> ND
         if part.shape[dim] == 1:
             key = 0 if isinstance(key, int) else slice(None)
         part = part[(slice(None),) * dim + (_placed(key, part),)]
-    return part
+    return interop.contiguous(part)
 
 
 # -- & | ^ ~ of unsigned integers ----------------------------------------------------------------------------------------
