@@ -172,7 +172,7 @@ def test_plans(variant: str) -> None:
 
 
 def test_errors_of_plans_and_options() -> None:
-    a, w = np.ones((2, 3), np.float32), np.ones((3, 2))
+    a, w, both = np.ones((2, 3), np.float32), np.ones((3, 2)), np.empty((2, 2), np.float32)
     packed, bits = bs.pack_bits(w, encoding="bipolar", axis=-2), bs.pack_bits(a, encoding="bipolar")
     plan = bs.plan_bmm(packed, 2)
     cases: list[tuple[type[Exception], str, Any]] = [
@@ -186,6 +186,7 @@ def test_errors_of_plans_and_options() -> None:
         (bs.KernelError, "'rows'", lambda: bs.plan_bmm(packed, 2, kernel="rows")),
         (bs.ShapeError, "out has shape", lambda: bs.bmm(a, packed, absmean=np.empty(3, np.float32))),
         (bs.DTypeError, "out has dtype", lambda: bs.bmm(a, packed, absmean=np.empty(2))),
+        (ValueError, "shares memory", lambda: bs.bmm(a, packed, absmean=both[0, :2], row_absmean=True, out=both)),
         (ValueError, "NaN", lambda: bs.bmm(np.full((2, 3), np.inf), packed, a_norm=(0.0, 1.0, 0.0))),
         (bs.DTypeError, "plan is for float32", lambda: plan(a.astype(float))),
         (bs.DTypeError, "plan is for 'FBF'", lambda: plan(bits)),

@@ -102,6 +102,9 @@ def multiply_signs(
     target = None
     if absmean is not None:
         target = target_array(function, absmean, left.shape[:-1], np.dtype(np.float32), left.device, ())
+        if out is not None:
+            result = out.words if isinstance(out, BitTensor) else interop.writable_array(out, function)
+            _check.no_overlap(function, target, result)
     if wanted.row_absmean:
         left = left.with_affine(means[..., None])
         epilogue = Epilogue() if epilogue is None else epilogue
