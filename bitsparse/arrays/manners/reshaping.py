@@ -68,7 +68,7 @@ def set_diagonal(x: SparseArray, values: Any, k: int = 0) -> None:
     Parameters
     ----------
     values : scalar or array_like of one dimension
-        Converted to :attr:`dtype`; an array shorter than the diagonal sets its first elements.
+        Numbers that :attr:`dtype` holds; an array shorter than the diagonal sets its first elements.
     k : int, default 0
         Number of the diagonal.
 
@@ -76,6 +76,8 @@ def set_diagonal(x: SparseArray, values: Any, k: int = 0) -> None:
     ------
     DTypeError
         The array has scales.
+    ValueError
+        The array holds integers, and a value is a fraction or beyond them.
 
     Examples
     --------
@@ -92,6 +94,11 @@ def set_diagonal(x: SparseArray, values: Any, k: int = 0) -> None:
     _check.numeric("setdiag", "values", given)
     if x.holds_bits and not bool(((given == 0) | (given == 1)).all()):
         raise ValueError("setdiag: bits hold only 0 and 1; use TCTiledCSR(A) for other values")
+    if given.ndim > 1:
+        raise ShapeError(
+            f"setdiag: values has shape {given.shape}, but a diagonal has one dimension; pass values.ravel()"
+        )
+    _held_by(x, given)
     if there:
         become(x, _with_diagonal(x, given, k))
         return
@@ -111,6 +118,20 @@ def set_diagonal(x: SparseArray, values: Any, k: int = 0) -> None:
     made = back(x, csr, "setdiag")
     values = made.csr_arrays()[2]
     become(x, made if values is None else with_fields(made, data=converted(values, dtype, copy=True)))
+
+
+def _held_by(x: SparseArray, values: Any) -> None:
+    """Refuse values that are not among the integers that `x` holds, to which a conversion would change them."""
+    if x.dtype.kind not in "iu" or x.holds_bits or not values.size:
+        return
+    if values.dtype.name == "bfloat16":
+        values = converted(values, np.dtype(np.float32))
+    low, high, limits = values.min().item(), values.max().item(), np.iinfo(x.dtype)
+    whole = values.dtype.kind != "f" or bool((values == interop.namespace(values).rint(values)).all())
+    if not (whole and limits.min <= low and high <= limits.max):
+        raise ValueError(
+            f"setdiag: values in {low}..{high} are not all integers of {x.dtype}; convert first, as in A = A.astype(float)"
+        )
 
 
 def _with_diagonal(x: SparseArray, given: Any, k: int) -> SparseArray:
