@@ -179,6 +179,16 @@ def test_what_knows_its_size_waits_for_nothing() -> None:
         assert np.allclose(got.get(), want, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("of", ["float32", "float16", "bits"])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "float64"])
+def test_sums_of_another_dtype(of: str, dtype: str, axis: int | None) -> None:
+    """Floats are rounded to integers where SciPy rounds them: one by one for a total, else once their rows or columns are summed."""
+    a = abs(sample("float32"))
+    x = bs.FRDC(a != 0).with_scales(np.full(a.shape[0], 0.75)) if of == "bits" else bs.TCTiledCSR(a).astype(of)
+    alike(up(x).sum(axis, dtype), x.sum(axis, dtype))
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int16", "float32"])
 def test_members_of_wide_indices(dtype: str) -> None:
     """int64 indices must work, also together with int32 indices."""

@@ -72,12 +72,18 @@ def total(x: SparseArray, axis: Any = None, dtype: Any = None, out: Any = None, 
     if axis == 1 and dtype is None:
         return delivered(x, _sums_of_rows(x), "sum", axis, out, keepdims)
     made = counted(x, "sum")
-    if x.device == "cpu":
-        result = matrix(made, "sum").sum(axis=axis, dtype=dtype)
-    else:
-        values: Any = made.values
-        result = _line_sums(x, made, axis, sum_dtype(values.dtype) if dtype is None else np.dtype(dtype))
-    return delivered(x, result, "sum", axis, out, keepdims)
+    sums = matrix(made, "sum").sum(axis=axis, dtype=dtype) if x.device == "cpu" else _sums_on_gpu(x, made, axis, dtype)
+    return delivered(x, sums, "sum", axis, out, keepdims)
+
+
+def _sums_on_gpu(x: SparseArray, made: Pattern, axis: int | None, dtype: Any) -> Any:
+    values: Any = made.values
+    own = sum_dtype(values.dtype)
+    if dtype is not None and (axis is None or own.kind != "f" or np.dtype(dtype).kind == "f"):
+        return _line_sums(x, made, axis, np.dtype(dtype))
+    # As SciPy does, floats are rounded to integers only once their rows or columns are summed.
+    sums = _line_sums(x, made, axis, own)
+    return sums if dtype is None else sums.astype(dtype)
 
 
 def _sums_of_rows(x: SparseArray) -> Any:
