@@ -42,11 +42,11 @@ def test_every_suite_has_figures(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_graph_from_a_file_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bs.save_npz(tmp_path / "ring.npz", bs.FRDC(np.roll(np.eye(40), 1, axis=1)))
     assert (
-        main(["bench", "--suite", "spmm", "--graph", str(tmp_path / "ring.npz"), "--columns", "3", "--bits", "2"]) == 0
+        main(["bench", "--suite", "spmm", "--graph", str(tmp_path / "ring.npz"), "--columns", "3", "--bits", "3"]) == 0
     )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ring: 40 nodes, 40 edges; cpu")
-    assert [line.split("  ")[0] for line in lines[4:6]] == ["spmm", "spmm"] and "2-bit integers, 3 columns" in lines[5]
+    assert [line.split("  ")[0] for line in lines[4:6]] == ["spmm", "spmm"] and "3-bit integers, 3 columns" in lines[5]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

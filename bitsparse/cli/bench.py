@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import datasets, interop
+from bitsparse import _check, datasets, interop
 from bitsparse._progress import progress
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.backends import host
@@ -153,7 +153,8 @@ def _spmm(args: argparse.Namespace, matrix: Any, a: TCTiledCSR) -> Iterator[_Cas
         dense = interop.move(x, args.device)
         yield _Case("spmm", f"float32, {columns} columns", partial(spmm, a, dense), _products(args, matrix, x), 1e-5)
         for bits, each in codes.items():
-            packed = BitTensor(each, bits, layout="rows").to_device(args.device)
+            layout: Any = "rows" if bits in _check.ROW_LAYOUT_BITS else "planes"
+            packed = BitTensor(each, bits, layout=layout).to_device(args.device)
             peers = _products(args, matrix, each.astype(np.float32))
             yield _Case("spmm", f"{bits}-bit integers, {columns} columns", partial(spmm, a, packed), peers, 1e-5)
 
