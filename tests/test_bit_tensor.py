@@ -6,6 +6,7 @@ import copy
 import decimal
 import io
 import itertools
+import operator
 import pickle
 import re
 import sys
@@ -585,6 +586,27 @@ def test_what_is_no_array_is_not_equal(kind: str) -> None:
         _ = a == decimal.Decimal(1)
     for array in ([1, 0, 1], range(3), np.array([1, 0, 1]), memoryview(bytes([1, 0, 1]))):
         assert np.array_equal(a == array, np.array([[1, 0, 1]]) == np.asarray(array))
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.parametrize(
+    "other", [[[2**70, 0, 1]], np.ones((1, 3), object), np.zeros((1, 3), "m8[s]"), np.array([["1", "2", "3"]])]
+)
+def test_arrays_without_numbers_are_no_operands(kind: str, other: object) -> None:
+    for operation, name in ((operator.add, "add"), (operator.eq, "equal"), (operator.mul, "multiply")):
+        with pytest.raises(bs.DTypeError, match=f"^{name}: the other operand has dtype "):
+            operation(ARRAYS[kind](), other)
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_classes_are_no_arrays(kind: str) -> None:
+    for cls in (np.int32, np.ndarray, sp.csr_array):
+        with pytest.raises(
+            bs.DTypeError, match=f"add: the other operand must be an array .*, got the class {cls.__name__}"
+        ):
+            ARRAYS[kind]() + cls
+        with pytest.raises(bs.DTypeError, match=f"must be an array .*, got the class {cls.__name__}"):
+            ARRAYS[kind]() @ cls
 
 
 def test_operands_that_do_not_broadcast_are_named() -> None:

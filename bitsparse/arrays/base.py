@@ -289,6 +289,8 @@ class BitArray(ABC):
             theirs, their_family = interop.as_array(
                 other.decoded() if isinstance(other, BitArray) else other, name, "the other operand"
             )
+            if theirs.dtype.kind not in "fc":  # NumPy computes with all floats and complex numbers
+                _check.numeric(name, "the other operand", theirs)
             if theirs.ndim or self.device == "cpu":
                 _check.same_device(name, (self.device, interop.device_of(theirs)))
             try:

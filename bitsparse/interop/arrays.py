@@ -150,6 +150,8 @@ def _view(x: Any, function: str, name: str, gpu: bool) -> tuple[Any, Family]:
     jax = _is_of(x, "jax", "Array")
     if jax:
         return _from_jax(x, jax, function, name, gpu), JAX
+    if isinstance(x, type):  # a class has its objects' protocols, but they cannot be called
+        raise _not_array(x, function, name)
     if hasattr(x, "nnz") and hasattr(x, "toarray"):
         raise DTypeError(
             f"{function}: {name} is a {type(x).__name__}, and sparse arrays are not densified silently; call its "
@@ -297,10 +299,13 @@ def _from_protocol(x: Any, function: str, name: str) -> NDArray[Any]:
                     f"{function}: {name} ({type(x).__name__}) cannot be read through DLPack ({error})"
                 ) from None
     if not is_array_like(x):
-        raise DTypeError(
-            f"{function}: {name} must be an array (NumPy, PyTorch, JAX or any DLPack producer), got {type(x).__name__}"
-        )
+        raise _not_array(x, function, name)
     return np.asarray(x)
+
+
+def _not_array(x: Any, function: str, name: str) -> DTypeError:
+    found = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__
+    return DTypeError(f"{function}: {name} must be an array (NumPy, PyTorch, JAX or any DLPack producer), got {found}")
 
 
 def as_host(x: Any, function: str, name: str = "x") -> NDArray[Any]:

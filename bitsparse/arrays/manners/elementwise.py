@@ -110,7 +110,7 @@ def _operand(x: SparseArray, other: Any, name: str) -> tuple[Any, tuple[Any, ...
     if is_sparse(other):
         _check.same_device(name, (x.device, other.device))
         return matrix(counted(other, name), name), (other,), interop.NUMPY
-    if hasattr(other, "tocsr") and hasattr(other, "nnz") and not isinstance(other, BitArray):
+    if hasattr(other, "tocsr") and hasattr(other, "nnz") and not isinstance(other, (BitArray, type)):
         return csr_of(name, other), (), interop.NUMPY
     if isinstance(other, _SCALARS):
         return other, (), interop.NUMPY

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def is_operand(other: Any) -> bool:
     """Whether `other` makes a product of two sparse arrays: one of ours, or one of SciPy or CuPy, which have a `format`."""
-    if not hasattr(other, "tocsr"):
+    if not hasattr(other, "tocsr") or isinstance(other, type):
         return False
     return is_sparse(other) or (hasattr(other, "nnz") and hasattr(other, "format") and not isinstance(other, BitArray))
 
