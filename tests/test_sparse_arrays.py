@@ -275,6 +275,11 @@ def test_scales(cls: type) -> None:
     assert np.array_equal(plain.toarray(), a.toarray())
     assert np.array_equal(x.with_scales(row).toarray(), a.toarray().astype(x.dtype) * row[:, None])
     assert np.array_equal(x.to_bit_tensor().toarray(), a.toarray())
+    large = x.with_scales(row * 9, col)
+    for dtype in ("int8", "uint64", "bool", "float32", "float64"):
+        got = large.astype(dtype, copy=False)
+        assert got.dtype == dtype
+        assert np.allclose(got.toarray(), large.toarray().astype(dtype), rtol=1e-6, atol=0)
     with pytest.raises(bs.DTypeError):
         bs.BitTensor(x)  # scales would be lost
 

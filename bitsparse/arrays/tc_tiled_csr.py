@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays import sparse_forms
+from bitsparse.arrays import sparse_convert, sparse_forms
 from bitsparse.arrays.base import read_only
 from bitsparse.arrays.indices import devices_of
 from bitsparse.arrays.sparse_base import TRANSLATIONS, SparseArray
@@ -225,7 +225,8 @@ class TCTiledCSR(SparseArray):
     def astype(self, dtype: Any, casting: str = "unsafe", copy: bool = True) -> Self:
         """The same array with values of `dtype`, as in :meth:`numpy.ndarray.astype`; the values of a pattern are ones.
 
-        With ``copy=False`` the result is this array itself if it has that dtype already.
+        Scales are kept beside floats, and multiplied into integers and booleans before these are rounded. With ``copy=False`` the result is
+        this array itself if it has that dtype already.
         """
         wanted = _check.dtype("astype", dtype)
         _check.choice("astype", "casting", casting, ("no", "equiv", "safe", "same_kind", "unsafe"))
@@ -233,6 +234,10 @@ class TCTiledCSR(SparseArray):
             raise DTypeError(
                 f"astype: {self.dtype} does not become {wanted} with casting={casting!r}; pass casting='unsafe'"
             )
+        if wanted.kind in "biu" and (self._row_scale is not None or self._col_scale is not None):
+            with self._working():
+                values = sparse_convert.scaled(self, "astype").values
+                return self._with(data=interop.converted(values, wanted), row_scale=None, col_scale=None)
         if not copy and self._data is not None and self._data.dtype == wanted:
             return self
         with self._working():
