@@ -225,12 +225,15 @@ def test_features_of_other_dtypes_are_those_numbers_in_float32(dtype: torch.dtyp
     assert torch.equal(net(narrowed, graph), net(narrowed.float(), graph))
 
 
-def test_arrays_that_are_written_to_are_read_anew() -> None:
+@pytest.mark.parametrize("passed", [np.asarray, torch.from_numpy])
+def test_arrays_that_are_written_to_are_read_anew(passed: Any) -> None:
     graph, x, _ = data()
     net, array = bst.LowBitModule(low_bits(4)), x.numpy().copy()
-    net(array, graph)
+    before = net(passed(array), graph)
     array *= -1
-    assert torch.equal(net(array, graph), net(-x, graph))
+    after = net(passed(array), graph)
+    assert torch.equal(after, net(-x, graph))
+    assert not torch.equal(after, before)
 
 
 def test_an_evaluation_leaves_nothing_that_cannot_train() -> None:

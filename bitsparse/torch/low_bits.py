@@ -203,11 +203,12 @@ class LowBitModule(nn.Module):
 
     def _features(self, x: Any) -> tuple[Any, Tensor]:
         """The rows' scales or None, and the codes of the features; cached until the features change."""
+        # Another tensor over the same memory counts its own writes: what `torch.from_numpy` returns for an array has none at every call.
+        key: Any = id(x)
         if isinstance(x, Tensor):
-            key: Any = x.data_ptr(), writes_of(x), tuple(x.shape), x.stride(), x.dtype
-            counted = not x.is_inference()
+            key, counted = (key, x.data_ptr(), writes_of(x), tuple(x.shape), x.stride(), x.dtype), not x.is_inference()
         else:
-            key, counted = id(x), isinstance(x, networks.Features)  # which do not change
+            counted = isinstance(x, networks.Features)  # which do not change
         # Writes to arrays and to tensors of inference mode are not counted, so their codes may be out of date at every call.
         if self._codes[0] != key or not counted:
             codes = self.network.quantize(_numbers(x) if isinstance(x, Tensor) else x)
