@@ -20,6 +20,8 @@ torch: Any = pytest.importorskip("torch")
 bst: Any = pytest.importorskip("bitsparse.torch")
 operators: Any = pytest.importorskip("bitsparse.torch.operators")
 attention_operators: Any = pytest.importorskip("bitsparse.torch.attention_operators")
+kept_graphs: Any = pytest.importorskip("bitsparse.torch.kept_graphs")
+pattern: Any = pytest.importorskip("bitsparse.torch.pattern")
 pytestmark = [
     pytest.mark.torch,
     # PyTorch's own modules use the parts of it that it deprecates.
@@ -300,6 +302,23 @@ def test_a_graph_written_to_is_read_anew() -> None:
     assert bst.spmm(g, x).flatten().tolist() == [2, 1]
     g.indices.copy_(torch.tensor([0, 1]))
     assert bst.spmm(g, x).flatten().tolist() == [1, 2]
+
+
+class OfOthersToo(dict[Any, Any]):
+    """What is kept, which another thread throws away right after a look at it."""
+
+    def __contains__(self, key: Any) -> bool:
+        found = super().__contains__(key)
+        self.clear()
+        return found
+
+
+def test_other_threads_may_throw_away_what_is_kept() -> None:
+    edges, x = torch.tensor([[0, 1], [1, 0]]), torch.tensor([[1.0], [2.0]])
+    graph = bst.Graph(edges, 2)
+    kept_graphs._GRAPHS[edges], pattern._ARRAYS[graph.indptr] = OfOthersToo(), OfOthersToo()
+    for _ in range(2):
+        assert torch.equal(bst.spmm(kept_graphs.as_graph(edges, 2), x), bst.spmm(graph, x))
 
 
 def test_edge_lists_and_numbers_of_nodes_of_other_kinds() -> None:

@@ -182,8 +182,9 @@ class Graph(Precise):
         return len(self.indices)
 
     def _number(self, order: Tensor) -> None:
-        self.order, self.t_order = order, torch.empty_like(order)
-        self.t_order[order.long()] = torch.arange(len(order), dtype=order.dtype, device=order.device)
+        t_order = torch.empty_like(order)
+        t_order[order.long()] = torch.arange(len(order), dtype=order.dtype, device=order.device)
+        self.t_order, self.order = t_order, order  # another thread takes both once there is an order
 
     def _sums(self, values: Tensor | None) -> Tensor:
         """The sum of each target's values, or its number of edges if there are no values, in float64."""

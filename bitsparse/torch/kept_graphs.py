@@ -23,7 +23,8 @@ def as_graph(edges: Any, num_nodes: int | tuple[int, int]) -> Graph:
         return Graph(edges, num_nodes)
     key = (num_nodes, state_of(edges))
     kept = _GRAPHS.setdefault(edges, {})
-    if key not in kept:
+    made = kept.get(key)
+    if made is None:
         kept.clear()
-        kept[key] = Graph(edges, num_nodes)
-    return kept[key]
+        made = kept[key] = Graph(edges, num_nodes)
+    return made  # which another thread may have replaced meanwhile

@@ -51,8 +51,9 @@ def array_over(pattern: Pattern, row_scale: Tensor | None = None, col_scale: Ten
     shape = (pattern.indptr.shape[0] - 1, pattern.t_indptr.shape[0] - 1)
     key = (shape, *(state_of(part) for part in (pattern.indptr, pattern.indices, row_scale, col_scale)))
     kept = _ARRAYS.setdefault(pattern.indptr, {})
-    if key in kept:
-        return kept[key]
+    made = kept.get(key)
+    if made is not None:
+        return made
     if row_scale is None and col_scale is None:
         made = TCTiledCSR.from_arrays(pattern.indptr.detach(), pattern.indices.detach(), shape)
     else:
