@@ -199,6 +199,15 @@ def test_bits_are_chosen_in_the_first_epoch() -> None:
     assert "bits=8" in repr(strict.quantization)
 
 
+@pytest.mark.parametrize("saved", ["auto", 4])
+def test_a_state_brings_bits_only_to_who_leaves_them_open(saved: Any) -> None:
+    state = net_of("gcn", bst.Tango(bits=saved)).state_dict()
+    for bits, want in ((8, 8), ("auto", None if saved == "auto" else saved)):
+        net = net_of("gcn", bst.Tango(bits=bits))
+        net.load_state_dict(state)
+        assert net.quantization.bits == want
+
+
 def test_layers_left_in_floats() -> None:
     graph, x, _ = data()
     plain, low = net_of("gcn"), net_of("gcn", bst.Tango(exact=("first",)))

@@ -169,8 +169,12 @@ class Quantization(nn.Module):
         return {"bits": self.bits, "draws": self.draws}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Continue after the draws of another run; replays of steps captured before continue there as well."""
-        self.bits, self._draws = state["bits"], state["draws"]
+        """Continue after the draws of another run, with the bits that it has chosen if this one is to choose them.
+
+        Replays of steps captured before continue there as well.
+        """
+        self.bits = state["bits"] if self.config.bits == "auto" else self.config.bits
+        self._draws = state["draws"]
         self._forget()
         if self._counter is not None:
             self._counter.number.fill_(_last_of(self._draws))
