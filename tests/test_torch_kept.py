@@ -12,7 +12,7 @@ torch: Any = pytest.importorskip("torch")
 
 import bitsparse.torch as bst  # noqa: E402
 from bitsparse.torch import kept_codes  # noqa: E402
-from bitsparse.torch.kept import kept_bytes  # noqa: E402
+from bitsparse.torch.kept import KeptInFewBits, kept_bytes  # noqa: E402
 from bitsparse.torch.kept_codes import KeptCodes, KeptElu, KeptRelu, elu_map, relu_map, signed_map  # noqa: E402
 from bitsparse.torch.quantization import CodeSource, Quantization  # noqa: E402
 
@@ -191,6 +191,12 @@ def test_a_layer_between_keeps_fewer_bits_than_it_multiplies() -> None:
     for other in found[1:]:
         assert float((other - found[0]).norm() / found[0].norm()) < 0.3
     assert not torch.equal(found[1], found[2])
+
+
+@pytest.mark.parametrize("rate", [1.5, -0.5])
+def test_rates_of_dropout_that_pytorch_refuses(rate: float) -> None:
+    with KeptInFewBits(4, lambda x: source()), pytest.raises(ValueError, match="probability"):
+        torch.nn.functional.dropout(torch.ones(2, 2, requires_grad=True), rate)
 
 
 def test_steps_are_the_same_after_a_capture() -> None:

@@ -123,7 +123,8 @@ class KeptInFewBits(TorchFunctionMode):
             return self._activated(x, nn.functional.elu, lambda x, y: KeptElu(y, self._bits, self._source(x)))
         if function is nn.functional.dropout and not _option(args, given, 3, "inplace", False):
             rate = _option(args, given, 1, "p", 0.5)
-            return _Dropout.apply(x, rate) if _option(args, given, 2, "training", True) and rate else x
+            if 0 <= rate <= 1:  # PyTorch refuses any other
+                return _Dropout.apply(x, rate) if _option(args, given, 2, "training", True) and rate else x
         return function(*args, **given)
 
     def _activated(self, x: Tensor, activation: Any, keep: Callable[[Tensor, Tensor], KeptRelu | KeptElu]) -> Tensor:
