@@ -88,7 +88,21 @@ def seen() -> tuple[Any, str, Callable[[], Any]]:
     return made, "_lock", lambda: made.keep_up(lambda: None)
 
 
-@pytest.mark.parametrize("make", [sampler, copied_sampler, binary_plan, cache, contents, seen])
+class Hold:
+    """The right to run on a runner, held within a block."""
+
+    def __init__(self, made: nn.ClusterRunner) -> None:
+        self.turn = made._turn.taken("held")
+
+
+def runner() -> tuple[Any, str, Callable[[], Any]]:
+    pattern = sp.csr_array(np.ones((8, 8)))
+    model = nn.quantize_network(nn.random_network("gcn", [8, 2]), pattern, X, 8)
+    made = nn.ClusterRunner(pattern, model, labels=np.zeros(8, int))
+    return Hold(made), "turn", lambda: made.run(X)
+
+
+@pytest.mark.parametrize("make", [sampler, copied_sampler, binary_plan, cache, contents, seen, runner])
 def test_locks(make: Callable[[], tuple[Any, str, Callable[[], Any]]]) -> None:
     owner, name, work = make()
 

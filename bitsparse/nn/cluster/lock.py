@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from bitsparse._fork import fresh_in_children
 from bitsparse.errors import LockError
 
 #: The most bytes of a lock file that are read; it is shorter.
@@ -23,7 +24,7 @@ class Turn:
     """The right to run on one object. A copy is an independent right."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        fresh_in_children(self, _lock=threading.Lock)
 
     def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
         return Turn, ()
@@ -31,14 +32,15 @@ class Turn:
     @contextmanager
     def taken(self, function: str) -> Iterator[None]:
         """Hold the right within the block, or raise LockError if this or another thread holds it already."""
-        if not self._lock.acquire(blocking=False):
+        lock = self._lock  # a child that forks within the block has another one
+        if not lock.acquire(blocking=False):
             raise LockError(
                 f"{function}: this runner is in the middle of another run; wait until it ends, or take copy.copy(runner) for each thread"
             )
         try:
             yield
         finally:
-            self._lock.release()
+            lock.release()
 
 
 class RunLock:
