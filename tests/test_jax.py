@@ -494,6 +494,27 @@ def test_an_address_is_believed_while_its_array_lives(how: str) -> None:
         assert memory.pattern_at(placed, there(A), on_host=True) is got
 
 
+def test_columns_are_those_that_lie_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was prepared for columns that are gone is not used for others at their place, even if Python gives numbers of objects again."""
+    from bitsparse import interop
+    from bitsparse.jax import memory
+
+    monkeypatch.setattr(memory, "id", lambda owner: owner is not None, raising=False)
+    nodes = 4000  # large enough that memory is soon used again
+    starts, made, places = jnp.arange(nodes + 1, dtype=jnp.int32), [], set()
+    kinds = tuple(interop.ArraysAt(shape, np.dtype(np.int32)) for shape in ((nodes + 1,), (nodes,)))
+    memory.watch(starts)
+    for number in range(20):
+        columns = jnp.full(nodes, number, jnp.int32)
+        memory.watch(columns)
+        addresses = starts.unsafe_buffer_pointer(), columns.unsafe_buffer_pointer()
+        placed = memory.Placed((nodes, nodes), (*kinds, None, None), (*addresses, 0, 0))
+        made.append(memory.pattern_at(placed, lambda kind, address: kind.on_host(address), on_host=True))
+        places.add(addresses[1])
+        del columns
+    assert len(places) < len(set(map(id, made))) == 20
+
+
 def test_nothing_grows_with_the_calls() -> None:
     from bitsparse.jax import memory, tasks
 

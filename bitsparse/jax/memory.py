@@ -99,12 +99,12 @@ def pattern_at(placed: Placed, view: View, on_host: bool) -> TCTiledCSR:
     if owned is None or not all(one is not None and one.holds() for one in owners[:2]):
         bare = _seen(placed, view) if on_host else _over(placed, view)
         return _scaled(bare, placed, view)
-    kept = owned.patterns
-    key = (placed.shape, *placed.addresses, *map(id, owners))
+    kept, others = owned.patterns, owners[1:]  # themselves, as their numbers may be given away again
+    key = (placed.shape, *placed.addresses, *others)
     if key in kept:
         return kept[key]
     plain = _records.replace(placed, addresses=(*placed.addresses[:2], 0, 0))
-    plain_key = (placed.shape, *plain.addresses, *map(id, (*owners[:2], None, None)))
+    plain_key = (placed.shape, *plain.addresses, others[0], None, None)
     bare = kept[plain_key] if plain_key in kept else _over(placed, view)
     if len(kept) >= _MOST_KEPT:
         kept.clear()
