@@ -23,6 +23,8 @@ _MOST = 1024
 class Turn:
     """The right to run on one object. A copy is an independent right."""
 
+    _lock: threading.Lock
+
     def __init__(self) -> None:
         fresh_in_children(self, _lock=threading.Lock)
 
