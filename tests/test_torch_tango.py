@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 from typing import Any
 
 import numpy as np
@@ -126,14 +127,15 @@ def test_gradients_are_unbiased() -> None:
             assert (off.mean(dim=0).abs() <= 4.5 * error + 1e-5 * exact.abs().max()).all(), (bits, name)
 
 
+@pytest.mark.parametrize(("activations", "before"), [(None, 3), (4, 1), (4, 3)])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_same_seed_same_bits_and_resumed_to_the_bit(kind: str) -> None:
+def test_same_seed_same_bits_and_resumed_to_the_bit(kind: str, activations: Any, before: int) -> None:
     graph, x, labels = data()
     runs = []
     for seed in (0, 0, 1):
-        net = net_of(kind, bst.Tango(seed=seed))
+        net = net_of(kind, bst.Tango(seed=seed, activations=activations))
         optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
-        losses = [step(net, optimiser, graph, x, labels) for _ in range(3)]
+        losses = [step(net, optimiser, graph, x, labels) for _ in range(before)]
         if not runs:
             file = io.BytesIO()
             torch.save({"net": net.state_dict(), "optimiser": optimiser.state_dict()}, file)
@@ -142,11 +144,12 @@ def test_same_seed_same_bits_and_resumed_to_the_bit(kind: str) -> None:
     assert runs[0] != runs[2]
     file.seek(0)
     state = torch.load(file, weights_only=True)
-    net = net_of(kind, bst.Tango(), seed=5)
-    optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
+    net = net_of(kind, bst.Tango(activations=activations), seed=5)
     net.load_state_dict(state["net"])
-    optimiser.load_state_dict(state["optimiser"])
-    assert [step(net, optimiser, graph, x, labels) for _ in range(3)] == runs[0][3:]
+    for again in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        optimiser = torch.optim.Adam(again.parameters(), lr=0.01)
+        optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
+        assert [step(again, optimiser, graph, x, labels) for _ in range(3)] == runs[0][before:]
 
 
 def test_one_quantised_copy_of_a_tensor() -> None:

@@ -30,10 +30,10 @@ def _joins(bias: Tensor, x: Tensor, weight: Tensor) -> bool:
 
 
 class LayerQuantizer(Floats):
-    """Products and sums of one layer in integers; either may stay in floats."""
+    """Products and sums of one layer in integers; either may stay in floats. The network's layers have different numbers."""
 
-    def __init__(self, state: Quantization, products: bool, sums: bool) -> None:
-        self._state, self._products, self._sums = state, products, sums
+    def __init__(self, state: Quantization, products: bool, sums: bool, number: int | None = None) -> None:
+        self._state, self._products, self._sums, self._number = state, products, sums, number
 
     def _source(self, x: Tensor) -> CodeSource:
         state = self._state
@@ -42,7 +42,7 @@ class LayerQuantizer(Floats):
                 "quantize_: a layer is computed again on the way back, as torch.utils.checkpoint does, but stochastic rounding would not "
                 "draw the same again; pass Tango(rounding='nearest'), or leave the layer, which keeps codes alone, out of the checkpoint"
             )
-        return CodeSource(state, not x.requires_grad)
+        return CodeSource(state, not x.requires_grad, self._number)
 
     def _grid(self, x: Tensor) -> coded.Grid:
         """How gathered features are rounded."""

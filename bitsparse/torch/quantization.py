@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from bitsparse import _check, interop
 from bitsparse.backends.signs import Drop
@@ -128,6 +128,8 @@ class Quantization(nn.Module):
         self._counter: _Counter | None = None
         #: Whether a pass was ever captured.
         self._recorded = False
+        #: By the number of a layer, whether its input was data when it last trained; of its first time only the input is known.
+        self._read: dict[int, bool | TensorWeakRef] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -135,6 +137,9 @@ class Quantization(nn.Module):
         self._known: dict[bool, Any] = {nearest: WeakTensorKeyDictionary() for nearest in (False, True)}
         #: Tensors of which an earlier pass had codes rounded to nearest: data.
         self._met: Any = WeakTensorKeyDictionary()
+        #: Layers whose input is taken for data in this pass and in the next one: those that read data before the state was loaded.
+        self._reading: frozenset[int] = frozenset()
+        self._to_read = frozenset(layer for layer, data in self._read.items() if data is True)
 
     def begin(self) -> None:
         """Forget all drawn codes: the next forward pass draws anew, even for tensors that did not change.
@@ -145,6 +150,8 @@ class Quantization(nn.Module):
         outlive a pass: a replay writes to its tensors without advancing PyTorch's counter of writes.
         """
         self._met.update(dict.fromkeys(self._known[True], True))
+        if self.training:
+            self._reading, self._to_read = self._to_read, frozenset()
         self._recorded |= torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         if self._recorded:
             self._known[True] = WeakTensorKeyDictionary()
@@ -165,8 +172,14 @@ class Quantization(nn.Module):
         return x
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return bits and draws, for ``state_dict``."""
-        return {"bits": self.bits, "draws": self.draws}
+        """Return bits, draws and what layers read, for ``state_dict``."""
+        return {"bits": self.bits, "draws": self.draws, "read": self._has_read()}
+
+    def _has_read(self) -> dict[int, bool]:
+        """Whether the layers' inputs are data, as far as can be told: one that was read once may be if it is still there."""
+        return {
+            layer: data() is not None if isinstance(data, TensorWeakRef) else data for layer, data in self._read.items()
+        }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continue after the draws of another run, with the bits that it has chosen if this one is to choose them.
@@ -174,14 +187,14 @@ class Quantization(nn.Module):
         Replays of steps captured before continue there as well.
         """
         self.bits = state["bits"] if self.config.bits == "auto" else self.config.bits
-        self._draws = state["draws"]
+        self._draws, self._read = state["draws"], dict(state.get("read", {}))
         self._forget()
         if self._counter is not None:
             self._counter.number.fill_(_last_of(self._draws))
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_draws": self.draws, "_known": {}, "_edges": None, "_met": None, "_counter": None, "_recorded": False}
-        return {**self.__dict__, **own}
+        own = {"_draws": self.draws, "_read": self._has_read(), "_counter": None, "_recorded": False}
+        return {**self.__dict__, **own, "_known": {}, "_edges": None, "_met": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -239,9 +252,15 @@ class Quantization(nn.Module):
         self.hits += 1
         return found[1]
 
-    def is_data(self, x: Tensor) -> bool:
-        """Whether an earlier pass had codes of a tensor rounded to nearest; it does not matter if the tensor was written to since."""
-        return x in self._met
+    def is_data(self, x: Tensor, layer: int | None) -> bool:
+        """Whether an earlier pass had codes of a tensor rounded to nearest; it does not matter if the tensor was written to since.
+
+        The first pass after a state was loaded goes by what the layer read before.
+        """
+        found = x in self._met or layer in self._reading
+        if self.training and layer is not None:
+            self._read[layer] = found if found or layer in self._read else TensorWeakRef(x)
+        return found
 
     def keep(self, x: Tensor, key: Any, made: Any) -> None:
         """Remember codes, signs or a largest magnitude as long as the tensor lives."""
@@ -269,8 +288,8 @@ class Quantization(nn.Module):
 class CodeSource:
     """The source of codes of one layer's tensors; it keeps them in the state that all layers share."""
 
-    def __init__(self, state: Quantization, fixed: bool) -> None:
-        self._state, self._fixed = state, fixed
+    def __init__(self, state: Quantization, fixed: bool, layer: int | None = None) -> None:
+        self._state, self._fixed, self._layer = state, fixed, layer
 
     def _key(self, bits: int, granularity: str, fixed: bool) -> tuple[Any, ...]:
         return bits, granularity, fixed or not self._state.training or self._state.config.rounding == "nearest"
@@ -282,7 +301,7 @@ class CodeSource:
 
     def is_data(self, x: Tensor) -> bool:
         """Whether a tensor is data."""
-        return self._fixed and self._state.is_data(x)
+        return self._fixed and self._state.is_data(x, self._layer)
 
     def coding(self, x: Tensor, bits: int) -> Coding:
         """The settings for quantising a tensor."""

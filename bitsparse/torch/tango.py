@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from typing import Any
 
@@ -108,13 +109,13 @@ def quantize_(net: nn.Module, config: Tango | None = None) -> nn.Module:
         net.forward = functools.partial(_forward, net)
     exempt = [names[name] for name in config.exact]
     left = {id(part) for module in exempt for part in module.modules()}
-    ends = _last(net, layers)
+    ends, numbers = _last(net, layers), itertools.count()
     for layer in layers:
         last = layer in ends and config.last != "quantized"
         products, sums = not last, not last or config.last == "sums"
         for part in layer.modules():
             if id(part) not in left and id(layer) not in left:
-                _take(part, LayerQuantizer(state, products, sums), part is layer)
+                _take(part, LayerQuantizer(state, products, sums, next(numbers)), part is layer)
     if state.bits is None:
         first = next((layer for layer in layers if _is_graph_layer(layer)), layers[0])
         first.register_forward_hook(functools.partial(_choose, state))
