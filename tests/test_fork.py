@@ -21,9 +21,8 @@ from bitsparse.ops.quantized import cache as quant_cache
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this system"),
-    pytest.mark.filterwarnings(
-        "ignore:.*fork:DeprecationWarning"
-    ),  # a process with threads forks, which is what is tested
+    # A process with threads forks, which is what is tested; Python warns of it, and so does JAX if another test has imported it.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning"),
 ]
 
 X = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
