@@ -41,7 +41,7 @@ def delivered(x: SparseArray, result: Any, function: str, axis: int | None, out:
             raise ShapeError(f"{function}: out has shape {target.shape}, but the result has {result.shape}")
         if not np.can_cast(result.dtype, target.dtype, "same_kind"):
             raise DTypeError(
-                f"{function}: out has dtype {target.dtype}, to which the result, {result.dtype}, is not rounded; pass one of that dtype"
+                f"{function}: out has dtype {target.dtype}, to which the result, {result.dtype}, is not rounded; pass {result.dtype}"
             )
         _check.writable(function, target)
         target[...] = result
