@@ -64,10 +64,7 @@ def logits(model, graph, x):
     degrees = pattern.sum(axis=1)
     with np.errstate(divide="ignore"):
         inverse = {"gcn": lambda d: 1 / np.sqrt(d), "mean": lambda d: 1 / d, "sum": lambda d: np.ones(d.shape)}
-        left, right = (
-            np.where(d > 0, inverse[model.normalisation](d.astype(np.float64)), 0).astype(np.float32)
-            for d in (degrees, pattern.sum(axis=0))
-        )
+        factors = np.where(degrees > 0, inverse[model.normalisation](degrees.astype(np.float64)), 0).astype(np.float32)
     step, low = model.input_grid
     top = 2**model.input_bits - 1
     stop = low.astype(np.float64) + step.astype(np.float64) * top
@@ -77,11 +74,11 @@ def logits(model, graph, x):
     value = codes
     for each in model.steps:
         if hasattr(each, "weights"):
-            rows = right if each.scaled else None
-            term = None if each.constant is None else (right, each.constant)
+            rows = factors if each.scaled else None
+            term = None if each.constant is None else (factors, each.constant)
             value = chained(value @ each.weights.toarray(np.int64), each.chain, rows, term)
         else:
-            rows = None if model.normalisation == "sum" else left
+            rows = None if model.normalisation == "sum" else factors
             term = None
             if each.offset is not None:
                 both = degrees.astype(np.float64) * (1 if rows is None else rows.astype(np.float64))

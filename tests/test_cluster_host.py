@@ -228,7 +228,7 @@ def test_wrong_arguments_are_refused() -> None:
         {"form": (10, 4, False, 4)}, {"form": (10, 4, True, 5)}, {"form": (10, 9, False, 12)}, {"form": (0, 4, False, 5)},
         {"form": (30, 4, False, 15)}, {"layers": layers[1:]}, {"layers": ()},
         {"layers": ((None, *layers[0][1:]), *layers[1:])}, {"layers": ((*layers[0][:3], (4, 0, 0)), *layers[1:])},
-        {"layers": ((*layers[0][:3], (0, 3, 0)), *layers[1:])},
+        {"layers": ((*layers[0][:3], (0, 2, 0)), *layers[1:])},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"."):
             run(**wrong)

@@ -267,6 +267,20 @@ def test_networks_in_full_precision_over_shards(way, kind):
         on_ranks(2, "blocks", wrong, pattern)
 
 
+@pytest.mark.parametrize("loops", [True, False])
+def test_a_directed_graph_is_normalised_by_its_arriving_edges(loops):
+    pattern, x = graph(50), np.random.default_rng(9).integers(0, 16, (50, 12))
+    pattern.data[:] = 1
+    assert (pattern != pattern.T).nnz
+    whole = nn.Graph(pattern, self_loops=loops)
+    factors = lambda g: np.stack((g.degrees.astype(np.float32), g.row_scale, g.col_scale), axis=1)  # noqa: E731
+    same(on_ranks(3, "metis", lambda a, p: factors(D.GraphShard(a, self_loops=loops)), pattern), factors(whole))
+    assert np.array_equal(whole.row_scale, whole.col_scale)
+    low = nn.quantize_network(nn.random_network("gcn", [12, 8, 3]), pattern, x, 8)
+    if loops:
+        same(on_ranks(3, "blocks", lambda a, p: low(D.GraphShard(a), p.take(x)), pattern), low(whole, x))
+
+
 # -- quantisation -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("granularity", ["tensor", "row", "col"])
 @pytest.mark.parametrize("scheme", ["affine", "affine-pow2", "symmetric"])

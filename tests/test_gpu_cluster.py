@@ -89,7 +89,7 @@ def test_opened_packets(loops: bool, between: bool, normalisation: str) -> None:
     packets = Packets(a, labels, parts_per_batch=4, between=between, self_loops=loops, group_nodes=90)
     words = cupy.full((384, 8), 7, np.uint32)
     nodes = words.shape[0]
-    table = factors(normalisation, np.arange(nodes + 1), None)[0]
+    table = factors(normalisation, np.arange(nodes + 1))[0]
     sides = {"gcn": 2, "mean": 1, "sum": 0}[normalisation]
     arrays = PacketArrays(nodes, max(g.entries for g in packets.groups), 20, table, sides, words, 2, 13, 16)
     rng = np.random.default_rng(1)

@@ -310,6 +310,20 @@ def test_a_network_over_a_graph_is_that_over_its_adjacency() -> None:
         nn.random_network("sage", [9, 3])(nn.Graph(adjacency, "mean", self_loops=True), x)
 
 
+def test_a_gcn_over_a_directed_graph_is_that_over_its_adjacency() -> None:
+    rng = np.random.default_rng(5)
+    adjacency = sparse.csr_array(np.triu(rng.random((40, 40)) < 0.15, -2).astype(np.float32))
+    x = rng.normal(size=(40, 9)).astype(np.float32)
+    graph = nn.Graph(adjacency)
+    wanted = normed(adjacency.toarray() != 0, adjacency.toarray(), 1.0)
+    np.testing.assert_allclose(graph.matrix.toarray(), wanted, rtol=1e-6)
+    assert np.abs(wanted - normed(adjacency.toarray().T != 0, adjacency.toarray().T, 1.0).T).max() > 0.1
+    network = nn.random_network("gcn", [9, 8, 3])
+    np.testing.assert_allclose(network(graph, x), network(adjacency, x), rtol=1e-4, atol=1e-5)
+    bare = nn.Graph(adjacency, self_loops=False).matrix.toarray()
+    np.testing.assert_allclose(bare, normed(adjacency.toarray() != 0, adjacency.toarray(), None), rtol=1e-6)
+
+
 def attention_networks() -> list[nn.Network]:
     """Return a GAT and an AGNN of two layers each and a GATv2 of one, for 9 features and 3 classes."""
     rng = np.random.default_rng(4)

@@ -12,7 +12,7 @@ typedef struct {
     size_t nodes;
     uint8_t *codes[2];
     int32_t *indptr; /* rows are padded to whole fours of entries with the number of a row of zeros */
-    uint32_t *degrees, *received;
+    uint32_t *degrees;
     float *vectors[BS_DEGREES + 1];
 } network_room;
 
@@ -40,7 +40,7 @@ static int reserve(network_room *r, size_t nodes, size_t stride)
     const size_t room = nodes + nodes / 4 + 16, codes = (room + 1) * stride + SLACK, words = (room + 16) * 4;
     free(r->memory);
     r->nodes = 0;
-    r->memory = malloc(2 * codes + (3 + BS_DEGREES) * words);
+    r->memory = malloc(2 * codes + (2 + BS_DEGREES) * words);
     if (!r->memory)
         return 0;
     uint8_t *at = r->memory;
@@ -48,8 +48,7 @@ static int reserve(network_room *r, size_t nodes, size_t stride)
     r->codes[1] = at, at += codes;
     r->indptr = (int32_t *)at, at += words;
     r->degrees = (uint32_t *)at, at += words;
-    r->received = (uint32_t *)at, at += words;
-    for (int i = BS_LEFT; i <= BS_DEGREES; i++, at += words)
+    for (int i = BS_FACTOR; i <= BS_DEGREES; i++, at += words)
         r->vectors[i] = (float *)at;
     r->nodes = room;
     return 1;
@@ -58,19 +57,11 @@ static int reserve(network_room *r, size_t nodes, size_t stride)
 /* Computes the vectors over a piece's rows, as defined by Graph and the terms of the epilogue. */
 static void make_vectors(const network_job *j, network_room *r, size_t nodes)
 {
-    const int32_t *indptr = r->indptr, *indices = r->packet.indices;
-    if (j->n->normalisation == BS_GCN) {
-        memset(r->received, 0, (nodes + 1) * sizeof *r->received);
-        for (size_t e = 0; e < (size_t)indptr[nodes]; e++)
-            r->received[indices[e]]++;
-        for (size_t i = 0; i < nodes; i++)
-            r->vectors[BS_RIGHT][i] = factor(j, r->received[i]);
-    }
     for (size_t i = 0; i < nodes; i++) {
         const size_t degree = r->degrees[i];
-        const float left = j->n->normalisation == BS_SUM ? 1.0f : factor(j, degree);
-        r->vectors[BS_LEFT][i] = left;
-        r->vectors[BS_DEGREES][i] = (float)((double)degree * (double)left);
+        const float scale = j->n->normalisation == BS_SUM ? 1.0f : factor(j, degree);
+        r->vectors[BS_FACTOR][i] = scale;
+        r->vectors[BS_DEGREES][i] = (float)((double)degree * (double)scale);
     }
 }
 

@@ -9,8 +9,8 @@
 #define BS_PIECE_ROWS (1 << 16) /* a piece has fewer rows: int32 holds sums of this many products of bytes */
 
 enum bs_normalisation { BS_SUM, BS_GCN };
-/* The vector over the rows in a layer's epilogue: the factor of a sum's row, that of a message, or the weight of all edges of a row. */
-enum bs_row_vector { BS_NO_VECTOR, BS_LEFT, BS_RIGHT, BS_DEGREES };
+/* The vector over the rows in a layer's epilogue: the factor of a node's sum and of its messages, or the weight of all edges of a row. */
+enum bs_row_vector { BS_NO_VECTOR, BS_FACTOR, BS_DEGREES };
 
 typedef struct {
     bs_bytes_step step; /* with or without panels; everything except k is set for each piece */

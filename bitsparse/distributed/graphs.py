@@ -89,11 +89,12 @@ class GraphShard:
         if self.self_loops:
             indptr, columns = with_loops(indptr, columns, shard.part.rows())
         degrees = np.diff(indptr).astype(np.int64)
-        ends = None
+        left, right = factors(normalisation, degrees)
         if normalisation == "gcn":
-            ends = np.bincount(columns, minlength=shard.nodes).astype(np.int64)
-            comm.all_reduce(ends)
-        left, right = factors(normalisation, degrees, ends)
+            everywhere = np.zeros(shard.nodes, np.int64)
+            everywhere[shard.part.rows()] = degrees
+            comm.all_reduce(everywhere)
+            right = factors(normalisation, everywhere)[1]
         bare = Shard(shard.part, indptr, columns, None, left, right).to_device(shard.device)
         self.shard, self.device = bare, bare.device
         self.nodes, self.edges, self.longest = bare.shape[0], bare.nnz, bare.longest

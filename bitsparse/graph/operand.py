@@ -45,25 +45,23 @@ def form_for(asked: str, nodes: int, edges: int) -> Form:
     return "dense" if small and edges * _DENSE_ABOVE >= nodes * nodes else "csr"
 
 
-def factors(normalisation: str, degrees: _Array, columns: _Array | None) -> tuple[_Array | None, _Array | None]:
-    """Factors of rows and columns, computed in float64 and rounded to float32: ``D^-1/2`` on both sides, ``1 / D``, or none.
+def factors(normalisation: str, degrees: _Array) -> tuple[_Array | None, _Array | None]:
+    """Factors of rows and columns from the entries of each row: ``D^-1/2`` for both, ``1 / D`` for rows, or none; 0 without entries.
+
+    They are computed in float64 and rounded to float32.
 
     Examples
     --------
-    >>> factors("mean", np.array([0, 2]), None)
+    >>> factors("mean", np.array([0, 2]))
     (array([0. , 0.5], dtype=float32), None)
     """
     if normalisation == "sum":
         return None, None
-    rows = _inverse(degrees, root=normalisation == "gcn")
-    return rows, None if columns is None or normalisation != "gcn" else _inverse(columns, root=True)
-
-
-def _inverse(degrees: _Array, *, root: bool) -> NDArray[np.float32]:
-    """``1 / sqrt(d)`` or ``1 / d``; 0 for nodes without edges."""
+    root = normalisation == "gcn"
     d = np.maximum(degrees, 1).astype(np.float64)
     value = 1.0 / (np.sqrt(d) if root else d)
-    return np.where(degrees > 0, value, 0.0).astype(np.float32)
+    rows = np.where(degrees > 0, value, 0.0).astype(np.float32)
+    return rows, rows if root else None
 
 
 class _Arrays(NamedTuple):
@@ -79,8 +77,7 @@ class _Arrays(NamedTuple):
 
 def _host_arrays(indptr: _Array, indices: _Array, normalisation: str) -> _Arrays:
     degrees = np.diff(indptr).astype(np.int64)
-    ends = np.bincount(indices, minlength=degrees.size) if normalisation == "gcn" else None
-    return _Arrays(indptr, indices, degrees, *factors(normalisation, degrees, ends))
+    return _Arrays(indptr, indices, degrees, *factors(normalisation, degrees))
 
 
 def _placed(parts: _Arrays, device: str) -> _Arrays:
@@ -110,8 +107,8 @@ class Graph:
         Any scipy.sparse format, TCTiledCSR or FRDC; node i receives from node j if ``A[i, j]`` is stored. :meth:`from_csr` takes plain
         arrays.
     normalisation : {"gcn", "mean", "sum"}
-        ``D^-1/2 A D^-1/2`` (Kipf and Welling 2017, Eq. 2), ``D^-1 A`` or ``A``, where D holds the degrees of this pattern. For a directed
-        graph the left factor of ``"gcn"`` comes from row sums and the right one from column sums.
+        ``D^-1/2 A D^-1/2`` (Kipf and Welling 2017, Eq. 2), ``D^-1 A`` or ``A``, where D holds the entries of each row, self loops
+        included: the edges that arrive at a node, on both sides, also in directed graphs, as in PyTorch Geometric's ``gcn_norm``.
     self_loops : bool, optional
         Add an edge from each node to itself if it has none; by default only for ``"gcn"``.
     form : {"auto", "csr", "dense", "frdc", "tiled"}

@@ -1,5 +1,5 @@
-// Opens a packet of subgraphs (bitsparse/graph/packets.py) where it arrives: a CSR pattern, the factors of its rows and columns, and the
-// words of the features. All sizes are read from the packet, so that one recorded graph serves every packet that fits.
+// Opens a packet of subgraphs (bitsparse/graph/packets.py) where it arrives: a CSR pattern, the factors of its nodes, and the words of the
+// features. All sizes are read from the packet, so that one recorded graph serves every packet that fits.
 //
 // Bytes: reads the packet once; writes 4 for each entry, 16 for each node, and the padded features. A thread takes a row and adds up its
 // gaps one after another, which is short compared with copying the packet over PCIe (a byte an entry at 50 GB/s, 25 entries in the time of
@@ -13,15 +13,14 @@ typedef bs_i64 i64;
 
 struct PacketParams {
     const u8 *packet;
-    int *indptr, *indices, *degrees, *columns;
-    float *left, *right, *term;
+    int *indptr, *indices, *degrees;
+    float *left, *term;
     u8 *words;
     const int *order;
     const float *table, *logits;
     float *out;
-    i64 room;    // nodes that the arrays hold
-    i64 low;     // the packet's first node in the whole graph's new order
-    int factors; // 0 none, 1 1 / D, 2 D^-1/2 of rows and columns
+    i64 room; // nodes that the arrays hold
+    i64 low;  // the packet's first node in the whole graph's new order
     int runs, used, stride, width;
 };
 
@@ -57,7 +56,7 @@ static __device__ __forceinline__ u32 sum_before(u32 value, u32 *room)
     return before + sum - value;
 }
 
-// Rows beyond the packet's are empty, and columns start with a degree of zero.
+// Rows beyond the packet's are empty.
 extern "C" __global__ void __launch_bounds__(256) packet_start(const __grid_constant__ PacketParams p)
 {
     const u32 *head = (const u32 *)p.packet;
@@ -65,12 +64,8 @@ extern "C" __global__ void __launch_bounds__(256) packet_start(const __grid_cons
     for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i <= p.room; i += step) {
         if (i >= nodes)
             p.indptr[i] = (int)head[HEAD_ENTRIES];
-        if (i < p.room) {
-            if (i >= nodes)
-                p.degrees[i] = 0;
-            if (p.factors == 2)
-                p.columns[i] = 0;
-        }
+        if (i >= nodes && i < p.room)
+            p.degrees[i] = 0;
     }
 }
 
@@ -99,38 +94,29 @@ extern "C" __global__ void __launch_bounds__(256) packet_rows(const __grid_const
         const int row = row0 + r;
         p.indptr[row] = entry;
         p.degrees[row] = (int)count;
-        if (loops) {
+        if (loops)
             p.indices[entry++] = row;
-            if (p.factors == 2)
-                atomicAdd(p.columns + row, 1);
-        }
         int column = max(column0, row + 1 - (int)chunk[CHUNK_SPAN]);
         for (u32 u = 0; u < length; u++) {
             const u32 gap = unit_at(units, first + u, bits);
             column += (int)gap;
-            if (gap != full) {
-                p.indices[entry++] = column;
-                if (p.factors == 2)
-                    atomicAdd(p.columns + column, 1); // sums of integers: the order does not matter
-                column++;
-            }
+            if (gap != full)
+                p.indices[entry++] = column++;
         }
     }
 }
 
-// The factors of the rows, then those of the columns, from a table by degree that the host has computed, so that the bits are the same on
-// both. Also `term`, what a constant addend of every code contributes to a row: its degree times its factor.
+// The factors of the rows, from a table by degree that the host has computed, so that the bits are the same on both; without a table there
+// are none. Also `term`, what a constant addend of every code contributes to a row: its degree times its factor.
 extern "C" __global__ void __launch_bounds__(256) packet_factors(const __grid_constant__ PacketParams p)
 {
-    const i64 total = p.factors == 2 ? 2 * p.room : p.room, step = (i64)gridDim.x * 256;
-    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < total; i += step) {
-        const bool row = i < p.room;
-        const int degree = row ? p.degrees[i] : p.columns[i - p.room];
-        const float factor = p.factors ? p.table[degree] : 1.0f;
-        if (row)
-            p.term[i] = (float)bs_muld((double)degree, (double)factor);
-        if (p.factors)
-            (row ? p.left : p.right - p.room)[i] = factor;
+    const i64 step = (i64)gridDim.x * 256;
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < p.room; i += step) {
+        const int degree = p.degrees[i];
+        const float factor = p.table ? p.table[degree] : 1.0f;
+        p.term[i] = (float)bs_muld((double)degree, (double)factor);
+        if (p.table)
+            p.left[i] = factor;
     }
 }
 

@@ -26,9 +26,9 @@ class PacketArrays:
     nodes, entries, chunks : int
         The most of each that a packet contains.
     table : ndarray of float32 (nodes + 1,), or None
-        The factor of a row or column, indexed by its degree.
+        The factor of a node, indexed by its degree.
     sides : int
-        0 for no factors, 1 for factors of rows, 2 for factors of rows and columns.
+        0 for no factors, 1 for factors of rows, 2 for the same factors of rows and columns.
     words : cupy.ndarray of uint32
         Receives the words of the features of `nodes` rows.
     runs, used, stride : int
@@ -59,18 +59,18 @@ class PacketArrays:
         self._table = None if table is None else cupy.asarray(table)
         self.indptr = cupy.zeros(nodes + 1, np.int32)
         self.indices = cupy.empty(max(entries, 1), np.int32)
-        self.degrees, columns = (cupy.zeros(nodes, np.int32) for _ in range(2))
+        self.degrees = cupy.zeros(nodes, np.int32)
         self.left = cupy.zeros(nodes, np.float32) if sides else None
-        self.right = cupy.zeros(nodes, np.float32) if sides == 2 else None
+        self.right = self.left if sides == 2 else None
         self.term = cupy.zeros(nodes, np.float32)
-        self._columns, self._words = columns, words
-        self.params = PacketParams(room=nodes, factors=sides, runs=runs, used=used, stride=stride)
-        arrays = {name: getattr(self, name) for name in ("indptr", "indices", "degrees", "left", "right", "term")}
-        jit.filled(self.params, **arrays, table=self._table, columns=columns, words=words)
+        self._words = words
+        self.params = PacketParams(room=nodes, runs=runs, used=used, stride=stride)
+        arrays = {name: getattr(self, name) for name in ("indptr", "indices", "degrees", "left", "term")}
+        jit.filled(self.params, **arrays, table=self._table, words=words)
         blocks = {
             "packet_start": streaming(nodes + 1),
             "packet_rows": min(chunks, streaming(THREADS * max(chunks, 1))),
-            "packet_factors": streaming(2 * nodes),
+            "packet_factors": streaming(nodes),
             "packet_features": streaming(words.size),
         }
         kernels = {name: jit.kernel("packets/open.cu", name) for name, count in blocks.items() if count}

@@ -40,7 +40,7 @@ class _Slot:
         cupy = interop.require_cupy("ClusterRunner")
         nodes, shape = sizes.nodes, (sizes.nodes, form.columns)
         self._x = steps.blank(cupy, shape, form.bits, -1, form.layout, interop.CUPY, form.encoding)
-        table = factors(model.normalisation, np.arange(nodes + 1), None)[0]
+        table = factors(model.normalisation, np.arange(nodes + 1))[0]
         sides = {"sum": 0, "mean": 1, "gcn": 2}[model.normalisation]
         features = self._x.words, form.runs, form.used, form.stride
         self.arrays = steps.PacketArrays(nodes, sizes.entries, sizes.chunks, table, sides, *features)

@@ -94,13 +94,13 @@ def layers_in_bytes(network: LowBitNetwork) -> tuple[on_codes.Layer, ...] | None
         if isinstance(step, Update):
             params, panels = epilogue.params(_NAME, (1, columns)), network.laid(number, on_codes.panels_of)
             term = None if step.constant is None else (one, step.constant)
-            vectors = ("right" if step.scaled else None, None, None if term is None else "right")
+            vectors = ("factor" if step.scaled else None, None, None if term is None else "factor")
             made.append(on_codes.layer(panels, columns, replace(params, col_term=term), vectors))
             continue
         terms = operand_terms(_NAME, *_sides_of(step, (1, columns), None, one), epilogue.offset_correction)
         params = epilogue.params(_NAME, (1, columns), terms)
-        left = None if network.normalisation == "sum" else "left"
-        vectors = (left, None if params.row_term is None else "degrees", None)
+        factor = None if network.normalisation == "sum" else "factor"
+        vectors = (factor, None if params.row_term is None else "degrees", None)
         made.append(on_codes.layer(None, columns, params, vectors))
     return tuple(made)
 

@@ -24,7 +24,7 @@ LONGEST = _ext.LONGEST
 PIECE_ROWS = _ext.PIECE_ROWS
 _FLOAT, _BYTES = 2, 4
 _NORMALISATIONS = {"sum": 0, "gcn": 1}
-_VECTORS = {None: 0, "left": 1, "right": 2, "degrees": 3}
+_VECTORS = {None: 0, "factor": 1, "degrees": 2}
 #: The result of :func:`layer`.
 Layer = tuple[Any, int, tuple[Any, ...], tuple[int, int, int]]
 
@@ -134,7 +134,7 @@ def layer(
     """A step of :func:`network` with `n` columns: a product with weights or, without `panels`, a sum over neighbours.
 
     `params` describes one row. `vectors` name the row vectors that replace its row scale and those of its row term and column term:
-    "left" and "right" are the factors of the normalisation; "degrees" is the number of a row's edges times its left factor.
+    "factor" is that of the normalisation; "degrees" is the number of a row's edges times its factor.
     """
     factor, row_term, col_term = (_VECTORS[which] for which in vectors)
     return None if panels is None else as_bytes(panels), n, chain_of(params, (1, n)), (factor, row_term, col_term)
