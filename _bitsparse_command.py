@@ -11,11 +11,8 @@ import sys
 def main() -> int:
     """Import the library and run the command line."""
     before = signal.signal(signal.SIGINT, _end)
-    try:
-        from bitsparse.cli import main as run
-    except ValueError as error:  # an environment variable of ours that cannot be read
-        print(f"{_command()}: {error}", file=sys.stderr)
-        return 2
+    from bitsparse.cli import main as run
+
     signal.signal(signal.SIGINT, before)
     return run()
 

@@ -101,16 +101,33 @@ def test_one_line_says_what_to_mend(arguments: str, capsys: pytest.CaptureFixtur
     assert WRONG[arguments] in written.err and written.err.count("\n") == 1
 
 
-def test_an_environment_variable_that_cannot_be_read_is_one_line() -> None:
-    command = [
-        sys.executable,
-        "-P",
-        "-c",
-        "import sys, _bitsparse_command as c; sys.argv[1:] = ['info']; sys.exit(c.main())",
-    ]
-    done = subprocess.run(command, env=os.environ | {"BITSPARSE_NUM_THREADS": "x"}, capture_output=True, text=True)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-c", "import sys, _bitsparse_command as c; sys.argv[1:] = ['info']; sys.exit(c.main())"],
+        ["-m", "bitsparse", "info"],
+    ],
+)
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        (
+            "BITSPARSE_NUM_THREADS",
+            "x",
+            "BITSPARSE_NUM_THREADS is 'x' but must be a whole number; unset it or set it to",
+        ),
+        ("BITSPARSE_NUM_THREADS", "0", "BITSPARSE_NUM_THREADS: the number of threads must be in 1..1024, got 0"),
+        ("BITSPARSE_SIMD", "sse9", "BITSPARSE_SIMD: level 'sse9' is not available here; choose one of scalar"),
+    ],
+)
+def test_an_environment_variable_that_cannot_be_read_is_one_line(
+    command: list[str], variable: str, value: str, said: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", *command], env=os.environ | {variable: value}, capture_output=True, text=True
+    )
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("bitsparse info: BITSPARSE_NUM_THREADS is 'x'") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"bitsparse info: {said}") and done.stderr.count("\n") == 1
 
 
 def test_a_file_in_the_working_folder_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

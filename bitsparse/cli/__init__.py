@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import bitsparse
+from bitsparse import get_num_threads
 from bitsparse.cli import interrupt
 from bitsparse.errors import BitsparseError
 
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 args = _parsed(argv)
                 args.begin = begin
+                get_num_threads()  # environment variables of ours that cannot be read are an error of every command
                 status: int | None = args.run(args)
             finally:
                 _written()

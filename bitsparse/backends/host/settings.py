@@ -55,8 +55,18 @@ def _level_from_environment() -> int:
 work_per_thread = 1 << 15
 #: Whether this process was forked from one that had imported bitsparse and may have started threads.
 _forked = False
-_threads = _threads_from_environment()
-_level = _level_from_environment()
+# Both are read from the environment at the first use rather than here: an import that failed would be a traceback on the command line.
+_threads: int | None = None
+_level: int | None = None
+
+
+def _in_use() -> tuple[int, int]:
+    global _level, _threads
+    if _level is None:
+        _level = _level_from_environment()
+    if _threads is None:
+        _threads = _threads_from_environment()
+    return _level, _threads
 
 
 def set_num_threads(n: int) -> None:
@@ -90,7 +100,7 @@ def get_num_threads() -> int:
     >>> get_num_threads() >= 1
     True
     """
-    return _threads
+    return _in_use()[1]
 
 
 def simd_level() -> str:
@@ -101,7 +111,7 @@ def simd_level() -> str:
     >>> simd_level() in simd_levels()
     True
     """
-    return _LEVELS[_level]
+    return _LEVELS[_in_use()[0]]
 
 
 def set_simd(level: str | None) -> None:
@@ -134,9 +144,10 @@ def run_on(work: int | None = None) -> tuple[int, int]:
     >>> run_on(100)[1]
     1
     """
+    level, threads = _in_use()
     if work is None or not work_per_thread:
-        return _level, _threads
-    return _level, 1 if work < 2 * work_per_thread else min(_threads, work // work_per_thread)
+        return level, threads
+    return level, 1 if work < 2 * work_per_thread else min(threads, work // work_per_thread)
 
 
 def _serial_after_fork() -> None:
