@@ -20,7 +20,7 @@ import bitsparse as bs
 from bitsparse import backends
 from bitsparse.arrays import indices as index_module
 
-DTYPES = ["bool", "int8", "uint8", "int16", "int32", "int64", "float32", "float64"]
+DTYPES = ["bool", "int8", "uint8", "int16", "int32", "int64", "float32", "float64", "uint16", "uint32", "uint64"]
 NAMES = [member.name for member in MEMBERS]
 
 
@@ -300,6 +300,41 @@ def test_products_of_two_are_exact(one: str, other: str, seed: int, k: int, refl
         assert got.dtype == np.int32
     elif {one, other} <= {*narrow, "int64"} and one + other != "boolbool":
         assert got.dtype == np.int64
+
+
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "maximum": lambda a, b: a.maximum(b), "minimum": lambda a, b: a.minimum(b), "!=": operator.ne, ">": operator.gt,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", DTYPES)
+@pytest.mark.parametrize("one", DTYPES)
+def test_dtypes_of_two(one: str, other: str) -> None:
+    a, b = sample(one, (6, 6)), sample(other, (6, 6), 1)
+    x, y = (bs.TCTiledCSR(m).astype(m.dtype) for m in (a, b))  # a pattern of ones becomes booleans
+    for name, operation in OPERATIONS.items():
+        try:
+            want = operation(a, b)
+        except (TypeError, ValueError):  # SciPy has no such operator for these dtypes
+            with pytest.raises(bs.DTypeError, match=r"."):
+                operation(x, y)
+            continue
+        got = operation(x, y)
+        assert plain(got).dtype == plain(want).dtype and np.array_equal(plain(got), plain(want), equal_nan=True), name
+    common, kinds = np.result_type(a.dtype, b.dtype), {a.dtype.kind, b.dtype.kind}
+    product = (a.toarray().astype(object) @ b.toarray().astype(object)).astype(np.float64)
+    if "f" not in kinds and kinds != {"b"}:  # exact: int32, or NumPy's common dtype of 64 bits if that is no float
+        common = np.dtype(np.int32 if common.itemsize < 8 else common if common.kind in "iu" else np.int64)
+    for got in (x @ y, a @ y, x @ b):
+        assert got.dtype == common and np.array_equal(got.toarray(), product.astype(common)), common
+
+
+def test_powers_of_booleans_are_numpys() -> None:
+    a = sample("bool")
+    x = bs.TCTiledCSR(a).astype(bool)
+    for n in (1, 2, 3, 200, np.int16(3), np.uint8(3), 2.0, np.float32(3)):
+        agree(x**n, a**n)
 
 
 def test_products_of_bits_that_int32_might_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

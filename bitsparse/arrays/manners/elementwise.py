@@ -244,10 +244,9 @@ def power(x: SparseArray, n: Any, dtype: Any = None) -> Any:
 
     def raised(values: Any) -> Any:
         values = values if dtype is None else values.astype(_check.dtype("power", dtype))
-        # Powers of booleans are int8 in NumPy but int64 in CuPy.
-        return (
-            values.astype(np.int8) if values.dtype == np.bool_ and isinstance(n, (int, np.integer)) else values
-        ) ** n
+        if values.dtype == np.bool_:  # NumPy's dtype, which depends on n; CuPy has another one
+            values = values.astype((np.ones(1, np.bool_) ** n).dtype)
+        return values**n
 
     return mapped(x, "power", raised)
 

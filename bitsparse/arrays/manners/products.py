@@ -33,7 +33,8 @@ def sparse_product(x: SparseArray, other: Any, swap: bool = False) -> SparseArra
     """``x @ other``, or ``other @ x``, of two sparse arrays.
 
     Booleans give booleans (whether row and column have a common entry), integers give exact sums, and floats the sums of SciPy or cuSPARSE.
-    Sums of integers are int32, or int64 if int32 might not hold them or an operand has 64 bits. Sums that are zero are not stored.
+    Sums of integers are int32, or int64 if int32 might not hold them, or NumPy's common dtype if that has 64 bits; uint64 and signed
+    integers, for which that would be float64, give int64. Sums that are zero are not stored.
     """
     kin: tuple[SparseArray, ...] = ()
     if not is_sparse(other) and x.device != "cpu" and interop.device_of(getattr(other, "data", None)) == x.device:
@@ -93,12 +94,14 @@ def _exact(left: Pattern, right: Pattern) -> tuple[Pattern, Pattern]:
     first, second = (max(abs(low), abs(high)) for low, high in (limits[:2], limits[2:]))
     bound = max(longest * first * second, first, second)
     common = np.result_type(*(values.dtype for values in pair))
+    if common.kind == "f":  # NumPy's answer for uint64 and signed integers
+        common = np.dtype(np.int64)
     if bound >= 1 << (64 if common == np.uint64 else 63):
         raise ValueError(
             f"matmul: {longest} products of values up to {first} and {second} might exceed int64; convert one to float64 with astype"
         )
     narrow = np.dtype(np.int32 if bound < 1 << 31 else np.int64)
-    dtype = common if common.itemsize == 8 and common.kind in "iu" else narrow
+    dtype = common if common.itemsize == 8 else narrow
     return replace(left, values=pair[0].astype(dtype)), replace(right, values=pair[1].astype(dtype))
 
 
