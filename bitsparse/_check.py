@@ -321,33 +321,37 @@ def accumulator(function: str, k: int, a_max: int, b_max: int) -> np.dtype[Any]:
     )
 
 
-def out_like(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse an output of another shape or dtype, and one that cannot be written to."""
+def out_like(
+    function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "out"
+) -> None:
+    """Refuse an output of another shape or dtype, and one that cannot be written to; `name` is that of the argument."""
     if out.shape != wanted_shape:
         raise ShapeError(
-            f"{function}: out has shape {out.shape}, but the result has shape {wanted_shape}; pass out=None or a fitting array"
+            f"{function}: {name} has shape {out.shape}, but the result has shape {wanted_shape}; pass {name}=None or a fitting array"
         )
     if out.dtype != dtype:
         raise DTypeError(
-            f"{function}: out has dtype {out.dtype}, but the result is {dtype}; pass out=None or an array of that dtype"
+            f"{function}: {name} has dtype {out.dtype}, but the result is {dtype}; pass {name}=None or an array of that dtype"
         )
-    writable(function, out)
+    writable(function, out, name)
 
 
-def writable(function: str, out: NDArray[Any]) -> None:
+def writable(function: str, out: NDArray[Any], name: str = "out") -> None:
     """Refuse an output that cannot be written to; CuPy's arrays are always writable."""
     if not getattr(out.flags, "writeable", True):
-        raise ValueError(f"{function}: out is read-only, but results are written in place; pass a writable array")
+        raise ValueError(f"{function}: {name} is read-only, but results are written in place; pass a writable array")
 
 
-def out_array(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def out_array(
+    function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "out"
+) -> None:
     """As :func:`out_like`, and refuse an output that is not aligned or not C-contiguous."""
-    out_like(function, out, wanted_shape, dtype)
+    out_like(function, out, wanted_shape, dtype, name)
     flags, aligned = out.flags, getattr(out.flags, "aligned", True)  # CuPy's always are
     if not (flags.c_contiguous and aligned):
         state = "not C-contiguous" if aligned else "not aligned to its dtype"
         raise ValueError(
-            f"{function}: out is {state}, but results are written in place; pass an aligned, C-contiguous array"
+            f"{function}: {name} is {state}, but results are written in place; pass an aligned, C-contiguous array"
         )
 
 
@@ -357,10 +361,12 @@ def planned(function: str, what: str, found: Any, wanted: Any, error: type[Excep
         raise error(f"{function}: {what} {found}, but the plan is for {wanted}; make another plan")
 
 
-def no_overlap(function: str, out: NDArray[Any], *operands: NDArray[Any]) -> None:
+def no_overlap(function: str, out: NDArray[Any], *operands: NDArray[Any], name: str = "out") -> None:
+    """Refuse an output, the argument `name`, in the memory of an operand or of another output."""
     if any(np.may_share_memory(out, operand) for operand in operands):
         raise ValueError(
-            f"{function}: out shares memory with an operand, which would be overwritten while it is read; pass another array"
+            f"{function}: {name} shares memory with {'an operand' if name == 'out' else 'an operand or out'}, which would be overwritten "
+            "while it is read; pass another array"
         )
 
 

@@ -291,8 +291,12 @@ def test_nan_and_other_errors() -> None:
     bad[19, 49] = np.inf
     assert np.array_equal(bs.bmm(cupy.asarray(bad), packed).get(), product_of(bad, signs(w)))
     bad[0, 0] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match="bmm: a holds NaN"):
         bs.bmm(cupy.asarray(bad), packed)
+    with pytest.raises(ValueError, match="bmm: w holds NaN"):
+        bs.bmm(bits.with_affine(), cupy.asarray(w) * np.float32(np.nan))
+    with pytest.raises(ValueError, match="absmean shares memory"):
+        bs.bmm(there := cupy.asarray(a), packed, absmean=there[0, :20])
     cases: list[tuple[type[Exception], str, Any]] = [
         (bs.DeviceError, "cuda:0", lambda: bs.bmm(a, packed)),
         (bs.DeviceError, "a is on cpu", lambda: plan(a)),
@@ -301,7 +305,7 @@ def test_nan_and_other_errors() -> None:
         (bs.DTypeError, "a is a BitTensor", lambda: plan(bs.pack_bits(cupy.asarray(a), encoding="bipolar"))),
         (bs.ShapeError, "out has shape", lambda: plan(cupy.asarray(a), out=cupy.empty((20, 7), np.int32))),
         (bs.DTypeError, "out has dtype", lambda: plan(cupy.asarray(a), out=cupy.empty((20, 8), np.float32))),
-        (bs.ShapeError, "out has shape", lambda: plan(cupy.asarray(a), absmean=cupy.empty(3, np.float32))),
+        (bs.ShapeError, "absmean has shape", lambda: plan(cupy.asarray(a), absmean=cupy.empty(3, np.float32))),
         (bs.KernelError, "'rows'", lambda: bs.plan_bmm(packed, 20, kernel="planes")),
         (ValueError, "w has an offset", lambda: bs.plan_bmm(packed.with_affine(1.0, 0.5), 20)),
         (ValueError, "a has an offset", lambda: bs.plan_bmm(packed, 20, "BBF")(bits)),

@@ -178,8 +178,10 @@ def test_a_cache_is_asked_first() -> None:
         bs.ShapeError, match="absmax must be one float32"
     ):  # raised before anything is written, as without cached codes
         bs.quantized_matmul(x, w, cache=cache, out=out, absmax=wrong)
-    with pytest.raises(ValueError, match="shares memory"):
+    with pytest.raises(ValueError, match="absmax shares memory"):
         bs.quantized_matmul(x, w, cache=cache, out=out, absmax=out[0, :1])
+    with pytest.raises(ValueError, match="absmax is read-only"):
+        bs.quantized_matmul(x, w, cache=cache, out=out, absmax=np.broadcast_to(np.float32(0), 1))
     assert (out == 7).all()
     assert not wrong.any()
     with pytest.raises(ValueError, match=r"quantized_matmul: a cache knows codes by their range.*pass range"):

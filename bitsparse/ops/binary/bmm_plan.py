@@ -101,10 +101,11 @@ def multiply_signs(
     left, means = as_signs(function, "a", a, -1, norm, wanted.row_absmean or absmean is not None)
     target = None
     if absmean is not None:
-        target = target_array(function, absmean, left.shape[:-1], np.dtype(np.float32), left.device, ())
+        read = () if isinstance(a, BitTensor) else (interop.as_array(a, function, "a")[0],)
+        target = target_array(function, absmean, left.shape[:-1], np.dtype(np.float32), left.device, read, "absmean")
         if out is not None:
             result = out.words if isinstance(out, BitTensor) else interop.writable_array(out, function)
-            _check.no_overlap(function, target, result)
+            _check.no_overlap(function, target, result, name="absmean")
     if wanted.row_absmean:
         left = left.with_affine(means[..., None])
         epilogue = Epilogue() if epilogue is None else epilogue
@@ -284,11 +285,13 @@ class BmmPlan:
             x = x if self.a_dtype is not None else x.words
             read, target, means = (self._right.words, x), None, None
             if absmean is not None:
-                means = target_array(function, absmean, self.shape[:1], np.dtype(np.float32), self.device, read)
+                means = target_array(
+                    function, absmean, self.shape[:1], np.dtype(np.float32), self.device, read, "absmean"
+                )
             if out is not None:
                 target = target_behind(function, epilogue, out, self.shape, np.dtype(np.int32), self.device, read)
                 if means is not None:
-                    _check.no_overlap(function, means, target)
+                    _check.no_overlap(function, means, target, name="absmean")
             if scale is not None and epilogue is not None:
                 result = self._product(True, False)(x, target, row_scale=scale)
             else:

@@ -58,7 +58,11 @@ def as_signs(
             values = array
             if array.dtype.kind in "biu":
                 values = (array >= 0).astype(np.float32) - np.float32(0.5)
-        words = BitTensor(values, 1, encoding="bipolar", axis=axis).words
+        try:
+            words = BitTensor(values, 1, encoding="bipolar", axis=axis).words
+        except ValueError:  # NaN, which the packing names as an argument of its own
+            _check.no_nan(function, name, True)
+            raise
     return assembled(BitTensor, words, tuple(array.shape), 1, axis, "planes", "bipolar", family), means
 
 

@@ -22,11 +22,15 @@ def target_array(
     dtype: np.dtype[Any] | None,
     device: str,
     operands: Iterable[Array],
+    name: str = "out",
 ) -> Array:
-    """The NumPy or CuPy array behind `out`, which must have exactly this shape, dtype and device; `dtype` None allows any dtype."""
-    target: Array = interop.writable_array(out, function)
-    _check.out_array(function, target, shape, target.dtype if dtype is None else dtype)
-    return _apart(function, target, device, operands)
+    """The NumPy or CuPy array behind `out`, which must have exactly this shape, dtype and device; `dtype` None allows any dtype.
+
+    `name` is that of the argument.
+    """
+    target: Array = interop.writable_array(out, function, name)
+    _check.out_array(function, target, shape, target.dtype if dtype is None else dtype, name)
+    return _apart(function, target, device, operands, name)
 
 
 def target_of(
@@ -87,7 +91,7 @@ def written(run: Callable[[Any], Any], out: Any, like: Array, shape: tuple[int, 
     return cast(Array, target if out is None else out)
 
 
-def _apart(function: str, target: Array, device: str, operands: Iterable[Array]) -> Array:
-    same_place(function, [("out", interop.device_of(target)), ("the result", device)])
-    _check.no_overlap(function, target, *operands)
+def _apart(function: str, target: Array, device: str, operands: Iterable[Array], name: str = "out") -> Array:
+    same_place(function, [(name, interop.device_of(target)), ("the result", device)])
+    _check.no_overlap(function, target, *operands, name=name)
     return target

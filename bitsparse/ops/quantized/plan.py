@@ -321,7 +321,8 @@ class QuantizedMatmulPlan:
                     f"{function}: absmax must be one float32, shape () or (1,), got {top.shape} of {top.dtype}"
                 )
             _check.same_device(function, (self.device, interop.device_of(top)))
-            _check.no_overlap(function, top, *read)
+            _check.writable(function, top, "absmax")
+            _check.no_overlap(function, top, *read, name="absmax")
         return target, top
 
     def _multiply(
