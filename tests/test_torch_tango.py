@@ -152,6 +152,28 @@ def test_same_seed_same_bits_and_resumed_to_the_bit(kind: str, activations: Any,
         assert [step(again, optimiser, graph, x, labels) for _ in range(3)] == runs[0][before:]
 
 
+@pytest.mark.parametrize("rounding", ["stochastic", "nearest"])
+@pytest.mark.parametrize("before", [1, 2])
+def test_batches_are_resumed_to_the_bit(before: int, rounding: Any) -> None:
+    """Also behind the first step, whose batch is still there when the state is saved: the next batch is another one."""
+    random = np.random.default_rng(0)
+    sampler = bs.graph.ClusterSampler(random.random((NODES, NODES)) < 0.1, np.arange(NODES) % 4, seed=0)
+    x, labels = torch.from_numpy(random.standard_normal((NODES, INPUTS))).float(), torch.arange(NODES) % CLASSES
+    net, states = net_of("gcn", bst.Tango(rounding=rounding, activations=4)), []
+    optimiser, losses = torch.optim.Adam(net.parameters(), lr=0.01), []
+    for batch in bst.BatchLoader(sampler, x, labels):
+        losses.append(step(net, optimiser, batch.graph(0), batch.x, batch.labels))
+        states.append(copy.deepcopy((net.state_dict(), optimiser.state_dict())))
+    again = net_of("gcn", bst.Tango(rounding=rounding, activations=4), seed=5)
+    again.load_state_dict(states[before - 1][0])
+    optimiser = torch.optim.Adam(again.parameters(), lr=0.01)
+    optimiser.load_state_dict(states[before - 1][1])
+    rest = list(bst.BatchLoader(sampler, x, labels))[before:]
+    assert [step(again, optimiser, each.graph(0), each.x, each.labels) for each in rest] == losses[before:]
+    for one, other in zip(net.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_one_quantised_copy_of_a_tensor() -> None:
     """GraphSAGE reads its input and its gradient twice, by a product and by a sum; the features of the data are quantised once."""
     graph, x, _ = data()

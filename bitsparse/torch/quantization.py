@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
-from bitsparse import _check, interop
+from bitsparse import _check, backends, interop
 from bitsparse.backends.signs import Drop
 from bitsparse.errors import DTypeError
 from bitsparse.ops.binary.signs import SignRows
@@ -128,8 +128,9 @@ class Quantization(nn.Module):
         self._counter: _Counter | None = None
         #: Whether a pass was ever captured.
         self._recorded = False
-        #: By the number of a layer, whether its input was data when it last trained; of its first time only the input is known.
-        self._read: dict[int, bool | TensorWeakRef] = {}
+        #: By the number of a layer, whether its input was data when it last trained; of its first time only the input is known, or its
+        #: contents behind a loaded state.
+        self._read: dict[int, bool | str | TensorWeakRef] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -137,9 +138,10 @@ class Quantization(nn.Module):
         self._known: dict[bool, Any] = {nearest: WeakTensorKeyDictionary() for nearest in (False, True)}
         #: Tensors of which an earlier pass had codes rounded to nearest: data.
         self._met: Any = WeakTensorKeyDictionary()
-        #: Layers whose input is taken for data in this pass and in the next one: those that read data before the state was loaded.
-        self._reading: frozenset[int] = frozenset()
-        self._to_read = frozenset(layer for layer, data in self._read.items() if data is True)
+        #: What layers read before the state was loaded, for this pass and for the next one: their input is taken for data if it was, or if
+        #: it has the contents of the input that they had once.
+        self._reading: dict[int, Any] = {}
+        self._to_read = dict(self._read)
 
     def begin(self) -> None:
         """Forget all drawn codes: the next forward pass draws anew, even for tensors that did not change.
@@ -151,7 +153,7 @@ class Quantization(nn.Module):
         """
         self._met.update(dict.fromkeys(self._known[True], True))
         if self.training:
-            self._reading, self._to_read = self._to_read, frozenset()
+            self._reading, self._to_read = self._to_read, {}
         self._recorded |= torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         if self._recorded:
             self._known[True] = WeakTensorKeyDictionary()
@@ -175,11 +177,14 @@ class Quantization(nn.Module):
         """Return bits, draws and what layers read, for ``state_dict``."""
         return {"bits": self.bits, "draws": self.draws, "read": self._has_read()}
 
-    def _has_read(self) -> dict[int, bool]:
-        """Whether the layers' inputs are data, as far as can be told: one that was read once may be if it is still there."""
-        return {
-            layer: data() is not None if isinstance(data, TensorWeakRef) else data for layer, data in self._read.items()
-        }
+    def _has_read(self) -> dict[int, bool | str]:
+        """Whether the layers' inputs are data; the contents of an input that was read once, which is data if it is read again."""
+
+        def seen(data: Any) -> bool | str:
+            x = data() if isinstance(data, TensorWeakRef) else data
+            return _contents_of(x) if isinstance(x, Tensor) else x is not None and x
+
+        return {layer: seen(data) for layer, data in self._read.items()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continue after the draws of another run, with the bits that it has chosen if this one is to choose them.
@@ -257,7 +262,10 @@ class Quantization(nn.Module):
 
         The first pass after a state was loaded goes by what the layer read before.
         """
-        found = x in self._met or layer in self._reading
+        found = x in self._met
+        if not found and layer in self._reading and not self._recorded:
+            before = self._reading[layer]
+            found = _contents_of(x) == before if isinstance(before, str) else before
         if self.training and layer is not None:
             self._read[layer] = found if found or layer in self._read else TensorWeakRef(x)
         return found
@@ -283,6 +291,13 @@ class Quantization(nn.Module):
                 order = interop.as_array(graph.pattern(values=True).order, "quantize_")[0]
                 found = self._edges[values] = version, (ints, ints[order], codes.scale)
         return found[1]
+
+
+def _contents_of(x: Tensor) -> str:
+    """A tensor's dtype, shape and fingerprint, the same on every device."""
+    with coded.working(x) as array:
+        total = backends.family(interop.device_of(array), "bits.pack").content_sum(array)
+    return f"{x.dtype} {tuple(x.shape)} {total}"
 
 
 class CodeSource:
