@@ -362,11 +362,9 @@ def planned(function: str, what: str, found: Any, wanted: Any, error: type[Excep
 
 
 def no_overlap(function: str, out: NDArray[Any], *operands: NDArray[Any], name: str = "out") -> None:
-    """Refuse an output, the argument `name`, in the memory of an operand or of another output."""
     if any(np.may_share_memory(out, operand) for operand in operands):
         raise ValueError(
-            f"{function}: {name} shares memory with {'an operand' if name == 'out' else 'an operand or out'}, which would be overwritten "
-            "while it is read; pass another array"
+            f"{function}: {name} shares memory with an operand or result, which would be overwritten while it is read; pass another array"
         )
 
 
