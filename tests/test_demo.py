@@ -99,7 +99,8 @@ def test_a_graph_is_the_normalised_adjacency_in_both_forms():
     graph = nn.Graph(pattern)
     with_loops = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 1]])
     np.testing.assert_array_equal(graph.packed("dense").toarray(), with_loops)
-    want = with_loops / np.sqrt(np.outer(with_loops.sum(axis=1), with_loops.sum(axis=0)))
+    arriving = with_loops.sum(axis=1)
+    want = with_loops / np.sqrt(np.outer(arriving, arriving))
     np.testing.assert_allclose(graph.matrix.toarray(), want, rtol=1e-6)
     np.testing.assert_allclose(graph.row_scale[:, None] * with_loops * graph.col_scale, want, rtol=1e-6)
 
