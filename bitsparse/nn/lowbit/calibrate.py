@@ -70,9 +70,7 @@ def quantize_network(
 
     Notes
     -----
-    On a directed graph, a low-bit GCN makes its right-hand factors from the edges that leave a node, while :class:`Network` uses arriving
-    edges, as PyTorch Geometric does. If a self loop is stored, a low-bit GIN with ``eps=0`` counts a node's own features once, a Network
-    twice. On symmetric graphs without self loops both are the same.
+    If a self loop is stored, a low-bit GIN with ``eps=0`` counts a node's own features once, a :class:`Network` twice.
 
     Examples
     --------
