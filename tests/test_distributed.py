@@ -273,7 +273,10 @@ def test_a_directed_graph_is_normalised_by_its_arriving_edges(loops):
     pattern.data[:] = 1
     assert (pattern != pattern.T).nnz
     whole = nn.Graph(pattern, self_loops=loops)
-    factors = lambda g: np.stack((g.degrees.astype(np.float32), g.row_scale, g.col_scale), axis=1)  # noqa: E731
+
+    def factors(g):
+        return np.stack((g.degrees.astype(np.float32), g.row_scale, g.col_scale), axis=1)
+
     same(on_ranks(3, "metis", lambda a, p: factors(D.GraphShard(a, self_loops=loops)), pattern), factors(whole))
     assert np.array_equal(whole.row_scale, whole.col_scale)
     low = nn.quantize_network(nn.random_network("gcn", [12, 8, 3]), pattern, x, 8)

@@ -174,6 +174,16 @@ def test_batches_are_resumed_to_the_bit(before: int, rounding: Any) -> None:
         assert torch.equal(one, other)
 
 
+def test_a_step_captured_behind_a_loaded_state_knows_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a layer read before needs no look at the tensor, which a capture would not allow."""
+    state = bst.quantize_(torch.nn.Linear(2, 2)).quantization.train()
+    state.set_extra_state({"bits": 8, "draws": 0, "read": {0: True, 1: False}})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    state.begin()
+    assert [state.is_data(torch.ones(3, 2), layer) for layer in (0, 1)] == [True, False]
+
+
 def test_one_quantised_copy_of_a_tensor() -> None:
     """GraphSAGE reads its input and its gradient twice, by a product and by a sum; the features of the data are quantised once."""
     graph, x, _ = data()

@@ -263,9 +263,10 @@ class Quantization(nn.Module):
         The first pass after a state was loaded goes by what the layer read before.
         """
         found = x in self._met
-        if not found and layer in self._reading and not self._recorded:
+        if not found and layer in self._reading:
             before = self._reading[layer]
-            found = _contents_of(x) == before if isinstance(before, str) else before
+            # A capture may not look at contents.
+            found = before if isinstance(before, bool) else not self._recorded and _contents_of(x) == before
         if self.training and layer is not None:
             self._read[layer] = found if found or layer in self._read else TensorWeakRef(x)
         return found

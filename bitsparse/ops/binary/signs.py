@@ -61,7 +61,7 @@ def as_signs(
         try:
             words = BitTensor(values, 1, encoding="bipolar", axis=axis).words
         except ValueError:  # NaN, which the packing names as an argument of its own
-            _check.no_nan(function, name, True)
+            _check.no_nan(function, name, bool(space.isnan(values).any()))
             raise
     return assembled(BitTensor, words, tuple(array.shape), 1, axis, "planes", "bipolar", family), means
 
