@@ -85,6 +85,8 @@ BS_INLINE void store_shared(u32 to, int x, int y, int z, int w)
 
 BS_INLINE void store_shared_word(u32 to, int x) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
 
+BS_INLINE void store_shared_half(u32 to, unsigned short x) { asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(x) : "memory"); }
+
 BS_INLINE int4 load_shared(u32 from)
 {
     int4 v;

@@ -4,22 +4,39 @@
 // A block takes one piece of a window. Its BS_TEAM warps share the window's rows of x in shared memory, which arrive while the first
 // columns are gathered. Each warp has a run of the piece's tiles and multiplies BS_JOIN of them per read of x. A tile's columns are the
 // second operand as they are gathered: a lane holds vector t of every four vectors of column g. Elements may be paired in any order as long
-// as both operands agree. A lane ends up with exactly the sums of the edges whose bits it holds, and stores them at the edges' places in
-// the pattern.
+// as both operands agree. A lane ends up with exactly the sums of the edges whose bits it holds.
 //
-// Floor: the rows of all windows' columns from the L2; x, the tiles and the results from or to memory once. COLLAB on an H100, 128 / 256
-// columns: 335 / 537 us (docs/kernels/edges.md).
+// Results go to shared memory first, in the order of the pattern, and from there to memory in whole runs. If the edges of the piece have
+// room there, all of them are copied when the last warp is done: they are one run if the piece is a whole window. Otherwise each warp copies
+// what it has after every BS_HELD tiles, one run per row: only windows with many edges per row do not fit, so these runs are long.
+//
+// Floor: the rows of all windows' columns from the L2; x, the tiles and the results from or to memory once (docs/kernels/edges.md).
 //
 // BS_STEPS: vectors of a column that a lane takes at a time; BS_FULL: the vectors of a column are a multiple of those that all lanes take;
 // BS_AHEAD: rounds of gathers that a warp has in flight.
 #define BS_WIDTH 8 // not used here, like the next two
 #define BS_VEC 4
 #define BS_WEIGHTS 3
+#include "common/warps.cuh"
 #include "spmm/tiles_steps.cuh"
 
 #define EACH (BS_K / 8) // columns of a tile that a lane gathers
 #define NEIGHBOURS (BS_JOIN * EACH)
 #define HALVES (2 * BS_M) // halves of 16 rows; a lane has one row of each
+#define HEIGHT (16 * BS_M)
+#define THREADS (32 * BS_TEAM)
+
+// Multiprocessors with 100 KB of shared memory have room for three blocks only if rows hold results of 16 columns, not of 32.
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+#define HELD_COLUMNS (BS_JOIN * BS_K)
+#else
+#define HELD_COLUMNS 32
+#endif
+#define HELD_STEPS (HELD_COLUMNS / (BS_JOIN * BS_K)) // products of BS_JOIN tiles whose results a warp holds
+#define ROW_ROOM (HELD_COLUMNS + 4) // results of a row in shared memory; 4 more than there may be, so that rows lie in different banks
+#define ROOM (BS_TEAM * HEIGHT * ROW_ROOM)
+#define COPIES 4 // pairs of vectors of x that a thread has in flight
+#define SIZE ((u32)sizeof(Element))
 
 struct DotTilesParams {
     const char *x, *y; // rows of row_bytes, a multiple of 16, at 16-byte aligned addresses
@@ -50,13 +67,13 @@ BS_INLINE void load_columns(u32 (&col)[NEIGHBOURS], const u32 *cols, int tile, i
 BS_INLINE void load_bits(u32 (&word)[BS_JOIN][BS_M], const u32 *bits, int tile, int last, const Lane &l)
 {
 #pragma unroll
-    for (int j = 0; j < BS_JOIN; j++)
+    for (int j = 0; j < BS_JOIN; j++) {
 #pragma unroll
-        for (int m = 0; m < BS_M; m++) {
+        for (int m = 0; m < BS_M; m++)
             word[j][m] = 0;
-            if (tile + j <= last)
-                word[j][m] = __ldg(bits + ((tile + j) * BS_WORDS + l.q) * BS_M + m);
-        }
+        if (tile + j <= last)
+            load_words(word[j], bits + ((tile + j) * BS_WORDS + l.q) * BS_M);
+    }
 }
 
 // Starts loading the vectors of round `round` of the columns.
@@ -79,10 +96,10 @@ BS_INLINE void gather_round(Round &to, const u32 (&col)[NEIGHBOURS], const char 
 }
 
 // Multiplies half a vector of rows g and g + 8 of x by the same half of a column of y.
-BS_INLINE void multiply_half(float (&sum)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)
+BS_INLINE void multiply_half(float (&sum)[4], const uint4 &x, u32 b0, u32 b1)
 {
+    const u32 given[6] = {x.x, x.y, x.z, x.w, b0, b1};
 #if BS_TYPE == BS_FLOAT && BS_SPLIT
-    const u32 given[6] = {a0, a1, a2, a3, b0, b1};
     u32 high[6], low[6];
 #pragma unroll
     for (int i = 0; i < 6; i++) {
@@ -94,7 +111,7 @@ BS_INLINE void multiply_half(float (&sum)[4], u32 a0, u32 a1, u32 a2, u32 a3, u3
     product(sum, rest, high[4], high[5]);
     product(sum, a, high[4], high[5]);
 #else
-    const u32 a[4] = {a0, a1, a2, a3};
+    const u32 a[4] = {given[0], given[1], given[2], given[3]};
 #if BS_TYPE == BS_FLOAT
     product(sum, a, narrowed(__uint_as_float(b0)), narrowed(__uint_as_float(b1)));
 #else
@@ -110,12 +127,12 @@ BS_INLINE void multiply_round(float (&sum)[BS_M][NEIGHBOURS][4], const Round &fr
     for (int s = 0; s < BS_STEPS; s++)
 #pragma unroll
         for (int m = 0; m < BS_M; m++) {
-            const uint4 x = own[(s * HALVES + 2 * m) * 32], below = own[(s * HALVES + 2 * m + 1) * 32];
+            const uint4 first = own[(s * HALVES + 2 * m) * 32], second = own[(s * HALVES + 2 * m + 1) * 32];
 #pragma unroll
             for (int n = 0; n < NEIGHBOURS; n++) {
                 const uint4 &y = from.y[n][s];
-                multiply_half(sum[m][n], x.x, below.x, x.y, below.y, y.x, y.y);
-                multiply_half(sum[m][n], x.z, below.z, x.w, below.w, y.z, y.w);
+                multiply_half(sum[m][n], first, y.x, y.y);
+                multiply_half(sum[m][n], second, y.z, y.w);
             }
         }
 }
@@ -136,9 +153,17 @@ BS_INLINE float sum_of(const float (&sum)[BS_M][NEIGHBOURS][4], int j, int m, in
     return sum[m][j * EACH + i / 2][2 * upper + i % 2];
 }
 
-// Stores the sums of BS_JOIN tiles at their edges.
-BS_INLINE void store_tiles(const float (&sum)[BS_M][NEIGHBOURS][4], const u32 (&word)[BS_JOIN][BS_M], Element *out, Lane &l,
-                           const DotTilesParams &p)
+BS_INLINE void store_shared_element(u32 to, Element value)
+{
+#if BS_TYPE == BS_FLOAT
+    store_shared_word(to, __float_as_int(value));
+#else
+    store_shared_half(to, value);
+#endif
+}
+
+// Puts the sums of BS_JOIN tiles into shared memory. There `next` is the address of each row's next result.
+BS_INLINE void hold_tiles(const float (&sum)[BS_M][NEIGHBOURS][4], const u32 (&word)[BS_JOIN][BS_M], Lane &l)
 {
 #pragma unroll
     for (int j = 0; j < BS_JOIN; j++)
@@ -147,20 +172,21 @@ BS_INLINE void store_tiles(const float (&sum)[BS_M][NEIGHBOURS][4], const u32 (&
             const u32 bits = bits_of(word[j][m], l);
 #pragma unroll
             for (int upper = 0; upper < 2; upper++) {
-                u32 at = passed(l, word[j][m], m, upper);
+                u32 at = l.next[m][upper] + __popc(word[j][m] & l.row_below[upper]) * SIZE;
+                l.next[m][upper] += __popc(word[j][m] & l.row[upper]) * SIZE;
 #pragma unroll
                 for (int i = 0; i < BS_ROWS; i++) {
                     const u32 there = bits >> (BS_ROWS * upper + i) & 1;
                     if (there)
-                        out[(u64)at * (unsigned)p.heads] = element_of(sum_of(sum, j, m, upper, i));
-                    at += there;
+                        store_shared_element(at, element_of(sum_of(sum, j, m, upper, i)));
+                    at += there * SIZE;
                 }
             }
         }
 }
 
-// Recomputes those sums just stored that are not finite.
-BS_INLINE void mend_tiles(const u32 (&word)[BS_JOIN][BS_M], Element *out, const char *x, const char *y, const u32 *cols, const Lane &l,
+// Recomputes those sums just put there that are not finite.
+BS_INLINE void mend_tiles(const u32 (&word)[BS_JOIN][BS_M], const char *x, const char *y, const u32 *cols, const Lane &l,
                           const DotTilesParams &p)
 {
     u32 behind[BS_M][2];
@@ -174,85 +200,163 @@ BS_INLINE void mend_tiles(const u32 (&word)[BS_JOIN][BS_M], Element *out, const 
             const u32 bits = bits_of(word[j][m], l);
 #pragma unroll
             for (int upper = 0; upper < 2; upper++) {
-                behind[m][upper] -= __popc(word[j][m] & l.row[upper]);
-                u32 at = behind[m][upper] + __popc(word[j][m] & l.row_below[upper]);
+                behind[m][upper] -= __popc(word[j][m] & l.row[upper]) * SIZE;
+                u32 at = behind[m][upper] + __popc(word[j][m] & l.row_below[upper]) * SIZE;
 #pragma unroll 1
                 for (int i = 0; i < BS_ROWS; i++) {
                     if (!(bits >> (BS_ROWS * upper + i) & 1))
                         continue;
-                    Element *const to = out + (u64)at++ * (unsigned)p.heads;
-                    if (!(fabsf(float_of(*to)) <= 3.402823466e38f))
-                        *to = element_of(dot_again(x + (u64)(unsigned)(16 * m + 8 * upper + l.g) * p.row_bytes,
-                                                   y + (u64)__ldg(cols + j * BS_K + BS_ROWS * l.t + i) * p.row_bytes, p.vectors));
+                    if (!(fabsf(__int_as_float(load_shared_word(at))) <= 3.402823466e38f))
+                        store_shared_element(
+                            at, element_of(dot_again(x + (u64)(unsigned)(16 * m + 8 * upper + l.g) * p.row_bytes,
+                                                     y + (u64)__ldg(cols + j * BS_K + BS_ROWS * l.t + i) * p.row_bytes, p.vectors)));
+                    at += SIZE;
                 }
             }
         }
 }
 
-// The rows of x of a window; every vector lies where the lanes that multiply it read it.
-BS_INLINE uint4 *place_of(uint4 *rows, int row, int vector)
+// The rows of x of a window lie in shared memory as the products take them. For every four vectors and 16 rows there are two groups of a
+// vector per lane: first the first halves of vector t of rows g and g + 8, word by word in turn, then their second halves. Warp w of the
+// block fills the pairs of groups w, w + BS_TEAM, ... Starts loading COPIES pairs of them.
+BS_INLINE void load_rows(uint4 (&v)[COPIES][2], const char *x, unsigned pair, i64 left, const Lane &l, const DotTilesParams &p)
 {
-    return rows + ((vector / 4) * HALVES + row / 8) * 32 + 4 * (row % 8) + vector % 4;
-}
-
-#define TEAM_ROWS (4 * BS_TEAM) // of x that a block begins to copy at a time, eight vectors of each
-
-BS_INLINE void begin_copies(uint4 *rows, const char *x, i64 left, const DotTilesParams &p)
-{
-    const int each = 4 * BS_STEPS * p.rounds;
 #pragma unroll
-    for (int row = threadIdx.x / 8; row < 16 * BS_M; row += TEAM_ROWS)
-#pragma unroll 2
-        for (int vector = threadIdx.x % 8; vector < each; vector += 8) {
-            const bool valid = row < left && vector < p.vectors;
-            const char *from = valid ? x + (u64)(unsigned)row * p.row_bytes + 16 * vector : x;
-            copy_async(shared_address(place_of(rows, row, vector)), from, valid);
-        }
+    for (int i = 0; i < COPIES; i++, pair += BS_TEAM) {
+        const unsigned row = 16 * (pair % BS_M) + l.g, vector = 4 * (pair / BS_M) + l.t;
+        const char *const from = x + (u64)row * p.row_bytes + 16 * vector;
+        v[i][0] = v[i][1] = make_uint4(0, 0, 0, 0);
+        if (row < left && vector < p.vectors)
+            v[i][0] = __ldg((const uint4 *)from);
+        if (row + 8 < left && vector < p.vectors)
+            v[i][1] = __ldg((const uint4 *)(from + (u64)8 * p.row_bytes));
+    }
 }
 
-// Each thread rounds what it has copied.
-BS_INLINE void finish_copies(uint4 *rows, const DotTilesParams &p)
+BS_INLINE u32 rounded_word(u32 word) { return BS_TYPE == BS_FLOAT && !BS_SPLIT ? tf32_of(__uint_as_float(word)) : word; }
+
+BS_INLINE void place_rows(uint4 *rows, const uint4 (&v)[COPIES][2], unsigned pair, unsigned pairs)
 {
-    copy_wait_all();
-#if BS_TYPE == BS_FLOAT && !BS_SPLIT
-    const int each = 4 * BS_STEPS * p.rounds;
 #pragma unroll
-    for (int row = threadIdx.x / 8; row < 16 * BS_M; row += TEAM_ROWS)
-#pragma unroll 2
-        for (int vector = threadIdx.x % 8; vector < each; vector += 8) {
-            uint4 *const at = place_of(rows, row, vector);
-            uint4 v = *at;
-            v.x = tf32_of(__uint_as_float(v.x)), v.y = tf32_of(__uint_as_float(v.y));
-            v.z = tf32_of(__uint_as_float(v.z)), v.w = tf32_of(__uint_as_float(v.w));
-            *at = v;
-        }
-#endif
-    __syncthreads();
+    for (int i = 0; i < COPIES; i++, pair += BS_TEAM) {
+        const uint4 &up = v[i][0], &down = v[i][1];
+        if (pair >= pairs)
+            continue;
+        rows[64 * pair] = make_uint4(rounded_word(up.x), rounded_word(down.x), rounded_word(up.y), rounded_word(down.y));
+        rows[64 * pair + 32] = make_uint4(rounded_word(up.z), rounded_word(down.z), rounded_word(up.w), rounded_word(down.w));
+    }
 }
 
-// Advances the rows' places past the edges in the tiles of the previous warps.
-BS_INLINE void pass_tiles(Lane &l, const u32 *bits, int tiles)
+// Counts the edges of each row in the warp's tiles.
+BS_INLINE void count_edges(u32 *counts, const u32 *bits, int begin, int end, const Lane &l)
 {
     u32 count[BS_M][2] = {};
 #pragma unroll 2
-    for (int i = l.t; i < tiles; i += 4)
+    for (int i = begin + l.t; i < end; i += 4) {
+        u32 word[BS_M];
+        load_words(word, bits + (i * BS_WORDS + l.q) * BS_M);
 #pragma unroll
-        for (int m = 0; m < BS_M; m++) {
-            const u32 word = __ldg(bits + (i * BS_WORDS + l.q) * BS_M + m);
-            count[m][0] += __popc(word & l.row[0]), count[m][1] += __popc(word & l.row[1]);
-        }
+        for (int m = 0; m < BS_M; m++)
+            count[m][0] += __popc(word[m] & l.row[0]), count[m][1] += __popc(word[m] & l.row[1]);
+    }
 #pragma unroll
     for (int m = 0; m < BS_M; m++)
 #pragma unroll
         for (int upper = 0; upper < 2; upper++) {
             count[m][upper] += __shfl_xor_sync(~0u, count[m][upper], 1);
-            l.next[m][upper] += count[m][upper] + __shfl_xor_sync(~0u, count[m][upper], 2);
+            count[m][upper] += __shfl_xor_sync(~0u, count[m][upper], 2);
+            if (l.t == 0)
+                counts[16 * m + 8 * upper + l.g] = count[m][upper];
         }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * BS_TEAM, BS_BLOCKS) sddmm_tiles(const DotTilesParams p)
+// A row of the window per lane: edges in the piece, those in the tiles of previous warps, those of all previous rows in the piece.
+struct RowEdges {
+    u32 own, before, above;
+};
+
+BS_INLINE RowEdges edges_of_row(const u32 (&counts)[BS_TEAM][HEIGHT], int warp, int lane)
 {
-    extern __shared__ uint4 shared[];
+    RowEdges r = {};
+#pragma unroll
+    for (int w = 0; w < BS_TEAM; w++) {
+        const u32 count = lane < HEIGHT ? counts[w][lane] : 0;
+        r.own += count, r.before += w < warp ? count : 0;
+    }
+    r.above = sum_up_to_lane(r.own) - r.own;
+    return r;
+}
+
+// What each lane needs of the rows that it follows, given a value per row and lane.
+BS_INLINE void follow(Lane &l, u32 of_row)
+{
+#pragma unroll
+    for (int m = 0; m < BS_M; m++)
+#pragma unroll
+        for (int upper = 0; upper < 2; upper++)
+            l.next[m][upper] = __shfl_sync(~0u, of_row, 16 * m + 8 * upper + l.g);
+}
+
+// Copies the results that the warp holds, whose rows begin at multiples of ROW_ROOM, each row to its place, a row per lane.
+BS_INLINE void copy_held(const Element *held, u32 start, Element *&place, Lane &l, const DotTilesParams &p)
+{
+    const unsigned lane = threadIdx.x & 31;
+    u32 count = 0;
+#pragma unroll
+    for (int half = 0; half < HALVES; half++) {
+        const u32 end = __shfl_sync(~0u, l.next[half / 2][half % 2], 4 * (lane % 8));
+        count = lane / 8 == half ? (end - start) / SIZE : count;
+    }
+    __syncwarp();
+    const u64 own = (u64)lane * (unsigned)p.heads;
+#pragma unroll 8
+    for (int row = 0; row < HEIGHT; row++) {
+        Element *const to = (Element *)__shfl_sync(~0u, (u64)place, row);
+        if (lane < __shfl_sync(~0u, count, row))
+            to[own] = held[row * ROW_ROOM + lane];
+    }
+    __syncwarp();
+    place += (u64)count * (unsigned)p.heads;
+    follow(l, start);
+}
+
+#define AT_ONCE 4
+
+// Copies the results of the whole piece, which lie one after another.
+BS_INLINE void copy_piece(Element *out, const Element *held, const RowEdges &r, bool whole, const u32 *row_offsets, const DotTilesParams &p)
+{
+    const unsigned lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    if (whole) {
+        const u32 count = __shfl_sync(~0u, r.above + r.own, 31);
+#pragma unroll 1
+        for (u32 first = threadIdx.x; first < count; first += AT_ONCE * THREADS) {
+            Element v[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                if (first + i * THREADS < count)
+                    v[i] = held[first + i * THREADS];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                if (first + i * THREADS < count)
+                    out[(u64)(first + i * THREADS) * (unsigned)p.heads] = v[i];
+        }
+        return;
+    }
+    const u32 place = lane < HEIGHT ? __ldg(row_offsets + lane) : 0;
+#pragma unroll 1
+    for (int row = warp; row < HEIGHT; row += BS_TEAM) {
+        const u32 from = __shfl_sync(~0u, r.above, row), to = __shfl_sync(~0u, place, row), many = __shfl_sync(~0u, r.own, row);
+#pragma unroll 1
+        for (u32 i = lane; i < many; i += 32)
+            out[(u64)(to + i) * (unsigned)p.heads] = held[from + i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BS_BLOCKS) sddmm_tiles(const DotTilesParams p)
+{
+    extern __shared__ uint4 shared[]; // the rows of x
+    __shared__ Element held[ROOM];
+    __shared__ u32 counts[BS_TEAM][HEIGHT];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = (int)blockIdx.y;
     const i64 at = blockIdx.x;
     const Piece piece = load_piece(p.pieces + at);
@@ -269,12 +373,13 @@ extern "C" __global__ void __launch_bounds__(32 * BS_TEAM, BS_BLOCKS) sddmm_tile
     load_columns(now, cols, begin, last, l);
     load_columns(next, cols, begin + BS_JOIN, last, l);
 
-    const i64 first = (i64)piece.window * (16 * BS_M);
+    const i64 first = (i64)piece.window * HEIGHT;
     const u64 part = (u64)(unsigned)head * (unsigned)p.vectors * 16u;
-    begin_copies(shared, p.x + (u64)first * p.row_bytes + part, p.rows - first, p);
+    const char *const x = p.x + (u64)first * p.row_bytes + part;
+    uint4 copies[COPIES][2];
+    load_rows(copies, x, warp, p.rows - first, l, p);
     load_bits(word, bits, begin, last, l);
-    follow_rows(l, p.row_offsets + at * (16 * BS_M));
-    pass_tiles(l, bits, begin);
+    follow_rows(l);
 
     // BS_AHEAD rounds are in flight, and so are the columns of the tiles after them.
     const char *y = p.y + part + 16 * l.t;
@@ -296,12 +401,29 @@ extern "C" __global__ void __launch_bounds__(32 * BS_TEAM, BS_BLOCKS) sddmm_tile
     for (int s = 0; s < BS_AHEAD; s++)
         if (s < left)
             gather_next(rounds[s]);
-    finish_copies(shared, p);
+    count_edges(counts[warp], bits, begin, end, l);
+    uint4 *const rows = shared + lane;
+    const unsigned pairs = BS_STEPS * p.rounds * BS_M;
+    place_rows(rows, copies, warp, pairs);
+#pragma unroll 1
+    for (unsigned pair = warp + COPIES * BS_TEAM; pair < pairs; pair += COPIES * BS_TEAM) {
+        load_rows(copies, x, pair, p.rows - first, l, p);
+        place_rows(rows, copies, pair, pairs);
+    }
+    __syncthreads();
 
-    Element *out = (Element *)p.out + piece.edge * p.heads + head;
+    // `together`: all results of the piece have room. `start`: address of the warp's next results of row `lane`; `place`: where they belong.
+    Element *const out = (Element *)p.out + piece.edge * p.heads + head;
+    const RowEdges edges = edges_of_row(counts, warp, lane);
+    const bool together = __shfl_sync(~0u, edges.above + edges.own, 31) <= ROOM;
+    const u32 start = shared_address(held) + (together ? edges.above + edges.before : (warp * HEIGHT + lane) * ROW_ROOM) * SIZE;
+    Element *place = out;
+    if (!together && lane < HEIGHT)
+        place += (u64)(__ldg(p.row_offsets + at * HEIGHT + lane) + edges.before) * (unsigned)p.heads;
+    follow(l, start);
+
     float sum[BS_M][NEIGHBOURS][4] = {};
-    const uint4 *rows = shared + lane;
-    int done = 0; // rounds finished of the tiles being multiplied
+    int done = 0, steps = 0; // rounds finished of the tiles being multiplied; steps whose results the warp holds
 #pragma unroll 1
     for (; left > 0; left -= BS_AHEAD)
 #pragma unroll
@@ -313,20 +435,28 @@ extern "C" __global__ void __launch_bounds__(32 * BS_TEAM, BS_BLOCKS) sddmm_tile
                 gather_next(rounds[s]);
             if (++done < p.rounds)
                 continue;
-            store_tiles(sum, word, out, l, p);
-            bool odd = false;
+            hold_tiles(sum, word, l);
+            float odd = 0.0f; // becomes NaN if a sum is not finite
 #pragma unroll
             for (int m = 0; m < BS_M; m++)
 #pragma unroll
                 for (int n = 0; n < NEIGHBOURS; n++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        odd |= BS_TYPE == BS_FLOAT && !(fabsf(sum[m][n][i]) <= 3.402823466e38f);
+                        odd = fmaf(sum[m][n][i], 0.0f, odd);
                         sum[m][n][i] = 0.0f;
                     }
-            if (BS_TYPE == BS_FLOAT && odd)
-                mend_tiles(word, out, p.x + (u64)first * p.row_bytes + part, p.y + part, cols + tile * BS_K, l, p);
+            if (BS_TYPE == BS_FLOAT && odd != 0.0f)
+                mend_tiles(word, x, p.y + part, cols + tile * BS_K, l, p);
             done = 0, tile += BS_JOIN;
+            if (!together && (++steps == HELD_STEPS || tile >= end)) {
+                copy_held(held + warp * HEIGHT * ROW_ROOM, start, place, l, p);
+                steps = 0;
+            }
             load_bits(word, bits, tile, last, l);
         }
+    if (!together)
+        return;
+    __syncthreads();
+    copy_piece(out, held, edges_of_row(counts, warp, lane), piece.slot < 0, p.row_offsets + at * HEIGHT, p);
 }

@@ -16,9 +16,8 @@ struct Lane {
     u32 next[BS_M][2];    // values in the order of rows: where the next edges of the rows begin
 };
 
-// Of a tile's 16 rows a lane follows two, g and g + 8. Computes which bits of its word belong to them, and where their next edges are,
-// counted from the window's first edge.
-BS_INLINE void follow_rows(Lane &l, const u32 *row_offsets)
+// Of a tile's 16 rows a lane follows two, g and g + 8. Computes which bits of its word belong to them.
+BS_INLINE void follow_rows(Lane &l)
 {
     const u32 every = BS_TYPE == BS_FLOAT ? 0x3333u : 0x0f0f0f0fu;
     const int quad = 4 * BS_BITS * l.g & 31;
@@ -26,10 +25,18 @@ BS_INLINE void follow_rows(Lane &l, const u32 *row_offsets)
     for (int upper = 0; upper < 2; upper++) {
         l.row[upper] = every << BS_ROWS * upper << quad;
         l.row_below[upper] = l.row[upper] & ((1u << (BS_BITS * (4 * l.g + l.t) & 31)) - 1);
+    }
+}
+
+// The same, and where these rows' next edges are, counted from the window's first edge.
+BS_INLINE void follow_rows(Lane &l, const u32 *row_offsets)
+{
+    follow_rows(l);
+#pragma unroll
+    for (int upper = 0; upper < 2; upper++)
 #pragma unroll
         for (int m = 0; m < BS_M; m++)
             l.next[m][upper] = __ldg(row_offsets + 16 * m + l.g + 8 * upper);
-    }
 }
 
 // Returns the position of the first of this lane's edges in row g + 8 upper, for a tile with these bits, and moves on past the tile's
