@@ -12,8 +12,7 @@
 //
 // Floor: the rows of all windows' columns from the L2; x, the tiles and the results from or to memory once (docs/kernels/edges.md).
 //
-// BS_STEPS: vectors of a column that a lane takes at a time; BS_FULL: the vectors of a column are a multiple of those that all lanes take;
-// BS_AHEAD: rounds of gathers that a warp has in flight.
+// BS_STEPS: vectors of a column that a lane takes at a time; BS_FULL: the vectors of a column are a multiple of those that all lanes take.
 #define BS_WIDTH 8 // not used here, like the next two
 #define BS_VEC 4
 #define BS_WEIGHTS 3
@@ -76,22 +75,32 @@ BS_INLINE void load_bits(u32 (&word)[BS_JOIN][BS_M], const u32 *bits, int tile, 
     }
 }
 
-// Starts loading the vectors of round `round` of the columns.
-BS_INLINE void gather_round(Round &to, const u32 (&col)[NEIGHBOURS], const char *y, int round, const Lane &l, const DotTilesParams &p)
+// What a lane gathers next: vectors of its columns, beginning with number `vector`.
+struct Gather {
+    const uint4 *row[NEIGHBOURS];
+    int vector;
+};
+
+BS_INLINE void aim(Gather &at, const u32 (&col)[NEIGHBOURS], const char *y, int round, const Lane &l, const DotTilesParams &p)
+{
+    at.vector = 4 * BS_STEPS * round + l.t;
+#pragma unroll
+    for (int n = 0; n < NEIGHBOURS; n++)
+        at.row[n] = (const uint4 *)(y + (u64)col[n] * p.row_bytes) + at.vector;
+}
+
+// Starts loading vector s of each column.
+BS_INLINE void gather_step(Round &to, const Gather &at, int s, const DotTilesParams &p)
 {
 #pragma unroll
     for (int n = 0; n < NEIGHBOURS; n++) {
-        const uint4 *row = (const uint4 *)(y + (u64)col[n] * p.row_bytes) + round * (4 * BS_STEPS);
-#pragma unroll
-        for (int s = 0; s < BS_STEPS; s++) {
 #ifdef BS_FULL
-            to.y[n][s] = __ldg(row + 4 * s);
+        to.y[n][s] = __ldg(at.row[n] + 4 * s);
 #else
-            to.y[n][s] = make_uint4(0, 0, 0, 0);
-            if (4 * (round * BS_STEPS + s) + l.t < p.vectors)
-                to.y[n][s] = __ldg(row + 4 * s);
+        to.y[n][s] = make_uint4(0, 0, 0, 0);
+        if (at.vector + 4 * s < p.vectors)
+            to.y[n][s] = __ldg(at.row[n] + 4 * s);
 #endif
-        }
     }
 }
 
@@ -120,21 +129,19 @@ BS_INLINE void multiply_half(float (&sum)[4], const uint4 &x, u32 b0, u32 b1)
 #endif
 }
 
-// Multiplies the vectors of a round by those of all rows of x.
-BS_INLINE void multiply_round(float (&sum)[BS_M][NEIGHBOURS][4], const Round &from, const uint4 *own)
+// Multiplies vector s of the columns by those of all rows of x.
+BS_INLINE void multiply_step(float (&sum)[BS_M][NEIGHBOURS][4], const Round &from, int s, const uint4 *rows)
 {
 #pragma unroll
-    for (int s = 0; s < BS_STEPS; s++)
+    for (int m = 0; m < BS_M; m++) {
+        const uint4 first = rows[(s * HALVES + 2 * m) * 32], second = rows[(s * HALVES + 2 * m + 1) * 32];
 #pragma unroll
-        for (int m = 0; m < BS_M; m++) {
-            const uint4 first = own[(s * HALVES + 2 * m) * 32], second = own[(s * HALVES + 2 * m + 1) * 32];
-#pragma unroll
-            for (int n = 0; n < NEIGHBOURS; n++) {
-                const uint4 &y = from.y[n][s];
-                multiply_half(sum[m][n], first, y.x, y.y);
-                multiply_half(sum[m][n], second, y.z, y.w);
-            }
+        for (int n = 0; n < NEIGHBOURS; n++) {
+            const uint4 &y = from.y[n][s];
+            multiply_half(sum[m][n], first, y.x, y.y);
+            multiply_half(sum[m][n], second, y.z, y.w);
         }
+    }
 }
 
 // Rounding to fewer digits may overflow float32, and splitting cannot handle infinities and NaN: such products are computed again.
@@ -219,7 +226,7 @@ BS_INLINE void mend_tiles(const u32 (&word)[BS_JOIN][BS_M], const char *x, const
 // The rows of x of a window lie in shared memory as the products take them. For every four vectors and 16 rows there are two groups of a
 // vector per lane: first the first halves of vector t of rows g and g + 8, word by word in turn, then their second halves. Warp w of the
 // block fills the pairs of groups w, w + BS_TEAM, ... Starts loading COPIES pairs of them.
-BS_INLINE void load_rows(uint4 (&v)[COPIES][2], const char *x, unsigned pair, i64 left, const Lane &l, const DotTilesParams &p)
+BS_INLINE void load_rows(uint4 (&v)[COPIES][2], const char *x, unsigned pair, unsigned left, const Lane &l, const DotTilesParams &p)
 {
 #pragma unroll
     for (int i = 0; i < COPIES; i++, pair += BS_TEAM) {
@@ -367,7 +374,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_BLOCKS) sddmm_tiles(con
 
     // The warps divide the tiles of the piece, BS_JOIN at a time.
     const int joined = (piece.tiles + BS_JOIN - 1) / BS_JOIN, begin = joined * warp / BS_TEAM * BS_JOIN;
-    const int end = min(piece.tiles, joined * (warp + 1) / BS_TEAM * BS_JOIN), last = end - 1;
+    const int end = min(piece.tiles, joined * (warp + 1) / BS_TEAM * BS_JOIN), last = max(end - 1, 0);
     const u32 *cols = p.cols + piece.tile * BS_K, *bits = p.bits + piece.tile * (BS_WORDS * BS_M);
     u32 now[NEIGHBOURS], next[NEIGHBOURS], word[BS_JOIN][BS_M];
     load_columns(now, cols, begin, last, l);
@@ -376,38 +383,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_BLOCKS) sddmm_tiles(con
     const i64 first = (i64)piece.window * HEIGHT;
     const u64 part = (u64)(unsigned)head * (unsigned)p.vectors * 16u;
     const char *const x = p.x + (u64)first * p.row_bytes + part;
+    const unsigned own = (unsigned)min(p.rows - first, (i64)HEIGHT); // rows of x
     uint4 copies[COPIES][2];
-    load_rows(copies, x, warp, p.rows - first, l, p);
+    load_rows(copies, x, warp, own, l, p);
     load_bits(word, bits, begin, last, l);
     follow_rows(l);
 
-    // BS_AHEAD rounds are in flight, and so are the columns of the tiles after them.
-    const char *y = p.y + part + 16 * l.t;
-    int tile = begin, coming = begin, round = 0; // tile being multiplied, tile being gathered, round of its gathering
-    Round rounds[BS_AHEAD];
-    auto gather_next = [&](Round &to) {
-        // This comes before the gathering: using the columns waits for all loads on the same scoreboard, also for those just begun.
-        if (round == p.rounds) {
-            round = 0, coming += BS_JOIN;
-#pragma unroll
-            for (int n = 0; n < NEIGHBOURS; n++)
-                now[n] = next[n];
-            load_columns(next, cols, coming + BS_JOIN, last, l);
-        }
-        gather_round(to, now, y, round++, l, p);
-    };
+    // One round is in flight, and so are the columns of the tiles after it.
+    const char *const y = p.y + part;
+    int tile = begin, coming = begin, round = 0; // tile being multiplied; tile being gathered, round of its gathering
     int left = (end - begin + BS_JOIN - 1) / BS_JOIN * p.rounds; // rounds to multiply
+    Round gathered;
+    Gather gather;
+    if (left) {
+        aim(gather, now, y, round++, l, p);
 #pragma unroll
-    for (int s = 0; s < BS_AHEAD; s++)
-        if (s < left)
-            gather_next(rounds[s]);
+        for (int s = 0; s < BS_STEPS; s++)
+            gather_step(gathered, gather, s, p);
+    }
     count_edges(counts[warp], bits, begin, end, l);
     uint4 *const rows = shared + lane;
     const unsigned pairs = BS_STEPS * p.rounds * BS_M;
     place_rows(rows, copies, warp, pairs);
 #pragma unroll 1
     for (unsigned pair = warp + COPIES * BS_TEAM; pair < pairs; pair += COPIES * BS_TEAM) {
-        load_rows(copies, x, pair, p.rows - first, l, p);
+        load_rows(copies, x, pair, own, l, p);
         place_rows(rows, copies, pair, pairs);
     }
     __syncthreads();
@@ -425,36 +425,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_BLOCKS) sddmm_tiles(con
     float sum[BS_M][NEIGHBOURS][4] = {};
     int done = 0, steps = 0; // rounds finished of the tiles being multiplied; steps whose results the warp holds
 #pragma unroll 1
-    for (; left > 0; left -= BS_AHEAD)
+    for (; left > 0; left--) {
+        // The columns come first: using them waits for all loads on the same scoreboard, also for those just begun.
+        if (round == p.rounds) {
+            round = 0, coming += BS_JOIN;
 #pragma unroll
-        for (int s = 0; s < BS_AHEAD; s++) {
-            if (s >= left)
-                break;
-            multiply_round(sum, rounds[s], rows + done * (BS_STEPS * HALVES * 32));
-            if (s + BS_AHEAD < left)
-                gather_next(rounds[s]);
-            if (++done < p.rounds)
-                continue;
-            hold_tiles(sum, word, l);
-            float odd = 0.0f; // becomes NaN if a sum is not finite
-#pragma unroll
-            for (int m = 0; m < BS_M; m++)
-#pragma unroll
-                for (int n = 0; n < NEIGHBOURS; n++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        odd = fmaf(sum[m][n][i], 0.0f, odd);
-                        sum[m][n][i] = 0.0f;
-                    }
-            if (BS_TYPE == BS_FLOAT && odd != 0.0f)
-                mend_tiles(word, x, p.y + part, cols + tile * BS_K, l, p);
-            done = 0, tile += BS_JOIN;
-            if (!together && (++steps == HELD_STEPS || tile >= end)) {
-                copy_held(held + warp * HEIGHT * ROW_ROOM, start, place, l, p);
-                steps = 0;
-            }
-            load_bits(word, bits, tile, last, l);
+            for (int n = 0; n < NEIGHBOURS; n++)
+                now[n] = next[n];
+            load_columns(next, cols, coming + BS_JOIN, last, l);
         }
+        aim(gather, now, y, round++, l, p);
+#pragma unroll
+        for (int s = 0; s < BS_STEPS; s++) {
+            multiply_step(sum, gathered, s, rows + done * (BS_STEPS * HALVES * 32));
+            if (left > 1)
+                gather_step(gathered, gather, s, p);
+        }
+        if (++done < p.rounds)
+            continue;
+        hold_tiles(sum, word, l);
+        float odd = 0.0f; // becomes NaN if a sum is not finite
+#pragma unroll
+        for (int m = 0; m < BS_M; m++)
+#pragma unroll
+            for (int n = 0; n < NEIGHBOURS; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    odd = fmaf(sum[m][n][i], 0.0f, odd);
+                    sum[m][n][i] = 0.0f;
+                }
+        if (BS_TYPE == BS_FLOAT && odd != 0.0f)
+            mend_tiles(word, x, y, cols + tile * BS_K, l, p);
+        done = 0, tile += BS_JOIN;
+        if (!together && (++steps == HELD_STEPS || tile >= end)) {
+            copy_held(held + warp * HEIGHT * ROW_ROOM, start, place, l, p);
+            steps = 0;
+        }
+        load_bits(word, bits, tile, last, l);
+    }
     if (!together)
         return;
     __syncthreads();

@@ -16,8 +16,8 @@ _SOURCE = "edges/sddmm_tiles.cu"
 _LANES = 4
 #: Vectors that a lane gathers at a time from one column, by kind of element: it gathers one column of float32, two of 16-bit floats.
 _STEPS = (4, 2, 2)
-#: Tiles multiplied at a time, warps that share the rows of x, rounds loaded ahead, and blocks that share a multiprocessor.
-TUNED = {"BS_JOIN": 2, "BS_TEAM": 4, "BS_AHEAD": 1, "BS_BLOCKS": 4}
+#: Tiles multiplied at a time, warps that share the rows of x, and blocks that share a multiprocessor.
+TUNED = {"BS_JOIN": 2, "BS_TEAM": 4, "BS_BLOCKS": 4}
 #: Shared memory of a block in bytes: up to the first, several blocks fit on a multiprocessor; the second every GPU has.
 _WELCOME, _MOST_SHARED = 72 << 10, 96 << 10
 
