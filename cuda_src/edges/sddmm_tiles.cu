@@ -51,15 +51,34 @@ struct Round {
     uint4 y[NEIGHBOURS][BS_STEPS];
 };
 
-// Loads the columns of BS_JOIN tiles, counted from the first tile of the piece. Past the warp's last tile its columns are repeated, without
-// edges.
-BS_INLINE void load_columns(u32 (&col)[NEIGHBOURS], const u32 *cols, int tile, int last, const Lane &l)
+// Loads if `wanted`. These are not conditional loads in C++, for which the compiler computes each address anew, and which it lets go through
+// another register and thus waits for at once.
+BS_INLINE void load_if(bool wanted, uint4 &to, const uint4 *from)
 {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
+                 : "l"(from), "r"((u32)wanted)
+                 : "memory");
+}
+
+BS_INLINE void load_if(bool wanted, u32 &to, const u32 *from)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.global.u32 %0, [%1];\n}"
+                 : "+r"(to)
+                 : "l"(from), "r"((u32)wanted)
+                 : "memory");
+}
+
+// Loads the columns of BS_JOIN tiles, counted from the first tile of the piece, if `wanted`. Past the warp's last tile its columns are
+// repeated, without edges.
+BS_INLINE void load_columns(bool wanted, u32 (&col)[NEIGHBOURS], const u32 *cols, int tile, int last, const Lane &l)
+{
+    const u32 *const own = cols + (l.g / 2 * BS_ROWS + l.g % 2);
 #pragma unroll
     for (int j = 0; j < BS_JOIN; j++)
 #pragma unroll
         for (int n = 0; n < EACH; n++) // column 2 t + e of product n is column BS_ROWS t + 2 n + e of the tile
-            col[j * EACH + n] = __ldg(cols + min(tile + j, last) * BS_K + (l.g / 2) * BS_ROWS + 2 * n + l.g % 2);
+            load_if(wanted, col[j * EACH + n], own + (unsigned)min(tile + j, last) * BS_K + 2 * n);
 }
 
 // Loads the bits of BS_JOIN tiles; tiles past the warp's last one have none.
@@ -90,17 +109,15 @@ BS_INLINE void aim(Gather &at, const u32 (&col)[NEIGHBOURS], const char *y, int 
 }
 
 // Starts loading vector s of each column.
-BS_INLINE void gather_step(Round &to, const Gather &at, int s, const DotTilesParams &p)
+BS_INLINE void gather_step(Round &to, const Gather &at, int s, bool wanted, const DotTilesParams &p)
 {
 #pragma unroll
     for (int n = 0; n < NEIGHBOURS; n++) {
-#ifdef BS_FULL
-        to.y[n][s] = __ldg(at.row[n] + 4 * s);
-#else
+#ifndef BS_FULL
         to.y[n][s] = make_uint4(0, 0, 0, 0);
-        if (at.vector + 4 * s < p.vectors)
-            to.y[n][s] = __ldg(at.row[n] + 4 * s);
+        wanted = wanted && at.vector + 4 * s < p.vectors;
 #endif
+        load_if(wanted, to.y[n][s], at.row[n] + 4 * s);
     }
 }
 
@@ -376,9 +393,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_BLOCKS) sddmm_tiles(con
     const int joined = (piece.tiles + BS_JOIN - 1) / BS_JOIN, begin = joined * warp / BS_TEAM * BS_JOIN;
     const int end = min(piece.tiles, joined * (warp + 1) / BS_TEAM * BS_JOIN), last = max(end - 1, 0);
     const u32 *cols = p.cols + piece.tile * BS_K, *bits = p.bits + piece.tile * (BS_WORDS * BS_M);
-    u32 now[NEIGHBOURS], next[NEIGHBOURS], word[BS_JOIN][BS_M];
-    load_columns(now, cols, begin, last, l);
-    load_columns(next, cols, begin + BS_JOIN, last, l);
+    u32 now[NEIGHBOURS] = {}, next[NEIGHBOURS] = {}, word[BS_JOIN][BS_M];
+    load_columns(true, now, cols, begin, last, l);
+    load_columns(true, next, cols, begin + BS_JOIN, last, l);
 
     const i64 first = (i64)piece.window * HEIGHT;
     const u64 part = (u64)(unsigned)head * (unsigned)p.vectors * 16u;
@@ -393,13 +410,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_BLOCKS) sddmm_tiles(con
     const char *const y = p.y + part;
     int tile = begin, coming = begin, round = 0; // tile being multiplied; tile being gathered, round of its gathering
     int left = (end - begin + BS_JOIN - 1) / BS_JOIN * p.rounds; // rounds to multiply
-    Round gathered;
+    Round gathered = {};
     Gather gather;
     if (left) {
         aim(gather, now, y, round++, l, p);
 #pragma unroll
         for (int s = 0; s < BS_STEPS; s++)
-            gather_step(gathered, gather, s, p);
+            gather_step(gathered, gather, s, true, p);
     }
     count_edges(counts[warp], bits, begin, end, l);
     uint4 *const rows = shared + lane;
@@ -427,19 +444,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_BLOCKS) sddmm_tiles(con
 #pragma unroll 1
     for (; left > 0; left--) {
         // The columns come first: using them waits for all loads on the same scoreboard, also for those just begun.
-        if (round == p.rounds) {
-            round = 0, coming += BS_JOIN;
+        const bool turn = round == p.rounds;
+        round = turn ? 0 : round, coming += turn ? BS_JOIN : 0;
 #pragma unroll
-            for (int n = 0; n < NEIGHBOURS; n++)
-                now[n] = next[n];
-            load_columns(next, cols, coming + BS_JOIN, last, l);
-        }
+        for (int n = 0; n < NEIGHBOURS; n++)
+            now[n] = turn ? next[n] : now[n];
+        load_columns(turn, next, cols, coming + BS_JOIN, last, l);
         aim(gather, now, y, round++, l, p);
 #pragma unroll
         for (int s = 0; s < BS_STEPS; s++) {
             multiply_step(sum, gathered, s, rows + done * (BS_STEPS * HALVES * 32));
-            if (left > 1)
-                gather_step(gathered, gather, s, p);
+            gather_step(gathered, gather, s, left > 1, p);
         }
         if (++done < p.rounds)
             continue;
