@@ -38,6 +38,7 @@ GRAPHS = {
     "many empty rows": graphs()["many empty rows"],
     "one": graphs()["one"],
     "shared": pattern([300, 0, 5, 700, 1, 299, 299, 298, 41, 3], 900),
+    "crowded": sp.csr_array(np.random.default_rng(6).random((40, 600)) < 0.9),  # more results than a block holds at a time
 }
 
 
@@ -101,6 +102,7 @@ def test_every_width(width: int) -> None:
 @pytest.mark.parametrize(("heads", "width"), [(2, 16), (3, 20), (8, 8), (5, 32)])
 def test_heads(heads: int, width: int) -> None:
     check(GRAPHS["cliques"], width, 16, heads=heads)
+    check(GRAPHS["crowded"], width, 32, heads=heads)
     check(GRAPHS["shared"], width - width % 8, 32, heads=heads, dtype="bfloat16")
 
 
@@ -108,7 +110,7 @@ def test_heads(heads: int, width: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_windows_in_pieces_and_wide_indices(monkeypatch: pytest.MonkeyPatch, dtype: str, limit: int) -> None:
     monkeypatch.setattr(tiles_build, "piece_limit", lambda tiles, multiprocessors: limit)
-    for name in ("cliques", "hubs", "shared"):
+    for name in ("cliques", "hubs", "shared", "crowded"):
         for height in (16, 32):
             check(GRAPHS[name], 16, height, dtype=dtype, wide=True)
 

@@ -94,18 +94,26 @@ BS_INLINE void load_bits(u32 (&word)[BS_JOIN][BS_M], const u32 *bits, int tile, 
     }
 }
 
-// What a lane gathers next: vectors of its columns, beginning with number `vector`.
+// What a lane gathers next: vectors of its columns, the first of which has number `vector`.
 struct Gather {
     const uint4 *row[NEIGHBOURS];
     int vector;
 };
 
-BS_INLINE void aim(Gather &at, const u32 (&col)[NEIGHBOURS], const char *y, int round, const Lane &l, const DotTilesParams &p)
+BS_INLINE void aim(Gather &at, const u32 (&col)[NEIGHBOURS], const char *y, const Lane &l, const DotTilesParams &p)
 {
-    at.vector = 4 * BS_STEPS * round + l.t;
+    at.vector = l.t;
 #pragma unroll
     for (int n = 0; n < NEIGHBOURS; n++)
-        at.row[n] = (const uint4 *)(y + (u64)col[n] * p.row_bytes) + at.vector;
+        at.row[n] = (const uint4 *)(y + (u64)col[n] * p.row_bytes);
+}
+
+BS_INLINE void advance(Gather &at)
+{
+    at.vector += 4 * BS_STEPS;
+#pragma unroll
+    for (int n = 0; n < NEIGHBOURS; n++)
+        at.row[n] += 4 * BS_STEPS;
 }
 
 // Starts loading vector s of each column.
@@ -407,13 +415,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_BLOCKS) sddmm_tiles(con
     follow_rows(l);
 
     // One round is in flight, and so are the columns of the tiles after it.
-    const char *const y = p.y + part;
-    int tile = begin, coming = begin, round = 0; // tile being multiplied; tile being gathered, round of its gathering
+    const char *const y = p.y + part + 16 * l.t;
+    int tile = begin, coming = begin, round = 1; // tile being multiplied; tile being gathered, rounds of it that have begun
     int left = (end - begin + BS_JOIN - 1) / BS_JOIN * p.rounds; // rounds to multiply
     Round gathered = {};
     Gather gather;
     if (left) {
-        aim(gather, now, y, round++, l, p);
+        aim(gather, now, y, l, p);
 #pragma unroll
         for (int s = 0; s < BS_STEPS; s++)
             gather_step(gathered, gather, s, true, p);
@@ -445,12 +453,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_BLOCKS) sddmm_tiles(con
     for (; left > 0; left--) {
         // The columns come first: using them waits for all loads on the same scoreboard, also for those just begun.
         const bool turn = round == p.rounds;
-        round = turn ? 0 : round, coming += turn ? BS_JOIN : 0;
-#pragma unroll
-        for (int n = 0; n < NEIGHBOURS; n++)
-            now[n] = turn ? next[n] : now[n];
+        if (turn)
+            aim(gather, next, y, l, p);
+        else
+            advance(gather);
+        round = turn ? 1 : round + 1, coming += turn ? BS_JOIN : 0;
         load_columns(turn, next, cols, coming + BS_JOIN, last, l);
-        aim(gather, now, y, round++, l, p);
 #pragma unroll
         for (int s = 0; s < BS_STEPS; s++) {
             multiply_step(sum, gathered, s, rows + done * (BS_STEPS * HALVES * 32));
@@ -470,7 +478,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_BLOCKS) sddmm_tiles(con
                     sum[m][n][i] = 0.0f;
                 }
         if (BS_TYPE == BS_FLOAT && odd != 0.0f)
-            mend_tiles(word, x, y, cols + tile * BS_K, l, p);
+            mend_tiles(word, x, p.y + part, cols + tile * BS_K, l, p);
         done = 0, tile += BS_JOIN;
         if (!together && (++steps == HELD_STEPS || tile >= end)) {
             copy_held(held + warp * HEIGHT * ROW_ROOM, start, place, l, p);

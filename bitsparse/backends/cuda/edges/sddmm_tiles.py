@@ -18,8 +18,10 @@ _LANES = 4
 _STEPS = (4, 2, 2)
 #: Tiles multiplied at a time, warps that share the rows of x, and blocks that share a multiprocessor.
 TUNED = {"BS_JOIN": 2, "BS_TEAM": 4, "BS_BLOCKS": 4}
-#: Shared memory of a block in bytes: up to the first, several blocks fit on a multiprocessor; the second every GPU has.
-_WELCOME, _MOST_SHARED = 72 << 10, 96 << 10
+#: Bytes of shared memory for rows of x up to which several blocks fit on a multiprocessor; what a block may take of it on every GPU.
+_WELCOME, _MOST_SHARED = 72 << 10, 99 << 10
+#: The most results of a row that each warp holds in shared memory, with those that keep rows in different banks.
+_HELD = 36
 
 DotTilesParams = jit.struct(_SOURCE, "DotTilesParams")
 
@@ -58,6 +60,17 @@ def shared_bytes(dtype: str, height: int, vectors: int) -> int:
     return -(-vectors // (_LANES * steps)) * steps * _LANES * 16 * height
 
 
+def held_bytes(dtype: str, height: int) -> int:
+    """The most bytes of shared memory that a block needs besides: results, and counts of edges.
+
+    Examples
+    --------
+    >>> held_bytes("float32", 32), held_bytes("float16", 16)
+    (18944, 4864)
+    """
+    return TUNED["BS_TEAM"] * height * (_HELD * _BYTES[dtype] + 4)
+
+
 def heights(op: str, dtype: str, columns: int, heads: int, cols: int) -> tuple[int, ...]:
     """Heights of the windows in which tiles can compute products of `columns` elements, all heads together, for a pattern of `cols`.
 
@@ -71,7 +84,7 @@ def heights(op: str, dtype: str, columns: int, heads: int, cols: int) -> tuple[i
     part = columns // heads * _BYTES.get(dtype, 0)
     if op != "dot" or part % 16 or not part or cols > 1 << 32:
         return ()
-    if shared_bytes(dtype, 16, part // 16) > _MOST_SHARED:
+    if shared_bytes(dtype, 16, part // 16) + held_bytes(dtype, 16) > _MOST_SHARED:
         return ()
     return (16, 32) if shared_bytes(dtype, 32, part // 16) <= _WELCOME else (16,)
 
