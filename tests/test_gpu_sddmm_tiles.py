@@ -38,7 +38,9 @@ GRAPHS = {
     "many empty rows": graphs()["many empty rows"],
     "one": graphs()["one"],
     "shared": pattern([300, 0, 5, 700, 1, 299, 299, 298, 41, 3], 900),
-    "crowded": sp.csr_array(np.random.default_rng(6).random((40, 600)) < 0.9),  # more results than a block holds at a time
+    "crowded": sp.csr_array(
+        np.random.default_rng(6).random((40, 600)) < 0.9
+    ),  # more results than a block holds at a time
 }
 
 
