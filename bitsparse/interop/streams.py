@@ -129,6 +129,11 @@ def stream_of_torch(index: int) -> int:
     return int(torch.cuda.current_stream(index).cuda_stream if address is None else address(index))
 
 
+def stream_for_torch(index: int) -> int:
+    """The address of the stream on which work on PyTorch's tensors runs: that of :func:`use_stream`, else PyTorch's current one."""
+    return int(sys.modules["cupy"].cuda.get_current_stream(index).ptr) if _chosen.depth else stream_of_torch(index)
+
+
 def is_capturing(device: str) -> bool:
     """Whether CuPy's current stream on ``device`` is capturing a CUDA graph.
 

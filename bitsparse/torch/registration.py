@@ -24,7 +24,7 @@ _LIBRARY = torch.library.Library("bitsparse", "DEF")
 
 
 def _allocate(size: int, device: int) -> int:
-    return int(torch.cuda.caching_allocator_alloc(size, device, interop.stream_of_torch(device)))
+    return int(torch.cuda.caching_allocator_alloc(size, device, interop.stream_for_torch(device)))
 
 
 def _release(pointer: int, device: int) -> None:

@@ -23,6 +23,8 @@ _SHORT, _LEAST, _MOST = 8, 32, 512
 _STREAMS_IN_PIECE, _PIECE_STEP = 2, 32
 #: Edges of a batch, and the share of batches that must lie within rows in all groups of a warp for a special path to pay.
 _BATCH, _OFTEN = 8, 0.4
+#: Bytes from which a workspace is allocated anew by each call under lent memory. Smaller ones are kept, which saves small calls time.
+LENT_FROM = 1 << 20
 
 
 StreamsParams = jit.struct("csr/streams.cuh", "Streams")
@@ -122,6 +124,10 @@ class Workspaces:
 
     Build it after everything that calls read has been enqueued on the current stream. The owner holds its lock around :meth:`on`.
 
+    While another library lends its memory, the sums of a large workspace are allocated for one call: hold what :meth:`on` returns until
+    the kernels are enqueued. The library then gives the memory to later work on the stream. The counters, which are zeros between calls,
+    are kept in any case.
+
     Parameters
     ----------
     shape, dtype
@@ -135,15 +141,22 @@ class Workspaces:
         self._spaces: dict[int, Workspace] = {}
         #: Streams whose counters are zeroed only by replays of a captured graph so far.
         self._unset: set[int] = set()
+        #: The counters of calls whose sums lie in lent memory.
+        self._lending = None if self._partial_bytes < LENT_FROM else Workspaces(0, dtype, counters)
         self._made_on = cupy.cuda.get_current_stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
         if not cupy.cuda.runtime.streamIsCapturing(self._made_on):
             self._made.record()
 
     @property
+    def _partial_bytes(self) -> int:
+        return int(np.prod(self._shape, dtype=np.int64)) * np.dtype(self._dtype).itemsize
+
+    @property
     def nbytes(self) -> int:
         """Bytes on the device."""
-        return sum(int(part.nbytes) for space in self._spaces.values() for part in space)
+        own = sum(int(part.nbytes) for space in self._spaces.values() for part in space)
+        return own if self._lending is None else own + self._lending.nbytes
 
     def on(self, stream: int) -> Workspace:
         """The workspace of the current stream, whose address is `stream`; a call that is being recorded gets one of its own."""
@@ -151,6 +164,8 @@ class Workspaces:
         if recording is not None:
             partial = recording.scratch((id(self), "partial"), self._shape, self._dtype, zero=False)
             return Workspace(partial, recording.scratch((id(self), "arrived"), self._counters, "int32", zero=True))
+        if self._lending is not None and interop.is_lent():
+            return Workspace(cupy.empty(self._shape, self._dtype), self._lending.on(stream).arrived)
         found = self._spaces.get(stream) or self._first(stream)
         if self._unset and stream in self._unset:
             found.arrived.fill(0)
@@ -160,7 +175,7 @@ class Workspaces:
 
     def is_settled(self, stream: int) -> bool:
         """Whether later calls on a stream may reuse its workspace without calling :meth:`on` again."""
-        return stream not in self._unset
+        return stream not in self._unset and not (self._lending is not None and interop.is_lent())
 
     def _first(self, stream: int) -> Workspace:
         spaces = self._spaces
@@ -177,7 +192,7 @@ class Workspaces:
                 self._unset.add(stream)
         elif stream != self._made_on:
             cupy.cuda.get_current_stream().wait_event(self._made)
-        counters = (cupy.zeros if self.is_settled(stream) else cupy.empty)(self._counters, "int32")
+        counters = (cupy.empty if stream in self._unset else cupy.zeros)(self._counters, "int32")
         made = spaces[stream] = Workspace(cupy.empty(self._shape, self._dtype), counters)
         return made
 

@@ -175,10 +175,10 @@ class Tiles(Windows):
             if prepared is None:
                 prepared = self._prepared[key] = self._prepare(*key)
             stream = self._stream().ptr
-            partial = prepared.partial.on(stream).partial.data.ptr
+            room = prepared.partial.on(stream)  # held until the kernels are enqueued
             for launch in prepared.launches:
                 params: Any = launch.params
-                params.x, params.y, params.partial = x.data.ptr, y.data.ptr, partial
+                params.x, params.y, params.partial = x.data.ptr, y.data.ptr, room.partial.data.ptr
                 params.values, params.row_scale, params.col_scale = (
                     None if one is None else one.data.ptr for one in factors
                 )

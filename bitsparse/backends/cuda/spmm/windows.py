@@ -125,8 +125,9 @@ class Windows:
         jit.filled(params, weights=weights, row_scale=row_scale, counts=counts)
         params.rows, params.row_bytes, params.vectors = self.shape[0], 16 * vectors, vectors
         params.count, params.shift, params.slices = self._count, lanes.bit_length() - 1, slices
-        if self._slots:
-            params.partial, params.arrived = (part.data.ptr for part in self._workspace(slices * lanes))
+        room = self._workspace(slices * lanes) if self._slots else None  # held until the kernel is enqueued
+        if room is not None:
+            params.partial, params.arrived = room.partial.data.ptr, room.arrived.data.ptr
         kind = 0 if weights is None else weights.ndim
         defines = {"BS_WEIGHTS": kind}
         if finish is not None:
