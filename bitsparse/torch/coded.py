@@ -19,7 +19,7 @@ from bitsparse.ops.quantized.scaled import ScaledCodes, scaled_codes
 from bitsparse.ops.quantized.spmm import Own, sum_of_codes
 from bitsparse.ops.quantized.vjp import product_of_codes, product_over_rows
 from bitsparse.torch.pattern import Pattern, array_over
-from bitsparse.torch.registration import once, torch_memory
+from bitsparse.torch.registration import once, taken, torch_memory
 
 _NAME = "bitsparse.torch"
 #: The attribute in which an autograd context keeps codes that outlive the step, such as those of the data; others are in ``x``.
@@ -148,16 +148,18 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         by_x, by_weight, _, _, by_bias, by_out, _ = ctx.needs_input_grad
         dx = dw = None
-        if by_x or (by_weight and ctx.kept is None):
+        kept, w = taken(ctx, "kept"), taken(ctx, "w")
+        if by_x or (by_weight and kept is None):
             g = ctx.source.codes(gradient, ctx.bits).codes
             with working(gradient):
-                if by_weight and ctx.kept is None:
-                    x = getattr(ctx, LASTING, None)
-                    dw = tensor_of(product_over_rows(_NAME, g, ctx.x if x is None else x)).to(ctx.dtypes[1])
+                if by_weight and kept is None:
+                    x = ctx.lasting if hasattr(ctx, LASTING) else taken(ctx, "x")
+                    dw = tensor_of(product_over_rows(_NAME, g, x)).to(ctx.dtypes[1])
+                    del x  # whose memory is free before the larger gradient takes some
                 if by_x:
-                    dx = tensor_of(product_of_codes(_NAME, g, ctx.w.T)).to(ctx.dtypes[0])
-        if by_weight and ctx.kept is not None:
-            dw = ctx.kept.over_rows(gradient).to(ctx.dtypes[1])
+                    dx = tensor_of(product_of_codes(_NAME, g, w.T)).to(ctx.dtypes[0])
+        if by_weight and kept is not None:
+            dw = kept.over_rows(gradient).to(ctx.dtypes[1])
         by_bias = sum_over_nodes(gradient) if by_bias else None
         return dx, dw, None, None, by_bias, gradient if by_out else None, None
 

@@ -16,7 +16,7 @@ from bitsparse.ops.quantized.scaled import ScaledCodes
 from bitsparse.torch.attention_operators import head_scores, head_scores_vjp
 from bitsparse.torch.coded import Grid, Keep, array_of, tensor_of, working
 from bitsparse.torch.pattern import Pattern, array_over
-from bitsparse.torch.registration import once
+from bitsparse.torch.registration import once, taken
 
 Ends = Sequence[Tensor]
 
@@ -44,21 +44,21 @@ def _attended(ctx: Any, x: Tensor, ends: Ends, others: tuple[Any, ...]) -> tuple
     return result, needed
 
 
-def _features(ctx: Any, gradient: Tensor) -> Tensor | RowPieces:
+def _features(codes: Any, gradient: Tensor) -> Tensor | RowPieces:
     """The values that the kept codes of the features (N, H, D) stand for."""
-    if not isinstance(ctx.codes, ScaledCodes):
-        made: RowPieces = ctx.codes.in_pieces(math.prod(gradient.shape[1:]))
+    if not isinstance(codes, ScaledCodes):
+        made: RowPieces = codes.in_pieces(math.prod(gradient.shape[1:]))
         return made
     with working(gradient):
-        return tensor_of(ctx.codes.dequantize()).reshape(ctx.codes.codes.shape[0], *gradient.shape[1:])
+        return tensor_of(codes.dequantize()).reshape(codes.codes.shape[0], *gradient.shape[1:])
 
 
 def _attended_vjp(ctx: Any, gradient: Tensor, features: Tensor | RowPieces, saved: Sequence[Tensor]) -> list[Tensor]:
     """Gradients by the features and by the scores of both ends; `features` are the values that their codes stand for."""
     source, target, lse, share, *wide = saved
-    codes = None if ctx.grid is None else ctx.grid.codes(gradient, False)
+    codes, in_codes = None if ctx.grid is None else ctx.grid.codes(gradient, False), taken(ctx, "kept")
     with working(gradient):
-        kept = wide if ctx.kept is None else [part.in_pieces(math.prod(gradient.shape[1:])) for part in ctx.kept]
+        kept = wide if in_codes is None else [part.in_pieces(math.prod(gradient.shape[1:])) for part in in_codes]
         turned, state = array_over(ctx.pattern.turned), AttentionState(kept[0], lse, share, kept[1])
         made = attention_of_codes_vjp(turned, features, (source, target), gradient, codes, state, ctx.how)
         return [tensor_of(part) for part in made]
@@ -75,7 +75,7 @@ class _Attention(torch.autograd.Function):
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradient.contiguous()
-        made = _attended_vjp(ctx, gradient, _features(ctx, gradient), ctx.saved_tensors)
+        made = _attended_vjp(ctx, gradient, _features(taken(ctx, "codes"), gradient), ctx.saved_tensors)
         return *made, None, None, None, None
 
 
@@ -92,13 +92,13 @@ class _ScoredAttention(torch.autograd.Function):
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         first, second, *needed = ctx.saved_tensors
-        gradient = gradient.contiguous()
-        features = _features(ctx, gradient)
+        gradient, codes = gradient.contiguous(), taken(ctx, "codes")
+        features = _features(codes, gradient)
         dx, *by_scores = _attended_vjp(ctx, gradient, features, needed)
         by_scores = [part.to(dx.dtype) for part in by_scores]
         by_vectors = [torch.zeros_like(part) for part in (first, second)]
         with working(dx):
-            for rows, values in [(slice(None), features)] if isinstance(features, Tensor) else ctx.codes:
+            for rows, values in [(slice(None), features)] if isinstance(features, Tensor) else codes:
                 scores = [part[rows] for part in by_scores]
                 for total, part in zip(
                     by_vectors, head_scores_vjp(values, first, second, scores, dx[rows])[1:], strict=True

@@ -15,7 +15,7 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.ops.quantized.scaled import ScaledCodes
 from bitsparse.torch.coded import LASTING, Keep, Source
 from bitsparse.torch.kept_codes import KeptCodes, KeptElu, KeptRelu, PackedRows, packed_mask
-from bitsparse.torch.registration import once
+from bitsparse.torch.registration import once, taken
 
 _NAME = "bitsparse.torch"
 
@@ -32,7 +32,7 @@ class _Activation(torch.autograd.Function):
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.kept.times(gradient), None, None
+        return taken(ctx, "kept").times(gradient), None, None
 
 
 class _Dropout(torch.autograd.Function):
@@ -51,7 +51,8 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.kept.times(gradient, torch.arange(2, dtype=gradient.dtype, device=gradient.device) * ctx.scale), None
+        table = torch.arange(2, dtype=gradient.dtype, device=gradient.device) * ctx.scale
+        return taken(ctx, "kept").times(gradient, table), None
 
 
 class _ExactLinear(torch.autograd.Function):
@@ -65,8 +66,10 @@ class _ExactLinear(torch.autograd.Function):
     @once("quantize_")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = ctx.saved_tensors
-        dx = gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[0] else None
-        return dx, ctx.kept.over_rows(gradient) if ctx.needs_input_grad[1] else None, None
+        kept = taken(ctx, "kept")
+        dw = kept.over_rows(gradient) if ctx.needs_input_grad[1] else None
+        del kept  # whose memory is free before the larger gradient takes some
+        return gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[0] else None, dw, None
 
 
 def exact_linear(x: Tensor, weight: Tensor, keep: Keep) -> Tensor:
@@ -99,6 +102,9 @@ class KeptInFewBits(TorchFunctionMode):
 
     Under hooks on saved tensors nothing changes either: a checkpoint counts the saved tensors, and codes and bits are not among them.
     """
+
+    #: Sums and attention need not be shown to this mode, so they take the ways that they take without it.
+    leaves_operators = True
 
     def __init__(self, bits: int, source: Callable[[Tensor], Keeping]) -> None:
         super().__init__()

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _AutoDispatchBelowAutograd, _is_torch_function_mode_enabled
-from torch._C._autograd import _profiler_enabled
+from torch._C._autograd import _get_current_graph_task_keep_graph, _profiler_enabled
+from torch.overrides import _get_current_function_mode_stack
 
 from bitsparse import interop
 from bitsparse.interop.tensors import dual_level, nothing_recorded
@@ -103,6 +104,27 @@ def once(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return call
 
     return marked
+
+
+#: What a context holds in place of what :func:`taken` has let go of.
+_GONE = object()
+
+
+def taken(ctx: Any, name: str) -> Any:
+    """What the context of a gradient keeps under a name.
+
+    As PyTorch lets go of saved tensors once a gradient is computed, the context forgets it, unless the graph stays for another pass:
+    contexts live as long as the loss, and memory of few bits should not wait for that.
+    """
+    found = getattr(ctx, name)
+    if found is _GONE:
+        raise RuntimeError(
+            "bitsparse.torch: trying to backward through the graph a second time, but what its gradients need was freed the first time; "
+            "pass retain_graph=True then"
+        )
+    if not _get_current_graph_task_keep_graph():
+        setattr(ctx, name, _GONE)
+    return found
 
 
 class Operator(NamedTuple):
@@ -253,15 +275,22 @@ def _plain(of: Operator, arguments: tuple[Any, ...]) -> Callable[..., Any] | Non
             if part.__class__ not in _ORDINARY:
                 return None
             on_cpu, on_gpu = on_cpu or part.is_cpu, on_gpu or part.is_cuda
-    if on_cpu == on_gpu or not nothing_recorded(torch) or _is_torch_function_mode_enabled() or _profiler_enabled():
+    if on_cpu == on_gpu or not nothing_recorded(torch) or _is_intercepted() or _profiler_enabled():
         return None
     return of.on_cpu if on_cpu else of.on_gpu
 
 
 def is_plain(*parts: Tensor) -> bool:
     """Whether these are ordinary tensors without tangents, and no mode or profiler is active."""
-    looked_at = not nothing_recorded(torch) or _is_torch_function_mode_enabled() or _profiler_enabled()
+    looked_at = not nothing_recorded(torch) or _is_intercepted() or _profiler_enabled()
     return not looked_at and all(part.__class__ in _ORDINARY for part in parts)
+
+
+def _is_intercepted() -> bool:
+    """Whether a mode may want to see the calls of operators; modes of this library, marked by `leaves_operators`, do not."""
+    if not _is_torch_function_mode_enabled():
+        return False
+    return not all(getattr(mode, "leaves_operators", False) for mode in _get_current_function_mode_stack())
 
 
 def _is_recorded(arguments: tuple[Any, ...]) -> bool:
