@@ -62,7 +62,9 @@ def calls() -> dict[str, Callable[[Any], list[Any]]]:
     import cupy
 
     rng = np.random.default_rng(1)
-    x, ends, gradient = (cupy.asarray(rng.standard_normal(size).astype(np.float32)) for size in ((NODES, 32), (NODES, 2), (NODES, 32)))
+    x, ends, gradient = (
+        cupy.asarray(rng.standard_normal(size).astype(np.float32)) for size in ((NODES, 32), (NODES, 2), (NODES, 32))
+    )
     narrow, heads = x[:, :7].copy(), x.reshape(NODES, 2, 16)
 
     def attention(A: Any) -> list[Any]:

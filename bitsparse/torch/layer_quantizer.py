@@ -50,16 +50,26 @@ class LayerQuantizer(Floats):
         return coded.Grid(bits, "tensor" if bits == 8 else "node", self._source(x))
 
     @property
-    def _sums_floats(self) -> bool:
+    def multiplies_floats(self) -> bool:  # type: ignore[override]
+        """Whether products are computed in floats."""
+        return not self._products or self._state.bits is None
+
+    @property
+    def sums_floats(self) -> bool:  # type: ignore[override]
+        """Whether sums are computed in floats."""
         return not self._sums or self._state.bits is None
+
+    def keep_of(self, x: Tensor) -> coded.Keep | None:
+        """How a product in floats keeps its input in few bits; None if it keeps the input itself."""
+        return self._keep(x) if x.ndim == 2 and x.requires_grad else None
 
     def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None) -> Tensor:
         """``x @ weight.T``, plus the bias `behind` if there is one."""
-        products = self._products and self._state.bits is not None
+        products = not self.multiplies_floats
         if behind is not None and not (products and x.ndim == 2 and _joins(behind, x, weight)):
             return biased(self.linear(x, weight), behind)
         if not products:
-            keep = self._keep(x) if x.ndim == 2 and x.requires_grad else None
+            keep = self.keep_of(x)
             return nn.functional.linear(x, weight) if keep is None else exact_linear(x, weight, keep)
         flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
         keep = self._keep(flat, PRODUCT_BITS)
@@ -68,7 +78,7 @@ class LayerQuantizer(Floats):
 
     def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """``out + x @ weight.T``; an integer product is added in the memory of `out`."""
-        if not self._products or self._state.bits is None:
+        if self.multiplies_floats:
             exact = self._state.config.activations is None
             return super().added(out, x, weight) if exact else out + self.linear(x, weight)
         alike = x.ndim == 2 and out.shape == (len(x), len(weight)) and out.device == x.device
@@ -79,7 +89,7 @@ class LayerQuantizer(Floats):
 
     def signs(self, x: Tensor, weight: Tensor, behind: Tensor, rate: float, norm: Norm | None) -> Tensor:
         """A product of signs, of which a share `rate` is dropped by draws of the shared state; its gradients are products of integers."""
-        if not self._products or self._state.bits is None:
+        if self.multiplies_floats:
             return super().signs(x, weight, behind, rate, norm)
         if x.dtype not in _CODED:
             raise DTypeError(
@@ -98,13 +108,13 @@ class LayerQuantizer(Floats):
     def signs_of_sums(self, graph: Graph, x: Tensor) -> Tensor:
         """The signs of sums over neighbours of signs, counted on bits; the gradient is a mean of codes."""
         weighted = graph.weight is not None or graph.multiplicity is not None
-        if self._sums_floats or weighted or x.dtype != torch.float32:
+        if self.sums_floats or weighted or x.dtype != torch.float32:
             return super().signs_of_sums(graph, x)
         return coded_signs.signs_of_sums(x, graph.pattern(), graph.factors(True, torch.float32), self._grid(x))
 
     def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
         """Sums, means or extrema over neighbours, plus the bias `behind` if there is one."""
-        if self._sums_floats or reduce in ("max", "min"):
+        if self.sums_floats or reduce in ("max", "min"):
             return super().spmm(graph, x, reduce, behind)
         return self._summed(graph, x, reduce, None, behind)
 
@@ -113,7 +123,7 @@ class LayerQuantizer(Floats):
     ) -> Tensor:
         """Sums over neighbours plus `factor` times the targets' own features, in one pass if `own` is `x`; plus a bias."""
         alone = own is x and x.ndim == 2 and x.dtype == factor.dtype == torch.float32
-        if self._sums_floats or not alone or factor.requires_grad:
+        if self.sums_floats or not alone or factor.requires_grad:
             return super().spmm_and_own(graph, x, own, factor, behind)
         return self._summed(graph, x, "sum", factor, behind)
 
@@ -129,7 +139,7 @@ class LayerQuantizer(Floats):
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float
     ) -> Tensor:
         """Attention to neighbours by scores of both ends."""
-        grid, keep = None if self._sums_floats else self._grid(x), self._keep(x)
+        grid, keep = None if self.sums_floats else self._grid(x), self._keep(x)
         if grid is None and keep is None:
             return super().attention(graph, x, source, target, slope, dropout)
         how = self._settings(graph, x, slope, dropout)
@@ -139,7 +149,7 @@ class LayerQuantizer(Floats):
         self, graph: Graph, x: Tensor, first: Tensor, second: Tensor, slope: float, dropout: float
     ) -> Tensor:
         """Attention whose scores are dot products of the heads' features with two vectors."""
-        grid, keep = None if self._sums_floats else self._grid(x), self._keep(x)
+        grid, keep = None if self.sums_floats else self._grid(x), self._keep(x)
         if grid is None and keep is None:
             return super().scored_attention(graph, x, first, second, slope, dropout)
         how = self._settings(graph, x, slope, dropout)
@@ -166,7 +176,7 @@ class LayerQuantizer(Floats):
 
     def cosine_attention(self, graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
         """Attention by cosines over the values that the codes of features, and of the gradient of its sums, stand for."""
-        if self._sums_floats:
+        if self.sums_floats:
             return super().cosine_attention(graph, x, beta)
         y = super().cosine_attention(graph, coded.on_grid(x, self._grid(x)), beta)
         return coded.gradient_on_grid(y, self._grid(y))

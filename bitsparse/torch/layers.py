@@ -84,10 +84,12 @@ class GCNConv(nn.Module):
             # In a graph without weights, PyTorch Geometric's loops do not weigh 2 either.
             heavier = self.improved and graph.weight is not None
             graph = graph.normalized(self.add_self_loops, 2.0 if heavier else 1.0)
-        if self.out_channels > self.in_channels and is_bypassable(self.lin) and self.lin.bias is None:
-            sums = quantizer_of(self).spmm(graph, x, "sum")
-            return quantizer_of(self.lin).linear(sums, self.lin.weight, self.bias)
-        return quantizer_of(self).spmm(graph, through(x, self.lin), "sum", self.bias)
+        quantizer = quantizer_of(self)
+        if not is_bypassable(self.lin) or self.lin.bias is not None:
+            return quantizer.spmm(graph, through(x, self.lin), "sum", self.bias)
+        if self.out_channels > self.in_channels:
+            return quantizer_of(self.lin).linear(quantizer.spmm(graph, x, "sum"), self.lin.weight, self.bias)
+        return quantizer.spmm_of_product(graph, x, self.lin, "sum", self.bias)
 
     def extra_repr(self) -> str:
         """The sizes, for ``repr``."""
@@ -155,8 +157,7 @@ class SAGEConv(nn.Module):
         quantizer, adds = quantizer_of(self), reduce in ("sum", "mean")  # then the product may come first
         alone = is_bypassable(self.lin_l)  # else hooks must see the layer's own result, and may keep it
         if adds and alone and self.out_channels < sources.shape[1]:
-            products = quantizer_of(self.lin_l).linear(sources, self.lin_l.weight)
-            out = quantizer.spmm(graph, products, reduce, self.lin_l.bias)
+            out = quantizer.spmm_of_product(graph, sources, self.lin_l, reduce, self.lin_l.bias)
         else:
             out = through(quantizer.spmm(graph, sources, reduce), self.lin_l)
         if self.root_weight and targets is not None:

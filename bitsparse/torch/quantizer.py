@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from bitsparse.torch import bias, signs
 from bitsparse.torch.attention_kinds import attention, cosine_attention, scored_attention
+from bitsparse.torch.coded import Keep
 from bitsparse.torch.graph import Graph
+from bitsparse.torch.product_sums import product_sums
 from bitsparse.torch.sums import spmm, spmm_with_bias
 
 #: The attribute of a module that holds its quantizer.
@@ -17,6 +19,13 @@ _NAME = "_quantizer"
 
 class Floats:
     """The products, sums and attention of a layer in floats; derived classes may compute in integers."""
+
+    #: Whether products, and whether sums, are computed in floats.
+    multiplies_floats = sums_floats = True
+
+    def keep_of(self, x: Tensor) -> Keep | None:
+        """How a product in floats keeps its input `x` in few bits; None if it keeps `x` itself."""
+        return None
 
     def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None) -> Tensor:
         """``x @ weight.T``, plus the bias `behind` if there is one."""
@@ -40,6 +49,15 @@ class Floats:
             return spmm(graph, x, reduce=reduce)
         together = spmm_with_bias(graph, x, behind, reduce)
         return bias.biased(spmm(graph, x, reduce=reduce), behind, owned=True) if together is None else together
+
+    def spmm_of_product(self, graph: Graph, x: Tensor, layer: Any, reduce: str, behind: Tensor | None = None) -> Tensor:
+        """:meth:`spmm` of the product of `x` with the weight of a linear layer, which is bypassable."""
+        of_layer, together = quantizer_of(layer), None
+        if self.sums_floats and of_layer.multiplies_floats and x.is_cuda:
+            together = product_sums(graph, x, layer.weight, reduce, behind, of_layer.keep_of(x))
+        if together is None:
+            return self.spmm(graph, of_layer.linear(x, layer.weight), reduce, behind)
+        return together
 
     def spmm_and_own(
         self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None

@@ -133,7 +133,7 @@ def weights_of(operand: CSROperand, mean: bool) -> tuple[EdgeWeights, Array | No
 def _by_edges(operand: CSROperand, kind: Any, values: EdgeWeights, finish: Any) -> _Run:
     """The kernel that takes one edge at a time."""
     weights = "none" if values.now() is None else "edge"
-    sums = edge_sums(operand, kind, np.dtype(np.float32), weights=weights, finish=finish)
+    sums, _ = edge_sums(operand, kind, np.dtype(np.float32), weights=weights, finish=finish)
     return lambda x, behind, out: sums(x, values.now(), out, behind)
 
 

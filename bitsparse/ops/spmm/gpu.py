@@ -23,6 +23,24 @@ from bitsparse.ops.plan import KeptCall
 Run = Callable[[Array, Array | None, Array | None], Array]
 
 
+class Laid(NamedTuple):
+    """A product whose kernel copies features to rows of whole vectors, for callers that write such rows themselves.
+
+    Attributes
+    ----------
+    columns : int
+        Columns of a row, those of the features or a few more.
+    scaled : bool
+        Whether the copy multiplies each row by the scale of its column of A.
+    run : callable
+        ``run(rows, out, bias)``.
+    """
+
+    columns: int
+    scaled: bool
+    run: Callable[..., None]
+
+
 class Product(NamedTuple):
     """One product, ready to run.
 
@@ -33,11 +51,13 @@ class Product(NamedTuple):
         Which kernel it is and why.
     kernel : str
         Its name.
+    laid : Laid, optional
     """
 
     run: Run
     explain: str
     kernel: str
+    laid: Laid | None = None
 
 
 class ProductKey(NamedTuple):
@@ -158,15 +178,16 @@ class GpuProducts:
             )
             operand.ready.wait()
             kernel, height, why = self.chosen(operand, kind, keep)
+            laid = None
             if kernel == "csr":
-                run, more = self._csr(operand, kind, acc, weights, biased), ""
+                (run, laid), more = self._csr(operand, kind, acc, weights, biased), ""
             elif kernel == "windows":
                 run, more = self._windows(operand, kind, weights)
             else:
                 run, more = self._tiles(operand, kind, weights, height)
             if biased and kernel != "csr":
                 run = _added(run)
-            found = self._made[key] = Product(run, f"kernel {kernel} ({why}){more}", kernel)
+            found = self._made[key] = Product(run, f"kernel {kernel} ({why}){more}", kernel, laid)
             operand.ready.renew()
         return found
 
@@ -198,8 +219,8 @@ class GpuProducts:
 
     def _csr(
         self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, biased: bool
-    ) -> Callable[..., Array]:
-        """The kernel that takes one edge at a time."""
+    ) -> tuple[Callable[..., Array], Laid | None]:
+        """The kernel that takes one edge at a time, and its way for rows that are laid already, if it lays rows."""
         row_scale, col_scale = self._row_scale, self._col_scale
         # Values of 16 bits are not converted for features of 16 bits, unless scales become part of them.
         narrow = None
@@ -217,13 +238,14 @@ class GpuProducts:
         brought = "none" if weights is None else "head" if kind.per_head else "edge"
         heads = weights.shape[1] if weights is not None and kind.per_head else 1
         how = {"heads": heads, "weights": brought, "value_dtype": narrow, "bias": biased}
-        sums = edge_sums(operand, kind, acc, row_scale=row_scale, col_scale=col_scale, **how)
+        sums, usual = edge_sums(operand, kind, acc, row_scale=row_scale, col_scale=col_scale, **how)
 
         def run(x: Array, values: Array | None, out: Array | None, bias: Array | None = None) -> Array:
             given = own.now() if own is not None else None if values is None else converted(values, brought_in)
             return sums(x, given, out, bias=bias)
 
-        return run
+        lays = not usual.is_plain and weights is None
+        return run, Laid(usual.width, col_scale is not None, usual.of_laid) if lays else None
 
     def _windows(self, operand: CSROperand, kind: Any, weights: Array | None) -> tuple[Run, str]:
         """The kernel with windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
@@ -287,8 +309,8 @@ def _arranged(
     return (lambda _: fixed) if own.frozen else lambda _: arrange(own.now(), fixed)
 
 
-def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) -> Callable[..., Array]:
-    """A function ``sums(x, values, out, behind=None, bias=None)`` that takes one edge at a time.
+def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) -> tuple[Callable[..., Array], Any]:
+    """A function ``sums(x, values, out, behind=None, bias=None)`` that takes one edge at a time, and its kernel for aligned arrays.
 
     Each unusual alignment of arrays has its own kernel, compiled at its first use; other streams wait for that.
     """
@@ -304,7 +326,8 @@ def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) ->
         ready.renew()
         return product
 
-    result: np.dtype[Any] = make(16).dtype
+    usual = make(16)
+    result: np.dtype[Any] = usual.dtype
     item, out_item, is_words = np.dtype(kind.dtype).itemsize, result.itemsize, result == np.uint32
 
     def sums(x: Any, values: Array | None, out: Any, behind: Any = None, bias: Array | None = None) -> Array:
@@ -312,7 +335,7 @@ def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) ->
         alignment = alignment_of(x.data.ptr, item, place, out_item)
         return (made.get(alignment) or make(alignment))(x, values, out, behind, bias)
 
-    return sums
+    return sums, usual
 
 
 def counts_of(operand: CSROperand) -> Array:

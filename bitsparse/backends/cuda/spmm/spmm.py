@@ -253,7 +253,8 @@ class Spmm(StreamedSum):
         if col_scale is not None or (selects and row_scale is not None):
             kind = GENERAL
         value16 = kind == EDGES and folded is None and self._value_dtype != acc
-        width = laid_columns(columns, x_dtype.itemsize) if lay else columns
+        #: Columns of the rows that are gathered: those of the features, or of their copy.
+        self.width = width = laid_columns(columns, x_dtype.itemsize) if lay else columns
         if tuning is None:
             tuning = tuning_of(width, x_dtype.itemsize, 16 if lay else alignment, acc.itemsize, head_width)
             part = chip_here().rows.slice_bytes[kind != NONE or x_dtype != np.float32]
@@ -283,10 +284,20 @@ class Spmm(StreamedSum):
         kernel = CSR.kernel(_SOURCE, "spmm_csr", defines)
         self._prepare(kernel, params, slices, (slices * slice_vectors * each, acc), slices * tuning.lanes)
 
+    #: The copy of the features, if they are copied first.
+    _laid: LaidRows | None = None
+
     @property
     def is_plain(self) -> bool:
         """Whether features are read without a copy."""
         return self._laid is None
+
+    def of_laid(self, rows: Any, out: Any, bias: Any = None) -> None:
+        """The product with features that already lie as the copy would: float32 `rows` (columns of the pattern, `width`).
+
+        Each row is multiplied with its scale already; what stands in the columns behind those of the features does not matter.
+        """
+        self._launched(rows, None, out, None, bias)
 
     def __call__(
         self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None, bias: Any = None
