@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -509,3 +510,116 @@ def test_arrays_as_buffers_move() -> None:
         back = bst.Buffer(array)
         back.load_state_dict(buffer.state_dict())
         assert np.array_equal(np.asarray(back.cpu().array.toarray()), array.toarray())
+
+
+def _losses(kind: str, activations: int | None, steps: int = 3) -> list[Any]:
+    """Losses and last gradients of a small network's steps."""
+    import torch
+
+    import bitsparse.torch as bst
+
+    x, y = (part.cuda() for part in data())
+    g, net = bst.Graph(edges(), NODES).cuda(), (network() if kind == "mixed" else attending()).cuda()
+    if activations is not None:
+        bst.quantize_(net, bst.Tango(activations=activations))
+    optimizer, found = torch.optim.Adam(net.parameters(), lr=0.01, capturable=True), []
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.cross_entropy(net(x, g), y)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.detach())
+    return [*found, *(part.grad for part in net.parameters())]
+
+
+@pytest.mark.parametrize("activations", [None, 8, 4])
+@pytest.mark.parametrize("kind", ["mixed", "attention"])
+def test_steps_take_their_memory_from_pytorch_and_give_it_back(
+    kind: str, activations: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large workspaces have the bits of kept ones, and after the first steps the same memory is held after each."""
+    import cupy
+    import torch
+
+    from bitsparse.backends.cuda.csr import schedule
+
+    want, pool = _losses(kind, activations), cupy.get_default_memory_pool()
+    monkeypatch.setattr(schedule, "LENT_FROM", 1)
+    pool.free_all_blocks()
+    before, held = pool.used_bytes(), []
+    for _ in range(3):
+        for one, other in zip(_losses(kind, activations), want, strict=True):
+            assert torch.equal(one, other)
+        torch.cuda.synchronize()
+        gc.collect()
+        held.append(torch.cuda.memory_allocated())
+    assert pool.used_bytes() - before < 1 << 16  # flags and the like
+    assert held[1] == held[2]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("activations", [None, 4])
+@pytest.mark.parametrize("layer", ["gcn", "sage"])
+def test_products_are_written_as_the_rows_that_sums_gather(
+    layer: str, activations: int | None, captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last layer's 7 columns lie in rows of 8: losses and gradients are those of two steps, up to the rounding of products."""
+    import torch
+
+    import bitsparse.torch as bst
+    from bitsparse.backends.cuda.csr import schedule
+    from bitsparse.backends.cuda.spmm import spmm as kernel
+    from bitsparse.torch import product_sums, quantizer
+
+    x, y = (part.cuda() for part in data())
+    monkeypatch.setattr(kernel, "laying_pays", lambda *_: True)
+    monkeypatch.setattr(schedule, "LENT_FROM", 1)
+    calls, together = [], product_sums.product_sums
+
+    def counted(*given: Any) -> Any:
+        made = together(*given)
+        calls.append(made is not None)
+        return made
+
+    def steps(fewest: int) -> list[Any]:
+        monkeypatch.setattr(product_sums, "_FEWEST", fewest)
+        torch.manual_seed(0)
+        kind = {"gcn": bst.GCNConv, "sage": bst.SAGEConv}[layer]
+
+        class Net(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = kind(20, 24), kind(24, 7)
+
+            def forward(self, x: Any, g: Any) -> Any:
+                return self.second(torch.relu(self.first(x, g)), g)
+
+        net, g = Net().cuda(), bst.Graph(edges(), NODES).cuda()
+        if activations is not None:
+            bst.quantize_(net, bst.Tango(activations=activations))
+
+        def step() -> Any:
+            net.zero_grad(set_to_none=True)
+            loss = torch.nn.functional.cross_entropy(net(x, g), y)
+            loss.backward()
+            return loss.detach()
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.current_stream().wait_stream(side)
+        if captured and fewest == 1:
+            recorded = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(recorded):
+                loss = step()
+            recorded.replay()
+        else:
+            loss = step()
+        return [loss, *(part.grad for part in net.parameters())]
+
+    monkeypatch.setattr(quantizer, "product_sums", counted)
+    want, found = steps(1 << 40), steps(1)
+    assert any(calls)
+    for one, other in zip(found, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
