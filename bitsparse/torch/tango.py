@@ -20,6 +20,7 @@ from bitsparse.torch.layer_quantizer import LayerQuantizer
 from bitsparse.torch.layers import GCNConv, GINConv, SAGEConv
 from bitsparse.torch.quantization import CodeSource, Quantization, Tango
 from bitsparse.torch.quantizer import FLOATS, linear_forward, quantizer_of, remove_quantizer, set_quantizer
+from bitsparse.torch.registration import torch_memory
 
 #: A layer on signs also sums its products over neighbours, if its network does.
 _OURS = (GCNConv, SAGEConv, GINConv, GATConv, GATv2Conv, AGNNConv, SignLinear)
@@ -224,6 +225,7 @@ def _choose(state: Quantization, layer: nn.Module, given: Any, made: Tensor) -> 
         return
     values = made.detach().float().reshape(made.shape[0], -1)
     try:
-        state.bits = ops.choose_bits(values, threshold=state.config.threshold, bits=_CHOICES, granularity="row")
+        with torch_memory():
+            state.bits = ops.choose_bits(values, threshold=state.config.threshold, bits=_CHOICES, granularity="row")
     except ValueError:  # no choice is exact enough
         state.bits = _CHOICES[-1]
