@@ -95,7 +95,7 @@ def product_sums(
     columns, and only until the sums are enqueued. Sums have the bits that they have otherwise. With `keep`, the gradient by the weight
     uses what `keep` stores of `x`.
     """
-    if not (x.is_cuda and x.ndim == 2 and x.shape[0] * weight.shape[0] >= _FEWEST and is_alone(x)):
+    if not (x.is_cuda and is_alone(x) and x.shape[0] * weight.shape[0] >= _FEWEST):
         return None
     given = (x, weight) if bias is None else (x, weight, bias)
     if any(part.dtype != torch.float32 or part.device != x.device for part in given) or not is_plain(*given):
