@@ -98,7 +98,15 @@ struct CodeSum {
 #endif
     }
 
-    __device__ __forceinline__ void done(Index, int, int) {}
+    // Whether the row or piece, which the groups of a warp share, has more edges than lanes of 16 bits hold for sure.
+    __device__ __forceinline__ bool tall() const { return BS_TALL && at.stop - at.start > 240; }
+
+    // A group carries behind one in kLow of its batches: those whose numbers end alike.
+    __device__ __forceinline__ void done(Index base, int, int)
+    {
+        if (tall() && !((int)base & (kLow - 1) * (32 / lanes) * BS_U))
+            sums.carry();
+    }
 
     // Finishes a complete row, whose sums are too large by `excess` each.
     __device__ __forceinline__ void finish(Index row, Index edges, Total (&v)[kCodes], Total excess) const
@@ -124,8 +132,10 @@ struct CodeSum {
     __device__ __forceinline__ void shared()
     {
         sums.settle(p.flip, p.base);
+        if (tall())
+            sums.carry();
         for (int o = lanes; o < 32; o <<= 1)
-            sums.join(o);
+            sums.join(o, tall());
         if (((int)threadIdx.x & 31) >= lanes)
             return;
         if (at.piece < 0)
@@ -142,7 +152,6 @@ struct CodeSum {
         const bs_u64 step = (bs_u64)(unsigned)p.slices * (unsigned)lanes;
         PackedSum *const slots = p.partial + (unsigned)(slice * lanes + lane);
         sums.leave(slots[(bs_u64)(unsigned)at.piece * step], p.base);
-        __threadfence();
         if (!last_of_groups(p.arrived + (bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice, count, lane, lanes))
             return;
         Total v[kCodes];

@@ -3,7 +3,8 @@
 // Eight edges at a time are added bit by bit: three words with the same weight become two (a carry-save adder is two LOP3), whatever
 // integers their bits belong to. Words of weights 1, 2 and 4 are kept from batch to batch. A word of weight 8 is left over and is spread
 // into lanes of 16 bits (of 32 for integers of 16 bits); so are the others when the row is complete. No row or piece has more edges than
-// such a lane can hold, so no overflow check is needed. With values, a register holds one integer or float of a lane instead.
+// such a lane can hold, but for integers of 8 bits, of which it holds 256: their groups move the upper bytes of the lanes to a second set
+// every few batches. With values, a register holds one integer or float of a lane instead.
 #ifndef BITSPARSE_SPMM_CODES_CUH
 #define BITSPARSE_SPMM_CODES_CUH
 
@@ -44,8 +45,12 @@ constexpr unsigned kMask = (kSpread == 32 ? 1u : kSpread == 16 ? 0x00010001u : 0
 static_assert(BS_BITS == 2 || BS_BITS == 4 || BS_BITS == 8 || BS_BITS == 16, "integers of 2, 4, 8 or 16 bits");
 static_assert(BS_U % 8 == 0, "eight edges are added at once");
 
+#define BS_TALL (BS_BITS == 8 && !BS_WEIGHTS) // rows and pieces have more edges than lanes of 16 bits can hold
+constexpr int kLow = BS_U > 16 ? 4 : BS_U > 8 ? 8 : 16; // batches whose sums such lanes hold, with what is left from before
+static_assert(!BS_TALL || BS_U == 8 || BS_U == 16 || BS_U == 32, "batches are counted by bits of the edge's number");
+
 // A lane's part of the sums of a piece.
-#if BS_WEIGHTS
+#if BS_WEIGHTS || BS_TALL
 typedef Vector<kCodes, Element> PackedSum; // the bits of a Total
 #else
 typedef Vector<BS_WORDS * kWide, unsigned> PackedSum;
@@ -99,15 +104,22 @@ BS_INLINE unsigned bits_of(float v) { return bs_bits_of(v); }
 #include "spmm/codes_products.cuh"
 #else
 struct CodeSums {
-    PackedSum wide;
+    Vector<BS_WORDS * kWide, unsigned> wide;
+#if BS_TALL
+    unsigned high[BS_WORDS * kWide]; // multiples of 256, in lanes of 16 bits like `wide`
+#endif
     unsigned plane[BS_WORDS][3]; // words of weights 1, 2 and 4, not yet in `wide`
     bool counted;                // whether the planes hold anything
 
     __device__ __forceinline__ void clear()
     {
 #pragma unroll
-        for (int j = 0; j < BS_WORDS * kWide; j++)
+        for (int j = 0; j < BS_WORDS * kWide; j++) {
             wide.of[j] = 0;
+#if BS_TALL
+            high[j] = 0;
+#endif
+        }
 #pragma unroll
         for (int j = 0; j < BS_WORDS * 3; j++)
             plane[j / 3][j % 3] = 0;
@@ -208,35 +220,77 @@ struct CodeSums {
     __device__ __forceinline__ int excess(int base, int edges) const { return base * edges; }
     __device__ __forceinline__ int excess_of_pieces(int base, int edges) const { return base * edges; }
 
-    __device__ __forceinline__ void add_to(int (&v)[kCodes], const PackedSum &from) const
+    // Leaves at most 255 in each lane of `wide`, which then holds 248 more edges.
+    __device__ __forceinline__ void carry()
     {
+#if BS_TALL
 #pragma unroll
-        for (int j = 0; j < kCodes; j++) {
-            // Integer j of a word is in part j % kParts, byte j / kParts; that byte is in half byte / 2 of the word that holds all such
-            // bytes.
-            const int i = j / kEach, in = j % kEach, part = in % kParts, place = in / kParts;
-            const int word = kSpread == kLaneBits ? part : 2 * part + place % 2, half = kSpread == kLaneBits ? place : place / 2;
-            const unsigned both = from.of[i * kWide + word];
-            v[j] += (int)(kLaneBits == 32 ? both : half ? both >> 16 : both & 0xffffu);
+        for (int j = 0; j < BS_WORDS * kWide; j++) {
+            high[j] += wide.of[j] >> 8 & 0x00ff00ffu;
+            wide.of[j] &= 0x00ff00ffu;
         }
+#endif
+    }
+
+    // Integer j of a word is in part j % kParts, byte j / kParts; that byte is in half byte / 2 of the word that holds all such bytes.
+    __device__ __forceinline__ static int lane_of(const unsigned (&words)[BS_WORDS * kWide], int j)
+    {
+        const int i = j / kEach, in = j % kEach, part = in % kParts, place = in / kParts;
+        const int word = kSpread == kLaneBits ? part : 2 * part + place % 2, half = kSpread == kLaneBits ? place : place / 2;
+        const unsigned both = words[i * kWide + word];
+        return (int)(kLaneBits == 32 ? both : half ? both >> 16 : both & 0xffffu);
     }
 
     __device__ __forceinline__ void widen(int (&v)[kCodes]) const
     {
 #pragma unroll
         for (int j = 0; j < kCodes; j++)
-            v[j] = 0;
-        add_to(v, wide);
+#if BS_TALL
+            v[j] = lane_of(wide.of, j) + lane_of(high, j) * 256;
+#else
+            v[j] = lane_of(wide.of, j);
+#endif
     }
 
-    __device__ __forceinline__ void join(int over)
+    // Adds up the lanes of the groups of a warp; `carried`: whether all of them have called carry().
+    __device__ __forceinline__ void join(int over, bool carried)
     {
 #pragma unroll
         for (int j = 0; j < BS_WORDS * kWide; j++)
             wide.of[j] += __shfl_xor_sync(~0u, wide.of[j], over);
+#if BS_TALL
+        if (carried)
+#pragma unroll
+            for (int j = 0; j < BS_WORDS * kWide; j++)
+                high[j] += __shfl_xor_sync(~0u, high[j], over);
+#endif
     }
 
-    __device__ __forceinline__ void leave(PackedSum &slot, int) const { store_vector(&slot, wide); }
+    __device__ __forceinline__ void add_to(int (&v)[kCodes], const PackedSum &from) const
+    {
+#pragma unroll
+        for (int j = 0; j < kCodes; j++)
+#if BS_TALL
+            v[j] += (int)from.of[j];
+#else
+            v[j] += lane_of(from.of, j);
+#endif
+    }
+
+    __device__ __forceinline__ void leave(PackedSum &slot, int) const
+    {
+#if BS_TALL
+        int v[kCodes];
+        widen(v);
+        PackedSum mine;
+#pragma unroll
+        for (int j = 0; j < kCodes; j++)
+            mine.of[j] = bits_of(v[j]);
+        store_vector(&slot, mine);
+#else
+        store_vector(&slot, wide);
+#endif
+    }
 };
 #endif
 

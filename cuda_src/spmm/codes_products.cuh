@@ -85,7 +85,9 @@ struct CodeSums {
             v[j] = of[j];
     }
 
-    __device__ __forceinline__ void join(int over)
+    __device__ __forceinline__ void carry() {}
+
+    __device__ __forceinline__ void join(int over, bool)
     {
 #pragma unroll
         for (int j = 0; j < kCodes; j++)

@@ -26,8 +26,7 @@ _INTEGERS, _FLOATS, _CHAIN = range(3)
 _WORDS, _WIDE_WORDS = {2: 1, 4: 1, 8: 2, 16: 4}, {2: 1, 4: 2, 8: 4, 16: 4}
 #: Integers of 4 bits are gathered 16 at a time if rows have at least this many edges on average; with float32 weights they always are.
 _LONG_ROWS = 48
-#: Edges whose sum 16-bit counters can hold: 255 * 256 is below 2**16; for other widths, the most edges of a piece.
-_LONGEST = {8: 256}
+#: The most edges of a piece: of 4 bits, lanes of 16 bits hold 4096, and of 8 bits they are emptied in time.
 _MOST = 1024
 _NO_OPERAND = OperandParams()
 #: Weights with float32 sums, and weights of the gathered rows instead of the edges.
@@ -125,7 +124,7 @@ class CodeSum(StreamedSum):
     chain : DeviceEpilogue, optional
         The epilogue of the sums or means of one head: float32, or codes packed along the features. Nothing else may use this object.
     tuning : Tuning, optional
-        At most 16 edges in flight for 2 and 4 bits, and pieces of at most 256 edges for 8 bits, else 1024.
+        At most 16 edges in flight for 2 and 4 bits, and pieces of at most 1024 edges.
 
     The result is int32 or float32 (rows, heads * width), or the words of the chain.
     """
@@ -164,8 +163,7 @@ class CodeSum(StreamedSum):
         each = 32 * tuning.load // bits
         if chain is not None and each % 8:
             raise KernelError(f"spmm: a lane with a chain has whole octets, not {each} integers; give it more words")
-        most = _LONGEST.get(bits, _MOST) if not weighted else _MOST
-        longest = min(most, tuning.longest or limits_of(edges_of_a_warp(schedule.nnz), tuning.lanes)[1])
+        longest = min(_MOST, tuning.longest or limits_of(edges_of_a_warp(schedule.nnz), tuning.lanes)[1])
         tuning = replace(tuning, longest=longest)
         params = self._walk(CodeParams if chain is None else ChainParams, schedule, tuning)
         params.vectors = params.gathered = row_words // tuning.load
@@ -184,7 +182,7 @@ class CodeSum(StreamedSum):
         forms["per_head"] = per_head and heads > 1
         defines = schedule.defines | constants(tuning, bits, weights, **forms)
         kernel = CODES.kernel("spmm/codes.cu", "spmm_codes", defines)
-        slot = each if weighted else each * (32 if bits == 16 else 16) // 32
+        slot = each if weighted or bits == 8 else each * (32 if bits == 16 else 16) // 32
         self._prepare(kernel, params, slices, (slices * tuning.lanes * slot, np.uint32), slices)
 
     def __call__(
