@@ -98,13 +98,13 @@ def test_lanes_are_full(bits: int, encoding: str) -> None:
 
 
 def tunings(bits: int, d: int) -> list[Any]:
-    """Longest pieces and shortest, rows for warps and for groups, other words and lanes."""
+    """Longest pieces and shortest, rows for warps and for groups, several in a row, other words and lanes, and one group to a warp."""
     from bitsparse.backends.cuda.csr.sums import Tuning
 
-    longest = 256 if bits == 8 else 1024
     return [
-        Tuning(4, 2, longest=longest, limit=longest),
-        Tuning(1 if bits < 8 else 2, 4, unroll=16, span=8, longest=32, limit=4),
+        Tuning(4, 2, longest=1024, limit=1024),
+        Tuning(4, 32, longest=1024, limit=16, each=3),
+        Tuning(1 if bits < 8 else 2, 4, unroll=16, span=8, longest=32, limit=4, each=2),
     ]
 
 

@@ -26,7 +26,7 @@
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
-// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers.
+// BS_BLOCKS: resident blocks of a multiprocessor, which bounds the registers. BS_SEVERAL: a warp takes several long rows or pieces.
 
 struct CodeSum {
     const CodeParams &p;
@@ -136,12 +136,13 @@ struct CodeSum {
             sums.carry();
         for (int o = lanes; o < 32; o <<= 1)
             sums.join(o, tall());
-        if (((int)threadIdx.x & 31) >= lanes)
-            return;
-        if (at.piece < 0)
-            flush(at.row, at.start, at.stop);
-        else
-            piece(at.row);
+        if (((int)threadIdx.x & 31) < lanes) {
+            if (at.piece < 0)
+                flush(at.row, at.start, at.stop);
+            else
+                piece(at.row);
+        }
+        sums.clear();
     }
 
     // The sums of a piece wait in its slot; the last piece to arrive adds up all of them.
@@ -175,5 +176,10 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_codes(c
     CodeSum sums(p, at);
     if (sums.slice >= p.slices)
         return;
-    take_unit<BS_U, false, true>(p.units, p.streams, at, sums, [&] { walk_segments<BS_U, true>(p.streams, at, sums); });
+    const auto walk = [&] { walk_segments<BS_U, true>(p.streams, at, sums); };
+#ifdef BS_SEVERAL
+    take_units<BS_U, true>(p.units, p.streams, at, sums, walk);
+#else
+    take_unit<BS_U, false, true>(p.units, p.streams, at, sums, walk);
+#endif
 }

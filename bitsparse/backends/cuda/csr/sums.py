@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from bitsparse import jit
 from bitsparse.backends.cuda.csr.schedule import Schedule, Workspaces
-from bitsparse.backends.cuda.csr.units import Units, units_of
+from bitsparse.backends.cuda.csr.units import Units, units_of, units_of_a_warp
 from bitsparse.jit import cupy
 
 
@@ -35,6 +35,8 @@ class Tuning(NamedTuple):
     span, longest, limit : int or None
         Edges and rows of a stream, edges of a piece of a long row (a multiple of 4), and edges of a row above which a warp takes it; None
         to choose by the pattern.
+    each : int or None
+        For integers: pieces and rows that a warp takes one after the other; None to choose by the pattern.
     chunk : int or None
         Samples that a group draws at once: a multiple of lanes and unroll up to 32; None for the smallest.
     """
@@ -48,6 +50,7 @@ class Tuning(NamedTuple):
     span: int | None = None
     longest: int | None = None
     limit: int | None = None
+    each: int | None = None
     chunk: int | None = None
 
     @property
@@ -79,11 +82,14 @@ class StreamedSum:
         #: None if there is nothing to sum.
         self._kernel: Any = None
 
-    def _walk(self, argument: type[ctypes.Structure], schedule: Schedule, tuning: Tuning) -> Any:
-        """Cut up the pattern, and return a kernel argument that holds it."""
+    def _walk(
+        self, argument: type[ctypes.Structure], schedule: Schedule, tuning: Tuning, several: bool = False
+    ) -> Any:
+        """Cut up the pattern, and return a kernel argument that holds it; `several`: warps can take several pieces and rows."""
         self.schedule, self.tuning = schedule, tuning
         self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=tuning.longest)
-        return argument(schedule.walk_params(tuning.lanes, self.cut.longest), self.cut.params())
+        self._each = (tuning.each or units_of_a_warp(self.cut.pieces + self.cut.whole)) if several else 1
+        return argument(schedule.walk_params(tuning.lanes, self.cut.longest), self.cut.params(self._each))
 
     def _prepare(
         self,
@@ -96,7 +102,7 @@ class StreamedSum:
         """Prepare the launch. A piece of a long row needs `partial` workspace (elements, dtype) and `counters` arrival counters."""
         tuning, pieces, (elements, dtype) = self.tuning, self.cut.pieces, partial
         self._params = params
-        self._kernel = kernel.launch(self.cut.grid(tuning.lanes, tuning.threads, slices), tuning.threads, params)
+        self._kernel = kernel.launch(self.cut.grid(tuning.lanes, tuning.threads, slices, self._each), tuning.threads, params)
         self._workspaces, self._at = Workspaces(pieces * elements, dtype, pieces * counters), None
 
     def _enqueue(self, x: Any, out: Any) -> None:

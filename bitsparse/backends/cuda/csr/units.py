@@ -21,6 +21,8 @@ _LEAST_SPAN, _MOST_SPAN = 8, 64
 _WIDE = 16
 #: Edges per warp below which there is little work, and from which there is plenty.
 _LITTLE, _PLENTY = 64, 2000
+#: The most pieces and rows that a warp takes one after the other, and the rounds of warps that there are at least.
+_EACH, _ROUNDS = 4, 4
 
 
 #: The most blocks of a grid along y; further slices go along z.
@@ -74,18 +76,18 @@ class Units(NamedTuple):
     limit: int
     longest: int
 
-    def params(self) -> ctypes.Structure:
-        """The argument of a kernel."""
-        return UnitsParams(self.table.data.ptr, self.pieces, self.whole, self.streams)
+    def params(self, each: int = 1) -> ctypes.Structure:
+        """The argument of a kernel whose warps take `each` pieces or rows."""
+        return UnitsParams(self.table.data.ptr, self.pieces, self.whole, self.streams, each)
 
-    def grid(self, lanes: int, threads: int, slices: int) -> tuple[int, int, int]:
+    def grid(self, lanes: int, threads: int, slices: int, each: int = 1) -> tuple[int, int, int]:
         """The grid of a launch with groups of `lanes` lanes, for `slices` slices of the columns."""
         across = -(-slices // _GRID_Y)
-        return -(-self.warps(lanes) * 32 // threads), -(-slices // across), across
+        return -(-self.warps(lanes, each) * 32 // threads), -(-slices // across), across
 
-    def warps(self, lanes: int) -> int:
+    def warps(self, lanes: int, each: int = 1) -> int:
         """Warps that a launch with groups of `lanes` lanes needs."""
-        return self.pieces + self.whole + -(-self.streams * lanes // 32)
+        return -(-(self.pieces + self.whole) // each) + -(-self.streams * lanes // 32)
 
 
 def edges_of_a_warp(nnz: int) -> float:
@@ -113,6 +115,11 @@ def limits_of(share: float, lanes: int) -> tuple[int, int]:
     if lanes == 32:
         return (48 if share < 200 else 64), longest
     return (16 if share < _LITTLE else 24 if lanes < _WIDE else 48), longest
+
+
+def units_of_a_warp(units: int) -> int:
+    """How many pieces and rows a warp takes one after the other: up to four, as long as there are several rounds of warps."""
+    return min(_EACH, max(1, units // (_ROUNDS * jit.capability().multiprocessors * WARPS)))
 
 
 def span_of(work: int, lanes: int, warps: int, share: float) -> int:

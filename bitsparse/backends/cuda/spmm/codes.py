@@ -80,6 +80,7 @@ def constants(
     direct: bool = False,
     per_head: bool = False,
     scaled: bool = False,
+    several: bool = False,
 ) -> dict[str, int]:
     """Constants of ``spmm/codes.cu`` for int32 indices; see :class:`CodeSum` for the arguments."""
     floats, nodes = weights in _FLOAT_WEIGHTS, weights in _NODE_WEIGHTS
@@ -88,7 +89,7 @@ def constants(
     found |= jit.flags(
         mean=mean and (chain or floats or scaled), scaled=scaled, signed=signed and bits == 8 and weights == "none"
     )
-    found |= jit.flags(direct=direct, nodes=nodes, per_head=per_head)
+    found |= jit.flags(direct=direct, nodes=nodes, per_head=per_head, several=several)
     return found | jit.flags(weights=0 if weights == "none" else 2 if floats else 1)
 
 
@@ -165,7 +166,9 @@ class CodeSum(StreamedSum):
             raise KernelError(f"spmm: a lane with a chain has whole octets, not {each} integers; give it more words")
         longest = min(_MOST, tuning.longest or limits_of(edges_of_a_warp(schedule.nnz), tuning.lanes)[1])
         tuning = replace(tuning, longest=longest)
-        params = self._walk(CodeParams if chain is None else ChainParams, schedule, tuning)
+        # Other kernels would have no registers left for the next row.
+        several = bits == 8 and not weighted and chain is None and not schedule.large
+        params = self._walk(CodeParams if chain is None else ChainParams, schedule, tuning, several)
         params.vectors = params.gathered = row_words // tuning.load
         if chain is not None and chain.params.out == "bits":  # padding is written too
             fields = 1 if chain.params.layout == "planes" else chain.params.bits
@@ -178,7 +181,7 @@ class CodeSum(StreamedSum):
             params.flip = sum(1 << (i + bits - 1) for i in range(0, 32, bits))
             params.base = 1 << (bits - 1)
         forms = {"mean": mean, "chain": chain is not None, "signed": signed, "direct": schedule.indices is None}
-        forms["scaled"] = scaled
+        forms["scaled"], forms["several"] = scaled, self._each > 1
         forms["per_head"] = per_head and heads > 1
         defines = schedule.defines | constants(tuning, bits, weights, **forms)
         kernel = CODES.kernel("spmm/codes.cu", "spmm_codes", defines)
@@ -323,6 +326,8 @@ def _code_variants() -> list[jit.Variant]:
     found += [constants(code_tuning(32, bits, weighted=True), bits, "nodes", scaled=True) for bits in (4, 8)]
     found += [constants(code_tuning(32, bits, weighted=True), bits, "row", scaled=True) for bits in (2, 4, 8)]
     found += [constants(eight, 8, signed=True, scaled=True), constants(tunings[4], 4, scaled=True)]
+    found += [constants(eight, 8, mean=mean, several=True) for mean in (False, True)]
+    found += [constants(eight, 8, mean=mean, signed=True, scaled=True, several=True) for mean in (False, True)]
     found += [constants(code_tuning(32, bits, weighted=True), bits, "float32") for bits in (4, 8)]
     found += [constants(code_tuning(32, 8, weighted=True), 8, "float32", per_head=True)]
     found += [large | constants(eight, 8), large | constants(tunings[4], 4, chain=True)]
