@@ -223,7 +223,8 @@ def test_what_is_kept_in_few_bits_has_the_bits_of_the_cpu(kind: str, bits: int) 
 
     import bitsparse.torch as bst
     from bitsparse.torch import kept_codes
-    from bitsparse.torch.quantization import CodeSource, Quantization
+    from bitsparse.torch.code_source import CodeSource
+    from bitsparse.torch.quantization import Quantization
 
     map_of = getattr(kept_codes, f"{kind}_map")
     x = torch.randn((30_001, 47), generator=torch.Generator().manual_seed(0))

@@ -14,10 +14,11 @@ torch: Any = pytest.importorskip("torch")
 
 import bitsparse as bs  # noqa: E402
 import bitsparse.torch as bst  # noqa: E402
+from bitsparse.torch.code_source import CodeSource  # noqa: E402
 from bitsparse.torch.coded import Grid  # noqa: E402
 from bitsparse.torch.coded import spmm as spmm_of_codes  # noqa: E402
 from bitsparse.torch.layer_quantizer import LayerQuantizer  # noqa: E402
-from bitsparse.torch.quantization import CodeSource, Quantization  # noqa: E402
+from bitsparse.torch.quantization import Quantization  # noqa: E402
 
 NODES, INPUTS, CLASSES = 40, 12, 3
 LAYERS: dict[str, Any] = {
@@ -607,6 +608,76 @@ def test_largest_magnitudes_that_are_known() -> None:
         assert source.largest(x) is None or change is None
         assert float(source.codes(x, 8).codes.scale) == np.float32(step)
         state.begin()
+
+
+def captured(net: Any, x: Any, graph: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A pass that the network takes for a captured one."""
+    with monkeypatch.context() as capturing:
+        capturing.setattr(torch.cuda, "is_available", lambda: True)
+        capturing.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        return net(x, graph)
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_fixed_features_are_quantised_once(kind: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the bits of features that are not fixed, and for good: also in captured passes, and in those behind them."""
+    graph, x, labels = data()
+    runs, missed = [], []
+    for fixed in (False, True):
+        net = net_of(kind, bst.Tango())
+        optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
+        if fixed and when == "before":
+            net.quantization.fix(x)
+        losses = [step(net, optimiser, graph, x, labels) for _ in range(2)]
+        if fixed and when == "between":
+            net.quantization.fix(x)
+        net.quantization.fix(torch.ones(1))  # another tensor changes nothing
+        before = net.quantization.misses
+        captured(net, x, graph, monkeypatch)
+        missed.append(net.quantization.misses - before)
+        losses += [step(net, optimiser, graph, x, labels) for _ in range(2)]
+        runs.append(losses)
+    assert runs[0] == runs[1]
+    # Features that are summed before they are multiplied are rounded with the graph's factors.
+    assert missed[0] - missed[1] == (kind != "wide gcn")
+
+
+def test_fixed_features_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, x, _ = data()
+    net = net_of("gcn", bst.Tango(rounding="nearest"))
+    net.quantization.fix(x)
+    before = net(x, graph)
+    with torch.no_grad():
+        x.mul_(2)
+    with pytest.raises(RuntimeError, match=r"shape \(40, 12\) was fixed, but has been written to"):
+        net(x, graph)
+    net.quantization.fix(x)
+    after = net(x, graph)
+    assert torch.equal(after, net_of("gcn", bst.Tango(rounding="nearest"))(x, graph))
+    assert not torch.equal(before, after)
+    (earlier,) = net.quantization._fixed_before  # what captured steps may read
+    assert earlier.made
+    assert torch.equal(net(x.clone(), graph), after)  # a copy is another tensor
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert not other.quantization._fixed
+        assert torch.equal(other(x, graph), after)
+    with pytest.raises(ValueError, match=r"x needs a gradient.*pass x.detach"):
+        net.quantization.fix(x.clone().requires_grad_())
+
+
+def test_codes_of_a_captured_pass_are_not_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are there only after a replay."""
+    graph, x, _ = data()
+    net = net_of("gcn", bst.Tango(rounding="nearest"))
+    captured(net, x, graph, monkeypatch)
+    net.quantization.fix(x)
+    captured(net, x, graph, monkeypatch)
+    before = net.quantization.misses
+    net(x, graph)
+    of_all = net.quantization.misses - before
+    net(x, graph)
+    assert net.quantization.misses - before == 2 * of_all - 1
 
 
 @pytest.mark.parametrize("train", [False, True])

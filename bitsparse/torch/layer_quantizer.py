@@ -13,9 +13,10 @@ from bitsparse.ops.quantized.attention import Settings
 from bitsparse.torch import coded, coded_attention, coded_signs
 from bitsparse.torch.attention_kinds import once_each
 from bitsparse.torch.bias import biased
+from bitsparse.torch.code_source import CodeSource
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.kept import exact_linear, kept_codes
-from bitsparse.torch.quantization import PRODUCT_BITS, CodeSource, Quantization
+from bitsparse.torch.quantization import PRODUCT_BITS, Quantization
 from bitsparse.torch.quantizer import Floats
 from bitsparse.torch.signs import Norm
 

@@ -12,20 +12,15 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 from bitsparse import _check, backends, interop
 from bitsparse.backends.signs import Drop
 from bitsparse.errors import DTypeError
-from bitsparse.ops.binary.signs import SignRows
 from bitsparse.ops.bits.pack import Coding
-from bitsparse.ops.quantized.scaled import ScaledCodes
 from bitsparse.torch import coded
-from bitsparse.torch.buffers import state_of, writes_of
+from bitsparse.torch.buffers import writes_of
 from bitsparse.torch.graph import Graph
-from bitsparse.torch.signs import Norm
 
 #: Bits of products, and of the values of edges.
 PRODUCT_BITS = 8
 #: The number of streams of random numbers that a seed has.
 _STREAMS = 1 << 32
-#: Keys under which a tensor's largest magnitude, and what gradients need of it, are kept until the next pass, like drawn codes.
-_LARGEST, _KEPT = ("largest", False), ("kept", False)
 
 
 @dataclass(frozen=True)
@@ -90,11 +85,23 @@ def _is_width(bits: object) -> bool:
     return isinstance(bits, SupportsIndex) and bits in (8, 4, 2)
 
 
+class _Fixed(NamedTuple):
+    """A tensor that is said never to change, how often it had been written to then, and its codes and signs by their keys."""
+
+    tensor: Tensor
+    writes: int
+    made: dict[Any, Any]
+
+
 class _Counter(NamedTuple):
     """The number of the last draw, a uint32 held as one int32 on a GPU, and the array over its memory."""
 
     number: Tensor
     array: Any
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _last_of(draws: int) -> int:
@@ -128,6 +135,9 @@ class Quantization(nn.Module):
         self._counter: _Counter | None = None
         #: Whether a pass was ever captured.
         self._recorded = False
+        #: Tensors that never change, by their ids. Captured steps read their codes, so nothing that was here is freed.
+        self._fixed: dict[int, _Fixed] = {}
+        self._fixed_before: list[_Fixed] = []
         #: By the number of a layer, whether its input was data when it last trained; of its first time only the input is known, or its
         #: contents behind a loaded state.
         self._read: dict[int, bool | str | TensorWeakRef] = {}
@@ -154,13 +164,74 @@ class Quantization(nn.Module):
         self._met.update(dict.fromkeys(self._known[True], True))
         if self.training:
             self._reading, self._to_read = self._to_read, {}
-        self._recorded |= torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        self._recorded |= _is_capturing()
         if self._recorded:
             self._known[True] = WeakTensorKeyDictionary()
             self._edges = WeakTensorKeyDictionary()
         self._known[False] = WeakTensorKeyDictionary()
         for part in [part for part in self._known[True] if isinstance(part, nn.Parameter)]:
             del self._known[True][part]
+
+    def fix(self, x: Tensor) -> None:
+        """Say that a tensor, such as the features of the data, never changes: its codes are computed once and kept.
+
+        A captured step computes all codes itself, as its replays must work on what its tensors hold then. For a fixed tensor it reads the
+        codes of the uncaptured steps before it: they are constants of the CUDA graph. Results have the same bits as without this call,
+        since what needs no gradient is rounded to nearest anyway: the error of the features' rounding is the same in every step and does
+        not average out. A GCN's layer with more outputs than inputs rounds features times the graph's factors, in every step as before.
+
+        The state keeps the tensor and its codes as long as it lives itself; copies of the network, and what is loaded, know nothing of it.
+
+        Parameters
+        ----------
+        x : Tensor
+            The tensor that layers are called with, not a view or a copy of it. After writing to it, call this method again, and capture
+            steps anew: those captured before go on with the codes of the earlier contents.
+
+        Raises
+        ------
+        ValueError
+            `x` needs a gradient, so that its codes are drawn anew in every pass.
+        RuntimeError
+            Raised by later passes, if `x` was written to since. Writes that PyTorch does not count are not noticed: those of replays, of
+            NumPy, through ``x.data``, and to tensors made in inference mode.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import bitsparse.torch as bst
+        >>> net = bst.quantize_(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)))
+        >>> x = torch.ones(3, 2)
+        >>> net.quantization.fix(x)
+        >>> net(x).shape
+        torch.Size([3, 2])
+        """
+        if x.requires_grad:
+            raise ValueError(
+                "quantize_: fix is for tensors that never change, but x needs a gradient, so that its codes are drawn anew in every pass; "
+                "pass x.detach() to the network and to fix"
+            )
+        found = self._fixed.get(id(x))
+        if found is not None and found.writes == writes_of(x):
+            return
+        if found is not None:
+            self._fixed_before.append(found)
+        # Codes that a capture made are there only after a replay, and change with it.
+        known = {} if self._recorded else self._known[True].get(x, {})
+        made = {key: kept for key, kept in known.items() if kept[0] == writes_of(x)}
+        self._fixed[id(x)] = _Fixed(x, writes_of(x), made)
+
+    def _fixed_codes(self, x: Tensor) -> dict[Any, Any] | None:
+        """What is kept of a tensor that never changes, by keys; None for other tensors."""
+        found = self._fixed.get(id(x))
+        if found is None:
+            return None
+        if found.writes != writes_of(x):
+            raise RuntimeError(
+                f"quantize_: a tensor of shape {tuple(x.shape)} was fixed, but has been written to since; call quantization.fix(x) again "
+                "and capture steps anew, or pass another tensor"
+            )
+        return found.made
 
     @property
     def draws(self) -> int:
@@ -199,7 +270,7 @@ class Quantization(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"_draws": self.draws, "_read": self._has_read(), "_counter": None, "_recorded": False}
-        return {**self.__dict__, **own, "_known": {}, "_edges": None, "_met": None}
+        return {**self.__dict__, **own, "_known": {}, "_edges": None, "_met": None, "_fixed": {}, "_fixed_before": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -250,7 +321,10 @@ class Quantization(nn.Module):
 
         The last part of `key` says if they are made without draws, so that they may outlive a pass.
         """
-        found = self._known[key[-1]].get(x, {}).get(key)
+        constants = self._fixed_codes(x) if key[-1] else None
+        found = (
+            self._known[key[-1]].get(x, {}).get(key) if constants is None or key not in constants else constants[key]
+        )
         if found is None or found[0] != writes_of(x):
             self.misses += 1
             return None
@@ -262,7 +336,7 @@ class Quantization(nn.Module):
 
         The first pass after a state was loaded goes by what the layer read before.
         """
-        found = x in self._met
+        found = x in self._met or id(x) in self._fixed
         if not found and layer in self._reading:
             before = self._reading[layer]
             # A capture may not look at contents.
@@ -273,7 +347,10 @@ class Quantization(nn.Module):
 
     def keep(self, x: Tensor, key: Any, made: Any) -> None:
         """Remember codes, signs or a largest magnitude as long as the tensor lives."""
-        if not x.is_inference():
+        constants = self._fixed_codes(x) if key[-1] else None
+        if constants is not None and not _is_capturing():
+            constants[key] = writes_of(x), made
+        elif not x.is_inference():
             self._known[key[-1]].setdefault(x, {})[key] = writes_of(x), made
 
     def of_pass(self, x: Tensor, key: tuple[str, bool]) -> Any:
@@ -299,83 +376,3 @@ def _contents_of(x: Tensor) -> str:
     with coded.working(x) as array:
         total = backends.family(interop.device_of(array), "bits.pack").content_sum(array)
     return f"{x.dtype} {tuple(x.shape)} {total}"
-
-
-class CodeSource:
-    """The source of codes of one layer's tensors; it keeps them in the state that all layers share."""
-
-    def __init__(self, state: Quantization, fixed: bool, layer: int | None = None) -> None:
-        self._state, self._fixed, self._layer = state, fixed, layer
-
-    def _key(self, bits: int, granularity: str, fixed: bool) -> tuple[Any, ...]:
-        return bits, granularity, fixed or not self._state.training or self._state.config.rounding == "nearest"
-
-    def known(self, x: Tensor, bits: int) -> ScaledCodes | None:
-        """The codes with a single scale that a tensor has already, or None."""
-        found: ScaledCodes | None = self._state.known(x, self._key(bits, "tensor", self._fixed))
-        return found
-
-    def is_data(self, x: Tensor) -> bool:
-        """Whether a tensor is data."""
-        return self._fixed and self._state.is_data(x, self._layer)
-
-    def coding(self, x: Tensor, bits: int) -> Coding:
-        """The settings for quantising a tensor."""
-        return self._state.coding(x.device, bits, self._fixed)
-
-    def keep(self, x: Tensor, bits: int, made: ScaledCodes) -> None:
-        """Remember codes with a single scale."""
-        self._state.keep(x, self._key(bits, "tensor", self._fixed), made)
-
-    def drop(self, x: Tensor, rate: float) -> Drop:
-        """Which signs of a matrix to drop, drawn anew at every call."""
-        self._state.misses += 1
-        return self._state.drop(x.device, rate)
-
-    @staticmethod
-    def _sign_key(norm: Norm | None) -> tuple[Any, ...]:
-        return "signs", None if norm is None else tuple(map(state_of, norm)), True
-
-    def signs(self, x: Tensor, norm: Norm | None) -> SignRows | None:
-        """The signs that a matrix has already, behind the same norm, or None."""
-        found: SignRows | None = self._state.known(x, self._sign_key(norm))
-        return found
-
-    def keep_signs(self, x: Tensor, norm: Norm | None, made: SignRows) -> None:
-        """Remember the signs of a matrix, none of which is dropped."""
-        self._state.keep(x, self._sign_key(norm), made)
-
-    def largest(self, x: Tensor) -> Any:
-        """The largest magnitude of a tensor if it is known, else None."""
-        return self._state.of_pass(x, _LARGEST)
-
-    def keep_largest(self, x: Tensor, found: Any) -> None:
-        """Remember the largest magnitude of a tensor."""
-        self._state.keep(x, _LARGEST, found)
-
-    def kept(self, x: Tensor) -> Any:
-        """What is kept of a tensor for gradients."""
-        return self._state.of_pass(x, _KEPT)
-
-    def keep_kept(self, x: Tensor, made: Any) -> None:
-        """Remember what is kept of a tensor for gradients."""
-        self._state.keep(x, _KEPT, made)
-
-    def codes(
-        self,
-        x: Tensor,
-        bits: int,
-        granularity: str = "tensor",
-        fixed: bool = False,
-        factors: Tensor | None = None,
-    ) -> ScaledCodes:
-        """The known codes of a tensor, or new ones, which are remembered; codes of its rows times `factors` are always new."""
-        state, key = self._state, self._key(bits, granularity, fixed)
-        if factors is not None:
-            state.misses += 1
-            return coded.coded(x, state.coding(x.device, bits, fixed), granularity, factors)
-        found: ScaledCodes | None = state.known(x, key)
-        if found is None:
-            found = coded.coded(x, state.coding(x.device, bits, fixed), granularity, largest=state.of_pass(x, _LARGEST))
-            state.keep(x, key, found)
-        return found

@@ -15,10 +15,11 @@ from bitsparse.errors import DTypeError
 from bitsparse.torch.accelerate import passes_messages
 from bitsparse.torch.attention_layers import AGNNConv, GATConv, GATv2Conv
 from bitsparse.torch.binary import OnSigns, SignLinear
+from bitsparse.torch.code_source import CodeSource
 from bitsparse.torch.kept import KeptInFewBits
 from bitsparse.torch.layer_quantizer import LayerQuantizer
 from bitsparse.torch.layers import GCNConv, GINConv, SAGEConv
-from bitsparse.torch.quantization import CodeSource, Quantization, Tango
+from bitsparse.torch.quantization import Quantization, Tango
 from bitsparse.torch.quantizer import FLOATS, linear_forward, quantizer_of, remove_quantizer, set_quantizer
 from bitsparse.torch.registration import torch_memory
 

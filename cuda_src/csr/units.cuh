@@ -48,7 +48,7 @@ template <int U> BS_INLINE void load_first(Index (&columns)[U], const Streams &s
 
 // Walks a row or piece with all groups of a warp: each takes U edges (a multiple of 4), then the next group the next U. `columns` has the
 // first ones. `body` has the functions of walk() in csr/streams.cuh, of which batch, gather, add, done and, with `blanks`, blank are
-// called. With `together` (and no blanks), add_all and add_some of csr/segments.cuh replace add. `after` is called once the group needs
+// called. With `together`, add_all and (without blanks) add_some of csr/segments.cuh replace add. `after` is called once the group needs
 // `columns` no more.
 template <int U, bool blanks, bool together, class Body, class After>
 BS_INLINE void share_from(Index (&columns)[U], const Streams &s, const Stretch &at, Body &body, After after)
@@ -78,7 +78,7 @@ BS_INLINE void share_from(Index (&columns)[U], const Streams &s, const Stretch &
         else
             after();
         if constexpr (together) {
-            if (all)
+            if (blanks || all)
                 body.add_all();
             else
                 body.add_some(max(from, 0), min(left, U));
@@ -126,8 +126,9 @@ BS_INLINE void take_unit(const Units &units, const Streams &s, Stretch &at, Body
 }
 
 // Like take_unit, but a warp handles up to units.each pieces and rows, one after the other. Meanwhile the next one's place in the table and
-// first indices arrive, which it would otherwise wait for. `body` must be as new after body.shared().
-template <int U, bool together, class Body, class Walk>
+// first indices arrive, which it would otherwise wait for. `body` must be as new after body.shared(); its
+// function coming() is told the next one.
+template <int U, bool blanks, bool together, class Body, class Walk>
 BS_INLINE void take_units(const Units &units, const Streams &s, Stretch &at, Body &body, Walk walk)
 {
     const int warp = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32), all = units.pieces + units.whole;
@@ -139,15 +140,18 @@ BS_INLINE void take_units(const Units &units, const Streams &s, Stretch &at, Bod
         Index columns[U];
         read_unit(units.table + unit, next);
         load_first(columns, s, next);
+        body.coming(next);
 #pragma unroll 1
         for (;; unit++) {
             at = next;
             at.piece = unit < units.pieces ? unit : -1;
             if (unit < last)
                 read_unit(units.table + unit + 1, next);
-            share_from<U, false, together>(columns, s, at, body, [&] {
-                if (unit < last)
+            share_from<U, blanks, together>(columns, s, at, body, [&] {
+                if (unit < last) {
                     load_first(columns, s, next);
+                    body.coming(next);
+                }
             });
             body.shared();
             if (unit == last)

@@ -80,6 +80,14 @@ struct CodeSum {
 #endif
     }
 
+    // Integers that are zero once their signs are flipped.
+    __device__ __forceinline__ void blank(int u)
+    {
+#pragma unroll
+        for (int i = 0; i < BS_WORDS; i++)
+            codes[u].of[i] = p.flip;
+    }
+
     __device__ __forceinline__ void add_all()
     {
 #if BS_WEIGHTS
@@ -120,39 +128,55 @@ struct CodeSum {
 
     __device__ __forceinline__ void flush(Index row, Index begin, Index end)
     {
-        Total v[kCodes];
-        sums.settle(p.flip, p.base);
-        const Total excess = sums.excess(p.base, (int)(end - begin));
-        sums.widen(v);
-        finish(row, end - begin, v, excess);
+        sums.settle(p.flip, p.base, false);
+        complete(row, end - begin, 0);
         sums.clear();
+    }
+
+    __device__ __forceinline__ void complete(Index row, Index edges, int surplus)
+    {
+        Total v[kCodes];
+        const Total excess = sums.excess(p.base, (int)edges) + surplus;
+        sums.widen(v);
+        finish(row, edges, v, excess);
+    }
+
+    // The warp takes this row or piece next: what its end adds is fetched into the L2 meanwhile.
+    __device__ __forceinline__ void coming(const Stretch &next) const
+    {
+#if BS_SCALED
+        const int column = min((slice * lanes + lane) * kCodes, p.columns - 1);
+        if (p.own && there && ((int)threadIdx.x & 31) < lanes)
+            prefetch_l2(p.own + (bs_u64)next.row * (unsigned)p.columns + column);
+#endif
     }
 
     // Finishes a row, or a piece of one, that the groups of a warp have shared. Called by all lanes.
     __device__ __forceinline__ void shared()
     {
-        sums.settle(p.flip, p.base);
+        sums.settle(p.flip, p.base, tall());
+        const int surplus = tall() ? 7 * p.base * (32 / lanes) : 0;
         if (tall())
             sums.carry();
         for (int o = lanes; o < 32; o <<= 1)
             sums.join(o, tall());
         if (((int)threadIdx.x & 31) < lanes) {
             if (at.piece < 0)
-                flush(at.row, at.start, at.stop);
+                complete(at.row, at.stop - at.start, surplus);
             else
-                piece(at.row);
+                piece(at.row, surplus);
         }
         sums.clear();
     }
 
     // The sums of a piece wait in its slot; the last piece to arrive adds up all of them.
-    __device__ __forceinline__ void piece(Index row)
+    __device__ __forceinline__ void piece(Index row, int surplus)
     {
         int from, count;
         pieces_of_row(p.streams, at, from, count);
         const bs_u64 step = (bs_u64)(unsigned)p.slices * (unsigned)lanes;
         PackedSum *const slots = p.partial + (unsigned)(slice * lanes + lane);
-        sums.leave(slots[(bs_u64)(unsigned)at.piece * step], p.base);
+        sums.leave(slots[(bs_u64)(unsigned)at.piece * step], p.base, surplus);
         if (!last_of_groups(p.arrived + (bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice, count, lane, lanes))
             return;
         Total v[kCodes];
@@ -178,8 +202,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_codes(c
         return;
     const auto walk = [&] { walk_segments<BS_U, true>(p.streams, at, sums); };
 #ifdef BS_SEVERAL
-    take_units<BS_U, true>(p.units, p.streams, at, sums, walk);
+    take_units<BS_U, !BS_WEIGHTS, true>(p.units, p.streams, at, sums, walk);
 #else
-    take_unit<BS_U, false, true>(p.units, p.streams, at, sums, walk);
+    take_unit<BS_U, !BS_WEIGHTS, true>(p.units, p.streams, at, sums, walk);
 #endif
 }

@@ -138,12 +138,13 @@ struct CodeSums {
         }
     }
 
-    // Moves the contents of the planes to `wide`. The flipped sign bits add seven times `base` too much, for edges that do not exist.
-    __device__ __forceinline__ void settle(unsigned flip, int base)
+    // Moves the contents of the planes to `wide`. The flipped sign bits add seven times `base` too much, for edges that do not exist. That is
+    // subtracted at once, unless carry() was called, which may have left less; `carried` groups all have this surplus.
+    __device__ __forceinline__ void settle(unsigned flip, int base, bool carried)
     {
-        if (!counted)
+        if (!counted && !carried)
             return;
-        const unsigned more = 7u * (unsigned)base * (kLaneBits == 32 ? 1u : 0x00010001u);
+        const unsigned more = carried ? 0u : 7u * (unsigned)base * (kLaneBits == 32 ? 1u : 0x00010001u);
 #pragma unroll
         for (int i = 0; i < BS_WORDS; i++) {
 #pragma unroll
@@ -277,7 +278,7 @@ struct CodeSums {
 #endif
     }
 
-    __device__ __forceinline__ void leave(PackedSum &slot, int) const
+    __device__ __forceinline__ void leave(PackedSum &slot, int, int surplus) const
     {
 #if BS_TALL
         int v[kCodes];
@@ -285,7 +286,7 @@ struct CodeSums {
         PackedSum mine;
 #pragma unroll
         for (int j = 0; j < kCodes; j++)
-            mine.of[j] = bits_of(v[j]);
+            mine.of[j] = bits_of(v[j] - surplus);
         store_vector(&slot, mine);
 #else
         store_vector(&slot, wide);

@@ -72,7 +72,7 @@ struct CodeSums {
 #endif
     }
 
-    __device__ __forceinline__ void settle(unsigned, int) {}
+    __device__ __forceinline__ void settle(unsigned, int, bool) {}
 
     // By how much the sums are too large, and by how much those of a row's pieces are.
     __device__ __forceinline__ Total excess(int base, int) const { return BS_FLOATS ? 0 : base * weights; }
@@ -95,7 +95,7 @@ struct CodeSums {
         weights += __shfl_xor_sync(~0u, weights, over);
     }
 
-    __device__ __forceinline__ void leave(PackedSum &slot, int base) const
+    __device__ __forceinline__ void leave(PackedSum &slot, int base, int) const
     {
         PackedSum mine;
 #pragma unroll

@@ -82,9 +82,7 @@ class StreamedSum:
         #: None if there is nothing to sum.
         self._kernel: Any = None
 
-    def _walk(
-        self, argument: type[ctypes.Structure], schedule: Schedule, tuning: Tuning, several: bool = False
-    ) -> Any:
+    def _walk(self, argument: type[ctypes.Structure], schedule: Schedule, tuning: Tuning, several: bool = False) -> Any:
         """Cut up the pattern, and return a kernel argument that holds it; `several`: warps can take several pieces and rows."""
         self.schedule, self.tuning = schedule, tuning
         self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=tuning.longest)
@@ -102,7 +100,9 @@ class StreamedSum:
         """Prepare the launch. A piece of a long row needs `partial` workspace (elements, dtype) and `counters` arrival counters."""
         tuning, pieces, (elements, dtype) = self.tuning, self.cut.pieces, partial
         self._params = params
-        self._kernel = kernel.launch(self.cut.grid(tuning.lanes, tuning.threads, slices, self._each), tuning.threads, params)
+        self._kernel = kernel.launch(
+            self.cut.grid(tuning.lanes, tuning.threads, slices, self._each), tuning.threads, params
+        )
         self._workspaces, self._at = Workspaces(pieces * elements, dtype, pieces * counters), None
 
     def _enqueue(self, x: Any, out: Any) -> None:

@@ -26,8 +26,9 @@ _INTEGERS, _FLOATS, _CHAIN = range(3)
 _WORDS, _WIDE_WORDS = {2: 1, 4: 1, 8: 2, 16: 4}, {2: 1, 4: 2, 8: 4, 16: 4}
 #: Integers of 4 bits are gathered 16 at a time if rows have at least this many edges on average; with float32 weights they always are.
 _LONG_ROWS = 48
-#: The most edges of a piece: of 4 bits, lanes of 16 bits hold 4096, and of 8 bits they are emptied in time.
-_MOST = 1024
+#: The most edges of a piece, and of a row that is not for a whole warp: lanes of 16 bits hold the sum of so many. Those of a warp that
+#: shares a row of 8 bits are emptied in time.
+_MOST, _MOST_ALONE = 1024, {8: 256}
 _NO_OPERAND = OperandParams()
 #: Weights with float32 sums, and weights of the gathered rows instead of the edges.
 _FLOAT_WEIGHTS, _NODE_WEIGHTS = ("float32", "row"), ("nodes", "row")
@@ -165,7 +166,9 @@ class CodeSum(StreamedSum):
         if chain is not None and each % 8:
             raise KernelError(f"spmm: a lane with a chain has whole octets, not {each} integers; give it more words")
         longest = min(_MOST, tuning.longest or limits_of(edges_of_a_warp(schedule.nnz), tuning.lanes)[1])
-        tuning = replace(tuning, longest=longest)
+        alone = _MOST if weighted else _MOST_ALONE.get(bits, _MOST)
+        limit = None if tuning.limit is None else min(tuning.limit, alone)
+        tuning = replace(tuning, longest=longest, limit=limit)
         # Other kernels would have no registers left for the next row.
         several = bits == 8 and not weighted and chain is None and not schedule.large
         params = self._walk(CodeParams if chain is None else ChainParams, schedule, tuning, several)
