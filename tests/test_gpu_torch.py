@@ -215,6 +215,43 @@ def test_a_captured_quantised_step_draws_anew(kind: str, last: Any, activations:
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("kind", ["mixed", "attention"])
+def test_fixed_features_are_constants_of_a_captured_step(kind: str) -> None:
+    """Replays give the bits of uncaptured steps whose features are not fixed, though they make no codes of the features."""
+    import torch
+
+    import bitsparse.torch as bst
+
+    x, y = (part.cuda() for part in data())
+    g = bst.Graph(edges(), NODES).cuda()
+    nets = [bst.quantize_((network() if kind == "mixed" else attending()).cuda(), bst.Tango()) for _ in range(2)]
+    nets[1].quantization.fix(x)
+    optimizers = [torch.optim.Adam(net.parameters(), lr=0.01, capturable=True) for net in nets]
+
+    def step(which: int) -> Any:
+        optimizers[which].zero_grad(set_to_none=True)
+        loss = torch.nn.functional.cross_entropy(nets[which](x, g), y)
+        loss.backward()
+        optimizers[which].step()
+        return loss.detach()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step(1)
+    torch.cuda.current_stream().wait_stream(side)
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        loss = step(1)
+    step(0)
+    for _ in range(4):
+        want = step(0)
+        recorded.replay()
+        assert torch.equal(loss, want)
+    (fixed,) = nets[1].quantization._fixed.values()
+    assert fixed.made
+
+
 @pytest.mark.parametrize("bits", [8, 4, 2])
 @pytest.mark.parametrize("kind", ["signed", "relu", "elu"])
 def test_what_is_kept_in_few_bits_has_the_bits_of_the_cpu(kind: str, bits: int) -> None:

@@ -12,9 +12,9 @@ torch: Any = pytest.importorskip("torch")
 
 import bitsparse.torch as bst  # noqa: E402
 from bitsparse.torch import kept_codes  # noqa: E402
+from bitsparse.torch.code_source import CodeSource  # noqa: E402
 from bitsparse.torch.kept import KeptInFewBits, kept_bytes  # noqa: E402
 from bitsparse.torch.kept_codes import KeptCodes, KeptElu, KeptRelu, elu_map, relu_map, signed_map  # noqa: E402
-from bitsparse.torch.code_source import CodeSource  # noqa: E402
 from bitsparse.torch.quantization import Quantization  # noqa: E402
 
 MAPS: dict[str, Any] = {

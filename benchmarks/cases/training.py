@@ -194,8 +194,12 @@ def ours_of(
     last: Any = "float32",
     hidden: Sequence[int] | None = None,
     activations: int | None = None,
+    fixed: bool = True,
 ) -> Side:
-    """Our side, with seeded weights; quantised for "int8" and "int4", where `last` and `activations` are those of ``bst.Tango``."""
+    """Our side, with seeded weights; quantised for "int8" and "int4", where `last` and `activations` are those of ``bst.Tango``.
+
+    With `fixed`, codes of the features, which are the same in every epoch, are constants of a captured epoch.
+    """
     torch.manual_seed(0)
     network = our_network(kind, *widths_of(kind, made, precision, hidden), precision in BITS)
     size = size_of(kind, made)
@@ -204,6 +208,8 @@ def ours_of(
     adjacency = TCTiledCSR.from_arrays(made.indptr, made.indices, (made.nodes, made.nodes))
     if precision in BITS:
         bst.quantize_(network, bst.Tango(bits=BITS[precision], last=last, activations=activations))
+        if fixed:
+            network.quantization.fix(x)
     return Side(network.to(x.device, x.dtype), bst.Graph(adjacency), made, x, RATE * size)
 
 
@@ -352,6 +358,7 @@ def epoch(
         "network": kind,
         "precision": precision,
         "last": last if precision in BITS else "as others",
+        "fixed_features": precision in BITS,
         "entries": made.indices.numel(),
         "features": x.shape[1],
         "classes": made.classes,
