@@ -11,7 +11,7 @@ from bitsparse.ops.binary.signs import SignRows
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.quantized.scaled import ScaledCodes
 from bitsparse.torch import coded
-from bitsparse.torch.buffers import state_of
+from bitsparse.torch.buffers import state_of, writes_of
 from bitsparse.torch.quantization import Quantization
 from bitsparse.torch.signs import Norm
 
@@ -87,11 +87,16 @@ class CodeSource:
         fixed: bool = False,
         factors: Tensor | None = None,
     ) -> ScaledCodes:
-        """The known codes of a tensor, or new ones, which are remembered; codes of its rows times `factors` are always new."""
+        """The known codes of a tensor, or new ones, which are remembered; those of its rows times `factors` only if it never changes."""
         state, key = self._state, self._key(bits, granularity, fixed)
         if factors is not None:
-            state.misses += 1
-            return coded.coded(x, state.coding(x.device, bits, fixed), granularity, factors)
+            key = (*key[:-1], id(factors), writes_of(factors), key[-1])
+            times: tuple[ScaledCodes, Tensor] | None = state.known(x, key)
+            if times is None:
+                times = coded.coded(x, state.coding(x.device, bits, fixed), granularity, factors), factors
+                if state.is_fixed(x):
+                    state.keep(x, key, times)  # with the factors, so that no other tensor gets their id
+            return times[0]
         found: ScaledCodes | None = state.known(x, key)
         if found is None:
             found = coded.coded(x, state.coding(x.device, bits, fixed), granularity, largest=state.of_pass(x, _LARGEST))

@@ -178,7 +178,7 @@ class Quantization(nn.Module):
         A captured step computes all codes itself, as its replays must work on what its tensors hold then. For a fixed tensor it reads the
         codes of the uncaptured steps before it: they are constants of the CUDA graph. Results have the same bits as without this call,
         since what needs no gradient is rounded to nearest anyway: the error of the features' rounding is the same in every step and does
-        not average out. A GCN's layer with more outputs than inputs rounds features times the graph's factors, in every step as before.
+        not average out.
 
         The state keeps the tensor and its codes as long as it lives itself; copies of the network, and what is loaded, know nothing of it.
 
@@ -220,6 +220,10 @@ class Quantization(nn.Module):
         known = {} if self._recorded else self._known[True].get(x, {})
         made = {key: kept for key, kept in known.items() if kept[0] == writes_of(x)}
         self._fixed[id(x)] = _Fixed(x, writes_of(x), made)
+
+    def is_fixed(self, x: Tensor) -> bool:
+        """Whether a tensor is said never to change."""
+        return id(x) in self._fixed
 
     def _fixed_codes(self, x: Tensor) -> dict[Any, Any] | None:
         """What is kept of a tensor that never changes, by keys; None for other tensors."""
@@ -336,7 +340,7 @@ class Quantization(nn.Module):
 
         The first pass after a state was loaded goes by what the layer read before.
         """
-        found = x in self._met or id(x) in self._fixed
+        found = x in self._met or self.is_fixed(x)
         if not found and layer in self._reading:
             before = self._reading[layer]
             # A capture may not look at contents.
