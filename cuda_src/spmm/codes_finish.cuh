@@ -25,25 +25,31 @@ BS_INLINE RowScales scales_of(const CodeParams &p, Index row)
     return {p.row_scale ? __ldg(p.row_scale + row) : 1.0f, p.scale ? __ldg(p.scale) : 1.0f, p.own ? __ldg(p.own_scale) : 0.0f};
 }
 
-// A node's own values that are loaded at once: all of a lane, before anything is stored, if there are registers.
-constexpr int kOwn = kCodes > 8 ? 4 : kCodes;
+// Whether a lane loads all of its node's own values before it stores anything; with more of them there are no registers for that.
+constexpr bool kOwnFirst = kCodes <= 8;
 
-// Loads the node's own values: kOwn numbers, or as many as are left.
-BS_INLINE void load_own(const float *own, bool aligned, int left, float (&to)[kOwn])
+// Four of the node's own values, or as many as are left.
+BS_INLINE float4 own_values(const float *own, bool together, int left)
 {
-#pragma unroll
-    for (int c = 0; c < kOwn; c += 4) {
-        float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (aligned && left >= c + 4) {
-            x = __ldcs((const float4 *)(own + c));
-        } else {
-            x.x = left > c ? __ldcs(own + c) : 0.0f;
-            x.y = left > c + 1 ? __ldcs(own + c + 1) : 0.0f;
-            x.z = left > c + 2 ? __ldcs(own + c + 2) : 0.0f;
-            x.w = left > c + 3 ? __ldcs(own + c + 3) : 0.0f;
-        }
-        to[c] = x.x, to[c + 1] = x.y, to[c + 2] = x.z, to[c + 3] = x.w;
+    float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (together) {
+        x = __ldcs((const float4 *)own);
+    } else {
+        x.x = left > 0 ? __ldcs(own) : 0.0f;
+        x.y = left > 1 ? __ldcs(own + 1) : 0.0f;
+        x.z = left > 2 ? __ldcs(own + 2) : 0.0f;
+        x.w = left > 3 ? __ldcs(own + 3) : 0.0f;
     }
+    return x;
+}
+
+// Adds `factor` times four of the node's own values.
+BS_INLINE void add_own(const float4 &own, float factor, unsigned (&of)[4])
+{
+    const float each[4] = {own.x, own.y, own.z, own.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        of[j] = bs_bits_of(bs_addf(bs_float_of(of[j]), bs_mulf(factor, each[j])));
 }
 
 // Adds the bias, which all rows share: four numbers, or as many as are left.
@@ -86,9 +92,11 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
     const bs_u64 at = (bs_u64)row * (unsigned)p.columns + (unsigned)(head * p.width + column);
     unsigned *const to = (unsigned *)p.out + at;
 #if BS_SCALED
-    float own[kOwn];
-    if (kOwn == kCodes && p.own)
-        load_own(p.own + at, p.aligned, left, own);
+    [[maybe_unused]] float4 own[kCodes / 4];
+    if constexpr (kOwnFirst)
+#pragma unroll
+        for (int c = 0; c < kCodes && p.own; c += 4)
+            own[c / 4] = own_values(p.own + at + c, p.aligned && left >= c + 4, left - c);
     const RowScales scales = scales_of(p, row);
 #endif
 #pragma unroll
@@ -107,12 +115,10 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
 #endif
 #if BS_SCALED
         if (p.own) {
-            float now[kOwn];
-            if (kOwn < kCodes)
-                load_own(p.own + at + c, p.aligned, left - c, now);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                of[j] = bs_bits_of(bs_addf(bs_float_of(of[j]), bs_mulf(scales.own, kOwn < kCodes ? now[j] : own[c % kOwn + j])));
+            if constexpr (kOwnFirst)
+                add_own(own[c / 4], scales.own, of);
+            else
+                add_own(own_values(p.own + at + c, p.aligned && left >= c + 4, left - c), scales.own, of);
         }
         if (p.bias)
             add_bias(p.bias + head * p.width + column + c, left - c, of);
