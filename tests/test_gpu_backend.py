@@ -9,6 +9,7 @@ import pytest
 from gpu_products import POISON, accumulator, check, encodings, operand
 
 from bitsparse.backends import reference
+from bitsparse.backends.cuda.matmul.wgmma_tilings import WIDTHS, fitted_tilings
 from bitsparse.backends.reference.bits import pack as reference_bits
 from bitsparse.backends.reference.matmul import matmul as reference_matmul
 from bitsparse.errors import KernelError
@@ -89,6 +90,75 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
             out = cupy.full(want.shape, POISON, want.dtype)
             product(device_b, out)
             np.testing.assert_array_equal(cupy.asnumpy(out), want, err_msg=str(tiling))
+
+
+#: Row tiles that share loads, parts of the contraction axis, and parts of the passes.
+_CLUSTERS = ((1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (2, 2, 2), (1, 4, 2), (1, 8, 1))
+
+
+#: Rows of the table of widths; operands of more than two digits have int64 sums.
+_WIDTHS = [("planes", row) for row in WIDTHS] + [("digits", row) for row in WIDTHS if row[2] <= 2]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "row"), _WIDTHS, ids=[f"{kernel}-{'x'.join(map(str, row[:3]))}" for kernel, row in _WIDTHS]
+)
+@pytest.mark.hopper
+def test_tiles_with_kernels_for_their_width(kernel: str, row: tuple[int, int, int, tuple[int, ...]]) -> None:
+    """Tiles of every width must be right: ragged rows, columns and contraction axes, shared loads, and sums of parts."""
+    import cupy
+
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+
+    groups, mb, qb, widths = row
+    rng = np.random.default_rng([groups, qb, len(kernel)])
+    planes = qb + (qb == 4)
+    bits = (2, planes) if kernel == "planes" else (4, 8 * qb - 2)
+    for m, columns, k in ((64 * groups * mb + 37, 2, 4500), (300, 1, 1100)):
+        k //= 1 if kernel == "planes" else 8
+        for width in widths:
+            n = columns * width + (13 if width % 32 else 12)
+            a, b = operand(rng, (m, k), bits[0]), operand(rng, (n, k), bits[1])
+            kind = {"k": k, "a_bits": bits[0], "b_bits": bits[1], "a_encoding": "unsigned", "b_encoding": "signed"}
+            kind["acc_dtype"] = np.int32
+            want = reference_matmul.matmul(a, b, **kind)
+            device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+            found = fitted_tilings(n, planes if kernel == "planes" else qb)
+            for tiling in found:
+                if tiling[:7] not in [(mb, 0, qb, *cluster, groups) for cluster in _CLUSTERS] or tiling.width != width:
+                    continue
+                product = cuda_matmul.Product(device_a, n=n, kernel=kernel, tiling=tiling, **kind)
+                for _ in range(2):
+                    out = cupy.full(want.shape, POISON, want.dtype)
+                    product(device_b, out)
+                    np.testing.assert_array_equal(cupy.asnumpy(out), want, err_msg=str(tiling))
+
+
+@pytest.mark.hopper
+def test_tiles_of_their_own_width_store_one_tile_while_multiplying_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that takes tile after tile must be right, with several batches, aligned or not, with and without whole lines."""
+    import cupy
+
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import wgmma as gemm
+
+    monkeypatch.setattr(gemm, "_room_for", lambda _: 2)
+    rng = np.random.default_rng(9)
+    for tiling in (
+        gemm.Tiling(1, 0, 1, width=96),
+        gemm.Tiling(1, 0, 1, 2, width=80),
+        gemm.Tiling(1, 0, 8, groups=3, width=16),
+    ):
+        m, n, k, b_bits = 700, 3 * tiling.width + 20, 1300, 8
+        a, b = operand(rng, (2, m, k), 1), operand(rng, (n, k), b_bits)
+        kind = {"k": k, "a_bits": 1, "b_bits": b_bits, "a_encoding": "bipolar", "b_encoding": "signed"}
+        kind["acc_dtype"] = np.int32
+        want = reference_matmul.matmul(a, b, **kind)
+        product = cuda_matmul.Product(cupy.asarray(a), n=n, tiling=tiling, **kind)
+        for shift in (0, 1):
+            around = cupy.full(want.size + shift, POISON, want.dtype)
+            product(cupy.asarray(b), around[shift:].reshape(want.shape))
+            np.testing.assert_array_equal(cupy.asnumpy(around[shift:]).reshape(want.shape), want, err_msg=str(tiling))
 
 
 @pytest.mark.parametrize("kernel", ["planes", "digits", "mixed", "planes-mma", "digits-mma"])

@@ -46,44 +46,73 @@ BS_INLINE u64 wgmma_descriptor(u32 address)
     return (u64)((address & 0x3ffffu) >> 4) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
+// The first 8, 16, ... accumulators of a thread: as names in the instruction, and as operands.
+#define BS_P(i0, i1, i2, i3, i4, i5, i6, i7) "%" #i0 ",%" #i1 ",%" #i2 ",%" #i3 ",%" #i4 ",%" #i5 ",%" #i6 ",%" #i7
+#define BS_NAMES_8 BS_P(0, 1, 2, 3, 4, 5, 6, 7)
+#define BS_NAMES_16 BS_NAMES_8 "," BS_P(8, 9, 10, 11, 12, 13, 14, 15)
+#define BS_NAMES_24 BS_NAMES_16 "," BS_P(16, 17, 18, 19, 20, 21, 22, 23)
+#define BS_NAMES_32 BS_NAMES_24 "," BS_P(24, 25, 26, 27, 28, 29, 30, 31)
+#define BS_NAMES_40 BS_NAMES_32 "," BS_P(32, 33, 34, 35, 36, 37, 38, 39)
+#define BS_NAMES_48 BS_NAMES_40 "," BS_P(40, 41, 42, 43, 44, 45, 46, 47)
+#define BS_NAMES_56 BS_NAMES_48 "," BS_P(48, 49, 50, 51, 52, 53, 54, 55)
+#define BS_NAMES_64 BS_NAMES_56 "," BS_P(56, 57, 58, 59, 60, 61, 62, 63)
+#define BS_NAMES_72 BS_NAMES_64 "," BS_P(64, 65, 66, 67, 68, 69, 70, 71)
+#define BS_NAMES_80 BS_NAMES_72 "," BS_P(72, 73, 74, 75, 76, 77, 78, 79)
+#define BS_NAMES_88 BS_NAMES_80 "," BS_P(80, 81, 82, 83, 84, 85, 86, 87)
+#define BS_NAMES_96 BS_NAMES_88 "," BS_P(88, 89, 90, 91, 92, 93, 94, 95)
+#define BS_NAMES_104 BS_NAMES_96 "," BS_P(96, 97, 98, 99, 100, 101, 102, 103)
+#define BS_NAMES_112 BS_NAMES_104 "," BS_P(104, 105, 106, 107, 108, 109, 110, 111)
+#define BS_NAMES_120 BS_NAMES_112 "," BS_P(112, 113, 114, 115, 116, 117, 118, 119)
+#define BS_NAMES_128 BS_NAMES_120 "," BS_P(120, 121, 122, 123, 124, 125, 126, 127)
 #define BS_R8(d, i)                                                                                                                        \
     "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]), "+r"(d[i + 6]), "+r"(d[i + 7])
-#define BS_R16(d, i) BS_R8(d, i), BS_R8(d, i + 8)
-#define BS_R32(d, i) BS_R16(d, i), BS_R16(d, i + 16)
-#define BS_P0 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define BS_P8 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define BS_P16 ",%16,%17,%18,%19,%20,%21,%22,%23"
-#define BS_P24 ",%24,%25,%26,%27,%28,%29,%30,%31"
-#define BS_P32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define BS_P48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define BS_P64                                                                                                                             \
-    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define BS_P96                                                                                                                             \
-    ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,"      \
-    "%122,%123,%124,%125,%126,%127"
-#define BS_FIRST32 BS_P0 BS_P8 BS_P16 BS_P24
-#define BS_FIRST64 BS_FIRST32 BS_P32 BS_P48
+#define BS_SUMS_8(d) BS_R8(d, 0)
+#define BS_SUMS_16(d) BS_SUMS_8(d), BS_R8(d, 8)
+#define BS_SUMS_24(d) BS_SUMS_16(d), BS_R8(d, 16)
+#define BS_SUMS_32(d) BS_SUMS_24(d), BS_R8(d, 24)
+#define BS_SUMS_40(d) BS_SUMS_32(d), BS_R8(d, 32)
+#define BS_SUMS_48(d) BS_SUMS_40(d), BS_R8(d, 40)
+#define BS_SUMS_56(d) BS_SUMS_48(d), BS_R8(d, 48)
+#define BS_SUMS_64(d) BS_SUMS_56(d), BS_R8(d, 56)
+#define BS_SUMS_72(d) BS_SUMS_64(d), BS_R8(d, 64)
+#define BS_SUMS_80(d) BS_SUMS_72(d), BS_R8(d, 72)
+#define BS_SUMS_88(d) BS_SUMS_80(d), BS_R8(d, 80)
+#define BS_SUMS_96(d) BS_SUMS_88(d), BS_R8(d, 88)
+#define BS_SUMS_104(d) BS_SUMS_96(d), BS_R8(d, 96)
+#define BS_SUMS_112(d) BS_SUMS_104(d), BS_R8(d, 104)
+#define BS_SUMS_120(d) BS_SUMS_112(d), BS_R8(d, 112)
+#define BS_SUMS_128(d) BS_SUMS_120(d), BS_R8(d, 120)
 #define BS_ASM(n, registers, a, b, keep)                                                                                                   \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " keep ", 0;\n" BS_WGMMA(n) "{" registers "}, " a ", " b ", p;\n}"
 
 // The instruction for `columns` columns; keep == 0 overwrites D, any other value accumulates.
 template <int columns> struct Wgmma;
 
-#define BS_INSTRUCTION(n, registers, a, b, kept, ...)                                                                                      \
+#define BS_INSTRUCTION(n, count, a, b, kept)                                                                                               \
     template <> struct Wgmma<n> {                                                                                                          \
-        static __device__ __forceinline__ void run(int (&d)[n / 2], u64 from_a, u64 from_b, int keep)                                      \
+        static __device__ __forceinline__ void run(int (&d)[count], u64 from_a, u64 from_b, int keep)                                      \
         {                                                                                                                                  \
-            asm volatile(BS_ASM(n, registers, a, b, kept) : __VA_ARGS__ : "l"(from_a), "l"(from_b), "r"(keep));                            \
+            asm volatile(BS_ASM(n, BS_NAMES_##count, "%" #a, "%" #b, "%" #kept)                                                            \
+                         : BS_SUMS_##count(d)                                                                                              \
+                         : "l"(from_a), "l"(from_b), "r"(keep));                                                                           \
         }                                                                                                                                  \
     }
 
-BS_INSTRUCTION(16, BS_P0, "%8", "%9", "%10", BS_R8(d, 0));
-BS_INSTRUCTION(32, BS_P0 BS_P8, "%16", "%17", "%18", BS_R16(d, 0));
-BS_INSTRUCTION(48, BS_P0 BS_P8 BS_P16, "%24", "%25", "%26", BS_R16(d, 0), BS_R8(d, 16));
-BS_INSTRUCTION(64, BS_FIRST32, "%32", "%33", "%34", BS_R32(d, 0));
-BS_INSTRUCTION(96, BS_FIRST32 BS_P32, "%48", "%49", "%50", BS_R32(d, 0), BS_R16(d, 32));
-BS_INSTRUCTION(128, BS_FIRST64, "%64", "%65", "%66", BS_R32(d, 0), BS_R32(d, 32));
-BS_INSTRUCTION(192, BS_FIRST64 BS_P64, "%96", "%97", "%98", BS_R32(d, 0), BS_R32(d, 32), BS_R32(d, 64));
-BS_INSTRUCTION(256, BS_FIRST64 BS_P64 BS_P96, "%128", "%129", "%130", BS_R32(d, 0), BS_R32(d, 32), BS_R32(d, 64), BS_R32(d, 96));
+BS_INSTRUCTION(16, 8, 8, 9, 10);
+BS_INSTRUCTION(32, 16, 16, 17, 18);
+BS_INSTRUCTION(48, 24, 24, 25, 26);
+BS_INSTRUCTION(64, 32, 32, 33, 34);
+BS_INSTRUCTION(80, 40, 40, 41, 42);
+BS_INSTRUCTION(96, 48, 48, 49, 50);
+BS_INSTRUCTION(112, 56, 56, 57, 58);
+BS_INSTRUCTION(128, 64, 64, 65, 66);
+BS_INSTRUCTION(144, 72, 72, 73, 74);
+BS_INSTRUCTION(160, 80, 80, 81, 82);
+BS_INSTRUCTION(176, 88, 88, 89, 90);
+BS_INSTRUCTION(192, 96, 96, 97, 98);
+BS_INSTRUCTION(208, 104, 104, 105, 106);
+BS_INSTRUCTION(224, 112, 112, 113, 114);
+BS_INSTRUCTION(240, 120, 120, 121, 122);
+BS_INSTRUCTION(256, 128, 128, 129, 130);
 
 #endif

@@ -6,13 +6,15 @@
 
 // Straight from the registers: every four lanes write 32 bytes of a row. `out` is where this lane's first sum belongs. Register 4 i + e is
 // 8 (e / 2) rows and 8 i + e % 2 columns from there; `columns` columns follow. `pairs`: whether two neighbours can be stored together.
-template <int kCount>
+// Only the first kStored sums are stored; 0: all.
+template <int kStored = 0, int kCount>
 BS_INLINE void store_sums(int *out, int n, const int (&acc)[kCount], bool upper, bool lower, int columns, bool pairs)
 {
     const long long eight_rows = 8ll * n;
+    constexpr int kUsed = kStored ? kStored : kCount;
     if (pairs) {
 #pragma unroll
-        for (int i = 0; i < kCount / 4; i++) {
+        for (int i = 0; i < kUsed / 4; i++) {
             if (upper && 8 * i < columns)
                 *(int2 *)(out + 8 * i) = make_int2(acc[4 * i], acc[4 * i + 1]);
             if (lower && 8 * i < columns)
@@ -20,7 +22,7 @@ BS_INLINE void store_sums(int *out, int n, const int (&acc)[kCount], bool upper,
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < kCount / 2; i++) {
+        for (int i = 0; i < kUsed / 2; i++) {
             const int c = 8 * (i >> 1) + (i & 1), at = 4 * (i >> 1) + (i & 1);
             if (upper && c < columns)
                 out[c] = acc[at];

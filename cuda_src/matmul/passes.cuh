@@ -14,12 +14,12 @@ constexpr int kRowBytes = 128;   // of the contraction axis in a stage: one bloc
 constexpr int kInlinePasses = 8; // this many are in the parameters, more are in memory
 
 // A pass over the contraction blocks k0 .. k1 with plane p of A and planes q0 .. q0 + qb - 1 of B. For the j-th of these, ratio[j] is the
-// weight of the previous pass over that of this one, and weight[j] is the weight of this one, modulo 2^32. With BS_OUT64 in matmul/mma.cu,
+// weight of the previous pass over that of this one, and weight[j] is the weight of this one, modulo 2^32. With more than four planes a
+// pass has all planes of B, so ratios differ between no two of them: ratio[j % 4]. With BS_OUT64 in matmul/mma.cu,
 // qb is 1 and weight[0] is the shift, plus 64 if the weight is negative; matmul/wgmma.cu then has its own kind of pass (WidePass).
 struct Pass {
     int p, q0, k0, k1;
-    int ratio[4], weight[4];
-    int pad[4];
+    int ratio[4], weight[8];
 };
 
 // The next contraction block at or after kb that is not all zero in this row tile, or at least `end`.

@@ -33,9 +33,13 @@ BS_INLINE void load_right(const MatmulParams &g, const Shared &s, int stage, con
 {
     const u32 b = s.tiles + stage * kBytesStage + kBytesA, bar = s.full + stage * 8;
     for (int i = 0; i < g.boxes; i++) {
-        const int row = (place.member * g.boxes + i) * g.box_rows, block = row >> 6;
-        const int q = plane_of(g, block);
-        const int column = (w.n_tile * g.nb + block - q * g.nb) * 64 + (row & 63), plane = pass.q0 + q;
+        const int row = (place.member * g.boxes + i) * g.box_rows;
+#ifdef BS_WIDTH
+        const int q = row / BS_WIDTH;
+#else
+        const int q = plane_of(g, row >> 6);
+#endif
+        const int column = w.n_tile * width_of(g) + row - q * width_of(g), plane = pass.q0 + q;
         if (g.mc == 1)
             tma_load(b + row * kRowBytes, &g.b, bar, kb * 32, column, plane, w.operand.y);
         else

@@ -6,42 +6,55 @@
 #include "common/wgmma_store.cuh"
 
 #ifndef BS_OUT64
+// How many of a thread's first sums are the result, once those of planes are added up; more only if that is not known yet.
+#ifdef BS_WIDTH
+constexpr int kResultSums = kPartSums;
+#else
+constexpr int kResultSums = kSums;
+#endif
+
 struct Weights {
-    int of_block[BS_NB];
+    int of_part[kParts];
     bool plain; // all are 1
 };
 
-BS_INLINE Weights weights_of(const MatmulParams &g, const int *weight)
+// Further planes than the largest index, `mask`, take the first weights again.
+BS_INLINE Weights weights_of(const MatmulParams &g, const int *weight, int mask)
 {
     Weights w;
     w.plain = true;
 #pragma unroll
-    for (int j = 0; j < BS_NB; j++) {
-        w.of_block[j] = weight[plane_of(g, j)];
-        w.plain = w.plain && w.of_block[j] == 1;
+    for (int j = 0; j < kParts; j++) {
+        w.of_part[j] = weight[plane_of(g, j) & mask];
+        w.plain = w.plain && w.of_part[j] == 1;
     }
     return w;
 }
 
-BS_INLINE void multiply(int (&acc)[32 * BS_NB], const Weights &w)
+BS_INLINE void multiply(int (&acc)[kSums], const Weights &w)
 {
     if (!w.plain)
 #pragma unroll
-        for (int i = 0; i < 32 * BS_NB; i++)
-            acc[i] *= w.of_block[i / 32];
+        for (int i = 0; i < kSums; i++)
+            acc[i] *= w.of_part[i / kPartSums];
 }
 
-// Sums the adjacent planes of B; the result has one block for every 64 columns.
-BS_INLINE void combine_planes(int (&acc)[32 * BS_NB], int nb, const Weights &weights)
+// Sums the adjacent planes of B; the first sums are then those of the tile's columns.
+BS_INLINE void combine_planes(const MatmulParams &g, int (&acc)[kSums], const Weights &weights)
 {
     multiply(acc, weights);
-    if (nb == 1) {
+#ifdef BS_WIDTH
+    const bool one_part = true;
+#else
+    const bool one_part = g.nb == 1;
+#endif
+    if (one_part) {
 #pragma unroll
-        for (int i = 32; i < 32 * BS_NB; i++)
-            acc[i & 31] += acc[i];
+        for (int i = kPartSums; i < kSums; i++)
+            acc[i % kPartSums] += acc[i];
     }
 #if BS_NB == 4
-    else if (nb == 2) {
+    else if (g.nb == 2) {
 #pragma unroll
         for (int i = 0; i < 64; i++)
             acc[i] += acc[i + 64];
@@ -63,7 +76,7 @@ BS_INLINE Out col_term(const MatmulParams &g, const Work &w, int column)
 }
 
 #ifndef BS_OUT64
-BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Work &w, int row0)
+BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[kSums], const Work &w, int row0)
 {
     const int lane = threadIdx.x & 31, row = row0 + (lane >> 2);
     const int upper = row_term(g, w, row), lower = row_term(g, w, row + 8);
@@ -74,11 +87,11 @@ BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Wo
         term[i] = col_term(g, w, w.n_tile * g.nb * 64 + 32 * i + lane);
 #endif
 #pragma unroll
-    for (int i = 0; i < 16 * BS_NB; i++) {
+    for (int i = 0; i < kSums / 2; i++) {
 #if BS_EPILOGUE >= 2
         const int here = __shfl_sync(~0u, term[i >> 3], (8 * (i >> 1) + 2 * (lane & 3) + (i & 1)) & 31);
 #else
-        const int here = col_term(g, w, w.n_tile * g.nb * 64 + 8 * (i >> 1) + 2 * (lane & 3) + (i & 1));
+        const int here = col_term(g, w, w.n_tile * width_of(g) + 8 * (i >> 1) + 2 * (lane & 3) + (i & 1));
 #endif
         const int at = 4 * (i >> 1) + (i & 1);
         acc[at] += upper + here;
@@ -86,20 +99,21 @@ BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Wo
     }
 }
 
-BS_INLINE void store_tile(const MatmulParams &g, const int (&acc)[32 * BS_NB], const Work &w, int row0)
+BS_INLINE void store_tile(const MatmulParams &g, const int (&acc)[kSums], const Work &w, int row0)
 {
-    const int lane = threadIdx.x & 31, row = row0 + (lane >> 2), column0 = w.n_tile * g.nb * 64 + 2 * (lane & 3);
+    const int lane = threadIdx.x & 31, row = row0 + (lane >> 2), column0 = w.n_tile * width_of(g) + 2 * (lane & 3);
     int *out = g.out + ((long long)w.batch * g.m + row) * g.n + column0;
-    store_sums(out, g.n, acc, row < g.m, row + 8 < g.m, min(g.n - column0, g.nb * 64 - 2 * (lane & 3)), g.pairs);
+    store_sums<kResultSums>(out, g.n, acc, row < g.m, row + 8 < g.m, min(g.n - column0, width_of(g) - 2 * (lane & 3)), g.pairs);
 }
 
-BS_INLINE void store_tile_bulk(const MatmulParams &g, const Shared &s, const int (&acc)[32 * BS_NB], const Work &w, int row0)
+// Only for tiles whose columns are a multiple of 32.
+BS_INLINE void store_tile_bulk(const MatmulParams &g, const Shared &s, const int (&acc)[kSums], const Work &w, int row0)
 {
     const StripStore strips(s.staging);
 #pragma unroll
-    for (int j = 0; j < 2 * BS_NB; j++) {
-        const int column0 = w.n_tile * g.nb * 64 + 32 * j;
-        if (j >= 2 * g.nb || column0 >= g.n || row0 >= g.m)
+    for (int j = 0; j < kResultSums / 16; j++) {
+        const int column0 = w.n_tile * width_of(g) + 32 * j;
+        if (32 * j >= width_of(g) || column0 >= g.n || row0 >= g.m)
             break;
         strips.store(acc, j, &g.c, column0, row0, w.batch);
     }
@@ -108,25 +122,25 @@ BS_INLINE void store_tile_bulk(const MatmulParams &g, const Shared &s, const int
 // The warps of a tile are divided among the parts: this part of the cluster adds up the rows of this warp.
 BS_INLINE int owner_of(const MatmulParams &g) { return (int)(threadIdx.x >> 5) * g.rk * g.rp / kWarps; }
 
-// Where a warp's sums from another part lie in the shared memory of their owner: 16 bytes a lane, 8 times.
+// Where a warp's sums from another part lie in the shared memory of their owner: 16 bytes a lane, several times.
 BS_INLINE u32 part_slot(const MatmulParams &g, const Shared &s, int owner, int from)
 {
     const int owned = kWarps / (g.rk * g.rp), warp = (int)(threadIdx.x >> 5) - owner * owned;
-    return s.staging + ((from - (from > owner)) * owned + warp) * 4096 + (threadIdx.x & 31) * 16;
+    return s.staging + ((from - (from > owner)) * owned + warp) * kBytesPart + (threadIdx.x & 31) * 16;
 }
 
 // Sends a warp's sums to the block that owns their rows.
-BS_INLINE void send_part(const MatmulParams &g, const Shared &s, const int (&acc)[32 * BS_NB], const Place &place, int owner)
+BS_INLINE void send_part(const MatmulParams &g, const Shared &s, const int (&acc)[kSums], const Place &place, int owner)
 {
     const u32 rank = owner * g.mc + place.member;
     const u32 to = remote_address(part_slot(g, s, owner, place.part), rank), barrier = remote_address(s.reduced, rank);
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < kBytesPart / 512; i++)
         store_remote(to + i * 512, acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3], barrier);
 }
 
 // Adds the sums that the other parts have sent.
-BS_INLINE void add_parts(const MatmulParams &g, const Shared &s, int (&acc)[32 * BS_NB], const Place &place)
+BS_INLINE void add_parts(const MatmulParams &g, const Shared &s, int (&acc)[kSums], const Place &place)
 {
     barrier_wait(s.reduced, 0);
     for (int part = 0; part < g.rk * g.rp; part++) {
@@ -134,7 +148,7 @@ BS_INLINE void add_parts(const MatmulParams &g, const Shared &s, int (&acc)[32 *
             continue;
         const u32 from = part_slot(g, s, place.part, part);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < kBytesPart / 512; i++) {
             const int4 v = load_shared(from + i * 512);
             acc[4 * i] += v.x, acc[4 * i + 1] += v.y, acc[4 * i + 2] += v.z, acc[4 * i + 3] += v.w;
         }

@@ -15,6 +15,12 @@ constexpr int kRowBlocks = 1, kPlanesA = BS_MB;
 constexpr int kRowBlocks = BS_MB, kPlanesA = 1;
 #endif
 constexpr int kBlockRows = 64 * BS_GROUPS * kRowBlocks;
+#ifdef BS_WIDTH // a tile of BS_QB planes of BS_WIDTH columns
+constexpr int kColumns = BS_QB * BS_WIDTH, kParts = BS_QB;
+#else // of BS_NB blocks of 64 columns; how many of them are planes is known when the kernel runs
+constexpr int kColumns = 64 * BS_NB, kParts = BS_NB;
+#endif
+constexpr int kSums = kColumns / 2, kPartSums = kSums / kParts; // of a thread, in a row block; those of one plane or block
 #if BS_EPILOGUE == 3
 constexpr int kBytesStrip = 2048 * BS_HELD, kStaging = kBytesStrip * kWarps; // after the ring: waiting sums
 #elif BS_EPILOGUE == 4
@@ -23,15 +29,21 @@ constexpr int kBytesStrip = Handed::kStrip, kStaging = Handed::kBytes;
 #else
 constexpr int kStaging = 4096 * kWarps; // after the ring: tiles being stored
 #endif
+#ifdef BS_WIDTH // bytes of a warp's sums that go to another part
+constexpr int kBytesPart = 128 * kPartSums;
+#else
+constexpr int kBytesPart = 4096;
+#endif
 #if BS_EPILOGUE == 4 // besides the loading thread there are warps that finish tiles
 constexpr int kHandedBarriers = Handed::kBarriers, kConsumerRegisters = 184, kOthersRegisters = 136;
 #else
-constexpr int kHandedBarriers = 0, kConsumerRegisters = BS_GROUPS == 1 ? 240 : 232, kOthersRegisters = 40;
+constexpr int kHandedBarriers = 0, kConsumerRegisters = BS_GROUPS == 1 ? 240 : BS_GROUPS == 2 ? 232 : 152;
+constexpr int kOthersRegisters = BS_GROUPS == 3 ? 56 : 40;
 #endif
 #ifdef BS_HELD
 typedef DeferredSums<BS_HELD> Deferred;
 #endif
-constexpr int kBytesA = kBlockRows * kPlanesA * kRowBytes, kBytesB = 64 * BS_NB * kRowBytes, kBytesStage = kBytesA + kBytesB;
+constexpr int kBytesA = kBlockRows * kPlanesA * kRowBytes, kBytesB = kColumns * kRowBytes, kBytesStage = kBytesA + kBytesB;
 
 struct MatmulParams {
     TensorMap a, b, c;
@@ -49,7 +61,8 @@ struct MatmulParams {
     int early;      // whether kernels that may still be running only compute b: a can be loaded before they end
     u32 by_batch, by_band, by_height, by_last; // for quotient(): units of a batch, of a band, row tiles of a band, of the last band
     int kept;       // for bytes: how many of eight blocks of the left operand stay in the L2 for the next product
-    int pad[13];
+    int last_block, last_steps; // the contraction axis ends within this block, after this many steps of 32 bytes
+    int pad[11];
     Pass inline_passes[kInlinePasses];
 #ifdef BS_EPILOGUE
     EpilogueParams epilogue;
@@ -92,8 +105,16 @@ BS_INLINE Work work_of(const MatmulParams &g, int unit, int member)
     return {batch, (first + unit - n_tile * height) * g.mc + member, n_tile, operand};
 }
 
+#ifdef BS_WIDTH
+BS_INLINE int width_of(const MatmulParams &) { return BS_WIDTH; }
+BS_INLINE int plane_of(const MatmulParams &, int part) { return part; }
+#else
+// Columns of the result in a tile.
+BS_INLINE int width_of(const MatmulParams &g) { return 64 * g.nb; }
+
 // Which of the adjacent planes a block of 64 columns belongs to: block / nb without a division.
 BS_INLINE int plane_of(const MatmulParams &g, int block) { return g.qb == 1 ? 0 : g.nb == 1 ? block : block >> 1; }
+#endif
 
 BS_INLINE const u32 *blocks_of(const MatmulParams &g, const Work &w)
 {

@@ -24,6 +24,12 @@
 // Bytes from one row block of a warpgroup to the next: the next rows, or the same rows of the next plane.
 constexpr int kNextBlock = (kPlanesA > 1 ? kBlockRows : 64) * kRowBytes;
 
+#ifdef BS_EPILOGUE // which leaves no registers for it
+constexpr bool kHalfBlocks = false;
+#else
+constexpr bool kHalfBlocks = true;
+#endif
+
 struct Consumer {
     const MatmulParams &g;
     const Shared &s;
@@ -31,7 +37,7 @@ struct Consumer {
     Ring ring;
     int held = -1; // the stage whose products may still be running
     int keep = 0;
-    int acc[BS_MB][32 * BS_NB];
+    int acc[BS_MB][kSums];
 #ifdef BS_HELD
     Deferred deferred{s.staging + (threadIdx.x >> 5) * kBytesStrip};
 #endif
@@ -54,7 +60,19 @@ struct Consumer {
         release();
     }
 
-    __device__ __forceinline__ void multiply_stage()
+    template <int steps> __device__ __forceinline__ void multiply_steps(u64 a, u64 b)
+    {
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < steps; step++)
+#pragma unroll
+            for (int i = 0; i < BS_MB; i++)
+                Wgmma<kColumns>::run(acc[i], a + 2 * step + i * (kNextBlock / 16), b + 2 * step, step == 0 ? keep : 1);
+        wgmma_commit();
+    }
+
+    // `steps` of 32 bytes: fewer than four where the contraction axis ends. Two or four are multiplied, as every number has code of its own.
+    __device__ __forceinline__ void multiply_stage(int steps)
     {
         const int group = threadIdx.x >> 7;
 #ifdef BS_HELD
@@ -66,13 +84,10 @@ struct Consumer {
         barrier_wait(s.full + ring.stage * 8, ring.phase);
         const u32 tile = s.tiles + ring.stage * kBytesStage;
         const u64 a = wgmma_descriptor(tile + group * 64 * kRowBlocks * kRowBytes), b = wgmma_descriptor(tile + kBytesA);
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 4; step++)
-#pragma unroll
-            for (int i = 0; i < BS_MB; i++)
-                Wgmma<64 * BS_NB>::run(acc[i], a + 2 * step + i * (kNextBlock / 16), b + 2 * step, step == 0 ? keep : 1);
-        wgmma_commit();
+        if (kHalfBlocks && steps <= 2)
+            multiply_steps<2>(a, b);
+        else
+            multiply_steps<4>(a, b);
         keep = 1;
         wgmma_wait<1>();
         release();
@@ -115,7 +130,7 @@ struct Consumer {
 #pragma unroll
             for (int i = 0; i < BS_MB; i++)
 #pragma unroll
-                for (int e = 0; e < 32 * BS_NB; e++)
+                for (int e = 0; e < kSums; e++)
                     acc[i][e] = 0;
         }
     }
@@ -184,7 +199,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
             me.begin_pass(wide);
 #else
             if (t > passes.begin && me.keep) {
-                const Weights ratio = weights_of(g, pass->ratio);
+                const Weights ratio = weights_of(g, pass->ratio, 3);
                 me.finish();
 #pragma unroll
                 for (int i = 0; i < BS_MB; i++)
@@ -192,7 +207,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
             }
 #endif
             for (int kb = next_block(blocks, k.begin, k.end); kb < k.end; kb = next_block(blocks, kb + 1, k.end))
-                me.multiply_stage();
+                me.multiply_stage(kb == g.last_block ? g.last_steps : 4);
 #ifdef BS_OUT64
             if (wide.closes) {
                 me.settle();
@@ -207,15 +222,20 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
             next = work_of(g, unit + step, place.member); // computed while the last products run
 #endif
 #ifndef BS_OUT64
-        const Weights weights = weights_of(g, list[passes.end - 1].weight);
+#if BS_GROUPS < 3
+        const Weights weights = weights_of(g, list[passes.end - 1].weight, 7);
         me.finish();
+#else // three groups leave fewer registers
+        me.finish();
+        const Weights weights = weights_of(g, list[passes.end - 1].weight, 7);
+#endif
         me.clear_if_untouched();
-        const bool split = g.rk * g.rp > 1;
+        const bool split = BS_GROUPS < 3 && g.rk * g.rp > 1;
         const int owner = split ? owner_of(g) : 0;
 #pragma unroll
         for (int i = 0; i < BS_MB; i++) {
             const int row = w.m_tile * kBlockRows + row0 + 64 * i;
-            combine_planes(me.acc[i], g.nb, weights);
+            combine_planes(g, me.acc[i], weights);
             if (split) {
                 if (owner != place.part) {
                     send_part(g, s, me.acc[i], place, owner);
@@ -274,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __g
             barrier_init(s.empty + i * 8, (kConsumers / 32) * g.mc);
         }
         barrier_init(s.reduced, 1);
-        barrier_expect(s.reduced, kStaging - kStaging / (g.rk * g.rp));
+        barrier_expect(s.reduced, kWarps * kBytesPart - kWarps * kBytesPart / (g.rk * g.rp));
 #if BS_EPILOGUE == 4
         Handed{s.staging, s.handed}.begin();
 #endif

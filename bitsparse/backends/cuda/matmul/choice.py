@@ -59,9 +59,9 @@ def cost(
     if not in_bytes(kernel):
         if on_warps(kernel) and chip_here().bits == 0:
             return math.inf
-        return 1e3 * _product_us(kernel, m, n, k, (a_bits, b_bits), density, wide)
+        return 1e3 * _product_us(kernel, m, n, k, (a_bits, b_bits), density, wide, epilogue)
     digits = -(-a_bits // 8), -(-b_bits // 8)
-    product = _product_us(kernel, m, n, k, digits, 1.0, wide)
+    product = _product_us(kernel, m, n, k, digits, 1.0, wide, epilogue)
     unpacked = (n * (digits[1] + b_bits / 8) + (m * (digits[0] + a_bits / 8) if fresh else 0)) * k
     if on_warps(kernel):
         chip = chip_here()
@@ -85,7 +85,9 @@ def _sizes(m: int, n: int, k: int, planes: tuple[int, int], step: int) -> Sizes:
     return Sizes(m, n, -(-k * step // 1024), *planes, 1, 16 * step * -(-k // 128))
 
 
-def _product_us(kernel: str, m: int, n: int, k: int, planes: tuple[int, int], density: float, wide: bool) -> float:
+def _product_us(
+    kernel: str, m: int, n: int, k: int, planes: tuple[int, int], density: float, wide: bool, fused: bool
+) -> float:
     """Microseconds of the product with the tiling that would be chosen.
 
     On warps, every pass adds to an int64 result in memory. On warpgroups, a small product of bytes includes unpacking the right operand.
@@ -99,6 +101,6 @@ def _product_us(kernel: str, m: int, n: int, k: int, planes: tuple[int, int], de
         warps = gemm_mma.choose_tiling(sizes, step, wide, False, chip)
         product = gemm_mma.estimate_us(warps, not_zero, chip)
         return product + flushed / chip_of(chip).memory_bytes_per_us
-    tiling, rates = gemm.choose_tiling(sizes, False, wide, step), gemm.rates_of(sizes, step)
+    tiling, rates = gemm.choose_tiling(sizes, False, wide, step, fused or density < 1), gemm.rates_of(sizes, step)
     unpacking = gemm.unpacking_us(tiling, sizes, rates) if step == 8 and gemm.is_small(sizes, step) else 0.0
     return gemm.estimate_us(tiling, not_zero, rates, wide=wide, step=step) + unpacking

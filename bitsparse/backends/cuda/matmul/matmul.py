@@ -170,7 +170,9 @@ class Product:
             if not by_warps:
                 # Before a product of bytes, a kernel unpacks the right operand. The first such kernel on each stream starts after all
                 # earlier work.
-                product = partial(gemm.WgmmaProduct, early=self._digits and not as_bytes, signed=signed)
+                # Unpacking puts 32 elements into 8 words; what follows the last ones is zero.
+                used = 8 * -(-k // 32) if self._unpacks else 0
+                product = partial(gemm.WgmmaProduct, early=self._unpacks, signed=signed, used=used)
             self._product = product(what, tiling)
         self.tiling = self._product.tiling
         self._made.record()

@@ -140,7 +140,7 @@ def passes_of(a_planes: int, b_planes: int, qb: int, blocks: int, step: int, sig
     previous: tuple[int, int] | None = None
     for p, q in order:
         ratios, weights = [], []
-        for j in range(4):
+        for j in range(8):
             s = sign(p, q + j)
             weights.append(_wrap(s * weight << step * (p + q + j)))
             if previous is None:
@@ -153,8 +153,7 @@ def passes_of(a_planes: int, b_planes: int, qb: int, blocks: int, step: int, sig
             shift = step * (p + q) + weight.bit_length() - 1
             weights[0] = shift | (64 if sign(p, q) < 0 else 0)
         rows += [
-            (p, q, k0, min(blocks, k0 + longest), *ratios, *weights, 0, 0, 0, 0)
-            for k0 in range(0, max(blocks, 1), longest)
+            (p, q, k0, min(blocks, k0 + longest), *ratios[:4], *weights) for k0 in range(0, max(blocks, 1), longest)
         ]
     return np.array(rows, np.int32)
 

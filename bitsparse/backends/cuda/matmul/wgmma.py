@@ -1,10 +1,10 @@
-"""The tiled product of packed operands on the matrix units of warpgroups (Hopper): tilings, parameters and launches."""
+"""The tiled product of packed operands on the matrix units of warpgroups (Hopper): estimated times, parameters and launches."""
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from bitsparse import jit
 from bitsparse.backends.cuda.chips import H200, WarpgroupRates
@@ -18,6 +18,7 @@ from bitsparse.backends.cuda.matmul.passes import (
     runs_of,
     wide_passes_of,
 )
+from bitsparse.backends.cuda.matmul.wgmma_tilings import WIDTHS, Tiling, fitted_tilings, tilings
 from bitsparse.errors import KernelError
 
 _SOURCE = "matmul/wgmma.cu"
@@ -30,81 +31,15 @@ HELD_BLOCKS = 4
 HANDED_BLOCKS = 3
 
 
-class Tiling(NamedTuple):
-    """How a product is cut up; the names are those of ``matmul/wgmma.cu``."""
-
-    mb: int  # 64-row blocks of a consumer warpgroup: a block multiplies 64 * groups * mb rows
-    nb: int  # blocks of 64 columns of a tile
-    qb: int  # planes of the right operand per tile
-    mc: int = 1  # row tiles that share the loads of the right operand
-    rk: int = 1  # parts of the contraction axis
-    rp: int = 1  # parts of the passes
-    groups: int = 2  # consumer warpgroups of a block
-    pa: int = 1  # planes of the left operand per tile: 1, or mb for an int64 result
-
-    @property
-    def rows(self) -> int:
-        """Rows of a tile of the result."""
-        return self.left_rows // self.pa
-
-    @property
-    def left_rows(self) -> int:
-        """Rows of a tile of the left operand, counting every plane."""
-        return 64 * self.groups * self.mb
-
-    @property
-    def carries(self) -> bool:
-        """Whether the kernel of an int64 result has registers for the final bits of lighter passes (``matmul/wide.cuh``)."""
-        return self.mb * self.nb * self.qb <= 2
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block, including the producer's warpgroup."""
-        return 128 * (self.groups + 1)
-
-    def staging_bytes(self, way: int = 0) -> int:
-        """Shared memory after the stages, through which results are stored; in ways 3 and 4 they wait there."""
-        if way == 4:
-            return (8192 * self.groups + 3 * 544) * self.nb * self.qb
-        return 8192 * self.groups * (_held_blocks(self) if way == 3 else 2)
-
-    @property
-    def cluster(self) -> int:
-        """Blocks of a cluster."""
-        return self.mc * self.rk * self.rp
-
-    @property
-    def stage_bytes(self) -> int:
-        """Shared memory of one stage."""
-        return BLOCK_BYTES * (self.left_rows + 64 * self.nb * self.qb)
-
-
-def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: int = 1) -> list[Tiling]:
-    """The tilings worth considering for a result of ``columns`` columns; only an int64 result depends on ``a_planes``."""
-    found = []
-    blocks = ((2, 1, 1), (2, 2, 2), (1, 1, 1), (1, 2, 2)) if wide else ((2, 1, 1), (2, 2, 1), (1, 1, 1))
-    for nb, qb in ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4), (3, 1)):
-        if qb > b_planes or 64 * (nb - 1) >= max(1, columns):
-            continue
-        for groups, mb, pa in blocks:
-            if mb * nb * qb > 4 or (mb == 2 and nb * qb == 3) or (groups == 1 and (nb > 1 or qb == 3)) or pa > a_planes:
-                continue
-            whole = wide or mb * nb > 1  # tiles too large for adding up parts
-            found += [
-                Tiling(mb, nb, qb, mc, rk, rp, groups, pa)
-                for mc in ((1,) if masked else (1, 2, 4))
-                for rk in ((1,) if whole else (1, 2, 4, 8))
-                for rp in ((1,) if whole else (1, 2, 4))
-                if mc * rk * rp <= 8 and rk * rp <= 4 * groups
-            ]
-    return found
-
-
 #: Rates of the only chip with warpgroups, in general and for products of few multiplications.
 RATES, SMALL_RATES = H200.warpgroups, H200.small_products
 _SMALL = 1 << 31
 #: Bytes that the L2 delivers at a time.
 _SECTOR_BYTES = 32
+#: Words of the contraction axis that one instruction multiplies.
+_STEP_WORDS = 8
+#: Sums of the tiles by which adding up parts was timed; larger ones are assumed to take as many times as long.
+_PART_SUMS = 128 * 64
 
 
 def is_small(sizes: Sizes, step: int) -> bool:
@@ -124,19 +59,22 @@ def estimate_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES, *, wide:
     if t.rp > passes or t.rk > max(blocks, 1):
         return math.inf
     fitting = dict(rates.clusters)[t.cluster]
-    units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
+    units = batches * -(-m // (t.rows * t.mc)) * -(-n // t.columns)
     stages = -(-passes // t.rp) * -(-blocks // t.rk)
-    columns, parts = t.nb * t.qb, t.rk * t.rp
     busy = t.cluster * min(units, fitting)
     load = max(
-        BLOCK_BYTES * (t.left_rows + 64 * columns) / rates.arrive_bytes,
-        BLOCK_BYTES * (t.left_rows + 64 * columns / t.mc) * busy / rates.leave_bytes,
+        t.stage_bytes / rates.arrive_bytes,
+        BLOCK_BYTES * (t.left_rows + t.right_rows / t.mc) * busy / rates.leave_bytes,
     )
     ragged = rates.half_sectors if sizes.short_bytes % _SECTOR_BYTES else 1.0
-    stage = max(128 * t.groups * t.mb * columns * rates.overhead, ragged * load) + (
+    # Of 32 bytes along the contraction axis, the products of 64 rows. Below 64 columns they wait for the left operand.
+    step_clocks = max(t.right_rows / 2, 16 + t.right_rows / 4)
+    stage = max(4 * t.groups * t.mb * step_clocks * rates.overhead, ragged * load) + (
         rates.multicast_clocks if t.mc > 1 else 0
     )
-    tail = (512 if wide else 256) * t.rows * t.nb / rates.store_bytes / parts + (rates.part_clocks if parts > 1 else 0)
+    tail = (8 if wide else 4) * t.rows * t.columns / rates.store_bytes / t.parts
+    if t.parts > 1:
+        tail += rates.part_clocks * max(1.0, t.rows * t.columns / _PART_SUMS)
     again = 0.0  # additions to an int64 result
     if wide:
         tail += (passes - 1) * rates.carry_clocks
@@ -148,14 +86,15 @@ def estimate_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES, *, wide:
     operands = batches * BLOCK_BYTES * blocks * (m * a_planes * -(-b_planes // t.qb) + n * b_planes)
     memory = operands / rates.memory_bytes_per_us if m * a_planes * blocks * BLOCK_BYTES > rates.cache_bytes else 0.0
     results = (8.0 if wide else 4.0) * batches * m * n / rates.result_bytes_per_us
-    return rates.launch_us + max(clocks / rates.clock_mhz, memory) + results + again
+    us = rates.launch_us + max(clocks / rates.clock_mhz, memory) + results + again
+    return us * rates.fitted_widths if t.width else us
 
 
 def _asked_clocks(t: Tiling, sizes: Sizes, units: int, passes: int, rates: WarpgroupRates) -> float:
     """Clocks in which the L2 delivers the rows of the most requested operand; a small operand lies in few places, so few rows at once."""
     m, n, blocks, a_planes, b_planes, batches, _ = sizes
     found = 0.0
-    for outer, rows in ((m * a_planes, t.mc * t.left_rows), (n * b_planes, 64 * t.nb * t.qb)):
+    for outer, rows in ((m * a_planes, t.mc * t.left_rows), (n * b_planes, t.right_rows)):
         asked = units * passes * blocks * rows
         at_once = max(rates.small_rows, batches * outer * sizes.short_bytes / rates.small_bytes)
         found = max(found, asked / at_once)
@@ -165,7 +104,7 @@ def _asked_clocks(t: Tiling, sizes: Sizes, units: int, passes: int, rates: Warpg
 def unpacking_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES) -> float:
     """Microseconds of unpacking the right operand, during the previous product if that leaves multiprocessors free."""
     m, n, blocks, _, b_planes, batches, _ = sizes
-    units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
+    units = batches * -(-m // (t.rows * t.mc)) * -(-n // t.columns)
     chip = dict(rates.clusters)[1]
     room = chip - t.cluster * min(units, dict(rates.clusters)[t.cluster])
     warps = batches * n * b_planes * blocks * BLOCK_WORDS / 8 / 32
@@ -174,14 +113,18 @@ def unpacking_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES) -> floa
 
 
 @lru_cache(maxsize=1024)
-def choose_tiling(sizes: Sizes, masked: bool, wide: bool, step: int = 1) -> Tiling:
-    """The tiling with the lowest estimate, for elements of ``step`` bits; among equals the one with the most columns."""
+def choose_tiling(sizes: Sizes, masked: bool, wide: bool, step: int = 1, fused: bool = False) -> Tiling:
+    """The tiling with the lowest estimate, for elements of ``step`` bits; among equals the one with the most columns.
+
+    ``fused`` tells whether an epilogue is part of the kernel.
+    """
     rates = rates_of(sizes, step)
+    widths = [] if masked or wide or fused else fitted_tilings(sizes.n, sizes.b_planes)
     return min(
-        tilings(sizes.n, sizes.b_planes, masked=masked, wide=wide, a_planes=sizes.a_planes),
+        tilings(sizes.n, sizes.b_planes, masked=masked, wide=wide, a_planes=sizes.a_planes) + widths,
         key=lambda t: (
             estimate_us(t, sizes, rates, wide=wide, step=step) + (unpacking_us(t, sizes, rates) if step == 8 else 0.0),
-            -t.nb,
+            -t.columns,
         ),
     )
 
@@ -193,6 +136,13 @@ FusedParams = jit.struct("matmul/tiles.cuh", "MatmulParams", optional=True)
 def _room_for(t: Tiling) -> int:
     """The most clusters of a tiling that run at the same time, as shared memory suffices for one block per multiprocessor."""
     return max(1, jit.capability().multiprocessors // t.cluster)
+
+
+def _staging_bytes(t: Tiling, way: int) -> int:
+    """Shared memory after the stages, through which results are stored; in ways 3 and 4 they wait there."""
+    if way == 4:
+        return (8192 * t.groups + 3 * 544) * t.nb * t.qb
+    return t.staging_bytes(_held_blocks(t)) if way == 3 else t.staging_bytes()
 
 
 def _held_blocks(t: Tiling) -> int:
@@ -207,8 +157,9 @@ def _waiting_way(t: Tiling) -> int:
 
 def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0, signed: int = 0) -> dict[str, int]:
     """The compile-time constants of a tiling; ``way`` is the epilogue path, 0 without an epilogue."""
-    stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes(way)) // t.stage_bytes))
-    found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
+    stages = max(2, min(8, (shared_bytes - 2048 - _staging_bytes(t, way)) // t.stage_bytes))
+    found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_STAGES": stages}
+    found |= {"BS_WIDTH": t.width, "BS_QB": t.qb} if t.width else {"BS_NB": t.nb * t.qb}
     held = _held_blocks(t) if way == 3 else 0
     return found | jit.flags(bytes=step == 8, out64=wide, pa=t.pa > 1, epilogue=way, held=held, signed=signed)
 
@@ -247,7 +198,7 @@ class WgmmaProduct:
     """A prepared product; ``run(b, out)`` enqueues it.
 
     With ``early``, only the kernel that writes `b` and earlier products may still be running when it starts to read `a`. ``signed`` tells
-    which operands have signed bytes: 1 for `a` plus 2 for `b`.
+    which operands have signed bytes: 1 for `a` plus 2 for `b`. Of every row only ``used`` words are read (0: all); the others are padding.
 
     Attributes
     ----------
@@ -255,31 +206,35 @@ class WgmmaProduct:
     """
 
     def __init__(
-        self, what: Multiplication, tiling: Tiling | None = None, early: bool = False, signed: int = 0
+        self, what: Multiplication, tiling: Tiling | None = None, early: bool = False, signed: int = 0, used: int = 0
     ) -> None:
         a, b, batches, batch_indices, bitmap, wide, epilogue = what
         sizes, masked = what.sizes, bitmap is not None
-        t = tiling or choose_tiling(sizes, masked, wide, a.step)
-        self.tiling = t
         fused = epilogue is not None
+        t = tiling or choose_tiling(sizes, masked, wide, a.step, fused)
+        self.tiling = t
         blocks, signs = sizes.blocks, what.signs
         if wide:
             table = wide_passes_of(a.planes, b.planes, t.pa, t.qb, blocks, a.step, signs, t.carries)
         else:
             table = passes_of(a.planes, b.planes, t.qb, blocks, a.step, signs, False)
-        if t.rk * t.rp > 1 and (t.mb * t.nb > 1 or wide):
+        if t.parts > 1 and (wide or not t.may_split):
             raise KernelError(f"matmul: the tiling {t} splits a tile that is too large to be added up")
         if t.pa != (t.mb if wide else 1):
             raise KernelError(f"matmul: the tiling {t} is not one of an {'int64' if wide else 'int32'} result")
+        if t.width and (wide or fused):
+            raise KernelError(f"matmul: the tiling {t} is only for an int32 result without an epilogue")
         p = FusedParams() if fused else MatmulParams()
-        p.a[:] = operand_map(a.words, a.outer, a.planes, t.left_rows // t.pa, t.pa)
+        self._used = used or int(a.words.shape[-1])
+        p.a[:] = operand_map(a.words, a.outer, a.planes, t.left_rows // t.pa, t.pa, used=self._used)
+        p.last_block, p.last_steps = blocks - 1, -(-(self._used - BLOCK_WORDS * (blocks - 1)) // _STEP_WORDS)
         self._keep = put_operands(p, what, t.rows, table)
         p.nb, p.qb = t.nb, t.qb
         p.mc, p.rk, p.rp = t.mc, t.rk, t.rp
-        p.box_rows = math.gcd(64, 64 * t.nb * t.qb // t.mc)
-        p.boxes = 64 * t.nb * t.qb // (t.mc * p.box_rows)
+        p.box_rows = math.gcd(t.width or 64, t.right_rows // t.mc)
+        p.boxes = t.right_rows // (t.mc * p.box_rows)
         p.m_groups = -(-a.outer // (t.rows * t.mc))
-        p.n_tiles = -(-b.outer // (64 * t.nb))
+        p.n_tiles = -(-b.outer // t.columns)
         p.raster = max(1, 16 // (t.mc * t.mb))
         p.by_batch, p.by_band, p.by_height, p.by_last = reciprocals(p.m_groups, p.n_tiles, batches, p.raster)
         p.early = int(early)
@@ -291,16 +246,16 @@ class WgmmaProduct:
         units = batches * p.m_groups * p.n_tiles
         self._step, self._wide, self._signed, self._epilogue = a.step, wide, signed, epilogue
         # Sums can wait only if there is a next tile with enough stages, since each stage processes half a block of waiting columns.
-        several = t.rk * t.rp == 1 and units > _room_for(t)
+        several = t.parts == 1 and units > _room_for(t)
         steady = len(table) * blocks >= 2 * t.nb and not masked
         self._may_wait = several and steady and t.groups == 2 and t.mb == 1 and a.step == 1 and not wide
         defines, shared = self._variant()
         clusters = units
-        if t.rk * t.rp == 1:
+        if t.parts == 1:
             kernel = jit.kernel(_SOURCE, "matmul_wgmma", defines)
             clusters = min(units, _room_for(t), kernel.resident_clusters(t.threads, shared, t.cluster))
         # The copy engine's stores overlap with the next tile; for a block's only tile, ordinary stores finish sooner.
-        self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
+        self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0 and t.columns % 32 == 0
         self._grid = clusters * t.cluster
         self._launches: dict[int, Any] = {}
         self._launch = self._launch_for(self._way())
@@ -320,7 +275,7 @@ class WgmmaProduct:
         """The constants and the shared memory of the next launch's kernel."""
         t, way = self.tiling, self._way()
         defines = defines_of(t, self._step, self._wide, jit.capability().shared_bytes, way, self._signed)
-        return defines, defines["BS_STAGES"] * t.stage_bytes + t.staging_bytes(way) + 1024
+        return defines, defines["BS_STAGES"] * t.stage_bytes + _staging_bytes(t, way) + 1024
 
     def _launch_for(self, way: int) -> Any:
         """The launch for an epilogue path, prepared on first use."""
@@ -344,7 +299,7 @@ class WgmmaProduct:
         if operand != self._mapped:
             if self.quick is not None:
                 self.quick.operand = 0
-            p.b[:] = operand_map(b_words, b.outer, b.planes, p.box_rows)
+            p.b[:] = operand_map(b_words, b.outer, b.planes, p.box_rows, used=self._used)
             self._mapped = operand
         address = out.data.ptr
         if self._epilogue is not None:
@@ -368,7 +323,10 @@ class WgmmaProduct:
 
 
 def _variants() -> list[jit.Variant]:
-    """Variants of all tilings for bits, bytes and signed bytes in every way; mixed signedness is compiled only when needed."""
+    """Variants of all tilings for bits, bytes and signed bytes in every way.
+
+    Mixed signedness, and tiles of their own width that are split among parts or have several digits, are compiled only when needed.
+    """
     room, found = H200.card.shared_bytes, []
     for wide in (False, True):
         for t in tilings(1 << 10, 4, masked=True, wide=wide, a_planes=2):
@@ -380,6 +338,10 @@ def _variants() -> list[jit.Variant]:
             ]
             if t.groups == 2 and t.mb == 1 and not wide:
                 found.append(defines_of(t, 1, False, room, _waiting_way(t)))
+    for groups, mb, qb, widths in WIDTHS:
+        for t in [Tiling(mb, 0, qb, groups=groups, width=width) for width in widths]:
+            kinds = ((1, 0), (8, 0), (8, 3)) if qb == 1 else ((1, 0),)
+            found += [defines_of(t, step, False, room, signed=signed) for step, signed in kinds]
     return jit.variants_of(_SOURCE, "matmul_wgmma", found, "sm_90a")
 
 
