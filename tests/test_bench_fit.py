@@ -56,7 +56,8 @@ def test_random_products_are_judged_on_shapes_held_out(fit: Any) -> None:
     for shape in shapes(24, 5, 1e10):
         for kernel in ("planes", "digits"):
             facts = products.facts_of(shape, kernel)
-            for t in wgmma.tilings(shape.n, facts["b_planes"], masked=False, wide=False)[:9]:
+            blocks = wgmma.tilings(shape.n, facts["b_planes"], masked=False, wide=False)
+            for t in (*blocks[:9], *wgmma.fitted_tilings(products.sizes_of(facts), 132)[:40:9]):
                 us = products.predict(wanted, facts | {"tiling": list(t)})
                 if np.isfinite(us):
                     row = fit.Row(shape.name, f"{kernel}-{t}", facts | {"tiling": list(t)}, us, t.nb * t.qb == 1)
@@ -68,7 +69,7 @@ def test_random_products_are_judged_on_shapes_held_out(fit: Any) -> None:
     start = {name: getattr(wgmma.RATES, name) for name in wanted}
     found = fit.search([row for row in rows if of.takes(row)], of.predict, start)
     assert found == pytest.approx(wanted, rel=1e-2)
-    lines = list(products.verdict(rows, [found, {}, {}]))
+    lines = list(products.verdict(rows, [found, {}, {}, found]))
     assert lines[1].split(": ")[1] == lines[3].split(": ")[1]
     assert f"{len(unseen)} shapes" in lines[0]
 

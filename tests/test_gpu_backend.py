@@ -9,7 +9,7 @@ import pytest
 from gpu_products import POISON, accumulator, check, encodings, operand
 
 from bitsparse.backends import reference
-from bitsparse.backends.cuda.matmul.wgmma_tilings import WIDTHS, fitted_tilings
+from bitsparse.backends.cuda.matmul.wgmma_tilings import WIDTHS, Tiling
 from bitsparse.backends.reference.bits import pack as reference_bits
 from bitsparse.backends.reference.matmul import matmul as reference_matmul
 from bitsparse.errors import KernelError
@@ -123,9 +123,12 @@ def test_tiles_with_kernels_for_their_width(kernel: str, row: tuple[int, int, in
             kind["acc_dtype"] = np.int32
             want = reference_matmul.matmul(a, b, **kind)
             device_a, device_b = cupy.asarray(a), cupy.asarray(b)
-            found = fitted_tilings(n, planes if kernel == "planes" else qb)
-            for tiling in found:
-                if tiling[:7] not in [(mb, 0, qb, *cluster, groups) for cluster in _CLUSTERS] or tiling.width != width:
+            for mc, rk, rp in _CLUSTERS:
+                tiling = Tiling(mb, 0, qb, mc, rk, rp, groups, width=width)
+                splits = rk * rp > 1
+                if tiling.right_rows % (8 * mc) or (splits and not tiling.may_split) or rk * rp > 4 * groups:
+                    continue
+                if rk > -(-k * (8 if kernel == "digits" else 1) // 1024):
                     continue
                 product = cuda_matmul.Product(device_a, n=n, kernel=kernel, tiling=tiling, **kind)
                 for _ in range(2):

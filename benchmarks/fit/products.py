@@ -3,7 +3,8 @@
 For each shape (``cases/random_products.py``, with another seed than the suite's), the most likely tilings of every kernel are timed in
 turns: bits and bytes on warpgroups, bits and bytes by warps, bytes times packed planes, and as a peer cuBLASLt on operands that are bytes
 already. Every result is compared with the peer's. A quarter of the shapes, by their names, is held out of the fit; the choice is judged on
-those. The fit finds the figures of small products in ``backends/cuda/chips.py``.
+those. The fit finds the figures of small products in ``backends/cuda/chips.py``, and those of larger ones on these shapes, which
+``fit/dense.py`` fits to hand-picked ones.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ FITTED = (
         "multicast_clocks",
         "unpack_clocks",
     ),
-    *("small_rows", "small_bytes", "half_sectors", "result_bytes_per_us"),
+    *("small_rows", "small_bytes", "half_sectors", "result_bytes_per_us", "fitted_widths"),
+)
+FITTED_LARGER = (
+    *("fill_clocks", "arrive_bytes", "leave_bytes", "part_clocks", "store_bytes", "overhead", "multicast_clocks"),
+    *("memory_bytes_per_us", "half_sectors", "unpack_clocks", "fitted_widths"),
 )
 FITTED_MIXED = tuple(name for name in MixedRates._fields if name != "clock_mhz")
 FITTED_RESIDENT = tuple(name for name in ResidentRates._fields if name != "clock_mhz")
@@ -81,7 +86,7 @@ def sizes_of(facts: Facts) -> Sizes:
 
 def tiling_of(facts: Facts) -> wgmma.Tiling:
     """The tiling on warpgroups that the facts describe."""
-    return wgmma.Tiling._make(facts["tiling"])
+    return wgmma.Tiling(*facts["tiling"])
 
 
 def mixed_sizes_of(facts: Facts) -> mixed.MixedSizes:
@@ -117,11 +122,16 @@ def predict(values: Values, facts: Facts) -> float:
             return resident.estimate_us(tile, sizes, H200.resident_products._replace(**changed))
         return mixed.estimate_us(tile, sizes, H200.mixed_products._replace(**changed))
     tiling, whole = tiling_of(facts), sizes_of(facts)
-    rates = wgmma.rates_of(whole, facts["step"])
-    if wgmma.is_small(whole, facts["step"]):  # fit/dense.py fits the figures of larger ones
-        rates = rates._replace(**changed)
+    rates = wgmma.rates_of(whole, facts["step"])._replace(**changed)
     us = wgmma.estimate_us(tiling, whole, rates, step=facts["step"])
     return us + (wgmma.unpacking_us(tiling, whole, rates) if facts["step"] == 8 else 0.0)
+
+
+def on_warpgroups(row: Row, *, small: bool) -> bool:
+    """Whether a row is a product by planes or digits on warpgroups, small or larger."""
+    if row.facts["tiling"] is None or row.facts["kernel"] not in ("planes", "digits"):
+        return False
+    return wgmma.is_small(sizes_of(row.facts), row.facts["step"]) == small
 
 
 def held_out(row: Row) -> bool:
@@ -141,8 +151,12 @@ def _fitted(rows: Sequence[Row], of: Callable[[Values, Facts], float], start: An
 
 def warpgroups_fitted(rows: Sequence[Row]) -> Values:
     """Fit the figures of small products, starting from the library's own."""
-    few = [row for row in rows if wgmma.is_small(sizes_of(row.facts), row.facts["step"])]
-    return _fitted(few, predict, wgmma.SMALL_RATES, FITTED)
+    return _fitted(rows, predict, wgmma.SMALL_RATES, FITTED)
+
+
+def larger_fitted(rows: Sequence[Row]) -> Values:
+    """Fit the figures of larger products, starting from the library's own."""
+    return _fitted(rows, predict, wgmma.RATES, FITTED_LARGER)
 
 
 def mixed_fitted(rows: Sequence[Row]) -> Values:
@@ -162,7 +176,7 @@ FITS = (
         f"small_products {PLACE}",
         warpgroups_fitted,
         predict,
-        lambda row: row.facts["tiling"] is not None and row.facts["kernel"] in ("planes", "digits"),
+        partial(on_warpgroups, small=True),
     ),
     Fit(
         "products of bytes and packed planes",
@@ -178,12 +192,19 @@ FITS = (
         predict,
         lambda row: is_resident(row.facts),
     ),
+    Fit(
+        "larger products on warpgroups",
+        f"warpgroups {PLACE}",
+        larger_fitted,
+        predict,
+        partial(on_warpgroups, small=False),
+    ),
 )
 
 
 def verdict(rows: Sequence[Row], found: Sequence[Values]) -> Iterator[str]:
     """Report how the choice by these constants compares with the peer, on held-out and on all shapes."""
-    warpgroups, warps, kept = found
+    warpgroups, warps, kept, larger = found
     cells: dict[str, dict[str, Row]] = {}
     for row in rows:
         cells.setdefault(row.cell, {})[row.variant] = row
@@ -191,8 +212,9 @@ def verdict(rows: Sequence[Row], found: Sequence[Values]) -> Iterator[str]:
     def expected(row: Row) -> float:
         if not offered(row.facts):
             return math.inf
-        values = kept if is_resident(row.facts) else warps if row.facts["kernel"] == "mixed" else warpgroups
-        return predict(values, row.facts)
+        if row.facts["kernel"] == "mixed":
+            return predict(kept if is_resident(row.facts) else warps, row.facts)
+        return predict(warpgroups if on_warpgroups(row, small=True) else larger, row.facts)
 
     def taken(cell: dict[str, Row]) -> float:
         return min((row for name, row in cell.items() if name != PEER), key=expected).us
@@ -241,15 +263,18 @@ def likely(shape: Shape, kernel: str, *, probe: bool) -> list[Any]:
         table += resident.tilings(sizes, chip)
     else:
         table = wgmma.tilings(shape.n, facts["b_planes"], masked=False, wide=False, a_planes=facts["a_planes"])
+        table += wgmma.fitted_tilings(sizes_of(facts), jit.capability().multiprocessors)
     costs = {tiling: predict({}, facts | {"tiling": [int(part) for part in tiling]}) for tiling in table}
     found = sorted((tiling for tiling in table if math.isfinite(costs[tiling])), key=costs.__getitem__)
     if probe:
         return [tiling for tiling in found if costs[tiling] < 2 * costs[found[0]]]
     alike: dict[Any, Any] = {}
     for tiling in found:
-        kind = tiling[:4] if kernel == "mixed" else (*tiling[:3], tiling.groups, tiling.rk * tiling.rp > 1)
+        kind = tiling[:4] if kernel == "mixed" else (*tiling[:3], tiling.groups, tiling.parts > 1, tiling.width)
         alike.setdefault(kind, tiling)
-    return list(alike.values())[: 1 + MORE]
+    blocks = [tiling for tiling in alike.values() if kernel == "mixed" or not tiling.width]
+    widths = [tiling for tiling in alike.values() if tiling not in blocks]
+    return blocks[: 1 + MORE] + widths[: 1 + MORE]
 
 
 def chosen_tiling(shape: Shape, kernel: str) -> Any:

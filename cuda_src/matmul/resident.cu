@@ -42,7 +42,8 @@ struct ResidentParams {
     int stages; // of a group's ring, a multiple of blocks
     int weight; // of a product of bytes
     int early; // whether no kernel that may still be running computes a
-    int pad[13]; // to a multiple of 64 bytes
+    int last_steps; // of 32 bytes in the last block that hold elements
+    int pad[12]; // to a multiple of 64 bytes
 };
 
 // Unpacks the block's columns to bytes, one word of each plane at a time; the next words are loaded before the previous ones are
@@ -164,6 +165,16 @@ BS_INLINE void store_strip(const ResidentParams &g, int (&acc)[BS_COLUMNS / 2], 
     store_sums(g.out + ((long long)batch * g.m + row) * g.n + column, g.n, acc, upper, lower, columns, pairs);
 }
 
+// Adds the products of `steps` times 32 bytes; those of the first block begin the sums.
+template <int steps> BS_INLINE void multiply_rows(int (&acc)[BS_COLUMNS / 2], u64 a, u64 b, int block)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < steps; k++)
+        Wgmma<BS_COLUMNS>::run(acc, a + 2 * k, b + 2 * k, block + k);
+    wgmma_commit();
+}
+
 // Grid: (parts of the rows, column tiles, batches).
 extern "C" __global__ void __launch_bounds__(kMostThreads) matmul_resident(const __grid_constant__ ResidentParams g)
 {
@@ -210,20 +221,20 @@ extern "C" __global__ void __launch_bounds__(kMostThreads) matmul_resident(const
 #pragma unroll 1
     for (int strip = strips.first; strip < strips.count; strip += strips.step) {
         int acc[BS_COLUMNS / 2];
-        wgmma_fence();
 #pragma unroll 1
         for (int block = 0; block < g.blocks; block++) {
             barrier_wait(strips.full + stage * 8, phase);
             const u64 a = wgmma_descriptor(strips.tiles + stage * kBytesStage), b = columns + block * (kBytesBlock / 16);
-#pragma unroll
-            for (int k = 0; k < 4; k++) // rows end with zeros, so the columns' bytes there do not matter
-                Wgmma<BS_COLUMNS>::run(acc, a + 2 * k, b + 2 * k, block + k);
+            // Rows end with zeros, so the columns' bytes there do not matter.
+            if (block + 1 == g.blocks && g.last_steps <= 2)
+                multiply_rows<2>(acc, a, b, block);
+            else
+                multiply_rows<4>(acc, a, b, block);
             if (++stage == g.stages) {
                 stage = 0;
                 phase ^= 1;
             }
         }
-        wgmma_commit();
         wgmma_wait<0>();
         wgmma_pin(acc);
         if (strip + strips.step < strips.count) {

@@ -31,7 +31,7 @@ class WarpgroupRates(NamedTuple):
     result_bytes_per_us: float = math.inf  # all results together; this time is added
     small_rows: float = 1e9  # rows of a stage per clock from the L2, or one per `small_bytes` of operand if more
     small_bytes: float = 1.0
-    half_sectors: float = 1.0  # factor on the arrival time if every other row begins within a sector of 32 bytes
+    half_sectors: float = 1.3  # factor on the arrival time if every other row begins within a sector of 32 bytes
     fitted_widths: float = 1.07  # factor on the time of tiles with kernels for their width, which are not timed yet
     unpack_clocks: float = 38.0  # of a scheduler, for what a warp unpacks at a time: 32 words of each plane of a digit
     flush_bytes_per_us: float = 2.3e6  # to read an int64 result and write it back from the registers

@@ -25,6 +25,8 @@ STRIP_ROWS = 64
 _STAGE_BYTES = STRIP_ROWS * BLOCK_BYTES + 8
 #: The buffer through which a group stores its sums by way of shared memory.
 _STAGING_BYTES = 8192
+#: Instructions along the contraction axis of a block, 32 elements each.
+_BLOCK_STEPS = 4
 #: The most strips in a group's ring.
 _DEEPEST = 4
 #: Results can be stored by way of shared memory if columns are a multiple of this: whole lines of 128 bytes.
@@ -170,6 +172,7 @@ class ResidentProduct(OneLaunch):
         p = ResidentParams(m=sizes.m, n=sizes.n, blocks=sizes.blocks, words=sizes.used_words)
         p.a[:] = operand_map(a.words, a.outer, 1, STRIP_ROWS, used=8 * sizes.used_words)
         p.by_words, p.groups, p.stages = -(-(1 << 31) // sizes.used_words), t.groups, depth * sizes.blocks
+        p.last_steps = sizes.used_words - _BLOCK_STEPS * (sizes.blocks - 1)
         kernel = jit.kernel(_SOURCE, "matmul_resident", t.defines(sizes.planes, signed, bytes_extended(what, signed)))
         grid = t.parts, -(-sizes.n // t.columns), sizes.batches
         super().__init__(kernel, grid, t.threads(sizes), p, what, shared=t.shared_bytes(sizes, chip))

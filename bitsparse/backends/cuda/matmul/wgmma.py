@@ -119,7 +119,7 @@ def choose_tiling(sizes: Sizes, masked: bool, wide: bool, step: int = 1, fused: 
     ``fused`` tells whether an epilogue is part of the kernel.
     """
     rates = rates_of(sizes, step)
-    widths = [] if masked or wide or fused else fitted_tilings(sizes.n, sizes.b_planes)
+    widths = [] if masked or wide or fused else fitted_tilings(sizes, H200.card.multiprocessors)
     return min(
         tilings(sizes.n, sizes.b_planes, masked=masked, wide=wide, a_planes=sizes.a_planes) + widths,
         key=lambda t: (

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES
+from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, Sizes
 
 #: The most blocks of a cluster.
 _CLUSTER = 8
@@ -113,38 +112,43 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
         for groups, mb, pa in blocks:
             if mb * nb * qb > 4 or (mb == 2 and nb * qb == 3) or (groups == 1 and (nb > 1 or qb == 3)) or pa > a_planes:
                 continue
-            tile = Tiling(mb, nb, qb, groups=groups, pa=pa)
-            found += list(_clustered(tile, shared=not masked, split=tile.may_split and not wide))
+            split = not wide and mb * nb == 1
+            found += [
+                Tiling(mb, nb, qb, mc, rk, rp, groups, pa)
+                for mc in ((1,) if masked else (1, 2, 4))
+                for rk in ((1, 2, 4, 8) if split else (1,))
+                for rp in ((1, 2, 4) if split else (1,))
+                if mc * rk * rp <= _CLUSTER and rk * rp <= 4 * groups
+            ]
     return found
 
 
-def fitted_tilings(columns: int, b_planes: int) -> list[Tiling]:
+def fitted_tilings(sizes: Sizes, multiprocessors: int) -> list[Tiling]:
     """The tilings of :data:`WIDTHS` worth considering for an int32 result without an epilogue, whose left operand has no zero tiles.
 
-    Those of more than four planes take all planes at once.
+    Tiles of more than four planes take all planes at once. A tile is divided among parts only if a multiprocessor is left for each part,
+    and then among as many as there can be.
 
     Examples
     --------
-    >>> {tiling.width for tiling in fitted_tilings(40, 8)}
-    {48, 16, 32, 24}
+    >>> sorted({tiling.width for tiling in fitted_tilings(Sizes(300, 40, 4, 1, 8, 1), 132)})
+    [16, 24, 32, 48]
     """
     found = []
     for groups, mb, qb, widths in WIDTHS:
-        if qb > b_planes or (qb > 4 and qb < b_planes):
+        if qb > sizes.b_planes or (qb > 4 and qb < sizes.b_planes):
             continue
+        strips = -(-sizes.m // (64 * groups * mb))
+        passes = sizes.a_planes * -(-sizes.b_planes // qb)
         for width in widths:
-            if width - 16 < columns:
-                tile = Tiling(mb, 0, qb, groups=groups, width=width)
-                found += list(_clustered(tile, shared=True, split=tile.may_split))
+            if width - 16 >= sizes.n:
+                continue
+            tile = Tiling(mb, 0, qb, groups=groups, width=width)
+            most = multiprocessors // (sizes.batches * strips * -(-sizes.n // width)) if tile.may_split else 1
+            for mc in (1, 2) if strips > 1 and tile.right_rows % 16 == 0 else (1,):
+                found.append(tile._replace(mc=mc))
+                limit = min(most, _CLUSTER // mc, 4 * groups)
+                if limit > 1:
+                    parts = 1 << limit.bit_length() - 1
+                    found += [tile._replace(mc=mc, rk=parts // rp, rp=rp) for rp in (1, 2, 4) if rp <= min(parts, passes)]
     return found
-
-
-def _clustered(tile: Tiling, *, shared: bool, split: bool) -> Iterator[Tiling]:
-    """The clusters of a tile: blocks that share loads of the right operand, times parts of the contraction axis and of the passes."""
-    for mc in (1, 2, 4) if shared else (1,):
-        if tile.right_rows % (8 * mc):  # rows are swizzled in groups of eight
-            continue
-        for rk in (1, 2, 4, 8) if split else (1,):
-            for rp in (1, 2, 4) if split else (1,):
-                if mc * rk * rp <= _CLUSTER and rk * rp <= 4 * tile.groups:
-                    yield tile._replace(mc=mc, rk=rk, rp=rp)
