@@ -5,12 +5,15 @@
 // feeds a ring of stages (128 bytes of the contraction axis: 1024 bits) through TMA. The BS_NB column blocks are nb blocks of 64 columns
 // times qb planes of B (nb qb = BS_NB), so each tile of A is loaded once for qb planes. Further planes follow in passes, heaviest first:
 // before each pass the accumulators are multiplied by the ratio of the weights, so no second set is needed.
+// Kernels for a width have BS_QB planes of BS_WIDTH columns instead, both known when they are compiled.
 // A cluster holds mc row tiles that share the loads of B by multicast, times the parts that split the contraction axis (rk) and the passes
-// (rp) and add their results through distributed shared memory (only with BS_MB = 1 and nb = 1).
+// (rp) and add their results through distributed shared memory (only with BS_MB = 1, and nb = 1 or
+// BS_WIDTH with at most two groups).
 //
 // Results of 64 bits take the passes in the opposite order: matmul/wide.cuh.
 //
-// Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_SIGNED (which operands have signed bytes, 1 for A and
+// Compile-time: BS_GROUPS (1, 2, or 3 with BS_WIDTH), BS_MB (1, 2), BS_NB (1..4), or BS_WIDTH and BS_QB (1..4, 8; their product is a
+// multiple of 16 up to 256, up to 192 with three groups) for an int32 result without BS_EPILOGUE, BS_STAGES, BS_BYTES, BS_SIGNED (which operands have signed bytes, 1 for A and
 // 2 for B), BS_OUT64 (an int64 result), BS_PA (the BS_MB row blocks of a warpgroup are that many planes of the same 64 rows; always and
 // only with BS_OUT64 and BS_MB = 2), BS_EPILOGUE (sums are not stored but go through finish/strips.cuh: 1, finish/fragments.cuh: 2, or,
 // while the next tile is multiplied, finish/handed.cuh: 4, or finish/deferred.cuh: 3, with BS_HELD blocks of columns at a time; 3 and 4
@@ -246,7 +249,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
             if (g.row_term || g.col_term)
                 add_terms(g, me.acc[i], w, row);
 #ifndef BS_EPILOGUE
-            if (g.bulk)
+            if (BS_GROUPS < 3 && g.bulk)
                 store_tile_bulk(g, s, me.acc[i], w, row - ((threadIdx.x >> 5) & 3) * 16);
             else
                 store_tile(g, me.acc[i], w, row);

@@ -255,7 +255,8 @@ class WgmmaProduct:
             kernel = jit.kernel(_SOURCE, "matmul_wgmma", defines)
             clusters = min(units, _room_for(t), kernel.resident_clusters(t.threads, shared, t.cluster))
         # The copy engine's stores overlap with the next tile; for a block's only tile, ordinary stores finish sooner.
-        self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0 and t.columns % 32 == 0
+        self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
+        self._bulk = self._bulk and t.columns % 32 == 0 and t.groups < 3
         self._grid = clusters * t.cluster
         self._launches: dict[int, Any] = {}
         self._launch = self._launch_for(self._way())

@@ -76,8 +76,10 @@ class Tiling(NamedTuple):
     def staging_bytes(self, held: int = 2) -> int:
         """Shared memory after the stages, through which results are stored, or `held` blocks of 64 columns wait.
 
-        Of split tiles the sums of all other parts must fit.
+        Of split tiles the sums of all other parts must fit. Three groups store from their registers, and all memory is for stages.
         """
+        if self.groups > 2:
+            return 0
         others = 4 * self.rows * self.columns * 7 // 8 if self.width and self.parts > 1 else 0
         return max(others, 8192 * self.groups * held)
 
@@ -150,5 +152,7 @@ def fitted_tilings(sizes: Sizes, multiprocessors: int) -> list[Tiling]:
                 limit = min(most, _CLUSTER // mc, 4 * groups)
                 if limit > 1:
                     parts = 1 << limit.bit_length() - 1
-                    found += [tile._replace(mc=mc, rk=parts // rp, rp=rp) for rp in (1, 2, 4) if rp <= min(parts, passes)]
+                    found += [
+                        tile._replace(mc=mc, rk=parts // rp, rp=rp) for rp in (1, 2, 4) if rp <= min(parts, passes)
+                    ]
     return found
