@@ -114,7 +114,7 @@ def test_tiles_with_kernels_for_their_width(kernel: str, row: tuple[int, int, in
     rng = np.random.default_rng([groups, qb, len(kernel)])
     planes = qb + (qb == 4)
     bits = (2, planes) if kernel == "planes" else (4, 8 * qb - 2)
-    for m, columns, k in ((64 * groups * mb + 37, 2, 4500), (300, 1, 1100)):
+    for m, columns, k in ((64 * groups * mb + 37, 2, 8500), (300, 1, 1100)):
         k //= 1 if kernel == "planes" else 8
         for width in widths:
             n = columns * width + (13 if width % 32 else 12)
