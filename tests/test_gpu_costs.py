@@ -67,6 +67,15 @@ def test_digits_of_both_operands_side_by_side() -> None:
     assert gemm.choose_tiling(Sizes(8192, 64, 64, 4, 1, 1), False, True, 8).pa == 2
 
 
+def test_tiles_of_their_own_width_are_for_plain_products() -> None:
+    """They must be taken where tiles of whole blocks leave multiprocessors idle, but not for epilogues, zero tiles or int64 results."""
+    sizes = Sizes(368, 3600, 69, 1, 1, 1)
+    assert gemm.choose_tiling(sizes, False, False, 8).width
+    others = [gemm.choose_tiling(sizes, True, False, 8), gemm.choose_tiling(sizes, False, True, 8)]
+    others.append(gemm.choose_tiling(sizes, False, False, 8, True))
+    assert not any(tiling.width for tiling in others)
+
+
 @pytest.mark.parametrize("step", [1, 8])
 @pytest.mark.parametrize("planes", [(2, 2), (4, 1), (3, 4), (1, 3), (4, 4), (32, 17)], ids=str)
 def test_passes_of_an_int64_result(planes: tuple[int, int], step: int) -> None:
