@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.fit.fitting import Facts, Fit, Row, Values, search
 from benchmarks.gpu_timing import REPETITIONS, accumulator, encoding_of, ours_graph, random_words, replay
 from bitsparse import jit
-from bitsparse.backends.cuda.matmul import wgmma
+from bitsparse.backends.cuda.matmul import wgmma, wgmma_tilings
 from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.backends.cuda.matmul.passes import Sizes
 
@@ -43,7 +43,7 @@ def predict(values: Values, facts: Facts) -> float:
     m, n, blocks, a_planes, b_planes = (facts[name] for name in ("m", "n", "blocks", "a_planes", "b_planes"))
     sizes = Sizes(m, n, blocks, a_planes, b_planes, 1)
     changed: Any = values
-    rates, tiling = wgmma.RATES._replace(**changed), wgmma.Tiling(*facts["tiling"])
+    rates, tiling = wgmma.RATES._replace(**changed), wgmma_tilings.Tiling(*facts["tiling"])
     wide, step = facts["wide"], facts["step"]
     us = wgmma.estimate_us(tiling, sizes, rates, wide=wide, step=step)
     return us + (wgmma.unpacking_us(tiling, sizes, rates) if step == 8 else 0.0)
@@ -75,7 +75,7 @@ def measured(only: Sequence[str]) -> Iterator[Row]:
         kind["kernel"] = "planes" if step == 1 else "digits"
         out = cupy.empty((size, columns), dtype)
         chosen = wgmma.choose_tiling(Sizes(size, columns, blocks, planes[0], planes[1], 1), False, wide, step)
-        for tiling in wgmma.tilings(columns, planes[1], masked=False, wide=wide, a_planes=planes[0]):
+        for tiling in wgmma_tilings.tilings(columns, planes[1], masked=False, wide=wide, a_planes=planes[0]):
             facts: dict[str, Any] = {
                 "m": size,
                 "n": columns,

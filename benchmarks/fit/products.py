@@ -22,7 +22,7 @@ from benchmarks.fit.fitting import Facts, Fit, Row, Values, search
 from benchmarks.gpu_timing import Int8Product, accumulator, encoding_of, ours_graph, replay, torch_graph
 from bitsparse import jit
 from bitsparse.backends.cuda.chips import H200, MixedRates, ResidentRates
-from bitsparse.backends.cuda.matmul import choice, mixed, one_launch, resident, wgmma
+from bitsparse.backends.cuda.matmul import choice, mixed, one_launch, resident, wgmma, wgmma_tilings
 from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.backends.cuda.matmul.passes import Sizes
 
@@ -84,9 +84,9 @@ def sizes_of(facts: Facts) -> Sizes:
     return Sizes(m, n, blocks, a_planes, b_planes, 1, facts["step"] * 16 * -(-facts["k"] // 128))
 
 
-def tiling_of(facts: Facts) -> wgmma.Tiling:
+def tiling_of(facts: Facts) -> wgmma_tilings.Tiling:
     """The tiling on warpgroups that the facts describe."""
-    return wgmma.Tiling(*facts["tiling"])
+    return wgmma_tilings.Tiling(*facts["tiling"])
 
 
 def mixed_sizes_of(facts: Facts) -> mixed.MixedSizes:
@@ -262,8 +262,8 @@ def likely(shape: Shape, kernel: str, *, probe: bool) -> list[Any]:
         table = [tiling for tiling in table if tiling.shared_bytes(sizes.planes) <= chip.shared_bytes]
         table += resident.tilings(sizes, chip)
     else:
-        table = wgmma.tilings(shape.n, facts["b_planes"], masked=False, wide=False, a_planes=facts["a_planes"])
-        table += wgmma.fitted_tilings(sizes_of(facts), jit.capability().multiprocessors)
+        table = wgmma_tilings.tilings(shape.n, facts["b_planes"], masked=False, wide=False, a_planes=facts["a_planes"])
+        table += wgmma_tilings.fitted_tilings(sizes_of(facts), jit.capability().multiprocessors)
     costs = {tiling: predict({}, facts | {"tiling": [int(part) for part in tiling]}) for tiling in table}
     found = sorted((tiling for tiling in table if math.isfinite(costs[tiling])), key=costs.__getitem__)
     if probe:

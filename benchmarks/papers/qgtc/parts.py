@@ -26,6 +26,7 @@ from benchmarks.gpu_timing import (
 )
 from bitsparse import jit
 from bitsparse.backends.cuda.matmul import wgmma as gemm
+from bitsparse.backends.cuda.matmul import wgmma_tilings
 from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.backends.cuda.matmul.passes import Sizes
 from bitsparse.bench import Machine, Record, Unavailable
@@ -129,12 +130,12 @@ def adjacency(n: int) -> Any:
     return random_words(n, 1, n)
 
 
-def tilings(n: int, d: int, bits: int) -> dict[str, gemm.Tiling]:
+def tilings(n: int, d: int, bits: int) -> dict[str, wgmma_tilings.Tiling]:
     """The best tilings of both kinds: those that load a tile of A once for several planes of X, and those that load it for each plane."""
     blocks = -(-n // 1024)
-    found = gemm.tilings(d, bits, masked=False, wide=False)
+    found = wgmma_tilings.tilings(d, bits, masked=False, wide=False)
 
-    def best(side_by_side: bool) -> gemm.Tiling:
+    def best(side_by_side: bool) -> wgmma_tilings.Tiling:
         return min(
             (t for t in found if (t.qb > 1) == side_by_side),
             key=lambda t: gemm.estimate_us(t, Sizes(n, d, blocks, 1, bits, 1)),

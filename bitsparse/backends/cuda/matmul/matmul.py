@@ -14,7 +14,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda.bits import words as packed
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
-from bitsparse.backends.cuda.matmul import one_launch
+from bitsparse.backends.cuda.matmul import one_launch, wgmma_tilings
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.choice import CHOICES, KERNELS, cost, in_bytes, on_warps
 from bitsparse.backends.cuda.matmul.passes import Multiplication, Operand, batch_indices, left_out, signed_bytes
@@ -37,7 +37,7 @@ __all__ = [
 _SMALL = 1 << 20
 _NO_OPERAND = OperandParams()
 #: A tiling of any kernel.
-AnyTiling = gemm.Tiling | gemm_mma.MmaTiling | one_launch.AnyMixedTiling
+AnyTiling = wgmma_tilings.Tiling | gemm_mma.MmaTiling | one_launch.AnyMixedTiling
 
 
 def _count_of_a_local() -> int:
@@ -99,7 +99,9 @@ class Product:
         cupy = self._cupy = jit.require_cupy("matmul")
         chip, by_warps = jit.capability(), on_warps(kernel)
         self._mixed = kernel == "mixed"
-        kind: Any = one_launch.AnyMixedTiling if self._mixed else gemm_mma.MmaTiling if by_warps else gemm.Tiling
+        kind: Any = (
+            one_launch.AnyMixedTiling if self._mixed else gemm_mma.MmaTiling if by_warps else wgmma_tilings.Tiling
+        )
         if tiling is not None and not isinstance(tiling, kind):
             raise KernelError(f"matmul: the tiling {tiling} is not one of kernel {kernel!r} on {chip.name}")
         m = a_words.shape[-3]
