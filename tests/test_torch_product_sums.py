@@ -1,4 +1,4 @@
-"""Sums of products in one function: the gradients of the two steps, and memory that is let go of while gradients are computed."""
+"""Sums of products in wide rows: the gradients of the usual steps, and memory that is let go of while gradients are computed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ torch: Any = pytest.importorskip("torch")
 
 import bitsparse.torch as bst  # noqa: E402
 from bitsparse.torch import operators, product_sums  # noqa: E402
+from bitsparse.torch.bias import linear  # noqa: E402
+from bitsparse.torch.code_source import CodeSource  # noqa: E402
 from bitsparse.torch.kept import KeptInFewBits, exact_linear, kept_codes  # noqa: E402
-from bitsparse.torch.quantization import CodeSource, Quantization  # noqa: E402
+from bitsparse.torch.quantization import Quantization  # noqa: E402
 from bitsparse.torch.registration import is_plain  # noqa: E402
 
-NODES = 40
+NODES, WIDTH = 40, 8
 
 
 @pytest.fixture
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute the function's result in two steps."""
+    """Compute sums of products by the usual function."""
 
-    def compute(x: Any, weight: Any, bias: Any, pattern: Any, factors: Any, laid: Any) -> Any:
-        made = operators.spmm(pattern, None, *factors, x @ weight.t())
+    def compute(products: Any, bias: Any, pattern: Any, factors: Any, laid: Any) -> Any:
+        assert products.stride() == (WIDTH, 1)
+        rows, columns = factors
+        if columns is not None:
+            products.mul_(columns[:, None])
+        made = operators.spmm(pattern, None, rows, None, products)
         return made if bias is None else made + bias
 
     monkeypatch.setattr(product_sums, "_compute_on_gpu", compute)
@@ -40,6 +46,10 @@ def operands(dtype: Any) -> list[Any]:
     return [torch.randn(size, generator=random, dtype=dtype).requires_grad_() for size in sizes]
 
 
+def in_rows(products: Any, bias: Any, pattern: Any, factors: Any = (None, None)) -> Any:
+    return product_sums._ProductSums.apply(products, bias, pattern, factors, None)
+
+
 def source() -> Any:
     return CodeSource(Quantization(bst.Tango()), False)
 
@@ -50,7 +60,7 @@ def test_gradients_of_any_order(on_the_cpu: None) -> None:
         x, weight, bias = operands(torch.float64)
 
         def call(x: Any, weight: Any, bias: Any = None) -> Any:
-            return product_sums._ProductSums.apply(x, weight, bias, pattern, (None, None), None)
+            return in_rows(linear(x, weight, width=WIDTH), bias, pattern)
 
         given = (x, weight, bias) if biased else (x, weight)
         assert torch.autograd.gradcheck(call, given)
@@ -65,7 +75,7 @@ def test_the_gradients_of_both_steps(mean: bool, on_the_cpu: None) -> None:
     for together in (True, False):
         x, weight, bias = operands(torch.float32)
         if together:
-            made = product_sums._ProductSums.apply(x, weight, bias, pattern, factors, None)
+            made = in_rows(linear(x, weight, width=WIDTH), bias, pattern, factors)
         else:
             made = operators.spmm(pattern, None, *factors, torch.nn.functional.linear(x, weight)) + bias
         made.square().sum().backward()
@@ -75,7 +85,7 @@ def test_the_gradients_of_both_steps(mean: bool, on_the_cpu: None) -> None:
 
 
 def test_an_input_in_few_bits_is_the_one_that_two_steps_keep(on_the_cpu: None) -> None:
-    pattern, factors, found = graph().pattern(), (None, None), []
+    pattern, found = graph().pattern(), []
     for together in (True, False):
         (x, weight, bias), of = operands(torch.float32), source()
 
@@ -83,9 +93,9 @@ def test_an_input_in_few_bits_is_the_one_that_two_steps_keep(on_the_cpu: None) -
             return kept_codes(x, 4, of)
 
         if together:
-            made = product_sums._KeptProductSums.apply(x, weight, bias, keep, pattern, factors, None)
+            made = in_rows(exact_linear(x, weight, keep, WIDTH), bias, pattern)
         else:
-            made = operators.spmm(pattern, None, *factors, exact_linear(x, weight, keep)) + bias
+            made = operators.spmm(pattern, None, None, None, exact_linear(x, weight, keep)) + bias
         made.square().sum().backward()
         found.append([made.detach(), x.grad, weight.grad, bias.grad])
     for one, other in zip(*found, strict=True):

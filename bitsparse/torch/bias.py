@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bitsparse.torch.dense import is_alone, is_quicker, product, product_over_rows
+from bitsparse.torch.dense import is_alone, is_quicker, product, product_in_rows, product_over_rows
 from bitsparse.torch.operators import column_sums
 
 
@@ -25,9 +25,9 @@ class _Biased(torch.autograd.Function):
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, width: int | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return product(x, weight, bias)
+        return product(x, weight, bias) if width is None else product_in_rows(x, weight, width)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -35,15 +35,18 @@ class _Linear(torch.autograd.Function):
         needs = ctx.needs_input_grad
         by_x = product(gradient, weight.t()) if needs[0] else None
         by_weight = product_over_rows(gradient, x) if needs[1] else None
-        return by_x, by_weight, column_sums(gradient) if needs[2] else None
+        return by_x, by_weight, column_sums(gradient) if needs[2] else None, None
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x W^T + b`` like :func:`torch.nn.functional.linear`, with faster gradients that can be differentiated again."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, width: int | None = None) -> Tensor:
+    """``x W^T + b`` like :func:`torch.nn.functional.linear`, with faster gradients that can be differentiated again.
+
+    With a `width` there is no bias, and the result's rows lie `width` elements apart.
+    """
     on_gpu = bias is not None and x.is_cuda and is_alone(x) and x.dtype == weight.dtype == bias.dtype
-    if not on_gpu and not is_quicker(x, weight, bias):
+    if width is None and not on_gpu and not is_quicker(x, weight, bias):
         return torch.nn.functional.linear(x, weight, bias)
-    return _Linear.apply(x, weight, bias)
+    return _Linear.apply(x, weight, bias, width)
 
 
 #: The attributes in which modules keep their hooks.

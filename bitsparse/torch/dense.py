@@ -86,6 +86,12 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return quick(x, weight, bias, "none", [], "")
 
 
+def product_in_rows(x: Tensor, weight: Tensor, width: int) -> Tensor:
+    """``x @ weight.T`` in memory whose rows have `width` elements, of which those behind the product's columns are not set."""
+    made = x.new_empty((x.shape[0], width))[:, : weight.shape[0]]
+    return torch.mm(x, weight.t(), out=made)
+
+
 def product_over_rows(one: Tensor, other: Tensor) -> Tensor:
     """``one.T @ other``, a small result that is a sum over many rows.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C import _current_graph_task_id
 
 from bitsparse.errors import DTypeError
@@ -60,18 +60,14 @@ class LayerQuantizer(Floats):
         """Whether sums are computed in floats."""
         return not self._sums or self._state.bits is None
 
-    def keep_of(self, x: Tensor) -> coded.Keep | None:
-        """How a product in floats keeps its input in few bits; None if it keeps the input itself."""
-        return self._keep(x) if x.ndim == 2 and x.requires_grad else None
-
-    def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None) -> Tensor:
-        """``x @ weight.T``, plus the bias `behind` if there is one."""
+    def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None, width: int | None = None) -> Tensor:
+        """``x @ weight.T``, plus the bias `behind` if there is one; a product in floats may lie in rows of `width` elements."""
         products = not self.multiplies_floats
         if behind is not None and not (products and x.ndim == 2 and _joins(behind, x, weight)):
             return biased(self.linear(x, weight), behind)
         if not products:
-            keep = self.keep_of(x)
-            return nn.functional.linear(x, weight) if keep is None else exact_linear(x, weight, keep)
+            keep = self._keep(x) if x.ndim == 2 and x.requires_grad else None
+            return super().linear(x, weight, width=width) if keep is None else exact_linear(x, weight, keep, width)
         flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
         keep = self._keep(flat, PRODUCT_BITS)
         made = coded.linear(flat, weight, PRODUCT_BITS, self._source(x), behind, keep=keep).to(x.dtype)

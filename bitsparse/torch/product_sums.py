@@ -8,26 +8,22 @@ import torch
 from torch import Tensor
 
 from bitsparse.ops.spmm.laid import LaidSums, laid_sums
-from bitsparse.torch.coded import Factors, Keep
-from bitsparse.torch.dense import is_alone, product, product_over_rows
+from bitsparse.torch.coded import Factors
+from bitsparse.torch.dense import is_alone
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.operators import column_sums, on_cupy, permitted, spmm
 from bitsparse.torch.pattern import Pattern, array_over
-from bitsparse.torch.registration import is_plain, on_gpu, once, taken
+from bitsparse.torch.registration import is_plain, on_gpu
 
 #: Products with fewer elements are copied in next to no time.
 _FEWEST = 1 << 22
 
 
-def _compute(
-    x: Tensor, weight: Tensor, bias: Tensor | None, pattern: Pattern, factors: Factors, laid: LaidSums
-) -> Tensor:
-    columns = weight.shape[0]
-    rows = x.new_empty((x.shape[0], laid.columns))
-    torch.mm(x, weight.t(), out=rows[:, :columns])
+def _compute(products: Tensor, bias: Tensor | None, pattern: Pattern, factors: Factors, laid: LaidSums) -> Tensor:
+    rows = products.as_strided((products.shape[0], laid.columns), (laid.columns, 1))
     if laid.scaled and factors[1] is not None:
         rows.mul_(factors[1][:, None])
-    out = x.new_empty((pattern.rows, columns))
+    out = products.new_empty((pattern.rows, products.shape[1]))
     on_cupy(laid, rows, out, None if bias is None else bias.contiguous())
     return out
 
@@ -37,63 +33,42 @@ _compute_on_gpu = on_gpu(_compute)
 
 class _ProductSums(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
+    def forward(ctx: Any, products: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
         ctx.pattern, ctx.factors, _ = how
-        ctx.save_for_backward(x, weight)
-        made: Tensor = _compute_on_gpu(x, weight, bias, *how)
+        made: Tensor = _compute_on_gpu(products, bias, *how)
         return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        by_product, by_bias = _through_sums(ctx, gradient)
-        by_weight = product_over_rows(by_product, x) if ctx.needs_input_grad[1] else None
-        return (
-            product(by_product, weight.t()) if ctx.needs_input_grad[0] else None,
-            by_weight,
-            by_bias,
-            None,
-            None,
-            None,
-        )
+        rows, columns = ctx.factors
+        needs_product, needs_bias = ctx.needs_input_grad[:2]
+        by_bias = column_sums(gradient) if needs_bias else None
+        by_product = spmm(ctx.pattern.turned, None, columns, rows, gradient) if needs_product else None
+        return by_product, by_bias, None, None, None
 
 
-class _KeptProductSums(torch.autograd.Function):
-    """The same, which keeps its input in few bits."""
+class ProductSums:
+    """Sums ``sums(products, bias)`` over neighbours of products that the caller gives up, in rows of `width` elements.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, keep: Keep, *how: Any) -> Tensor:
-        ctx.pattern, ctx.factors, _ = how
-        ctx.kept = keep(x)
-        ctx.save_for_backward(weight)
-        made: Tensor = _compute_on_gpu(x, weight, bias, *how)
+    The gradients are functions of their own for the product and for the sums, so that each lets go of its memory as soon as it can.
+    """
+
+    def __init__(self, pattern: Pattern, factors: Factors, laid: LaidSums) -> None:
+        self._how, self.width = (pattern, factors, laid), laid.columns
+
+    def __call__(self, products: Tensor, bias: Tensor | None) -> Tensor:
+        """The sums, plus the bias for which they were prepared; `products` may be overwritten."""
+        made: Tensor = _ProductSums.apply(products, bias, *self._how)
         return made
-
-    @staticmethod
-    @once("quantize_")
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (weight,), kept = ctx.saved_tensors, taken(ctx, "kept")
-        by_product, by_bias = _through_sums(ctx, gradient)
-        by_weight = kept.over_rows(by_product) if ctx.needs_input_grad[1] else None
-        del kept  # whose memory is free before the larger gradient takes some
-        by_x = product(by_product, weight.t()) if ctx.needs_input_grad[0] else None
-        return by_x, by_weight, by_bias, None, None, None, None
-
-
-def _through_sums(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The gradients by the product and by the bias."""
-    (rows, columns), by_bias = ctx.factors, column_sums(gradient) if ctx.needs_input_grad[2] else None
-    return spmm(ctx.pattern.turned, None, columns, rows, gradient), by_bias
 
 
 def product_sums(
-    graph: Graph, x: Tensor, weight: Tensor, reduce: str, bias: Tensor | None, keep: Keep | None = None
-) -> Tensor | None:
+    graph: Graph, x: Tensor, weight: Tensor, reduce: str, bias: Tensor | None = None
+) -> ProductSums | None:
     """Sums or means over neighbours of ``x @ weight.T``, plus a bias; None where the kernel of the sums would not copy the product.
 
     The product of a large float32 matrix on a GPU lies once in memory: in rows of whole vectors, multiplied by the factors of the graph's
-    columns, and only until the sums are enqueued. Sums have the bits that they have otherwise. With `keep`, the gradient by the weight
-    uses what `keep` stores of `x`.
+    columns, and only until the sums are enqueued. Sums have the bits that they have otherwise.
     """
     if not (x.is_cuda and is_alone(x) and x.shape[0] * weight.shape[0] >= _FEWEST):
         return None
@@ -107,14 +82,7 @@ def product_sums(
         return None
     pattern, factors = graph.pattern(), graph.factors(reduce == "mean", x.dtype)
     laid = _laid_sums(pattern, factors, weight.shape[0], bias is not None)
-    if laid is None:
-        return None
-    made: Tensor
-    if keep is None:
-        made = _ProductSums.apply(x, weight, bias, pattern, factors, laid)
-    else:
-        made = _KeptProductSums.apply(x, weight, bias, keep, pattern, factors, laid)
-    return made
+    return None if laid is None else ProductSums(pattern, factors, laid)
 
 
 @on_gpu

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from bitsparse.torch import bias, signs
 from bitsparse.torch.attention_kinds import attention, cosine_attention, scored_attention
-from bitsparse.torch.coded import Keep
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.product_sums import product_sums
 from bitsparse.torch.sums import spmm, spmm_with_bias
@@ -23,13 +22,9 @@ class Floats:
     #: Whether products, and whether sums, are computed in floats.
     multiplies_floats = sums_floats = True
 
-    def keep_of(self, x: Tensor) -> Keep | None:
-        """How a product in floats keeps its input `x` in few bits; None if it keeps `x` itself."""
-        return None
-
-    def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None) -> Tensor:
-        """``x @ weight.T``, plus the bias `behind` if there is one."""
-        return bias.linear(x, weight, behind)
+    def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None, width: int | None = None) -> Tensor:
+        """``x @ weight.T``, plus the bias `behind` if there is one, or in rows of `width` elements, of which the last ones are not set."""
+        return bias.linear(x, weight, behind, width)
 
     def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """``out + x @ weight.T``; the caller gives up `out`, so its memory may be overwritten."""
@@ -52,12 +47,12 @@ class Floats:
 
     def spmm_of_product(self, graph: Graph, x: Tensor, layer: Any, reduce: str, behind: Tensor | None = None) -> Tensor:
         """:meth:`spmm` of the product of `x` with the weight of a linear layer, which is bypassable."""
-        of_layer, together = quantizer_of(layer), None
+        of_layer, sums = quantizer_of(layer), None
         if self.sums_floats and of_layer.multiplies_floats and x.is_cuda:
-            together = product_sums(graph, x, layer.weight, reduce, behind, of_layer.keep_of(x))
-        if together is None:
+            sums = product_sums(graph, x, layer.weight, reduce, behind)
+        if sums is None:
             return self.spmm(graph, of_layer.linear(x, layer.weight), reduce, behind)
-        return together
+        return sums(of_layer.linear(x, layer.weight, width=sums.width), behind)
 
     def spmm_and_own(
         self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None
