@@ -22,7 +22,7 @@ from bitsparse.nn.cluster import host as cluster_host
 from bitsparse.nn.lowbit.host import layers_in_bytes
 
 NODES = 700
-LEVELS = ("scalar", "avx2", "avxvnni", "avx512")
+LEVELS = ("scalar", "avx2", "avxvnni", "avx512", "amx")
 
 
 @pytest.fixture(params=LEVELS)

@@ -20,7 +20,7 @@ from bitsparse.nn.lowbit import plan as lowbit_plan
 from bitsparse.nn.lowbit.host import steps_in_bytes
 from bitsparse.ops import steps as on_codes
 
-LEVELS = ("scalar", "avx2", "avxvnni", "avx512")
+LEVELS = ("scalar", "avx2", "avxvnni", "avx512", "amx")
 
 
 @pytest.fixture(params=LEVELS)

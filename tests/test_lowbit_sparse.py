@@ -17,7 +17,7 @@ from bitsparse.backends.host.matmul import bytes as steps
 from bitsparse.nn.lowbit import plan as lowbit_plan
 
 
-@pytest.fixture(params=("scalar", "avx2", "avxvnni", "avx512"))
+@pytest.fixture(params=("scalar", "avx2", "avxvnni", "avx512", "amx"))
 def _level(request: pytest.FixtureRequest) -> Any:
     if request.param in host.simd_levels():
         host.set_simd(request.param)

@@ -144,7 +144,7 @@ def test_batches_broadcast(a_batch: tuple, b_batch: tuple, kernel: str) -> None:
     assert np.array_equal(got, want)
 
 
-@pytest.mark.parametrize("level", ["scalar", "avx2", "avxvnni", "avx512"])
+@pytest.mark.parametrize("level", ["scalar", "avx2", "avxvnni", "avx512", "amx"])
 def test_forced_instruction_sets_agree(level: str, host) -> None:
     """Instruction sets must agree on a product that fills blocks of every size; a level this CPU lacks must be refused by name."""
     if level not in host.simd_levels():

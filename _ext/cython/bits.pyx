@@ -6,7 +6,7 @@ include "checks.pxi"
 
 
 def levels():
-    """Numbers of the SIMD levels that this processor runs: 0 scalar, 1 AVX2, 2 AVX2 with AVX-VNNI, 3 AVX-512."""
+    """Numbers of the SIMD levels that this processor runs: 0 scalar, 1 AVX2, 2 AVX2 with AVX-VNNI, 3 AVX-512, 4 AVX-512 with AMX."""
     return tuple([level for level in range(BS_LEVELS) if bs_runs_level(level) == level])
 
 

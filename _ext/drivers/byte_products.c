@@ -20,6 +20,7 @@ typedef struct {
     bs_epilogue *e;
     bs_byte_form a, b;
     int up, down;
+    size_t step; /* rows that one call of the micro-kernel takes: those of a zero tile if some are skipped */
     int pairs; /* int16 holds sums of this many pairs of products; see bytes_micro */
     size_t length, row_stride, panel_bytes;
     int8_t *panels;
@@ -125,8 +126,9 @@ static void add_products(const bytes_job *j, const uint8_t *rows, size_t col, co
              * panels. */
             const int8_t *next = panels_after(j, col, panels, c, t, t1);
             const size_t share = bs_min(BLOCK_TILES, t1 - t) * (BS_TILE / 4 * BS_BYTES_AHEAD), half = BS_TILE / PAIR_PANELS;
-            for (size_t r = 0; r < tile->rows; r += BS_MICRO_ROWS) {
+            for (size_t r = 0; r < tile->rows; r += j->step) {
                 const size_t here = bs_min(PAIR_PANELS, panels - c);
+                const size_t rows_here = bs_min(j->step, bs_ceil_div(tile->rows - r, BS_MICRO_ROWS) * BS_MICRO_ROWS);
                 const int8_t *ahead = next + r / half * j->panel_bytes + r % half / BS_MICRO_ROWS * share;
                 bs_run runs[BLOCK_TILES];
                 size_t n_runs = bs_runs(j->p, j->batch, tile->r0 + r, t, bs_min(t + BLOCK_TILES, t1), runs);
@@ -136,7 +138,7 @@ static void add_products(const bytes_job *j, const uint8_t *rows, size_t col, co
                 for (size_t i = 0; i < n_runs; i++) {
                     if (i || t > t0)
                         s.from = s.to, s.from_step = to_step;
-                    j->k->bytes_micro(rows + r * j->row_stride + runs[i].start * (size_t)BS_TILE, j->row_stride,
+                    j->k->bytes_micro(rows + r * j->row_stride + runs[i].start * (size_t)BS_TILE, j->row_stride, rows_here,
                                       panels_at(j, col, c, runs[i].start), here, j->panel_bytes, runs[i].length * (size_t)BS_TILE / 4,
                                       j->pairs, ahead, &s);
                 }
@@ -318,6 +320,7 @@ int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     j.pairs = 32767 / (2 * most_of(p->a_bits, p->a_encoding, 1) * most_of(p->b_bits, p->b_encoding, 0));
     /* Neighbouring rows are one cache line apart modulo the page: a power-of-two stride would map all eight to one set. */
     j.row_stride = j.length + BS_LINE;
+    j.step = p->bitmap ? BS_MICRO_ROWS : j.k->bytes_rows;
     j.thread_bytes = BS_LINE + j.row_stride * BS_TILE;
     j.tiles = bs_ceil_div(p->m, BS_TILE);
     j.beside = (size_t)on.threads;

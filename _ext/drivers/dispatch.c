@@ -4,6 +4,10 @@
 #ifdef BS_X86
 #include <cpuid.h>
 #endif
+#ifdef BS_AMX_TILES
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -23,9 +27,11 @@
 #define VNNI_7C (1u << 11)
 #define VPOPCNTDQ_7C (1u << 14)
 #define AVXVNNI_71A (1u << 4)
-/* Bits of XCR0 for the registers that the operating system saves for each thread: 256-bit ones, and those plus masks and 512-bit ones. */
+#define AMX_7D (3u << 24) /* tiles, and products of tiles of bytes */
+/* Bits of XCR0 for the registers that the operating system saves for each thread: 256-bit ones, those plus masks and 512-bit ones, and tiles. */
 #define KEEPS_AVX 0x06u
 #define KEEPS_AVX512 0xe6u
+#define KEEPS_AMX 0x60000u
 
 static int has_all(unsigned have, unsigned needed) { return (have & needed) == needed; }
 
@@ -36,13 +42,22 @@ static unsigned kept_registers(void)
     return low;
 }
 
+#ifdef BS_AMX_TILES
+/* Linux lets a process use tiles once it has asked, since each thread then needs 8 KB more to be saved. */
+static int may_use_tiles(void)
+{
+    const long ask_for_state = 0x1023, tiles = 18;
+    return syscall(SYS_arch_prctl, ask_for_state, tiles) == 0;
+}
+#endif
+
 /* The bit of a level in a set of levels. */
 #define LEVEL(level) (1u << (level))
 
 static unsigned asked_levels(void)
 {
-    unsigned a, b, c, d, b7, c7, a71;
-    if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d) || !__get_cpuid(1, &a, &b, &c, &d))
+    unsigned a, b, c, d, b7, c7, d7, a71;
+    if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d7) || !__get_cpuid(1, &a, &b, &c, &d))
         return LEVEL(BS_SCALAR);
     if (!has_all(c, POPCNT_1C | OSXSAVE_1C | F16C_1C) || !has_all(b7, AVX2_7B | BMI2_7B) || !has_all(kept_registers(), KEEPS_AVX))
         return LEVEL(BS_SCALAR);
@@ -54,7 +69,15 @@ static unsigned asked_levels(void)
     (void)a71;
 #endif
     const int wide = has_all(b7, AVX512F_7B | AVX512DQ_7B | AVX512BW_7B | AVX512VL_7B) && has_all(c7, VNNI_7C | VPOPCNTDQ_7C);
-    return wide && has_all(kept_registers(), KEEPS_AVX512) ? levels | LEVEL(BS_AVX512) : levels;
+    if (!wide || !has_all(kept_registers(), KEEPS_AVX512))
+        return levels;
+#ifdef BS_AMX_TILES
+    if (has_all(d7, AMX_7D) && has_all(kept_registers(), KEEPS_AMX) && may_use_tiles())
+        levels |= LEVEL(BS_AMX);
+#else
+    (void)d7;
+#endif
+    return levels | LEVEL(BS_AVX512);
 }
 #endif
 
@@ -87,6 +110,10 @@ const bs_kernels *bs_table(int level)
 {
 #ifdef BS_X86
     level = bs_runs_level(level);
+#ifdef BS_AMX_TILES
+    if (level == BS_AMX)
+        return &bs_kernels_amx;
+#endif
     if (level == BS_AVX512)
         return &bs_kernels_avx512;
 #ifdef BS_AVXVNNI

@@ -4,8 +4,9 @@
 
 #include "simd/kernels.h"
 
-/* BS_AVX2_VNNI: AVX2 with products of four bytes at a time, for which a few loops are compiled again. */
-enum bs_level { BS_SCALAR, BS_AVX2, BS_AVX2_VNNI, BS_AVX512, BS_LEVELS };
+/* BS_AVX2_VNNI: AVX2 with products of four bytes at a time, and BS_AMX: AVX-512 with the unit that multiplies tiles of bytes. A few loops
+ * are compiled again for them. */
+enum bs_level { BS_SCALAR, BS_AVX2, BS_AVX2_VNNI, BS_AVX512, BS_AMX, BS_LEVELS };
 
 /* The given level, or the next lower one that this processor supports. */
 int bs_runs_level(int level);

@@ -213,7 +213,7 @@ static const bs_gather_kernels *table(int level)
 {
 #ifdef BS_X86
     level = bs_runs_level(level);
-    if (level == BS_AVX512)
+    if (level >= BS_AVX512)
         return &bs_gather_kernels_avx512;
     if (level >= BS_AVX2)
         return &bs_gather_kernels_avx2;

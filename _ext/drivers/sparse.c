@@ -8,7 +8,7 @@ const bs_spmm_kernels *bs_spmm_table(int level)
 {
 #ifdef BS_X86
     level = bs_runs_level(level);
-    if (level == BS_AVX512)
+    if (level >= BS_AVX512)
         return &bs_spmm_kernels_avx512;
     if (level >= BS_AVX2)
         return &bs_spmm_kernels_avx2;

@@ -49,6 +49,7 @@ const bs_kernels NAME(bs_kernels) = {
     .digits_micro = digits_micro,
     .planes_to_form = planes_to_form,
     .interleave = interleave,
+    .bytes_rows = BYTES_CALL_ROWS,
     .bytes_micro = bytes_micro,
     .bytes_product = bytes_product,
     .bytes_gather = bytes_gather,

@@ -26,7 +26,7 @@ typedef struct {
     uint8_t start, weights[8];
 } bs_byte_form;
 
-/* Sums of 8 rows by panels: they start with the values at `from`, where rows may share one line (step 0), and are stored at `to`. */
+/* Sums of rows by panels: they start with the values at `from`, where rows may share one line (step 0), and are stored at `to`. */
 typedef struct {
     const int32_t *from;
     size_t from_step;
@@ -177,8 +177,9 @@ typedef struct {
     /* products of bytes with one or two panels: see simd/kernels_blocks.inc */
     void (*planes_to_form)(const uint32_t *line, size_t plane_stride, size_t n, const bs_byte_form *form, uint8_t *dst);
     void (*interleave)(const uint8_t *columns, int8_t *panel);
-    void (*bytes_micro)(const uint8_t *a, size_t stride, const int8_t *panels, size_t n_panels, size_t panel_stride, size_t groups,
-                        int pairs, const int8_t *ahead, const bs_sums *sums);
+    size_t bytes_rows; /* rows that one call may take, a multiple of BS_MICRO_ROWS */
+    void (*bytes_micro)(const uint8_t *a, size_t stride, size_t rows, const int8_t *panels, size_t n_panels, size_t panel_stride,
+                        size_t groups, int pairs, const int8_t *ahead, const bs_sums *sums);
     /* codes in bytes: see simd/kernels_bytes.inc */
     void (*bytes_product)(const uint8_t *x, size_t stride, size_t rows, const int8_t *panel, size_t groups, int32_t *acc,
                           size_t acc_stride);
@@ -227,6 +228,9 @@ extern const bs_kernels bs_kernels_avx2;
 extern const bs_kernels bs_kernels_avxvnni;
 #endif
 extern const bs_kernels bs_kernels_avx512;
+#ifdef BS_AMX_TILES
+extern const bs_kernels bs_kernels_amx;
+#endif
 #endif
 
 /* Inside the per-ISA files: NAME(f) is f_avx2 and so on. */

@@ -316,15 +316,14 @@ def compute_floor(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int
     VPOPCNTDQ takes 3 instructions (AND, count, add) for 8 words; AVX2 takes 6.5 (AND, five for a carry-save adder, half of one to count its
     output) for 4 words. The widest processors start four instructions per cycle (AMD Zen 5). Scalar code handles one word per cycle. By
     multiplication, a processor starts two instructions per cycle, each with as many products as the vector has bytes (VNNI) or, above 8
-    bits, 16-bit digits.
+    bits, 16-bit digits; the unit for tiles (AMX) computes 1024 products of bytes per cycle.
     """
     if not clock():
         return None
-    words, products = {"avx512": (32 / 3, 128.0), "avxvnni": (16 / 6.5, 64.0), "avx2": (16 / 6.5, 64.0)}.get(
-        simd, (1.0, 2.0)
-    )
+    rates = {"amx": (32 / 3, 1024.0), "avx512": (32 / 3, 128.0), "avxvnni": (16 / 6.5, 64.0), "avx2": (16 / 6.5, 64.0)}
+    words, products = rates.get(simd, (1.0, 2.0))
     if max(a_bits, b_bits) > 8:
-        products /= 2
+        products = min(products, 128.0) / 2
     cycles = min(m * n * -(-k // 64) * a_bits * b_bits / words, m * n * k / products)
     return cycles / clock() / threads * 1e3
 

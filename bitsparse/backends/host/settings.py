@@ -7,7 +7,7 @@ import os
 from bitsparse import _check
 from bitsparse._ext import bits as _ext
 
-_LEVELS = ("scalar", "avx2", "avxvnni", "avx512")
+_LEVELS = ("scalar", "avx2", "avxvnni", "avx512", "amx")
 _MAX_THREADS = 1024
 
 

@@ -15,7 +15,7 @@ BYTE = 8
 #: elements, and bits of elements, that are converted to the kernel's form.
 TERMS = ("call", "mac", "sum", "a", "a_bit", "b", "b_bit")
 
-#: Nanoseconds of each of these on one thread of an EPYC Zen 5 with random data, by SIMD level and kernel.
+#: Nanoseconds of each of these on one thread of an EPYC Zen 5 (amx: a Xeon) with random data, by SIMD level and kernel.
 #: ``benchmarks/fit/run.py host`` measures them.
 _MEASURED = {
     ("scalar", "planes"): (10900.0, 0.011, 1.1, 0.0, 0.0, 0.0, 0.0209),
@@ -30,6 +30,9 @@ _MEASURED = {
     ("avx512", "planes"): (11700.0, 0.000404, 0.0939, 0.0, 0.0, 0.0, 0.00537),
     ("avx512", "digits"): (11000.0, 0.00605, 0.501, 0.0134, 0.0279, 0.311, 0.022),
     ("avx512", "bytes"): (11300.0, 0.00199, 0.197, 0.0, 0.00494, 0.0349, 0.00697),
+    ("amx", "planes"): (10600.0, 0.00118, 0.175, 0.0, 0.0, 0.0, 0.00795),
+    ("amx", "digits"): (9130.0, 0.00896, 1.09, 0.0885, 0.0559, 0.672, 0.0545),
+    ("amx", "bytes"): (9820.0, 0.000662, 0.85, 0.0, 0.0108, 0.0936, 0.0146),
 }
 RATES = {which: dict(zip(TERMS, rates, strict=True)) for which, rates in _MEASURED.items()}
 
