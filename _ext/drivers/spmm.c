@@ -128,6 +128,20 @@ static const void *weights(const context *c, frame *f, size_t head)
     return &f->weight;
 }
 
+#define SHORT_ROW 8 /* edges of a row, on average, up to which rows are summed side by side */
+
+static int short_float(const context *c, const bs_part *p, const float *weights, float *out)
+{
+    const uint32_t *columns = (const uint32_t *)c->split->a.indices + p->edge;
+    return c->k->short_rows_f32(columns, weights, c->job->x, c->split->a.cols, p->first, p->rows, out);
+}
+
+static int short_double(const context *c, const bs_part *p, const double *weights, double *out)
+{
+    const uint32_t *columns = (const uint32_t *)c->split->a.indices + p->edge;
+    return c->k->short_rows_f64(columns, weights, c->job->x, c->split->a.cols, p->first, p->rows, out);
+}
+
 /* Sums of one column, for which vectors would hold one number each: every sum has the same steps as in the kernels. 1 for a bad index.
  * Rows are short, and time goes into branches that are foretold wrongly: each of the first eight edges of a row has its own way out. The code
  * begins on a line of the cache, as a tenth of the time depends on where its branches lie. */
@@ -161,7 +175,9 @@ static const void *weights(const context *c, frame *f, size_t head)
     __attribute__((aligned(64))) static int name(const context *c, const bs_part *p, const bs_spmm_block *b)                               \
     {                                                                                                                                      \
         T *const out = (T *)(void *)b->out;                                                                                                \
-        if (b->weight ? name##_sums(c, p, b->weight, out) : name##_sums(c, p, NULL, out))                                                  \
+        const int is_short =                                                                                                               \
+            sizeof(I) == sizeof(uint32_t) && c->k->short_rows_f32 && p->edges <= SHORT_ROW * p->rows && c->split->a.cols <= INT32_MAX;     \
+        if (is_short ? short_##T(c, p, b->weight, out) : b->weight ? name##_sums(c, p, b->weight, out) : name##_sums(c, p, NULL, out))     \
             return 1;                                                                                                                      \
         for (size_t row = 0; b->mean && row < p->rows; row++)                                                                              \
             if (p->first[row + 1] != p->first[row])                                                                                        \

@@ -291,6 +291,9 @@ static void lay_f32(const unsigned char *from, size_t stride, size_t rows, size_
 LOCATE(32)
 LOCATE(64)
 
+#if defined(BS_ISA_AVX512)
+#include "simd/short_rows.inc"
+#endif
 #include "simd/sddmm_kernels.inc"
 #include "simd/softmax_kernels.inc"
 
@@ -318,6 +321,10 @@ const bs_spmm_kernels BS_JOIN(bs_spmm_kernels, BS_ISA) = {
     },
     // clang-format on
     .run_factors = factors_f32,
+#if defined(BS_ISA_AVX512)
+    .short_rows_f32 = short_rows_f32,
+    .short_rows_f64 = short_rows_f64,
+#endif
     .lay_f32 = lay_f32,
     .locate32 = locate32,
     .locate64 = locate64,
