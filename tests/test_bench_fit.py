@@ -31,7 +31,8 @@ def test_dense_figures_come_out_again(fit: Any) -> None:
     from benchmarks.fit import dense
     from bitsparse.backends.cuda.matmul import wgmma
 
-    wanted = {"fill_clocks": 1500.0, "arrive_bytes": 60.0, "store_bytes": 15.0, "overhead": 1.4}
+    # Both rates must bound some product. With many more bytes a clock, none would wait for them, as shared memory is slower.
+    wanted = {"fill_clocks": 1500.0, "arrive_bytes": 40.0, "store_bytes": 15.0, "overhead": 1.1}
     rows = []
     for m, n, planes in ((1024, 64, 1), (4096, 64, 4), (8192, 64, 1), (4096, 4096, 2), (8192, 1024, 1), (16384, 64, 2)):
         for tiling in wgmma.tilings(n, planes, masked=False, wide=False):

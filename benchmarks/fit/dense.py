@@ -33,7 +33,7 @@ SHAPES = (
     *((16, 8, size, 64) for size in (2048, 4096, 8192)),
 )
 FITTED = (
-    *("fill_clocks", "arrive_bytes", "leave_bytes", "part_clocks", "store_bytes"),
+    *("fill_clocks", "arrive_bytes", "leave_bytes", "part_clocks", "store_bytes", "copy_bytes"),
     *("overhead", "multicast_clocks", "memory_bytes_per_us", "carry_clocks", "flush_bytes_per_us", "unpack_clocks"),
 )
 

@@ -82,9 +82,17 @@ def solve(rows: Sequence[Row], terms: Callable[[Facts], Mapping[str, float]]) ->
 
 
 def search(
-    rows: Sequence[Row], predict: Callable[[Values, Facts], float], start: Values, *, rounds: int = 60
+    rows: Sequence[Row],
+    predict: Callable[[Values, Facts], float],
+    start: Values,
+    *,
+    rounds: int = 60,
+    stay: float = 0.0,
 ) -> Values:
     """Fit the constants of any model from a start: each in turn is made larger or smaller as long as that reduces the error.
+
+    With ``stay``, a constant that differs from its start counts like a row that is missed by that share of the difference (both in
+    logarithms), so that few rows do not move constants on which they hardly depend.
 
     Examples
     --------
@@ -94,13 +102,18 @@ def search(
     {'least': 3.0, 'each': 0.25}
     """
     best, step = dict(start), 0.5
-    error = _error(rows, predict, best)
+
+    def error_of(values: Values) -> float:
+        moved = sum(math.log(values[name] / start[name]) ** 2 for name in start) if stay else 0.0
+        return _error(rows, predict, values) + stay**2 * moved
+
+    error = error_of(best)
     for _ in range(rounds):
         before = error
         for name in best:
             for factor in (1 + step, 1 / (1 + step)):
                 tried = best | {name: best[name] * factor}
-                found = _error(rows, predict, tried)
+                found = error_of(tried)
                 if found < error:
                     best, error = tried, found
         if error > before * (1 - 1e-3):

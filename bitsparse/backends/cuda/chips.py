@@ -15,24 +15,28 @@ from bitsparse.jit import Capability
 
 
 class WarpgroupRates(NamedTuple):
-    """Rates of products on the matrix units of warpgroups (``matmul/wgmma.py``); ``fit/dense.py`` fits them to times of all tilings."""
+    """Rates of products on the matrix units of warpgroups (``matmul/wgmma.py``).
+
+    ``fit/products.py`` fits those of `FITTED_LARGER` to random shapes, ``fit/dense.py`` the others to times of all tilings.
+    """
 
     clock_mhz: float = 1850.0
     launch_us: float = 1.6
-    fill_clocks: float = 986.0  # from the first load to the first product, plus from the last product to the result
-    arrive_bytes: float = 43.0  # bytes per clock that one multiprocessor receives
-    leave_bytes: float = 4300.0  # bytes per clock that leave the L2
-    part_clocks: float = 3000.0  # to add up the parts of a tile
-    store_bytes: float = 22.8  # bytes per clock that one multiprocessor writes
-    tile_clocks: float = 0.0  # per tile, in addition to the others
-    overhead: float = 1.15  # factor on the time of the products
+    fill_clocks: float = 1950.0  # from the first load to the first product, plus from the last product to the result
+    arrive_bytes: float = 50.8  # bytes per clock that one multiprocessor receives
+    leave_bytes: float = 4780.0  # bytes per clock that leave the L2
+    part_clocks: float = 3060.0  # to add up two parts of a tile; half of it more for each doubling of the parts
+    store_bytes: float = 18.1  # bytes per clock that one multiprocessor writes from registers
+    copy_bytes: float = 26.8  # by the copy engine
+    tile_clocks: float = 733.0  # per tile, in addition to the others
+    overhead: float = 1.08  # factor on the time of the products
     multicast_clocks: float = 135.0  # how much longer a stage waits if several blocks share it
     memory_bytes_per_us: float = 4.2e6
     result_bytes_per_us: float = math.inf  # all results together; this time is added
     small_rows: float = 1e9  # rows of a stage per clock from the L2, or one per `small_bytes` of operand if more
     small_bytes: float = 1.0
-    half_sectors: float = 1.3  # factor on the arrival time if every other row begins within a sector of 32 bytes
-    fitted_widths: float = 1.07  # factor on the time of tiles with kernels for their width, which are not timed yet
+    half_sectors: float = 1.27  # factor on the arrival time if every other row begins within a sector of 32 bytes
+    fitted_widths: float = 1.02  # how much faster a tile with a kernel for its width must be to be taken
     unpack_clocks: float = 38.0  # of a scheduler, for what a warp unpacks at a time: 32 words of each plane of a digit
     flush_bytes_per_us: float = 2.3e6  # to read an int64 result and write it back from the registers
     carry_clocks: float = 400.0  # from one weight to the next in the registers
@@ -42,22 +46,25 @@ class WarpgroupRates(NamedTuple):
     clusters: tuple[tuple[int, int], ...] = ((1, 132), (2, 66), (4, 30), (8, 15))
 
 
-#: The same rates for products of fewer than 2**31 multiplications; ``fit/products.py`` fits them to 150 random shapes on an H100. Stores
+#: The same rates for products of fewer than 2**31 multiplications; ``fit/products.py`` fits them to 150 random shapes on an H200. Stores
 #: are limited by the bytes of all results together, not by those of one multiprocessor.
 _SMALL_PRODUCTS = WarpgroupRates(
-    launch_us=2.7,
-    fill_clocks=427.0,
-    arrive_bytes=34.2,
-    leave_bytes=3050.0,
-    part_clocks=2050.0,
+    launch_us=2.36,
+    fill_clocks=442.0,
+    arrive_bytes=38.4,
+    leave_bytes=3950.0,
+    part_clocks=1730.0,
     store_bytes=math.inf,
-    overhead=1.75,
-    multicast_clocks=84.0,
-    unpack_clocks=104.0,
-    small_rows=6.0,
-    small_bytes=1720.0,
-    half_sectors=1.44,
-    result_bytes_per_us=3.28e6,
+    copy_bytes=math.inf,
+    tile_clocks=0.0,
+    overhead=1.16,
+    multicast_clocks=140.0,
+    unpack_clocks=116.0,
+    small_rows=5.86,
+    small_bytes=2230.0,
+    half_sectors=1.27,
+    fitted_widths=1.0,
+    result_bytes_per_us=2.91e6,
 )
 
 
@@ -88,7 +95,8 @@ class MixedRates(NamedTuple):
 class ResidentRates(NamedTuple):
     """Rates of products of bytes and packed planes on warpgroups (``matmul/resident.py``).
 
-    They are fitted to 300 random shapes of fewer than 2**31 multiplications on an H100.
+    They are fitted to 300 random shapes of fewer than 2**31 multiplications on an H100, `result_bytes_per_us` to 150 of all sizes on an
+    H200, whose memory is faster.
     """
 
     clock_mhz: float = 1850.0
@@ -102,7 +110,7 @@ class ResidentRates(NamedTuple):
     store_bytes: float = 26.5  # bytes per clock that one multiprocessor writes from registers
     staged_bytes: float = 102.0  # by way of shared memory, at `staged_clocks` more per 32 columns of 64 rows
     staged_clocks: float = 57.8
-    result_bytes_per_us: float = 4.0e6  # all results together; this time is added
+    result_bytes_per_us: float = 5.15e6  # all results together; this time is added
 
 
 class RowRates(NamedTuple):

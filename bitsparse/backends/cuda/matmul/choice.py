@@ -62,23 +62,26 @@ def cost(
         return 1e3 * _product_us(kernel, m, n, k, (a_bits, b_bits), density, wide, epilogue)
     digits = -(-a_bits // 8), -(-b_bits // 8)
     product = _product_us(kernel, m, n, k, digits, 1.0, wide, epilogue)
-    unpacked = (n * (digits[1] + b_bits / 8) + (m * (digits[0] + a_bits / 8) if fresh else 0)) * k
+    left = m * k * (digits[0] + a_bits / 8) if fresh else 0.0
     if on_warps(kernel):
         chip = chip_here()
-        memory, launches = chip.memory_bytes_per_us, (2 + fresh) * chip.launch_us
-    else:
-        # Unpacking mostly overlaps with the product. This is the rest, which is larger if the left operand evicts everything from the L2.
-        # For small products the estimate includes it.
-        memory = gemm.RATES.memory_bytes_per_us
-        launches = (
-            0.0
-            if gemm.is_small(_sizes(m, n, k, digits, 8), 8)
-            else 1.0
-            if m * k * digits[0] <= gemm.RATES.cache_bytes
-            else 3.0
-        )
-        launches += 2.0 if fresh else 0.0
-    return 1e3 * (product + launches + unpacked / memory)
+        unpacked = left + n * k * (digits[1] + b_bits / 8)
+        return 1e3 * (product + (2 + fresh) * chip.launch_us + unpacked / chip.memory_bytes_per_us)
+    unpacking = beside_us(m, n, k, a_bits, b_bits) + 2.0 * fresh + left / gemm.RATES.memory_bytes_per_us
+    return 1e3 * (product + unpacking)
+
+
+def beside_us(m: int, n: int, k: int, a_bits: int, b_bits: int) -> float:
+    """Microseconds by which unpacking the right operand delays a product of bytes on warpgroups.
+
+    It mostly overlaps with the product. The rest is larger if the left operand evicts everything from the L2; for small products the
+    estimate of the product includes it.
+    """
+    a_digits, b_digits = -(-a_bits // 8), -(-b_bits // 8)
+    bytes_us = n * k * (b_digits + b_bits / 8) / gemm.RATES.memory_bytes_per_us
+    if gemm.is_small(_sizes(m, n, k, (a_digits, b_digits), 8), 8):
+        return bytes_us
+    return bytes_us + (1.0 if m * k * a_digits <= gemm.RATES.cache_bytes else 3.0)
 
 
 def _sizes(m: int, n: int, k: int, planes: tuple[int, int], step: int) -> Sizes:

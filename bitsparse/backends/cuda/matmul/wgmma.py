@@ -67,26 +67,27 @@ def estimate_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES, *, wide:
         BLOCK_BYTES * (t.left_rows + t.right_rows / t.mc) * busy / rates.leave_bytes,
     )
     ragged = rates.half_sectors if sizes.short_bytes % _SECTOR_BYTES else 1.0
-    # Of 32 bytes along the contraction axis, the products of 64 rows. Below 64 columns they wait for the left operand.
-    step_clocks = max(t.right_rows / 2, 16 + t.right_rows / 4)
-    stage = max(4 * t.groups * t.mb * step_clocks * rates.overhead, ragged * load) + (
-        rates.multicast_clocks if t.mc > 1 else 0
-    )
-    tail = (8 if wide else 4) * t.rows * t.columns / rates.store_bytes / t.parts
+    # Shared memory moves a row of a stage in a clock: once when it is loaded, and once for every 64 rows of the left operand that it meets.
+    strips = t.groups * t.mb
+    multiply = max(2 * strips * t.right_rows, strips * (64 + t.right_rows) + t.left_rows + t.right_rows)
+    stage = max(multiply * rates.overhead, ragged * load) + (rates.multicast_clocks if t.mc > 1 else 0)
+    copied = t.may_copy and t.parts == 1 and units > fitting and not wide and n % 4 == 0
+    tail = (8 if wide else 4) * t.rows * t.columns / (rates.copy_bytes if copied else rates.store_bytes) / t.parts
     if t.parts > 1:
-        tail += rates.part_clocks * max(1.0, t.rows * t.columns / _PART_SUMS)
+        tail += rates.part_clocks * (1 + math.log2(t.parts)) / 2 * max(1.0, t.rows * t.columns / _PART_SUMS)
     again = 0.0  # additions to an int64 result
     if wide:
         tail += (passes - 1) * rates.carry_clocks
         runs = runs_of(a_planes, b_planes, t.pa, t.qb, blocks, step, t.carries)
         again = (runs - 1) * 16.0 * batches * m * n / rates.flush_bytes_per_us
     rounds = -(-units // fitting)
-    multiplied = max(rounds * stages * stage, ragged * _asked_clocks(t, sizes, units, passes, rates))
+    multiplied = math.hypot(rounds * stages * stage, ragged * _asked_clocks(t, sizes, units, passes, rates))
     clocks = rates.fill_clocks + multiplied + rounds * (tail + rates.tile_clocks)
     operands = batches * BLOCK_BYTES * blocks * (m * a_planes * -(-b_planes // t.qb) + n * b_planes)
     memory = operands / rates.memory_bytes_per_us if m * a_planes * blocks * BLOCK_BYTES > rates.cache_bytes else 0.0
     results = (8.0 if wide else 4.0) * batches * m * n / rates.result_bytes_per_us
-    us = rates.launch_us + max(clocks / rates.clock_mhz, memory) + results + again
+    # Neither the clocks nor the memory hide the other completely, unless one takes much longer.
+    us = rates.launch_us + ((clocks / rates.clock_mhz) ** 3 + memory**3) ** (1 / 3) + results + again
     return us * rates.fitted_widths if t.width else us
 
 
@@ -255,8 +256,7 @@ class WgmmaProduct:
             kernel = jit.kernel(_SOURCE, "matmul_wgmma", defines)
             clusters = min(units, _room_for(t), kernel.resident_clusters(t.threads, shared, t.cluster))
         # The copy engine's stores overlap with the next tile; for a block's only tile, ordinary stores finish sooner.
-        self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
-        self._bulk = self._bulk and t.columns % 32 == 0 and t.groups < 3
+        self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0 and t.may_copy
         self._grid = clusters * t.cluster
         self._launches: dict[int, Any] = {}
         self._launch = self._launch_for(self._way())

@@ -64,6 +64,11 @@ class Tiling(NamedTuple):
         return self.mb == 1 and (self.groups < 3 if self.width else self.nb == 1)
 
     @property
+    def may_copy(self) -> bool:
+        """Whether the copy engine may store the results of a tile, 32 columns at a time."""
+        return self.columns % 32 == 0 and self.groups < 3
+
+    @property
     def cluster(self) -> int:
         """Blocks of a cluster."""
         return self.mc * self.parts
