@@ -205,6 +205,10 @@ def test_rows_are_dealt_out_by_batches() -> None:
     assert (np.diff(batches)[np.diff(order // 50) == 0] <= 0).all()
     pieces = [(i, e) for i in np.flatnonzero(lengths > 60) for e in range(indptr[i], indptr[i + 1], 128)]
     assert list(zip(row.tolist(), first.tolist(), strict=True)) == pieces
+    numbers = [(i, int(np.flatnonzero(row == i)[0]), int((row == i).sum())) for i, _ in pieces]
+    ends = [min(e + 128, int(indptr[i + 1])) for i, e in pieces]
+    edges = [(end, int(lengths[i]), *rest) for end, (i, *rest) in zip(ends, numbers, strict=True)]
+    assert found.piece_edges.get().tolist() == [list(one) for one in edges]
 
 
 def tiled() -> dict[str, Any]:

@@ -22,6 +22,10 @@
 #ifndef BS_PIECE_TEAM
 #define BS_PIECE_TEAM BS_TEAM
 #endif
+// Planes of a lane's counters for a piece.
+#ifndef BS_PIECE_PLANES
+#define BS_PIECE_PLANES BS_PLANES
+#endif
 // Planes of a lane's counters that short rows need; a warp with only such rows takes a shorter way.
 #if BS_OUT != BS_SIGNS
 #undef BS_FEW
@@ -29,7 +33,7 @@
 #elif !defined(BS_FEW)
 #define BS_FEW 4
 #endif
-constexpr int kMost = BS_MOST, kFew = BS_FEW < BS_PLANES ? BS_FEW : BS_PLANES;
+constexpr int kMost = BS_MOST;
 
 BS_INLINE constexpr int log_of(int n) { return n < 2 ? 0 : 1 + log_of(n / 2); }
 BS_INLINE constexpr int min_of(int a, int b) { return a < b ? a : b; }
@@ -45,10 +49,11 @@ typedef u32 Words;
 BS_INLINE void split(u32 v, u32 (&to)[1]) { to[0] = v; }
 #endif
 
-template <int team> struct Count {
-    static constexpr int kBatch = team * BS_U, kQuads = BS_U / 4, kTotal = BS_PLANES + log_of(team);
+// `team` lanes with counters of `planes` planes.
+template <int team, int planes> struct Count {
+    static constexpr int kBatch = team * BS_U, kQuads = BS_U / 4, kTotal = planes + log_of(team);
     static constexpr int kLeft = team < BS_WORDS ? BS_WORDS / team : 1; // words that a lane has once the team has added up
-    static constexpr int kFewEdges = ((1 << kFew) - 4) * team;
+    static constexpr int kFew = min_of(BS_FEW, planes), kFewEdges = ((1 << kFew) - 4) * team;
 
     const CountParams &p;
     const Stretch &at;
@@ -56,7 +61,7 @@ template <int team> struct Count {
     const char *x; // row 0, at this lane's words
     bool has_words; // whether this lane has words of a row
     Index columns[BS_U];
-    u32 count[BS_WORDS][BS_PLANES];
+    u32 count[BS_WORDS][planes];
 
     __device__ __forceinline__ Count(const CountParams &params, const Stretch &stretch) : p(params), at(stretch)
     {
@@ -77,7 +82,7 @@ template <int team> struct Count {
 #pragma unroll
         for (int w = 0; w < BS_WORDS; w++)
 #pragma unroll
-            for (int q = 0; q < BS_PLANES; q++)
+            for (int q = 0; q < planes; q++)
                 count[w][q] = 0;
     }
 
@@ -120,19 +125,19 @@ template <int team> struct Count {
 #pragma unroll
             for (int u = 0; u < BS_U; u++)
                 x[u] = words[u][w];
-            add_bits<0, BS_U, BS_PLANES>(count[w], x);
+            add_bits<0, BS_U, planes>(count[w], x);
         }
     }
 
-    // Adds up what the team has counted; no lane's counter has more than `planes` planes. Called by whole warps.
-    template <int planes> __device__ __forceinline__ void total(u32 (&sum)[kLeft][planes + log_of(team)]) const
+    // Adds up what the team has counted; no lane's counter has more than `used` planes. Called by whole warps.
+    template <int used> __device__ __forceinline__ void total(u32 (&sum)[kLeft][used + log_of(team)]) const
     {
         constexpr int apart = BS_WORDS == 1 ? 1 : (team < BS_WORDS ? team : BS_WORDS) / 2;
-        u32 lower[BS_WORDS][planes];
+        u32 lower[BS_WORDS][used];
 #pragma unroll
         for (int w = 0; w < BS_WORDS; w++)
 #pragma unroll
-            for (int q = 0; q < planes; q++)
+            for (int q = 0; q < used; q++)
                 lower[w][q] = count[w][q];
         add_across<team, BS_WORDS, apart>(lower, me.part, 1 << p.across, sum);
     }
@@ -154,10 +159,10 @@ template <int team> struct Count {
     __device__ __forceinline__ u32 *slot_of(int piece) const
     {
         const bs_u64 number = (bs_u64)(unsigned)piece * (unsigned)p.slices + blockIdx.y;
-        return p.partial + number * (unsigned)(kTotal * (BS_WORDS << p.across)) + me.at;
+        return p.partial + (number * (unsigned)(BS_WORDS << p.across) + (unsigned)me.at) * kSlot;
     }
 
-    // The number of this team within its block, and where a team's counts are in shared memory, which are laid out like a slot.
+    // The number of this team within its block, and where a team's counts are in shared memory.
     __device__ __forceinline__ int number() const { return (int)threadIdx.x / team >> p.across; }
     __device__ __forceinline__ int place_of(int number) const { return number * (kTotal * (BS_WORDS << p.across)) + me.at; }
 
@@ -178,8 +183,9 @@ template <int team> struct Count {
     {
         constexpr int copies = team > BS_WORDS ? team / BS_WORDS : 1, kLeaf = kTotal + log_of(BS_THREADS / team);
         static_assert(kLeaf <= kMost, "the pieces of a block need more planes than a sum has");
+        constexpr int busy = min_of(copies, BS_THREADS / team); // copies that have pieces of the block
         const int copy = me.part * kLeft / BS_WORDS, apart = BS_WORDS << p.across;
-        const PieceNode node(p, at, (int)blockDim.x / team >> p.across, (int)blockIdx.x);
+        const PieceNode node(p, at, 31 - __clz((int)blockDim.x / team >> p.across), (int)blockIdx.x);
         const int count = node.first_of(node.at + 1) - at.piece;
         const bool going = at.piece >= 0 && at.piece == node.first_of(node.at);
         __syncthreads();
@@ -202,21 +208,20 @@ template <int team> struct Count {
                     add_to_counts(leaf[w], one);
                 }
             }
-        add_lanes<copies, kLeaf - log_of(min_of(copies, BS_THREADS / team))>(leaf, going, apart);
+        add_lanes<busy, kLeaf - log_of(busy)>(leaf, going, apart);
 #pragma unroll
         for (int i = 0; i < kLeft * kMost; i++)
             sum[i / kMost][i % kMost] = i % kMost < kLeaf ? leaf[i / kMost][i % kMost < kLeaf ? i % kMost : 0] : 0;
-        const bool last = take_pieces<kTotal, copies, false>(
-            p, node, me, sum, going, copy, apart, [&](int piece) { return slot_of(piece); },
-            [&](int w, int q) { return q * (BS_WORDS << p.across) + w; });
-        finish({at.row, last ? p.streams.indptr[at.row + 1] - p.streams.indptr[at.row] : 0, last}, sum);
+        const bool last =
+            take_pieces<kLeaf, copies, false>(p, node, me, sum, going, copy, apart, [&](int piece) { return slot_of(piece); });
+        finish({at.row, last ? node.edges : 0, last}, sum);
     }
 };
 
 // Counts one stretch from start to end, with or without pieces.
-template <int team, bool pieces> BS_INLINE void count_stretch(const CountParams &p, int unit)
+template <int team, int planes, bool pieces> BS_INLINE void count_stretch(const CountParams &p, int unit)
 {
-    typedef Count<team> Body;
+    typedef Count<team, planes> Body;
     Stretch at;
     // Whether the block has pieces; if so, its warps meet at the end.
     const bool meets = pieces && (int)(blockIdx.x * (blockDim.x / team >> p.across)) < p.streams.pieces;
@@ -239,13 +244,13 @@ template <int team, bool pieces> BS_INLINE void count_stretch(const CountParams 
         body.add(v);
         if (!__any_sync(~0u, ends))
             continue;
-        if (BS_FEW < BS_PLANES && !__any_sync(~0u, ends && (at.piece >= 0 || counted.edges > Body::kFewEdges))) {
-            u32 sum[Body::kLeft][kFew + log_of(team)];
-            body.template total<kFew>(sum);
+        if (Body::kFew < planes && !__any_sync(~0u, ends && (at.piece >= 0 || counted.edges > Body::kFewEdges))) {
+            u32 sum[Body::kLeft][Body::kFew + log_of(team)];
+            body.template total<Body::kFew>(sum);
             body.finish(counted, sum);
         } else {
             u32 sum[Body::kLeft][Body::kTotal];
-            body.template total<BS_PLANES>(sum);
+            body.template total<planes>(sum);
             body.finish(counted, sum);
             if (pieces && ends && at.piece >= 0)
                 body.leave(shared, sum);
@@ -262,11 +267,11 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_count(
 {
     const int groups = (int)blockDim.x / BS_TEAM >> p.across, unit = (int)threadIdx.x / BS_TEAM >> p.across;
     if (BS_TEAM == BS_PIECE_TEAM) {
-        count_stretch<BS_TEAM, true>(p, (int)blockIdx.x * groups + unit);
+        count_stretch<BS_TEAM, BS_PLANES, true>(p, (int)blockIdx.x * groups + unit);
     } else if ((int)blockIdx.x >= p.piece_blocks) {
-        count_stretch<BS_TEAM, false>(p, p.streams.pieces + ((int)blockIdx.x - p.piece_blocks) * groups + unit);
+        count_stretch<BS_TEAM, BS_PLANES, false>(p, p.streams.pieces + ((int)blockIdx.x - p.piece_blocks) * groups + unit);
     } else {
         const int number = (int)((blockIdx.x * blockDim.x + threadIdx.x) / BS_PIECE_TEAM >> p.across);
-        count_stretch<BS_PIECE_TEAM, true>(p, number < p.streams.pieces ? number : p.streams.pieces + p.streams.streams);
+        count_stretch<BS_PIECE_TEAM, BS_PIECE_PLANES, true>(p, number < p.streams.pieces ? number : p.streams.pieces + p.streams.streams);
     }
 }

@@ -32,10 +32,11 @@ struct CountParams {
     const u32 *limits;    // bit-sliced thresholds (classes, limit_planes, width); null: one threshold for all
     const u32 *flips;     // (classes, width)
     const int *class_of;  // of the rows, or null
-    u32 *partial;         // (pieces, slices, planes, words of a slice)
+    u32 *partial;         // (pieces, slices, words of a slice, planes of a slot)
     int *arrived;         // (pieces, slices): how many pieces of a row have arrived, at its first piece; zeros before and after
     const Index *order;   // the rows of the streams one by one, with rows of equally many batches next to each other; or null
     const Index *bounds;  // first edge and end of each of these rows, as pairs; or null
+    const Index *piece_edges; // (pieces, 4): end, edges of the row, number of its first piece, its pieces; or null
     bs_i64 rows;
     int width, features;
     int across, slices;

@@ -191,7 +191,7 @@ struct Tiles {
     __device__ __forceinline__ u32 *slot_of(int piece) const
     {
         const bs_u64 number = (bs_u64)(unsigned)piece * (unsigned)p.slices + blockIdx.y;
-        return p.partial + number * (unsigned)(BS_TEAM * BS_WORDS * kTotal << p.across) + me.lane;
+        return p.partial + (number * (unsigned)(BS_TEAM << p.across) + (unsigned)me.lane) * (unsigned)(BS_WORDS * kSlot);
     }
 
     // Leaves the counts of a complete piece in its slot.
@@ -200,18 +200,15 @@ struct Tiles {
         u32 *slot = slot_of(at.piece);
 #pragma unroll
         for (int w = 0; w < BS_WORDS; w++)
-#pragma unroll
-            for (int q = 0; q < kTotal; q++)
-                slot[(w * kTotal + q) * (BS_TEAM << p.across)] = sum[w][q];
+            store_planes<kTotal>(slot + kSlot * w, sum[w]);
     }
 
     // As in binary/bspmm_count.cu, but every piece is in a slot: the team that comes last adds up all pieces of the strip.
     __device__ __forceinline__ void take() const
     {
         u32 sum[BS_WORDS][kMost] = {};
-        const bool last = take_pieces<kTotal, 1, true>(
-            p, PieceNode(p, at, 1, at.piece), me, sum, at.piece >= 0, 0, 1, [&](int piece) { return slot_of(piece); },
-            [&](int w, int q) { return (w * kTotal + q) * (BS_TEAM << p.across); });
+        const PieceNode node(p, at, 0, at.piece);
+        const bool last = take_pieces<kTotal, 1, true>(p, node, me, sum, at.piece >= 0, 0, 1, [&](int piece) { return slot_of(piece); });
         finish(at.row, last, sum);
     }
 };

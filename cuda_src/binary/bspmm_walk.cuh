@@ -33,6 +33,13 @@ BS_INLINE bool count_stretch_of(const CountParams &p, int unit, Stretch &at)
             at.stop = __ldg(known ? p.bounds + 2 * (bs_i64)unit + 1 : s.indptr + at.row + 1);
             at.last = at.row + 1, at.piece = -1;
         }
+    } else if (p.piece_edges && unit < s.pieces) {
+        Index piece[4]; // loaded together with the row, so that nothing waits for what indptr says of the row
+        load_quad(p.piece_edges, 4 * (Index)unit, 4, piece);
+        at.row = __ldg(s.piece_row + unit), at.last = at.row + 1;
+        at.start = __ldg(s.piece_first + unit), at.stop = piece[0];
+        at.piece = piece[3] > 1 ? unit : -1;
+        there = true;
     } else {
         there = stretch_of(s, unit, at);
         if (there && at.piece >= 0 && at.start == __ldg(s.indptr + at.row) && at.stop == __ldg(s.indptr + at.last))
@@ -82,40 +89,42 @@ template <int batch> struct CountWalk {
 // Children of a node in the tree that adds up the pieces of a row: long rows take few steps, and each step waits for few loads in sequence.
 constexpr int kFanLog = 5, kFan = 1 << kFanLog;
 
-// A node in the tree that adds up the pieces of a row. A leaf is what `each` consecutive teams, those of a block, have of the row. Pieces are
-// numbered through all rows, so the first and the last leaf of a row may have fewer. Other nodes hold 1 << `shift` leaves each, the last one
-// fewer.
+// A node in the tree that adds up the pieces of a row. A leaf is what 1 << `each` consecutive teams, those of a block, have of the row.
+// Pieces are numbered through all rows, so the first and the last leaf of a row may have fewer. Other nodes hold 1 << `shift` leaves each,
+// the last one fewer.
 struct PieceNode {
     int from, pieces; // first piece and number of pieces of the row
+    Index edges; // of the row
     int each, skipped; // pieces of the first leaf's teams that belong to earlier rows
     int at, shift; // the first leaf of the node
 
     // The leaf of a team that has counted a piece, with the teams of run number `run`.
     __device__ __forceinline__ PieceNode(const CountParams &p, const Stretch &stretch, int each_of_run, int run)
-        : from(0), pieces(1), each(each_of_run), skipped(0), at(0), shift(0)
+        : from(0), pieces(1), edges(0), each(each_of_run), skipped(0), at(0), shift(0)
     {
         if (stretch.piece < 0)
             return;
-        pieces_of_row(p.streams, stretch, from, pieces);
-        const int first = from / each;
-        skipped = from - first * each, at = run - first;
+        if (p.piece_edges) {
+            Index piece[4];
+            load_quad(p.piece_edges, 4 * (Index)stretch.piece, 4, piece);
+            edges = piece[1], from = (int)piece[2], pieces = (int)piece[3];
+        } else {
+            pieces_of_row(p.streams, stretch, from, pieces);
+            edges = __ldg(p.streams.indptr + stretch.row + 1) - __ldg(p.streams.indptr + stretch.row);
+        }
+        const int first = from >> each;
+        skipped = from - (first << each), at = run - first;
     }
 
-    __device__ __forceinline__ int leaves() const { return (skipped + pieces - 1) / each + 1; }
+    __device__ __forceinline__ int leaves() const { return ((skipped + pieces - 1) >> each) + 1; }
     // The first piece of a leaf; behind the last leaf, the end of the pieces.
-    __device__ __forceinline__ int first_of(int leaf) const { return from + min(max(leaf * each - skipped, 0), pieces); }
+    __device__ __forceinline__ int first_of(int leaf) const { return from + min(max((leaf << each) - skipped, 0), pieces); }
     __device__ __forceinline__ bool is_root() const { return leaves() <= 1 << shift; }
     __device__ __forceinline__ int parent() const { return at & -(kFan << shift); } // the parent's first leaf
     __device__ __forceinline__ int siblings() const { return min(kFan, ((leaves() - parent() - 1) >> shift) + 1); }
     // The counter of a parent lies at its first piece, one place further for each level. There are enough pieces for that only if the parent
     // has several children; one child needs no counter.
     __device__ __forceinline__ int counter() const { return first_of(parent()) + shift / kFanLog; }
-    // Planes that the sum of the node of this level at `leaf` needs, where one piece has `planes`.
-    __device__ __forceinline__ int planes_of(int planes, int leaf) const
-    {
-        const int more = first_of(leaf + (1 << shift)) - first_of(leaf) - 1;
-        return planes + 32 - __clz(more);
-    }
 };
 
 // Adds up the counts of `lanes` lanes, `apart` from each other, none of which has more than `used` planes; all of them get the sum. Teams
@@ -138,34 +147,46 @@ template <int lanes, int used, int words, int most> BS_INLINE void add_lanes(u32
     }
 }
 
-// Adds up the counts of a row's pieces as a tree: the team that brings the last child of a node adds up its children. True for the team
-// that ends up with the whole row, false for all others. `sum` has the counts of the `going` team's leaf, unless leaves are in their slots
-// already (`stored`). Plane q of word w of a piece lies at slot_of(piece) + place(w, q); a sum of several pieces needs more planes, which
-// lie in the slots of its further pieces. `copies` lanes of a team, `apart` from each other, have the same words and share the children;
-// `copy` numbers them. Called by whole warps.
-template <int planes, int copies, bool stored, int words, int most, class SlotOf, class Place>
-BS_INLINE bool take_pieces(const CountParams &p, PieceNode node, const CountLane &me, u32 (&sum)[words][most], bool going, int copy,
-                           int apart, SlotOf slot_of, Place place)
+// Planes of a word in a slot, which follow each other: vectors of four.
+constexpr int kSlot = (BS_MOST + 3) / 4 * 4;
+
+// Stores the first `used` planes of a word, and zeros up to a multiple of four.
+template <int used, int most> BS_INLINE void store_planes(u32 *to, const u32 (&sum)[most])
 {
-    asm volatile("" : "+r"(copy), "+r"(apart)); // computed here and not earlier, when registers are scarce
-    constexpr bool kScarce = words * most > 24; // then one slot is read after another
-    constexpr int kTogether = kScarce || BS_OUT != BS_SIGNS ? 1 : 3; // children that are loaded together
-    bool whole = going && node.is_root();
-    going = going && !whole;
-    while (__any_sync(~0u, going)) {
-        if (going && copy == 0 && !(stored && node.shift == 0)) {
-            const int first = node.first_of(node.at), used = node.planes_of(planes, node.at);
 #pragma unroll
-            for (int q0 = 0; q0 < most; q0 += planes) {
-                u32 *slot = slot_of(first + q0 / planes);
+    for (int q = 0; q < used; q += 4) {
+        u32 of[4];
 #pragma unroll
-                for (int w = 0; w < words; w++)
+        for (int i = 0; i < 4; i++)
+            of[i] = q + i < used ? sum[q + i < used ? q + i : 0] : 0;
+        *(uint4 *)(to + q) = make_uint4(of[0], of[1], of[2], of[3]);
+    }
+}
+
+// The tree that adds up the counts of a row's pieces: the team that brings the last child of a node adds up its children. A node's sum lies
+// in the slot of its first piece, where slot_of(piece) has the planes of this lane's words, kSlot to a word. `copies` lanes of a team, `apart`
+// from each other, have the same words and share the children; `copy` numbers them. Of `sum`, only copy 0 needs the planes of the team's
+// leaf.
+template <int copies, int words, class SlotOf> struct PieceTree {
+    const CountParams &p;
+    const CountLane &me;
+    PieceNode node;
+    u32 (&sum)[words][BS_MOST];
+    bool going, whole; // whether the team still has a child to bring, and whether it has the whole row
+    int copy, apart;
+    SlotOf slot_of;
+
+    // Brings the team's child, whose sum has at most `used` planes, to its parent; `stored`: it is in its slot. Called by whole warps.
+    template <int used, bool stored> __device__ __forceinline__ void join()
+    {
+        constexpr int most = BS_MOST, planes = used < most ? used : most, vectors = (planes + 3) / 4, shared = kFan / copies;
+        // Leaves that a lane loads together, as far as there are registers. Other nodes are rare: it loads one after another.
+        constexpr int room = used == most ? 1 : (BS_OUT == BS_SIGNS ? 64 : 32) / (4 * vectors * words);
+        constexpr int most_of = room < shared ? room : shared, together = most_of > 1 ? most_of : 1;
+        if (going && copy == 0 && !stored)
 #pragma unroll
-                    for (int q = q0; q < q0 + planes && q < most; q++)
-                        if (q < planes || q < used)
-                            slot[place(w, q - q0)] = sum[w][q];
-            }
-        }
+            for (int w = 0; w < words; w++)
+                store_planes<planes>(slot_of(node.first_of(node.at)) + kSlot * w, sum[w]);
         // Whether this team is the last of its siblings; if so, it sees what the others have stored.
         const int count = node.siblings(), begin = node.parent();
         int *counter = p.arrived + (bs_u64)(unsigned)node.counter() * (unsigned)p.slices + blockIdx.y;
@@ -183,34 +204,50 @@ BS_INLINE bool take_pieces(const CountParams &p, PieceNode node, const CountLane
 #pragma unroll
             for (int i = 0; i < words * most; i++)
                 sum[i / most][i % most] = 0;
-#pragma unroll kTogether
-            for (int i = copy; i < count; i += copies) {
-                const int child = begin + (i << node.shift), first = node.first_of(child), used = node.planes_of(planes, child);
+#pragma unroll 1
+            for (int i = copy; i < count; i += together * copies) {
+                u32 x[together][words][4 * vectors];
 #pragma unroll
-                for (int w = 0; w < words; w++) {
-                    u32 carry = 0;
+                for (int t = 0; t < together; t++) {
+                    const int child = i + t * copies;
+                    const u32 *slot = slot_of(node.first_of(begin + (child << node.shift)));
 #pragma unroll
-                    for (int q0 = 0; q0 < most; q0 += planes) {
-                        const u32 *slot = slot_of(first + q0 / planes);
-                        if (kScarce)
-                            asm volatile("" ::: "memory");
-#pragma unroll
-                        for (int q = q0; q < q0 + planes && q < most; q++) {
-                            const u32 x = q < planes || q < used ? __ldcg(slot + place(w, q - q0)) : 0;
-                            const u32 both = xor3(sum[w][q], x, carry);
-                            carry = majority(sum[w][q], x, carry);
-                            sum[w][q] = both;
-                        }
+                    for (int v = 0; v < words * vectors; v++) {
+                        const int w = v / vectors, q = 4 * (v % vectors);
+                        uint4 four = make_uint4(0, 0, 0, 0);
+                        if (child < count)
+                            four = __ldcg((const uint4 *)(slot + kSlot * w + q));
+                        x[t][w][q] = four.x, x[t][w][q + 1] = four.y, x[t][w][q + 2] = four.z, x[t][w][q + 3] = four.w;
                     }
                 }
+#pragma unroll
+                for (int t = 0; t < together; t++)
+#pragma unroll
+                    for (int w = 0; w < words; w++)
+                        add_to_counts(sum[w], x[t][w]);
             }
         }
-        add_lanes<copies, most>(sum, going, apart);
+        add_lanes < copies, planes + kFanLog<most ? planes + kFanLog : most>(sum, going, apart);
         node.at = begin, node.shift += kFanLog;
         whole = whole || (going && node.is_root());
         going = going && !whole;
     }
-    return whole;
+};
+
+// Adds up all pieces of the rows whose leaves the `going` teams have, in `sum` or (`stored`) in their slots; a leaf has `leaf` planes. True
+// for the team that ends up with the whole row, false for all others. Called by whole warps.
+template <int leaf, int copies, bool stored, int words, class SlotOf>
+BS_INLINE bool take_pieces(const CountParams &p, const PieceNode &node, const CountLane &me, u32 (&sum)[words][BS_MOST], bool going,
+                           int copy, int apart, SlotOf slot_of)
+{
+    asm volatile("" : "+r"(copy), "+r"(apart)); // computed here and not earlier, when registers are scarce
+    const bool whole = going && node.is_root();
+    PieceTree<copies, words, SlotOf> tree = {p, me, node, sum, going && !whole, whole, copy, apart, slot_of};
+    if (__any_sync(~0u, tree.going))
+        tree.template join<leaf, stored>();
+    while (__any_sync(~0u, tree.going))
+        tree.template join<BS_MOST, false>();
+    return tree.whole;
 }
 
 #endif

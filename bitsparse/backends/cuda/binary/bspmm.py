@@ -22,6 +22,7 @@ from bitsparse.backends.cuda.binary.bspmm_params import (
     device_chain,
     set_thresholds,
     shape_of_row,
+    slot_planes,
     tuning_of,
 )
 from bitsparse.backends.cuda.chips import chip_here
@@ -186,13 +187,13 @@ class BinarySum:
         # Rows and pieces are short enough for the counters.
         most = tuning.team * ((1 << tuning.planes) - 4), piece_team * ((1 << tuning.planes) - 4)
         cut = self._cut_for(schedule, tuning, across, slices, most, _WARPS)
-        self._slot = slices * (words << across) * (tuning.planes + piece_team.bit_length() - 1)
         if piece_team == tuning.team:
             blocks = -(-(cut.streams + cut.pieces) * (tuning.team << across) // tuning.threads)
         else:
             self._params.piece_blocks = -(-cut.pieces * (piece_team << across) // tuning.threads)
             blocks = self._params.piece_blocks - (-cut.streams * (tuning.team << across) // tuning.threads)
         longest = min(schedule.nnz, schedule.shape[1])
+        self._slot = slices * (words << across) * slot_planes(longest)
         defines = constants(tuning, output, words, bool(self._params.limits), longest=longest) | schedule.defines
         return "bspmm_count", defines | COUNTS.blocks(defines, chip_here()), (blocks, slices, 1)
 
@@ -202,7 +203,7 @@ class BinarySum:
         words, across, slices = shape_of_row(self.features, _STRIP, _TILE_WORDS)
         most = 16 * (((1 << tuning.planes) - 1) // 16)
         cut = self._cut_for(strips, tuning, across, slices, (most, most), _TILE_WARPS)
-        self._slot = slices * (_STRIP * words << across) * (tuning.planes + 2)
+        self._slot = slices * (_STRIP * words << across) * slot_planes(schedule.shape[1])
         self._argument.tiles, self._argument.edges = schedule.tiles.data.ptr, schedule.edges.data.ptr
         blocks = -(-(cut.streams + cut.pieces) * (_STRIP << across) // tuning.threads)
         defines = constants(tuning, output, words, bool(self._params.limits), self._width, schedule.shape[1])
@@ -225,6 +226,7 @@ class BinarySum:
             raw.streams = dealt.params(schedule, lanes.bit_length() - 1 + across)
             raw.order = dealt.order.data.ptr
             raw.bounds = None if dealt.bounds is None else dealt.bounds.data.ptr
+            raw.piece_edges = dealt.piece_edges.data.ptr
             return dealt
         cut = schedule.cut(lanes << across, warps=warps, span=tuning.span, longest=tuning.longest)
         if cut.longest > min(most):

@@ -75,6 +75,13 @@ class CountTuning(NamedTuple):
     span: int | None = None
     longest: int | None = None
 
+    @property
+    def piece_planes(self) -> int:
+        """Planes of a lane's counters that a piece needs, at least 4; `planes` unless pieces have a length and a team of their own."""
+        if self.longest is None or self.piece_team in (0, self.team):
+            return self.planes
+        return min(self.planes, max(4, (-(-self.longest // self.piece_team) + 3).bit_length()))
+
 
 #: The tuning of the kernel over tiles, in which four lanes share a strip; here edges are tiles and rows are strips.
 TILE_TUNING = CountTuning(team=4, unroll=4, planes=7, blocks=3)
@@ -97,7 +104,8 @@ def tuning_of(rows: int, nnz: int, features: int, rates: BitRates = H200.bit_sum
     lanes, unroll, blocks, each, longest = rates.dealt[(mean >= 16) + (mean >= 32)]
     team = max(1, lanes >> across)
     window = _WHOLE if rows <= _FEW_ROWS else _WINDOW
-    return CountTuning(team, unroll, 7, blocks, piece_team=16, window=window, span=each * team, longest=longest)
+    piece_team = _WARP >> across if longest <= _WARP * unroll else 16  # a whole warp, if a piece is one batch for it
+    return CountTuning(team, unroll, 7, blocks, piece_team=piece_team, window=window, span=each * team, longest=longest)
 
 
 def shape_of_row(features: int, team: int, most: int = 4) -> tuple[int, int, int]:
@@ -135,8 +143,17 @@ def constants(
     }
     if longest >= 1 << _FEW_PLANES:  # registers for longer sums
         found["BS_MOST"] = _PLANES
-    edges = {"BS_PIECE_TEAM": tuning.piece_team or tuning.team, "BS_FEW": tuning.few}
+    edges = {
+        "BS_PIECE_TEAM": tuning.piece_team or tuning.team,
+        "BS_PIECE_PLANES": tuning.piece_planes,
+        "BS_FEW": tuning.few,
+    }
     return found | ({"BS_WIDTH": width} if width else edges)
+
+
+def slot_planes(longest: int) -> int:
+    """Planes of a word in the slot of a piece, if no row has more than `longest` edges: whole vectors of four."""
+    return -(-(_PLANES if longest >= 1 << _FEW_PLANES else _FEW_PLANES) // 4) * 4
 
 
 class Deal(NamedTuple):
@@ -150,6 +167,8 @@ class Deal(NamedTuple):
         First edge and end of each of these rows; None if there are too many rows for this to pay.
     piece_row, piece_first : cupy.ndarray (pieces,), dtype of `indptr`
         Row and first edge of each piece of `longest` edges of the other rows. The pieces of a row are consecutive.
+    piece_edges : cupy.ndarray (pieces, 4), dtype of `indptr`
+        For each piece, the end of its edges, the edges of its row, the number of the row's first piece, and how many pieces the row has.
     streams, pieces, short, longest : int
     """
 
@@ -157,6 +176,7 @@ class Deal(NamedTuple):
     bounds: Any
     piece_row: Any
     piece_first: Any
+    piece_edges: Any
     streams: int
     pieces: int
     short: int
@@ -205,8 +225,13 @@ def _dealt(schedule: Schedule, short: int, longest: int, batch: int, window: int
     order = (keys[away:] % rows).astype(indptr.dtype)
     long_rows = cupy.flatnonzero(lengths > short).astype(indptr.dtype)
     piece_row, piece_first = schedule.pieces_of(long_rows, (lengths[long_rows] + (longest - 1)) // longest, longest)
+    earlier = (piece_first - first[piece_row]) // longest  # pieces of the same row
+    edges, row_first = lengths[piece_row], cupy.arange(piece_row.size, dtype=np.int64) - earlier
+    end = cupy.minimum(piece_first + longest, indptr[piece_row + 1])
+    piece_edges = cupy.stack([end, edges, row_first, (edges + (longest - 1)) // longest], axis=1).astype(indptr.dtype)
     bounds = cupy.stack([indptr[order], indptr[order + 1]], axis=1) if rows <= _MOST_BOUNDS else None
-    return Deal(order, bounds, piece_row, piece_first, int(order.size), int(piece_row.size), short, longest)
+    counts = int(order.size), int(piece_row.size)
+    return Deal(order, bounds, piece_row, piece_first, piece_edges, *counts, short, longest)
 
 
 def device_chain(
