@@ -164,9 +164,8 @@ template <int used, int most> BS_INLINE void store_planes(u32 *to, const u32 (&s
 }
 
 // The tree that adds up the counts of a row's pieces: the team that brings the last child of a node adds up its children. A node's sum lies
-// in the slot of its first piece, where slot_of(piece) has the planes of this lane's words, kSlot to a word. `copies` lanes of a team, `apart`
-// from each other, have the same words and share the children; `copy` numbers them. Of `sum`, only copy 0 needs the planes of the team's
-// leaf.
+// in the slot of its first piece, where slot_of(piece) has the planes of this lane's words, kSlot to a word. `copies` lanes of a team,
+// `apart` from each other, have the same words and share the children; `copy` numbers them. Only copy 0 needs the team's leaf in `sum`.
 template <int copies, int words, class SlotOf> struct PieceTree {
     const CountParams &p;
     const CountLane &me;
@@ -227,7 +226,8 @@ template <int copies, int words, class SlotOf> struct PieceTree {
                         add_to_counts(sum[w], x[t][w]);
             }
         }
-        add_lanes < copies, planes + kFanLog<most ? planes + kFanLog : most>(sum, going, apart);
+        constexpr int of_lane = planes + kFanLog, joined = of_lane < most ? of_lane : most;
+        add_lanes<copies, joined>(sum, going, apart);
         node.at = begin, node.shift += kFanLog;
         whole = whole || (going && node.is_root());
         going = going && !whole;
