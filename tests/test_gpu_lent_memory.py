@@ -38,7 +38,10 @@ class Lender:
         """Lend memory of a real GPU."""
         import cupy
 
-        memory = cupy.cuda.Memory(size)
+        class Memory(cupy.cuda.Memory):
+            """Memory to which there may be weak references."""
+
+        memory = Memory(size)
         self.append(memory)
         return cupy.cuda.MemoryPointer(memory, 0)
 

@@ -60,7 +60,8 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def total(x: SparseArray, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
     """Sum of all elements, of each column (axis 0) or of each row (axis 1).
 
-    Booleans, patterns and integers are summed in 64 bits, floats in their own dtype (16-bit floats in float32).
+    Booleans, patterns and integers are summed in 64 bits, floats in their own dtype (16-bit floats in float32). With a `dtype` elements
+    are converted first, as NumPy does, and SciPy from 1.18 on.
 
     Examples
     --------
@@ -72,18 +73,13 @@ def total(x: SparseArray, axis: Any = None, dtype: Any = None, out: Any = None, 
     if axis == 1 and dtype is None:
         return delivered(x, _sums_of_rows(x), "sum", axis, out, keepdims)
     made = counted(x, "sum")
-    sums = matrix(made, "sum").sum(axis=axis, dtype=dtype) if x.device == "cpu" else _sums_on_gpu(x, made, axis, dtype)
+    if x.device == "cpu":
+        found = matrix(made, "sum")
+        sums = found.sum(axis) if dtype is None else found.astype(dtype, copy=False).sum(axis).astype(dtype)
+    else:
+        values: Any = made.values
+        sums = _line_sums(x, made, axis, sum_dtype(values.dtype) if dtype is None else np.dtype(dtype))
     return delivered(x, sums, "sum", axis, out, keepdims)
-
-
-def _sums_on_gpu(x: SparseArray, made: Pattern, axis: int | None, dtype: Any) -> Any:
-    values: Any = made.values
-    own = sum_dtype(values.dtype)
-    if dtype is not None and (axis is None or own.kind != "f" or np.dtype(dtype).kind == "f"):
-        return _line_sums(x, made, axis, np.dtype(dtype))
-    # As SciPy does, floats are rounded to integers only once their rows or columns are summed.
-    sums = _line_sums(x, made, axis, own)
-    return sums if dtype is None else sums.astype(dtype)
 
 
 def _sums_of_rows(x: SparseArray) -> Any:

@@ -151,7 +151,8 @@ def fitted_tilings(sizes: Sizes, multiprocessors: int) -> list[Tiling]:
             if width - 16 >= sizes.n:
                 continue
             tile = Tiling(mb, 0, qb, groups=groups, width=width)
-            most = multiprocessors // (sizes.batches * strips * -(-sizes.n // width)) if tile.may_split else 1
+            tiles = max(1, sizes.batches * strips * -(-sizes.n // width))
+            most = multiprocessors // tiles if tile.may_split else 1
             for mc in (1, 2) if strips > 1 and tile.right_rows % 16 == 0 else (1,):
                 found.append(tile._replace(mc=mc))
                 limit = min(most, _CLUSTER // mc, 4 * groups)
