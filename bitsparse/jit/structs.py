@@ -49,7 +49,7 @@ def struct(source: str, name: str, *, optional: bool = False) -> type[ctypes.Str
     Examples
     --------
     >>> [field for field, *_ in struct("csr/units.cuh", "Units")._fields_]
-    ['table', 'pieces', 'whole', 'streams']
+    ['table', 'pieces', 'whole', 'streams', 'each']
     """
     for header in with_headers(source):
         body = body_of(header, name)

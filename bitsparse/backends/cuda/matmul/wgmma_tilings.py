@@ -139,7 +139,7 @@ def fitted_tilings(sizes: Sizes, multiprocessors: int) -> list[Tiling]:
     Examples
     --------
     >>> sorted({tiling.width for tiling in fitted_tilings(Sizes(300, 40, 4, 1, 8, 1), 132)})
-    [16, 24, 32, 48]
+    [16, 24, 32, 40, 48]
     """
     found = []
     for groups, mb, qb, widths in WIDTHS:
