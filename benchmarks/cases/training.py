@@ -195,10 +195,11 @@ def ours_of(
     hidden: Sequence[int] | None = None,
     activations: int | None = None,
     fixed: bool = True,
+    sums: str | None = None,
 ) -> Side:
     """Our side, with seeded weights; quantised for "int8" and "int4", where `last` and `activations` are those of ``bst.Tango``.
 
-    With `fixed`, codes of the features, which are the same in every epoch, are constants of a captured epoch.
+    With `fixed`, codes of the features, which are the same in every epoch, are constants of a captured epoch. `sums` is that of the graph.
     """
     torch.manual_seed(0)
     network = our_network(kind, *widths_of(kind, made, precision, hidden), precision in BITS)
@@ -210,7 +211,7 @@ def ours_of(
         bst.quantize_(network, bst.Tango(bits=BITS[precision], last=last, activations=activations))
         if fixed:
             network.quantization.fix(x)
-    return Side(network.to(x.device, x.dtype), bst.Graph(adjacency), made, x, RATE * size)
+    return Side(network.to(x.device, x.dtype), bst.Graph(adjacency, sums=sums), made, x, RATE * size)
 
 
 def named(side: Side) -> dict[str, nn.Parameter]:
@@ -336,13 +337,14 @@ def epoch(
     own: bool = False,
     last: Any = "float32",
     activations: int | None = None,
+    sums: str | None = None,
 ) -> Prepared:
-    """Epochs of both sides; with `own`, the peer is our own epoch in float32."""
+    """Epochs of both sides; with `own`, the peer is our own epoch in float32. `sums` is that of our graph."""
     jit.require_cupy("suite training")
     made = problem_of(name)
     x = made.x.to(DTYPES[precision])
     warm(x.dtype)
-    ours, our_peak = weighed(partial(ours_of, kind, made, x, precision, last, activations=activations))
+    ours, our_peak = weighed(partial(ours_of, kind, made, x, precision, last, activations=activations, sums=sums))
     if own:
         peer, peer_peak = weighed(partial(ours_of, kind, made, x, "fp32"))
     else:
@@ -359,6 +361,7 @@ def epoch(
         "precision": precision,
         "last": last if precision in BITS else "as others",
         "fixed_features": precision in BITS,
+        "sums": sums,
         "entries": made.indices.numel(),
         "features": x.shape[1],
         "classes": made.classes,
@@ -372,7 +375,7 @@ def epoch(
     widths, heads = widths_of(kind, made, precision)
     item = BITS[precision] / 8 if precision in BITS else x.element_size()
     limits, moved = bounds_of(kind, made, widths, heads, item, matrix.reuse)
-    rest = ours_of(kind, without_edges(made), x, precision, last, activations=activations)
+    rest = ours_of(kind, without_edges(made), x, precision, last, activations=activations, sums=sums)
     launches: list[Callable[[], object]] = [ours.step, peer.step, rest.step]
     if captured:
         names = ("ours", "peer", "without edges")

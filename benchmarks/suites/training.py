@@ -6,6 +6,7 @@ Where this suite differs from the protocol of ``run.py``:
   gcn and sage (means) have two layers with 128 columns between them. gin has three with 64 (sums with the node's own features, then one
   linear map). gat has two, the first with 4 concatenated heads of 32 columns. agnn has four sums of 32 columns with weights by cosines,
   between two linear maps. Weights, features and activations are float32 or bfloat16; in 16 bits both sides have a multiple of 16 classes.
+- ``training-{gcn|sage}-fp32-panels-{graph}`` is such an epoch on a graph of reddit's size whose sums take panels, ``Graph(sums="panels")``.
 - ``training-{network}-{int8|int4}-{last}-{graph}`` is an epoch of a network changed by ``bst.quantize_``: sums of 8-bit or 4-bit codes,
   products of 8-bit codes, stochastic rounding, and the last layer in float32 or with its sums quantised as well. ``-own`` is the same
   against our own epoch in float32. A sample is four epochs in a row, on both sides. Gradients of one step differ from the peer's by the
@@ -71,6 +72,8 @@ QUANTISED, INTEGERS, LAST = ("gcn", "sage", "gin", "gat"), ("int8", "int4"), ("f
 ON_SIGNS = ("bigcn", "binary")
 #: Networks that keep what gradients need in few bits, and these numbers of bits.
 KEEPING, KEPT = ("gcn", "gat"), (8, 4)
+#: Networks whose float32 sums are also computed by panels.
+SUMMED_BY_PANELS = ("gcn", "sage")
 #: Graphs whose epochs are captured; quantised ones always are.
 CAPTURED = ("cora", "pubmed", "artist")
 #: Graphs of epochs on the CPU, and their peers.
@@ -94,6 +97,12 @@ def cases(threads: int) -> list[Case]:
         for name in (*CAPTURED, *SYNTHETIC)
         for precision in PRECISIONS
         for network in NETWORKS
+    ]
+    on_gpu += [
+        Case(f"training-{network}-fp32-panels-{name}", partial(epoch, network, "fp32", name, sums="panels"))
+        for name in SYNTHETIC
+        if name.startswith("reddit")
+        for network in SUMMED_BY_PANELS
     ]
     on_gpu += [
         Case(
@@ -154,7 +163,13 @@ def of_jax(function: str, *arguments: Any) -> Prepared:
 
 
 def epoch(
-    network: str, precision: str, name: str, own: bool = False, last: str = "float32", activations: int | None = None
+    network: str,
+    precision: str,
+    name: str,
+    own: bool = False,
+    last: str = "float32",
+    activations: int | None = None,
+    sums: str | None = None,
 ) -> Prepared:
     """An epoch of ours against one of PyTorch's, or a quantised one against our own in float32."""
     jit.require_cupy("suite training")
@@ -162,7 +177,7 @@ def epoch(
     # Imported only here, so that cases can be listed without PyTorch.
     training: Any = importlib.import_module("benchmarks.cases.training")
     case, quantised = f"training-{network}-{precision}-{name}", precision in INTEGERS
-    how = {"own": own, "last": last, "activations": activations} if quantised else {}
+    how: dict[str, Any] = {"own": own, "last": last, "activations": activations} if quantised else {"sums": sums}
     made: Prepared = training.epoch(case, network, name, precision, captured=name in CAPTURED or quantised, **how)
     return made
 

@@ -19,7 +19,7 @@ from torch._C import _get_fp32_precision_getter as _float32_precision  # the res
 from bitsparse import backends, interop, ops
 from bitsparse.ops.spmm.spmm import Precision
 from bitsparse.ops.spmm.spmm import spmm_with_bias as sums_with_bias
-from bitsparse.torch.pattern import Pattern, array_over
+from bitsparse.torch.pattern import Pattern, array_over, sums_kernel
 from bitsparse.torch.registration import Recorded, differentiable, on_gpu, once, operator, register
 
 _SCALES = "Tensor? row_scale, Tensor? col_scale"
@@ -33,10 +33,10 @@ def _spmm(
     if x.is_cpu:
         return ops.spmm(array, x, values=values, precision=permitted(x.dtype))
     out = x.new_empty((pattern.rows, *x.shape[1:]), dtype=_result(x, values))
-    precision = permitted(out.dtype)
+    precision, kernel = permitted(out.dtype), sums_kernel(pattern, x) if values is None else None
 
     def call(into: Any, features: Any, weights: Any = None) -> None:
-        ops.spmm(array, features, values=weights, precision=precision, out=into)
+        ops.spmm(array, features, values=weights, precision=precision, kernel=kernel, out=into)
 
     on_cupy(call, out, x, values)
     return out
@@ -46,10 +46,11 @@ def _spmm_with_bias(
     pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, bias: Tensor
 ) -> Tensor:
     array, x, bias = array_over(pattern, row_scale, col_scale), x.contiguous(), bias.contiguous()
-    out, precision = x.new_empty((pattern.rows, x.shape[1])), permitted(x.dtype)
+    out = x.new_empty((pattern.rows, x.shape[1]))
+    precision, kernel = permitted(x.dtype), sums_kernel(pattern, x)
 
     def call(into: Any, features: Any, behind: Any) -> None:
-        sums_with_bias(array, features, behind, reduce="sum", precision=precision, out=into)
+        sums_with_bias(array, features, behind, reduce="sum", precision=precision, kernel=kernel, out=into)
 
     on_cupy(call, out, x, bias)
     return out

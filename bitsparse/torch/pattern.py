@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from bitsparse import backends
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.torch.buffers import state_of
 
@@ -44,6 +47,26 @@ class Pattern(NamedTuple):
 
 #: Cached arrays over the memory of patterns, by the tensor `indptr` and then by the state of all parts.
 _ARRAYS: Any = WeakTensorKeyDictionary()
+
+
+#: The tensors `indptr` of patterns whose sums take panels where these can compute them.
+_BY_PANELS: Any = WeakTensorKeyDictionary()
+
+
+def take_panels(*patterns: Tensor | None) -> None:
+    """Let the sums over patterns with these tensors `indptr` take panels, as long as the tensors live."""
+    for indptr in patterns:
+        if indptr is not None:
+            _BY_PANELS[indptr] = True
+
+
+def sums_kernel(pattern: Pattern, x: Tensor) -> str | None:
+    """The kernel that sums of `x` without values were asked to take, if it can compute them on this GPU; else None."""
+    if x.dtype != torch.float32 or not x.is_cuda or pattern.indptr not in _BY_PANELS:
+        return None
+    choice, shape = backends.family("cuda", "spmm.choice"), (pattern.rows, pattern.turned.rows)
+    kind = choice.Kind(np.float32, x.shape[-1])
+    return None if choice.panels_refuse(kind, shape, len(pattern.indices)) else "panels"
 
 
 def array_over(pattern: Pattern, row_scale: Tensor | None = None, col_scale: Tensor | None = None) -> TCTiledCSR:

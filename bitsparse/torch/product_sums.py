@@ -12,7 +12,7 @@ from bitsparse.torch.coded import Factors
 from bitsparse.torch.dense import is_alone
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.operators import column_sums, on_cupy, permitted, spmm
-from bitsparse.torch.pattern import Pattern, array_over
+from bitsparse.torch.pattern import Pattern, array_over, sums_kernel
 from bitsparse.torch.registration import is_plain, on_gpu
 
 #: Products with fewer elements are copied in next to no time.
@@ -81,13 +81,14 @@ def product_sums(
     if not fits or permitted(x.dtype) != "fp32" or graph.indptr.device != x.device:
         return None
     pattern, factors = graph.pattern(), graph.factors(reduce == "mean", x.dtype)
-    laid = _laid_sums(pattern, factors, weight.shape[0], bias is not None)
+    kernel = sums_kernel(pattern, x)
+    laid = _laid_sums(pattern, factors, weight.shape[0], bias is not None, kernel)
     return None if laid is None else ProductSums(pattern, factors, laid)
 
 
 @on_gpu
-def _laid_sums(pattern: Pattern, factors: Factors, columns: int, biased: bool) -> LaidSums | None:
+def _laid_sums(pattern: Pattern, factors: Factors, columns: int, biased: bool, kernel: str | None) -> LaidSums | None:
     """The prepared sums; what is prepared anew is made on PyTorch's stream."""
     array, of_torch = array_over(pattern, *factors), pattern.indptr
-    found: LaidSums | None = on_cupy(lambda _: laid_sums(array, columns, biased), of_torch)
+    found: LaidSums | None = on_cupy(lambda _: laid_sums(array, columns, biased, kernel), of_torch)
     return found

@@ -70,12 +70,13 @@ class ProductKey(NamedTuple):
     forced: str | None = None
 
 
-#: Slots of a pattern: its products by key, the columns that windows of rows share by their height, windows of eight rows, and windows for
-#: matrix units by their height and the number of columns that are multiplied at once.
+#: Slots of a pattern: its products by key, the columns that windows of rows share by their height, windows of eight rows, windows for
+#: matrix units by their height and the number of columns that are multiplied at once, and panels by the vectors of a row of features.
 PRODUCTS: Slot[tuple[Any, GpuProducts]] = Slot("products", most=16)
 SHARED_COLUMNS: Slot[Any] = Slot("shared columns")
 WINDOWS: Slot[Any] = Slot("windows")
 TILES: Slot[Any] = Slot("tiles")
+PANELS: Slot[Any] = Slot("panels")
 
 
 def kept_product(
@@ -130,6 +131,8 @@ class GpuProducts:
         self._key = key
         self._values, self._row_scale, self._col_scale = operand.factors
         self._made: dict[Any, Product] = {}
+        #: Bytes of the index that the kernel named by the caller needs beside the pattern.
+        self.nbytes = 0
 
     @classmethod
     def kept(cls, operand: CSROperand, key: ProductKey) -> GpuProducts:
@@ -181,11 +184,13 @@ class GpuProducts:
             laid = None
             if kernel == "csr":
                 (run, laid), more = self._csr(operand, kind, acc, weights, biased), ""
+            elif kernel == "panels":
+                run, laid, more = self._panels(operand, kind, biased)
             elif kernel == "windows":
                 run, more = self._windows(operand, kind, weights)
             else:
                 run, more = self._tiles(operand, kind, weights, height)
-            if biased and kernel != "csr":
+            if biased and kernel not in ("csr", "panels"):
                 run = _added(run)
             found = self._made[key] = Product(run, f"kernel {kernel} ({why}){more}", kernel, laid)
             operand.ready.renew()
@@ -197,9 +202,11 @@ class GpuProducts:
         refused = choice.refusals(kind, operand.shape, operand.nnz)
         forced = self._key.forced
         why = "x is not packed; pass a BitTensor" if forced == "codes" else refused.get(forced or "")
+        if forced == "panels" and (reason := choice.panels_refuse(kind, operand.shape, operand.nnz)):
+            why = f"{reason}; pass kernel=None"
         if why is not None:
             raise KernelError(f"{self._key.function}: kernel {shown(forced)} cannot compute this: {why}")
-        if forced == "csr":
+        if forced in ("csr", "panels"):
             return forced, 0, "forced"
         others = [name for name in choice.KERNELS if name not in refused and name != "csr"]
         if forced is None and not others:
@@ -280,6 +287,24 @@ class GpuProducts:
 
         how = precision if kind.dtype == np.float32 else kind.dtype
         return run, f", {how}, {height} rows, {tiles.reuse:.2f} edges to a row of features that is read"
+
+    def _panels(self, operand: CSROperand, kind: Any, biased: bool) -> tuple[Callable[..., Array], Laid | None, str]:
+        """The kernel that stages the rows of features that panels of rows share; arrays of an unusual alignment are copied."""
+        factor, col_scale, columns = self._row_scale, self._col_scale, kind.columns
+        if kind.reduce == "mean":
+            inverse: Any = 1 / counts_of(operand)
+            factor = inverse if factor is None else inverse * factor
+        index, shape = panels_of(operand, columns), (operand.shape[0], columns)
+        family = backends.family(operand.device, "spmm.panels")
+        sums = family.PanelSum(index, columns, factor=factor, col_scale=col_scale, bias=biased)
+        self.nbytes = index.nbytes
+
+        def run(x: Array, values: Array | None, out: Array | None, bias: Array | None = None) -> Array:
+            return written(lambda target: sums(interop.aligned(x), target, bias), out, x, shape, np.float32)
+
+        laid = Laid(sums.width, col_scale is not None, sums.of_laid) if sums.lays else None
+        staged = f"{index.share:.0%} of the edges staged, {index.reuse:.2f} of them to a staged row of features"
+        return run, laid, f", {staged}, index of {index.nbytes} bytes"
 
 
 def _added(run: Run) -> Callable[..., Array]:
@@ -367,6 +392,12 @@ def tiles_of(operand: CSROperand, height: int, dtype: Any) -> Any:
         return family.Tiles(*pattern, height=height, k=group, translation=translation)
 
     return TILES.of(operand.prepared, make, (height, group))
+
+
+def panels_of(operand: CSROperand, columns: int) -> Any:
+    """The index of the pattern by panels for float32 features of `columns` columns, computed once for each number of 16-byte vectors."""
+    family, pattern = backends.family(operand.device, "spmm.panels"), (operand.indptr, operand.indices, operand.shape)
+    return PANELS.of(operand.prepared, lambda: family.PanelIndex(*pattern, columns), -(-columns // 4))
 
 
 def shared_columns(operand: CSROperand, height: int) -> Any:

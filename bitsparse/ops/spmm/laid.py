@@ -34,14 +34,14 @@ class LaidSums:
         self._run(rows, out, bias)
 
 
-def laid_sums(A: SparseArray, columns: int, biased: bool = False) -> LaidSums | None:
+def laid_sums(A: SparseArray, columns: int, biased: bool = False, kernel: str | None = None) -> LaidSums | None:
     """The sums of :func:`bitsparse.spmm` for features that lie in rows of whole vectors; None if its kernel would not copy features.
 
-    They have the bits that :func:`bitsparse.spmm` gives. With `biased`, calls pass a bias, float32 (columns,).
+    They have the bits that :func:`bitsparse.spmm` gives with this `kernel`. With `biased`, calls pass a bias, float32 (columns,).
     """
     operand = as_csr("spmm", A)
     if operand.device == "cpu" or operand.values is not None or 0 in (*operand.shape, operand.nnz, columns):
         return None
-    products = GpuProducts.kept(operand, ProductKey("spmm", columns))
+    products = GpuProducts.kept(operand, ProductKey("spmm", columns, forced=kernel))
     laid = products.product(operand, _FLOAT32, _FLOAT32, None, True, biased).laid
     return None if laid is None else LaidSums(operand, laid)

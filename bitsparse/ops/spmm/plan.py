@@ -27,7 +27,7 @@ from bitsparse.ops.spmm.gpu import GpuProducts, Product, ProductKey, kept_produc
 from bitsparse.ops.spmm.sums import Sums, division_on_host, kept_on_host
 
 PRECISIONS = ("fp32", "tf32", "3xtf32")
-KERNELS = ("csr", "windows", "tiles", "codes")
+KERNELS = ("csr", "windows", "tiles", "panels", "codes")
 #: Scale and offset of features that have neither.
 _UNSCALED: Scales = (None, None)
 #: The epilogue by which a GPU turns sums of integers into real values.
@@ -123,8 +123,8 @@ class SpmmPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the schedule by which a GPU walks the pattern; all plans of this pattern share it."""
-        return self._operand.schedule_bytes
+        """Bytes of the schedule by which a GPU walks the pattern, and of the index of panels; all plans of this pattern share them."""
+        return self._operand.schedule_bytes + (0 if self._products is None else self._products.nbytes)
 
     def explain(self) -> str:
         """Say in a few lines how the work is divided and, on a GPU, which kernel runs and why."""

@@ -55,9 +55,11 @@ def spmm(
         Precision that products of float32 features may have. "tf32" allows tensor cores, which take 10 bits of each factor's fraction and
         sum in float32; "3xtf32" splits every factor in two and comes close to float32. It is only a permission: a CPU, and kernels without
         tensor cores, compute in float32 anyway.
-    kernel : {"csr", "windows", "tiles", "codes"}, optional
+    kernel : {"csr", "windows", "tiles", "panels", "codes"}, optional
         On a GPU: one edge at a time, windows of eight rows that share the features that they read, windows on tensor cores, or features
-        gathered packed. By default, containers, which keep what is prepared, use the kernel with the lowest estimated cost.
+        gathered packed. By default, containers, which keep what is prepared, use the kernel with the lowest estimated cost. "panels" is
+        only used if it is named: sums and means of float32 without edge values, on Hopper and data centre Blackwell, that pass rows of `x`
+        which 256 rows of A share through shared memory. It needs an index of some 5 bytes an edge more, for each width of features.
     epilogue : Epilogue, optional
         Chain applied to the sums of features (N, D); it gives float32, or a BitTensor if it makes bits. The scales of a BitTensor (one for
         all, or one per column) and the `row_scale` of A then belong to the chain, as in :func:`matmul`, so that integers are summed
@@ -93,7 +95,8 @@ def spmm(
     those of the weights and scales. 16-bit features are summed in float32, which adds one rounding of the result, by 2**-11 or 2**-8. NaN
     propagates through all reductions.
 
-    On a GPU the pieces have some L edges, from 32 to 1024 depending on the size of `A` and the chip, and L replaces 1024 in this bound.
+    On a GPU the pieces have some L edges, from 32 to 1024 depending on the size of `A` and the chip, and L replaces 1024 in this bound. For
+    "panels" it is ``(n + 4) * u * sum |a x|``.
     Integers, maxima and minima have the same bits as on the CPU; floating sums have the same bits in every run. On tensor cores, which
     16-bit features may use without a permission, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 1.2e-3 for "tf32" and 2**-20 for
     "3xtf32"; for 16-bit features, before the result is rounded, e = 0 with values of their dtype and 2**-20 with a `col_scale` (for
@@ -156,23 +159,35 @@ def _first_call(
         return SpmmPlan(function, operand, shape[1:], reduce, precision, kernel).prepare(dtype)
 
 
-def spmm_with_bias(A: SparseArray, x: Any, bias: Any, *, reduce: Reduce, precision: Precision, out: Any) -> None:
-    """Write :func:`spmm` of a container on a GPU with CuPy features (N, D), plus a bias (D,), to `out`; same bits as separate steps."""
-    known = repeated(A, "spmm with a bias", (reduce, precision), (x, bias), out, _first_biased)
+def spmm_with_bias(
+    A: SparseArray,
+    x: Any,
+    bias: Any,
+    *,
+    reduce: Reduce,
+    precision: Precision,
+    kernel: str | None = None,
+    out: Any,
+) -> None:
+    """Write :func:`spmm` of a container on a GPU with CuPy features (N, D), plus a bias (D,), to `out`.
+
+    The bits are those of separate steps, except of panels, which add the bias before the edges that they stage.
+    """
+    known = repeated(A, "spmm with a bias", (reduce, precision, kernel), (x, bias), out, _first_biased)
     if known is None:
-        spmm(A, x, reduce=reduce, precision=precision, out=out)
+        spmm(A, x, reduce=reduce, precision=precision, kernel=kernel, out=out)
         out += bias
 
 
 def _first_biased(
-    A: SparseArray, reduce: Reduce, precision: Precision, shape: tuple[int, ...], dtype: Any
+    A: SparseArray, reduce: Reduce, precision: Precision, kernel: str | None, shape: tuple[int, ...], dtype: Any
 ) -> KeptCall | None:
     """A kept call for sums or means of float32 features with a bias; None for all others."""
     if len(shape) != 2 or dtype != np.float32 or REDUCTIONS[reduce].selects:
         return None
     with sparse_operand("spmm", A) as operand:
         operand.check_features("spmm", shape)
-        return SpmmPlan("spmm", operand, shape[1:], reduce, precision).prepare(dtype, biased=True)
+        return SpmmPlan("spmm", operand, shape[1:], reduce, precision, kernel).prepare(dtype, biased=True)
 
 
 def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce, kernel: str | None = None) -> KeptCall | None:

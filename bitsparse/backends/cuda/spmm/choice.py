@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bitsparse import jit
 from bitsparse.backends.cuda.chips import H200, RowRates
 from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.reductions import REDUCTIONS
@@ -14,6 +15,8 @@ from bitsparse.jit import cupy
 
 #: Values of ``kernel``: one edge at a time or windows of 8 rows on the CUDA cores, or windows of 16 or 32 rows on the matrix units.
 KERNELS = ("csr", "windows", "tiles")
+#: The greatest number of rows, columns and edges that panels take.
+_MOST_IN_PANELS = (1 << 31) - 1
 #: Kernels other than "csr" are considered if windows of 8 rows have at least this many edges per column.
 WORTH = 1.3
 #: Heights of the windows of tiles, and the fewest columns of features for which the taller ones are considered.
@@ -132,6 +135,31 @@ def refusals(kind: Kind, shape: tuple[int, int], nnz: int) -> dict[str, str]:
     """
     made = {"windows": _windows_refuse(kind, shape, nnz), "tiles": _tiles_refuse(kind, shape)}
     return {name: why for name, why in made.items() if why is not None}
+
+
+def panels_refuse(kind: Kind, shape: tuple[int, int], nnz: int) -> str | None:
+    """Why panels, which are only taken if they are asked for, cannot compute a product; None if they can.
+
+    Examples
+    --------
+    >>> panels_refuse(Kind(np.float16, 128), (9, 9), 20)
+    'panels take features of float32, not float16'
+    """
+    name, values = np.dtype(kind.dtype).name, kind.values
+    if name != "float32":
+        return f"panels take features of float32, not {name}"
+    if REDUCTIONS[kind.reduce].selects:
+        return f"panels take reduce='sum' and 'mean', not {kind.reduce!r}"
+    if values is not None:
+        return f"panels take edges without values, not {np.dtype(values).name} values"
+    if not kind.has_columns:
+        return "panels take patterns, but an edge of this matrix is its own column"
+    if max(*shape, nnz) > _MOST_IN_PANELS:
+        return f"panels number rows, columns and edges in 31 bits, but A has shape {shape} and {nnz} edges"
+    chip = jit.capability()
+    if chip.major not in (9, 10):
+        return f"panels need a GPU of compute capability 9.0 or 10.0, but {chip.name} has {chip.major}.{chip.minor}"
+    return None
 
 
 def _common_refusal(kind: Kind) -> str | None:

@@ -292,8 +292,13 @@ class Spmm(StreamedSum):
         """Whether features are read without a copy."""
         return self._laid is None
 
+    def laid(self, x: Any) -> Any:
+        """The rows that :meth:`of_laid` takes, of a product that copies features; ``schedule.order`` is held until they are read."""
+        assert self._laid is not None
+        return self._laid(interop.contiguous(x))
+
     def of_laid(self, rows: Any, out: Any, bias: Any = None) -> None:
-        """The product with features that already lie as the copy would: float32 `rows` (columns of the pattern, `width`).
+        """The product with features that already lie as the copy, if there is one, would: float32 `rows` (columns of the pattern, `width`).
 
         Each row is multiplied with its scale already; what stands in the columns behind those of the features does not matter.
         """
