@@ -38,6 +38,7 @@ LATER = {
     "products of bytes as they lie": ("backends/cuda/matmul/bytes.py", "ops/quantized/bytewise.py"),
     "searches": ("*/search/*", "ops/bits/packed_bytes.py"),
     "rows laid out": ("backends/cuda/csr/rows.py",),
+    "sums by panels": ("backends/cuda/spmm/panels.py", "backends/cuda/spmm/panels_build.py"),
     "members of SciPy": (
         *("arrays/manners/*", "arrays/assemble.py", "arrays/exact.py", "arrays/word_reductions.py"),
         *("backends/*/sparse/products.py", "backends/*/sparse/entries.py", "backends/cuda/sparse/merge.py"),

@@ -61,6 +61,7 @@ def test_the_suite_has_its_cases() -> None:
         for graph in graphs[5:]
     }
     want |= {f"training-{kind}-int8-{graph}-own" for kind in ("bigcn", "binary") for graph in graphs[3:]}
+    want |= {f"training-{kind}-fp32-panels-{graph}" for kind in ("gcn", "sage") for graph in graphs[3:5]}
     want |= {"training-cpu-accelerate-cora", "training-accelerate-cora"}
     want |= {f"jax{place}-{kind}" for place in ("-cpu", "") for kind in ("host-layer", "gat-artist-segment")}
     want |= {

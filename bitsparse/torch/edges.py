@@ -1,4 +1,4 @@
-"""Reading of the input of graphs: edge lists and adjacencies of any library become a pattern, weights, and counts of repeated edges."""
+"""Edges of graphs: lists and adjacencies of any library become a pattern, weights, and counts of repeated edges, and graphs lists again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.inside import working
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
-from bitsparse.errors import ShapeError
+from bitsparse.errors import DeviceError, ShapeError
 from bitsparse.graph import edge_lists
 from bitsparse.graph.edge_lists import asked_for, of_list, of_sparse
 
@@ -81,3 +81,34 @@ def _without_gradient(name: str, weight: Tensor) -> Tensor:
             f"bst.spmm(graph, x, values=graph.edge_values(edge_index, edge_weight)), or detach() it"
         )
     return weight.detach()
+
+
+def edges_of(graph: Any) -> tuple[Tensor, Tensor | None]:
+    """The edge list of a graph, and its weights or repetition counts, multiplied by its factors if it has any."""
+    if graph.indptr.is_meta:
+        raise DeviceError(
+            "Graph: it is on meta, where its edges are not known, and a layer wants another graph of them; call the layer once before "
+            "graph.to('meta')"
+        )
+    weight, edges = (
+        graph.multiplicity if graph.weight is None else graph.weight,
+        torch.stack([graph.indices.long(), graph.rows()]),
+    )
+    if graph.scale is not None:
+        factors = graph.scale[edges].prod(dim=0)
+        weight = factors if weight is None else weight * factors
+    return edges, weight
+
+
+def with_loops(graph: Any, edges: Tensor, weight: Tensor | None, loop_weight: float) -> tuple[Tensor, Tensor | None]:
+    """Add to an edge list the missing edges from nodes to themselves."""
+    own = edges[0] == edges[1]
+    alone = torch.ones(min(graph.num_targets, graph.num_sources), dtype=torch.bool, device=edges.device)
+    alone[edges[0, own]] = False
+    loops = alone.nonzero()[:, 0]
+    if graph.weight is None and weight is not None:  # a repeated loop counts once
+        weight = weight.masked_fill(own, 1)
+    if weight is not None or loop_weight != 1:
+        before = torch.ones(edges.shape[1], device=edges.device) if weight is None else weight
+        weight = torch.cat([before, before.new_full((len(loops),), loop_weight)])
+    return torch.cat([edges, torch.stack([loops, loops])], 1), weight

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from bitsparse.arrays.inside import patterns_of
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
-from bitsparse.errors import DeviceError, DTypeError, ShapeError
+from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.torch import operators
 from bitsparse.torch.buffers import Precise
-from bitsparse.torch.edges import Edges, on_stream_of, read, tensor
+from bitsparse.torch.edges import Edges, edges_of, on_stream_of, read, tensor, with_loops
 from bitsparse.torch.pattern import Pattern, take_panels
 from bitsparse.torch.registration import torch_memory
 
@@ -294,7 +294,7 @@ class Graph(Precise):
         if "looped" not in self._modules:
             with for_training():
                 plain = self.unweighted()
-                edges, counts = _looped(plain, *_edges(plain), 1.0)
+                edges, counts = with_loops(plain, *edges_of(plain), 1.0)
                 if counts is not None:
                     edges = edges.repeat_interleave(counts.long(), dim=1)
                 self._derive("looped", Graph(edges, (self.num_sources, self.num_targets), sums=self.sums))
@@ -385,40 +385,9 @@ def _normalized(graph: Graph, self_loops: bool, loop_weight: float) -> Graph:
         raise ShapeError(
             f"normalized: the graph is {graph.num_targets} x {graph.num_sources}, but this normalisation is for square ones; use mean sums"
         )
-    edges, weight = _edges(graph)
+    edges, weight = edges_of(graph)
     if self_loops:
-        edges, weight = _looped(graph, edges, weight, loop_weight)
+        edges, weight = with_loops(graph, edges, weight, loop_weight)
     made = Graph(edges, graph.num_targets, edge_weight=weight, sums=graph.sums)
     made.scale = made.root_scale().float()
     return made
-
-
-def _edges(graph: Graph) -> tuple[Tensor, Tensor | None]:
-    """The edge list of a graph, and its weights or repetition counts, multiplied by its factors if it has any."""
-    if graph.indptr.is_meta:
-        raise DeviceError(
-            "Graph: it is on meta, where its edges are not known, and a layer wants another graph of them; call the layer once before "
-            "graph.to('meta')"
-        )
-    weight, edges = (
-        graph.multiplicity if graph.weight is None else graph.weight,
-        torch.stack([graph.indices.long(), graph.rows()]),
-    )
-    if graph.scale is not None:
-        factors = graph.scale[edges].prod(dim=0)
-        weight = factors if weight is None else weight * factors
-    return edges, weight
-
-
-def _looped(graph: Graph, edges: Tensor, weight: Tensor | None, loop_weight: float) -> tuple[Tensor, Tensor | None]:
-    """Add to an edge list the missing edges from nodes to themselves."""
-    own = edges[0] == edges[1]
-    alone = torch.ones(min(graph.num_targets, graph.num_sources), dtype=torch.bool, device=edges.device)
-    alone[edges[0, own]] = False
-    loops = alone.nonzero()[:, 0]
-    if graph.weight is None and weight is not None:  # a repeated loop counts once
-        weight = weight.masked_fill(own, 1)
-    if weight is not None or loop_weight != 1:
-        before = torch.ones(edges.shape[1], device=edges.device) if weight is None else weight
-        weight = torch.cat([before, before.new_full((len(loops),), loop_weight)])
-    return torch.cat([edges, torch.stack([loops, loops])], 1), weight

@@ -14,7 +14,8 @@ from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.edge_weights import EdgeWeights
-from bitsparse.ops.spmm.gpu import GpuProducts, ProductKey, counts_of, edge_sums, run_windows, windows_of
+from bitsparse.ops.spmm.gpu import GpuProducts, ProductKey, edge_sums, run_windows
+from bitsparse.ops.spmm.patterns import counts_of, windows_of
 
 #: ``run(x, behind, out)`` takes features, the further operands of the finish, and an array for the result or None.
 _Run = Callable[[Array, Any, Array | None], Array]

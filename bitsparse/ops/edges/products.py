@@ -19,7 +19,7 @@ from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, largest_magnitude
 from bitsparse.ops.operands.target import written
 from bitsparse.ops.plan import KeptCall, edge_call
-from bitsparse.ops.spmm.gpu import shared_columns, tiles_of, windows_of
+from bitsparse.ops.spmm.patterns import shared_columns, tiles_of, windows_of
 
 
 class EdgeKey(NamedTuple):

@@ -9,7 +9,6 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse._check import shown
-from bitsparse.arrays.sparse_base import TRANSLATIONS
 from bitsparse.backends.params import Array
 from bitsparse.errors import KernelError
 from bitsparse.interop import converted
@@ -18,6 +17,7 @@ from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.operands.target import written
 from bitsparse.ops.plan import KeptCall
+from bitsparse.ops.spmm.patterns import counts_of, panels_of, shared_columns, tiles_of, windows_of
 
 #: ``run(x, weights, out)`` takes features (cols, columns), values per edge or None, and an array for the result or None.
 Run = Callable[[Array, Array | None, Array | None], Array]
@@ -70,13 +70,8 @@ class ProductKey(NamedTuple):
     forced: str | None = None
 
 
-#: Slots of a pattern: its products by key, the columns that windows of rows share by their height, windows of eight rows, windows for
-#: matrix units by their height and the number of columns that are multiplied at once, and panels by the vectors of a row of features.
+#: Slot of a pattern: its products by key.
 PRODUCTS: Slot[tuple[Any, GpuProducts]] = Slot("products", most=16)
-SHARED_COLUMNS: Slot[Any] = Slot("shared columns")
-WINDOWS: Slot[Any] = Slot("windows")
-TILES: Slot[Any] = Slot("tiles")
-PANELS: Slot[Any] = Slot("panels")
 
 
 def kept_product(
@@ -363,45 +358,8 @@ def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) ->
     return sums, usual
 
 
-def counts_of(operand: CSROperand) -> Array:
-    """The divisors of the rows' sums for means: the number of edges, but at least 1, as float32."""
-    space: Any = interop.namespace(operand.indptr)
-    return space.maximum(operand.indptr[1:] - operand.indptr[:-1], 1).astype(np.float32)
-
-
 def run_windows(
     windows: Any, x: Array, out: Array | None, shape: tuple[int, ...], dtype: Any, how: dict[str, Any]
 ) -> Array:
     """A product over windows, in `out` if it is given; arrays that the kernel cannot take are copied."""
     return written(lambda target: windows.run(interop.aligned(x), target, **how), out, x, shape, dtype)
-
-
-def windows_of(operand: CSROperand) -> Any:
-    """Windows of eight rows of the pattern, computed once."""
-    family = backends.family(operand.device, "spmm.windows")
-    return WINDOWS.of(operand.prepared, lambda: family.Windows(operand.indptr, operand.indices, operand.shape))
-
-
-def tiles_of(operand: CSROperand, height: int, dtype: Any) -> Any:
-    """Condensed windows of the pattern for features of a dtype, computed once."""
-    choice, family = (backends.family(operand.device, name) for name in ("spmm.choice", "spmm.tiles"))
-    group, translation = choice.group_of(dtype), TRANSLATIONS.get(operand.prepared, height)
-    pattern = (operand.indptr, operand.indices, operand.shape, operand.nnz)
-
-    def make() -> Any:
-        return family.Tiles(*pattern, height=height, k=group, translation=translation)
-
-    return TILES.of(operand.prepared, make, (height, group))
-
-
-def panels_of(operand: CSROperand, columns: int) -> Any:
-    """The index of the pattern by panels for float32 features of `columns` columns, computed once for each number of 16-byte vectors."""
-    family, pattern = backends.family(operand.device, "spmm.panels"), (operand.indptr, operand.indices, operand.shape)
-    return PANELS.of(operand.prepared, lambda: family.PanelIndex(*pattern, columns), -(-columns // 4))
-
-
-def shared_columns(operand: CSROperand, height: int) -> Any:
-    """How many columns windows of `height` rows share, counted once per pattern."""
-    count = backends.family(operand.device, "spmm.choice").shared_columns
-    pattern = operand.indptr, operand.indices, operand.shape
-    return SHARED_COLUMNS.of(operand.prepared, lambda: count(*pattern, height), height)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -52,9 +51,10 @@ class PanelSum:
         shape, arrays = index.shape, index.arrays
         self.width, self.lays = shape.vectors * 4, columns % 4 != 0 or col_scale is not None
         factor = None if factor is None else interop.contiguous(factor.astype(np.float32, copy=False))
-        kind = {"columns": columns, "x_dtype": np.float32, "acc_dtype": np.float32, "bias": bias}
+        kind: dict[str, Any] = {"columns": columns, "x_dtype": np.float32, "acc_dtype": np.float32, "bias": bias}
         self._alone = Spmm(index.left, row_scale=factor, col_scale=col_scale, lay=self.lays, **kind)
-        self._kept, self._order, self._lock = (index, factor), index.left.order, threading.Lock()
+        #: Keeps the arrays alive whose addresses the launches hold.
+        self._kept, self._order, self._rooms = (index, factor), index.left.order, index.left.rooms
         defines = jit.flags(ragged=columns % 4 != 0) | {"BS_GROUPS": shape.groups}
         sizes = {"columns": columns, "vectors": shape.vectors}
         self._params = jit.filled(PanelParams(), factor=factor, **arrays, **sizes, part=shape.part)
@@ -69,7 +69,7 @@ class PanelSum:
         if count:
             kernel = jit.kernel(_SOURCE, "add_pieces", defines)
             self._add = kernel.launch(-(-count * columns // _PIECE_THREADS), _PIECE_THREADS, self._pieces)
-        self._rooms, self._room = index.left.rooms, (index.slots, self.width)
+        self._room = (index.slots, self.width)
 
     def __call__(self, x: Any, out: Any, bias: Any = None) -> None:
         """Write the sums over `x` (columns of the pattern, columns) into `out`; both are C-contiguous and aligned to 16 bytes."""
@@ -79,12 +79,11 @@ class PanelSum:
     def of_laid(self, rows: Any, out: Any, bias: Any = None) -> None:
         """The sums over rows that already lie as the copy would: `width` columns, multiplied by their scale."""
         self._alone.of_laid(rows, out, bias)
-        with self._order, self._lock:
-            room = None  # held until the kernels are enqueued
-            if self._add is not None:
-                room = self._rooms.on_stream("sums of pieces", self._room, np.float32).partial
-            jit.filled(self._params, partial=room), jit.filled(self._pieces, partial=room)
+        with self._order:
             self._params.x, self._params.out, self._pieces.out = rows.data.ptr, out.data.ptr, out.data.ptr
+            if self._add is not None:
+                room = self._rooms.on_stream("sums of pieces", self._room, np.float32)  # held until both are enqueued
+                self._params.partial = self._pieces.partial = room.partial.data.ptr
             for launch in (self._sum, self._add):
                 if launch is not None:
                     launch()

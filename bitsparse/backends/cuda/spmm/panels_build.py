@@ -23,6 +23,8 @@ _NO_ROW, _NO_EDGE = -(1 << 31), 1 << 31
 _HUBS = (0, 1000)
 #: Panels with more edges are cut into pieces: at least so many edges, and pieces of a block if all blocks had equal work.
 _PIECE, _PIECES = 1024, 6
+#: Edges that are written into records at a time, which bounds the memory for it.
+_SLICE = 1 << 22
 #: Clocks of a multiprocessor: bytes a clock from the L2; instructions of a record; of an item, which nothing hides.
 _L2_BYTES, _RECORD_SLOTS, _ITEM_CLOCKS = 40.0, 39.0, 3000.0
 
@@ -100,7 +102,7 @@ class Runs(NamedTuple):
         PANEL times the panel of a row, plus its place there: the warp, and its turn among the warp's rows.
     key : cupy.ndarray (edges,) of int64
         Ascending: panel and row of features, which are those of the run, times PANEL, plus the place in the panel.
-    at, edges, panel, source : cupy.ndarray (runs,)
+    at, edges, panel, source : cupy.ndarray (runs,) of int32
         First edge, number of edges, panel, and row of features.
     staged : cupy.ndarray (runs,) of bool
     saved : float
@@ -120,7 +122,7 @@ class Runs(NamedTuple):
 class PanelIndex:
     """A canonical pattern by panels, for features of one width; made once, and kept by the pattern's owner.
 
-    Building sorts the edges four times, in memory of up to 40 bytes an edge beside what stays.
+    Building sorts the edges five times, and for a moment takes some 40 bytes an edge.
 
     Parameters
     ----------
@@ -149,26 +151,27 @@ class PanelIndex:
         self.shape = Shape.of(columns, chip.multiprocessors, chip.shared_bytes)
         pattern = (indptr, indices, shape, _mixed(shape[1]), self.shape)
         found = _runs(*pattern, max(_HUBS, key=lambda hubs: _runs(*pattern, hubs).saved))
-        first = cupy.zeros(found.key.size, np.int32)
-        first[found.at] = 1
+        first = cupy.zeros(found.key.size, bool)
+        first[found.at] = True
         run = cupy.cumsum(first, dtype=np.int32) - 1
         staged = found.staged[run]
         self.left = _left(found, found.key[~staged], shape)
         run = (cupy.cumsum(found.staged, dtype=np.int32) - 1)[run[staged]]
-        seat = (found.key[staged] % PANEL).astype(np.int32)
+        seat = (found.key[staged] % PANEL).astype(np.uint8)
         runs = tuple(part[found.staged] for part in (found.edges, found.panel, found.source))
         place = found.place
         del first, staged, found
         self.share, self.reuse = int(run.size) / int(indices.size), int(run.size) / max(1, int(runs[0].size))
-        self.arrays, self.pieces, self.slots = {}, cupy.empty((0, 3), np.int32), 0
+        self.arrays: dict[str, Any] = {}
+        self.pieces, self.slots = cupy.empty((0, 3), np.int32), 0
         if run.size:
             self.arrays, self.pieces, self.slots = _arranged(self.shape, place, runs, run, seat)
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device."""
+        """Bytes on the device, without the schedule of the edges that are not staged and without workspaces."""
         arrays = (*self.arrays.values(), self.pieces, self.left.indptr, self.left.indices)
-        return sum(int(array.nbytes) for array in arrays) + self.left.nbytes
+        return sum(int(array.nbytes) for array in arrays)
 
 
 def _mixed(columns: int) -> Any:
@@ -176,7 +179,7 @@ def _mixed(columns: int) -> Any:
 
     Neighbouring rows of features have edges to the same few rows of a panel, so one warp would have most of the edges of a chunk.
     """
-    return cupy.argsort(cupy.arange(columns) * 2_654_435_761 % (1 << 32), kind="stable")
+    return cupy.argsort(cupy.arange(columns) * 2_654_435_761 % (1 << 32), kind="stable").astype(np.int32)
 
 
 def _runs(indptr: Any, indices: Any, shape: tuple[int, int], mixed: Any, form: Shape, hubs: int) -> Runs:
@@ -192,8 +195,8 @@ def _runs(indptr: Any, indices: Any, shape: tuple[int, int], mixed: Any, form: S
     turn, seat = cupy.arange(rows) % PANEL // WARPS, cupy.arange(rows) % WARPS
     place = cupy.empty(rows, np.int64)
     place[dealt] = panel[dealt] * PANEL + cupy.where(turn % 2 == 0, seat, WARPS - 1 - seat) * ROWS + turn
-    turns = cupy.empty(columns, np.int64)
-    turns[mixed] = cupy.arange(columns)
+    turns = cupy.empty(columns, np.int32)
+    turns[mixed] = cupy.arange(columns, dtype=np.int32)
     key = place[rows_of(indptr, indices.size)]
     low = (key % PANEL).astype(np.uint8)
     key //= PANEL
@@ -205,9 +208,9 @@ def _runs(indptr: Any, indices: Any, shape: tuple[int, int], mixed: Any, form: S
     key.sort()
     first = cupy.ones(key.size, bool)
     first[1:] = (key[1:] ^ key[:-1]) >= PANEL
-    at = cupy.flatnonzero(first)
-    edges = cupy.diff(cupy.concatenate([at, cupy.asarray([key.size])]))
-    panel, source = key[at] // (PANEL * columns), mixed[key[at] // PANEL % columns]
+    at = cupy.flatnonzero(first).astype(np.int32)
+    edges = cupy.diff(cupy.concatenate([at, cupy.asarray([key.size], np.int32)]))
+    panel, source = (key[at] // (PANEL * columns)).astype(np.int32), mixed[key[at] // PANEL % columns]
     shared = edges > 1
     panel_edges, panel_runs = (_totals(panel, panels, part) for part in (edges * shared, shared))
     saved = form.clocks_alone(panel_edges) - form.clocks(panel_edges, panel_runs)
@@ -237,7 +240,7 @@ def _arranged(form: Shape, place: Any, runs: tuple[Any, ...], run: Any, seat: An
         As for :class:`Runs`.
     runs : tuple of cupy.ndarray (runs,)
         Number of edges, panel, and row of features of the staged runs.
-    run, seat : cupy.ndarray of int32 (staged edges,)
+    run, seat : cupy.ndarray of int32, uint8 (staged edges,)
         The run of an edge, and the place of its row in the panel.
     """
     run_edges, run_panel, run_source = runs
@@ -275,13 +278,13 @@ def _arranged(form: Shape, place: Any, runs: tuple[Any, ...], run: Any, seat: An
     cell_chunk[cell_at[:, None] + cell_step[:, None] * cupy.arange(WARPS)] = cupy.arange(chunks)[:, None]
     summed = cupy.zeros(items * PANEL, bool)
     summed[item[run] * PANEL + seat] = True
-    key = cell_at[chunk][run]
-    key += cell_step[chunk][run] * (seat // ROWS)
+    key = cell_step[chunk][run]
+    key *= seat // ROWS
+    key += cell_at[chunk][run]
     key *= ROWS
     key += seat % ROWS
     key *= form.stage_rows
     key += (at % form.stage_rows)[run]
-    del run, seat
     key.sort()
     stream_at = (block_chunks[:-1, None] * WARPS + cupy.arange(WARPS) * each_block[:, None]).ravel()
     lines, records = _streams(form, key, stream_at, last_of_item[cell_chunk])
@@ -346,15 +349,11 @@ def _streams(form: Shape, key: Any, stream_at: Any, ends: Any) -> tuple[Any, Any
     words[header, :, 0] = (bits[in_cell[1:]] - bits[in_cell[:-1]]).astype(np.uint32)[:, None]
     words[header, :, 1] = ends.astype(np.uint32)[:, None]
     first_record = header[group_cell] + 1 + before[:-1] - before[in_cell[group_cell]]
-    nth = cupy.arange(key.size, dtype=np.int32) - group_at.astype(np.int32)[group]
-    at = first_record[group]
-    at += nth // each
-    nth %= each
-    at *= each
-    at += nth % form.groups * 4 + nth // form.groups
-    key %= form.stage_rows
-    key *= form.part * 16
-    words.reshape(-1)[at] = key.astype(np.uint32)
+    for start in range(0, key.size, _SLICE):
+        part = slice(start, min(start + _SLICE, key.size))
+        nth = cupy.arange(part.start, part.stop) - group_at[group[part]]
+        at = (first_record[group[part]] + nth // each) * each + nth % form.groups * 4 + nth % each // form.groups
+        words.reshape(-1)[at] = (key[part] % form.stage_rows * (form.part * 16)).astype(np.uint32)
     words[first_record + records_of - 1, :, 0] |= np.uint32(1)
     return lines[:-1], words.reshape(-1)
 
