@@ -31,7 +31,6 @@ constexpr int kSumRegisters = 112, kLoadRegisters = 32; // 16 and 4 warps share 
 // Shared memory: barriers of both stages, a vector of zeros, two lines of records for each warp, the stages.
 constexpr int kStages = 2, kLine = 128;
 constexpr int kEmpty = 8 * kStages, kZeros = 2 * kEmpty, kLines = 128, kRing = kLines + kWarps * 2 * kLine;
-constexpr int kFinished = BS_RAGGED ? 2 : 4; // destinations that are stored at a time
 constexpr int kNone = -2147483647 - 1;
 
 struct PanelParams {
@@ -154,14 +153,19 @@ struct Stream {
     }
 };
 
-// Where a lane's vector of a row's sums goes; null: nowhere.
-BS_INLINE float *place_of(const PanelParams &p, int row, int vector)
-{
-    if (row == kNone)
-        return nullptr;
-    return row < 0 ? p.partial + ((u64)(unsigned)~row * (unsigned)p.vectors + (unsigned)vector) * 4
-                   : p.out + (u64)(unsigned)row * (unsigned)p.columns + (unsigned)(vector * 4);
-}
+// Where the sums of an item go: rows of the result, to which they are added, or slots of a piece.
+struct Target {
+    float *base; // of this lane's vector in row 0
+    int pitch, left; // floats of a row; how many of them this lane has from its vector on
+    bool adds;
+
+    __device__ __forceinline__ Target(const PanelParams &p, int vector, bool piece)
+        : base((piece ? p.partial : p.out) + vector * 4), pitch(piece ? p.vectors * 4 : p.columns), left(pitch - vector * 4), adds(!piece)
+    {
+    }
+
+    __device__ __forceinline__ float *row(int number) const { return base + (u64)(unsigned)number * (unsigned)pitch; }
+};
 
 BS_INLINE float4 load_row(const float *from, int left)
 {
@@ -185,26 +189,22 @@ BS_INLINE void store_row(float *to, const float4 &v, int left)
 #endif
 }
 
-// Adds the sums of some destinations to the rows of the result, or stores those of a piece; the rows are loaded together.
-template <int count>
-BS_INLINE void finish(const PanelParams &p, float4 *sums, const int (&rows)[count], const float (&factors)[count], int vector, bool stores)
+// Stores the sums of four destinations; rows below 0 are none. What is there before is loaded together.
+BS_INLINE void finish_four(const Target &target, float4 *sums, const int (&rows)[4], const float (&factors)[4])
 {
-    float *to[count];
-    float4 made[count];
-    const int left = p.columns - vector * 4;
+    float4 made[4];
 #pragma unroll
-    for (int i = 0; i < count; i++) {
-        to[i] = stores ? place_of(p, rows[i], vector) : nullptr;
+    for (int i = 0; i < 4; i++) {
         made[i] = make_float4(0, 0, 0, 0);
-        if (to[i] && rows[i] >= 0)
-            made[i] = load_row(to[i], left);
+        if (target.adds && rows[i] >= 0)
+            made[i] = load_row(target.row(rows[i]), target.left);
     }
 #pragma unroll
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < 4; i++) {
         made[i].x += factors[i] * sums[i].x, made[i].y += factors[i] * sums[i].y;
         made[i].z += factors[i] * sums[i].z, made[i].w += factors[i] * sums[i].w;
-        if (to[i])
-            store_row(to[i], made[i], rows[i] < 0 ? 4 : left);
+        if (rows[i] >= 0)
+            store_row(target.row(rows[i]), made[i], target.left);
         sums[i] = make_float4(0, 0, 0, 0);
     }
 }
@@ -249,16 +249,20 @@ BS_INLINE void sum_rows(const PanelParams &p, u32 shared, int warp, int lane)
             barrier_arrive(ring.empty + ring.stage * 8);
         ring.next();
         if (header.y) {
-            const int mine = __ldg(p.rows + item_row);
-            const float factor = mine >= 0 && p.factor ? __ldg(p.factor + mine) : 1;
+            const int given = __ldg(p.rows + item_row);
+            const bool piece = __any_sync(~0u, given < 0 && given != kNone);
+            const int mine = given == kNone ? -1 : piece ? ~given : given;
+            const float factor = mine >= 0 && !piece && p.factor ? __ldg(p.factor + mine) : 1;
+            const Target target(p, vector, piece);
             item_row += kWarps * kRows;
 #pragma unroll
-            for (int k = 0; k < kRows; k += kFinished) {
-                int rows[kFinished];
-                float factors[kFinished];
+            for (int k = 0; k < kRows; k += 4) {
+                int rows[4];
+                float factors[4];
 #pragma unroll
-                for (int i = 0; i < kFinished; i++) {
-                    rows[i] = __shfl_sync(~0u, mine, k + i), factors[i] = __shfl_sync(~0u, factor, k + i);
+                for (int i = 0; i < 4; i++) {
+                    const int row = __shfl_sync(~0u, mine, k + i);
+                    rows[i] = stores ? row : -1, factors[i] = __shfl_sync(~0u, factor, k + i);
                     float4 &sum = sums[k + i];
 #pragma unroll
                     for (int o = kLanes; o < 32; o <<= 1) {
@@ -266,7 +270,7 @@ BS_INLINE void sum_rows(const PanelParams &p, u32 shared, int warp, int lane)
                         sum.z += __shfl_xor_sync(~0u, sum.z, o), sum.w += __shfl_xor_sync(~0u, sum.w, o);
                     }
                 }
-                finish(p, sums + k, rows, factors, vector, stores);
+                finish_four(target, sums + k, rows, factors);
             }
         }
     }
