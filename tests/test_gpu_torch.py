@@ -57,6 +57,23 @@ def attending() -> Any:
     return Net()
 
 
+def warm_up(step: Any, times: int = 1) -> None:
+    """Run a step on a stream of its own, before it is captured, and wait until it is over.
+
+    PyTorch's threads may let go of a step's graph a little after the call: a capture that meets it would use that stream.
+    """
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(times):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    gc.collect()
+
+
 def gradients(net: Any, x: Any, g: Any, y: Any) -> list[Any]:
     import torch
 
@@ -149,12 +166,7 @@ def test_a_whole_step_as_a_cuda_graph() -> None:
             return loss
 
         steps.append(step)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            steps[1]()
-    torch.cuda.current_stream().wait_stream(side)
+    warm_up(steps[1], 3)
     recorded = torch.cuda.CUDAGraph()
     with torch.cuda.graph(recorded):
         loss = steps[1]()
@@ -194,11 +206,7 @@ def test_a_captured_quantised_step_draws_anew(kind: str, last: Any, activations:
 
         steps.append(step)
         sides.append((net, held))
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        steps[1]()
-    torch.cuda.current_stream().wait_stream(side)
+    warm_up(steps[1])
     recorded = torch.cuda.CUDAGraph()
     with torch.cuda.graph(recorded):
         loss = steps[1]()
@@ -226,20 +234,16 @@ def test_fixed_features_are_constants_of_a_captured_step(kind: str) -> None:
     g = bst.Graph(edges(), NODES).cuda()
     nets = [bst.quantize_((network() if kind == "mixed" else attending()).cuda(), bst.Tango()) for _ in range(2)]
     nets[1].quantization.fix(x)
-    optimizers = [torch.optim.Adam(net.parameters(), lr=0.01, capturable=True) for net in nets]
+    adams = [torch.optim.Adam(net.parameters(), lr=0.01, capturable=True) for net in nets]
 
     def step(which: int) -> Any:
-        optimizers[which].zero_grad(set_to_none=True)
+        adams[which].zero_grad(set_to_none=True)
         loss = torch.nn.functional.cross_entropy(nets[which](x, g), y)
         loss.backward()
-        optimizers[which].step()
+        adams[which].step()
         return loss.detach()
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step(1)
-    torch.cuda.current_stream().wait_stream(side)
+    warm_up(lambda: step(1))
     recorded = torch.cuda.CUDAGraph()
     with torch.cuda.graph(recorded):
         loss = step(1)
@@ -642,11 +646,7 @@ def test_products_are_written_as_the_rows_that_sums_gather(
             loss.backward()
             return loss.detach()
 
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            step()
-        torch.cuda.current_stream().wait_stream(side)
+        warm_up(step)
         if captured and fewest == 1:
             recorded = torch.cuda.CUDAGraph()
             with torch.cuda.graph(recorded):

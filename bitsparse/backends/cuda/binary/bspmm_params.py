@@ -104,8 +104,7 @@ def tuning_of(rows: int, nnz: int, features: int, rates: BitRates = H200.bit_sum
     lanes, unroll, blocks, each, longest = rates.dealt[(mean >= 16) + (mean >= 32)]
     team = max(1, lanes >> across)
     window = _WHOLE if rows <= _FEW_ROWS else _WINDOW
-    piece_team = _WARP >> across if longest <= _WARP * unroll else 16  # a whole warp, if a piece is one batch for it
-    return CountTuning(team, unroll, 7, blocks, piece_team=piece_team, window=window, span=each * team, longest=longest)
+    return CountTuning(team, unroll, 7, blocks, piece_team=16, window=window, span=each * team, longest=longest)
 
 
 def shape_of_row(features: int, team: int, most: int = 4) -> tuple[int, int, int]:
