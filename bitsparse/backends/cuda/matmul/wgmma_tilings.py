@@ -130,16 +130,21 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
     return found
 
 
+#: Results of so many columns have tiles of their whole width, so that the left operand is read once.
+_ONCE = 64
+
+
 def fitted_tilings(sizes: Sizes, multiprocessors: int) -> list[Tiling]:
     """The tilings of :data:`WIDTHS` worth considering for an int32 result without an epilogue, whose left operand has no zero tiles.
 
     Tiles of more than four planes take all planes at once. A tile is divided among parts only if a multiprocessor is left for each part,
-    and then among as many as there can be.
+    and then among as many as there can be. Results of up to 64 columns have no narrower tiles: reading the left operand twice took
+    longer than estimated.
 
     Examples
     --------
     >>> sorted({tiling.width for tiling in fitted_tilings(Sizes(300, 40, 4, 1, 8, 1), 132)})
-    [16, 24, 32, 40, 48]
+    [40, 48]
     """
     found = []
     for groups, mb, qb, widths in WIDTHS:
@@ -148,7 +153,7 @@ def fitted_tilings(sizes: Sizes, multiprocessors: int) -> list[Tiling]:
         strips = -(-sizes.m // (64 * groups * mb))
         passes = sizes.a_planes * -(-sizes.b_planes // qb)
         for width in widths:
-            if width - 16 >= sizes.n:
+            if width - 16 >= sizes.n or width < sizes.n <= _ONCE:
                 continue
             tile = Tiling(mb, 0, qb, groups=groups, width=width)
             tiles = max(1, sizes.batches * strips * -(-sizes.n // width))
