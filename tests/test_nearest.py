@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import bitsparse as bs
+from bitsparse.backends import host
 from bitsparse.ops.plan import Plan
 from bitsparse.ops.search import nearest as nearest_module
 from bitsparse.ops.search.pairs import test_of as pair_test
@@ -127,6 +128,15 @@ def test_pieces_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
             equal(bs.nearest(a, b, k, metric), right(a, b, k, metric))
     mask = np.arange(300) >= 200
     equal(bs.nearest(a, b, 30, mask=mask), right(a, b, 30, "hamming", mask))
+
+
+@pytest.mark.parametrize("level", host.simd_levels())
+def test_every_level_explains_itself(level: str) -> None:
+    host.set_simd(level)
+    try:
+        assert "popcount, by " in bs.plan_nearest(bits_of(11, 50, 64), 4, 3).explain()
+    finally:
+        host.set_simd(None)
 
 
 def test_out() -> None:

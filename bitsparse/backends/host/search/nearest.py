@@ -123,5 +123,7 @@ class Search:
 
     def explain(self) -> tuple[str, ...]:
         """Lines that a plan's explanation adds."""
-        how = {"avx512": "AVX-512 VPOPCNTDQ", "avx2": "AVX2 table lookups", "scalar": "64-bit steps"}[simd_level()]
+        level = simd_level()
+        wide = "AVX-512 VPOPCNTDQ" if level in ("avx512", "amx") else "AVX2 table lookups"
+        how = "64-bit steps" if level == "scalar" else wide
         return (f"kernel: popcount, by {how}; up to 512 queries at a time against tiles of 128 rows",)
