@@ -58,7 +58,7 @@ def spmm(
     kernel : {"csr", "windows", "tiles", "panels", "codes"}, optional
         On a GPU: one edge at a time, windows of eight rows that share the features that they read, windows on tensor cores, or features
         gathered packed. By default, containers, which keep what is prepared, use the kernel with the lowest estimated cost. "panels" is
-        only used if it is named: sums and means of float32 without edge values, on Hopper and data centre Blackwell, that pass rows of `x`
+        only used if it is named: sums and means of float32 without edge values, on Hopper, that pass rows of `x`
         which 256 rows of A share through shared memory. It needs an index of some 5 bytes an edge more, for each width of features.
     epilogue : Epilogue, optional
         Chain applied to the sums of features (N, D); it gives float32, or a BitTensor if it makes bits. The scales of a BitTensor (one for

@@ -157,8 +157,8 @@ def panels_refuse(kind: Kind, shape: tuple[int, int], nnz: int) -> str | None:
     if max(*shape, nnz) > _MOST_IN_PANELS:
         return f"panels number rows, columns and edges in 31 bits, but A has shape {shape} and {nnz} edges"
     chip = jit.capability()
-    if chip.major not in (9, 10):
-        return f"panels need a GPU of compute capability 9.0 or 10.0, but {chip.name} has {chip.major}.{chip.minor}"
+    if chip.major != 9:
+        return f"panels need a GPU of compute capability 9.0, but {chip.name} has {chip.major}.{chip.minor}"
     return None
 
 

@@ -11,8 +11,8 @@ from bitsparse.backends.cuda.spmm.panels_build import WARPS, PanelIndex
 from bitsparse.backends.cuda.spmm.spmm import Spmm
 
 _SOURCE, _THREADS, _PIECE_THREADS = "spmm/panels.cu", 32 * (WARPS + 4), 256
-#: Architectures with bulk copies and registers that warps hand on.
-_ARCHS = ("sm_90a", "sm_100a")
+#: The architecture whose bulk copies and registers that warps hand on the kernel is made for.
+_ARCH = "sm_90a"
 
 PanelParams = jit.struct(_SOURCE, "PanelParams")
 PieceParams = jit.struct(_SOURCE, "PieceParams")
@@ -90,4 +90,4 @@ class PanelSum:
 
 
 _CONSTANTS = [jit.flags(ragged=ragged) | {"BS_GROUPS": groups} for groups in (1, 2, 4) for ragged in (False, True)]
-VARIANTS = [variant for arch in _ARCHS for variant in jit.variants_of(_SOURCE, "spmm_panels", _CONSTANTS, arch)]
+VARIANTS = jit.variants_of(_SOURCE, "spmm_panels", _CONSTANTS, _ARCH)
