@@ -19,20 +19,25 @@ from bitsparse.ops.spmm.spmm import spmm_with_bias
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("columns", [1, 7, 32, 41, 128])
-@pytest.mark.parametrize("scaled", [(False, False), (True, True), (True, False)])
-def test_a_bias_behind_sums_and_means(columns: int, scaled: tuple[bool, bool]) -> None:
+def operands(columns: int, scaled: tuple[bool, bool]) -> tuple[Any, Any, Any, list[Any]]:
+    """A pattern with hubs, with factors of its rows and columns or without, features, a bias and the factors, on the GPU."""
     A, rng = graphs()["hubs"], np.random.default_rng(columns)
     scales = [
         to_device(rng.random(size).astype(np.float32)) if there else None
         for there, size in zip(scaled, A.shape, strict=True)
     ]
-    ours: Any = bs.TCTiledCSR(A, pattern=True).to_device("cuda").with_scales(*scales)
     x, bias = (to_device(rng.standard_normal(n).astype(np.float32)) for n in ((A.shape[1], columns), columns))
+    return bs.TCTiledCSR(A, pattern=True).to_device("cuda").with_scales(*scales), x, bias, scales
+
+
+@pytest.mark.parametrize("columns", [1, 7, 32, 41, 128])
+@pytest.mark.parametrize("scaled", [(False, False), (True, True), (True, False)])
+def test_a_bias_behind_sums_and_means(columns: int, scaled: tuple[bool, bool]) -> None:
+    ours, x, bias, _ = operands(columns, scaled)
     for reduce in ("sum", "mean"):
         want = bs.spmm(ours, x, reduce=reduce) + bias
         for _ in range(2):
-            out = empty((A.shape[0], columns), np.float32)
+            out = empty((ours.shape[0], columns), np.float32)
             spmm_with_bias(ours, x, bias, reduce=reduce, precision="fp32", out=out)
             assert raw(out).tobytes() == raw(want).tobytes()
     assert any(key[0] == "spmm with a bias" for key in store_of(ours)[CALLS])
@@ -46,24 +51,18 @@ def test_rows_that_their_maker_lays(
 ) -> None:
     """The bits of sums that lay the rows themselves, whatever stands behind the columns; lent memory comes back."""
     monkeypatch.setattr(spmm_kernel, "laying_pays", lambda *_: True)
-    A, rng = graphs()["hubs"], np.random.default_rng(columns)
-    scales = [
-        to_device(rng.random(size).astype(np.float32)) if there else None
-        for there, size in zip(scaled, A.shape, strict=True)
-    ]
-    ours: Any = bs.TCTiledCSR(A, pattern=True).to_device("cuda").with_scales(*scales)
-    x, bias = (to_device(rng.standard_normal(n).astype(np.float32)) for n in ((A.shape[1], columns), columns))
+    ours, x, bias, scales = operands(columns, scaled)
     want = bs.spmm(ours, x)
     want = want + bias if biased else want
     laid = laid_sums(ours, columns, biased)
     assert laid is not None
     assert (laid.columns, laid.scaled) == (-(-columns // 4) * 4, scaled[1])
-    rows = np.full((A.shape[1], laid.columns), np.nan, np.float32)
+    rows = np.full((ours.shape[1], laid.columns), np.nan, np.float32)
     rows[:, :columns] = x.get()
     if scales[1] is not None:
         rows *= scales[1].get()[:, None]
     for _ in range(2):
-        out = empty((A.shape[0], columns), np.float32)
+        out = empty((ours.shape[0], columns), np.float32)
         laid(to_device(rows), out, bias if biased else None)
         assert raw(out).tobytes() == raw(want).tobytes()
 

@@ -39,7 +39,7 @@ class Source(Protocol):
     ) -> ScaledCodes:
         """The codes of a matrix: known ones, or new ones. A matrix that never changes (`fixed`) is rounded to nearest.
 
-        With `factors`, the codes are new, and are those of the rows times these factors (float32).
+        With `factors`, they are the codes of the rows times these factors (float32), and new unless the matrix is said never to change.
         """
 
     def known(self, x: Tensor, bits: int) -> ScaledCodes | None:

@@ -51,12 +51,12 @@ class LayerQuantizer(Floats):
         return coded.Grid(bits, "tensor" if bits == 8 else "node", self._source(x))
 
     @property
-    def multiplies_floats(self) -> bool:  # type: ignore[override]
+    def multiplies_floats(self) -> bool:
         """Whether products are computed in floats."""
         return not self._products or self._state.bits is None
 
     @property
-    def sums_floats(self) -> bool:  # type: ignore[override]
+    def sums_floats(self) -> bool:
         """Whether sums are computed in floats."""
         return not self._sums or self._state.bits is None
 

@@ -19,8 +19,15 @@ _NAME = "_quantizer"
 class Floats:
     """The products, sums and attention of a layer in floats; derived classes may compute in integers."""
 
-    #: Whether products, and whether sums, are computed in floats.
-    multiplies_floats = sums_floats = True
+    @property
+    def multiplies_floats(self) -> bool:
+        """Whether products are computed in floats."""
+        return True
+
+    @property
+    def sums_floats(self) -> bool:
+        """Whether sums are computed in floats."""
+        return True
 
     def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None, width: int | None = None) -> Tensor:
         """``x @ weight.T``, plus the bias `behind` if there is one, or in rows of `width` elements, of which the last ones are not set."""

@@ -173,6 +173,18 @@ class BitRates(NamedTuple):
     dealt: tuple[tuple[int, int, int, int, int], ...] = ((2, 8, 5, 64, 252), (2, 8, 5, 48, 508), (4, 8, 5, 48, 508))
 
 
+class PanelRates(NamedTuple):
+    """Sums by panels (``spmm/panels_build.py``): which rows form panels, and which panels gain.
+
+    Counted in the kernel's code and compared with sums of 41 to 128 columns of reddit's and products' sizes (``docs/kernels/spmm.md``).
+    """
+
+    l2_bytes: float = 40.0  # bytes a clock of a multiprocessor, in gathered rows
+    shared_share: float = 0.9  # of the clocks of shared memory that rows are read in
+    starts: float = 3.2  # instructions a clock
+    item_clocks: float = 3000.0  # of a panel or piece, which nothing hides
+
+
 class Chip(NamedTuple):
     """One chip. The estimates of :mod:`bitsparse.backends.cuda.matmul.mma` use the fields up to `launch_us`.
 
@@ -195,6 +207,7 @@ class Chip(NamedTuple):
     resident_products : ResidentRates
     rows : RowRates
     bit_sums : BitRates
+    panels : PanelRates
     """
 
     card: Capability
@@ -211,6 +224,7 @@ class Chip(NamedTuple):
     resident_products: ResidentRates = ResidentRates()
     rows: RowRates = RowRates()
     bit_sums: BitRates = BitRates()
+    panels: PanelRates = PanelRates()
 
 
 #: Matrix rates are measured for 9.0 (``limits.py``) and taken from data sheets for the others: dense int8; the one-bit AND has 8 times that

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
+from bitsparse.backends.cuda.chips import H200
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.jit import cupy
@@ -25,8 +26,9 @@ _HUBS = (0, 1000)
 _PIECE, _PIECES = 1024, 6
 #: Edges that are written into records at a time, which bounds the memory for it.
 _SLICE = 1 << 22
-#: Clocks of a multiprocessor: bytes a clock from the L2; instructions of a record; of an item, which nothing hides.
-_L2_BYTES, _RECORD_SLOTS, _ITEM_CLOCKS = 40.0, 39.0, 3000.0
+#: Instructions of a record, and the share of the rows of a panel that a chunk has edges to, as each begins a record.
+_RECORD_SLOTS, _BEGUN = 39.0, 0.45
+_RATES = H200.panels
 
 
 class Shape(NamedTuple):
@@ -83,14 +85,14 @@ class Shape(NamedTuple):
             Staged edges, and the rows of features that they share.
         """
         waves, chunks = -(-self.part // 8), -(-sources // self.stage_rows)
-        records = edges / (4 * self.groups) + 0.45 * PANEL * chunks
-        pipe = ((edges + sources) * waves + records) / 0.9
-        most = cupy.maximum(pipe, cupy.maximum(records * _RECORD_SLOTS / 3.2, sources * self.part * 16 / _L2_BYTES))
-        return self.slices * (most + _ITEM_CLOCKS)
+        records = edges / (4 * self.groups) + _BEGUN * PANEL * chunks
+        pipe = ((edges + sources) * waves + records) / _RATES.shared_share
+        issued, fetched = records * _RECORD_SLOTS / _RATES.starts, sources * self.part * 16 / _RATES.l2_bytes
+        return self.slices * (cupy.maximum(pipe, cupy.maximum(issued, fetched)) + _RATES.item_clocks)
 
     def clocks_alone(self, edges: Any) -> Any:
         """The same for edges that are gathered one by one."""
-        return edges * (self.vectors * 16 / _L2_BYTES)
+        return edges * (self.vectors * 16 / _RATES.l2_bytes)
 
 
 class Runs(NamedTuple):
