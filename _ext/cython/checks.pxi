@@ -95,6 +95,7 @@ cdef bs_quantizer _quantizer(int bits, object multiplier, object qmin, object qm
 
 cdef bs_run_on _on(tuple on) except *:
     cdef bs_run_on run
-    _between("the number of threads", on[1], 1, 4096)
     run.level, run.threads = on
+    if not 1 <= run.threads <= 4096:
+        _between("the number of threads", run.threads, 1, 4096)
     return run

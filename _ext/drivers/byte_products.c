@@ -8,10 +8,12 @@
 #include "drivers/aligned.h"
 #include "drivers/matmul.h"
 
+#define STEP 64 /* codes of the contraction axis are decoded and multiplied in steps of this many */
 #define BLOCK_TILES 32 /* 128-bit tiles of the contraction axis per pass: two panels stay in a second-level cache */
 #define SUM_TILES 128 /* int32 holds the sum of 16384 products of bytes */
 #define GROUP_BYTES ((size_t)64 << 20) /* decoded panels of B kept at a time */
 #define PAIR_PANELS 2 /* panels that one call of the micro-kernel takes */
+#define OWN_BYTES ((size_t)1 << 14) /* panels and rows of at most this size lie on the stack, as taking memory costs a tenth of a call */
 #define UNITS_PER_THREAD 16 /* many, since all threads wait for the last unit */
 
 typedef struct {
@@ -22,7 +24,7 @@ typedef struct {
     int up, down;
     size_t step; /* rows that one call of the micro-kernel takes: those of a zero tile if some are skipped */
     int pairs; /* int16 holds sums of this many pairs of products; see bytes_micro */
-    size_t length, row_stride, panel_bytes;
+    size_t length, tiles_deep, row_stride, panel_bytes; /* length: k, rounded up to whole steps; in 128-bit tiles, the last may be half */
     int8_t *panels;
     uint8_t *rows; /* per thread, after a cache line with the number of the tile that they belong to */
     size_t thread_bytes;
@@ -78,20 +80,20 @@ static void decode_panel(void *context, size_t unit, int thread)
     const size_t lanes = bs_min(BS_MICRO_COLS, j->cols - first);
     int8_t *to = j->panels + unit * j->panel_bytes;
     uint8_t bytes[BS_MICRO_COLS][BS_TILE];
-    memset(bytes, 0, sizeof bytes);
+    if (lanes < BS_MICRO_COLS)
+        memset(bytes[lanes], 0, (BS_MICRO_COLS - lanes) * BS_TILE);
     for (size_t at = 0; at < j->length; at += BS_TILE) {
-        const size_t real = bs_min(BS_TILE, p->k - at);
-        for (size_t lane = 0; lane < lanes; lane++) {
-            j->k->planes_to_form(lines + lane * line_words + at / 32, p->width, BS_TILE, &j->b, bytes[lane]);
-            memset(bytes[lane] + real, 0, BS_TILE - real);
-        }
-        j->k->interleave(bytes[0], to + at * BS_MICRO_COLS);
+        const size_t here = bs_min(BS_TILE, j->length - at), real = bs_min(here, p->k - at);
+        j->k->planes_to_form(lines + at / 32, line_words, lanes, p->width, here, &j->b, bytes[0], BS_TILE);
+        for (size_t lane = 0; real < here && lane < lanes; lane++)
+            memset(bytes[lane] + real, 0, here - real);
+        j->k->interleave(bytes[0], here, to + at * BS_MICRO_COLS);
         if (!j->tile_sums)
             continue;
         int32_t *sums = j->tile_sums + at / BS_TILE * bs_ceil_div(j->cols, BS_MICRO_COLS) * BS_MICRO_COLS + first;
         for (size_t lane = 0; lane < BS_MICRO_COLS; lane++) {
             sums[lane] = 0;
-            for (size_t i = 0; i < BS_TILE; i++)
+            for (size_t i = 0; i < here; i++)
                 sums[lane] += (int8_t)bytes[lane][i];
         }
     }
@@ -138,9 +140,9 @@ static void add_products(const bytes_job *j, const uint8_t *rows, size_t col, co
                 for (size_t i = 0; i < n_runs; i++) {
                     if (i || t > t0)
                         s.from = s.to, s.from_step = to_step;
-                    j->k->bytes_micro(rows + r * j->row_stride + runs[i].start * (size_t)BS_TILE, j->row_stride, rows_here,
-                                      panels_at(j, col, c, runs[i].start), here, j->panel_bytes, runs[i].length * (size_t)BS_TILE / 4,
-                                      j->pairs, ahead, &s);
+                    const size_t from = runs[i].start * (size_t)BS_TILE, codes = bs_min(runs[i].length * (size_t)BS_TILE, j->length - from);
+                    j->k->bytes_micro(rows + r * j->row_stride + from, j->row_stride, rows_here, panels_at(j, col, c, runs[i].start), here,
+                                      j->panel_bytes, codes / 4, j->pairs, ahead, &s);
                 }
             }
         }
@@ -157,7 +159,7 @@ static void missing_of_columns(const bytes_job *j, const bs_out_tile *tile, size
 {
     const bs_product *p = j->p;
     if (j->tile_sums) {
-        const size_t stride = bs_ceil_div(j->cols, BS_MICRO_COLS) * BS_MICRO_COLS, tiles = j->length / BS_TILE;
+        const size_t stride = bs_ceil_div(j->cols, BS_MICRO_COLS) * BS_MICRO_COLS, tiles = j->tiles_deep;
         memset(more, 0, BS_TILE * sizeof *more);
         for (size_t t = 0; t < tiles; t++) {
             bs_run run;
@@ -179,7 +181,7 @@ static void multiply_wide(const bytes_job *j, const uint8_t *rows, size_t col, b
 {
     int32_t part[BS_TILE * BS_TILE];
     int64_t acc[BS_TILE * BS_TILE], more[BS_TILE];
-    const size_t tiles = j->length / BS_TILE;
+    const size_t tiles = j->tiles_deep;
     memset(acc, 0, sizeof acc);
     for (size_t t = 0; t < tiles; t += SUM_TILES) {
         add_products(j, rows, col, tile, t, bs_min(t + SUM_TILES, tiles), zeros, part, BS_TILE);
@@ -216,7 +218,7 @@ static void complete(const bytes_job *j, const bs_out_tile *tile, size_t col, si
 static void multiply_narrow(const bytes_job *j, const uint8_t *rows, size_t col, bs_out_tile *tile)
 {
     int32_t first[BS_TILE] = {0}, acc[BS_TILE * BS_TILE];
-    const size_t tiles = j->length / BS_TILE;
+    const size_t tiles = j->tiles_deep;
     if (j->b_sums) {
         int64_t more[BS_TILE];
         missing_of_columns(j, tile, col, 0, more);
@@ -257,10 +259,9 @@ static const uint8_t *rows_of(const bytes_job *j, size_t row_tile, int thread)
     if (*held == j->batch * j->tiles + row_tile)
         return rows;
     *held = j->batch * j->tiles + row_tile;
-    for (size_t r = 0; r < count; r++) {
-        j->k->planes_to_form(a + r * line_words, p->width, j->length, &j->a, rows + r * j->row_stride);
+    j->k->planes_to_form(a, line_words, count, p->width, j->length, &j->a, rows, j->row_stride);
+    for (size_t r = 0; p->k < j->length && r < count; r++)
         memset(rows + r * j->row_stride + p->k, 0, j->length - p->k);
-    }
     for (size_t r = count; r % BS_MICRO_ROWS; r++) /* rows that only fill up the last micro-kernel */
         memset(rows + r * j->row_stride, 0, j->length);
     return rows;
@@ -312,7 +313,7 @@ static void run_groups(bs_run_on on, bytes_job *j, size_t group)
 
 int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e)
 {
-    bytes_job j = {.k = bs_table(on.level), .p = p, .e = e, .length = p->width * 32};
+    bytes_job j = {.k = bs_table(on.level), .p = p, .e = e, .length = bs_ceil_div(p->k, STEP) * STEP};
     if (!p->batch || !p->m || !p->n)
         return 0;
     j.up = form_of(p->a_bits, p->a_encoding, 1, &j.a);
@@ -321,7 +322,8 @@ int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     /* Neighbouring rows are one cache line apart modulo the page: a power-of-two stride would map all eight to one set. */
     j.row_stride = j.length + BS_LINE;
     j.step = p->bitmap ? BS_MICRO_ROWS : j.k->bytes_rows;
-    j.thread_bytes = BS_LINE + j.row_stride * BS_TILE;
+    j.tiles_deep = bs_ceil_div(j.length, BS_TILE);
+    j.thread_bytes = BS_LINE + j.row_stride * bs_min(BS_TILE, bs_ceil_div(p->m, BS_MICRO_ROWS) * BS_MICRO_ROWS);
     j.tiles = bs_ceil_div(p->m, BS_TILE);
     j.beside = (size_t)on.threads;
     j.panel_bytes = j.length * BS_MICRO_COLS;
@@ -333,18 +335,21 @@ int bs_matmul_bytes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     int64_t *b_sums = j.up && !moved_tiles ? sums_of(on, p, p->b, p->b_batch * p->n, p->b_bits, p->b_encoding) : NULL;
     j.a_sums = a_sums;
     j.b_sums = b_sums;
-    j.panels = bs_aligned(group * column_bytes);
-    j.rows = bs_aligned((size_t)on.threads * j.thread_bytes);
-    j.tile_sums = moved_tiles ? bs_aligned(j.length / BS_TILE * group * sizeof *j.tile_sums) : NULL;
-    const int enough = j.panels && j.rows && !(j.down && !a_sums) && !(j.up && !moved_tiles && !b_sums) && !(moved_tiles && !j.tile_sums);
+    const size_t panel_columns = bs_min(group, bs_ceil_div(p->n, BS_MICRO_COLS) * BS_MICRO_COLS);
+    const size_t row_bytes = (size_t)on.threads * j.thread_bytes, bytes = row_bytes + panel_columns * column_bytes;
+    _Alignas(BS_LINE) uint8_t own[OWN_BYTES];
+    j.rows = bytes <= OWN_BYTES ? own : bs_aligned(bytes);
+    j.panels = j.rows ? (int8_t *)j.rows + row_bytes : NULL;
+    j.tile_sums = moved_tiles ? bs_aligned(j.tiles_deep * group * sizeof *j.tile_sums) : NULL;
+    const int enough = j.rows && !(j.down && !a_sums) && !(j.up && !moved_tiles && !b_sums) && !(moved_tiles && !j.tile_sums);
     for (int t = 0; enough && t < on.threads; t++)
         *(size_t *)(j.rows + (size_t)t * j.thread_bytes) = SIZE_MAX; /* of no tile yet */
     if (enough)
         run_groups(on, &j, group);
     free(a_sums);
     free(b_sums);
-    bs_free_aligned(j.panels);
-    bs_free_aligned(j.rows);
+    if (j.rows != own)
+        bs_free_aligned(j.rows);
     bs_free_aligned(j.tile_sums);
     return enough ? 0 : -1;
 }

@@ -175,8 +175,9 @@ typedef struct {
     void (*digits_split)(const uint32_t *codes, size_t n, int bits, int encoding, int width, int digits, int16_t *dst, size_t digit_stride);
     void (*digits_micro)(const int16_t *a, size_t a_stride, const int16_t *panel, size_t pairs, int shift, int64_t *acc, size_t acc_stride);
     /* products of bytes with one or two panels: see simd/kernels_blocks.inc */
-    void (*planes_to_form)(const uint32_t *line, size_t plane_stride, size_t n, const bs_byte_form *form, uint8_t *dst);
-    void (*interleave)(const uint8_t *columns, int8_t *panel);
+    void (*planes_to_form)(const uint32_t *lines, size_t line_stride, size_t count, size_t plane_stride, size_t n, const bs_byte_form *form,
+                           uint8_t *dst, size_t dst_stride);
+    void (*interleave)(const uint8_t *columns, size_t n, int8_t *panel);
     size_t bytes_rows; /* rows that one call may take, a multiple of BS_MICRO_ROWS */
     void (*bytes_micro)(const uint8_t *a, size_t stride, size_t rows, const int8_t *panels, size_t n_panels, size_t panel_stride,
                         size_t groups, int pairs, const int8_t *ahead, const bs_sums *sums);

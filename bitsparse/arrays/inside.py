@@ -106,15 +106,11 @@ def contents_of_words(x: PackedArray) -> Contents:
 
 def derived_of(x: PackedArray) -> Derived:
     """The results derived from the words of `x`; empty again after any BitTensor in that memory was written to."""
-    version, kept = contents_of_words(x).version, x._kept
-    if kept.derived is None or kept.derived.version != version:
-        kept.derived = Derived(version)
-    return kept.derived
-
-
-def has_derived(x: PackedArray) -> bool:
-    """Whether any result was ever derived from the words of `x`."""
-    return x._kept.derived is not None
+    kept = x._kept
+    contents, derived = kept.contents or contents_of_words(x), kept.derived
+    if derived is None or derived.version != contents.version:
+        derived = kept.derived = Derived(contents.version)
+    return derived
 
 
 def words_to_overwrite(x: PackedArray) -> NDArray[Any]:
@@ -157,7 +153,7 @@ def scales_of(A: SparseArray) -> tuple[NDArray[Any] | None, NDArray[Any] | None]
 
 def values_and_scales(A: SparseArray) -> tuple[Any, NDArray[Any] | None, NDArray[Any] | None]:
     """The value array of `A` itself, or None, and its row and column factors."""
-    return A._data, *scales_of(A)
+    return A._data, A._row_scale, A._col_scale
 
 
 def store_of(A: SparseArray) -> Store:

@@ -120,7 +120,9 @@ class NumPyArrays(Arrays):
 
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:
         """Whether `array` has the kind, is in C order and aligned, and is writable if it has to be."""
-        if array.__class__ is not np.ndarray or array.shape != kind[0] or array.dtype != kind[1]:
+        if array.__class__ is not np.ndarray or array.shape != kind[0]:
+            return False
+        if array.dtype is not kind[1] and array.dtype != kind[1]:  # the comparison itself takes longer
             return False
         flags = array.flags
         return flags.carray if writable else flags.c_contiguous and flags.aligned

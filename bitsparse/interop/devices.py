@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,9 +14,8 @@ from bitsparse.errors import DeviceError
 from bitsparse.interop.stand_ins import StandIn
 
 
-@dataclass(frozen=True)
-class Family:
-    """An array library.
+class Family(NamedTuple):
+    """An array library; a tuple, since calls look up what they keep by it, and tuples are hashed and compared quickly.
 
     Attributes
     ----------

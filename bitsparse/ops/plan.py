@@ -12,7 +12,7 @@ from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.inside import store_of, values_and_scales
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.interop.kept import Slot
-from bitsparse.ops.operands.csr import CSROperand, same_arrays
+from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.sparse import as_csr
 
 #: Dtypes of arrays that kernels take as they are.
@@ -78,7 +78,8 @@ class KeptCall:
     ready : Ready, optional
         Tells when this stream may read what was prepared on another one.
     owner : tuple
-        Further arrays that the kernel reads, compared by identity: matrices with the same pattern may differ in values and scales.
+        Values, row scales and column scales that the kernel reads, compared by identity: matrices with the same pattern may differ in
+        them. Empty if it reads none of a matrix.
     beside : sequence of NumPy or CuPy arrays or None
         Further arrays that the kernel reads and with which the result must not share memory.
     alignment : int
@@ -107,6 +108,11 @@ class KeptCall:
         self._result = self._arrays.kind(result[0], np.dtype(result[1]))
         spans = tuple(interop.span(array) for array in beside if array is not None)
         self._about = interop.Bounds(alignment, spans, in_place)
+
+    def reads(self, factors: tuple[Any, Any, Any]) -> bool:
+        """Whether a matrix with these values, row scales and column scales is the one that the kernel reads."""
+        own = self.owner
+        return not own or (own[0] is factors[0] and own[1] is factors[1] and own[2] is factors[2])
 
     def fits(self, arrays: tuple[Any, ...], out: Any) -> bool:
         """Whether `arrays` have these shapes and dtypes, and `out` can take the result and shares no memory with what is read."""
@@ -167,7 +173,7 @@ def repeated(
         call: KeptCall | None = None if calls is None else calls.get(key)
     except (AttributeError, TypeError):
         return None  # A is no container, x is no array, or an option has an impossible type, which the function itself refuses
-    if call is None or (call.owner and not same_arrays(call.owner, factors)):
+    if call is None or not call.reads(factors):
         if first is None or not isinstance(x, interop.cupy_arrays()):
             return None
         call = first(A, *options, x.shape, x.dtype) or LongWay(factors)

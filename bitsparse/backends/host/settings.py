@@ -144,7 +144,9 @@ def run_on(work: int | None = None) -> tuple[int, int]:
     >>> run_on(100)[1]
     1
     """
-    level, threads = _in_use()
+    level, threads = _level, _threads
+    if level is None or threads is None:
+        level, threads = _in_use()
     if work is None or not work_per_thread:
         return level, threads
     return level, 1 if work < 2 * work_per_thread else min(threads, work // work_per_thread)

@@ -6,7 +6,7 @@ from typing import Any
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import derived_of, has_derived
+from bitsparse.arrays.inside import derived_of
 from bitsparse.interop import ArrayLike
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary import letters
@@ -90,7 +90,7 @@ def bmm(
     """
     function = "bmm"
     wanted = Wanted(variant, epilogue, a_norm, _check.flag(function, "row_absmean", row_absmean))
-    if kernel is None and isinstance(w, BitTensor) and has_derived(w) and _is_whole(a):
+    if kernel is None and isinstance(w, BitTensor) and _is_whole(a):
         kept = _PLANS.get(derived_of(w).prepared, _key_of(a, getattr(a, "dtype", None), wanted))
         if kept is not None:
             return _checked_call(kept, a, out, absmean)

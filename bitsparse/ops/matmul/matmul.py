@@ -6,7 +6,7 @@ from typing import Any
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import derived_of, family_of, has_derived, kind_of
+from bitsparse.arrays.inside import derived_of, family_of, kind_of
 from bitsparse.arrays.packed import Encoding
 from bitsparse.interop import ArrayLike
 from bitsparse.interop.kept import Slot
@@ -14,8 +14,38 @@ from bitsparse.ops.finish.epilogue import Epilogue, target_behind
 from bitsparse.ops.matmul.plan import MatmulPlan
 from bitsparse.ops.matmul.products import RightKind, as_bits, multiply
 
-#: Slot for the prepared products that a left operand keeps, by the kind of right operand.
-_PRODUCTS: Slot[Any] = Slot("products", most=8)
+
+class KeptProduct:
+    """``a @ b`` of one left operand from its second call on: what depends only on the kind of `b` is decided."""
+
+    __slots__ = ("_as_it_is", "_family", "_product", "device")
+
+    def __init__(self, product: Any, left: BitTensor, right: BitTensor) -> None:
+        self._product, self.device = product, right.device
+        self._family = interop.common_family((family_of(left), family_of(right)))
+        self._as_it_is = right.axis == -2 and right.layout == "planes"
+
+    def __call__(self, b: BitTensor, out: Any) -> Any:
+        """The product with a right operand; `out` may be given on a CPU only."""
+        if self.device == "cpu":
+            return self._multiply(b, out)
+        with interop.working_on(self.device, self._family):
+            return self._multiply(b, out)
+
+    def _multiply(self, b: BitTensor, out: Any) -> Any:
+        product, words = self._product, (b if self._as_it_is else b.repack(axis=-2, layout="planes")).words
+        if out is not None:
+            shares = product.left_words, words
+            target = target_behind("matmul", None, out, product.shape, product.dtype, self.device, shares)
+            run = product.run_plain if product.is_plain and target.flags.carray else product
+            run(words, target)
+            return out
+        result = product.run_plain(words) if product.is_plain else product(words)
+        return interop.from_array(result, self._family, "matmul")
+
+
+#: Slot for the products that a left operand keeps, by the kind of right operand.
+_PRODUCTS: Slot[KeptProduct] = Slot("products", most=8)
 
 
 def matmul(
@@ -86,10 +116,10 @@ def matmul(
     """
     function = "matmul"
     plain = epilogue is None and kernel is None and skip_zero_tiles is None
-    if plain and isinstance(a, BitTensor) and has_derived(a) and isinstance(b, BitTensor):
-        product = _PRODUCTS.get(derived_of(a).prepared, kind_of(b))
-        if product is not None and (out is None or b.device == "cpu"):
-            return _run_prepared(product, family_of(a), b, out)
+    if plain and isinstance(a, BitTensor) and isinstance(b, BitTensor):
+        kept = _PRODUCTS.get(derived_of(a).prepared, kind_of(b))
+        if kept is not None and (out is None or kept.device == "cpu"):
+            return kept(b, out)
     left, right = as_bits(function, "a", a, -1), as_bits(function, "b", b, -2)
     _check.matmul_shapes(function, left.shape, right.shape)
     _check.same_device(function, (left.device, right.device))
@@ -101,23 +131,8 @@ def matmul(
     if not plain or left is not a or not (out is None or left.device == "cpu"):
         return multiply(function, left, right, epilogue=epilogue, out=out, kernel=kernel, skip_zero_tiles=skip)
     plan = MatmulPlan(function, left, RightKind.of(right), None, None, skip)
-    _PRODUCTS.keep(derived_of(left).prepared, plan.product, kind_of(right))
+    _PRODUCTS.keep(derived_of(left).prepared, KeptProduct(plan.product, left, right), kind_of(right))
     return plan.run(right, out)
-
-
-def _run_prepared(product: Any, family: interop.Family, b: BitTensor, out: Any) -> Any:
-    """The short path of ``a @ b`` from its second call on; `out` may be given on a CPU only."""
-    family = interop.common_family((family, family_of(b)))
-    with interop.working_on(b.device, family):
-        words = (b if b.axis == -2 and b.layout == "planes" else b.repack(axis=-2, layout="planes")).words
-        if out is not None:
-            shares = product.left_words, words
-            target = target_behind("matmul", None, out, product.shape, product.dtype, b.device, shares)
-            run = product.run_plain if product.is_plain and target.flags.carray else product
-            run(words, target)
-            return out
-        result = product.run_plain(words) if product.is_plain else product(words)
-        return interop.from_array(result, family, "matmul")
 
 
 def plan_matmul(

@@ -107,7 +107,7 @@ def kept_on_host(
     kinds, result = [(x.shape, x.dtype)], ((operand.shape[0], *x.shape[1:]), x.dtype)
     if values is not None:
         kinds.append((values.shape, values.dtype))
-    product = run if values is not None else lambda x, out: run(x, own, out)
+    product = run if values is not None else run.over(own)
     return KeptCall(product, kinds, result, "cpu", family=family, owner=operand.factors, beside=operand.factors[:1])
 
 

@@ -169,9 +169,9 @@ class Prepared:
         self._product = _ext.Product(_NUMBERS[kernel], *operands, *indices, counts, dims, bits, encodings, narrow)
 
     def run_plain(self, b_words: NDArray[np.uint32], out: Array | None = None) -> Array:
-        """The product with ``b_words``, into `out` if given, a C-contiguous array of the result's shape and dtype."""
+        """The product with ``b_words``, into `out` if given, an array of the result's shape and dtype; both are C-contiguous."""
         result = np.empty(self.shape, self.dtype) if out is None else out
-        self._product(run_on(self._work), in_order(b_words), result)
+        self._product(run_on(self._work), b_words, result)
         return result
 
     def __call__(
@@ -184,7 +184,7 @@ class Prepared:
             )
         chain = self._epilogue
         if chain is None:
-            return self.run_plain(b_words, out)
+            return self.run_plain(in_order(b_words), out)
         if operand is not None:
             chain = chain.joined(operand)
         result = _result(self.shape, chain) if out is None else out

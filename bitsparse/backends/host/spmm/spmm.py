@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,11 @@ class Sums:
     def __call__(self, x: Any, values: Any, out: Any) -> None:
         """Write the sums to `out`. Arguments are arrays in C order or their addresses."""
         self._sums(run_on(self._work), x, values, out)
+
+    def over(self, values: Array | None) -> Callable[[Any, Any], None]:
+        """``call(x, out)`` with these values."""
+        sums, work = self._sums, self._work
+        return lambda x, out: sums(run_on(work), x, values, out)
 
 
 def _value_heads(values: Array | None) -> int:
