@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bitsparse.torch.dense import is_alone, is_quicker, product, product_in_rows, product_over_rows
+from bitsparse.torch.dense import (
+    add_product,
+    is_alone,
+    is_quicker,
+    is_quicker_on_gpu,
+    product,
+    product_and_sums,
+    product_in_rows,
+    product_over_rows,
+)
 from bitsparse.torch.operators import column_sums
 
 
@@ -34,8 +43,25 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs = ctx.needs_input_grad
         by_x = product(gradient, weight.t()) if needs[0] else None
+        if needs[1] and needs[2]:
+            return by_x, *product_and_sums(gradient, x), None
         by_weight = product_over_rows(gradient, x) if needs[1] else None
         return by_x, by_weight, column_sums(gradient) if needs[2] else None, None
+
+
+class _Added(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.mark_dirty(out)
+        ctx.save_for_backward(x, weight)
+        return add_product(out, x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        by_x = product(gradient, weight.t()) if needs[1] else None
+        return gradient, by_x, product_over_rows(gradient, x) if needs[2] else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, width: int | None = None) -> Tensor:
@@ -44,7 +70,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, width: int | N
     With a `width` there is no bias, and the result's rows lie `width` elements apart.
     """
     on_gpu = bias is not None and x.is_cuda and is_alone(x) and x.dtype == weight.dtype == bias.dtype
-    if width is None and not on_gpu and not is_quicker(x, weight, bias):
+    if width is None and not on_gpu and not is_quicker(x, weight, bias) and not is_quicker_on_gpu(x, weight):
         return torch.nn.functional.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias, width)
 
@@ -66,7 +92,8 @@ def is_watched(module: Any) -> bool:
 def added(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """``out + x W^T``; the caller gives up `out`, so its memory may be overwritten."""
     if x.is_cuda and is_alone(x) and out.dtype == x.dtype == weight.dtype:
-        return out.addmm_(x, weight.t())
+        made: Tensor = _Added.apply(out, x, weight)
+        return made
     return out + linear(x, weight)
 
 

@@ -122,15 +122,23 @@ BS_INLINE void store_global(void *to, u32 x, u32 y, u32 z, u32 w)
 }
 
 // ---- copies of 16 bytes to shared memory that complete in groups, matrices in registers of a warp (sm_80 and later)
-// Writes zeros if not `valid`, and then does not read `from`.
-BS_INLINE void copy_async(u32 to, const void *from, bool valid)
+// Copies the first `bytes` of 16 and writes zeros for the others.
+BS_INLINE void copy_bytes_async(u32 to, const void *from, int bytes)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+
+// Writes zeros if not `valid`, and then does not read `from`.
+BS_INLINE void copy_async(u32 to, const void *from, bool valid) { copy_bytes_async(to, from, valid ? 16 : 0); }
 
 BS_INLINE void copy_word_async(u32 to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
+BS_INLINE void copy_word_async(u32 to, const void *from, bool valid)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
 }
 
 BS_INLINE void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -67,7 +67,7 @@ def wgmma(a, op, parts, args):
         return "emu_wgmma_commit();"
     if parts[1] == "wait_group":
         return f"emu_wgmma_wait((int){a.ref(args[0])});"
-    shape = re.search(r"\.m64n(\d+)k(\d+)\.s32\.(.*)$", op)
+    shape = re.search(r"\.m64n(\d+)k(\d+)\.[sf]32\.(.*)$", op)
     if not shape:
         raise Untranslatable(f"{op}: shape")
     n, k, types = int(shape[1]), int(shape[2]), shape[3]
@@ -75,13 +75,29 @@ def wgmma(a, op, parts, args):
         kind = 0
     elif re.fullmatch(r"[us]8\.[us]8", types) and k == 32:
         kind = 2 | (4 if types[0] == "s" else 0) | (8 if types[3] == "s" else 0)
+    elif types == "tf32.tf32" and k == 8 and ".f32." in op:
+        kind = FLOATS["tf32", 16, 8]
     else:
         raise Untranslatable(f"{op}: types")
     registers = [int(x.strip()[1:]) for x in args[0].strip()[1:-1].split(",")]
     if len(registers) != n // 2 or any(not a.operands[r][0].startswith("+") for r in registers):
         raise Untranslatable(f"{op}: {len(registers)} accumulators")
-    if args[1].startswith("{"):
-        raise Untranslatable(f"{op}: A in registers is not emulated")
+    in_registers = args[1].startswith("{")
+    if in_registers != (kind == 16):
+        raise Untranslatable(f"{op}: A is emulated in registers for TF32, in shared memory for all others")
     pointers = ", ".join(f"(int *)&({a.operands[r][1]})" for r in registers)
-    a_tile, b_tile, keep = (a.ref(x) for x in args[1:4])
-    return f"int *const emu_d[] = {{{pointers}}}; emu_wgmma({n}, {kind}, emu_d, {a_tile}, {b_tile}, (int)({keep}));"
+    b_tile, keep = (a.ref(x) for x in args[2:4])
+    start = f"int *const emu_d[] = {{{pointers}}};"
+    if not in_registers:
+        return f"{start} emu_wgmma({n}, {kind}, emu_d, {a.ref(args[1])}, {b_tile}, (int)({keep}));"
+    if [a.ref(x) for x in args[4:]] != ["1", "1"]:
+        raise Untranslatable(f"{op}: factors other than 1")
+    words = a.items(args[1])
+    if len(words) != 4:
+        raise Untranslatable(f"{op}: {len(words)} registers of A")
+    # Each lane gets the words of its four: two rows of eight.
+    share = (
+        "for (int i = 0; i < 4; i++) for (int r = 0; r < 4; r++) emu_a[4 * r + i] = __shfl_sync(~0u, emu_own[r], i, 4);"
+    )
+    own = f"const emu_u32 emu_own[] = {{{', '.join(words)}}}; emu_u32 emu_a[16]; {share}"
+    return f"{start} {own} emu_wgmma_a({n}, {kind}, emu_d, emu_a, {b_tile}, (int)({keep}));"

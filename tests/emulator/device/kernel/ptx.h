@@ -96,6 +96,7 @@ void emu_bulk_commit();
 void emu_bulk_wait(int);
 void emu_st_async(emu_u32, emu_u32, const emu_u32 *, int);
 void emu_wgmma(int, int, int *const *, emu_u64, emu_u64, int);
+void emu_wgmma_a(int, int, int *const *, const emu_u32 *, emu_u64, int);
 void emu_wgmma_fence();
 void emu_wgmma_commit();
 void emu_wgmma_wait(int);

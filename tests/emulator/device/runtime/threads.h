@@ -20,6 +20,7 @@ struct Product {
     u64 a, b;
     int *first;
     std::vector<int *> d;
+    u32 words[16]; // of A in registers: words 0 to 3 of row g, of row g + 8, words 4 to 7 of row g, of row g + 8
 }; // d is empty if the accumulators lie side by side
 
 struct Context {

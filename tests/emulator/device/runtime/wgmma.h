@@ -1,8 +1,7 @@
 // Products of a warpgroup, computed when they are waited for.
 #pragma once
 
-// kind: 0 for bits, popc(A & B); 2 for bytes, | 4 if A is signed, | 8 if B is signed
-API void emu_wgmma(int n, int kind, int *const *d, u64 a, u64 b, int keep)
+static void open_product(int n, int kind, int *const *d, u64 a, u64 b, int keep, const u32 *words)
 {
     if (blockDim.x * blockDim.y * blockDim.z < 128)
         emu_fail("wgmma: the block has less than a warpgroup");
@@ -11,8 +10,14 @@ API void emu_wgmma(int n, int kind, int *const *d, u64 a, u64 b, int keep)
     bool together = true;
     for (int i = 1; i < n / 2; i++)
         together = together && d[i] == d[0] + i;
-    cur->open_products.push_back({n, kind, keep, a, b, d[0], together ? std::vector<int *>() : std::vector<int *>(d, d + n / 2)});
+    Product made{n, kind, keep, a, b, d[0], together ? std::vector<int *>() : std::vector<int *>(d, d + n / 2), {}};
+    if (words)
+        memcpy(made.words, words, sizeof made.words);
+    cur->open_products.push_back(std::move(made));
 }
+// kind: 0 for bits, popc(A & B); 2 for bytes, | 4 if A is signed, | 8 if B is signed; 16 for TF32 with A in registers
+API void emu_wgmma(int n, int kind, int *const *d, u64 a, u64 b, int keep) { open_product(n, kind, d, a, b, keep, nullptr); }
+API void emu_wgmma_a(int n, int kind, int *const *d, const u32 *words, u64 b, int keep) { open_product(n, kind, d, 0, b, keep, words); }
 API void emu_wgmma_fence() { cur->fenced = true; }
 API void emu_wgmma_commit()
 {
@@ -44,11 +49,16 @@ static inline void take_row(u32 start, int r, u64 out[4])
 
 static void run_product(const Product &p)
 {
-    const u32 a = desc_address(p.a), b = desc_address(p.b);
+    const u32 b = desc_address(p.b);
     const int lane = cur->lane, g = lane >> 2, t = lane & 3, row = (cur->warp & 3) * 16 + g;
     u64 x[2][4];
-    take_row(a, row, x[0]);
-    take_row(a, row + 8, x[1]);
+    if (p.kind == 16)
+        for (int half = 0; half < 2; half++)
+            for (int i = 0; i < 2; i++)
+                memcpy(x[half] + 2 * i, p.words + 4 * half + 8 * i, 16);
+    else
+        for (int half = 0; half < 2; half++)
+            take_row(desc_address(p.a), row + 8 * half, x[half]);
     const u8 *whole = (const u8 *)emu_shared(b & ~1023u, p.n * 128); // one check for all rows
     const u32 inside = b & 1023;
     for (int i = 0; i < p.n / 8; i++)
@@ -59,6 +69,15 @@ static void run_product(const Product &p)
             memcpy(y, whole + swizzled(at, 3), 16);
             memcpy(y + 2, whole + swizzled(at + 16, 3), 16);
             for (int half = 0; half < 2; half++) {
+                int *d = p.d.empty() ? p.first + 4 * i + 2 * half + e : p.d[4 * i + 2 * half + e];
+                if (p.kind == 16) {
+                    float before = 0.0f;
+                    if (p.keep)
+                        memcpy(&before, d, 4);
+                    const float after = dot_floats(p.kind, (const u32 *)x[half], (const u32 *)y, before);
+                    memcpy(d, &after, 4);
+                    continue;
+                }
                 u32 sum = 0;
                 if (p.kind == 0)
                     for (int j = 0; j < 4; j++)
@@ -72,7 +91,6 @@ static void run_product(const Product &p)
                     for (int j = 0; j < 32; j++)
                         sum += (u32)((p.kind & 4 ? (int)(signed char)u[j] : (int)u[j]) * (p.kind & 8 ? (int)(signed char)v[j] : (int)v[j]));
                 }
-                int *d = p.d.empty() ? p.first + 4 * i + 2 * half + e : p.d[4 * i + 2 * half + e];
                 *d = (int)((p.keep ? (u32)*d : 0) + sum);
             }
         }

@@ -1,0 +1,239 @@
+"""Products of tall matrices of float32 with small ones on matrix units: layers' products, and their gradients by the weights."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from bitsparse import jit
+from bitsparse.jit import cupy
+
+_SOURCE, _OVER_ROWS, _ENDS = "matmul/floats.cu", "matmul/floats_over_rows.cu", "matmul/floats_ends.cu"
+#: The architecture whose warpgroups multiply TF32 with the first factor in registers.
+ARCH = "sm_90a"
+_THREADS = 256
+#: Rows of a tile of a product; words of 16 of them in a stage; columns of x, or rows of a product over rows, in a stage.
+_ROWS, _RING_WORDS, _DEPTH = 128, 16 * 40, 32
+#: The most columns of a tile, and rows of a tile of a product over rows for each warpgroup that has its own.
+_WIDEST, _HALF = 128, 64
+#: Stages of the ring, and the bytes of shared memory that a block may take, after those that align it.
+_STAGES, _ALIGNED, _SHARED = 4, 1024, (227 << 10) - 1024
+#: What is added to a product: nothing, a bias, or what the result's memory holds.
+_NOTHING, _BIAS, _RESULT = 0, 1, 2
+
+#: When these kernels are quicker than cuBLAS on an H200: the fewest rows and multiplications, the narrowest result, and the deepest product
+#: with such a result; the narrowest factor of a product over rows, and the columns from which cuBLAS is slow with it.
+_LEAST_ROWS, _LEAST_STEPS, _NARROW, _SHALLOW, _WIDE = 1 << 14, 1 << 29, 32, 128, 256
+
+FloatsParams = jit.struct(_SOURCE, "FloatsParams")
+FloatsOverRowsParams = jit.struct(_OVER_ROWS, "FloatsOverRowsParams")
+SplitWeightsParams = jit.struct(_ENDS, "SplitWeightsParams")
+AddPiecesParams = jit.struct(_ENDS, "AddPiecesParams")
+
+
+def is_quicker(rows: int, depth: int, columns: int, device: int | None = None) -> bool:
+    """Whether :func:`product` is quicker than cuBLAS on a GPU, by default the current one.
+
+    Examples
+    --------
+    >>> is_quicker(1000, 100, 128)
+    False
+    """
+    enough = rows >= _LEAST_ROWS and rows * depth * columns >= _LEAST_STEPS
+    return enough and (columns > _NARROW or depth <= _SHALLOW) and jit.capability(device).arch == ARCH
+
+
+def over_rows_order(rows: int, m: int, n: int, device: int | None = None) -> int:
+    """Whether :func:`product_over_rows` is quicker than cuBLAS: 1 if as given, -1 if with both factors exchanged, 0 if it is not.
+
+    Examples
+    --------
+    >>> over_rows_order(1000, 128, 128)
+    0
+    """
+    enough = rows >= _LEAST_ROWS and rows * m * n >= _LEAST_STEPS
+    if not enough or min(m, n) <= _NARROW or jit.capability(device).arch != ARCH:
+        return 0
+    return 1 if m > _HALF or n > _WIDE else -1 if n > _HALF else 0
+
+
+def product(x: Any, weight: Any, out: Any, bias: Any = None, *, added: bool = False) -> None:
+    """Write ``x @ weight.T``, plus a bias or, with `added`, plus what `out` holds, into `out`.
+
+    Parameters
+    ----------
+    x, out : cupy.ndarray of float32 (rows, depth) and (rows, columns)
+        The elements of a row lie next to each other; rows may be further apart than that.
+    weight : cupy.ndarray of float32 (columns, depth)
+        With any strides.
+    bias : cupy.ndarray of float32 (columns,), optional
+    added : bool
+
+    Notes
+    -----
+    Let s be the sum of ``|x| |weight|`` over the `depth` elements. A result is within ``(2^-20 + depth 2^-24) s`` of the exact one, and
+    has the same bits in every run.
+    """
+    rows, depth = x.shape
+    columns = weight.shape[0]
+    if not (rows and columns and depth):
+        if not added:
+            out[...] = 0 if bias is None else bias
+        return
+    tiles = tiling(columns, depth)
+    across, along = (stride // 4 for stride in weight.strides)
+    parts = _split(weight, tiles, across, along)
+    params = FloatsParams(rows=rows, columns=columns, depth=depth, w_across=across, w_along=along)
+    jit.filled(params, x=x, w=weight, parts=parts, bias=bias, out=out, x_pitch=_pitch(x), out_pitch=_pitch(out))
+    behind = _RESULT if added else _NOTHING if bias is None else _BIAS
+    kernel = jit.kernel(_SOURCE, "float_products", constants(tiles, _is_whole(x), behind))
+    blocks = max(1, min(-(-rows // _ROWS), jit.capability().multiprocessors // tiles.across))
+    kernel.run((blocks, tiles.across, 1), _THREADS, params, shared=tiles.shared)
+
+
+class Tiling(NamedTuple):
+    """Tiles across the result of a product, their sixteens of columns, whether weights stay in shared memory, and bytes of it."""
+
+    across: int
+    sixteens: int
+    resident: bool
+    shared: int
+
+
+@functools.lru_cache(maxsize=256)
+def tiling(columns: int, depth: int) -> Tiling:
+    """The tiling of a product of `depth` columns of x with `columns` rows of weights.
+
+    Examples
+    --------
+    >>> tiling(128, 100)[:3], tiling(188, 128)[:3], tiling(128, 602)[:3]
+    ((1, 8, True), (2, 6, True), (1, 8, False))
+    """
+    count = -(-columns // _WIDEST)
+    sixteens = -(-columns // (16 * count))
+    stage, rings = 2 * 16 * sixteens * _DEPTH * 4, _THREADS // 32 * _STAGES * _RING_WORDS * 4
+    weights = -(-depth // _DEPTH) * stage
+    resident = weights + rings <= _SHARED
+    return Tiling(count, sixteens, resident, _ALIGNED + rings + (weights if resident else _STAGES * stage))
+
+
+def constants(tiles: Tiling, whole: bool, behind: int) -> dict[str, int]:
+    """The constants of ``float_products``; `whole` if all rows begin at multiples of 16 bytes."""
+    found = {"BS_SIXTEENS": tiles.sixteens, "BS_STAGES": _STAGES, "BS_WHOLE": int(whole), "BS_BEHIND": behind}
+    return found | jit.flags(resident=tiles.resident)
+
+
+def _split(weight: Any, tiles: Tiling, across: int, along: int) -> Any:
+    """The parts of the weights as ``float_products`` takes them."""
+    (columns, depth), width = weight.shape, 16 * tiles.sixteens
+    stages = -(-depth // _DEPTH)
+    count = tiles.across * stages * width * (_DEPTH // 4)
+    parts = cupy.empty(8 * count, "uint32")
+    params = SplitWeightsParams(across=across, along=along, columns=columns, depth=depth, stages=stages)
+    jit.filled(params, w=weight, parts=parts, width=width, count=count)
+    jit.kernel(_ENDS, "split_weights").run(-(-count // _THREADS), _THREADS, params)
+    return parts
+
+
+def _pitch(x: Any) -> int:
+    return int(x.strides[0]) // 4 if x.shape[0] > 1 else int(x.shape[1])
+
+
+def _is_whole(x: Any) -> bool:
+    """Whether all rows begin at multiples of 16 bytes."""
+    return x.data.ptr % 16 == 0 and _pitch(x) % 4 == 0
+
+
+def product_over_rows(a: Any, b: Any, out: Any, sums: Any = None) -> None:
+    """Write ``a.T @ b`` into `out`, and the sums of the columns of `a` into `sums` if given.
+
+    Parameters
+    ----------
+    a, b : cupy.ndarray of float32 (rows, m) and (rows, n)
+        The elements of a row lie next to each other.
+    out, sums : cupy.ndarray of float32 (m, n) and (m,)
+        C-contiguous.
+
+    Notes
+    -----
+    The bound is that of :func:`product` for up to 2^15 rows for each multiprocessor. The same input gives the same bits in every run on
+    GPUs with as many multiprocessors.
+    """
+    (rows, m), n = a.shape, b.shape[1]
+    if not (rows and m and n):
+        out.fill(0)
+        if sums is not None:
+            a.sum(axis=0, out=sums)
+        return
+    tiles = over_rows_tiling(m, n)
+    each = max(1, jit.capability().multiprocessors // (tiles.along * tiles.across))
+    piece = -(-rows // (each * _DEPTH)) * _DEPTH
+    pieces, columns = -(-rows // piece), n + (sums is not None)
+    count = pieces * tiles.groups
+    partial = cupy.empty(count * m * columns, "float32")
+    params = FloatsOverRowsParams(rows=rows, piece=piece, m=m, n=n, a_pitch=_pitch(a), b_pitch=_pitch(b))
+    jit.filled(params, a=a, b=b, pieces=partial)
+    how = over_rows_constants(tiles, _is_whole(a), _is_whole(b), sums is not None)
+    kernel = jit.kernel(_OVER_ROWS, "floats_over_rows", how)
+    kernel.run((pieces, tiles.along, tiles.across), _THREADS, params, shared=tiles.shared)
+    together = jit.filled(AddPiecesParams(rows=m, columns=n, count=count), pieces=partial, out=out, sums=sums)
+    jit.kernel(_ENDS, "add_pieces").run(-(-m * columns // 32), _THREADS, together)
+
+
+class OverRowsTiling(NamedTuple):
+    """Tiles of a product over rows along and across the result, halves of 64 rows of a tile, and its sixteens of columns."""
+
+    along: int
+    across: int
+    halves: int
+    sixteens: int
+
+    @property
+    def groups(self) -> int:
+        """Warpgroups that take turns at the rows."""
+        return 2 // self.halves
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block: a ring of stages, and the turned columns of two stages."""
+        height, width = _HALF * self.halves, 16 * self.sixteens
+        return _ALIGNED + 4 * _DEPTH * (_STAGES * (height + 4 + width) + 4 * width)
+
+
+@functools.lru_cache(maxsize=256)
+def over_rows_tiling(m: int, n: int) -> OverRowsTiling:
+    """The tiling of a result of m by n.
+
+    Examples
+    --------
+    >>> over_rows_tiling(128, 100), over_rows_tiling(47, 128)[:3]
+    (OverRowsTiling(along=1, across=1, halves=2, sixteens=7), (1, 1, 1))
+    """
+    halves, across = -(-m // _HALF), -(-n // _WIDEST)
+    along = -(-halves // 2)
+    return OverRowsTiling(along, across, -(-halves // along), -(-n // (16 * across)))
+
+
+def over_rows_constants(tiles: OverRowsTiling, whole_a: bool, whole_b: bool, sums: bool) -> dict[str, int]:
+    """The constants of ``floats_over_rows``; `whole_a` and `whole_b` if all rows begin at multiples of 16 bytes."""
+    found = {"BS_HALVES": tiles.halves, "BS_SIXTEENS": tiles.sixteens, "BS_STAGES": _STAGES}
+    return found | {"BS_WHOLE_A": int(whole_a), "BS_WHOLE_B": int(whole_b)} | jit.flags(sums=sums)
+
+
+def _variants() -> list[jit.Variant]:
+    """Products of 100, 128 and 602 columns with 128, 47 and 16, as they lie and not, and their gradients."""
+    hows = [tiling(columns, depth) for columns, depth in ((128, 100), (47, 128), (16, 602), (128, 602), (96, 47))]
+    found = [constants(how, whole, behind) for how in hows for whole, behind in ((True, _BIAS), (False, _RESULT))]
+    over = [
+        over_rows_constants(over_rows_tiling(m, n), whole, True, whole)
+        for m, n in ((128, 128), (128, 100), (47, 128), (16, 16))
+        for whole in (True, False)
+    ]
+    return [
+        *(one for name in ("split_weights", "add_pieces") for one in jit.variants_of(_ENDS, name, only=ARCH)),
+        *jit.variants_of(_SOURCE, "float_products", found, ARCH),
+        *jit.variants_of(_OVER_ROWS, "floats_over_rows", over, ARCH),
+    ]
+
+
+VARIANTS = _variants()

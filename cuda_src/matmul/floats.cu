@@ -1,0 +1,196 @@
+// out = x W^T for a tall matrix x of float32 and a small W, each float in two parts of TF32 (matmul/split_floats.cuh), plus a bias or what
+// `out` holds.
+//
+// A block takes tiles of 128 rows and WIDTH columns of the result, one after another. A warp has 16 of the rows: it copies their part of x
+// into a ring of its own, 32 columns at a time, and takes its first factor from there, so that warps do not wait for each other. The parts of
+// W are made once (matmul/floats_ends.cu), in the order in which the matrix units read them: they stay in shared memory (BS_RESIDENT), or
+// pass through a ring that all warps share. Of every eight columns, a lane takes 2 t and 2 t + 1 as its words t and t + 4: the order does not
+// matter to a sum, as long as both factors agree, and two words next to each other are one load.
+//
+// Floor: x and the result from and to memory once; three products of TF32 for each product.
+#include "matmul/split_floats.cuh"
+
+#define THREADS 256
+#define ROWS (16 * THREADS / 32) // of a tile
+#define PITCH 40 // words of a row of a stage: rows begin in different banks
+#define RING_BYTES (BS_STAGES * 16 * PITCH * 4) // of a warp
+#define WEIGHT_BYTES (2 * TILE_BYTES) // of a stage
+
+struct FloatsParams {
+    const float *x; // (rows, depth), rows x_pitch apart
+    const float *w; // element (n, k) at n * w_across + k * w_along
+    const uint4 *parts; // of W: see split_weights
+    const float *bias; // (columns,), with BS_BEHIND 1
+    float *out; // (rows, columns), rows out_pitch apart
+    i64 rows, x_pitch, out_pitch, w_across, w_along;
+    int columns, depth;
+};
+
+// Copies the part of the warp's 16 rows from `row` on that begins at `column`.
+BS_INLINE void load_rows(u32 to, i64 row, int column, const FloatsParams &p)
+{
+    const int lane = threadIdx.x & 31, c = 4 * (lane & 7), count = p.depth - column - c;
+    const float *from = p.x + (row + lane / 8) * p.x_pitch + column + c;
+    to += (lane / 8 * PITCH + c) * 4;
+    const i64 left = p.rows - row - lane / 8;
+#pragma unroll
+    for (int i = 0; i < 16; i += 4, from += 4 * p.x_pitch, to += 4 * PITCH * 4) {
+        const int own = i < left ? count : 0;
+        copy_words(to, own > 0 ? from : p.x, own, BS_WHOLE);
+    }
+}
+
+BS_INLINE void load_weights(u32 to, const uint4 *parts)
+{
+    for (int i = threadIdx.x; i < WEIGHT_BYTES / 16; i += THREADS)
+        copy_async(to + 16 * i, parts + i, true);
+}
+
+BS_INLINE void take_fragments(Fragments &to, u32 rows)
+{
+#pragma unroll
+    for (int step = 0; step < STEPS; step++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int2 pair = load_shared_pair(rows + (8 * half * PITCH + 8 * step) * 4);
+            split_float((u32)pair.x, to.high[step][half], to.low[step][half]);
+            split_float((u32)pair.y, to.high[step][2 + half], to.low[step][2 + half]);
+        }
+}
+
+BS_INLINE float bias_of(int column, const FloatsParams &p) { return BS_BEHIND == 1 && column < p.columns ? __ldg(p.bias + column) : 0.0f; }
+
+// What the sums of a tile begin with.
+BS_INLINE void begin_tile(float (&total)[SUMS], int column, const FloatsParams &p)
+{
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        total[i] = bias_of(column + i / 4 * 8 + i % 2, p);
+}
+
+BS_INLINE float result_of(float total, const float *to) { return BS_BEHIND == 2 ? total + *to : total; }
+
+// Stores the sums of a thread. Those that are not finite are left out: returns their bits.
+BS_INLINE u64 store(const float (&total)[SUMS], i64 row, int column, const FloatsParams &p)
+{
+    const bool pairs = p.out_pitch % 2 == 0;
+    u64 odd = 0;
+#pragma unroll
+    for (int i = 0; i < SUMS; i += 2) {
+        const i64 r = row + i % 4 / 2 * 8;
+        const int c = column + i / 4 * 8, count = p.columns - c;
+        if (r < p.rows && count > 0) {
+            float *const to = p.out + r * p.out_pitch + c;
+            const float one = total[i], other = count > 1 ? total[i + 1] : 0.0f;
+            const u32 bits = (is_odd(one) ? 1u : 0u) | (is_odd(other) ? 2u : 0u);
+            odd |= (u64)bits << i;
+            if (pairs && count > 1 && !bits)
+                *(float2 *)to = make_float2(result_of(one, to), result_of(other, to + 1));
+            else {
+                if (!(bits & 1))
+                    to[0] = result_of(one, to);
+                if (count > 1 && !(bits & 2))
+                    to[1] = result_of(other, to + 1);
+            }
+        }
+        if (BS_BEHIND == 2)
+            __syncwarp(); // what the results are added to is not loaded before it is needed
+    }
+    return odd;
+}
+
+// Computes the sums that `store` left out once more, in float32 and one product after the other.
+static __device__ __noinline__ void mend(u64 odd, i64 row, int column, const FloatsParams p)
+{
+    for (; odd; odd &= odd - 1) {
+        const int i = __ffsll((i64)odd) - 1, c = column + i / 4 * 8 + i % 2;
+        const i64 r = row + i % 4 / 2 * 8;
+        float *const to = p.out + r * p.out_pitch + c;
+        float sum = bias_of(c, p);
+        for (int k = 0; k < p.depth; k++)
+            sum = fmaf(p.x[r * p.x_pitch + k], p.w[c * p.w_across + k * p.w_along], sum);
+        *to = result_of(sum, to);
+    }
+}
+
+// A stage of a tile; blocks take every gridDim.x-th tile.
+struct Place {
+    i64 row;
+    int stage;
+};
+
+BS_INLINE void advance(Place &at, int stages)
+{
+    if (++at.stage == stages) {
+        at.stage = 0;
+        at.row += (i64)gridDim.x * ROWS;
+    }
+}
+
+BS_INLINE int following(int slot) { return slot + 1 == BS_STAGES ? 0 : slot + 1; }
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) float_products(const FloatsParams p)
+{
+    extern __shared__ uint4 shared[];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane / 4, t = lane & 3;
+    const int stages = (p.depth + DEPTH - 1) / DEPTH;
+    const i64 tiles = (p.rows + ROWS - 1) / ROWS, count = (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x * stages;
+    const uint4 *const parts = p.parts + (i64)blockIdx.y * stages * (WEIGHT_BYTES / 16);
+    const u32 weights = (shared_address(shared) + 1023u) & ~1023u;
+#ifdef BS_RESIDENT
+    const u32 ring = weights + stages * WEIGHT_BYTES + warp * RING_BYTES;
+    for (int stage = 0; stage < stages; stage++)
+        load_weights(weights + stage * WEIGHT_BYTES, parts + stage * (WEIGHT_BYTES / 16));
+    copy_wait_all();
+    fence_async_proxy();
+    __syncthreads();
+#else
+    const u32 ring = weights + BS_STAGES * WEIGHT_BYTES + warp * RING_BYTES;
+#endif
+    Place coming = {(i64)blockIdx.x * ROWS + 16 * warp, 0}, now = coming;
+    i64 left = count; // stages to load
+    int slot_in = 0, slot = 0;
+    const auto load = [&]() {
+        if (left > 0) {
+            left--;
+            load_rows(ring + slot_in * (16 * PITCH * 4), coming.row, coming.stage * DEPTH, p);
+#ifndef BS_RESIDENT
+            load_weights(weights + slot_in * WEIGHT_BYTES, parts + coming.stage * (WEIGHT_BYTES / 16));
+#endif
+            advance(coming, stages);
+        }
+        copy_commit();
+        slot_in = following(slot_in);
+    };
+#pragma unroll 1
+    for (int i = 0; i < BS_STAGES - 1; i++)
+        load();
+    const int column = (int)blockIdx.y * WIDTH + 2 * t;
+    float sum[SUMS], total[SUMS];
+    begin_tile(total, column, p);
+#pragma unroll 1
+    for (i64 at = 0; at < count; at++) {
+        copy_wait<BS_STAGES - 2>();
+#ifdef BS_RESIDENT
+        __syncwarp(); // all copies of the warp have arrived, and nobody reads the stage that is filled next
+        const u32 of_stage = weights + now.stage * WEIGHT_BYTES;
+#else
+        fence_async_proxy();
+        __syncthreads();
+        const u32 of_stage = weights + slot * WEIGHT_BYTES;
+#endif
+        Fragments a;
+        take_fragments(a, ring + slot * (16 * PITCH * 4) + (g * PITCH + 2 * t) * 4);
+        start_products(sum, a, of_stage, 0, STEPS);
+        load();
+        slot = following(slot);
+        finish_products(total, sum);
+        if (now.stage + 1 == stages) {
+            const u64 odd = store(total, now.row + g, column, p);
+            if (odd)
+                mend(odd, now.row + g, column, p);
+            begin_tile(total, column, p);
+        }
+        advance(now, stages);
+    }
+}
