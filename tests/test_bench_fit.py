@@ -141,3 +141,19 @@ def test_recorded_rows_are_reported(fit: Any, tmp_path: Path, capsys: pytest.Cap
         "  1.20x  sampled-a: unroll 4 is the quickest",
     ]
     assert run.main(["edges", "--rows", str(path), "--only", "nothing"]) == 2
+
+
+def test_limits_of_float_products_come_out_again(fit: Any) -> None:
+    """Made-up times in which our kernels are quicker within the limits, and slower elsewhere."""
+    from benchmarks.fit import floats as family
+
+    wanted, rows = family.FloatProducts(), []
+    for number, depth, columns in family.SIZES:
+        for over_rows in (False, True):
+            facts = {"rows": number, "depth": depth, "columns": columns, "over_rows": over_rows}
+            best = family.choice(wanted, facts)
+            for way in (family.PEER, family.OURS, family.EXCHANGED)[: 3 if over_rows else 2]:
+                rows.append(fit.Row(f"{number}x{depth}-{columns}-{over_rows}", way, facts, 1.0 if way == best else 2.0))
+    found = family.FloatProducts(**{name: int(value) for name, value in family.limits_of(rows).items()})
+    assert all(family.choice(found, row.facts) == row.variant for row in rows if row.us == 1.0)
+    assert family.limits_of([row._replace(us=3.0 - row.us) for row in rows]) != family.limits_of(rows)

@@ -93,13 +93,18 @@ def _takes_floats(*parts: Tensor) -> bool:
     return all(part.dtype == torch.float32 and part.device == parts[0].device for part in parts)
 
 
-def _is_quick(x: Tensor, weight: Tensor, *others: Tensor) -> Any:
-    """The kernels of products on a GPU if they are quicker than cuBLAS, else None."""
+def _quicker_floats(x: Tensor, weight: Tensor) -> Any:
+    """The kernels of products on a GPU if they are quicker than cuBLAS for these sizes, else None."""
     if not x.is_cuda or x.ndim != 2 or x.stride(1) != 1 or weight.ndim != 2:
         return None
     floats = backends.family("cuda", "matmul.floats")
-    quick = floats.is_quicker(*x.shape, weight.shape[0], x.device.index) and _takes_floats(x, weight, *others)
-    return floats if quick else None
+    return floats if floats.is_quicker(*x.shape, weight.shape[0], x.device.index) else None
+
+
+def _is_quick(x: Tensor, weight: Tensor, *others: Tensor) -> Any:
+    """The kernels of products on a GPU if they can take these matrices and are quicker than cuBLAS, else None."""
+    floats = _quicker_floats(x, weight)
+    return floats if floats is not None and _takes_floats(x, weight, *others) else None
 
 
 @on_gpu
@@ -114,10 +119,10 @@ def _multiply(
 
 def is_quicker_on_gpu(x: Tensor, weight: Tensor) -> bool:
     """Whether :func:`product` beats PyTorch's own product on a GPU."""
-    if not x.is_cuda or not is_alone(x):
+    if _quicker_floats(x, weight) is None or not is_alone(x):
         return False
     with torch.no_grad():
-        return _is_quick(x, weight) is not None
+        return _takes_floats(x, weight)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -127,8 +127,6 @@ BS_INLINE void advance(Place &at, int stages)
     }
 }
 
-BS_INLINE int following(int slot) { return slot + 1 == BS_STAGES ? 0 : slot + 1; }
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1) float_products(const FloatsParams p)
 {
     extern __shared__ uint4 shared[];
@@ -160,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_products(const Fl
             advance(coming, stages);
         }
         copy_commit();
-        slot_in = following(slot_in);
+        slot_in = following<BS_STAGES>(slot_in);
     };
 #pragma unroll 1
     for (int i = 0; i < BS_STAGES - 1; i++)
@@ -183,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_products(const Fl
         take_fragments(a, ring + slot * (16 * PITCH * 4) + (g * PITCH + 2 * t) * 4);
         start_products(sum, a, of_stage, 0, STEPS);
         load();
-        slot = following(slot);
+        slot = following<BS_STAGES>(slot);
         finish_products(total, sum);
         if (now.stage + 1 == stages) {
             const u64 odd = store(total, now.row + g, column, p);

@@ -96,8 +96,6 @@ static __device__ __noinline__ void mend(u64 odd, i64 begin, i64 end, int own, i
     }
 }
 
-BS_INLINE int following(int slot) { return slot + 1 == BS_STAGES ? 0 : slot + 1; }
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1) floats_over_rows(const FloatsOverRowsParams p)
 {
     extern __shared__ uint4 shared[];
@@ -117,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) floats_over_rows(const 
         }
         coming += DEPTH;
         copy_commit();
-        slot_in = following(slot_in);
+        slot_in = following<BS_STAGES>(slot_in);
     };
 #pragma unroll 1
     for (int i = 0; i < BS_STAGES - 1; i++)
@@ -139,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) floats_over_rows(const 
         fence_async_proxy(); // for what this thread turned
         __syncthreads(); // this stage is turned, the next one has arrived, and the one before is used up
         const u32 stage = ring + slot * STAGE_BYTES;
-        slot = following(slot);
+        slot = following<BS_STAGES>(slot);
         Fragments a;
         take_fragments(a, stage + (2 * t * A_PITCH + first + 2 * g) * 4, group);
         const u32 tiles = turned + at % 2 * (2 * TILE_BYTES);

@@ -58,6 +58,9 @@ BS_INLINE void finish_products(float (&total)[SUMS], float (&sum)[SUMS])
         total[i] += sum[i];
 }
 
+// The next slot of a ring.
+template <int stages> BS_INLINE int following(int slot) { return slot + 1 == stages ? 0 : slot + 1; }
+
 // Infinite or not a number. Such a sum must be computed again: the low part of an infinite factor is not a number.
 BS_INLINE bool is_odd(float sum) { return sum * 0.0f != 0.0f; }
 

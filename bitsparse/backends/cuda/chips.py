@@ -185,6 +185,17 @@ class PanelRates(NamedTuple):
     item_clocks: float = 3000.0  # of a panel or piece, which nothing hides
 
 
+class FloatProducts(NamedTuple):
+    """Tall products of float32 for which ``matmul/floats.py`` is quicker than cuBLAS (``fit/floats.py``)."""
+
+    least_rows: int = 1 << 14
+    least_steps: int = 1 << 29  # multiplications of a product
+    narrow: int = 32  # columns of a result up to which cuBLAS is quicker if the product is deeper than `shallow`
+    shallow: int = 128
+    over_rows_narrow: int = 32  # columns of either factor of a product over rows up to which cuBLAS is quicker
+    over_rows_wide: int = 256  # columns of the second factor from which cuBLAS is slow, however few the first one has
+
+
 class Chip(NamedTuple):
     """One chip. The estimates of :mod:`bitsparse.backends.cuda.matmul.mma` use the fields up to `launch_us`.
 
@@ -208,6 +219,7 @@ class Chip(NamedTuple):
     rows : RowRates
     bit_sums : BitRates
     panels : PanelRates
+    float_products : FloatProducts
     """
 
     card: Capability
@@ -225,6 +237,7 @@ class Chip(NamedTuple):
     rows: RowRates = RowRates()
     bit_sums: BitRates = BitRates()
     panels: PanelRates = PanelRates()
+    float_products: FloatProducts = FloatProducts()
 
 
 #: Matrix rates are measured for 9.0 (``limits.py``) and taken from data sheets for the others: dense int8; the one-bit AND has 8 times that

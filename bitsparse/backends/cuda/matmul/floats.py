@@ -6,6 +6,7 @@ import functools
 from typing import Any, NamedTuple
 
 from bitsparse import jit
+from bitsparse.backends.cuda.chips import FloatProducts, chip_of
 from bitsparse.jit import cupy
 
 _SOURCE, _OVER_ROWS, _ENDS = "matmul/floats.cu", "matmul/floats_over_rows.cu", "matmul/floats_ends.cu"
@@ -21,10 +22,6 @@ _STAGES, _ALIGNED, _SHARED = 4, 1024, (227 << 10) - 1024
 #: What is added to a product: nothing, a bias, or what the result's memory holds.
 _NOTHING, _BIAS, _RESULT = 0, 1, 2
 
-#: When these kernels are quicker than cuBLAS on an H200: the fewest rows and multiplications, the narrowest result, and the deepest product
-#: with such a result; the narrowest factor of a product over rows, and the columns from which cuBLAS is slow with it.
-_LEAST_ROWS, _LEAST_STEPS, _NARROW, _SHALLOW, _WIDE = 1 << 14, 1 << 29, 32, 128, 256
-
 FloatsParams = jit.struct(_SOURCE, "FloatsParams")
 FloatsOverRowsParams = jit.struct(_OVER_ROWS, "FloatsOverRowsParams")
 SplitWeightsParams = jit.struct(_ENDS, "SplitWeightsParams")
@@ -32,29 +29,41 @@ AddPiecesParams = jit.struct(_ENDS, "AddPiecesParams")
 
 
 def is_quicker(rows: int, depth: int, columns: int, device: int | None = None) -> bool:
-    """Whether :func:`product` is quicker than cuBLAS on a GPU, by default the current one.
-
-    Examples
-    --------
-    >>> is_quicker(1000, 100, 128)
-    False
-    """
-    enough = rows >= _LEAST_ROWS and rows * depth * columns >= _LEAST_STEPS
-    return enough and (columns > _NARROW or depth <= _SHALLOW) and jit.capability(device).arch == ARCH
+    """Whether :func:`product` is quicker than cuBLAS on a GPU, by default the current one."""
+    gpu = jit.capability(device)
+    return gpu.arch == ARCH and wins(chip_of(gpu).float_products, rows, depth, columns)
 
 
 def over_rows_order(rows: int, m: int, n: int, device: int | None = None) -> int:
-    """Whether :func:`product_over_rows` is quicker than cuBLAS: 1 if as given, -1 if with both factors exchanged, 0 if it is not.
+    """Whether :func:`product_over_rows` is quicker than cuBLAS: 1 if as given, -1 if with both factors exchanged, 0 if it is not."""
+    gpu = jit.capability(device)
+    return winning_order(chip_of(gpu).float_products, rows, m, n) if gpu.arch == ARCH else 0
+
+
+def wins(limits: FloatProducts, rows: int, depth: int, columns: int) -> bool:
+    """Whether the product is within the limits of what is quicker than cuBLAS.
 
     Examples
     --------
-    >>> over_rows_order(1000, 128, 128)
-    0
+    >>> wins(FloatProducts(), 232_965, 602, 128), wins(FloatProducts(), 232_965, 602, 32), wins(FloatProducts(), 1000, 100, 128)
+    (True, False, False)
     """
-    enough = rows >= _LEAST_ROWS and rows * m * n >= _LEAST_STEPS
-    if not enough or min(m, n) <= _NARROW or jit.capability(device).arch != ARCH:
+    enough = rows >= limits.least_rows and rows * depth * columns >= limits.least_steps
+    return enough and (columns > limits.narrow or depth <= limits.shallow)
+
+
+def winning_order(limits: FloatProducts, rows: int, m: int, n: int) -> int:
+    """The same for a product over rows, as :func:`over_rows_order` returns it. Tiles have multiples of 64 columns of the first factor.
+
+    Examples
+    --------
+    >>> [winning_order(FloatProducts(), 232_965, *sizes) for sizes in ((128, 41), (41, 128), (41, 41))]
+    [1, -1, 0]
+    """
+    enough = rows >= limits.least_rows and rows * m * n >= limits.least_steps
+    if not enough or min(m, n) <= limits.over_rows_narrow:
         return 0
-    return 1 if m > _HALF or n > _WIDE else -1 if n > _HALF else 0
+    return 1 if m > _HALF or n > limits.over_rows_wide else -1 if n > _HALF else 0
 
 
 def product(x: Any, weight: Any, out: Any, bias: Any = None, *, added: bool = False) -> None:
