@@ -24,7 +24,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(floats, name, call)
     monkeypatch.setattr(floats, "is_quicker", lambda *_: True)
-    monkeypatch.setattr(floats, "over_rows_order", lambda _, m, n, __: 1 if m >= n else -1)
+    monkeypatch.setattr(floats, "is_quicker_over_rows", lambda *_: True)
     return calls
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks.cases.sparse_gpu import Timed, in_turns
 from benchmarks.fit.fitting import Fit, Row, Values
+from benchmarks.gpu_timing import ours_graph, replay, torch_graph, torch_module
 from bitsparse import jit
 from bitsparse.backends.cuda.chips import H200, FloatProducts
 from bitsparse.backends.cuda.matmul import floats
@@ -30,66 +30,65 @@ SIZES = (
     *((PUBMED, *pair) for pair in ((500, 128), (128, 16))),
     *((CORA, *pair) for pair in ((1433, 128), (128, 16))),
 )
-REPETITIONS = 5
-PEER, OURS, EXCHANGED = "cublas", "ours", "exchanged"
-#: Values among which the limits are chosen.
+REPETITIONS, CALLS = 7, 5
+PEER, GIVEN, EXCHANGED = "cublas", "given", "exchanged"
+#: Values among which the limits are chosen, for products and for products over rows.
 CHOICES: dict[str, tuple[int, ...]] = {
-    "least_rows": (1 << 12, 1 << 14, 1 << 16),
-    "least_steps": (1 << 25, 1 << 27, 1 << 29, 1 << 31),
+    "least_rows": (1 << 10, 1 << 12, 1 << 14, 1 << 16),
+    "least_steps": (0, 1 << 25, 1 << 27, 1 << 29, 1 << 31),
     "narrow": (0, 16, 32, 64),
     "shallow": (0, 64, 128, 256),
     "over_rows_narrow": (0, 16, 32, 64),
-    "over_rows_wide": (128, 256, 512, 1 << 20),
 }
 
 
 def measured(only: Sequence[str]) -> Iterator[Row]:
     """Times of all ways to compute the products, in replayed graphs."""
-    cupy = jit.require_cupy("fit")
+    torch = torch_module()
     for rows, depth, columns in SIZES:
         name = f"{rows}x{depth}-{columns}"
         if not any(part in name for part in only):
             continue
-        random = cupy.random.default_rng(0)
-        x, weight, gradient = (
-            random.standard_normal(shape, dtype="float32")
-            for shape in ((rows, depth), (columns, depth), (rows, columns))
+        x, weight, gradient, out, over = (
+            torch.randn(shape, device="cuda")
+            for shape in ((rows, depth), (columns, depth), (rows, columns), (rows, columns), (columns, depth))
         )
+        turned = torch.empty((depth, columns), device="cuda")
         facts = {"rows": rows, "depth": depth, "columns": columns}
-        out, over, turned = (cupy.empty(shape, "float32") for shape in ((rows, columns), weight.shape, weight.T.shape))
+        cupy = jit.require_cupy("fit")
+        ours = [cupy.from_dlpack(part) for part in (x, weight, gradient, out, over, turned)]
         yield from _ways(
             name,
             facts | {"over_rows": False},
-            {
-                PEER: partial(cupy.matmul, x, weight.T, out=out),
-                OURS: partial(floats.product, x, weight, out),
-            },
+            partial(torch.mm, x, weight.t(), out=out),
+            {GIVEN: partial(floats.product, ours[0], ours[1], ours[3])},
         )
         yield from _ways(
             f"{name}-over_rows",
             facts | {"over_rows": True},
+            partial(torch.mm, gradient.t(), x, out=over),
             {
-                PEER: partial(cupy.matmul, gradient.T, x, out=over),
-                OURS: partial(floats.product_over_rows, gradient, x, over),
-                EXCHANGED: partial(floats.product_over_rows, x, gradient, turned),
+                GIVEN: partial(floats.product_over_rows, ours[2], ours[0], ours[4]),
+                EXCHANGED: partial(floats.product_over_rows, ours[0], ours[2], ours[5]),
             },
         )
 
 
-def _ways(cell: str, facts: dict[str, Any], calls: dict[str, Any]) -> Iterator[Row]:
-    timed = [Timed(call, name) for name, call in calls.items()]
+def _ways(cell: str, facts: dict[str, Any], peer: Any, ours: dict[str, Any]) -> Iterator[Row]:
+    graphs = [torch_graph([peer] * CALLS), *(ours_graph([call] * CALLS) for call in ours.values())]
     chosen = choice(H200.float_products, facts)
-    for one, ms in zip(timed, in_turns(timed, REPETITIONS), strict=True):
-        yield Row(cell, one.name, facts, 1e3 * ms, one.name == chosen)
+    for name, ms in zip((PEER, *ours), replay(graphs, REPETITIONS), strict=True):
+        yield Row(cell, name, facts, 1e3 * ms / CALLS, name == chosen)
 
 
 def choice(limits: FloatProducts, facts: Any) -> str:
     """The way that is taken within these limits."""
-    if facts["over_rows"]:
-        return {0: PEER, 1: OURS, -1: EXCHANGED}[
-            floats.winning_order(limits, facts["rows"], facts["columns"], facts["depth"])
-        ]
-    return OURS if floats.wins(limits, facts["rows"], facts["depth"], facts["columns"]) else PEER
+    rows, depth, columns = facts["rows"], facts["depth"], facts["columns"]
+    if not facts["over_rows"]:
+        return GIVEN if floats.wins(limits, rows, depth, columns) else PEER
+    if not floats.wins_over_rows(limits, rows, columns, depth):
+        return PEER
+    return EXCHANGED if floats.is_better_exchanged(columns, depth) else GIVEN
 
 
 def limits_of(rows: Sequence[Row]) -> Values:
@@ -97,29 +96,14 @@ def limits_of(rows: Sequence[Row]) -> Values:
     cells: dict[str, dict[str, Row]] = {}
     for row in rows:
         cells.setdefault(row.cell, {})[row.variant] = row
-    shared, own = (
-        ("least_rows", "least_steps"),
-        {False: ("narrow", "shallow"), True: ("over_rows_narrow", "over_rows_wide")},
+    every = (
+        FloatProducts(**dict(zip(CHOICES, values, strict=True))) for values in itertools.product(*CHOICES.values())
     )
-    best: tuple[float, dict[str, int]] = (math.inf, {})
-    for common in itertools.product(*(CHOICES[name] for name in shared)):
-        found, loss = dict(zip(shared, common, strict=True)), 0.0
-        for over_rows, names in own.items():
-            mine = [cell for cell in cells.values() if cell[PEER].facts["over_rows"] == over_rows]
-            loss_of, values = min(
-                (
-                    _loss(FloatProducts(**found, **dict(zip(names, pair, strict=True))), mine),
-                    tuple(-one for one in pair),
-                )
-                for pair in itertools.product(*(CHOICES[name] for name in names))
-            )
-            loss += loss_of
-            found |= dict(zip(names, (-one for one in values), strict=True))
-        best = min(best, (loss, found), key=lambda pair: pair[0])
-    return {name: float(value) for name, value in best[1].items()}
+    best = min(every, key=lambda limits: _loss(limits, cells.values()))
+    return {name: float(value) for name, value in best._asdict().items()}
 
 
-def _loss(limits: FloatProducts, cells: Sequence[dict[str, Row]]) -> float:
+def _loss(limits: FloatProducts, cells: Iterable[dict[str, Row]]) -> float:
     return sum(
         math.log(cell[choice(limits, cell[PEER].facts)].us / min(row.us for row in cell.values())) for cell in cells
     )

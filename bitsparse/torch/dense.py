@@ -185,14 +185,13 @@ def product_and_sums(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 def _over_rows(one: Tensor, other: Tensor, summed: bool) -> tuple[Tensor, Tensor | None]:
     """The product on a GPU, and the sums if `summed` and they came with it."""
-    floats, order = backends.family("cuda", "matmul.floats"), 0
-    if one.ndim == other.ndim == 2 and one.stride(1) == other.stride(1) == 1:
-        order = floats.over_rows_order(len(one), one.shape[1], other.shape[1], one.device.index)
-    if not order or not _takes_floats(one, other):
+    floats, m, n = backends.family("cuda", "matmul.floats"), one.shape[1], other.shape[1]
+    lies = one.stride(1) == other.stride(1) == 1
+    if not (lies and floats.is_quicker_over_rows(len(one), m, n, one.device.index) and _takes_floats(one, other)):
         return one.t() @ other, None
-    if order < 0:
+    if floats.is_better_exchanged(m, n):
         return _over_rows_of(floats, other, one, None).t().contiguous(), None
-    sums = one.new_empty(one.shape[1]) if summed else None
+    sums = one.new_empty(m) if summed else None
     return _over_rows_of(floats, one, other, sums), sums
 
 

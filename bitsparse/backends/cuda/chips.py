@@ -192,8 +192,7 @@ class FloatProducts(NamedTuple):
     least_steps: int = 1 << 29  # multiplications of a product
     narrow: int = 32  # columns of a result up to which cuBLAS is quicker if the product is deeper than `shallow`
     shallow: int = 128
-    over_rows_narrow: int = 32  # columns of either factor of a product over rows up to which cuBLAS is quicker
-    over_rows_wide: int = 256  # columns of the second factor from which cuBLAS is slow, however few the first one has
+    over_rows_narrow: int = 32  # columns of the wider factor of a product over rows up to which cuBLAS is quicker
 
 
 class Chip(NamedTuple):

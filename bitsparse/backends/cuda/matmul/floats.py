@@ -34,10 +34,10 @@ def is_quicker(rows: int, depth: int, columns: int, device: int | None = None) -
     return gpu.arch == ARCH and wins(chip_of(gpu).float_products, rows, depth, columns)
 
 
-def over_rows_order(rows: int, m: int, n: int, device: int | None = None) -> int:
-    """Whether :func:`product_over_rows` is quicker than cuBLAS: 1 if as given, -1 if with both factors exchanged, 0 if it is not."""
+def is_quicker_over_rows(rows: int, m: int, n: int, device: int | None = None) -> bool:
+    """Whether :func:`product_over_rows`, in the better order, is quicker than cuBLAS on a GPU, by default the current one."""
     gpu = jit.capability(device)
-    return winning_order(chip_of(gpu).float_products, rows, m, n) if gpu.arch == ARCH else 0
+    return gpu.arch == ARCH and wins_over_rows(chip_of(gpu).float_products, rows, m, n)
 
 
 def wins(limits: FloatProducts, rows: int, depth: int, columns: int) -> bool:
@@ -52,18 +52,28 @@ def wins(limits: FloatProducts, rows: int, depth: int, columns: int) -> bool:
     return enough and (columns > limits.narrow or depth <= limits.shallow)
 
 
-def winning_order(limits: FloatProducts, rows: int, m: int, n: int) -> int:
-    """The same for a product over rows, as :func:`over_rows_order` returns it. Tiles have multiples of 64 columns of the first factor.
+def wins_over_rows(limits: FloatProducts, rows: int, m: int, n: int) -> bool:
+    """The same for a product over rows.
 
     Examples
     --------
-    >>> [winning_order(FloatProducts(), 232_965, *sizes) for sizes in ((128, 41), (41, 128), (41, 41))]
-    [1, -1, 0]
+    >>> [wins_over_rows(FloatProducts(), 232_965, *sizes) for sizes in ((128, 41), (41, 128), (32, 16))]
+    [True, True, False]
     """
     enough = rows >= limits.least_rows and rows * m * n >= limits.least_steps
-    if not enough or min(m, n) <= limits.over_rows_narrow:
-        return 0
-    return 1 if m > _HALF or n > limits.over_rows_wide else -1 if n > _HALF else 0
+    return enough and max(m, n) > limits.over_rows_narrow
+
+
+def is_better_exchanged(m: int, n: int) -> bool:
+    """Whether a product over rows is better computed as ``b.T @ a``: its tiles are smaller, or as large with a wider first factor.
+
+    Examples
+    --------
+    >>> is_better_exchanged(47, 128), is_better_exchanged(128, 47), is_better_exchanged(188, 128)
+    (True, False, True)
+    """
+    own, other = over_rows_tiling(m, n).area, over_rows_tiling(n, m).area
+    return other < own or (other == own and n > m)
 
 
 def product(x: Any, weight: Any, out: Any, bias: Any = None, *, added: bool = False) -> None:
@@ -201,6 +211,11 @@ class OverRowsTiling(NamedTuple):
     def groups(self) -> int:
         """Warpgroups that take turns at the rows."""
         return 2 // self.halves
+
+    @property
+    def area(self) -> int:
+        """Rows times columns of all tiles."""
+        return self.along * _HALF * self.halves * self.across * 16 * self.sixteens
 
     @property
     def shared(self) -> int:
