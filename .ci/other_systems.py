@@ -1,18 +1,20 @@
 """Build the compiled part for systems other than this one: ``other_systems.py FOLDER``.
 
 Runs in an environment with ziglang, meson, ninja and Cython: Zig's C compiler is Clang with the C libraries of other systems. For macOS,
-Meson compiles and links the modules. For Windows, the C files are compiled once more with the same options; they may need nothing from the
-compiler's run-time library, which Clang does not link by default (128-bit division and ``__builtin_cpu_supports`` would need it). Nothing
-is run.
+Meson compiles and links the modules, with little optimisation. For Windows, the C files are compiled once more with the options of a
+release; they may need nothing from the compiler's run-time library, which Clang does not link by default (128-bit division and
+``__builtin_cpu_supports`` would need it). Nothing is run.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,30 +65,38 @@ def symbols(path: Path) -> tuple[set[str], set[str]]:
     return defined, asked
 
 
+def compiled(command: list[str], folder: str, target: Path) -> tuple[set[str], set[str]]:
+    """Run a compiler, and return the names that its object file defines, and those that it needs."""
+    subprocess.run(command, cwd=folder, check=True)
+    return symbols(target)
+
+
 def main(folder: Path) -> None:
     """Build for macOS and compile for Windows."""
     folder.mkdir(parents=True, exist_ok=True)
     cross, build = folder / "macos.ini", folder / "macos"
     cross.write_text(CROSS.format(python=sys.executable, target=MACOS), encoding="utf-8")
-    meson(folder, "setup", build, ROOT, "--cross-file", cross, "-Dopenmp=disabled")
+    meson(folder, "setup", build, ROOT, "--cross-file", cross, "-Dopenmp=disabled", "-Doptimization=1")
     meson(folder, "compile", "-C", build)
     modules = sorted(path.name for path in build.glob("_ext/*.so"))
     print(f"{MACOS}: {len(modules)} modules built")
 
     defined: set[str] = set()
     asked: set[str] = set()
-    files = 0
+    jobs: list[tuple[list[str], str, Path]] = []
     for one in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         if not Path(one["directory"], one["file"]).resolve().is_relative_to(ROOT / "_ext"):
             continue  # made by Cython
-        target = folder / f"{files}.obj"
+        target = folder / f"{len(jobs)}.obj"
         command = shlex.split(one["command"])
         command[command.index(MACOS)] = WINDOWS
         command[command.index("-o") + 1] = str(target)
-        subprocess.run(command, cwd=one["directory"], check=True)
-        found = symbols(target)
-        defined, asked = defined | found[0], asked | found[1]
-        files += 1
+        command[command.index("-O1")] = "-O3"
+        jobs.append((command, one["directory"], target))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for found in pool.map(lambda job: compiled(*job), jobs):
+            defined, asked = defined | found[0], asked | found[1]
+    files = len(jobs)
     if not modules or not files:
         sys.exit("other_systems: nothing was built")
     if unknown := asked - defined - LIBRARY:
