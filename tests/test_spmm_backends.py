@@ -179,6 +179,29 @@ def test_columns_out_of_range_are_found_where_others_lie_side_by_side() -> None:
             host_spmm.spmm(Pattern(OFTEN.indptr, indices, OFTEN.shape), x, acc_dtype=np.float32)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 1000, 5003])
+def test_repeated_sums_of_one_column_over_rows_of_all_lengths(rows: int, dtype: type, level: str, host) -> None:
+    """Rows are taken in an order of their lengths then: none, few or many edges, in several units, beside a row in pieces."""
+    host.set_simd(level)
+    rng = np.random.default_rng(rows)
+    lengths = np.minimum(rng.geometric(0.3, rows) - 1, 900)
+    lengths[rng.integers(0, rows, 3)] = (0, 40, 700)
+    if rows > 1000:
+        lengths[rows // 2] = 3000
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    graph = csr_array((np.ones(indptr[-1]), rng.integers(0, 999, indptr[-1]).astype(np.int32), indptr), (rows, 999))
+    edges, x = Pattern(graph.indptr, graph.indices, graph.shape), rng.standard_normal((999, 1)).astype(dtype)
+    for reduce, kind in itertools.product(("sum", "mean"), ("none", "values", "scales", "everything")):
+        given = factors(rng, graph, np.dtype(dtype), 1, kind)
+        given |= {"values": given["values"].astype(dtype)} if "values" in given else {}
+        sums = host_spmm.Sums(edges, dtype=np.dtype(dtype), columns=1, reduce=reduce, **given)
+        out = np.full((rows, 1), np.nan, dtype)
+        sums(x, given.get("values"), out)
+        same(out, reference_spmm.spmm(edges, x, acc_dtype=dtype, reduce=reduce, **given))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", FLOATS)
 def test_nan_and_infinity_propagate(name: str, value: float) -> None:

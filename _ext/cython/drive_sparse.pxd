@@ -90,6 +90,7 @@ cdef extern from "drivers/sparse.h" nogil:
     size_t bs_spmm_acc_bytes(int load)
     size_t bs_spmm_out_bytes(int load)
     int bs_split_make(bs_split *s, const bs_csr *a)
+    int bs_split_order(bs_split *s)
     void bs_split_free(bs_split *s)
     int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
     int bs_spmm_split(bs_run_on on, const bs_split *split, const bs_spmm_job *job)

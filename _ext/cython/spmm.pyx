@@ -121,6 +121,8 @@ cdef class Sums:
         self._value_bytes, self._out_bytes = nnz * value_heads * self._acc, shape[0] * heads * width * self._out
         self._held = (indices, row_scale, col_scale)
         _sparse_status(bs_split_make(&self._split, &a), &a)
+        if heads * width == 1:
+            _sparse_status(bs_split_order(&self._split), &a)
 
     def __dealloc__(self):
         bs_split_free(&self._split)

@@ -125,7 +125,9 @@ void bs_split_free(bs_split *s)
     free(s->long_row);
     free(s->first_piece);
     free(s->owner);
+    free(s->order);
     s->start = s->long_row = s->first_piece = s->owner = NULL;
+    s->order = NULL;
 }
 
 #define COUNT_FROM(T)                                                                                                                      \
@@ -137,6 +139,7 @@ void bs_part_of(const bs_split *s, size_t unit, bs_part *p)
     const bs_csr *a = &s->a;
     if (unit >= s->units) {
         p->piece = unit - s->units;
+        p->order = NULL;
         const size_t n = s->owner[p->piece];
         p->row = s->long_row[n];
         p->rows = 1;
@@ -155,10 +158,34 @@ void bs_part_of(const bs_split *s, size_t unit, bs_part *p)
     p->rows = end - p->row;
     p->edge = bs_row_start(a, p->row);
     p->edges = bs_row_start(a, end) - p->edge;
+    p->order = s->order ? s->order + p->row : NULL;
     if (a->wide)
         COUNT_FROM(uint64_t);
     else
         COUNT_FROM(uint32_t);
+}
+
+int bs_split_order(bs_split *s)
+{
+    uint16_t *const order = malloc(s->a.rows * sizeof *order + BS_SLACK);
+    bs_part p;
+    if (!order)
+        return BS_NO_MEMORY;
+    for (size_t unit = 0; unit < s->units; unit++) {
+        size_t places[BS_SEGMENT + 1] = {0}; /* by length: how many rows there are, then where the next one goes */
+        bs_part_of(s, unit, &p);
+        for (size_t r = 0; r < p.rows; r++)
+            places[p.first[r + 1] - p.first[r]]++;
+        for (size_t length = BS_SEGMENT + 1, longer = 0; length-- > 0;) {
+            const size_t here = places[length];
+            places[length] = longer;
+            longer += here;
+        }
+        for (size_t r = 0; r < p.rows; r++)
+            order[p.row + places[p.first[r + 1] - p.first[r]]++] = (uint16_t)r;
+    }
+    s->order = order;
+    return BS_SPARSE_OK;
 }
 
 int bs_gather_make(bs_gather *g, const unsigned char *x, size_t rows, size_t stride, size_t row_bytes)

@@ -48,6 +48,7 @@ typedef struct {
     size_t units, n_long, pieces;
     size_t *start; /* first row of every unit, then `rows`: units + 1 */
     size_t *long_row, *first_piece, *owner; /* n_long, n_long + 1, pieces */
+    uint16_t *order; /* see bs_split_order; NULL if there is none */
 } bs_split;
 
 /* The length of the longest row, or -1 if indptr does not start at 0, decreases, or does not end at nnz. */
@@ -56,12 +57,15 @@ int64_t bs_longest_row(const bs_csr *a);
 int bs_rows_copy(bs_csr *own, const bs_csr *a, int64_t *longest);
 void bs_rows_free(bs_csr *own);
 int bs_split_make(bs_split *s, const bs_csr *a);
+/* Orders the rows of each unit from the longest to the shortest, for repeated sums of one column. */
+int bs_split_order(bs_split *s);
 void bs_split_free(bs_split *s);
 
 /* The part of A that one unit handles: whole short rows, or one piece of a long row. */
 typedef struct {
     size_t row, rows, edge, edges;
     size_t piece; /* index of the piece, or SIZE_MAX */
+    const uint16_t *order; /* rows of a unit, the longest first, readable BS_SLACK bytes past the last; or NULL */
     uint32_t first[BS_SEGMENT + 1];
 } bs_part;
 

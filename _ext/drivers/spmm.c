@@ -133,13 +133,13 @@ static const void *weights(const context *c, frame *f, size_t head)
 static int short_float(const context *c, const bs_part *p, const float *weights, float *out)
 {
     const uint32_t *columns = (const uint32_t *)c->split->a.indices + p->edge;
-    return c->k->short_rows_f32(columns, weights, c->job->x, c->split->a.cols, p->first, p->rows, out);
+    return c->k->short_rows_f32(columns, weights, c->job->x, c->split->a.cols, p->first, p->order, p->rows, out);
 }
 
 static int short_double(const context *c, const bs_part *p, const double *weights, double *out)
 {
     const uint32_t *columns = (const uint32_t *)c->split->a.indices + p->edge;
-    return c->k->short_rows_f64(columns, weights, c->job->x, c->split->a.cols, p->first, p->rows, out);
+    return c->k->short_rows_f64(columns, weights, c->job->x, c->split->a.cols, p->first, p->order, p->rows, out);
 }
 
 /* Sums of one column, for which vectors would hold one number each: every sum has the same steps as in the kernels. 1 for a bad index.

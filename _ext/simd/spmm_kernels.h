@@ -86,11 +86,12 @@ typedef struct {
     int (*run_columns[BS_SPMM_LOADS][BS_WEIGHTED_SUM + 1])(const bs_spmm_block *b);
     /* The same for float32, where the edges of a column all weigh the same: nobody has to write down the weights of edges before. */
     int (*run_factors)(const bs_spmm_block *b);
-    /* Sums of one column over short rows, see simd/short_rows.inc; NULL if this level has no such kernels. */
+    /* Sums of one column over short rows, see simd/short_rows.inc; NULL if this level has no such kernels. `order`, if there is one,
+     * is that of the rows and readable BS_SLACK bytes past its end. */
     int (*short_rows_f32)(const uint32_t *columns, const float *weights, const unsigned char *x, size_t limit, const uint32_t *first,
-                          size_t rows, float *out);
+                          const uint16_t *order, size_t rows, float *out);
     int (*short_rows_f64)(const uint32_t *columns, const double *weights, const unsigned char *x, size_t limit, const uint32_t *first,
-                          size_t rows, double *out);
+                          const uint16_t *order, size_t rows, double *out);
     /* Rows of `width` floats, `stride` bytes apart, to where they are `to_stride` bytes apart, with zeros between them; row r times its factor. */
     void (*lay_f32)(const unsigned char *from, size_t stride, size_t rows, size_t width, const float *factors, unsigned char *to,
                     size_t to_stride);
