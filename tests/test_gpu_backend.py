@@ -137,6 +137,40 @@ def test_tiles_with_kernels_for_their_width(kernel: str, row: tuple[int, int, in
                     np.testing.assert_array_equal(cupy.asnumpy(out), want, err_msg=str(tiling))
 
 
+@pytest.mark.parametrize("width", [112, 176, 208, 224, 240])
+@pytest.mark.parametrize("kernel", ["planes", "digits"])
+@pytest.mark.hopper
+def test_sums_of_parts_over_the_ring(kernel: str, width: int) -> None:
+    """A tile of any number of parts must be right, whether its sums lie beside the stages or, once all are read, in their place."""
+    import cupy
+
+    from bitsparse import jit
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import wgmma as gemm
+
+    rng = np.random.default_rng([width, len(kernel)])
+    step, over = 8 if kernel == "digits" else 1, set()
+    # So long that the ring is filled again and again, and with fewer stages in the last part than in the others.
+    for batch, m, n, k in (((), 150, width + 13, 45 * 1024 // step + 77), ((2,), 100, width - 3, 17 * 1024 // step - 5)):
+        bits = (8, 8) if kernel == "digits" else (1, 1)
+        a, b = operand(rng, (*batch, m, k), bits[0]), operand(rng, (n, k), bits[1])
+        kind = {"k": k, "a_bits": bits[0], "b_bits": bits[1], "a_encoding": "signed" if step == 8 else "bipolar"}
+        kind |= {"b_encoding": "signed" if step == 8 else "unsigned", "acc_dtype": np.int32}
+        want = reference_matmul.matmul(a, b, **kind)
+        device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+        for mc, rk in ((1, 1), (1, 2), (2, 2), (1, 4), (2, 4), (1, 8)):
+            tiling = Tiling(1, 0, 1, mc, rk, 1, 2, width=width)
+            constants = gemm.defines_of(tiling, step, False, jit.capability().shared_bytes)
+            over.add((rk, "BS_OVER_RING" in constants))
+            product = cuda_matmul.Product(device_a, n=n, kernel=kernel, tiling=tiling, **kind)
+            for _ in range(2):
+                out = cupy.full(want.shape, POISON, want.dtype)
+                product(device_b, out)
+                np.testing.assert_array_equal(cupy.asnumpy(out), want, err_msg=str(tiling))
+    expected = {112: (), 176: (8,), 208: (4, 8), 224: (2, 4, 8), 240: (2, 4, 8)}[width]
+    assert {parts for parts, here in over if here} == set(expected)
+
+
 @pytest.mark.hopper
 def test_tiles_of_their_own_width_store_one_tile_while_multiplying_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that takes tile after tile must be right, with several batches, aligned or not, with and without whole lines."""

@@ -126,7 +126,7 @@ BS_INLINE int owner_of(const MatmulParams &g) { return (int)(threadIdx.x >> 5) *
 BS_INLINE u32 part_slot(const MatmulParams &g, const Shared &s, int owner, int from)
 {
     const int owned = kWarps / (g.rk * g.rp), warp = (int)(threadIdx.x >> 5) - owner * owned;
-    return s.staging + ((from - (from > owner)) * owned + warp) * kBytesPart + (threadIdx.x & 31) * 16;
+    return (kOverRing ? s.tiles : s.staging) + ((from - (from > owner)) * owned + warp) * kBytesPart + (threadIdx.x & 31) * 16;
 }
 
 // Sends a warp's sums to the block that owns their rows.

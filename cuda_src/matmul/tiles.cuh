@@ -34,6 +34,11 @@ constexpr int kBytesPart = 128 * kPartSums;
 #else
 constexpr int kBytesPart = 4096;
 #endif
+#ifdef BS_OVER_RING
+constexpr bool kOverRing = true;
+#else
+constexpr bool kOverRing = false;
+#endif
 #if BS_EPILOGUE == 4 // besides the loading thread there are warps that finish tiles
 constexpr int kHandedBarriers = Handed::kBarriers, kConsumerRegisters = 184, kOthersRegisters = 136;
 #else

@@ -8,13 +8,14 @@
 // Kernels for a width have BS_QB planes of BS_WIDTH columns instead, both known when they are compiled.
 // A cluster holds mc row tiles that share the loads of B by multicast, times the parts that split the contraction axis (rk) and the passes
 // (rp) and add their results through distributed shared memory (only with BS_MB = 1, and nb = 1 or
-// BS_WIDTH with at most two groups).
+// BS_WIDTH with at most two groups). Sums on their way to another part lie behind the ring; with BS_OVER_RING they lie in its place, once
+// all blocks of the cluster are done with it.
 //
 // Results of 64 bits take the passes in the opposite order: matmul/wide.cuh.
 //
 // Compile-time: BS_GROUPS (1, 2, or 3 with BS_WIDTH), BS_MB (1, 2), BS_NB (1..4), or BS_WIDTH and BS_QB (1..4, 8; their product is a
 // multiple of 16 up to 256, up to 192 with three groups) for an int32 result without BS_EPILOGUE, BS_STAGES, BS_BYTES, BS_SIGNED (which operands have signed bytes, 1 for A and
-// 2 for B), BS_OUT64 (an int64 result), BS_PA (the BS_MB row blocks of a warpgroup are that many planes of the same 64 rows; always and
+// 2 for B), BS_OVER_RING (with BS_WIDTH and a cluster with parts), BS_OUT64 (an int64 result), BS_PA (the BS_MB row blocks of a warpgroup are that many planes of the same 64 rows; always and
 // only with BS_OUT64 and BS_MB = 2), BS_EPILOGUE (sums are not stored but go through finish/strips.cuh: 1, finish/fragments.cuh: 2, or,
 // while the next tile is multiplied, finish/handed.cuh: 4, or finish/deferred.cuh: 3, with BS_HELD blocks of columns at a time; 3 and 4
 // only with BS_MB = 1 and a cluster without parts).
@@ -235,6 +236,8 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
         me.clear_if_untouched();
         const bool split = BS_GROUPS < 3 && g.rk * g.rp > 1;
         const int owner = split ? owner_of(g) : 0;
+        if (kOverRing)
+            cluster_meet(); // no block of the cluster reads its stages any more
 #pragma unroll
         for (int i = 0; i < BS_MB; i++) {
             const int row = w.m_tile * kBlockRows + row0 + 64 * i;
@@ -317,6 +320,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __g
             finish_strips(g, s, first, step, units, place);
 #endif
         __syncwarp();
+        if (kOverRing)
+            cluster_meet(); // the consumers' meeting, once a launch
     } else {
         registers_claim<kConsumerRegisters>();
         consume(g, s, first, step, units, place);

@@ -139,11 +139,16 @@ def _room_for(t: Tiling) -> int:
     return max(1, jit.capability().multiprocessors // t.cluster)
 
 
-def _staging_bytes(t: Tiling, way: int) -> int:
-    """Shared memory after the stages, through which results are stored; in ways 3 and 4 they wait there."""
+def _staging_bytes(t: Tiling, way: int, room: int) -> int:
+    """Shared memory after the stages, of `room` bytes, through which results are stored; in ways 3 and 4 they wait there."""
     if way == 4:
         return (8192 * t.groups + 3 * 544) * t.nb * t.qb
-    return t.staging_bytes(_held_blocks(t)) if way == 3 else t.staging_bytes()
+    return t.staging_bytes(room, _held_blocks(t)) if way == 3 else t.staging_bytes(room)
+
+
+def _room(shared_bytes: int) -> int:
+    """Shared memory of a block for stages and results: without barriers, and what aligning the stages may take."""
+    return shared_bytes - 2048
 
 
 def _held_blocks(t: Tiling) -> int:
@@ -158,11 +163,13 @@ def _waiting_way(t: Tiling) -> int:
 
 def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0, signed: int = 0) -> dict[str, int]:
     """The compile-time constants of a tiling; ``way`` is the epilogue path, 0 without an epilogue."""
-    stages = max(2, min(8, (shared_bytes - 2048 - _staging_bytes(t, way)) // t.stage_bytes))
+    room = _room(shared_bytes)
+    stages = max(2, min(8, (room - _staging_bytes(t, way, room)) // t.stage_bytes))
     found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_STAGES": stages}
     found |= {"BS_WIDTH": t.width, "BS_QB": t.qb} if t.width else {"BS_NB": t.nb * t.qb}
     held = _held_blocks(t) if way == 3 else 0
-    return found | jit.flags(bytes=step == 8, out64=wide, pa=t.pa > 1, epilogue=way, held=held, signed=signed)
+    found |= jit.flags(bytes=step == 8, out64=wide, pa=t.pa > 1, epilogue=way, held=held, signed=signed)
+    return found | jit.flags(over_ring=t.over_ring(room))
 
 
 def operand_map(
@@ -275,8 +282,9 @@ class WgmmaProduct:
     def _variant(self) -> tuple[dict[str, int], int]:
         """The constants and the shared memory of the next launch's kernel."""
         t, way = self.tiling, self._way()
-        defines = defines_of(t, self._step, self._wide, jit.capability().shared_bytes, way, self._signed)
-        return defines, defines["BS_STAGES"] * t.stage_bytes + _staging_bytes(t, way) + 1024
+        available = jit.capability().shared_bytes
+        defines = defines_of(t, self._step, self._wide, available, way, self._signed)
+        return defines, defines["BS_STAGES"] * t.stage_bytes + _staging_bytes(t, way, _room(available)) + 1024
 
     def _launch_for(self, way: int) -> Any:
         """The launch for an epilogue path, prepared on first use."""
