@@ -60,7 +60,7 @@ FITTED = (
 #: sharing loads costs shows in products with 64 columns.
 FITTED_LARGER = (
     *("fill_clocks", "arrive_bytes", "leave_bytes", "part_clocks", "store_bytes", "copy_bytes", "tile_clocks"),
-    "half_sectors",
+    *("overhead", "multicast_clocks", "half_sectors", "small_rows", "small_bytes"),
 )
 FITTED_MIXED = tuple(name for name in MixedRates._fields if name != "clock_mhz")
 FITTED_RESIDENT = tuple(name for name in ResidentRates._fields if name != "clock_mhz")

@@ -19,7 +19,7 @@ _SOURCE = "matmul/resident.cu"
 COLUMNS = (16, 32, 48, 64, 96, 128)
 #: The most warpgroups of a block, and possible numbers of warpgroups that multiply.
 _MOST_GROUPS = 4
-_GROUPS = (1, 2, 4)
+_GROUPS = (1, 2, 3, 4)
 #: Rows that a warpgroup multiplies at a time (a strip), and bytes of a strip in one block of the contraction axis, with its barrier.
 STRIP_ROWS = 64
 _STAGE_BYTES = STRIP_ROWS * BLOCK_BYTES + 8
@@ -66,9 +66,14 @@ class ResidentTiling(NamedTuple):
         return max(0, min(fitting, 1), min(shared, self.strips(sizes), _DEEPEST))
 
     def shared_bytes(self, sizes: MixedSizes, chip: jit.Capability) -> int:
-        """Shared memory of a block: the columns as bytes, the rings, and the buffers for results."""
+        """Shared memory of a block: the columns as bytes, the rings, and the buffers for results.
+
+        If there is a multiprocessor for every block, it is more than half of a multiprocessor's. Otherwise blocks that start while the
+        previous kernel's still run would crowd on those multiprocessors that are idle by then.
+        """
         rings = self.groups * self.depth(sizes, chip) * sizes.blocks * _STAGE_BYTES
-        return self._beside_rings(sizes) + rings
+        alone = chip.shared_bytes // 2 if self.blocks(sizes) <= chip.multiprocessors else 0
+        return max(alone, self._beside_rings(sizes) + rings)
 
     def _beside_rings(self, sizes: MixedSizes) -> int:
         """Shared memory besides the rings: the columns as bytes, and the buffers for results."""
