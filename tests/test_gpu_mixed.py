@@ -95,7 +95,7 @@ def test_every_tiling_that_keeps_columns(planes: int) -> None:
         encoding = {1: "bipolar", 2: "signed", 3: "unsigned", 8: "signed"}[planes]
         kind = kind_of(k, 4, planes, b_encoding=encoding, a_encoding="signed" if planes == 3 else "unsigned")
         sizes = mixed.MixedSizes(m, n, -(-k // 128), planes, 1, -(-k // 32))
-        for columns, groups, staged in itertools.product(resident.COLUMNS, (1, 2, 4), (0, 1)):
+        for columns, groups, staged in itertools.product(resident.COLUMNS, (1, 2, 3, 4), (0, 1)):
             tiling = resident.ResidentTiling(columns, groups, divided, staged)
             depth = tiling.depth(sizes, chip)
             if not depth:
