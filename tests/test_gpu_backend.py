@@ -151,7 +151,10 @@ def test_sums_of_parts_over_the_ring(kernel: str, width: int) -> None:
     rng = np.random.default_rng([width, len(kernel)])
     step, over = 8 if kernel == "digits" else 1, set()
     # So long that the ring is filled again and again, and with fewer stages in the last part than in the others.
-    for batch, m, n, k in (((), 150, width + 13, 45 * 1024 // step + 77), ((2,), 100, width - 3, 17 * 1024 // step - 5)):
+    for batch, m, n, k in (
+        ((), 150, width + 13, 45 * 1024 // step + 77),
+        ((2,), 100, width - 3, 17 * 1024 // step - 5),
+    ):
         bits = (8, 8) if kernel == "digits" else (1, 1)
         a, b = operand(rng, (*batch, m, k), bits[0]), operand(rng, (n, k), bits[1])
         kind = {"k": k, "a_bits": bits[0], "b_bits": bits[1], "a_encoding": "signed" if step == 8 else "bipolar"}
