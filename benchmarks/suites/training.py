@@ -9,8 +9,7 @@ Where this suite differs from the protocol of ``run.py``:
 - ``training-{gcn|sage}-fp32-panels-{graph}`` is such an epoch on a graph of reddit's size whose sums take panels, ``Graph(sums="panels")``.
 - ``training-{network}-{int8|int4}-{last}-{graph}`` is an epoch of a network changed by ``bst.quantize_``: sums of 8-bit or 4-bit codes,
   products of 8-bit codes, stochastic rounding, and the last layer in float32 or with its sums quantised as well. ``-own`` is the same
-  against our own epoch in float32. A sample is four epochs in a row, on both sides. Gradients of one step differ from the peer's by the
-  rounding; the record says by how much.
+  against our own epoch in float32. Gradients of one step differ from the peer's by the rounding; the record says by how much.
 - ``training-{network}-int8-kept{8|4}-{graph}-own`` is such an epoch that also keeps what gradients need in 8 or 4 bits
   (``bst.Tango(activations=)``); ``params.kept_bytes`` and ``params.peer_kept_bytes`` are the bytes that a forward pass keeps, without
   parameters and the data.
@@ -30,7 +29,8 @@ Where this suite differs from the protocol of ``run.py``:
   difference over all weights relative to the size of the gradients, ``params.worst_gradient_difference`` the largest of one weight, and
   ``params.loss_difference`` the largest of the epochs.
 - ``params.replayed`` and ``params.peer_replayed`` say whose epochs are CUDA graphs.
-- Times are taken by events, in turns; the median of 15 samples counts (fewer if six seconds do not suffice, at least 3).
+- Times are taken by events, in turns, of at least four epochs in a row; the median of 15 samples counts (fewer if three seconds do not
+  suffice, at least 3).
 - ``params.peak_bytes`` and ``params.peer_bytes`` are the most bytes that a side holds in an uncaptured epoch, in PyTorch's memory and in
   CuPy's pool: matrices, weights, moments and activations, without the features, labels and graph that both sides share.
 - ``params.without_edges_ms`` is our epoch on a graph without edges: dense products, loss and optimiser, which both sides have. The peer's
