@@ -140,6 +140,84 @@ def test_sums_that_are_made_in_pieces_of_rows(wrt: tuple[str, ...]) -> None:
         assert np.array_equal(raw(made[name]), raw(whole[name]))
 
 
+@pytest.mark.parametrize(
+    ("heads", "width", "dtype", "cut"),
+    [
+        (4, 32, "float32", {"longest": 128, "span": 64}),
+        (1, 47, "float32", {"lay": True, "longest": 128, "span": 64}),
+        (1, 41, "float32", {"lay": False}),
+        (1, 100, "float32", {"longest": 4096}),
+        (3, 5, "float32", {"lay": True}),
+        (3, 20, "float32", {}),
+        (8, 32, "float32", {}),
+        (2, 2, "float64", {"longest": 256, "span": 64}),
+        (4, 32, "float16", {}),
+        (1, 41, "bfloat16", {"lay": True, "longest": 128, "span": 64}),
+    ],
+)
+def test_scores_that_are_made_of_the_features_and_a_bias(heads: int, width: int, dtype: str, cut: Any) -> None:
+    """Scores are written on the way; the gradient by the features includes theirs; sums with a bias have the bits of two steps."""
+    A, kind = GRAPHS["hubs"], dtype_of(dtype)
+    A = sp.csr_array(sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), A.shape)[: min(A.shape), : min(A.shape)])
+    rng, n, exact = np.random.default_rng(width), A.shape[0], np.float64
+    compute = np.float64 if dtype == "float64" else np.float32
+    x, gradient = (rng.standard_normal((n, heads * width)).astype(kind) for _ in range(2))
+    vectors = [(rng.standard_normal((heads, width)) / width**0.5).astype(compute) for _ in range(2)]
+    bias = (
+        rng.standard_normal(heads * width).astype(compute) if dtype.startswith("float") and dtype != "float16" else None
+    )
+    at = [to_device(part) for part in (x, gradient, *vectors)]
+    there = None if bias is None else to_device(bias)
+    how: dict[str, Any] = {"negative_slope": 0.2, "dropout": Dropout(0.3, 5)}
+    runs = []
+    for _ in range(2):
+        sums, plain, above = (empty((n, heads * width), kind) for _ in range(3))
+        source, target, lse, share = (empty((n, heads), compute) for _ in range(4))
+        cuda.attention(
+            scheduled(A),
+            at[0],
+            source,
+            target,
+            **how,
+            out=sums,
+            lse=lse,
+            state=(share, above),
+            vectors=(at[2], at[3]),
+            bias=there,
+            **cut,
+        )
+        cuda.attention(scheduled(A), at[0], source, target, **how, out=plain, **cut)
+        by = {"x": empty((n, heads * width), kind), "vectors": empty((2, heads, width), compute)}
+        if bias is not None:
+            by["bias"] = empty((heads * width,), compute)
+        state, turned = (sums, lse, share, above), scheduled(sp.csr_array(A.T.tocsr()))
+        cuda.attention_vjp(
+            turned, at[0], source, target, at[1], state, **how, out=by, vectors=(at[2], at[3]), bias=there, **cut
+        )
+        runs.append([raw(part).tobytes() for part in (sums, source, target, *by.values())])
+    assert runs[0] == runs[1]
+    if bias is not None:
+        assert np.array_equal(to_host(sums), to_host(plain) + bias)
+    rows = x.astype(exact).reshape(n, heads, width)
+    ends = [np.einsum("nhd,hd->nh", rows, vector.astype(exact)) for vector in vectors]
+    want = [np.empty(shape) for shape in ((n, heads * width), (n, heads), (n, heads), (n, heads * width))]
+    pattern = Pattern(A.indptr, A.indices, A.shape)
+    reference.attention(pattern, x.astype(exact), *ends, **how, out=want[0], lse=want[1], state=(want[2], want[3]))
+    other = sp.csr_array(A.T.tocsr())
+    there_and_back = Pattern(other.indptr, other.indices, other.shape)
+    slopes = reference.attention_vjp(there_and_back, x.astype(exact), *ends, gradient.astype(exact), tuple(want), **how)
+    through = sum(slopes[name][..., None] * vector for name, vector in zip(("source", "target"), vectors, strict=True))
+    by_vectors = np.stack([np.einsum("nh,nhd->hd", slopes[name], rows) for name in ("source", "target")])
+    right = {
+        "x": slopes["x"] + through.reshape(n, -1),
+        "vectors": by_vectors,
+        "bias": gradient.astype(exact).sum(axis=0),
+    }
+    for found, wanted in [(source, ends[0]), (target, ends[1]), *((by[name], right[name]) for name in by)]:
+        error = abs(to_host(found).astype(exact) - wanted).max()
+        assert error <= 4 * BOUNDS[dtype] * abs(wanted).max(), (wanted.shape, error / abs(wanted).max())
+
+
 def test_public_functions_give_the_same_bits_every_time() -> None:
     import cupy
 

@@ -39,12 +39,12 @@ class _Attending(nn.Module):
         """The negative slope, and the dropout in the present mode: 0 unless training."""
         return self.negative_slope, self.dropout if self.training else 0.0
 
-    def _behind(self, y: Tensor, targets: Tensor) -> Tensor:
-        """Concatenate the heads or take their mean, then add the linear map of the features and the bias, if the layer has them."""
+    def _behind(self, y: Tensor, targets: Tensor, bias: Tensor | None) -> Tensor:
+        """Concatenate the heads or take their mean, then add the linear map of the features, if the layer has one, and a bias."""
         y = y.flatten(1) if self.concat else y.mean(dim=1)
         if self.res is not None:
             y = y + through(targets, self.res)
-        return y if self.bias is None else biased(y, self.bias)
+        return y if bias is None else biased(y, bias)
 
     def extra_repr(self) -> str:
         """The sizes, for ``repr``."""
@@ -114,7 +114,9 @@ class GATConv(_Attending):
         graph = self._graph(graph, x.shape[0])
         h = through(x, self.lin).view(-1, self.heads, self.out_channels)
         vectors = self.att_src.squeeze(0), self.att_dst.squeeze(0)  # [0] would cost a fill and a copy in backward
-        return self._behind(quantizer_of(self).scored_attention(graph, h, *vectors, *self._settings()), x)
+        within = self.concat and self.res is None  # whether the bias comes next after the sums
+        y = quantizer_of(self).scored_attention(graph, h, vectors, *self._settings(), self.bias if within else None)
+        return self._behind(y, x, None if within else self.bias)
 
 
 class GATv2Conv(_Attending):
@@ -184,7 +186,9 @@ class GATv2Conv(_Attending):
         shape = (-1, self.heads, self.out_channels)
         source = through(sources, self.lin_l).view(shape)
         target = source if self.share_weights and targets is sources else through(targets, self.lin_r).view(shape)
-        return self._behind(gatv2_attention(graph, source, target, self.att.squeeze(0), *self._settings()), targets)
+        return self._behind(
+            gatv2_attention(graph, source, target, self.att.squeeze(0), *self._settings()), targets, self.bias
+        )
 
 
 class AGNNConv(nn.Module):

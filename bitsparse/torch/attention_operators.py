@@ -113,18 +113,77 @@ def _done(run: Callable[[], Any] | None) -> bool:
 
 def _scored_attention(pattern: Pattern, x: Tensor, first: Tensor, second: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     x = x.contiguous()
+    made = scored_on_gpu(pattern, x, first, second, None, *rest) if x.is_cuda else None
+    if made is not None:
+        return made
     scores = head_scores(x, first, second)
     result, *sums = _attention(pattern, x, *scores, *rest)
     return result, *scores, *sums
 
 
+def scored_on_gpu(
+    pattern: Pattern, x: Tensor, first: Tensor, second: Tensor, bias: Tensor | None, *rest: Any
+) -> tuple[Tensor, ...] | None:
+    """What the operator ``scored_attention`` gives for contiguous features, plus a bias; None if kernels cannot take the tensors."""
+    seed, slope, dropout, keeps = rest
+    vectors, sums = _widened(x, first, second), _sums_dtype(x)
+    source, target = (x.new_empty(x.shape[:-1], dtype=sums) for _ in range(2))
+    result, *state = _room_of_attention(pattern, x) if keeps else [x.new_empty((pattern.rows, *x.shape[1:]))]
+    if not _lie_well(pattern, *_attended(pattern, x, source, target), *((part, x.shape[1:]) for part in vectors)):
+        return None
+    array = array_over(pattern)
+
+    def call(first: Any, second: Any, out: Any, *others: Any) -> bool:
+        drop = checked_dropout("attention", dropout, seed, array.device)
+        number, kept = _check.number("attention", "negative_slope", slope), 3 + len(state)
+        given = others[:3], out, others[3:kept], number, drop, (first, second)
+        return _done(attention_run(array, *given, *others[kept:]))
+
+    of_bias = [] if bias is None else [bias.contiguous()]
+    done = on_cupy(call, *vectors, result, x, source, target, *state, *of_bias)
+    return (result, source, target, *(state or [x.new_empty(0) for _ in range(3)])) if done else None
+
+
 def _scored_attention_vjp(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
     x, first, second, seed, result, source, target, *rest = parts
+    made = scored_vjp_on_gpu(pattern, x.contiguous(), first, second, None, *parts[3:]) if x.is_cuda else None
+    if made is not None:
+        return made
     # On the CPU both terms of the gradient are added before they are rounded to the dtype of `x`.
     features = x.to(source.dtype).contiguous() if x.is_cpu else x.contiguous()
     dx, *by_scores = _attention_vjp(pattern, features, source, target, seed, result, *rest)
     dx, *by_vectors = head_scores_vjp(features, first, second, by_scores, dx)
     return dx.to(x.dtype), *by_vectors
+
+
+def scored_vjp_on_gpu(
+    pattern: Pattern, x: Tensor, first: Tensor, second: Tensor, bias: Tensor | None, *rest: Any
+) -> tuple[Tensor, ...] | None:
+    """Gradients of :func:`scored_on_gpu` by the features, the vectors and the bias, if there is one; None if kernels cannot do this."""
+    seed, result, source, target, lse, share, above, gradient, slope, dropout = rest
+    vectors, gradient = _widened(x, first, second), gradient.contiguous()
+    wide = [(part, (pattern.rows, *x.shape[1:])) for part in (gradient, result, above)]
+    ends = [(part, (pattern.rows, *x.shape[1:-1])) for part in (lse, share)]
+    wide += [(part, x.shape[1:]) for part in vectors]
+    if not _lie_well(pattern, *_attended(pattern, x, source, target), *wide, *ends):
+        return None
+    array, by_vectors = array_over(pattern.turned), x.new_empty((2, *x.shape[1:]), dtype=vectors[0].dtype)
+    made, of_bias = _like(x, source, target), []
+    if bias is not None:
+        of_bias = [bias.contiguous(), torch.empty_like(bias, memory_format=torch.contiguous_format)]
+
+    def call(first: Any, second: Any, by_vectors: Any, *arrays: Any) -> bool:
+        drop = checked_dropout("attention_vjp", dropout, seed, array.device)
+        scores = (first, second), by_vectors
+        return _done(
+            attention_vjp_run(array, arrays[:4], arrays[4:8], arrays[8:11], slope, drop, *scores, *arrays[11:])
+        )
+
+    given = x, source, target, gradient, result, lse, share, above, *made, *of_bias
+    if not on_cupy(call, *vectors, by_vectors, *given):
+        return None
+    by_first, by_second = (one.to(part.dtype) for one, part in zip(by_vectors, (first, second), strict=True))
+    return made[0], by_first, by_second, *of_bias[1:]
 
 
 def head_scores(x: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:

@@ -143,14 +143,21 @@ class LayerQuantizer(Floats):
         return coded_attention.attention(x, (source, target), graph.pattern(), how, grid, keep).to(x.dtype)
 
     def scored_attention(
-        self, graph: Graph, x: Tensor, first: Tensor, second: Tensor, slope: float, dropout: float
+        self,
+        graph: Graph,
+        x: Tensor,
+        vectors: tuple[Tensor, Tensor],
+        slope: float,
+        dropout: float,
+        behind: Tensor | None = None,
     ) -> Tensor:
-        """Attention whose scores are dot products of the heads' features with two vectors."""
+        """Attention whose scores are dot products of the heads' features with two vectors, plus a bias."""
         grid, keep = None if self.sums_floats else self._grid(x), self._keep(x)
         if grid is None and keep is None:
-            return super().scored_attention(graph, x, first, second, slope, dropout)
+            return super().scored_attention(graph, x, vectors, slope, dropout, behind)
         how = self._settings(graph, x, slope, dropout)
-        return coded_attention.scored_attention(x, first, second, graph.pattern(), how, grid, keep).to(x.dtype)
+        made = coded_attention.scored_attention(x, *vectors, graph.pattern(), how, grid, keep).to(x.dtype)
+        return made if behind is None else biased(made.flatten(1), behind).view(x.shape)
 
     def _keep(self, x: Tensor, at_hand: int | None = None) -> coded.Keep | None:
         """A function that keeps float32 matrices in few bits for the gradients of a layer with input `x`.

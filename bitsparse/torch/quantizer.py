@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from bitsparse.torch import bias, signs
 from bitsparse.torch.attention_kinds import attention, cosine_attention, scored_attention
+from bitsparse.torch.biased_attention import scored_attention_with_bias
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.product_sums import product_sums
 from bitsparse.torch.sums import spmm, spmm_with_bias
@@ -75,10 +76,21 @@ class Floats:
         return attention(graph, x, source, target, slope, dropout)
 
     def scored_attention(
-        self, graph: Graph, x: Tensor, first: Tensor, second: Tensor, slope: float, dropout: float
+        self,
+        graph: Graph,
+        x: Tensor,
+        vectors: tuple[Tensor, Tensor],
+        slope: float,
+        dropout: float,
+        behind: Tensor | None = None,
     ) -> Tensor:
-        """Attention whose scores are dot products of the nodes' features (N, H, D) with two vectors (H, D)."""
-        return scored_attention(graph, x, first, second, slope, dropout)
+        """Attention (N, H, D) whose scores are dot products of the nodes' features with two vectors (H, D), plus a bias (H * D,)."""
+        if behind is None:
+            return scored_attention(graph, x, *vectors, slope, dropout)
+        together = scored_attention_with_bias(graph, x, *vectors, behind, slope, dropout)
+        if together is not None:
+            return together
+        return bias.biased(scored_attention(graph, x, *vectors, slope, dropout).flatten(1), behind).view(x.shape)
 
     def cosine_attention(self, graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
         """:func:`bitsparse.torch.cosine_attention`."""

@@ -5,6 +5,8 @@
 //   BS_TURNED:        the gradient, over the transpose (i: columns of A): with a = exp(leaky(source[i, h] + target[j, h]) - lse[j, h]),
 //                     G[i, h] = sum_j a x[j, h], where x is the gradient by y; BS_ABOVE: also
 //                     G'[i, h] = sum_j a leaky' x[j, h] and share[i, h] = sum_j a leaky' <x, y>[j, h]
+//   BS_COMPLETED:     also, the gradient by the scores source[i, h] is <features, G'>[i, h] - share[i, h], and what they have for a gradient
+//                     by the features they were computed from is added to G: neither G' nor share is stored
 //   BS_DROPOUT:       each a is kept or not, by a draw that row, column and head decide alone
 //   BS_INT8:          x are integers of 8 bits with one scale; results are float32
 //   BS_JOINED:        the last of a row's few pieces to finish joins them; otherwise the next kernel does (attention_rows.cu)
@@ -29,8 +31,12 @@ struct AttentionParams {
     const void *target; // Sum (rows, heads): scores; for cosines: rows of x, where `inverse` holds the inverses of their norms
     const void *inverse;
     void *partial; // Sum, for each piece: heads maxima, heads sums of weights, the weighted sums of a row; BS_ABOVE: shares, second sums
-    void *share; // Sum (rows, heads)
-    void *above; // as out; BS_TURNED: Sum
+    void *share; // Sum (rows, heads); BS_COMPLETED: the gradient by `source`
+    void *above; // as out; BS_TURNED: Sum; BS_COMPLETED: null
+    const void *bias; // Sum (heads, head_columns): added to the results, or null
+    const char *features; // BS_COMPLETED: as out
+    const void *by_target; // BS_COMPLETED: Sum (rows, heads), the gradient by the score of a row as one that attends
+    const void *first, *second; // BS_COMPLETED: Sum (heads, head_columns), whose products with the features are both scores; or null
     const u64 *seed_at; // where the seed is, or null
     u64 seed;
     double kept_scale; // factor of the weights that are kept
@@ -110,6 +116,38 @@ template <class T> BS_INLINE void store_result(const AttentionParams &p, T *out,
 #endif
 #endif
 }
+
+// The place of a vector's first element in a row of the results.
+BS_INLINE int place_of(const AttentionParams &p, int head, int vector)
+{
+    return head * p.head_columns + (vector - head * p.head_vectors) * BS_ELEMENTS;
+}
+
+// How many elements of a vector are columns of its head.
+BS_INLINE int columns_of(const AttentionParams &p, int head, int vector)
+{
+#ifdef BS_RAGGED
+    return p.head_columns - (vector - head * p.head_vectors) * BS_ELEMENTS;
+#else
+    return BS_ELEMENTS;
+#endif
+}
+
+#ifdef BS_COMPLETED
+// Loads a vector of a row of the features if `valid`.
+BS_INLINE void load_features(bool valid, const AttentionParams &p, Index row, int head, int vector, Vector &to)
+{
+    const Element *from = (const Element *)p.features + row_offset(row, p.heads * p.head_columns) + place_of(p, head, vector);
+#ifdef BS_RAGGED
+    const int columns = valid ? columns_of(p, head, vector) : 0;
+#pragma unroll
+    for (int i = 0; i < BS_ELEMENTS; i++)
+        load_if(i < columns, from + i, to.at[i]);
+#else
+    load_if(valid, (const char *)from, to);
+#endif
+}
+#endif
 
 // Sum over the lanes that divide the edges of a head among them.
 BS_INLINE Sum over_spread(Sum x)
@@ -237,6 +275,17 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
             }
         }
         const Index following = e + n;
+#ifdef BS_COMPLETED
+        Vector features[BS_PARTS];
+        Sum by_target = 0;
+        const bool last = row < at.last && following == end;
+#pragma unroll
+        for (int j = 0; j < BS_PARTS; j++) {
+            features[j] = zero_vector();
+            load_features(last && v0 + j * BS_LANES < p.vectors, p, row, head, v0 + j * BS_LANES, features[j]);
+        }
+        load_if(last && p.first, (const Sum *)p.by_target + row_offset(row, p.heads) + head, by_target);
+#endif
 #ifdef BS_DROPOUT
         bool kept[OWN];
 #pragma unroll
@@ -383,81 +432,108 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #ifdef BS_ABOVE
             Sum share = over_spread(r.share);
 #endif
-            if (complete) {
-                bool whole = at.piece < 0;
-                if (!whole) {
-                    Sum *part = (Sum *)p.partial + (i64)at.piece * BS_SUMS * (2 * p.heads + p.vectors * BS_ELEMENTS);
-                    if (v0 < p.vectors && v0 % p.head_vectors == 0)
-                        part[head] = r.most, part[p.heads + head] = total;
+            bool whole = complete && at.piece < 0;
+            if (complete && !whole) {
+                Sum *part = (Sum *)p.partial + (i64)at.piece * BS_SUMS * (2 * p.heads + p.vectors * BS_ELEMENTS);
+                if (v0 < p.vectors && v0 % p.head_vectors == 0)
+                    part[head] = r.most, part[p.heads + head] = total;
 #pragma unroll
-                    for (int j = 0; j < BS_PARTS; j++)
-                        if (v0 + j * BS_LANES < p.vectors)
+                for (int j = 0; j < BS_PARTS; j++)
+                    if (v0 + j * BS_LANES < p.vectors)
 #pragma unroll
-                            for (int i = 0; i < BS_ELEMENTS; i++)
-                                part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.sum[j * BS_ELEMENTS + i] * worth;
+                        for (int i = 0; i < BS_ELEMENTS; i++)
+                            part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.sum[j * BS_ELEMENTS + i] * worth;
 #ifdef BS_ABOVE
-                    part += 2 * p.heads + p.vectors * BS_ELEMENTS;
-                    if (v0 < p.vectors && v0 % p.head_vectors == 0)
-                        part[head] = r.most, part[p.heads + head] = share;
+                part += 2 * p.heads + p.vectors * BS_ELEMENTS;
+                if (v0 < p.vectors && v0 % p.head_vectors == 0)
+                    part[head] = r.most, part[p.heads + head] = share;
 #pragma unroll
-                    for (int j = 0; j < BS_PARTS; j++)
-                        if (v0 + j * BS_LANES < p.vectors)
+                for (int j = 0; j < BS_PARTS; j++)
+                    if (v0 + j * BS_LANES < p.vectors)
 #pragma unroll
-                            for (int i = 0; i < BS_ELEMENTS; i++)
-                                part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.above[j * BS_ELEMENTS + i] * worth;
+                        for (int i = 0; i < BS_ELEMENTS; i++)
+                            part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.above[j * BS_ELEMENTS + i] * worth;
 #endif
 #ifdef BS_JOINED
-                    int first_piece, pieces;
-                    pieces_of_row(p.s, at, first_piece, pieces);
-                    whole = last_of_groups(p.arrived + first_piece, pieces, t, BS_LANES);
-                    if (whole) {
-                        join_pieces_of_row(p, first_piece, pieces, v0, head, r);
-                        total = r.total;
+                int first_piece, pieces;
+                pieces_of_row(p.s, at, first_piece, pieces);
+                whole = last_of_groups(p.arrived + first_piece, pieces, t, BS_LANES);
+                if (whole) {
+                    join_pieces_of_row(p, first_piece, pieces, v0, head, r);
+                    total = r.total;
 #ifdef BS_ABOVE
-                        share = r.share;
+                    share = r.share;
+#endif
+                }
+#endif
+            }
+#ifdef BS_COMPLETED
+            __syncwarp();
+            Sum product = 0;
+#pragma unroll
+            for (int j = 0; j < BS_PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++)
+                    product = fused(widen(features[j], i), r.above[j * BS_ELEMENTS + i], product);
+#pragma unroll
+            for (int lanes = BS_TOGETHER / 2; lanes > 0; lanes /= 2)
+                product += __shfl_xor_sync(~0u, product, lanes);
+            share = product - share;
+#endif
+            if (whole) {
+#ifdef BS_TURNED
+                const Sum scale = 1;
+#else
+                const Sum scale = used ? 1 / total : (Sum)0;
+#endif
+#pragma unroll
+                for (int j = 0; j < BS_PARTS; j++) {
+                    const int vector = v0 + j * BS_LANES;
+                    if (vector < p.vectors) {
+#ifdef BS_INT8
+                        Elements y;
+#else
+                        Vector y;
+#endif
+#pragma unroll
+                        for (int i = 0; i < BS_ELEMENTS; i++) {
+                            Sum sum = r.sum[j * BS_ELEMENTS + i] * (scale * worth);
+                            const int place = place_of(p, head, vector) + i;
+                            if (p.bias && i < columns_of(p, head, vector))
+                                sum = added(sum, __ldg((const Sum *)p.bias + place));
+#ifdef BS_COMPLETED
+                            if (p.first && i < columns_of(p, head, vector))
+                                sum = fused(share, __ldg((const Sum *)p.first + place),
+                                            fused(by_target, __ldg((const Sum *)p.second + place), sum));
+#endif
+                            y.at[i] = narrow(sum);
+                        }
+#if defined(BS_RAGGED) || defined(BS_INT8)
+                        store_result(p, (Element *)p.out, row, head, vector, y.at);
+#else
+                        store_vector(p.out + row_offset(row, bytes) + vector * BS_VECTOR, y);
 #endif
                     }
-#endif
                 }
-                if (whole) {
-#ifdef BS_TURNED
-                    const Sum scale = 1;
-#else
-                    const Sum scale = used ? 1 / total : (Sum)0;
-#endif
-#pragma unroll
-                    for (int j = 0; j < BS_PARTS; j++)
-                        if (v0 + j * BS_LANES < p.vectors) {
-#ifdef BS_INT8
-                            Elements y;
-#else
-                            Vector y;
-#endif
-#pragma unroll
-                            for (int i = 0; i < BS_ELEMENTS; i++)
-                                y.at[i] = narrow(r.sum[j * BS_ELEMENTS + i] * (scale * worth));
-#if defined(BS_RAGGED) || defined(BS_INT8)
-                            store_result(p, (Element *)p.out, row, head, v0 + j * BS_LANES, y.at);
-#else
-                            store_vector(p.out + row_offset(row, bytes) + (v0 + j * BS_LANES) * BS_VECTOR, y);
-#endif
-                        }
 #ifdef BS_ABOVE
-                    if (v0 < p.vectors && v0 % p.head_vectors == 0)
-                        ((Sum *)p.share)[row_offset(row, p.heads) + head] = share * scale;
+                if (v0 < p.vectors && v0 % p.head_vectors == 0)
+                    ((Sum *)p.share)[row_offset(row, p.heads) + head] = share * scale;
+#ifndef BS_COMPLETED
 #pragma unroll
-                    for (int j = 0; j < BS_PARTS; j++)
-                        if (v0 + j * BS_LANES < p.vectors) {
-                            Second y[BS_ELEMENTS];
+                for (int j = 0; j < BS_PARTS; j++)
+                    if (v0 + j * BS_LANES < p.vectors) {
+                        Second y[BS_ELEMENTS];
 #pragma unroll
-                            for (int i = 0; i < BS_ELEMENTS; i++)
-                                y[i] = second_of(r.above[j * BS_ELEMENTS + i] * (scale * worth));
-                            store_result(p, (Second *)p.above, row, head, v0 + j * BS_LANES, y);
-                        }
+                        for (int i = 0; i < BS_ELEMENTS; i++)
+                            y[i] = second_of(r.above[j * BS_ELEMENTS + i] * (scale * worth));
+                        store_result(p, (Second *)p.above, row, head, v0 + j * BS_LANES, y);
+                    }
 #endif
-                    if (p.lse && v0 < p.vectors && v0 % p.head_vectors == 0)
-                        ((Sum *)p.lse)[row_offset(row, p.heads) + head] = r.most + logarithm(total);
-                }
+#endif
+                if (p.lse && v0 < p.vectors && v0 % p.head_vectors == 0)
+                    ((Sum *)p.lse)[row_offset(row, p.heads) + head] = r.most + logarithm(total);
+            }
+            if (complete) {
                 row++;
                 end = after;
                 if (row + 1 < at.last)

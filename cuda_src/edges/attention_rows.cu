@@ -11,7 +11,10 @@ struct AttentionRowsParams {
     int heads, vectors, head_elements;
     int head_columns;    // columns of a head in the results; any further ones in `partial` are zeros
     int parts;           // threads of a column that share its pieces
-    void *share, *above; // as in edges/attention.cu
+    void *share, *above; // as in edges/attention.cu, and so are the others
+    const void *bias;
+    const char *features;
+    const void *by_target, *first, *second;
 };
 
 // Sums over some pieces of a row, for one column: the largest score, and the sums with weights relative to it.
@@ -80,24 +83,51 @@ extern "C" __global__ void __launch_bounds__(BS_JOIN_THREADS, 1) join_pieces(con
         }
         joined[threadIdx.x] = all;
         __syncthreads();
-        if (part == 0 && base + c < cols) {
+        const bool own_column = part == 0 && base + c < cols;
+        const int column = col - head * p.head_elements;
+        const i64 at_head = (i64)at.row * p.heads + head, at_result = at_head * p.head_columns + column;
+        if (own_column) {
             for (int i = 1; i < p.parts; i++)
                 all = join(all, joined[i * width + c]);
 #ifdef BS_TURNED
             all.total = 1;
 #endif
-            const int column = col - head * p.head_elements;
-            const i64 at_result = ((i64)at.row * p.heads + head) * p.head_columns + column;
+        }
+#ifdef BS_COMPLETED
+        // The block takes all columns of a row at once. Only the first part's places of the table are written, which nobody else reads before.
+        if (own_column) {
+            Vector features = zero_vector();
             if (column < p.head_columns)
-                ((Element *)p.out)[at_result] = narrow(all.sum / all.total);
+                features.at[0] = ((const Element *)p.features)[at_result];
+            joined[threadIdx.x].above = widen(features, 0) * all.above;
+        }
+        __syncthreads();
+        Sum product = 0;
+        for (int i = 0; i < p.head_elements; i++)
+            product += joined[head * p.head_elements + i].above;
+        all.share = product - all.share;
+#endif
+        if (own_column) {
+            Sum sum = all.sum / all.total;
+            if (p.bias && column < p.head_columns)
+                sum = added(sum, ((const Sum *)p.bias)[head * p.head_columns + column]);
+#ifdef BS_COMPLETED
+            if (p.first && column < p.head_columns)
+                sum = fused(all.share, ((const Sum *)p.first)[head * p.head_columns + column],
+                            fused(((const Sum *)p.by_target)[at_head], ((const Sum *)p.second)[head * p.head_columns + column], sum));
+#endif
+            if (column < p.head_columns)
+                ((Element *)p.out)[at_result] = narrow(sum);
 #ifdef BS_ABOVE
+#ifndef BS_COMPLETED
             if (column < p.head_columns)
                 ((Second *)p.above)[at_result] = second_of(all.above / all.total);
+#endif
             if (column == 0)
-                ((Sum *)p.share)[(i64)at.row * p.heads + head] = all.share / all.total;
+                ((Sum *)p.share)[at_head] = all.share / all.total;
 #endif
             if (p.lse && column == 0)
-                ((Sum *)p.lse)[(i64)at.row * p.heads + head] = all.most + logarithm(all.total);
+                ((Sum *)p.lse)[at_head] = all.most + logarithm(all.total);
         }
         __syncthreads(); // before the table is written again
     }

@@ -1,200 +1,151 @@
 // Scores of nodes for graph attention, which are dot products of each head's features with two vectors; their gradients; and sums over
 // nodes.
-#include "edges/vectors.cuh"
+//
+// Floor: each pass reads every row once; with BS_ADDED the gradient by the features is also read and written.
+#include "edges/node_rows.cuh"
 
 struct HeadScoresParams {
-    const char *x;               // (nodes, heads, width)
-    const void *first, *second;  // Sum (heads, width)
-    void *by_first, *by_second;  // Sum (nodes, heads): the scores, or the gradients by them
-    char *dx;                    // like x: this array is added to; null without scores
-    void *partial, *out;         // Total (blocks, BS_SETS, columns): sums over each block's nodes; Sum (BS_SETS, columns): over all nodes
-    int *arrived;                // how many blocks are done with each stripe of columns: zeros before and after
-    i64 nodes;
-    int heads, vectors, head_vectors; // vectors of a row and of a head
-    int blocks;                       // blocks that share the nodes of a stripe of columns
+    NodeRows rows;
+    const char *x;
+    const void *first, *second; // Sum (heads, columns)
+    void *by_first, *by_second; // Sum (nodes, heads): the scores, or the gradients by them
+    char *laid;                 // the rows of x with heads of whole vectors, or null
 };
 
-// by_first = <x, first>, by_second = <x, second> for each node and head; BS_LANES lanes a head.
-extern "C" __global__ void __launch_bounds__(256) head_scores(const HeadScoresParams p)
+#if BS_TYPE == 3
+#define ROWS 2 // of a group at a time
+#else
+#define ROWS 4
+#endif
+
+// by_first = <x, first>, by_second = <x, second> for each node and head; x is also copied to `laid`.
+#ifdef BS_TOGETHER
+extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) head_scores(const HeadScoresParams p)
 {
-    const int t = threadIdx.x % BS_LANES;
-    const i64 items = p.nodes * p.heads, item = (i64)blockIdx.x * (256 / BS_LANES) + threadIdx.x / BS_LANES;
-    const i64 from = min(item, items - 1) * p.head_vectors;
-    const int head = (int)(min(item, items - 1) % p.heads);
-    const Sum *first = (const Sum *)p.first + (i64)head * p.head_vectors * BS_ELEMENTS;
-    const Sum *second = (const Sum *)p.second + (i64)head * p.head_vectors * BS_ELEMENTS;
-    Sum one = 0, two = 0;
-    for (int v = t; v < p.head_vectors; v += BS_LANES) {
-        const Vector a = load_vector(p.x + (from + v) * BS_VECTOR);
+    const NodeRows &r = p.rows;
+    const int rounds = (r.head_vectors + r.head_lanes - 1) / r.head_lanes;
+    Lane l = this_lane(r);
+    Sum first[BS_ELEMENTS], second[BS_ELEMENTS];
+    load_own(p.first, l, first), load_own(p.second, l, second);
+    const bool leads = l.vector == 0 && l.left > 0; // of the lanes of a head
+    const i64 stride = stride_of(r);
+    for (i64 base = first_row(r); base < r.nodes; base += ROWS * stride) { // the same for all threads of a block
+        Sum one[ROWS], two[ROWS];
 #pragma unroll
-        for (int i = 0; i < BS_ELEMENTS; i++) {
-            one = fused(widen(a, i), first[v * BS_ELEMENTS + i], one);
-            two = fused(widen(a, i), second[v * BS_ELEMENTS + i], two);
+        for (int u = 0; u < ROWS; u++)
+            one[u] = two[u] = 0;
+        for (int round = 0; round < rounds; round++) {
+            if (rounds > 1) {
+                l = this_lane(r, round);
+                load_own(p.first, l, first), load_own(p.second, l, second);
+            }
+            Vector a[ROWS];
+#pragma unroll
+            for (int u = 0; u < ROWS; u++)
+                a[u] = load_part(p.x, min(base + l.group + u * stride, r.nodes - 1), r, l);
+#pragma unroll
+            for (int u = 0; u < ROWS; u++) {
+                const i64 row = base + l.group + u * stride;
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++) {
+                    one[u] = fused(widen(a[u], i), first[i], one[u]);
+                    two[u] = fused(widen(a[u], i), second[i], two[u]);
+                }
+                if (p.laid && row < r.nodes)
+                    store_laid(p.laid, row, r, l, a[u]);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            const i64 row = base + l.group + u * stride;
+            one[u] = over_head(one[u]), two[u] = over_head(two[u]);
+            if (leads && row < r.nodes) {
+                ((Sum *)p.by_first)[row * r.heads + l.head] = one[u];
+                ((Sum *)p.by_second)[row * r.heads + l.head] = two[u];
+            }
         }
     }
-    __syncwarp();
-#pragma unroll
-    for (int lanes = BS_LANES / 2; lanes > 0; lanes /= 2) {
-        one += __shfl_xor_sync(~0u, one, lanes);
-        two += __shfl_xor_sync(~0u, two, lanes);
-    }
-    if (t == 0 && item < items)
-        ((Sum *)p.by_first)[item] = one, ((Sum *)p.by_second)[item] = two;
 }
+#endif
 
 #ifdef BS_SETS
-#define AHEAD (BS_SETS == 1 ? 4 : BS_TYPE == 3 ? 1 : 2)
-#define AT_ONCE (BS_SETS == 1 ? 4 : BS_VECTOR == 4 ? 2 : 1)
+struct SumNodesParams {
+    NodeRows rows;
+    NodeSums sums;
+    const char *x;
+    const void *by_first, *by_second; // Sum (nodes, heads): gradients by the scores
+    const void *first, *second;       // BS_ADDED: Sum (heads, columns)
+    char *dx;                         // BS_ADDED: an array like x, which is added to
+};
 
-// BS_WIDE: sums are held in float64.
-#ifdef BS_WIDE
-typedef double Total;
+// Sums over the nodes. BS_SETS 1: sums of the rows of x. BS_SETS 2: sums of the rows of x times the gradients by both scores; with BS_ADDED,
+// the gradient by the features is added to dx.
+#if BS_SETS == 1
+#define AHEAD 4 // rows that are loaded together
+#elif BS_TYPE == 3
+#define AHEAD 1
 #else
-typedef Sum Total;
+#define AHEAD 2
 #endif
-
-#define TEAM (BS_LANES < 32 ? 32 : BS_LANES) // threads that add up the sums of their groups without shared memory
-#define TEAMS (256 / TEAM)
-
-// Adds up the sums of a block's groups, in a tree over each warp and then team by team, into the stripe's columns of `to` (BS_SETS,
-// columns).
-template <class T>
-BS_INLINE void over_groups(const Total (&sum)[BS_SETS][BS_ELEMENTS], Total (&shared)[TEAMS * BS_LANES * BS_ELEMENTS], int stripe,
-                           int columns, T *to)
+extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sum_nodes(const SumNodesParams p)
 {
-    const int member = threadIdx.x % TEAM, team = threadIdx.x / TEAM;
-#pragma unroll
-    for (int s = 0; s < BS_SETS; s++) {
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < BS_ELEMENTS; i++) {
-            Total one = sum[s][i];
-#pragma unroll
-            for (int lanes = BS_LANES; lanes < 32; lanes *= 2)
-                one += __shfl_xor_sync(~0u, one, lanes);
-            if (member < BS_LANES)
-                shared[(team * BS_LANES + member) * BS_ELEMENTS + i] = one;
-        }
-        __syncthreads();
-        for (int e = threadIdx.x; e < BS_LANES * BS_ELEMENTS; e += 256) {
-            const int column = stripe * BS_LANES * BS_ELEMENTS + e;
-            Total total = 0;
-#pragma unroll
-            for (int k = 0; k < TEAMS; k++)
-                total += shared[k * BS_LANES * BS_ELEMENTS + e];
-            if (column < columns)
-                to[(i64)s * columns + column] = (T)total;
-        }
-    }
-}
-
-// Sums over the nodes. BS_SETS 1: sums of the rows of x. BS_SETS 2: sums of the rows of x times the gradients by both scores; the gradient
-// by the features is added to dx. BS_LANES threads take a row. p.blocks blocks share a stripe of BS_LANES vectors; each takes every
-// p.blocks-th row. The last one to finish adds up the results of all blocks in their order, so that the bits do not depend on which block
-// that is.
-extern "C" __global__ void __launch_bounds__(256) sum_nodes(const HeadScoresParams p)
-{
-    __shared__ Total shared[TEAMS * BS_LANES * BS_ELEMENTS];
-    __shared__ bool last;
-    const int t = threadIdx.x % BS_LANES, group = threadIdx.x / BS_LANES, groups = 256 / BS_LANES;
-    const int stripe = blockIdx.x / p.blocks, block = blockIdx.x % p.blocks;
-    const int v = stripe * BS_LANES + t, bytes = p.vectors * BS_VECTOR;
-    const bool inside = v < p.vectors;
-    Total sum[BS_SETS][BS_ELEMENTS];
-#pragma unroll
-    for (int s = 0; s < BS_SETS; s++)
-#pragma unroll
-        for (int i = 0; i < BS_ELEMENTS; i++)
-            sum[s][i] = 0;
-#if BS_SETS == 2
-    const int head = inside ? v / p.head_vectors : 0;
+    __shared__ Shared shared;
+    const NodeRows &r = p.rows;
+    const Lane l = this_lane(r);
+    Totals sum;
+    clear(sum);
+#ifdef BS_ADDED
     Sum first[BS_ELEMENTS], second[BS_ELEMENTS];
-#pragma unroll
-    for (int i = 0; i < BS_ELEMENTS; i++) {
-        first[i] = inside ? ((const Sum *)p.first)[v * BS_ELEMENTS + i] : (Sum)0;
-        second[i] = inside ? ((const Sum *)p.second)[v * BS_ELEMENTS + i] : (Sum)0;
-    }
+    load_own(p.first, l, first), load_own(p.second, l, second);
+    const int width = r.heads * r.columns;
 #endif
-    // Rows are loaded AHEAD at a time and added in their order.
-    const i64 step = (i64)p.blocks * groups, end = inside ? p.nodes : 0;
-    for (i64 row = (i64)block * groups + group; row < end; row += AHEAD * step) {
+    const i64 stride = stride_of(r);
+    for (i64 begin = first_row(r) + l.group; begin < r.nodes; begin += AHEAD * stride) {
         Vector a[AHEAD];
 #if BS_SETS == 2
-        Vector d[AHEAD];
         Sum one[AHEAD], two[AHEAD];
 #endif
+#ifdef BS_ADDED
+        Vector d[AHEAD];
+#endif
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
-            const i64 there = min(row + u * step, end - 1), at = there * bytes + (i64)v * BS_VECTOR;
-            a[u] = load_vector(p.x + at);
+            const i64 row = min(begin + u * stride, r.nodes - 1);
+            a[u] = load_part(p.x, row, r, l);
 #if BS_SETS == 2
-            one[u] = __ldg((const Sum *)p.by_first + there * p.heads + head);
-            two[u] = __ldg((const Sum *)p.by_second + there * p.heads + head);
-            d[u] = load_vector(p.dx + at);
+            one[u] = __ldg((const Sum *)p.by_first + row * r.heads + l.head);
+            two[u] = __ldg((const Sum *)p.by_second + row * r.heads + l.head);
+#endif
+#ifdef BS_ADDED
+            d[u] = load_part(p.dx, row, r, l);
 #endif
         }
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
-            if (row + u * step >= end)
+            if (begin + u * stride >= r.nodes)
                 break;
-#if BS_SETS == 2
 #pragma unroll
             for (int i = 0; i < BS_ELEMENTS; i++) {
-                sum[0][i] = fused(one[u], widen(a[u], i), sum[0][i]);
-                sum[1][i] = fused(two[u], widen(a[u], i), sum[1][i]);
-                d[u].at[i] = narrow(fused(one[u], first[i], fused(two[u], second[i], widen(d[u], i))));
-            }
-            store_vector(p.dx + (row + u * step) * bytes + (i64)v * BS_VECTOR, d[u]);
+#if BS_SETS == 2
+                sum.of[0][i] = fused(one[u], widen(a[u], i), sum.of[0][i]);
+                sum.of[1][i] = fused(two[u], widen(a[u], i), sum.of[1][i]);
 #else
-#pragma unroll
-            for (int i = 0; i < BS_ELEMENTS; i++)
-                sum[0][i] += widen(a[u], i);
+                sum.of[0][i] += widen(a[u], i);
+#endif
+#ifdef BS_ADDED
+                d[u].at[i] = narrow(fused(one[u], first[i], fused(two[u], second[i], widen(d[u], i))));
+#ifdef BS_RAGGED
+                if (i < l.left)
+                    ((Element *)p.dx)[(begin + u * stride) * width + l.at + i] = d[u].at[i];
+#endif
+#endif
+            }
+#if defined(BS_ADDED) && !defined(BS_RAGGED)
+            if (l.left > 0)
+                store_vector(p.dx + ((begin + u * stride) * width + l.at) * (int)sizeof(Element), d[u]);
 #endif
         }
     }
-    const int columns = p.vectors * BS_ELEMENTS;
-    if (p.blocks == 1) {
-        over_groups(sum, shared, stripe, columns, (Sum *)p.out);
-        return;
-    }
-    Total *const partial = (Total *)p.partial;
-    over_groups(sum, shared, stripe, columns, partial + (i64)block * BS_SETS * columns);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        last = atomicAdd(p.arrived + stripe, 1) == p.blocks - 1;
-    __syncthreads();
-    if (!last)
-        return;
-    __threadfence();
-    if (threadIdx.x == 0)
-        p.arrived[stripe] = 0; // for the next launch
-    // ---- the sums of the blocks are divided among the groups as rows were, and AT_ONCE of them are loaded together
-#pragma unroll
-    for (int s = 0; s < BS_SETS; s++)
-#pragma unroll
-        for (int i = 0; i < BS_ELEMENTS; i++)
-            sum[s][i] = 0;
-    for (int other = inside ? group : p.blocks; other < p.blocks; other += AT_ONCE * groups) {
-        Total found[AT_ONCE][BS_SETS][BS_ELEMENTS];
-#pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) {
-            const Total *from = partial + (i64)min(other + u * groups, p.blocks - 1) * BS_SETS * columns + v * BS_ELEMENTS;
-#pragma unroll
-            for (int s = 0; s < BS_SETS; s++)
-#pragma unroll
-                for (int i = 0; i < BS_ELEMENTS; i++)
-                    found[u][s][i] = __ldcg(from + (i64)s * columns + i);
-        }
-#pragma unroll
-        for (int u = 0; u < AT_ONCE; u++)
-            if (other + u * groups < p.blocks)
-#pragma unroll
-                for (int s = 0; s < BS_SETS; s++)
-#pragma unroll
-                    for (int i = 0; i < BS_ELEMENTS; i++)
-                        sum[s][i] += found[u][s][i];
-    }
-    over_groups(sum, shared, stripe, columns, (Sum *)p.out);
+    over_blocks(sum, shared, r, l, p.sums);
 }
 #endif

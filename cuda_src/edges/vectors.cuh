@@ -144,6 +144,9 @@ BS_INLINE void load_if(bool valid, const Sum *at, Sum &to) { BS_LOAD_IF("f64", "
 #elif BS_TYPE < 3
 BS_INLINE void load_if(bool valid, const Sum *at, Sum &to) { BS_LOAD_IF("f32", "+f", to, valid, at); }
 #endif
+#if BS_TYPE == BS_F16 || BS_TYPE == BS_BF16
+BS_INLINE void load_if(bool valid, const u16 *at, u16 &to) { BS_LOAD_IF("u16", "+h", to, valid, at); }
+#endif
 
 BS_INLINE Vector zero_vector()
 {
@@ -191,6 +194,13 @@ BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return fmaf(a, b, c); }
 BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return fma(a, b, c); }
 #else
 BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return a * b + c; }
+#endif
+
+// a + b, not fused with the product that a may be.
+#if BS_TYPE < 3
+BS_INLINE Sum added(Sum a, Sum b) { return bs_addf(a, b); }
+#elif BS_TYPE == 3
+BS_INLINE Sum added(Sum a, Sum b) { return bs_addd(a, b); }
 #endif
 
 // ---- exponentials; quick_exp is off by at most (|x| + 3) units in the last place of float32

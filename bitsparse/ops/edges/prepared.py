@@ -25,14 +25,18 @@ def attention_run(
     state: tuple[Any, ...],
     slope: float,
     dropout: Dropout | None,
+    vectors: tuple[Any, Any] | None = None,
+    bias: Any = None,
 ) -> Run | None:
     """A function that writes attention with `arrays` (x, source, target) into `out`, and its state (lse, share, above) into `state`.
 
-    An empty `state` leaves the state out. The result is None if kernels cannot take the arrays as they are.
+    An empty `state` leaves the state out. With `vectors` (H, D), whose products with the features are the scores, it writes `source` and
+    `target` too. A `bias` (H * D,) in the dtype of sums is added to the result. The result is None if kernels cannot take the arrays as
+    they are.
     """
     operand = as_csr("attention", A)
     x, scores = arrays[0], arrays[1:]
-    if not _fits(operand, x, scores):
+    if not _fits(operand, x, (*scores, *(vectors or ()), *(() if bias is None else (bias,)))):
         return None
     heads = _heads(x)
     lse, parts = None, None
@@ -40,10 +44,11 @@ def attention_run(
         lse, parts = _ends(state[0], heads), (_ends(state[1], heads), _wide(state[2]))
     flat, ends, into = _wide(x), [_ends(score, heads) for score in scores], _wide(out)
     weigh = backends.family(operand.device, "edges.attention").attention
+    more: dict[str, Any] = {"negative_slope": slope, "dropout": dropout, "vectors": vectors, "bias": bias}
 
     def run() -> None:
         with operand.walked("attention") as schedule:
-            weigh(schedule, flat, *ends, negative_slope=slope, dropout=dropout, out=into, lse=lse, state=parts)
+            weigh(schedule, flat, *ends, out=into, lse=lse, state=parts, **more)
 
     return run
 
@@ -55,6 +60,10 @@ def attention_vjp_run(
     outs: tuple[Any, Any, Any],
     slope: float,
     dropout: Dropout | None,
+    vectors: tuple[Any, Any] | None = None,
+    by_vectors: Any = None,
+    bias: Any = None,
+    by_bias: Any = None,
 ) -> Run | None:
     """A function that writes the gradients of attention by x, source and target into `outs`; None if kernels cannot take the arrays.
 
@@ -65,21 +74,29 @@ def attention_vjp_run(
     arrays : (x, source, target, gradient by the result)
     state : (result, lse, share, above)
         The arrays that :func:`attention_run` wrote.
+    vectors, by_vectors : optional
+        The vectors of the scores, whose gradients go to `by_vectors` (2, H, D). The gradient by x then includes that by the scores.
+    bias, by_bias : optional
+        The bias that is part of the result, and where its gradient is written.
     """
     operand = as_csr("attention_vjp", turned)
     x, scores, gradient = arrays[0], arrays[1:3], arrays[3]
     result, lse, share, above = state
-    if not _fits(operand, x, (*scores, lse, share)) or any(part.dtype != x.dtype for part in (gradient, result, above)):
+    numbers = (*scores, lse, share, *(vectors or ()), *(() if bias is None else (bias,)))
+    if not _fits(operand, x, numbers) or any(part.dtype != x.dtype for part in (gradient, result, above)):
         return None
     heads = _heads(x)
     kept = _wide(result), _ends(lse, heads), _ends(share, heads), _wide(above)
     given = _wide(x), *(_ends(score, heads) for score in scores), _wide(gradient), kept
     into = {"x": _wide(outs[0]), "source": _ends(outs[1], heads), "target": _ends(outs[2], heads)}
+    into |= {} if vectors is None else {"vectors": by_vectors}
+    into |= {} if bias is None else {"bias": by_bias}
     gradients = backends.family(operand.device, "edges.attention").attention_vjp
+    more: dict[str, Any] = {"negative_slope": slope, "dropout": dropout, "vectors": vectors, "bias": bias}
 
     def run() -> None:
         with operand.walked("attention_vjp") as schedule:
-            gradients(schedule, *given, negative_slope=slope, dropout=dropout, out=into)
+            gradients(schedule, *given, out=into, **more)
 
     return run
 

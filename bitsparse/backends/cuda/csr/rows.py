@@ -85,6 +85,10 @@ class LaidRows:
         kernel = jit.kernel(_SOURCE, "lay_rows", _constants(itemsize, scale is not None))
         self._launch = kernel.launch(max(1, -(-parts * vectors // _THREADS)), _THREADS, self._params)
 
+    def room(self) -> Any:
+        """Memory for a copy that another kernel makes, as bytes."""
+        return cupy.empty(self._shape, "uint8")
+
     def __call__(self, x: Any) -> Any:
         """The copy of C-contiguous `x`, as bytes."""
         room = None if interop.is_lent() else self._rooms.on_stream("laid rows", self._shape, "uint8")

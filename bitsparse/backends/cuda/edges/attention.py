@@ -22,6 +22,9 @@ from bitsparse.backends.cuda.edges.attention_rows import (
     joining,
     joins_itself,
 )
+from bitsparse.backends.cuda.edges.head_scores import head_scores, head_scores_vjp
+from bitsparse.backends.cuda.edges.node_ends import node_ends
+from bitsparse.backends.cuda.edges.node_rows import most_columns
 from bitsparse.backends.cuda.edges.sddmm import edge_softmax, sddmm
 from bitsparse.backends.cuda.spmm.spmm import spmm
 from bitsparse.backends.params import Dropout
@@ -52,6 +55,8 @@ class Attending(NamedTuple):
     turned : bool
         Compute the gradient over the transpose: `x` is the gradient of the result, and `source` (cols, heads, 4) is the output of
         ``head_products`` for the nodes of the columns.
+    completed : bool
+        With `above` and `turned`: calls pass a :class:`Completion` in place of the two arrays, if :attr:`AttentionProduct.completes`.
     """
 
     heads: int = 1
@@ -60,6 +65,28 @@ class Attending(NamedTuple):
     dropout: Dropout | None = None
     above: bool = False
     turned: bool = False
+    completed: bool = False
+
+
+class Completion(NamedTuple):
+    """What completes the gradients of a node once its edges are summed, so that the second sums need not be stored.
+
+    Attributes
+    ----------
+    features : cupy.ndarray (nodes, columns)
+    share : cupy.ndarray (nodes, heads)
+        Receives the gradient by the scores of the nodes attended to.
+    by_target : cupy.ndarray (nodes, heads), optional
+        The gradient by the scores of the attending nodes, if both scores are products of the features with two vectors.
+    first, second : cupy.ndarray (heads, width), optional
+        These vectors: what they contribute is added to the gradient by the features.
+    """
+
+    features: Any
+    share: Any
+    by_target: Any = None
+    first: Any = None
+    second: Any = None
 
 
 def attention(
@@ -74,6 +101,8 @@ def attention(
     lse: Any = None,
     state: tuple[Any, Any] | None = None,
     codes: Codes | None = None,
+    vectors: tuple[Any, Any] | None = None,
+    bias: Any = None,
     **cut: int | None,
 ) -> Any:
     """Softmax-weighted sums of rows of `x` (cols, heads * width), without storing a value per edge.
@@ -92,13 +121,22 @@ def attention(
         As in the host's function.
     codes : Codes, optional
         Codes of the features, which are gathered in place of the features; `x` may then be None.
+    vectors : tuple of cupy.ndarray (heads, width), optional
+        Two vectors, for a square pattern: their products with the heads of `x` are the scores, which are written to `source` and `target`.
+    bias : cupy.ndarray (heads * width,), optional
+        Added to the result, in the dtype of `source`; not with codes.
     cut : optional
         `span` and `longest`: how the rows are cut up; see :meth:`Schedule.cut`.
     """
     source, target = (interop.contiguous(part) for part in (source, target))
     x = interop.contiguous(x) if codes is None else None
     how = Attending(source.shape[1], negative_slope, dropout=dropout, above=state is not None)
-    return _product_once(schedule, how, (x, source, target), out, lse, state, codes, **cut)
+    laid = None
+    if vectors is not None:
+        out = jit.cupy.empty((schedule.shape[0], x.shape[1]), x.dtype) if out is None else out
+        laid = _product_of(schedule, how, (x, out), **cut).room_for_rows() if schedule.nnz else None
+        head_scores(x.reshape(len(x), *vectors[0].shape), *vectors, (source, target), laid=laid)
+    return _product_once(schedule, how, (x, source, target), out, lse, state, codes, laid=laid, bias=bias, **cut)
 
 
 def attention_vjp(
@@ -114,11 +152,15 @@ def attention_vjp(
     wrt: tuple[str, ...] = ("x", "source", "target"),
     codes: Codes | None = None,
     out: Mapping[str, Any] | None = None,
+    vectors: tuple[Any, Any] | None = None,
+    bias: Any = None,
     **cut: int | None,
 ) -> dict[str, Any]:
     """Gradients of :func:`attention` over the transpose of its pattern; see the host's function of the same name.
 
-    `codes` are codes of `gradient`, which are gathered in its place. `out` maps names to arrays for the gradients.
+    `codes` are codes of `gradient`, which are gathered in its place. `out` maps names to arrays for the gradients. With `vectors`, the
+    gradient by x includes what the scores contribute, and the gradients by both vectors are "vectors" (2, heads, width). A `bias` is part
+    of the result, and its gradient is "bias" in `out`; its heads must fit in a warp.
     """
     empty, into = jit.require_cupy("attention_vjp").empty, {} if out is None else out
 
@@ -131,24 +173,42 @@ def attention_vjp(
     sums, heads = source.dtype, source.shape[1]
     gradients = {"target": target_of("target", target, sums)} if "target" in wrt else {}
     ends = None if wrt == ("target",) else jit.scratch((*target.shape, 4), sums, target)
-    slanted = above if "target" in wrt else None
+    complete = "source" in wrt and codes is None and not isinstance(x, RowPieces)
+    how = Attending(heads, negative_slope, False, dropout, "source" in wrt, turned=True, completed=complete)
+    by_x, product, laid = None, None, None
+    at_once = not isinstance(result, RowPieces) and 0 < gradient.shape[1] <= heads * most_columns(gradient.dtype)
+    if ends is not None:
+        by_x = gradients["x"] = target_of("x", x, x.dtype)
+        if codes is None and schedule.nnz and x.shape[1]:
+            product = _product_of(schedule, how, (gradient, by_x, *((x,) if complete else ())), **cut)
+            laid = product.room_for_rows() if at_once else None
     of_rows = {"share": share, "lse": lse, "target": target, "ends": ends, "out": gradients.get("target")}
-    for (by_result, y, second), fields in _pieces((gradient, result, slanted), of_rows):
-        head_products(by_result, y, second, heads, False, {**fields, "slope": negative_slope})
+    slanted = above if "target" in wrt else None
+    if at_once:
+        result, slanted = (None if part is None else interop.contiguous(part) for part in (result, slanted))
+        numbers = {**of_rows, "slope": negative_slope, "bias": bias}
+        node_ends(gradient, result, slanted, heads, numbers, column_sums=into.get("bias"), laid=laid)
+    else:
+        for parts, fields in _pieces((gradient, result, slanted), of_rows):
+            head_products(*parts, heads, False, {**fields, "slope": negative_slope})
     if ends is None:
         return gradients
     second = None
     if "source" in wrt:
-        gradients["source"] = target_of("source", source, sums)
-        second = jit.scratch(source.shape, sums, source), jit.scratch(x.shape, sums, x)
-    how = Attending(heads, negative_slope, dropout=dropout, above=second is not None, turned=True)
-    by_x = target_of("x", x, x.dtype)
-    gradients["x"] = _product_once(schedule, how, (gradient, ends, source), by_x, None, second, codes, **cut)
-    if second is not None:
-        for (of_x, slanted, _), fields in _pieces(
-            (x, second[1], None), {"share": second[0], "out": gradients["source"]}
-        ):
+        by_source = gradients["source"] = target_of("source", source, sums)
+        if product is not None and product.completes:
+            of_scores = () if vectors is None else (gradients["target"], *vectors)
+            second = Completion(x, by_source, *of_scores)
+        else:
+            second = jit.scratch(source.shape, sums, source), jit.scratch(x.shape, sums, x)
+    _product_once(schedule, how, (gradient, ends, source), by_x, None, second, codes, laid=laid, product=product, **cut)
+    if second is not None and not isinstance(second, Completion):
+        for (of_x, slanted, _), fields in _pieces((x, second[1], None), {"share": second[0], "out": by_source}):
             head_products(of_x, of_x, slanted, heads, True, fields)
+    if vectors is not None:
+        rows, of_scores = x.reshape(len(x), *vectors[0].shape), (gradients["source"], gradients["target"])
+        dx = None if isinstance(second, Completion) else by_x.reshape(rows.shape)
+        gradients["vectors"] = head_scores_vjp(rows, *vectors, *of_scores, dx, into.get("vectors"))
     return gradients
 
 
@@ -190,21 +250,29 @@ def _product_once(
     operands: tuple[Any, Any, Any],
     out: Any,
     lse: Any,
-    state: Any = None,
+    state: tuple[Any, Any] | Completion | None = None,
     codes: Codes | None = None,
+    *,
+    laid: Any = None,
+    bias: Any = None,
+    product: AttentionProduct | None = None,
     **cut: Any,
 ) -> Any:
     """Call a product of this kind once."""
-    x, (share, above) = operands[0], (None, None) if state is None else state
+    x = operands[0]
     columns, dtype = (x.shape[1], x.dtype) if codes is None else (codes.columns, np.float32)
     result = jit.require_cupy("attention").empty((schedule.shape[0], columns), dtype) if out is None else out
     if schedule.nnz == 0 or 0 in result.shape:
         edges.fill(result, 0)
+        if bias is not None:
+            result += bias
         if lse is not None:
             lse.fill(-np.inf)
         for part in state or ():
             edges.fill(part, 0)
         return result
+    completion = state if isinstance(state, Completion) else None
+    share, above = (None, None) if state is None or completion is not None else state
     width = columns // how.heads
     if codes is not None and how.above and how.factor is not None and tiles(how.heads, width) is not None:
         by_tiles = CodesAttention(schedule, how.heads, width, how.factor, how.dropout, how.turned, **cut)
@@ -213,9 +281,15 @@ def _product_once(
     if codes is not None:
         product = _kept(schedule, how, dtype=np.dtype(np.int8), columns=columns, **cut)
         return product(codes.words, *operands[1:], result, lse, share, above, codes.scale, seed)
-    alignment = edges.vector_bytes(16, 1, (x, result))
-    product = _kept(schedule, how, dtype=dtype, columns=columns, alignment=alignment, **cut)
-    return product(*operands, result, lse, share, above, seed=seed)
+    product = _product_of(schedule, how, (x, result), **cut) if product is None else product
+    more = {"laid": laid, "bias": bias, "completion": completion}
+    return product(*operands, result, lse, share, above, seed=seed, **more)
+
+
+def _product_of(schedule: Schedule, how: Attending, arrays: tuple[Any, ...], **cut: Any) -> AttentionProduct:
+    """The product for float features, the first of the arrays, and for the alignment of all of them."""
+    x, alignment = arrays[0], edges.vector_bytes(16, 1, arrays)
+    return _kept(schedule, how, dtype=x.dtype, columns=x.shape[1], alignment=alignment, **cut)
 
 
 def _kept(schedule: Schedule, how: Attending, **kind: Any) -> AttentionProduct:
@@ -268,7 +342,7 @@ class AttentionProduct:
     ) -> None:
         schedule = schedule.indexed()
         self._rooms, self._order = schedule.rooms, schedule.order
-        heads, factor, cosine, dropout, above, turned = how
+        heads, factor, cosine, dropout, above, turned, completed = how
         self._cosine = cosine
         codes = np.dtype(dtype) == np.int8
         of_results = np.dtype(np.float32) if codes else np.dtype(dtype)
@@ -294,7 +368,10 @@ class AttentionProduct:
         params.lowest, params.bounded = largest if bounded else np.finfo(self._sums).min, int(bounded)
         if dropout is not None:
             params.threshold, params.kept_scale = dropout.threshold, dropout.scale
-        modes = jit.flags(above=above, turned=turned)
+        whole = warp.slices == 1 and (heads == 1 or warp.defines["BS_TOGETHER"] == warp.head_vectors)
+        #: Whether calls pass a :class:`Completion`: they may where the lanes of a head are those of one group, and exchange sums.
+        self.completes = completed and whole and not codes
+        modes = jit.flags(above=above, turned=turned, completed=self.completes)
         params.heads, params.vectors, params.head_vectors = heads, warp.vectors, warp.head_vectors
         params.head_columns = head_columns
         joined = joins_itself(cut) and warp.slices == 1 and not codes  # slices cannot see each other's progress
@@ -310,6 +387,10 @@ class AttentionProduct:
             streams, modes = schedule.params(cut, warp.lanes), schedule.defines | modes
             self._join = joining(streams, of_results, heads, head_columns, width // heads, modes)
 
+    def room_for_rows(self) -> Any:
+        """Memory for a copy of the features whose heads are whole vectors; None if the kernel gathers the features as they lie."""
+        return None if self._laid is None else self._laid.room()
+
     def __call__(
         self,
         x: Any,
@@ -321,19 +402,26 @@ class AttentionProduct:
         above: Any = None,
         scale: Any = None,
         seed: Any = None,
+        *,
+        laid: Any = None,
+        bias: Any = None,
+        completion: Completion | None = None,
     ) -> Any:
         """Write the weighted sums of C-contiguous features to `out`. Cosines ignore `target`, and `source` unless it holds beta.
 
         `scale` (float32, ()) is the real value of the code 1. `seed`, the seed of dropout, is a number or an array that the kernel reads.
+        `laid` is memory of :meth:`room_for_rows` that already holds the features. `bias` (columns,) is added to the result.
         """
         inverse = None
         if self._cosine:
             beta = source
             source = inverse = inverse_norms(x, self._rooms.on_stream("norms", x.shape[:1], self._sums).partial)
         with self._order:  # the launches' arguments are shared
-            x = x if self._laid is None else self._laid(x)
+            if self._laid is not None:
+                x = self._laid(x) if laid is None else laid
             target = x if self._cosine else target
             params = self._params
+            jit.filled(params, bias=bias, **({} if completion is None else completion._asdict()))
             if self._partial[0]:
                 room = self._rooms.on_stream("attention", self._partial, self._sums, self._counters)
                 params.partial = room.partial.data.ptr
@@ -388,6 +476,7 @@ def _variants() -> list[jit.Variant]:
     trained = [layout("float32", 16, columns, heads, False).defines for columns, heads in usual]
     trained += [one | {"BS_JOINED": 1} for one in trained]
     trained += [half[1], half[1] | bfloat16, layout("float64", 16, 64, 1, False).defines]
+    modes.append({**modes[1], "BS_COMPLETED": 1})
     rows += [one | mode | jit.flags(dropout=drop) for one in trained for mode in modes for drop in (False, True)]
     ragged = [layout(dtype, WIDEST, 48, 1, False).defines | jit.flags(ragged=True) for dtype in ("float32", "float16")]
     rows += [one | mode for one in (*ragged, ragged[1] | bfloat16) for mode in ({}, *modes)]

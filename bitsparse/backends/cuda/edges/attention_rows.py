@@ -76,7 +76,9 @@ def join_behind(join: jit.Launch | None, params: Any) -> None:
     if join is not None:
         rows = join.params
         rows.out, rows.lse, rows.partial = params.out, params.lse, params.partial
-        rows.share, rows.above = params.share, params.above
+        rows.share, rows.above, rows.bias = params.share, params.above, params.bias
+        rows.features, rows.by_target = params.features, params.by_target
+        rows.first, rows.second = params.first, params.second
         join()
 
 
@@ -122,6 +124,7 @@ def _variants() -> list[jit.Variant]:
     directions = [jit.flags(turned=turned) for turned in (False, True)]
     joined = [*pieces, pieces[0] | {"BS_LARGE": 1}]
     joined += [one | mode | jit.flags(above=True) for one in pieces for mode in directions]
+    joined += [one | jit.flags(above=True, turned=True, completed=True) for one in pieces]
     products = [one | {"BS_VECTOR": 16, "BS_LANES": 8} | mode for one in pieces for mode in directions]
     products += [one | jit.flags(norms=True) for one in products[::2]]
     return [

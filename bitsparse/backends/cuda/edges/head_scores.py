@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
-import numpy as np
-
 from bitsparse import jit
-from bitsparse.backends.cuda.counters import counters
 from bitsparse.backends.cuda.csr import vectors as edges
+from bitsparse.backends.cuda.edges.node_rows import (
+    FEWER_BLOCKS,
+    NodeLanes,
+    lanes_for,
+    lanes_of,
+    over_nodes,
+    summing_nodes,
+)
 
-_THREADS = 256
-#: The fewest rows that a thread sums, and the blocks per multiprocessor.
-_ROWS, _BLOCKS = 8, 4
 _SOURCE = "edges/head_scores.cu"
 
+#: Constants of sums that are also added to the gradient by the features.
+_ADDED = {"BS_ADDED": 1, "BS_BLOCKS": FEWER_BLOCKS}
+
 HeadScoresParams = jit.struct(_SOURCE, "HeadScoresParams")
+SumNodesParams = jit.struct(_SOURCE, "SumNodesParams")
 
 
-def head_scores(x: Any, first: Any, second: Any, out: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+def head_scores(
+    x: Any, first: Any, second: Any, out: tuple[Any, Any] | None = None, *, laid: Any = None
+) -> tuple[Any, Any]:
     """Dot products of each head's features with two vectors.
 
     Parameters
@@ -31,6 +38,8 @@ def head_scores(x: Any, first: Any, second: Any, out: tuple[Any, Any] | None = N
         C-contiguous, in the dtype in which `x` is summed.
     out : tuple of cupy.ndarray, optional
         Arrays for both results.
+    laid : cupy.ndarray, optional
+        Memory for a copy of `x` whose heads are whole vectors, as ``LaidRows`` makes it.
 
     Returns
     -------
@@ -42,22 +51,25 @@ def head_scores(x: Any, first: Any, second: Any, out: tuple[Any, Any] | None = N
     if not width:
         made[0].fill(0), made[1].fill(0)
     elif nodes and heads:
-        vector = edges.vector_bytes(width * x.dtype.itemsize, x.dtype.itemsize, (x,))
-        params = _params(x, vector, first=first, second=second, by_first=made[0], by_second=made[1])
-        defines = edges.rows_defines(x.dtype, vector, params.head_vectors)
-        blocks = -(-nodes * heads * defines["BS_LANES"] // _THREADS)
-        jit.kernel(_SOURCE, "head_scores", defines).run(blocks, _THREADS, params)
+        fields = {"x": x, "first": first, "second": second, "by_first": made[0], "by_second": made[1], "laid": laid}
+        over_nodes(
+            _SOURCE, "head_scores", x.shape, lanes_for(x.shape, (x,), True), jit.filled(HeadScoresParams(), **fields)
+        )
     return made
 
 
-def head_scores_vjp(x: Any, first: Any, second: Any, by_first: Any, by_second: Any, dx: Any, out: Any = None) -> Any:
-    """Gradients of :func:`head_scores` with respect to the two vectors, (2, heads, width); that of the features is added to `dx`.
+def head_scores_vjp(
+    x: Any, first: Any, second: Any, by_first: Any, by_second: Any, dx: Any = None, out: Any = None
+) -> Any:
+    """Gradients of :func:`head_scores` with respect to the two vectors, (2, heads, width).
 
-    `dx` has the shape and dtype of `x`. `by_first` and `by_second` (nodes, heads) are the gradients of the scores, in the dtype of `first`.
+    `by_first` and `by_second` (nodes, heads) are the gradients of the scores, in the dtype of `first`. If there is an array `dx`, of the
+    shape and dtype of `x`, the gradient by the features is added to it.
     """
-    fields = {"first": first, "second": second, "by_first": by_first, "by_second": by_second, "dx": dx}
-    into = None if out is None else out.reshape(2, first.size)
-    return _over_nodes(x, first.dtype, 2, first.shape[1], into, **fields).reshape(2, *first.shape)
+    fields = {"by_first": by_first, "by_second": by_second}
+    if dx is not None:
+        fields |= {"first": first, "second": second, "dx": dx}
+    return _over_nodes(x, first.dtype, 2, out, **fields)
 
 
 def column_sums(x: Any, out: Any = None, *, wide: bool = False) -> Any:
@@ -65,67 +77,52 @@ def column_sums(x: Any, out: Any = None, *, wide: bool = False) -> Any:
 
     The result has the dtype in which `x` is summed; `wide` sums are computed in float64 and rounded once.
     """
-    into = None if out is None else out[None]
-    return _over_nodes(x, edges.sum_dtype(x.dtype), 1, x.shape[1], into, wide)[0]
+    rows = x.reshape(len(x), 1, math.prod(x.shape[1:]))
+    into = None if out is None else out.reshape(1, *rows.shape[1:])
+    return _over_nodes(rows, edges.sum_dtype(x.dtype), 1, into, wide).reshape(x.shape[1:])
 
 
-def _over_nodes(x: Any, sums: Any, sets: int, width: int, out: Any = None, wide: bool = False, **fields: Any) -> Any:
-    """Sums over the nodes, (sets, columns): each block sums its nodes in order, then the sums of the blocks are added in order."""
-    cupy, columns = jit.require_cupy("column_sums"), x.size // len(x) if len(x) else 0
-    made = cupy.empty((sets, columns or math.prod(x.shape[1:])), sums) if out is None else out
+def _over_nodes(x: Any, sums: Any, sets: int, out: Any = None, wide: bool = False, **fields: Any) -> Any:
+    """Sums over the nodes, (sets, heads, columns): each block sums its nodes in order, then the sums of the blocks are added in order."""
+    made = jit.require_cupy("column_sums").empty((sets, *x.shape[1:]), sums) if out is None else out
     if not x.size:
         made.fill(0)
         return made
-    vector = edges.vector_bytes(width * x.dtype.itemsize, x.dtype.itemsize, (x, fields.get("dx", x)))
-    gpu = cupy.cuda.runtime.getDevice()
-    kernel, blocks, across = _summing(gpu, x.dtype, vector, columns * x.dtype.itemsize // vector, sets, wide, len(x))
-    together = {}
-    if blocks > 1:
-        partial = cupy.empty((blocks, sets, columns), np.float64 if wide else sums)
-        together = {"partial": partial, "arrived": counters(across)}
-    params = _params(x, vector, out=made, blocks=blocks, **together, **fields)
-    kernel.run(blocks * across, _THREADS, params)
+    params = jit.filled(SumNodesParams(), x=x, **fields)
+    lanes = lanes_for(x.shape, (x, fields.get("dx")), False)
+    if "dx" in fields:
+        lanes = lanes._replace(defines=lanes.defines | _ADDED)
+    lanes, partial = summing_nodes(sets, x.shape, lanes, made, params, wide=wide)
+    over_nodes(_SOURCE, "sum_nodes", x.shape, lanes, params)
+    del partial  # held until here
     return made
 
 
-@functools.lru_cache(maxsize=256)
-def _summing(
-    gpu: int, dtype: Any, vector: int, vectors: int, sets: int, wide: bool, nodes: int
-) -> tuple[jit.Kernel, int, int]:
-    """The kernel for sums over `nodes` nodes on the current GPU, the number of blocks that share the nodes, and the stripes of columns."""
-    defines = stripes(dtype, vector, vectors, sets) | jit.flags(wide=wide)
-    lanes = defines["BS_LANES"]
-    across, stripe = -(-vectors // lanes), _THREADS // lanes * _ROWS
-    blocks = max(1, min(-(-nodes // stripe), jit.capability(gpu).multiprocessors * _BLOCKS // across))
-    return jit.kernel(_SOURCE, "sum_nodes", defines), blocks, across
+#: Dtypes, heads and columns that are usual.
+_USUAL = [("float32", 4, 32), ("float32", 1, 47), ("float32", 8, 8), ("float32", 1, 64), ("float32", 1, 1)]
+_USUAL += [("float16", 4, 32), ("float16", 1, 47), ("float64", 4, 32)]
 
 
-def _params(x: Any, vector: int, **fields: Any) -> Any:
-    heads = x.shape[1] if x.ndim == 3 else 1
-    vectors = x.size // len(x) * x.dtype.itemsize // vector
-    return jit.filled(
-        HeadScoresParams(nodes=len(x), heads=heads), x=x, vectors=vectors, head_vectors=vectors // heads, **fields
-    )
-
-
-def stripes(dtype: Any, vector: int, vectors: int, sets: int) -> dict[str, int]:
-    """Constants of ``sum_nodes`` for rows of `vectors` vectors of `vector` bytes.
-
-    Examples
-    --------
-    >>> stripes(np.float32, 16, 32, 1)["BS_LANES"], stripes(np.float32, 4, 7, 1)["BS_LANES"]
-    (32, 8)
-    """
-    return edges.rows_defines(dtype, vector, vectors, _THREADS) | {"BS_SETS": sets}
+def usual_lanes(together: bool) -> list[NodeLanes]:
+    """Lanes for rows of the usual heads and columns, for every kind of floats."""
+    found = [lanes_of(*one, True, together) for one in _USUAL]
+    half, bfloat16 = (edges.element_type(dtype) for dtype in ("float16", "bfloat16"))
+    return found + [
+        one._replace(defines=one.defines | {"BS_TYPE": bfloat16}) for one in found if one.defines["BS_TYPE"] == half
+    ]
 
 
 def _variants() -> list[jit.Variant]:
-    """Variants for rows of the usual widths and heads, for every kind of floats."""
-    kinds = (("float32", 16), ("float32", 4), ("float16", 16), ("bfloat16", 16), ("float64", 16))
-    found = [edges.rows_defines(dtype, vector, lanes) for dtype, vector in kinds for lanes in (4, 8, 32)]
-    striped = [one | {"BS_SETS": sets} for one in found for sets in (1, 2)]
-    striped += [stripes(dtype, np.dtype(dtype).itemsize, 1, 1) | {"BS_WIDE": 1} for dtype in ("float32", "float64")]
-    return [*jit.variants_of(_SOURCE, "head_scores", found), *jit.variants_of(_SOURCE, "sum_nodes", striped)]
+    scores = [lanes.defines for lanes in usual_lanes(True)]
+    sums = [lanes.defines | {"BS_SETS": 1} for lanes in usual_lanes(False)]
+    both = [lanes.defines | {"BS_SETS": 2} | added for lanes in usual_lanes(False) for added in ({}, _ADDED)]
+    wide = [
+        lanes_of(dtype, 1, 1, True, False).defines | {"BS_SETS": 1, "BS_WIDE": 1} for dtype in ("float32", "float64")
+    ]
+    return [
+        *jit.variants_of(_SOURCE, "head_scores", scores),
+        *jit.variants_of(_SOURCE, "sum_nodes", [*sums, *both, *wide]),
+    ]
 
 
 VARIANTS = _variants()
