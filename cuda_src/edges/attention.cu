@@ -498,9 +498,11 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #pragma unroll
                         for (int i = 0; i < BS_ELEMENTS; i++) {
                             Sum sum = r.sum[j * BS_ELEMENTS + i] * (scale * worth);
+#ifndef BS_COSINE
                             const int place = place_of(p, head, vector) + i;
                             if (p.bias && i < columns_of(p, head, vector))
                                 sum = added(sum, __ldg((const Sum *)p.bias + place));
+#endif
 #ifdef BS_COMPLETED
                             if (p.first && i < columns_of(p, head, vector))
                                 sum = fused(share, __ldg((const Sum *)p.first + place),

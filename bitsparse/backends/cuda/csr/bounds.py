@@ -176,9 +176,11 @@ ATTENTION = Bounds(
     (
         ({"sm": _HOPPER, "BS_THREADS": (64,), "BS_JOINED": _YES}, 8),
         ({"sm": _HOPPER, "BS_THREADS": (64,), "BS_DROPOUT": _YES}, 8),
+        ({"sm": _HOPPER, "BS_THREADS": (64,), "BS_ABOVE": _YES, "BS_TOGETHER": (1, 2)}, 8),
         ({"sm": _HOPPER, "BS_THREADS": (64,)}, 10),
         ({"sm": _HOPPER, "BS_THREADS": (128,), "BS_JOINED": _YES}, 5),
         ({"sm": _HOPPER, "BS_THREADS": (128,), "BS_DROPOUT": _YES}, 5),
+        ({"sm": _HOPPER, "BS_THREADS": (128,), "BS_COMPLETED": _YES, "BS_TOGETHER": (1, 2)}, 5),
         ({"sm": _HOPPER, "BS_THREADS": (128,)}, 6),
         *((conditions, 2) for conditions in _ATTENTION_OF_TWO),
         ({}, 3),

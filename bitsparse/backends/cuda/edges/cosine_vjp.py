@@ -13,6 +13,9 @@ from bitsparse.backends.cuda.edges.attention_rows import head_products, joins_it
 from bitsparse.backends.cuda.edges.head_scores import column_sums
 
 _THREADS = 256
+#: Threads of a block and blocks that share a multiprocessor if lanes have few elements: a thread then takes 96 registers, with which two
+#: blocks of 256 threads are 16 warps, and ten of 64 are 20.
+_SMALL_BLOCKS = {"BS_THREADS": 64, "BS_BLOCKS": 10}
 #: Edges of a row that are processed at a time.
 _STEPS = 4
 _SOURCE = "edges/cosine_vjp.cu"
@@ -106,8 +109,10 @@ def layout(dtype: Any, vector: int, columns: int) -> dict[str, int]:
     parts = edges.power_of_two(-(-vectors // defines["BS_LANES"]))
     # Elements per lane; a lane holds four sets of this many in registers.
     width = parts * vector // np.dtype(dtype).itemsize
-    defines |= {"BS_PARTS": parts, "BS_STEPS": _STEPS if width <= 4 else _STEPS // 2, "BS_THREADS": _THREADS}
-    return defines | {"BS_BLOCKS": 1 if width >= 16 else 2}
+    defines |= {"BS_PARTS": parts, "BS_STEPS": _STEPS if width <= 4 else _STEPS // 2}
+    if width <= 4 and np.dtype(dtype).itemsize == 4:
+        return defines | _SMALL_BLOCKS
+    return defines | {"BS_THREADS": _THREADS, "BS_BLOCKS": 1 if width >= 16 else 2}
 
 
 def pieces_of(defines: dict[str, int], dtype: Any) -> dict[str, int]:
