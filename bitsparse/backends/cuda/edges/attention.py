@@ -103,7 +103,7 @@ def attention(
     codes: Codes | None = None,
     vectors: tuple[Any, Any] | None = None,
     bias: Any = None,
-    **cut: int | None,
+    **cut: Any,
 ) -> Any:
     """Softmax-weighted sums of rows of `x` (cols, heads * width), without storing a value per edge.
 
@@ -154,7 +154,7 @@ def attention_vjp(
     out: Mapping[str, Any] | None = None,
     vectors: tuple[Any, Any] | None = None,
     bias: Any = None,
-    **cut: int | None,
+    **cut: Any,
 ) -> dict[str, Any]:
     """Gradients of :func:`attention` over the transpose of its pattern; see the host's function of the same name.
 
@@ -182,33 +182,43 @@ def attention_vjp(
         if codes is None and schedule.nnz and x.shape[1]:
             product = _product_of(schedule, how, (gradient, by_x, *((x,) if complete else ())), **cut)
             laid = product.room_for_rows() if at_once else None
-    of_rows = {"share": share, "lse": lse, "target": target, "ends": ends, "out": gradients.get("target")}
+    of_rows: dict[str, Any] = {
+        "share": share,
+        "lse": lse,
+        "target": target,
+        "ends": ends,
+        "out": gradients.get("target"),
+    }
     slanted = above if "target" in wrt else None
     if at_once:
         result, slanted = (None if part is None else interop.contiguous(part) for part in (result, slanted))
         numbers = {**of_rows, "slope": negative_slope, "bias": bias}
         node_ends(gradient, result, slanted, heads, numbers, column_sums=into.get("bias"), laid=laid)
     else:
-        for parts, fields in _pieces((gradient, result, slanted), of_rows):
-            head_products(*parts, heads, False, {**fields, "slope": negative_slope})
+        for (by_result, y, steep), fields in _pieces((gradient, result, slanted), of_rows):
+            head_products(by_result, y, steep, heads, False, {**fields, "slope": negative_slope})
     if ends is None:
         return gradients
-    second = None
+    second: tuple[Any, Any] | None = None
+    completion: Completion | None = None
     if "source" in wrt:
         by_source = gradients["source"] = target_of("source", source, sums)
         if product is not None and product.completes:
-            of_scores = () if vectors is None else (gradients["target"], *vectors)
-            second = Completion(x, by_source, *of_scores)
+            first, other = (None, None) if vectors is None else vectors
+            completion = Completion(x, by_source, gradients.get("target"), first, other)
         else:
             second = jit.scratch(source.shape, sums, source), jit.scratch(x.shape, sums, x)
-    _product_once(schedule, how, (gradient, ends, source), by_x, None, second, codes, laid=laid, product=product, **cut)
-    if second is not None and not isinstance(second, Completion):
+    more: dict[str, Any] = {"laid": laid, "completion": completion, "product": product} | cut
+    _product_once(schedule, how, (gradient, ends, source), by_x, None, second, codes, **more)
+    if second is not None:
         for (of_x, slanted, _), fields in _pieces((x, second[1], None), {"share": second[0], "out": by_source}):
             head_products(of_x, of_x, slanted, heads, True, fields)
     if vectors is not None:
-        rows, of_scores = x.reshape(len(x), *vectors[0].shape), (gradients["source"], gradients["target"])
-        dx = None if isinstance(second, Completion) else by_x.reshape(rows.shape)
-        gradients["vectors"] = head_scores_vjp(rows, *vectors, *of_scores, dx, into.get("vectors"))
+        rows, dx = x.reshape(len(x), *vectors[0].shape), None
+        if completion is None:
+            dx = gradients["x"].reshape(rows.shape)
+        out_of = into.get("vectors")
+        gradients["vectors"] = head_scores_vjp(rows, *vectors, by_source, gradients["target"], dx, out_of)
     return gradients
 
 
@@ -230,7 +240,7 @@ def cosine_attention(
     beta: Any,
     out: Any = None,
     lse: Any = None,
-    **cut: int | None,
+    **cut: Any,
 ) -> Any:
     """Sums of rows of `x` (n, width) with weights ``softmax(beta * cos(x[row], x[column]))`` over each row; see :func:`attention`.
 
@@ -250,11 +260,12 @@ def _product_once(
     operands: tuple[Any, Any, Any],
     out: Any,
     lse: Any,
-    state: tuple[Any, Any] | Completion | None = None,
+    state: tuple[Any, Any] | None = None,
     codes: Codes | None = None,
     *,
     laid: Any = None,
     bias: Any = None,
+    completion: Completion | None = None,
     product: AttentionProduct | None = None,
     **cut: Any,
 ) -> Any:
@@ -271,8 +282,7 @@ def _product_once(
         for part in state or ():
             edges.fill(part, 0)
         return result
-    completion = state if isinstance(state, Completion) else None
-    share, above = (None, None) if state is None or completion is not None else state
+    share, above = (None, None) if state is None else state
     width = columns // how.heads
     if codes is not None and how.above and how.factor is not None and tiles(how.heads, width) is not None:
         by_tiles = CodesAttention(schedule, how.heads, width, how.factor, how.dropout, how.turned, **cut)
@@ -282,8 +292,7 @@ def _product_once(
         product = _kept(schedule, how, dtype=np.dtype(np.int8), columns=columns, **cut)
         return product(codes.words, *operands[1:], result, lse, share, above, codes.scale, seed)
     product = _product_of(schedule, how, (x, result), **cut) if product is None else product
-    more = {"laid": laid, "bias": bias, "completion": completion}
-    return product(*operands, result, lse, share, above, seed=seed, **more)
+    return product(*operands, result, lse, share, above, seed=seed, laid=laid, bias=bias, completion=completion)
 
 
 def _product_of(schedule: Schedule, how: Attending, arrays: tuple[Any, ...], **cut: Any) -> AttentionProduct:
