@@ -12,23 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bitsparse import _check, backends, ops
+from bitsparse import _check, ops
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.ops import AttentionState
 from bitsparse.ops.edges.attention import checked_dropout
 from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.edges.cosine_vjp import cosine_attention_vjp_of_both
 from bitsparse.ops.edges.prepared import attention_run, attention_vjp_run, cosine_run, cosine_vjp_run
+from bitsparse.torch.head_scores import head_scores, head_scores_vjp, sums_dtype, widened
 from bitsparse.torch.operators import on_cupy
 from bitsparse.torch.pattern import Pattern, array_over
 from bitsparse.torch.registration import Operator, Recorded, differentiable, once, operator, straight
 
 _SUMS_OF_ATTENTION = "Tensor lse, Tensor share, Tensor above, Tensor gradient, float slope, float dropout"
-
-
-def _sums_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which features are summed."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 # ---- implementations
@@ -85,7 +81,7 @@ def _cosines_of(pattern: Pattern, x: Tensor, beta: Tensor) -> tuple[Shaped, ...]
 
 def _room_of_attention(pattern: Pattern, x: Tensor) -> tuple[Tensor, ...]:
     """Allocate the result and the state of attention."""
-    lse, share = (x.new_empty((pattern.rows, *x.shape[1:-1]), dtype=_sums_dtype(x)) for _ in range(2))
+    lse, share = (x.new_empty((pattern.rows, *x.shape[1:-1]), dtype=sums_dtype(x)) for _ in range(2))
     made = x.new_empty((pattern.rows, *x.shape[1:]))
     return made, lse, share, torch.empty_like(made)
 
@@ -126,7 +122,7 @@ def scored_on_gpu(
 ) -> tuple[Tensor, ...] | None:
     """What the operator ``scored_attention`` gives for contiguous features, plus a bias; None if kernels cannot take the tensors."""
     seed, slope, dropout, keeps = rest
-    vectors, sums = _widened(x, first, second), _sums_dtype(x)
+    vectors, sums = widened(x, first, second), sums_dtype(x)
     source, target = (x.new_empty(x.shape[:-1], dtype=sums) for _ in range(2))
     result, *state = _room_of_attention(pattern, x) if keeps else [x.new_empty((pattern.rows, *x.shape[1:]))]
     if not _lie_well(pattern, *_attended(pattern, x, source, target), *((part, x.shape[1:]) for part in vectors)):
@@ -161,7 +157,7 @@ def scored_vjp_on_gpu(
 ) -> tuple[Tensor, ...] | None:
     """Gradients of :func:`scored_on_gpu` by the features, the vectors and the bias, if there is one; None if kernels cannot do this."""
     seed, result, source, target, lse, share, above, gradient, slope, dropout = rest
-    vectors, gradient = _widened(x, first, second), gradient.contiguous()
+    vectors, gradient = widened(x, first, second), gradient.contiguous()
     wide = [(part, (pattern.rows, *x.shape[1:])) for part in (gradient, result, above)]
     ends = [(part, (pattern.rows, *x.shape[1:-1])) for part in (lse, share)]
     wide += [(part, x.shape[1:]) for part in vectors]
@@ -186,37 +182,6 @@ def scored_vjp_on_gpu(
     return made[0], by_first, by_second, *of_bias[1:]
 
 
-def head_scores(x: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
-    """Dot products of each head's contiguous features (N, H, D) with two vectors (H, D), in the dtype of sums."""
-    vectors = _widened(x, first, second)
-    if x.is_cpu:
-        return [torch.einsum("nhd,hd->nh", x.to(part.dtype), part).contiguous() for part in vectors]
-    made = [x.new_empty(x.shape[:-1], dtype=vectors[0].dtype) for _ in range(2)]
-    compute = backends.family("cuda", "edges.head_scores").head_scores
-    on_cupy(lambda x, first, second, *out: compute(x, first, second, out), x, *vectors, *made)
-    return made
-
-
-def head_scores_vjp(x: Tensor, first: Tensor, second: Tensor, by_scores: list[Tensor], dx: Tensor) -> list[Tensor]:
-    """Gradients of :func:`head_scores` by both vectors and by the features; the latter are added in place to `dx`, which is like `x`."""
-    vectors = _widened(x, first, second)
-    if x.is_cpu:
-        for by_score, vector in zip(by_scores, vectors, strict=True):
-            dx.addcmul_(by_score[..., None], vector)
-        heads = range(x.shape[1])  # one by one: a product of all heads at once would copy them first
-        by_vectors = [torch.stack([x[:, h].t() @ by_score[:, h] for h in heads]) for by_score in by_scores]
-    else:
-        by_vectors = x.new_empty((2, *first.shape), dtype=vectors[0].dtype)
-        compute = backends.family("cuda", "edges.head_scores").head_scores_vjp
-        on_cupy(compute, x, *vectors, *by_scores, dx, by_vectors)
-    return [dx, *(made.to(part.dtype) for made, part in zip(by_vectors, (first, second), strict=True))]
-
-
-def _widened(x: Tensor, *parts: Tensor) -> list[Tensor]:
-    """Convert vectors to the dtype in which features are summed."""
-    return [part.to(_sums_dtype(x)).contiguous() for part in parts]
-
-
 def _edge_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
     return ops.edge_softmax(array_over(pattern), scores.contiguous())
 
@@ -228,7 +193,7 @@ def _edge_softmax_vjp(pattern: Pattern, weights: Tensor, gradient: Tensor) -> Te
 def _cosine_attention(pattern: Pattern, x: Tensor, beta: Tensor, keeps: bool) -> tuple[Tensor, Tensor]:
     array, x = array_over(pattern), x.contiguous()
     if keeps and _lie_well(pattern, *_cosines_of(pattern, x, beta)):
-        made = torch.empty_like(x), x.new_empty(x.shape[:1], dtype=_sums_dtype(x))
+        made = torch.empty_like(x), x.new_empty(x.shape[:1], dtype=sums_dtype(x))
         if on_cupy(lambda *arrays: _done(cosine_run(array, *arrays)), x, beta, *made):
             return made
     found = ops.cosine_attention(array, x, beta=beta, return_lse=keeps)
@@ -272,7 +237,7 @@ def _fake_attention(pattern: Pattern, x: Tensor, *rest: Any) -> tuple[Tensor, ..
     made = x.new_empty((rows, *x.shape[1:]))
     if not keeps:
         return made, *(x.new_empty(0) for _ in range(3))
-    lse, share = (x.new_empty((rows, *x.shape[1:-1]), dtype=_sums_dtype(x)) for _ in range(2))
+    lse, share = (x.new_empty((rows, *x.shape[1:-1]), dtype=sums_dtype(x)) for _ in range(2))
     return made, lse, share, torch.empty_like(made)
 
 
@@ -282,7 +247,7 @@ def _fake_of_three(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
 
 
 def _fake_scored_attention(pattern: Pattern, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    scores = [x.new_empty(x.shape[:-1], dtype=_sums_dtype(x)) for _ in range(2)]
+    scores = [x.new_empty(x.shape[:-1], dtype=sums_dtype(x)) for _ in range(2)]
     result, *sums = _fake_attention(pattern, x, *rest)
     return result, *scores, *sums
 
@@ -292,7 +257,7 @@ def _fake_edge_softmax(pattern: Pattern, scores: Tensor, *_: Any) -> Tensor:
 
 
 def _fake_cosine_attention(pattern: Pattern, x: Tensor, beta: Tensor, keeps: bool) -> tuple[Tensor, Tensor]:
-    lse = x.new_empty((x.shape[0],), dtype=_sums_dtype(x)) if keeps else x.new_empty(0)
+    lse = x.new_empty((x.shape[0],), dtype=sums_dtype(x)) if keeps else x.new_empty(0)
     return _like(x)[0], lse
 
 

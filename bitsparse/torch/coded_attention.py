@@ -13,8 +13,8 @@ from bitsparse.backends.row_pieces import RowPieces
 from bitsparse.ops.edges.attention import AttentionState
 from bitsparse.ops.quantized.attention import Settings, attention_of_codes, attention_of_codes_vjp, attention_of_floats
 from bitsparse.ops.quantized.scaled import ScaledCodes
-from bitsparse.torch.attention_operators import head_scores, head_scores_vjp
 from bitsparse.torch.coded import Grid, Keep, array_of, tensor_of, working
+from bitsparse.torch.head_scores import head_scores, head_scores_vjp
 from bitsparse.torch.pattern import Pattern, array_over
 from bitsparse.torch.registration import once, taken
 

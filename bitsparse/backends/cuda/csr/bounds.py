@@ -171,7 +171,7 @@ _ATTENTION_OF_TWO: tuple[Conditions, ...] = (
     {"BS_JOINED": _YES},
     {"sm": _AMPERE},
 )
-#: Attention; on Hopper the bounds depend on the threads of a block, 64 or 128 (``edges/attention.py``).
+#: Attention; on Hopper the bounds depend on the threads of a block, 64 or 128 (``edges/attention_layout.py``).
 ATTENTION = Bounds(
     (
         ({"sm": _HOPPER, "BS_THREADS": (64,), "BS_JOINED": _YES}, 8),
