@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bitsparse.torch import bias, signs
@@ -66,8 +67,10 @@ class Floats:
         self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None
     ) -> Tensor:
         """Sums over neighbours plus `factor` times the targets' own features, plus the bias `behind` if there is one."""
-        made = self.spmm(graph, x, "sum") + factor * own
-        return made if behind is None else bias.biased(made, behind)
+        made = self.spmm(graph, x, "sum", behind)
+        if made.dtype == own.dtype == factor.dtype:
+            return torch.addcmul(made, own, factor)
+        return made + factor * own
 
     def attention(
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float
