@@ -140,6 +140,7 @@ def test_sums_that_are_made_in_pieces_of_rows(wrt: tuple[str, ...]) -> None:
         assert np.array_equal(raw(made[name]), raw(whole[name]))
 
 
+@pytest.mark.parametrize("completed", [True, False])
 @pytest.mark.parametrize(
     ("heads", "width", "dtype", "cut"),
     [
@@ -155,7 +156,9 @@ def test_sums_that_are_made_in_pieces_of_rows(wrt: tuple[str, ...]) -> None:
         (1, 41, "bfloat16", {"lay": True, "longest": 128, "span": 64}),
     ],
 )
-def test_scores_that_are_made_of_the_features_and_a_bias(heads: int, width: int, dtype: str, cut: Any) -> None:
+def test_scores_that_are_made_of_the_features_and_a_bias(
+    heads: int, width: int, dtype: str, cut: Any, completed: bool
+) -> None:
     """Scores are written on the way; the gradient by the features includes theirs; sums with a bias have the bits of two steps."""
     A, kind = GRAPHS["hubs"], dtype_of(dtype)
     A = sp.csr_array(sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), A.shape)[: min(A.shape), : min(A.shape)])
@@ -191,9 +194,8 @@ def test_scores_that_are_made_of_the_features_and_a_bias(heads: int, width: int,
         if bias is not None:
             by["bias"] = empty((heads * width,), compute)
         state, turned = (sums, lse, share, above), scheduled(sp.csr_array(A.T.tocsr()))
-        cuda.attention_vjp(
-            turned, at[0], source, target, at[1], state, **how, out=by, vectors=(at[2], at[3]), bias=there, **cut
-        )
+        more: dict[str, Any] = {"vectors": (at[2], at[3]), "bias": there, "completed": completed} | cut
+        cuda.attention_vjp(turned, at[0], source, target, at[1], state, **how, out=by, **more)
         runs.append([raw(part).tobytes() for part in (sums, source, target, *by.values())])
     assert runs[0] == runs[1]
     if bias is not None:

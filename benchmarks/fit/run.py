@@ -1,7 +1,9 @@
 """Time the variants of a family of kernels on this GPU (family ``host``: on this CPU), and fit the figures that the library keeps.
 
-    python3 benchmarks/fit/run.py {dense,products,floats,parts,rows,laid,slices,binary,edges,host} [--json FILE] [--only SUBSTRING ...]
-    python3 benchmarks/fit/run.py {dense,products,floats,parts,rows,laid,slices,binary,edges,host} --rows FILE [FILE ...]
+    python3 benchmarks/fit/run.py FAMILY [--json FILE] [--only SUBSTRING ...]
+    python3 benchmarks/fit/run.py FAMILY --rows FILE [FILE ...]
+
+Families are dense, products, floats, parts, rows, laid, slices, binary, edges, attention and host.
 
 The first form measures and, with ``--json``, writes a line for each variant; the second form reads such lines and needs no GPU. Both print
 the constants, their place (for a GPU, a field of ``backends/cuda/chips.py``), the errors of the estimates, and the loss of the library's
@@ -18,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-FAMILIES = ("dense", "products", "floats", "parts", "rows", "laid", "slices", "binary", "edges", "host")
+FAMILIES = ("dense", "products", "floats", "parts", "rows", "laid", "slices", "binary", "edges", "attention", "host")
 #: A choice that loses more than this factor gets a line of its own.
 WORTH_A_LINE = 1.05
 

@@ -6,7 +6,7 @@ Each can be differentiated once and has an operator of its own for its gradients
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from bitsparse.ops.edges.attention import checked_dropout
 from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
 from bitsparse.ops.edges.cosine_vjp import cosine_attention_vjp_of_both
 from bitsparse.ops.edges.prepared import attention_run, attention_vjp_run, cosine_run, cosine_vjp_run
+from bitsparse.torch import attention_shapes
+from bitsparse.torch.attention_shapes import like
 from bitsparse.torch.head_scores import head_scores, head_scores_vjp, sums_dtype, widened
 from bitsparse.torch.operators import on_cupy
 from bitsparse.torch.pattern import Pattern, array_over
@@ -46,7 +48,7 @@ def _attention_vjp(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
     wide = [(part, (pattern.rows, *x.shape[1:])) for part in (gradient, sums[0], sums[3])]
     ends = [(part, (pattern.rows, *x.shape[1:-1])) for part in sums[1:3]]
     if _lie_well(pattern, *_attended(pattern, x, source, target), *wide, *ends):
-        made = _like(x, source, target)
+        made = like(x, source, target)
         call = partial(_attend_vjp, array_over(pattern.turned), slope, dropout, seed)
         if on_cupy(call, x, source, target, gradient, *sums, *made):
             return made
@@ -164,7 +166,7 @@ def scored_vjp_on_gpu(
     if not _lie_well(pattern, *_attended(pattern, x, source, target), *wide, *ends):
         return None
     array, by_vectors = array_over(pattern.turned), x.new_empty((2, *x.shape[1:]), dtype=vectors[0].dtype)
-    made, of_bias = _like(x, source, target), []
+    made, of_bias = like(x, source, target), []
     if bias is not None:
         of_bias = [bias.contiguous(), torch.empty_like(bias, memory_format=torch.contiguous_format)]
 
@@ -227,49 +229,6 @@ def _gatv2_scores_vjp(pattern: Pattern, *parts: Any) -> tuple[Tensor, Tensor, Te
     return ops.gatv2_scores_vjp(array_over(pattern), *(part.contiguous() for part in operands), negative_slope=slope)
 
 
-# ---- shapes and dtypes for a compiler
-def _like(*parts: Tensor) -> tuple[Tensor, ...]:
-    return tuple(torch.empty_like(part, memory_format=torch.contiguous_format) for part in parts)
-
-
-def _fake_attention(pattern: Pattern, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    rows, keeps = pattern.indptr.shape[0] - 1, rest[-1]
-    made = x.new_empty((rows, *x.shape[1:]))
-    if not keeps:
-        return made, *(x.new_empty(0) for _ in range(3))
-    lse, share = (x.new_empty((rows, *x.shape[1:-1]), dtype=sums_dtype(x)) for _ in range(2))
-    return made, lse, share, torch.empty_like(made)
-
-
-def _fake_of_three(pattern: Pattern, *parts: Any) -> tuple[Tensor, ...]:
-    """Stand-ins for gradients by the first three arguments."""
-    return _like(*parts[:3])
-
-
-def _fake_scored_attention(pattern: Pattern, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    scores = [x.new_empty(x.shape[:-1], dtype=sums_dtype(x)) for _ in range(2)]
-    result, *sums = _fake_attention(pattern, x, *rest)
-    return result, *scores, *sums
-
-
-def _fake_edge_softmax(pattern: Pattern, scores: Tensor, *_: Any) -> Tensor:
-    return _like(scores)[0]
-
-
-def _fake_cosine_attention(pattern: Pattern, x: Tensor, beta: Tensor, keeps: bool) -> tuple[Tensor, Tensor]:
-    lse = x.new_empty((x.shape[0],), dtype=sums_dtype(x)) if keeps else x.new_empty(0)
-    return _like(x)[0], lse
-
-
-def _fake_cosine_attention_vjp(pattern: Pattern, x: Tensor, beta: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return _like(x, beta)
-
-
-def _fake_gatv2_scores(pattern: Pattern, source: Tensor, target: Tensor, a: Tensor, slope: float) -> Tensor:
-    dtype = reduce(torch.promote_types, (part.dtype for part in (source, target, a)))
-    return source.new_empty((pattern.indices.shape[0], *source.shape[1:-1]), dtype=dtype)
-
-
 # ---- gradients
 def _by_operator(of: Operator, constants: int, without: int) -> Callable[..., tuple[Tensor | None, ...]]:
     """A gradient computed by operator `of` from saved tensors and the first `constants` constants; the last `without` inputs get None."""
@@ -299,7 +258,7 @@ _ATTENTION_VJP = operator(
     "attention_vjp",
     f"Tensor x, Tensor source, Tensor target, Tensor? seed, Tensor result, {_SUMS_OF_ATTENTION}) -> (Tensor, Tensor, Tensor)",
     _attention_vjp,
-    _fake_of_three,
+    attention_shapes.of_three,
 )
 _OF_ATTENTION = differentiable(
     operator(
@@ -307,7 +266,7 @@ _OF_ATTENTION = differentiable(
         "Tensor x, Tensor source, Tensor target, Tensor? seed, float slope, float dropout, bool keeps) -> "
         "(Tensor, Tensor, Tensor, Tensor)",
         _attention,
-        _fake_attention,
+        attention_shapes.attention,
     ),
     _by_operator(_ATTENTION_VJP, 2, 4),
     keeps_result=True,
@@ -317,7 +276,7 @@ _SCORED_ATTENTION_VJP = operator(
     f"Tensor x, Tensor first, Tensor second, Tensor? seed, Tensor result, Tensor source, Tensor target, {_SUMS_OF_ATTENTION}) -> "
     f"(Tensor, Tensor, Tensor)",
     _scored_attention_vjp,
-    _fake_of_three,
+    attention_shapes.of_three,
 )
 _OF_SCORED_ATTENTION = differentiable(
     operator(
@@ -325,16 +284,16 @@ _OF_SCORED_ATTENTION = differentiable(
         "Tensor x, Tensor first, Tensor second, Tensor? seed, float slope, float dropout, bool keeps) -> "
         "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
         _scored_attention,
-        _fake_scored_attention,
+        attention_shapes.scored_attention,
     ),
     _by_operator(_SCORED_ATTENTION_VJP, 2, 4),
     keeps_result=True,
 )
 _SOFTMAX_VJP = operator(
-    "edge_softmax_vjp", "Tensor weights, Tensor gradient) -> Tensor", _edge_softmax_vjp, _fake_edge_softmax
+    "edge_softmax_vjp", "Tensor weights, Tensor gradient) -> Tensor", _edge_softmax_vjp, attention_shapes.edge_softmax
 )
 _OF_SOFTMAX = differentiable(
-    operator("edge_softmax", "Tensor scores) -> Tensor", _edge_softmax, _fake_edge_softmax),
+    operator("edge_softmax", "Tensor scores) -> Tensor", _edge_softmax, attention_shapes.edge_softmax),
     _by_softmax(_SOFTMAX_VJP),
     keeps_result=True,
 )
@@ -342,14 +301,14 @@ _COSINES_VJP = operator(
     "cosine_attention_vjp",
     "Tensor x, Tensor beta, Tensor result, Tensor lse, Tensor gradient) -> (Tensor, Tensor)",
     _cosine_attention_vjp,
-    _fake_cosine_attention_vjp,
+    attention_shapes.cosine_attention_vjp,
 )
 _OF_COSINES = differentiable(
     operator(
         "cosine_attention",
         "Tensor x, Tensor beta, bool keeps) -> (Tensor, Tensor)",
         _cosine_attention,
-        _fake_cosine_attention,
+        attention_shapes.cosine_attention,
     ),
     _by_operator(_COSINES_VJP, 0, 1),
     keeps_result=True,
@@ -358,14 +317,14 @@ _GATV2_VJP = operator(
     "gatv2_scores_vjp",
     "Tensor source, Tensor target, Tensor a, Tensor gradient, float slope) -> (Tensor, Tensor, Tensor)",
     _gatv2_scores_vjp,
-    _fake_of_three,
+    attention_shapes.of_three,
 )
 _OF_GATV2 = differentiable(
     operator(
         "gatv2_scores",
         "Tensor source, Tensor target, Tensor a, float slope) -> Tensor",
         _gatv2_scores,
-        _fake_gatv2_scores,
+        attention_shapes.gatv2_scores,
     ),
     _by_operator(_GATV2_VJP, 1, 1),
 )

@@ -156,6 +156,9 @@ class RowRates(NamedTuple):
     margin_tiles: tuple[float, float] = (2.5, 1.3)
     #: Dot products of the ends of edges are computed in windows of 8 rows if these have at least this many edges per column.
     dots_share: float = 3.5
+    #: Up to this many edges of a node on average, its gradient by attention is completed in the kernel that sums over its edges, which
+    #: takes registers, and a little time for each edge; else in a pass over the nodes (``fit/attention.py``).
+    completed_edges: int = 116
     #: Whether packed integers with a weight for each edge and head are gathered packed; else they are unpacked first. Not measured yet.
     codes_per_head: bool = False
 

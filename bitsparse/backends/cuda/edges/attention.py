@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import interop, jit
+from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.attention_codes import Codes, CodesAttention, tiles
@@ -94,13 +95,15 @@ def attention_vjp(
     out: Mapping[str, Any] | None = None,
     vectors: tuple[Any, Any] | None = None,
     bias: Any = None,
+    completed: bool | None = None,
     **cut: Any,
 ) -> dict[str, Any]:
     """Gradients of :func:`attention` over the transpose of its pattern; see the host's function of the same name.
 
     `codes` are codes of `gradient`, which are gathered in its place. `out` maps names to arrays for the gradients. With `vectors`, the
     gradient by x includes what the scores contribute, and the gradients by both vectors are "vectors" (2, heads, width). A `bias` is part
-    of the result, and its gradient is "bias" in `out`; its heads must fit in a warp.
+    of the result, and its gradient is "bias" in `out`; its heads must fit in a warp. `completed` says whether the kernel that sums over
+    edges completes the gradient of a node; by default it does where that is quicker.
     """
     empty, into = jit.require_cupy("attention_vjp").empty, {} if out is None else out
 
@@ -113,7 +116,9 @@ def attention_vjp(
     sums, heads = source.dtype, source.shape[1]
     gradients = {"target": target_of("target", target, sums)} if "target" in wrt else {}
     ends = None if wrt == ("target",) else jit.scratch((*target.shape, 4), sums, target)
-    complete = "source" in wrt and codes is None and not isinstance(x, RowPieces)
+    if completed is None:
+        completed = schedule.nnz <= chip_here().rows.completed_edges * schedule.shape[0]
+    complete = completed and "source" in wrt and codes is None and not isinstance(x, RowPieces)
     how = Attending(heads, negative_slope, False, dropout, "source" in wrt, turned=True, completed=complete)
     by_x, product, laid = None, None, None
     at_once = not isinstance(result, RowPieces) and 0 < gradient.shape[1] <= heads * most_columns(gradient.dtype)
