@@ -1,11 +1,12 @@
-// out = x W^T for a tall matrix x of float32 and a small W, each float in two parts of TF32 (matmul/split_floats.cuh), plus a bias or what
-// `out` holds.
+// out = x W^T for a tall matrix x of float32 and a small W, each float in two parts of TF32 (matmul/split_floats.cuh). On the way to memory the
+// rows may be scaled, a bias or what `out` holds is added, and relu applied. The product may also be a sum of two, x W^T + x2 W2^T.
 //
 // A block takes tiles of 128 rows and WIDTH columns of the result, one after another. A warp has 16 of the rows: it copies their part of x
 // into a ring of its own, 32 columns at a time, and takes its first factor from there, so that warps do not wait for each other. The parts of
 // W are made once (matmul/floats_ends.cu), in the order in which the matrix units read them: they stay in shared memory (BS_RESIDENT), or
 // pass through a ring that all warps share. Of every eight columns, a lane takes 2 t and 2 t + 1 as its words t and t + 4: the order does not
-// matter to a sum, as long as both factors agree, and two words next to each other are one load.
+// matter to a sum, as long as both factors agree, and two words next to each other are one load. The columns of x2 follow those of x, from the
+// next multiple of four on, so that a stage may have some of both.
 //
 // Floor: x and the result from and to memory once; three products of TF32 for each product.
 #include "matmul/split_floats.cuh"
@@ -16,27 +17,36 @@
 #define RING_BYTES (BS_STAGES * 16 * PITCH * 4) // of a warp
 #define WEIGHT_BYTES (2 * TILE_BYTES) // of a stage
 
+struct Factors {
+    const float *x; // (rows, columns of the weights), rows `pitch` apart
+    i64 pitch;
+    Weights weights;
+};
+
 struct FloatsParams {
-    const float *x; // (rows, depth), rows x_pitch apart
-    const float *w; // element (n, k) at n * w_across + k * w_along
-    const uint4 *parts; // of W: see split_weights
+    Factors first, second; // the weights of `second` have no columns if there is only one product
+    const uint4 *parts; // of the weights: see split_weights
+    const float *scale; // (rows,), or null
     const float *bias; // (columns,), with BS_BEHIND 1
     float *out; // (rows, columns), rows out_pitch apart
-    i64 rows, x_pitch, out_pitch, w_across, w_along;
-    int columns, depth;
+    i64 rows, out_pitch;
+    int columns, second_at, relu; // second_at: columns of `first`, rounded up to a multiple of four
 };
 
 // Copies the part of the warp's 16 rows from `row` on that begins at `column`.
 BS_INLINE void load_rows(u32 to, i64 row, int column, const FloatsParams &p)
 {
-    const int lane = threadIdx.x & 31, c = 4 * (lane & 7), count = p.depth - column - c;
-    const float *from = p.x + (row + lane / 8) * p.x_pitch + column + c;
-    to += (lane / 8 * PITCH + c) * 4;
+    const int lane = threadIdx.x & 31, place = 4 * (lane & 7), behind = column + place - p.second_at;
+    const bool second = behind >= 0;
+    const int c = second ? behind : column + place, count = (second ? p.second.weights.depth : p.first.weights.depth) - c;
+    const i64 pitch = second ? p.second.pitch : p.first.pitch;
+    const float *from = (second ? p.second.x : p.first.x) + (row + lane / 8) * pitch + c;
+    to += (lane / 8 * PITCH + place) * 4;
     const i64 left = p.rows - row - lane / 8;
 #pragma unroll
-    for (int i = 0; i < 16; i += 4, from += 4 * p.x_pitch, to += 4 * PITCH * 4) {
+    for (int i = 0; i < 16; i += 4, from += 4 * pitch, to += 4 * PITCH * 4) {
         const int own = i < left ? count : 0;
-        copy_words(to, own > 0 ? from : p.x, own, BS_WHOLE);
+        copy_words(to, own > 0 ? from : p.first.x, own, BS_WHOLE);
     }
 }
 
@@ -58,45 +68,85 @@ BS_INLINE void take_fragments(Fragments &to, u32 rows)
         }
 }
 
-BS_INLINE float bias_of(int column, const FloatsParams &p) { return BS_BEHIND == 1 && column < p.columns ? __ldg(p.bias + column) : 0.0f; }
+BS_INLINE float with_relu(float sum, const FloatsParams &p) { return p.relu ? where_positive(sum, sum) : sum; }
 
-// What the sums of a tile begin with.
-BS_INLINE void begin_tile(float (&total)[SUMS], int column, const FloatsParams &p)
+// The bits of the sums of a thread that are not finite and belong to the result.
+BS_INLINE u64 find_odd(const float (&total)[SUMS], i64 row, int column, const FloatsParams &p)
 {
+    u64 odd = 0;
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
-        total[i] = bias_of(column + i / 4 * 8 + i % 2, p);
+        if (is_odd(total[i]) && row + i % 4 / 2 * 8 < p.rows && column + i / 4 * 8 + i % 2 < p.columns)
+            odd |= 1ull << i;
+    return odd;
 }
 
-BS_INLINE float result_of(float total, const float *to) { return BS_BEHIND == 2 ? total + *to : total; }
+// Scales the sums of a thread, and adds the bias and applies relu unless what `out` holds comes first.
+BS_INLINE void finish(float (&total)[SUMS], i64 row, int column, const FloatsParams &p)
+{
+    if (p.scale) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float scale = row + 8 * half < p.rows ? __ldg(p.scale + row + 8 * half) : 0.0f;
+#pragma unroll
+            for (int i = 2 * half; i < SUMS; i += 4) {
+                total[i] = __fmul_rn(total[i], scale);
+                total[i + 1] = __fmul_rn(total[i + 1], scale);
+            }
+        }
+    }
+    if (BS_BEHIND == 1) {
+        const float *const bias = p.bias + column;
+#pragma unroll
+        for (int c = 0; c < WIDTH; c += 8)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float own = column + c + e < p.columns ? bias[c + e] : 0.0f;
+                total[c / 2 + e] = __fadd_rn(total[c / 2 + e], own);
+                total[c / 2 + 2 + e] = __fadd_rn(total[c / 2 + 2 + e], own);
+            }
+    }
+    if (BS_BEHIND != 2 && p.relu)
+#pragma unroll
+        for (int i = 0; i < SUMS; i++)
+            total[i] = where_positive(total[i], total[i]);
+}
 
-// Stores the sums of a thread. Those that are not finite are left out: returns their bits.
-BS_INLINE u64 store(const float (&total)[SUMS], i64 row, int column, const FloatsParams &p)
+BS_INLINE float result_of(float total, const float *to, const FloatsParams &p)
+{
+    return BS_BEHIND == 2 ? with_relu(total + *to, p) : total;
+}
+
+// Stores the sums of a thread but for those with a bit in `odd`.
+BS_INLINE void store(const float (&total)[SUMS], u64 odd, i64 row, int column, const FloatsParams &p)
 {
     const bool pairs = p.out_pitch % 2 == 0;
-    u64 odd = 0;
 #pragma unroll
     for (int i = 0; i < SUMS; i += 2) {
         const i64 r = row + i % 4 / 2 * 8;
         const int c = column + i / 4 * 8, count = p.columns - c;
         if (r < p.rows && count > 0) {
             float *const to = p.out + r * p.out_pitch + c;
-            const float one = total[i], other = count > 1 ? total[i + 1] : 0.0f;
-            const u32 bits = (is_odd(one) ? 1u : 0u) | (is_odd(other) ? 2u : 0u);
-            odd |= (u64)bits << i;
+            const u32 bits = (u32)(odd >> i) & 3;
             if (pairs && count > 1 && !bits)
-                *(float2 *)to = make_float2(result_of(one, to), result_of(other, to + 1));
+                *(float2 *)to = make_float2(result_of(total[i], to, p), result_of(total[i + 1], to + 1, p));
             else {
                 if (!(bits & 1))
-                    to[0] = result_of(one, to);
+                    to[0] = result_of(total[i], to, p);
                 if (count > 1 && !(bits & 2))
-                    to[1] = result_of(other, to + 1);
+                    to[1] = result_of(total[i + 1], to + 1, p);
             }
         }
         if (BS_BEHIND == 2)
             __syncwarp(); // what the results are added to is not loaded before it is needed
     }
-    return odd;
+}
+
+BS_INLINE float add_products(float sum, i64 row, int column, const Factors &of)
+{
+    for (int k = 0; k < of.weights.depth; k++)
+        sum = fmaf(of.x[row * of.pitch + k], of.weights.w[column * of.weights.across + k * of.weights.along], sum);
+    return sum;
 }
 
 // Computes the sums that `store` left out once more, in float32 and one product after the other.
@@ -106,10 +156,12 @@ static __device__ __noinline__ void mend(u64 odd, i64 row, int column, const Flo
         const int i = __ffsll((i64)odd) - 1, c = column + i / 4 * 8 + i % 2;
         const i64 r = row + i % 4 / 2 * 8;
         float *const to = p.out + r * p.out_pitch + c;
-        float sum = bias_of(c, p);
-        for (int k = 0; k < p.depth; k++)
-            sum = fmaf(p.x[r * p.x_pitch + k], p.w[c * p.w_across + k * p.w_along], sum);
-        *to = result_of(sum, to);
+        float sum = add_products(add_products(0.0f, r, c, p.first), r, c, p.second);
+        if (p.scale)
+            sum = __fmul_rn(sum, p.scale[r]);
+        if (BS_BEHIND)
+            sum = __fadd_rn(sum, BS_BEHIND == 1 ? p.bias[c] : *to);
+        *to = with_relu(sum, p);
     }
 }
 
@@ -131,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_products(const Fl
 {
     extern __shared__ uint4 shared[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane / 4, t = lane & 3;
-    const int stages = (p.depth + DEPTH - 1) / DEPTH;
+    const int stages = (p.second_at + p.second.weights.depth + DEPTH - 1) / DEPTH;
     const i64 tiles = (p.rows + ROWS - 1) / ROWS, count = (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x * stages;
     const uint4 *const parts = p.parts + (i64)blockIdx.y * stages * (WEIGHT_BYTES / 16);
     const u32 weights = (shared_address(shared) + 1023u) & ~1023u;
@@ -165,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_products(const Fl
         load();
     const int column = (int)blockIdx.y * WIDTH + 2 * t;
     float sum[SUMS], total[SUMS];
-    begin_tile(total, column, p);
+    clear(total);
 #pragma unroll 1
     for (i64 at = 0; at < count; at++) {
         copy_wait<BS_STAGES - 2>();
@@ -184,10 +236,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_products(const Fl
         slot = following<BS_STAGES>(slot);
         finish_products(total, sum);
         if (now.stage + 1 == stages) {
-            const u64 odd = store(total, now.row + g, column, p);
+            const i64 row = now.row + g;
+            const u64 odd = find_odd(total, row, column, p);
+            finish(total, row, column, p);
+            store(total, odd, row, column, p);
             if (odd)
-                mend(odd, now.row + g, column, p);
-            begin_tile(total, column, p);
+                mend(odd, row, column, p);
+            clear(total);
         }
         advance(now, stages);
     }

@@ -4,11 +4,13 @@
 #define THREADS 256
 
 struct SplitWeightsParams {
-    const float *w; // element (n, k) at n * across + k * along
+    Weights first, second; // of both products of a sum
     char *parts; // (tiles of columns, stages, 2, width, DEPTH) words
-    i64 across, along;
-    int columns, depth, stages, width, count; // width: columns of a tile; count: of vectors of high parts
+    int second_at; // column of a tile's stages at which `second` begins
+    int columns, stages, width, count; // width: columns of a tile; count: of vectors of high parts
 };
+
+BS_INLINE u32 weight_at(int n, int k, const Weights &of) { return k < of.depth ? __float_as_uint(of.w[n * of.across + k * of.along]) : 0u; }
 
 // A thread makes the parts of four words of a column in a stage, in the place of the swizzle. Of every eight k, word w is
 // 2 (w % 4) + w / 4, as in `take_fragments` of matmul/floats.cu.
@@ -23,8 +25,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_weights(const SplitW
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int k = k0 + 2 * i;
-        const bool there = n < p.columns && k < p.depth;
-        split_float(there ? __float_as_uint(p.w[n * p.across + k * p.along]) : 0u, high[i], low[i]);
+        const u32 word = n >= p.columns ? 0u : k < p.second_at ? weight_at(n, k, p.first) : weight_at(n, k - p.second_at, p.second);
+        split_float(word, high[i], low[i]);
     }
     const i64 tile = (i64)p.width * DEPTH * 4;
     char *const to = p.parts + place * 2 * tile + c * 128 + ((vector ^ (c & 7)) * 16);

@@ -1,14 +1,16 @@
 // out = A^T B for tall matrices of float32 with the same rows, each float in two parts of TF32 (matmul/split_floats.cuh): the gradient by the
-// weights of a layer. And, with BS_SUMS, the sums of the columns of A, the gradient by its bias.
+// weights of a layer. And, with BS_SUMS, the sums of the columns of A, the gradient by its bias. With BS_MASKED, elements of A count as 0 where
+// those of a mask are not positive: A is the gradient of relu's result, and the mask that result.
 //
-// A block takes a piece of the rows for one tile of the result, of 64 BS_HALVES rows and WIDTH columns. Both matrices pass through a ring of
-// stages of 32 rows. The contraction is along the rows, so B has to be turned: all threads split it and write it as the matrix units read it,
-// while those multiply the stage before. A is split in registers: a warp takes 16 of its columns, of which a lane has 2 g and 2 g + 1 as rows
-// g and g + 8 of the first factor. The two warpgroups have different columns of A (BS_HALVES 2), or take turns at the rows of a stage.
+// A block takes a piece of the rows for one tile of the result, of 64 BS_HALVES rows and WIDTH columns. Both matrices, and the mask, pass
+// through a ring of stages of 32 rows, B one stage ahead. The contraction is along the rows, so B has to be turned: all threads split it and
+// write it as the matrix units read it, while those multiply the stage before. A is masked, summed and split in registers: a warp takes 16 of
+// its columns, of which a lane has 2 g and 2 g + 1 as rows g and g + 8 of the first factor. The two warpgroups have different columns of A
+// (BS_HALVES 2), or take turns at the rows of a stage.
 //
 // Sums of all pieces are then added in their order (matmul/floats_ends.cu), so that the same input gives the same bits in every run.
 //
-// Floor: A and B from memory once for each tile of the result; three products of TF32 for each product.
+// Floor: A, the mask and B from memory once for each tile of the result; three products of TF32 for each product.
 #include "matmul/split_floats.cuh"
 
 #define THREADS 256
@@ -17,7 +19,12 @@
 #define HEIGHT (64 * BS_HALVES)
 #define A_PITCH (HEIGHT + 4) // words of a row of a stage: rows 0, 2, 4 and 6 begin in different banks
 #define B_PITCH WIDTH
-#define B_AT (DEPTH * A_PITCH * 4)
+#define A_BYTES (DEPTH * A_PITCH * 4)
+#ifdef BS_MASKED
+#define B_AT (2 * A_BYTES) // behind the mask
+#else
+#define B_AT A_BYTES
+#endif
 #define STAGE_BYTES (B_AT + DEPTH * B_PITCH * 4)
 #ifdef BS_SUMS
 #define EXTRA 1 // columns of the sums of pieces
@@ -27,8 +34,9 @@
 
 struct FloatsOverRowsParams {
     const float *a, *b; // (rows, m) and (rows, n), rows a_pitch and b_pitch apart
+    const float *mask; // (rows, m), rows mask_pitch apart, with BS_MASKED
     float *pieces; // (pieces, GROUPS, m, n) sums; with BS_SUMS one more column for the sums of A
-    i64 rows, a_pitch, b_pitch, piece; // piece: rows of a piece, a multiple of DEPTH
+    i64 rows, a_pitch, b_pitch, mask_pitch, piece; // piece: rows of a piece, a multiple of DEPTH
     int m, n;
 };
 
@@ -66,7 +74,8 @@ BS_INLINE void turn(u32 tiles, u32 from)
     }
 }
 
-BS_INLINE void take_fragments(Fragments &to, u32 from, int group)
+// Takes a lane's columns of A from a stage, and adds them to `sums`.
+BS_INLINE void take_fragments(Fragments &to, float (&sums)[2], u32 from, int group)
 {
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
@@ -74,11 +83,28 @@ BS_INLINE void take_fragments(Fragments &to, u32 from, int group)
             continue;
 #pragma unroll
         for (int word = 0; word < 2; word++) { // rows 2 t and 2 t + 1 of eight are words t and t + 4
-            const int2 pair = load_shared_pair(from + (8 * step + word) * A_PITCH * 4);
-            split_float((u32)pair.x, to.high[step][2 * word], to.low[step][2 * word]);
-            split_float((u32)pair.y, to.high[step][2 * word + 1], to.low[step][2 * word + 1]);
+            const u32 at = from + (8 * step + word) * A_PITCH * 4;
+            const int2 pair = load_shared_pair(at);
+            float one = __int_as_float(pair.x), other = __int_as_float(pair.y);
+#ifdef BS_MASKED
+            const int2 mask = load_shared_pair(at + A_BYTES);
+            one = where_positive(one, __int_as_float(mask.x)), other = where_positive(other, __int_as_float(mask.y));
+#endif
+            sums[0] += one, sums[1] += other;
+            split_float(__float_as_uint(one), to.high[step][2 * word], to.low[step][2 * word]);
+            split_float(__float_as_uint(other), to.high[step][2 * word + 1], to.low[step][2 * word + 1]);
         }
     }
+}
+
+BS_INLINE float element_of_a(i64 row, int column, const FloatsOverRowsParams &p)
+{
+    const float own = p.a[row * p.a_pitch + column];
+#ifdef BS_MASKED
+    return where_positive(own, p.mask[row * p.mask_pitch + column]);
+#else
+    return own;
+#endif
 }
 
 // Computes sums of a thread once more, in float32 and one product after the other: those with a bit in `odd`. The group has rows `own` to
@@ -91,7 +117,7 @@ static __device__ __noinline__ void mend(u64 odd, i64 begin, i64 end, int own, i
         float sum = 0.0f;
         for (i64 first = begin + own; first < end; first += DEPTH)
             for (i64 k = first; k < min(first + 8 * OWN_STEPS, end); k++)
-                sum = fmaf(p.a[k * p.a_pitch + r], p.b[k * p.b_pitch + c], sum);
+                sum = fmaf(element_of_a(k, r, p), p.b[k * p.b_pitch + c], sum);
         out[(i64)r * (p.n + EXTRA) + c] = sum;
     }
 }
@@ -105,41 +131,43 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) floats_over_rows(const 
     const i64 begin = (i64)blockIdx.x * p.piece, end = min(begin + p.piece, p.rows);
     const int count = (int)((end - begin + DEPTH - 1) / DEPTH);
     const u32 turned = (shared_address(shared) + 1023u) & ~1023u, ring = turned + 4 * TILE_BYTES; // B twice: two tiles each
-    i64 coming = begin;
+    i64 coming = begin; // rows of A to load; B is one stage ahead
     int slot_in = 0, slot = 0;
+    const auto load_b = [&](i64 from, int to) {
+        if (from < end)
+            load_columns<WIDTH, B_PITCH, BS_WHOLE_B>(ring + to * STAGE_BYTES + B_AT, p.b, p.b_pitch, from, end, column0, p.n);
+    };
     const auto load = [&]() {
         if (coming < end) {
             const u32 to = ring + slot_in * STAGE_BYTES;
             load_columns<HEIGHT, A_PITCH, BS_WHOLE_A>(to, p.a, p.a_pitch, coming, end, row0, p.m);
-            load_columns<WIDTH, B_PITCH, BS_WHOLE_B>(to + B_AT, p.b, p.b_pitch, coming, end, column0, p.n);
+#ifdef BS_MASKED
+            load_columns<HEIGHT, A_PITCH, BS_WHOLE_A>(to + A_BYTES, p.mask, p.mask_pitch, coming, end, row0, p.m);
+#endif
         }
         coming += DEPTH;
-        copy_commit();
         slot_in = following<BS_STAGES>(slot_in);
+        load_b(coming, slot_in);
+        copy_commit();
     };
+    load_b(begin, 0);
 #pragma unroll 1
     for (int i = 0; i < BS_STAGES - 1; i++)
         load();
     copy_wait<BS_STAGES - 2>();
     __syncthreads();
     turn(turned, ring + B_AT);
-    float sum[SUMS], total[SUMS];
-#pragma unroll
-    for (int i = 0; i < SUMS; i++)
-        total[i] = 0.0f;
-#ifdef BS_SUMS
-    const bool sums_columns = threadIdx.x < HEIGHT && blockIdx.z == 0; // thread i sums column i of the tile
-    float of_column = 0.0f;
-#endif
+    float sum[SUMS], total[SUMS], of_columns[2] = {0.0f, 0.0f};
+    clear(total);
 #pragma unroll 1
     for (int at = 0; at < count; at++) {
-        copy_wait<BS_STAGES - 3>();
+        copy_wait<BS_STAGES - 2>();
         fence_async_proxy(); // for what this thread turned
-        __syncthreads(); // this stage is turned, the next one has arrived, and the one before is used up
+        __syncthreads(); // this stage is turned, its rows of A and the next ones of B have arrived, and those before are used up
         const u32 stage = ring + slot * STAGE_BYTES;
         slot = following<BS_STAGES>(slot);
         Fragments a;
-        take_fragments(a, stage + (2 * t * A_PITCH + first + 2 * g) * 4, group);
+        take_fragments(a, of_columns, stage + (2 * t * A_PITCH + first + 2 * g) * 4, group);
         const u32 tiles = turned + at % 2 * (2 * TILE_BYTES);
         if (GROUPS == 1)
             start_products(sum, a, tiles, 0, STEPS);
@@ -150,12 +178,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) floats_over_rows(const 
         load();
         if (at + 1 < count)
             turn(turned + (at + 1) % 2 * (2 * TILE_BYTES), ring + slot * STAGE_BYTES + B_AT);
-#ifdef BS_SUMS
-        if (sums_columns)
-#pragma unroll
-            for (int r = 0; r < DEPTH; r++)
-                of_column += __int_as_float(load_shared_word(stage + (r * A_PITCH + threadIdx.x) * 4));
-#endif
         finish_products(total, sum);
     }
 
@@ -175,10 +197,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) floats_over_rows(const 
     if (odd)
         mend(odd, begin, end, 8 * OWN_STEPS * group, row, column, out, p);
 #ifdef BS_SUMS
-    // The sums of A belong to the first group; the other has none.
-    if (sums_columns && row0 + (int)threadIdx.x < p.m)
 #pragma unroll
-        for (int i = 0; i < GROUPS; i++)
-            p.pieces[(((i64)blockIdx.x * GROUPS + i) * p.m + row0 + threadIdx.x) * pitch + p.n] = i ? 0.0f : of_column;
+    for (int i = 0; i < 2; i++) {
+        of_columns[i] += __shfl_xor_sync(~0u, of_columns[i], 1);
+        of_columns[i] += __shfl_xor_sync(~0u, of_columns[i], 2);
+        if (blockIdx.z == 0 && t == 0 && row + i < p.m)
+            out[(i64)(row + i) * pitch + p.n] = of_columns[i];
+    }
 #endif
 }

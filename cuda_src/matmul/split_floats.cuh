@@ -26,6 +26,13 @@ BS_INLINE void split_float(u32 word, u32 &high, u32 &low)
     low = __float_as_uint(__uint_as_float(word) - __uint_as_float(high));
 }
 
+// A small matrix W: element (n, k) lies at n * across + k * along.
+struct Weights {
+    const float *w;
+    i64 across, along;
+    int depth; // columns of W
+};
+
 // What a lane holds of 16 rows of the first factor in a stage.
 struct Fragments {
     u32 high[STEPS][4], low[STEPS][4];
@@ -47,6 +54,13 @@ BS_INLINE void start_products(float (&sum)[SUMS], const Fragments &a, u32 tiles,
     wgmma_commit();
 }
 
+BS_INLINE void clear(float (&total)[SUMS])
+{
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        total[i] = 0.0f;
+}
+
 // Waits for the products of a stage and adds their sums to those of the stages before: the matrix units cut off what a sum has no room for,
 // so their own sums must stay short.
 BS_INLINE void finish_products(float (&total)[SUMS], float (&sum)[SUMS])
@@ -57,6 +71,9 @@ BS_INLINE void finish_products(float (&total)[SUMS], float (&sum)[SUMS])
     for (int i = 0; i < SUMS; i++)
         total[i] += sum[i];
 }
+
+// `value` where x is positive or not a number, else 0: relu, with x itself as `value`, and its gradient, with relu's result as x.
+BS_INLINE float where_positive(float value, float x) { return x <= 0.0f ? 0.0f : value; }
 
 // The next slot of a ring.
 template <int stages> BS_INLINE int following(int slot) { return slot + 1 == stages ? 0 : slot + 1; }

@@ -22,8 +22,10 @@ _STAGES, _ALIGNED, _SHARED = 4, 1024, (227 << 10) - 1024
 #: What is added to a product: nothing, a bias, or what the result's memory holds.
 _NOTHING, _BIAS, _RESULT = 0, 1, 2
 
+Factors = jit.struct(_SOURCE, "Factors")
 FloatsParams = jit.struct(_SOURCE, "FloatsParams")
 FloatsOverRowsParams = jit.struct(_OVER_ROWS, "FloatsOverRowsParams")
+Weights = jit.struct(_ENDS, "Weights")
 SplitWeightsParams = jit.struct(_ENDS, "SplitWeightsParams")
 AddPiecesParams = jit.struct(_ENDS, "AddPiecesParams")
 
@@ -76,7 +78,17 @@ def is_better_exchanged(m: int, n: int) -> bool:
     return other < own or (other == own and n > m)
 
 
-def product(x: Any, weight: Any, out: Any, bias: Any = None, *, added: bool = False) -> None:
+def product(
+    x: Any,
+    weight: Any,
+    out: Any,
+    bias: Any = None,
+    *,
+    added: bool = False,
+    scale: Any = None,
+    relu: bool = False,
+    second: tuple[Any, Any] | None = None,
+) -> None:
     """Write ``x @ weight.T``, plus a bias or, with `added`, plus what `out` holds, into `out`.
 
     Parameters
@@ -87,25 +99,36 @@ def product(x: Any, weight: Any, out: Any, bias: Any = None, *, added: bool = Fa
         With any strides.
     bias : cupy.ndarray of float32 (columns,), optional
     added : bool
+    scale : cupy.ndarray of float32 (rows,), optional
+        C-contiguous. Each row of the product is multiplied by its number before anything is added to it.
+    relu : bool
+        Write 0 in place of results that are not positive, in the end. No number (NaN) stays one.
+    second : (cupy.ndarray, cupy.ndarray) of float32 (rows, depth2) and (columns, depth2), optional
+        A second `x` and `weight`, whose product is added to the first one before it is scaled.
 
     Notes
     -----
-    Let s be the sum of ``|x| |weight|`` over the `depth` elements. A result is within ``(2^-20 + depth 2^-24) s`` of the exact one, and
-    has the same bits in every run.
+    Let s be the sum of ``|x| |weight|`` over the `depth` elements. A product is within ``(2^-20 + depth 2^-24) s`` of the exact one, where
+    `depth` and s are those of both products if there are two. Scaling and adding round it once each. The same input gives the same bits in
+    every run.
     """
-    rows, depth = x.shape
-    columns = weight.shape[0]
-    if not (rows and columns and depth):
+    both = [part for part in ((x, weight), *((second,) if second else ())) if part[0].shape[1]]
+    (rows, columns), relu = out.shape, bool(relu)
+    if not (rows and columns and both):
         if not added:
             out[...] = 0 if bias is None else bias
+        if relu:
+            cupy.maximum(out, 0, out=out)
         return
-    tiles = tiling(columns, depth)
-    across, along = (stride // 4 for stride in weight.strides)
-    parts = _split(weight, tiles, across, along)
-    params = FloatsParams(rows=rows, columns=columns, depth=depth, w_across=across, w_along=along)
-    jit.filled(params, x=x, w=weight, parts=parts, bias=bias, out=out, x_pitch=_pitch(x), out_pitch=_pitch(out))
+    factors = [Factors(x=one.data.ptr, pitch=_pitch(one), weights=_weights(other)) for one, other in both]
+    at = -(-both[0][0].shape[1] // 4) * 4
+    first, other = (*factors, Factors())[:2]
+    tiles = tiling(columns, at + other.weights.depth)
+    parts = _split(first.weights, other.weights, at, columns, tiles)
+    params = FloatsParams(first=first, second=other, second_at=at, rows=rows, columns=columns, relu=relu)
+    jit.filled(params, parts=parts, scale=scale, bias=bias, out=out, out_pitch=_pitch(out))
     behind = _RESULT if added else _NOTHING if bias is None else _BIAS
-    kernel = jit.kernel(_SOURCE, "float_products", constants(tiles, _is_whole(x), behind))
+    kernel = jit.kernel(_SOURCE, "float_products", constants(tiles, all(_is_whole(one) for one, _ in both), behind))
     blocks = max(1, min(-(-rows // _ROWS), jit.capability().multiprocessors // tiles.across))
     kernel.run((blocks, tiles.across, 1), _THREADS, params, shared=tiles.shared)
 
@@ -121,12 +144,12 @@ class Tiling(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def tiling(columns: int, depth: int) -> Tiling:
-    """The tiling of a product of `depth` columns of x with `columns` rows of weights.
+    """The tiling of a product of `depth` columns of x, or of two, with `columns` rows of weights.
 
     Examples
     --------
-    >>> tiling(128, 100)[:3], tiling(188, 128)[:3], tiling(128, 602)[:3]
-    ((1, 8, True), (2, 6, True), (1, 8, False))
+    >>> tiling(128, 100)[:3], tiling(188, 128)[:3], tiling(128, 602)[:3], tiling(128, 100 + 100)[:3]
+    ((1, 8, True), (2, 6, True), (1, 8, False), (1, 8, False))
     """
     count = -(-columns // _WIDEST)
     sixteens = -(-columns // (16 * count))
@@ -142,14 +165,18 @@ def constants(tiles: Tiling, whole: bool, behind: int) -> dict[str, int]:
     return found | jit.flags(resident=tiles.resident)
 
 
-def _split(weight: Any, tiles: Tiling, across: int, along: int) -> Any:
-    """The parts of the weights as ``float_products`` takes them."""
-    (columns, depth), width = weight.shape, 16 * tiles.sixteens
-    stages = -(-depth // _DEPTH)
+def _weights(weight: Any) -> Any:
+    across, along = (stride // 4 for stride in weight.strides)
+    return Weights(w=weight.data.ptr, across=across, along=along, depth=weight.shape[1])
+
+
+def _split(first: Any, second: Any, second_at: int, columns: int, tiles: Tiling) -> Any:
+    """The parts of the weights of both products as ``float_products`` takes them."""
+    width, stages = 16 * tiles.sixteens, -(-(second_at + second.depth) // _DEPTH)
     count = tiles.across * stages * width * (_DEPTH // 4)
     parts = cupy.empty(8 * count, "uint32")
-    params = SplitWeightsParams(across=across, along=along, columns=columns, depth=depth, stages=stages)
-    jit.filled(params, w=weight, parts=parts, width=width, count=count)
+    params = SplitWeightsParams(first=first, second=second, second_at=second_at, columns=columns, stages=stages)
+    jit.filled(params, parts=parts, width=width, count=count)
     jit.kernel(_ENDS, "split_weights").run(-(-count // _THREADS), _THREADS, params)
     return parts
 
@@ -163,7 +190,7 @@ def _is_whole(x: Any) -> bool:
     return x.data.ptr % 16 == 0 and _pitch(x) % 4 == 0
 
 
-def product_over_rows(a: Any, b: Any, out: Any, sums: Any = None) -> None:
+def product_over_rows(a: Any, b: Any, out: Any, sums: Any = None, mask: Any = None) -> None:
     """Write ``a.T @ b`` into `out`, and the sums of the columns of `a` into `sums` if given.
 
     Parameters
@@ -172,6 +199,10 @@ def product_over_rows(a: Any, b: Any, out: Any, sums: Any = None) -> None:
         The elements of a row lie next to each other.
     out, sums : cupy.ndarray of float32 (m, n) and (m,)
         C-contiguous.
+    mask : cupy.ndarray of float32 (rows, m), optional
+        Elements of `a` count as 0 where those of `mask` are 0 or less, whatever they are: `a` is the gradient of relu's result, and `mask`
+        that result. Only `a` has a mask, so such a product cannot be exchanged (see :func:`is_better_exchanged`). That loses
+        nothing where m is 64 or 128 and n is at most 128.
 
     Notes
     -----
@@ -182,17 +213,18 @@ def product_over_rows(a: Any, b: Any, out: Any, sums: Any = None) -> None:
     if not (rows and m and n):
         out.fill(0)
         if sums is not None:
-            a.sum(axis=0, out=sums)
+            (a if mask is None else cupy.where(mask <= 0, cupy.float32(0), a)).sum(axis=0, out=sums)
         return
-    tiles = over_rows_tiling(m, n)
+    tiles = over_rows_tiling(m, n, mask is not None)
     each = max(1, jit.capability().multiprocessors // (tiles.along * tiles.across))
     piece = -(-rows // (each * _DEPTH)) * _DEPTH
     pieces, columns = -(-rows // piece), n + (sums is not None)
     count = pieces * tiles.groups
     partial = cupy.empty(count * m * columns, "float32")
     params = FloatsOverRowsParams(rows=rows, piece=piece, m=m, n=n, a_pitch=_pitch(a), b_pitch=_pitch(b))
-    jit.filled(params, a=a, b=b, pieces=partial)
-    how = over_rows_constants(tiles, _is_whole(a), _is_whole(b), sums is not None)
+    jit.filled(params, a=a, b=b, mask=mask, mask_pitch=0 if mask is None else _pitch(mask), pieces=partial)
+    whole = _is_whole(a) and (mask is None or _is_whole(mask))
+    how = over_rows_constants(tiles, whole, _is_whole(b), sums is not None)
     kernel = jit.kernel(_OVER_ROWS, "floats_over_rows", how)
     kernel.run((pieces, tiles.along, tiles.across), _THREADS, params, shared=tiles.shared)
     together = jit.filled(AddPiecesParams(rows=m, columns=n, count=count), pieces=partial, out=out, sums=sums)
@@ -200,12 +232,13 @@ def product_over_rows(a: Any, b: Any, out: Any, sums: Any = None) -> None:
 
 
 class OverRowsTiling(NamedTuple):
-    """Tiles of a product over rows along and across the result, halves of 64 rows of a tile, and its sixteens of columns."""
+    """Tiles of a product over rows along and across the result, halves of 64 rows of a tile, its sixteens of columns, and its mask."""
 
     along: int
     across: int
     halves: int
     sixteens: int
+    masked: bool
 
     @property
     def groups(self) -> int:
@@ -218,40 +251,52 @@ class OverRowsTiling(NamedTuple):
         return self.along * _HALF * self.halves * self.across * 16 * self.sixteens
 
     @property
+    def stages(self) -> int:
+        """Stages of the ring, one less where they would not fit into shared memory."""
+        return _STAGES - (self._bytes(_STAGES) > _ALIGNED + _SHARED)
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory of a block: a ring of stages, and the turned columns of two stages."""
+        return self._bytes(self.stages)
+
+    def _bytes(self, stages: int) -> int:
         height, width = _HALF * self.halves, 16 * self.sixteens
-        return _ALIGNED + 4 * _DEPTH * (_STAGES * (height + 4 + width) + 4 * width)
+        return _ALIGNED + 4 * _DEPTH * (stages * ((height + 4) * (1 + self.masked) + width) + 4 * width)
 
 
 @functools.lru_cache(maxsize=256)
-def over_rows_tiling(m: int, n: int) -> OverRowsTiling:
+def over_rows_tiling(m: int, n: int, masked: bool = False) -> OverRowsTiling:
     """The tiling of a result of m by n.
 
     Examples
     --------
-    >>> over_rows_tiling(128, 100), over_rows_tiling(47, 128)[:3]
-    (OverRowsTiling(along=1, across=1, halves=2, sixteens=7), (1, 1, 1))
+    >>> over_rows_tiling(128, 100)[:4], over_rows_tiling(47, 128)[:3]
+    ((1, 1, 2, 7), (1, 1, 1))
+    >>> over_rows_tiling(128, 100).stages, over_rows_tiling(128, 100, True).stages, over_rows_tiling(64, 100, True).stages
+    (4, 3, 4)
     """
     halves, across = -(-m // _HALF), -(-n // _WIDEST)
     along = -(-halves // 2)
-    return OverRowsTiling(along, across, -(-halves // along), -(-n // (16 * across)))
+    return OverRowsTiling(along, across, -(-halves // along), -(-n // (16 * across)), masked)
 
 
 def over_rows_constants(tiles: OverRowsTiling, whole_a: bool, whole_b: bool, sums: bool) -> dict[str, int]:
-    """The constants of ``floats_over_rows``; `whole_a` and `whole_b` if all rows begin at multiples of 16 bytes."""
-    found = {"BS_HALVES": tiles.halves, "BS_SIXTEENS": tiles.sixteens, "BS_STAGES": _STAGES}
-    return found | {"BS_WHOLE_A": int(whole_a), "BS_WHOLE_B": int(whole_b)} | jit.flags(sums=sums)
+    """The constants of ``floats_over_rows``; `whole_a` and `whole_b` if all rows, also of the mask, begin at multiples of 16 bytes."""
+    found = {"BS_HALVES": tiles.halves, "BS_SIXTEENS": tiles.sixteens, "BS_STAGES": tiles.stages}
+    return found | {"BS_WHOLE_A": int(whole_a), "BS_WHOLE_B": int(whole_b)} | jit.flags(sums=sums, masked=tiles.masked)
 
 
 def _variants() -> list[jit.Variant]:
-    """Products of 100, 128 and 602 columns with 128, 47 and 16, as they lie and not, and their gradients."""
-    hows = [tiling(columns, depth) for columns, depth in ((128, 100), (47, 128), (16, 602), (128, 602), (96, 47))]
+    """Products of 100, 128 and 602 columns, and of two times 100, with 128, 94, 47 and 16, as they lie and not, and their gradients."""
+    sizes = ((128, 100), (47, 128), (94, 128), (16, 602), (128, 602), (128, 200), (96, 47))
+    hows = list(dict.fromkeys(tiling(columns, depth) for columns, depth in sizes))
     found = [constants(how, whole, behind) for how in hows for whole, behind in ((True, _BIAS), (False, _RESULT))]
     over = [
-        over_rows_constants(over_rows_tiling(m, n), whole, True, whole)
+        over_rows_constants(over_rows_tiling(m, n, masked), whole, True, whole)
         for m, n in ((128, 128), (128, 100), (47, 128), (16, 16))
         for whole in (True, False)
+        for masked in (False, True)
     ]
     return [
         *(one for name in ("split_weights", "add_pieces") for one in jit.variants_of(_ENDS, name, only=ARCH)),
