@@ -68,77 +68,95 @@ BS_INLINE void take_fragments(Fragments &to, u32 rows)
         }
 }
 
-BS_INLINE float with_relu(float sum, const FloatsParams &p) { return p.relu ? where_positive(sum, sum) : sum; }
-
 // The bits of the sums of a thread that are not finite and belong to the result.
 BS_INLINE u64 find_odd(const float (&total)[SUMS], i64 row, int column, const FloatsParams &p)
 {
-    u64 odd = 0;
+    float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
-        if (is_odd(total[i]) && row + i % 4 / 2 * 8 < p.rows && column + i / 4 * 8 + i % 2 < p.columns)
-            odd |= 1ull << i;
+        zeros[i % 4] = fmaf(total[i], 0.0f, zeros[i % 4]);
+    u64 odd = 0;
+    if (is_odd(zeros[0] + zeros[1] + (zeros[2] + zeros[3])))
+#pragma unroll
+        for (int i = 0; i < SUMS; i++)
+            if (is_odd(total[i]) && row + i % 4 / 2 * 8 < p.rows && column + i / 4 * 8 + i % 2 < p.columns)
+                odd |= 1ull << i;
     return odd;
 }
 
-// Scales the sums of a thread, and adds the bias and applies relu unless what `out` holds comes first.
+BS_INLINE void add_bias(float (&total)[SUMS], int column, const FloatsParams &p)
+{
+    const float *const bias = p.bias + column;
+#pragma unroll
+    for (int c = 0; c < WIDTH; c += 8)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float own = column + c + e < p.columns ? bias[c + e] : 0.0f;
+            total[c / 2 + e] = __fadd_rn(total[c / 2 + e], own);
+            total[c / 2 + 2 + e] = __fadd_rn(total[c / 2 + 2 + e], own);
+        }
+}
+
+// Adds what `out` holds to the sums of a thread: all of it is loaded before the first of it arrives.
+BS_INLINE void add_result(float (&total)[SUMS], i64 row, int column, const FloatsParams &p)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const i64 r = row + 8 * half;
+        const float *const from = p.out + r * p.out_pitch + column;
+        const int count = r < p.rows ? p.columns - column : 0;
+#pragma unroll
+        for (int c = 0; c < WIDTH; c += 8)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                total[c / 2 + 2 * half + e] = __fadd_rn(total[c / 2 + 2 * half + e], c + e < count ? from[c + e] : 0.0f);
+    }
+}
+
+// Makes results of the sums of a thread.
 BS_INLINE void finish(float (&total)[SUMS], i64 row, int column, const FloatsParams &p)
 {
-    if (p.scale) {
+    if (p.scale)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float scale = row + 8 * half < p.rows ? __ldg(p.scale + row + 8 * half) : 0.0f;
+            const float scale = row + 8 * half < p.rows ? p.scale[row + 8 * half] : 0.0f;
 #pragma unroll
             for (int i = 2 * half; i < SUMS; i += 4) {
                 total[i] = __fmul_rn(total[i], scale);
                 total[i + 1] = __fmul_rn(total[i + 1], scale);
             }
         }
-    }
-    if (BS_BEHIND == 1) {
-        const float *const bias = p.bias + column;
-#pragma unroll
-        for (int c = 0; c < WIDTH; c += 8)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const float own = column + c + e < p.columns ? bias[c + e] : 0.0f;
-                total[c / 2 + e] = __fadd_rn(total[c / 2 + e], own);
-                total[c / 2 + 2 + e] = __fadd_rn(total[c / 2 + 2 + e], own);
-            }
-    }
-    if (BS_BEHIND != 2 && p.relu)
+    if (BS_BEHIND == 1)
+        add_bias(total, column, p);
+    if (BS_BEHIND == 2)
+        add_result(total, row, column, p);
+    if (p.relu)
 #pragma unroll
         for (int i = 0; i < SUMS; i++)
             total[i] = where_positive(total[i], total[i]);
 }
 
-BS_INLINE float result_of(float total, const float *to, const FloatsParams &p)
-{
-    return BS_BEHIND == 2 ? with_relu(total + *to, p) : total;
-}
-
-// Stores the sums of a thread but for those with a bit in `odd`.
+// Stores the results of a thread but for those with a bit in `odd`.
 BS_INLINE void store(const float (&total)[SUMS], u64 odd, i64 row, int column, const FloatsParams &p)
 {
-    const bool pairs = p.out_pitch % 2 == 0;
+    const bool pairs = ((u64)p.out | (u64)p.out_pitch * 4) % 8 == 0 && !odd;
 #pragma unroll
-    for (int i = 0; i < SUMS; i += 2) {
-        const i64 r = row + i % 4 / 2 * 8;
-        const int c = column + i / 4 * 8, count = p.columns - c;
-        if (r < p.rows && count > 0) {
-            float *const to = p.out + r * p.out_pitch + c;
-            const u32 bits = (u32)(odd >> i) & 3;
-            if (pairs && count > 1 && !bits)
-                *(float2 *)to = make_float2(result_of(total[i], to, p), result_of(total[i + 1], to + 1, p));
+    for (int half = 0; half < 2; half++) {
+        const i64 r = row + 8 * half;
+        float *const to = p.out + r * p.out_pitch + column;
+        const int count = r < p.rows ? p.columns - column : 0;
+#pragma unroll
+        for (int c = 0; c < WIDTH; c += 8) {
+            const int i = c / 2 + 2 * half;
+            if (pairs && c + 1 < count)
+                *(float2 *)(to + c) = make_float2(total[i], total[i + 1]);
             else {
-                if (!(bits & 1))
-                    to[0] = result_of(total[i], to, p);
-                if (count > 1 && !(bits & 2))
-                    to[1] = result_of(total[i + 1], to + 1, p);
+                if (c < count && !(odd >> i & 1))
+                    to[c] = total[i];
+                if (c + 1 < count && !(odd >> i & 2))
+                    to[c + 1] = total[i + 1];
             }
         }
-        if (BS_BEHIND == 2)
-            __syncwarp(); // what the results are added to is not loaded before it is needed
     }
 }
 
@@ -161,7 +179,7 @@ static __device__ __noinline__ void mend(u64 odd, i64 row, int column, const Flo
             sum = __fmul_rn(sum, p.scale[r]);
         if (BS_BEHIND)
             sum = __fadd_rn(sum, BS_BEHIND == 1 ? p.bias[c] : *to);
-        *to = with_relu(sum, p);
+        *to = p.relu ? where_positive(sum, sum) : sum;
     }
 }
 

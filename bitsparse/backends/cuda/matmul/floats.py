@@ -288,10 +288,10 @@ def over_rows_constants(tiles: OverRowsTiling, whole_a: bool, whole_b: bool, sum
 
 
 def _variants() -> list[jit.Variant]:
-    """Products of 100, 128 and 602 columns, and of two times 100, with 128, 94, 47 and 16, as they lie and not, and their gradients."""
-    sizes = ((128, 100), (47, 128), (94, 128), (16, 602), (128, 602), (128, 200), (96, 47))
-    hows = list(dict.fromkeys(tiling(columns, depth) for columns, depth in sizes))
-    found = [constants(how, whole, behind) for how in hows for whole, behind in ((True, _BIAS), (False, _RESULT))]
+    """Products of 100, 128 and 602 columns, or two times 100, with 128, 94, 47 and 16, as they lie and not, and their gradients."""
+    hows = [tiling(columns, depth) for columns, depth in ((128, 100), (47, 128), (94, 128), (16, 602), (128, 602))]
+    ends = ((True, _NOTHING), (True, _BIAS), (False, _RESULT))
+    found = [constants(how, whole, behind) for how in hows for whole, behind in ends]
     over = [
         over_rows_constants(over_rows_tiling(m, n, masked), whole, True, whole)
         for m, n in ((128, 128), (128, 100), (47, 128), (16, 16))
