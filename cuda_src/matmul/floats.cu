@@ -20,7 +20,7 @@
 struct Factors {
     const float *x; // (rows, columns of the weights), rows `pitch` apart
     i64 pitch;
-    Weights weights;
+    SmallMatrix weights;
 };
 
 struct FloatsParams {

@@ -4,13 +4,16 @@
 #define THREADS 256
 
 struct SplitWeightsParams {
-    Weights first, second; // of both products of a sum
+    SmallMatrix first, second; // of both products of a sum
     char *parts; // (tiles of columns, stages, 2, width, DEPTH) words
     int second_at; // column of a tile's stages at which `second` begins
     int columns, stages, width, count; // width: columns of a tile; count: of vectors of high parts
 };
 
-BS_INLINE u32 weight_at(int n, int k, const Weights &of) { return k < of.depth ? __float_as_uint(of.w[n * of.across + k * of.along]) : 0u; }
+BS_INLINE u32 weight_at(int n, int k, const SmallMatrix &of)
+{
+    return k < of.depth ? __float_as_uint(of.w[n * of.across + k * of.along]) : 0u;
+}
 
 // A thread makes the parts of four words of a column in a stage, in the place of the swizzle. Of every eight k, word w is
 // 2 (w % 4) + w / 4, as in `take_fragments` of matmul/floats.cu.

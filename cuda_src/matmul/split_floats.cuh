@@ -27,7 +27,7 @@ BS_INLINE void split_float(u32 word, u32 &high, u32 &low)
 }
 
 // A small matrix W: element (n, k) lies at n * across + k * along.
-struct Weights {
+struct SmallMatrix {
     const float *w;
     i64 across, along;
     int depth; // columns of W

@@ -25,7 +25,7 @@ _NOTHING, _BIAS, _RESULT = 0, 1, 2
 Factors = jit.struct(_SOURCE, "Factors")
 FloatsParams = jit.struct(_SOURCE, "FloatsParams")
 FloatsOverRowsParams = jit.struct(_OVER_ROWS, "FloatsOverRowsParams")
-Weights = jit.struct(_ENDS, "Weights")
+SmallMatrix = jit.struct(_ENDS, "SmallMatrix")
 SplitWeightsParams = jit.struct(_ENDS, "SplitWeightsParams")
 AddPiecesParams = jit.struct(_ENDS, "AddPiecesParams")
 
@@ -167,7 +167,7 @@ def constants(tiles: Tiling, whole: bool, behind: int) -> dict[str, int]:
 
 def _weights(weight: Any) -> Any:
     across, along = (stride // 4 for stride in weight.strides)
-    return Weights(w=weight.data.ptr, across=across, along=along, depth=weight.shape[1])
+    return SmallMatrix(w=weight.data.ptr, across=across, along=along, depth=weight.shape[1])
 
 
 def _split(first: Any, second: Any, second_at: int, columns: int, tiles: Tiling) -> Any:
