@@ -15,11 +15,12 @@ import bitsparse as bs
 from bitsparse import jit
 from bitsparse.arrays.inside import store_of
 from bitsparse.backends.cuda.spmm import choice, panels, panels_build
+from bitsparse.backends.params import AfterSums
 from bitsparse.datasets import synthetic_csr
 from bitsparse.errors import KernelError
 from bitsparse.ops.spmm.laid import laid_sums
 from bitsparse.ops.spmm.patterns import PANELS
-from bitsparse.ops.spmm.spmm import spmm_with_bias
+from bitsparse.ops.spmm.spmm import spmm_and_after
 
 pytestmark = [pytest.mark.gpu, pytest.mark.hopper]
 
@@ -186,15 +187,18 @@ def test_numbers_that_are_not_finite_stay_in_their_rows() -> None:
 
 @pytest.mark.parametrize("columns", [41, 64])
 @pytest.mark.parametrize("scales", [(False, False), (True, True)])
-def test_a_bias(columns: int, scales: tuple[bool, bool]) -> None:
+def test_steps_after_sums(columns: int, scales: tuple[bool, bool]) -> None:
     ours, _ = on_gpu(HUBS, scales)
-    rng = np.random.default_rng(2)
-    x, bias = (to_device(rng.standard_normal(n).astype(np.float32)) for n in ((HUBS.shape[1], columns), columns))
-    want = (bs.spmm(ours, x, kernel="panels") + bias).get()
-    for _ in range(2):
-        out = empty(want.shape, np.float32)
-        spmm_with_bias(ours, x, bias, reduce="sum", precision="fp32", kernel="panels", out=out)
-        assert np.allclose(out.get(), want, rtol=1e-5, atol=1e-4)
+    rng, (rows, cols) = np.random.default_rng(2), HUBS.shape
+    x, bias, own, factor = (
+        to_device(rng.standard_normal(n).astype(np.float32)) for n in ((cols, columns), columns, (rows, columns), 1)
+    )
+    sums = bs.spmm(ours, x, kernel="panels")
+    for after in (AfterSums(bias), AfterSums(bias, own, factor, True), AfterSums(own=own), AfterSums(relu=True)):
+        want, out = sums.copy(), empty(sums.shape, np.float32)
+        after.take(want)
+        spmm_and_after(ours, x, after, reduce="sum", precision="fp32", kernel="panels", out=out)
+        assert np.allclose(out.get(), want.get(), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("columns", [41, 64])
@@ -205,14 +209,15 @@ def test_rows_that_their_maker_lays(columns: int, scales: tuple[bool, bool]) -> 
     laid = laid_sums(ours, columns, kernel="panels")
     if columns == 64 and not scales[1]:
         assert laid is None
-        return
+    laid = laid_sums(ours, columns, kernel="panels", always=True)
     assert laid is not None
     assert (laid.columns, laid.scaled) == (-(-columns // 4) * 4, scales[1])
-    rows = np.full((HUBS.shape[1], laid.columns), np.nan, np.float32)
-    rows[:, :columns] = x * of_columns.astype(np.float32)[:, None]
-    out = empty((HUBS.shape[0], columns), np.float32)
-    laid(to_device(rows), out)
-    assert out.get().tobytes() == bs.spmm(ours, to_device(x), kernel="panels").get().tobytes()
+    for width in (laid.columns, laid.columns + 12):
+        rows = np.full((HUBS.shape[1], width), np.nan, np.float32)
+        rows[:, :columns] = x * of_columns.astype(np.float32)[:, None]
+        out = empty((HUBS.shape[0], columns), np.float32)
+        laid(to_device(rows)[:, : laid.columns], out)
+        assert out.get().tobytes() == bs.spmm(ours, to_device(x), kernel="panels").get().tobytes()
 
 
 @pytest.mark.parametrize("columns", [41, 64])

@@ -153,6 +153,7 @@ def repeated(
     arrays: tuple[Any, ...],
     out: Any,
     first: Callable[..., KeptCall | None] | None = None,
+    beside: tuple[Any, ...] = (),
 ) -> Any:
     """The result of a call that is like an earlier one over the pattern of `A`; None for any other call.
 
@@ -163,6 +164,8 @@ def repeated(
     first : callable, optional
         ``first(A, *options, shape, dtype)`` prepares the first such call with CuPy arrays from shape and dtype of its first array; it
         returns None if these do not suffice.
+    beside : tuple
+        Further arguments of this call, which nothing checks.
     """
     if options is None:
         return None
@@ -181,7 +184,7 @@ def repeated(
     if not call.fits(arrays, out):
         return None
     try:
-        return call(arrays, out)
+        return call((*arrays, *beside), out)
     except ValueError:  # a CPU kernel found a fault in the pattern; the function itself raises the full message
         return None
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch._C import _get_fp32_precision_getter as _float32_precision  # the result of all of PyTorch's settings
 
 from bitsparse import backends, interop, ops
-from bitsparse.ops.spmm.spmm import Precision
-from bitsparse.ops.spmm.spmm import spmm_with_bias as sums_with_bias
+from bitsparse.backends.params import AfterSums
+from bitsparse.ops.spmm.spmm import Precision, spmm_and_after
 from bitsparse.torch.pattern import Pattern, array_over, sums_kernel
 from bitsparse.torch.registration import Recorded, differentiable, on_gpu, once, operator, register
 
@@ -50,7 +50,7 @@ def _spmm_with_bias(
     precision, kernel = permitted(x.dtype), sums_kernel(pattern, x)
 
     def call(into: Any, features: Any, behind: Any) -> None:
-        sums_with_bias(array, features, behind, reduce="sum", precision=precision, kernel=kernel, out=into)
+        spmm_and_after(array, features, AfterSums(behind), reduce="sum", precision=precision, kernel=kernel, out=into)
 
     on_cupy(call, out, x, bias)
     return out

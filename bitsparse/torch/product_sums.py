@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bitsparse.backends.params import AfterSums
 from bitsparse.ops.spmm.laid import LaidSums, laid_sums
 from bitsparse.torch.coded import Factors
 from bitsparse.torch.dense import is_alone
@@ -24,7 +25,11 @@ def _compute(products: Tensor, bias: Tensor | None, pattern: Pattern, factors: F
     if laid.scaled and factors[1] is not None:
         rows.mul_(factors[1][:, None])
     out = products.new_empty((pattern.rows, products.shape[1]))
-    on_cupy(laid, rows, out, None if bias is None else bias.contiguous())
+
+    def call(features: Any, into: Any, behind: Any = None) -> None:
+        laid(features, into, AfterSums(behind))
+
+    on_cupy(call, rows, out, None if bias is None else bias.contiguous())
     return out
 
 

@@ -227,7 +227,7 @@ struct Aggregate {
     __device__ __forceinline__ bool piece(Index row)
     {
         int from, count;
-        constexpr int kTogether = BS_ACC == 1 || BS_BIAS  ? 1
+        constexpr int kTogether = BS_ACC == 1 || BS_AFTER ? 1
                                   : BS_KIND == BS_FLOAT32 ? 8
                                                           : 4; // slots loaded together: as the registers allow
         pieces_of_row(p.streams, at, from, count);

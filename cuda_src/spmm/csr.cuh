@@ -9,9 +9,9 @@
 #include "spmm/signs.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
-// BS_BIAS: a bias for each column is added to sums and means of float32, after the multiplication by the row's scale; both are rounded.
-#ifndef BS_BIAS
-#define BS_BIAS 0
+// BS_AFTER: sums and means of float32 take the steps of `add_after` before they are stored, behind the multiplication by the row's scale.
+#ifndef BS_AFTER
+#define BS_AFTER 0
 #endif
 // BS_RAGGED: rows of x are padded with zeros to whole vectors, rows of the result are not.
 #ifndef BS_RAGGED
@@ -26,7 +26,10 @@ struct SpmmParams {
     void *out;          // (rows, columns) Out
     const void *values; // of the edges, (edges,) or (edges, heads); with BS_VALUE16 elements as those of x
     const float *row_scale, *col_scale;
-    const float *bias; // (columns,)
+    // BS_AFTER: + *own_scale * own[row] + bias, then max(0, .) if `relu`; null: there is no such term, or its factor is 1
+    const float *own, *own_scale, *bias;
+    unsigned own_bytes; // from a row of `own` to the next one; rows start at multiples of BS_BYTES, except with BS_RAGGED
+    int relu;
     Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
     int *arrived;  // (pieces, slices, lanes): how many pieces of a row are summed, at its first piece's place; zeros before and after
     unsigned vectors;   // of a row of x
@@ -103,6 +106,42 @@ template <class T> BS_INLINE void store_result(const SpmmParams &p, unsigned vec
 #endif
 }
 
+#if BS_AFTER
+// What follows a row's sums: its own features times a factor, a bias and a relu, each where there is one and with one rounding for each step.
+// `r` is vector number `vector` of the row. The branches are the same for all rows.
+BS_INLINE void add_after(const SpmmParams &p, Index row, unsigned vector, float (&r)[BS_EACH])
+{
+    const unsigned column = vector * BS_EACH;
+    const unsigned left = BS_RAGGED ? p.columns - column : BS_EACH;
+    if (p.own) {
+        const float factor = p.own_scale ? __ldg(p.own_scale) : 1.0f;
+        const float *const from = (const float *)row_address((const char *)p.own, row, p.own_bytes) + column;
+        Vector<BS_EACH, float> own;
+#if BS_RAGGED
+#pragma unroll
+        for (int j = 0; j < BS_EACH; j++)
+            own.of[j] = (unsigned)j < left ? __ldg(from + j) : 0.0f;
+#else
+        load_vector(own, from);
+#endif
+#pragma unroll
+        for (int j = 0; j < BS_EACH; j++)
+            r[j] = bs_addf(r[j], bs_mulf(factor, own.of[j]));
+    }
+    if (p.bias) {
+        const float *const from = p.bias + column;
+#pragma unroll
+        for (int j = 0; j < BS_EACH; j++)
+            r[j] = bs_addf(r[j], (unsigned)j < left ? __ldg(from + j) : 0.0f);
+    }
+    if (p.relu) {
+#pragma unroll
+        for (int j = 0; j < BS_EACH; j++)
+            r[j] = r[j] <= 0.0f ? 0.0f : r[j]; // NaN stays
+    }
+}
+#endif
+
 // Compute the result of a row of `count` edges from its sums, and store vector number `vector` of it at `out`.
 BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sums &sums, unsigned vector, char *out)
 {
@@ -129,10 +168,10 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
 #if BS_ROW_SCALE
         r[j] = times(r[j], scale);
 #endif
-#if BS_BIAS
-        r[j] = bs_addf(r[j], __ldg(p.bias + min(vector * BS_EACH + (unsigned)j, p.columns - 1)));
-#endif
     }
+#if BS_AFTER
+    add_after(p, row, vector, r);
+#endif
 #if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
 #pragma unroll
     for (int j = 0; j < BS_EACH; j += 2) {

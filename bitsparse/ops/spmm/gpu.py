@@ -9,7 +9,7 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse._check import shown
-from bitsparse.backends.params import Array
+from bitsparse.backends.params import AfterSums, Array
 from bitsparse.errors import KernelError
 from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot
@@ -24,19 +24,22 @@ Run = Callable[[Array, Array | None, Array | None], Array]
 
 
 class Laid(NamedTuple):
-    """A product whose kernel copies features to rows of whole vectors, for callers that write such rows themselves.
+    """A product over rows that callers write as its kernel gathers them.
 
     Attributes
     ----------
     columns : int
         Columns of a row, those of the features or a few more.
+    copies : bool
+        Whether the kernel otherwise copies features to such rows.
     scaled : bool
         Whether the copy multiplies each row by the scale of its column of A.
     run : callable
-        ``run(rows, out, bias)``.
+        ``run(rows, out, after)``.
     """
 
     columns: int
+    copies: bool
     scaled: bool
     run: Callable[..., None]
 
@@ -81,11 +84,11 @@ def kept_product(
     inner: tuple[int, ...],
     result_dtype: np.dtype[Any],
     brought: Array | None = None,
-    biased: bool = False,
+    after: bool = False,
 ) -> KeptCall:
     """A kept call for CuPy features of one dtype and shape, with A's own values or with values like `brought`.
 
-    A call of a `biased` product also passes a bias of the columns, which has the dtype of the result.
+    With `after`, a call also passes steps after the sums behind the features (N, columns); nothing checks them.
     """
     rows, cols = operand.shape
     values, columns = operand.values, int(np.prod(inner, dtype=np.int64))
@@ -99,8 +102,8 @@ def kept_product(
     def with_values(x: Any, given: Any, out: Any) -> None:
         run(x.reshape(cols, columns), given, out.reshape(rows, columns))
 
-    def with_bias(x: Any, bias: Any, out: Any) -> None:
-        run(x, values, out, bias)
+    def with_steps(x: Any, steps: AfterSums, out: Any) -> None:
+        run(x, values, out, steps)
 
     kinds, result = [((cols, *inner), dtype)], ((rows, *inner), result_dtype)
     flat: Callable[..., None] = product if len(inner) == 1 else reshaped
@@ -108,9 +111,8 @@ def kept_product(
     if brought is not None:
         kinds.append((brought.shape, brought.dtype))
         flat, alignment = with_values, 16
-    if biased:
-        kinds.append((inner, result_dtype))
-        flat = with_bias
+    if after:
+        flat = with_steps
     device, ready = operand.device, operand.ready
     own = operand.factors
     return KeptCall(flat, kinds, result, device, ready=ready, owner=own, beside=own[:1], alignment=alignment)
@@ -152,16 +154,16 @@ class GpuProducts:
         acc: np.dtype[Any],
         weights: Array | None,
         keep: bool,
-        biased: bool = False,
+        after: bool = False,
     ) -> Product:
-        """The product for features of `dtype` summed in `acc`, with weights like `weights`; calls of a `biased` product pass a bias, too.
+        """The product for features of `dtype` summed in `acc`, with weights like `weights`; `after`: calls pass steps after the sums, too.
 
         With `keep`, preparations that take a pass over the pattern are allowed in order to find the quickest kernel.
         """
         own = weights is not None and weights is self._values
         values = None if weights is None else weights.dtype
         per_head = weights is not None and weights.ndim == 2
-        key = (dtype.name, acc.name, values, weights is not None and weights.shape[1:], own, keep, biased)
+        key = (dtype.name, acc.name, values, weights is not None and weights.shape[1:], own, keep, after)
         found = self._made.get(key)
         if found is None:
             kind = backends.family(operand.device, "spmm.choice").Kind(
@@ -178,15 +180,15 @@ class GpuProducts:
             kernel, height, why = self.chosen(operand, kind, keep)
             laid = None
             if kernel == "csr":
-                (run, laid), more = self._csr(operand, kind, acc, weights, biased), ""
+                (run, laid), more = self._csr(operand, kind, acc, weights, after), ""
             elif kernel == "panels":
-                run, laid, more = self._panels(operand, kind, biased)
+                run, laid, more = self._panels(operand, kind, after)
             elif kernel == "windows":
                 run, more = self._windows(operand, kind, weights)
             else:
                 run, more = self._tiles(operand, kind, weights, height)
-            if biased and kernel not in ("csr", "panels"):
-                run = _added(run)
+            if after and kernel not in ("csr", "panels"):
+                run = _followed(run)
             found = self._made[key] = Product(run, f"kernel {kernel} ({why}){more}", kernel, laid)
             operand.ready.renew()
         return found
@@ -220,9 +222,9 @@ class GpuProducts:
         return found[0].kernel, found[0].height, f"lowest estimated cost; {costs}"
 
     def _csr(
-        self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, biased: bool
+        self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, after: bool
     ) -> tuple[Callable[..., Array], Laid | None]:
-        """The kernel that takes one edge at a time, and its way for rows that are laid already, if it lays rows."""
+        """The kernel that takes one edge at a time, and its way for rows that are laid already, if there are no weights."""
         row_scale, col_scale = self._row_scale, self._col_scale
         # Values of 16 bits are not converted for features of 16 bits, unless scales become part of them.
         narrow = None
@@ -239,15 +241,16 @@ class GpuProducts:
                 own = EdgeWeights(operand, weights, brought_in)
         brought = "none" if weights is None else "head" if kind.per_head else "edge"
         heads = weights.shape[1] if weights is not None and kind.per_head else 1
-        how = {"heads": heads, "weights": brought, "value_dtype": narrow, "bias": biased}
+        how = {"heads": heads, "weights": brought, "value_dtype": narrow, "after": after}
         sums, usual = edge_sums(operand, kind, acc, row_scale=row_scale, col_scale=col_scale, **how)
 
-        def run(x: Array, values: Array | None, out: Array | None, bias: Array | None = None) -> Array:
+        def run(x: Array, values: Array | None, out: Array | None, after: AfterSums | None = None) -> Array:
             given = own.now() if own is not None else None if values is None else converted(values, brought_in)
-            return sums(x, given, out, bias=bias)
+            return sums(x, given, out, after=after)
 
-        lays = not usual.is_plain and weights is None
-        return run, Laid(usual.width, col_scale is not None, usual.of_laid) if lays else None
+        copies = not usual.is_plain
+        laid = Laid(usual.width, copies, copies and col_scale is not None, usual.of_laid)
+        return run, laid if weights is None else None
 
     def _windows(self, operand: CSROperand, kind: Any, weights: Array | None) -> tuple[Run, str]:
         """The kernel with windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
@@ -283,7 +286,7 @@ class GpuProducts:
         how = precision if kind.dtype == np.float32 else kind.dtype
         return run, f", {how}, {height} rows, {tiles.reuse:.2f} edges to a row of features that is read"
 
-    def _panels(self, operand: CSROperand, kind: Any, biased: bool) -> tuple[Callable[..., Array], Laid | None, str]:
+    def _panels(self, operand: CSROperand, kind: Any, after: bool) -> tuple[Callable[..., Array], Laid, str]:
         """The kernel that stages the rows of features that panels of rows share; arrays of an unusual alignment are copied."""
         factor, col_scale, columns = self._row_scale, self._col_scale, kind.columns
         if kind.reduce == "mean":
@@ -291,26 +294,26 @@ class GpuProducts:
             factor = inverse if factor is None else inverse * factor
         index, shape = panels_of(operand, columns), (operand.shape[0], columns)
         family = backends.family(operand.device, "spmm.panels")
-        sums = family.PanelSum(index, columns, factor=factor, col_scale=col_scale, bias=biased)
+        sums = family.PanelSum(index, columns, factor=factor, col_scale=col_scale, after=after)
         self.nbytes = index.nbytes
 
-        def run(x: Array, values: Array | None, out: Array | None, bias: Array | None = None) -> Array:
-            return written(lambda target: sums(interop.aligned(x), target, bias), out, x, shape, np.float32)
+        def run(x: Array, values: Array | None, out: Array | None, after: AfterSums | None = None) -> Array:
+            return written(lambda target: sums(interop.aligned(x), target, after), out, x, shape, np.float32)
 
-        laid = Laid(sums.width, col_scale is not None, sums.of_laid) if sums.lays else None
+        laid = Laid(sums.width, sums.lays, col_scale is not None, sums.of_laid)
         staged = f"{index.share:.0%} of the edges staged, {index.reuse:.2f} of them to a staged row of features"
         return run, laid, f", {staged}, index of {index.nbytes} bytes"
 
 
-def _added(run: Run) -> Callable[..., Array]:
-    """A product that runs `run` and then adds a bias of the columns."""
+def _followed(run: Run) -> Callable[..., Array]:
+    """A product that runs `run` and then takes the steps after the sums one by one."""
 
-    def biased(x: Array, values: Array | None, out: Array | None, bias: Array) -> Array:
+    def followed(x: Array, values: Array | None, out: Array | None, after: AfterSums) -> Array:
         made = run(x, values, out)
-        made += bias
+        after.take(made)
         return made
 
-    return biased
+    return followed
 
 
 def _arranged(
@@ -330,7 +333,7 @@ def _arranged(
 
 
 def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) -> tuple[Callable[..., Array], Any]:
-    """A function ``sums(x, values, out, behind=None, bias=None)`` that takes one edge at a time, and its kernel for aligned arrays.
+    """A function ``sums(x, values, out, behind=None, after=None)`` that takes one edge at a time, and its kernel for aligned arrays.
 
     Each unusual alignment of arrays has its own kernel, compiled at its first use; other streams wait for that.
     """
@@ -350,10 +353,10 @@ def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) ->
     result: np.dtype[Any] = usual.dtype
     item, out_item, is_words = np.dtype(kind.dtype).itemsize, result.itemsize, result == np.uint32
 
-    def sums(x: Any, values: Array | None, out: Any, behind: Any = None, bias: Array | None = None) -> Array:
+    def sums(x: Any, values: Array | None, out: Any, behind: Any = None, after: AfterSums | None = None) -> Array:
         place = 0 if out is None or is_words else out.data.ptr  # words are always aligned
         alignment = alignment_of(x.data.ptr, item, place, out_item)
-        return (made.get(alignment) or make(alignment))(x, values, out, behind, bias)
+        return (made.get(alignment) or make(alignment))(x, values, out, behind, after)
 
     return sums, usual
 

@@ -206,10 +206,10 @@ class SpmmPlan:
         elif self._codes.prepare(sums, finish) is None and self._forced in (None, "csr"):
             self._product(sums, self._planned_dtype)
 
-    def prepare(self, planned: Any, biased: bool = False) -> KeptCall | None:
+    def prepare(self, planned: Any, after: bool = False) -> KeptCall | None:
         """Choose and compile the kernel for features of a dtype; returns the kept call for CuPy arrays of that dtype, if possible.
 
-        With `biased`, calls pass a bias (columns,) behind the features (N, columns), both float32.
+        With `after`, calls pass steps after the sums behind the features (N, columns), which are float32.
         """
         wanted = self._planned_dtype = _check.dtype(self._function, np.float32 if planned is None else planned)
         if self._products is None or self._is_empty or self._needs_values:
@@ -218,22 +218,22 @@ class SpmmPlan:
         empty = interop.namespace(self._operand.indptr).empty(shape, wanted)
         sums = self._sums(self._operand, Features(empty, shape, wanted, None, interop.CUPY), own)
         data_dtype = wanted if wanted.kind in "biu" else sums.dtype
-        product = self._product(sums, data_dtype, biased)
+        product = self._product(sums, data_dtype, after)
         # Integers whose sums might need more than 64 bits are checked in every call.
         wide = sums.acc.kind == "i" and 8 in (wanted.itemsize, 0 if own is None else own.dtype.itemsize)
         if data_dtype == wanted and not wide and self._finish is None:
             kinds = wanted, self._inner, sums.result_dtype
-            self._short = kept_product(self._operand, product.run, *kinds, biased=biased)
+            self._short = kept_product(self._operand, product.run, *kinds, after=after)
         return self._short
 
-    def _product(self, sums: Sums, dtype: np.dtype[Any], biased: bool = False) -> Product:
+    def _product(self, sums: Sums, dtype: np.dtype[Any], after: bool = False) -> Product:
         """The product on a GPU for unpacked features of `dtype`."""
         assert self._products is not None and self._codes is not None
         operand, products = sums.operand, self._products
         if operand is not self._operand:  # the operand without its row scale
             key = _records.replace(self._key, function=f"{self._function} of integers")
             products = GpuProducts.kept(operand, key)
-        product = products.product(operand, dtype, sums.acc, sums.weights, self._keep, biased)
+        product = products.product(operand, dtype, sums.acc, sums.weights, self._keep, after)
         self.kernel = product.kernel
         if dtype.name not in self._told:
             what = dtype.name

@@ -9,6 +9,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays.packed import Encoding
 from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.backends.params import AfterSums
 from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.errors import ShapeError
 from bitsparse.interop import ArrayLike, SparseLike
@@ -159,35 +160,51 @@ def _first_call(
         return SpmmPlan(function, operand, shape[1:], reduce, precision, kernel).prepare(dtype)
 
 
-def spmm_with_bias(
+def spmm_and_after(
     A: SparseArray,
     x: Any,
-    bias: Any,
+    after: AfterSums,
     *,
     reduce: Reduce,
     precision: Precision,
     kernel: str | None = None,
     out: Any,
 ) -> None:
-    """Write :func:`spmm` of a container on a GPU with CuPy features (N, D), plus a bias (D,), to `out`.
+    """Write :func:`spmm` of a container on a GPU with CuPy features (N, D), and the steps `after` it, to `out`, apart from what is read.
 
-    The bits are those of separate steps, except of panels, which add the bias before the edges that they stage.
+    The bits are those of separate steps, except of panels, which add own features and a bias before the edges that they stage.
     """
-    known = repeated(A, "spmm with a bias", (reduce, precision, kernel), (x, bias), out, _first_biased)
+    known = None
+    if _fit(after, out):
+        known = repeated(A, "spmm and after", (reduce, precision, kernel), (x,), out, _first_with_steps, (after,))
     if known is None:
         spmm(A, x, reduce=reduce, precision=precision, kernel=kernel, out=out)
-        out += bias
+        after.take(out)
 
 
-def _first_biased(
+def _fit(after: AfterSums, out: Any) -> bool:
+    """Whether kernels take these steps as they are, for a result like `out`."""
+    bias, own, scale = after.bias, after.own, after.own_scale
+    if any(part is not None and part.dtype != np.float32 for part in (bias, own, scale)):
+        return False
+    if bias is not None and not (bias.shape == out.shape[1:] and bias.flags.c_contiguous):
+        return False
+    if own is not None and not (
+        own.shape == out.shape and own.strides[-1] == 4 and own.strides[0] >= 4 * own.shape[-1]
+    ):
+        return False
+    return scale is None or scale.size == 1
+
+
+def _first_with_steps(
     A: SparseArray, reduce: Reduce, precision: Precision, kernel: str | None, shape: tuple[int, ...], dtype: Any
 ) -> KeptCall | None:
-    """A kept call for sums or means of float32 features with a bias; None for all others."""
+    """A kept call for sums or means of float32 features and steps after them; None for all others."""
     if len(shape) != 2 or dtype != np.float32 or REDUCTIONS[reduce].selects:
         return None
     with sparse_operand("spmm", A) as operand:
         operand.check_features("spmm", shape)
-        return SpmmPlan("spmm", operand, shape[1:], reduce, precision, kernel).prepare(dtype, biased=True)
+        return SpmmPlan("spmm", operand, shape[1:], reduce, precision, kernel).prepare(dtype, after=True)
 
 
 def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce, kernel: str | None = None) -> KeptCall | None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse import interop, jit
+from bitsparse import _records, interop, jit
 from bitsparse.backends.cuda.spmm.panels_build import WARPS, PanelIndex
 from bitsparse.backends.cuda.spmm.spmm import Spmm
+from bitsparse.backends.params import AfterSums
 
 _SOURCE, _THREADS, _PIECE_THREADS = "spmm/panels.cu", 32 * (WARPS + 4), 256
 #: The architecture whose bulk copies and registers that warps hand on the kernel is made for.
@@ -21,9 +22,10 @@ __all__ = ["PanelIndex", "PanelSum"]
 
 
 class PanelSum:
-    """A sum of float32 features prepared for one index: ``product(x, out, bias=None)``; it may be shared by threads and streams.
+    """A sum of float32 features prepared for one index: ``product(x, out, after=None)``; it may be shared by threads and streams.
 
-    The edges that are not staged are summed by ``spmm_csr``, which also adds the bias; then the staged ones are added.
+    The edges that are not staged are summed by ``spmm_csr``, which also adds own features and a bias; then the staged ones are added. A
+    relu takes a pass of its own.
 
     Parameters
     ----------
@@ -34,8 +36,8 @@ class PanelSum:
         What the sums of rows are multiplied by.
     col_scale : cupy.ndarray of float32 (columns of the pattern,), optional
         Factors of the rows of features, which are copied for them.
-    bias : bool
-        Whether calls pass a bias (columns,).
+    after : bool
+        Whether calls may pass steps after the sums.
 
     Attributes
     ----------
@@ -46,19 +48,19 @@ class PanelSum:
     """
 
     def __init__(
-        self, index: PanelIndex, columns: int, *, factor: Any = None, col_scale: Any = None, bias: bool = False
+        self, index: PanelIndex, columns: int, *, factor: Any = None, col_scale: Any = None, after: bool = False
     ) -> None:
         shape, arrays = index.shape, index.arrays
         self.width, self.lays = shape.vectors * 4, columns % 4 != 0 or col_scale is not None
         factor = None if factor is None else interop.contiguous(factor.astype(np.float32, copy=False))
-        kind: dict[str, Any] = {"columns": columns, "x_dtype": np.float32, "acc_dtype": np.float32, "bias": bias}
+        kind: dict[str, Any] = {"columns": columns, "x_dtype": np.float32, "acc_dtype": np.float32, "after": after}
         self._alone = Spmm(index.left, row_scale=factor, col_scale=col_scale, lay=self.lays, **kind)
         #: Keeps the arrays alive whose addresses the launches hold.
         self._kept, self._order, self._rooms = (index, factor), index.left.order, index.left.rooms
         defines = jit.flags(ragged=columns % 4 != 0) | {"BS_GROUPS": shape.groups}
         sizes = {"columns": columns, "vectors": shape.vectors}
         self._params = jit.filled(PanelParams(), factor=factor, **arrays, **sizes, part=shape.part)
-        self._params.row_bytes, self._params.stage_rows = shape.vectors * 16, shape.stage_rows
+        self._params.stage_rows = shape.stage_rows
         self._sum = self._add = None
         if arrays:
             grid = (shape.blocks, shape.slices, 1)
@@ -71,15 +73,20 @@ class PanelSum:
             self._add = kernel.launch(-(-count * columns // _PIECE_THREADS), _PIECE_THREADS, self._pieces)
         self._room = (index.slots, self.width)
 
-    def __call__(self, x: Any, out: Any, bias: Any = None) -> None:
+    def __call__(self, x: Any, out: Any, after: AfterSums | None = None) -> None:
         """Write the sums over `x` (columns of the pattern, columns) into `out`; both are C-contiguous and aligned to 16 bytes."""
         with self._order:
-            self.of_laid(self._alone.laid(x) if self.lays else x, out, bias)
+            self.of_laid(self._alone.laid(x) if self.lays else x, out, after)
 
-    def of_laid(self, rows: Any, out: Any, bias: Any = None) -> None:
-        """The sums over rows that already lie as the copy would: `width` columns, multiplied by their scale."""
-        self._alone.of_laid(rows, out, bias)
+    def of_laid(self, rows: Any, out: Any, after: AfterSums | None = None) -> None:
+        """The sums over rows that already lie as the copy would: `width` columns, multiplied by their scale.
+
+        Rows may be further apart than `width`, if they start at multiples of 16 bytes.
+        """
+        later = AfterSums(relu=after is not None and after.relu)
+        self._alone.of_laid(rows, out, None if after is None else _records.replace(after, relu=False))
         with self._order:
+            self._params.row_bytes = rows.strides[0]
             self._params.x, self._params.out, self._pieces.out = rows.data.ptr, out.data.ptr, out.data.ptr
             if self._add is not None:
                 room = self._rooms.on_stream("sums of pieces", self._room, np.float32)  # held until both are enqueued
@@ -87,6 +94,7 @@ class PanelSum:
             for launch in (self._sum, self._add):
                 if launch is not None:
                     launch()
+        later.take(out)
 
 
 _CONSTANTS = [jit.flags(ragged=ragged) | {"BS_GROUPS": groups} for groups in (1, 2, 4) for ragged in (False, True)]

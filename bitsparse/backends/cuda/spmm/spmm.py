@@ -19,6 +19,7 @@ from bitsparse.backends.cuda.finish.floats import ADDED, BIAS, NORM, RELU, TANH,
 from bitsparse.backends.cuda.geometry import KINDS_APART
 from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.backends.cuda.spmm.choice import SIXTEEN, alignment_of
+from bitsparse.backends.params import AfterSums
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
 from bitsparse.jit import cupy
@@ -137,7 +138,7 @@ def constants(
     direct: bool = False,
     value16: bool = False,
     ragged: bool = False,
-    bias: bool = False,
+    after: bool = False,
 ) -> dict[str, int]:
     """Compile-time constants of ``spmm/csr.cu`` for int32 indices.
 
@@ -153,13 +154,13 @@ def constants(
         Whether values of edges have 16 bits, like the features.
     ragged : bool
         Whether rows of the features, but not of the result, are padded with zeros to whole vectors.
-    bias : bool
-        Whether calls pass a bias of the columns of the result.
+    after : bool
+        Whether calls may pass steps behind the sums.
     """
     found = tuning.defines | {"BS_KIND": KINDS_APART[kind], "BS_ACC": _ACCS[acc], "BS_BYTES": tuning.load}
     found |= {"BS_V": tuning.vectors, "BS_WEIGHTS": weights, "BS_REDUCE": REDUCTIONS[reduce].number}
     return (
-        found | {"BS_ROW_SCALE": int(row_scale)} | jit.flags(direct=direct, value16=value16, ragged=ragged, bias=bias)
+        found | {"BS_ROW_SCALE": int(row_scale)} | jit.flags(direct=direct, value16=value16, ragged=ragged, after=after)
     )
 
 
@@ -191,8 +192,8 @@ class Spmm(StreamedSum):
     lay : bool, optional
         First copy the features so that their rows are whole vectors, multiplied by the scales of the columns if `fold` would use these;
         by default if that is estimated to be faster.
-    bias : bool
-        Whether calls pass a `bias` (columns,), for sums and means of float32 without a finish.
+    after : bool
+        Whether calls may pass steps `after` the sums, for sums and means of float32 without a finish.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class Spmm(StreamedSum):
         tuning: Tuning | None = None,
         finish: Finish | None = None,
         lay: bool | None = None,
-        bias: bool = False,
+        after: bool = False,
     ) -> None:
         x_dtype, acc = np.dtype(x_dtype), np.dtype(acc_dtype)
         selects, half = REDUCTIONS[reduce].selects, x_dtype.name in SIXTEEN
@@ -222,7 +223,7 @@ class Spmm(StreamedSum):
             raise KernelError(f"spmm: there is no kernel for {x_dtype} summed in {acc} on the GPU")
         shape: tuple[int, ...] = (schedule.shape[0], columns)
         super().__init__(*((shape, dtype) if finish is None else (finish.out_shape, finish.out_dtype)))
-        self._finish = finish
+        self._finish, self._after = finish, after
         self._value_dtype = acc if value_dtype is None else np.dtype(value_dtype)
         if 0 in shape:
             return
@@ -267,16 +268,17 @@ class Spmm(StreamedSum):
         slices = -(-vectors // slice_vectors)
         params = self._walk(SpmmParams if finish is None else FinishedParams, schedule, tuning)
         jit.filled(params, row_scale=row_scale, col_scale=col_scale, values=folded, vectors=vectors, slices=slices)
-        params.row_bytes, params.out_bytes = width * x_dtype.itemsize, columns * self.dtype.itemsize
+        self._row_bytes = params.row_bytes = width * x_dtype.itemsize
+        params.out_bytes = columns * self.dtype.itemsize
         params.columns = columns
         self._laid = LaidRows(schedule, schedule.shape[1], columns, x_dtype.itemsize, taken) if lay else None
-        ragged = lay and (width != columns or alignment < 16)
+        self._ragged = ragged = lay and (width != columns or alignment < 16)
         params.is_signed = int(x_dtype.kind == "i")
         params.heads, params.width = (heads, columns // heads) if weights == "head" else (1, 1)
         scaled, direct = row_scale is not None and not selects, schedule.indices is None
         kinds = (x_dtype.name, acc.name, kind, reduce)
         defines = schedule.defines | constants(
-            tuning, *kinds, row_scale=scaled, direct=direct, value16=value16, ragged=ragged, bias=bias
+            tuning, *kinds, row_scale=scaled, direct=direct, value16=value16, ragged=ragged, after=after
         )
         if finish is not None:
             params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
@@ -284,6 +286,8 @@ class Spmm(StreamedSum):
         kernel = CSR.kernel(_SOURCE, "spmm_csr", defines)
         self._prepare(kernel, params, slices, (slices * slice_vectors * each, acc), slices * tuning.lanes)
 
+    #: Whether rows of the result and of what is added to them need not be whole vectors.
+    _ragged = False
     #: The copy of the features, if they are copied first.
     _laid: LaidRows | None = None
 
@@ -297,15 +301,16 @@ class Spmm(StreamedSum):
         assert self._laid is not None
         return self._laid(interop.contiguous(x))
 
-    def of_laid(self, rows: Any, out: Any, bias: Any = None) -> None:
+    def of_laid(self, rows: Any, out: Any, after: AfterSums | None = None) -> None:
         """The product with features that already lie as the copy, if there is one, would: float32 `rows` (columns of the pattern, `width`).
 
-        Each row is multiplied with its scale already; what stands in the columns behind those of the features does not matter.
+        Each row is multiplied with its scale already; what stands in the columns behind those of the features does not matter. Rows may
+        be further apart than `width`, if they start at multiples of 16 bytes, as `out` does.
         """
-        self._launched(rows, None, out, None, bias)
+        self._launched(rows, None, out, None, after, rows.strides[0])
 
     def __call__(
-        self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None, bias: Any = None
+        self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None, after: AfterSums | None = None
     ) -> Any:
         """The product with `x` (columns of the pattern, columns), of the prepared kind."""
         if out is None:
@@ -317,20 +322,33 @@ class Spmm(StreamedSum):
         if values is not None:
             values = interop.aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
         if self._laid is None:
-            return self._launched(x, values, out, behind, bias)
+            return self._launched(x, values, out, behind, after, self._row_bytes)
         with self.schedule.order:
-            return self._launched(self._laid(x), values, out, behind, bias)
+            return self._launched(self._laid(x), values, out, behind, after, self._row_bytes)
 
-    def _launched(self, x: Any, values: Any, out: Any, behind: Behind | None, bias: Any) -> Any:
+    def _launched(
+        self, x: Any, values: Any, out: Any, behind: Behind | None, after: AfterSums | None, row_bytes: int
+    ) -> Any:
         with self._lock:
-            if bias is not None:
-                self._params.bias = bias.data.ptr
+            self._params.row_bytes = row_bytes
+            held = self._take_after(after or AfterSums()) if self._after else None
             if values is not None:
                 self._params.values = values.data.ptr
             if self._finish is not None:
                 self._finish.aim(self._params.finish, behind)
             self._enqueue(x, out)
+        del held
         return out
+
+    def _take_after(self, after: AfterSums) -> Any:
+        """Set what these steps need; returns an array to hold until the launch is enqueued."""
+        own = after.own
+        if own is not None:
+            if not self._ragged and (own.data.ptr | own.strides[0]) % self.tuning.load:
+                own = interop.aligned(own)
+            self._params.own_bytes = own.strides[0]
+        jit.filled(self._params, bias=after.bias, own=own, own_scale=after.own_scale, relu=int(after.relu))
+        return own
 
 
 def spmm(schedule: Schedule, x: Any, *, acc_dtype: Any, values: Any = None, out: Any = None, **kind: Any) -> Any:
@@ -374,8 +392,9 @@ def _variants() -> list[jit.Variant]:
     for kind in floats[1:]:
         each = (wide, few, Tuning(8, 4, unroll=4))
         found += [constants(tuning, kind, weights=EDGES, value16=True) for tuning in each]
-    found += [constants(tuning, row_scale=one, bias=True) for tuning in (wide, narrow) for one in (False, True)]
-    found += [constants(tuning, weights=EDGES, bias=True) for tuning in (wide, few, Tuning(4, 4))]
+    found += [constants(tuning, row_scale=one, after=True) for tuning in (wide, narrow) for one in (False, True)]
+    found += [constants(tuning, weights=EDGES, after=True) for tuning in (wide, few, Tuning(4, 4))]
+    found.append(constants(wide, ragged=True, after=True))
     found += [constants(wide, reduce=name) for name, reduction in REDUCTIONS.items() if reduction.selects]
     found += [constants(wide, "float64", "float64"), constants(narrow, "int8", "int32")]
     found += [constants(wide, kind, weights=weights, ragged=True) for kind in floats for weights in weighted]
