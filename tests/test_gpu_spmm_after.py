@@ -12,8 +12,8 @@ from test_gpu_bits import empty, to_device
 
 import bitsparse as bs
 from bitsparse.arrays.inside import store_of
+from bitsparse.backends.after_sums import AfterSums
 from bitsparse.backends.cuda.spmm import spmm as spmm_kernel
-from bitsparse.backends.params import AfterSums
 from bitsparse.ops.plan import CALLS
 from bitsparse.ops.spmm.laid import laid_sums
 from bitsparse.ops.spmm.spmm import spmm_and_after

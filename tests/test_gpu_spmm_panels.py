@@ -14,8 +14,8 @@ from test_gpu_bits import empty, raw, to_device
 import bitsparse as bs
 from bitsparse import jit
 from bitsparse.arrays.inside import store_of
+from bitsparse.backends.after_sums import AfterSums
 from bitsparse.backends.cuda.spmm import choice, panels, panels_build
-from bitsparse.backends.params import AfterSums
 from bitsparse.datasets import synthetic_csr
 from bitsparse.errors import KernelError
 from bitsparse.ops.spmm.laid import laid_sums

@@ -370,45 +370,6 @@ class SumScales(NamedTuple):
     bias: Any = None
 
 
-class AfterSums(NamedTuple):
-    """Steps on sums of float32 before they are stored: ``relu(sum + own_scale * own + bias)``, without those parts that are not given.
-
-    Each operation is rounded on its own, so that the bits are those of separate steps. Arrays lie where the sums do.
-
-    Attributes
-    ----------
-    bias : float32 array of the sums' columns or None
-    own : float32 array of the sums' shape or None
-        Its rows may be further apart than they are long; elements of a row are neighbours.
-    own_scale : float32 array of one element or None
-        Factor of `own`, which kernels read when they run; None for 1.
-    relu : bool
-        Whether numbers up to 0 become 0; NaN stays NaN.
-    """
-
-    bias: Any = None
-    own: Any = None
-    own_scale: Any = None
-    relu: bool = False
-
-    def take(self, sums: Any) -> None:
-        """Take these steps one after the other, in place.
-
-        Examples
-        --------
-        >>> sums = np.array([[1, -3]], np.float32)
-        >>> AfterSums(bias=np.array([2, 2], np.float32), relu=True).take(sums)
-        >>> sums
-        array([[3., 0.]], dtype=float32)
-        """
-        if self.own is not None:
-            sums += self.own if self.own_scale is None else self.own * self.own_scale
-        if self.bias is not None:
-            sums += self.bias
-        if self.relu:
-            sums[sums <= 0] = 0
-
-
 class Dropout(NamedTuple):
     """Dropout of edge weights: each is set to 0 with probability `rate`; the others are divided by ``1 - rate``.
 

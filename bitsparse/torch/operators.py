@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._C import _get_fp32_precision_getter as _float32_precision  # the result of all of PyTorch's settings
 
 from bitsparse import backends, interop, ops
-from bitsparse.backends.params import AfterSums
+from bitsparse.backends.after_sums import AfterSums
 from bitsparse.ops.spmm.spmm import Precision, spmm_and_after
 from bitsparse.torch.pattern import Pattern, array_over, sums_kernel
 from bitsparse.torch.registration import Recorded, differentiable, on_gpu, once, operator, register

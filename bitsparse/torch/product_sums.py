@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bitsparse.backends.params import AfterSums
+from bitsparse.backends.after_sums import AfterSums
 from bitsparse.ops.spmm.laid import LaidSums, laid_sums
 from bitsparse.torch.coded import Factors
 from bitsparse.torch.dense import is_alone

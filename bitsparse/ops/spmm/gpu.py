@@ -9,7 +9,8 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse._check import shown
-from bitsparse.backends.params import AfterSums, Array
+from bitsparse.backends.after_sums import AfterSums
+from bitsparse.backends.params import Array
 from bitsparse.errors import KernelError
 from bitsparse.interop import converted
 from bitsparse.interop.kept import Slot
@@ -35,7 +36,7 @@ class Laid(NamedTuple):
     scaled : bool
         Whether the copy multiplies each row by the scale of its column of A.
     run : callable
-        ``run(rows, out, after)``.
+        ``run(rows, out, after, apart)``, with the number of bytes from a row to the next one.
     """
 
     columns: int

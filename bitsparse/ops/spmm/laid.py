@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse.arrays.sparse_base import SparseArray
-from bitsparse.backends.params import AfterSums
+from bitsparse.backends.after_sums import AfterSums
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.spmm.gpu import GpuProducts, Laid, ProductKey
@@ -35,7 +35,7 @@ class LaidSums:
         Rows may be parts of wider rows. They start at multiples of 16 bytes, as `out` does, which shares no memory with what is read.
         """
         self._ready.wait()
-        self._run(rows, out, after)
+        self._run(rows, out, after, rows.strides[0])
 
 
 def laid_sums(

@@ -9,7 +9,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays.packed import Encoding
 from bitsparse.arrays.sparse_base import SparseArray
-from bitsparse.backends.params import AfterSums
+from bitsparse.backends.after_sums import AfterSums
 from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.errors import ShapeError
 from bitsparse.interop import ArrayLike, SparseLike

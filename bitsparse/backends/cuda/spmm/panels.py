@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from bitsparse import _records, interop, jit
+from bitsparse.backends.after_sums import AfterSums
 from bitsparse.backends.cuda.spmm.panels_build import WARPS, PanelIndex
 from bitsparse.backends.cuda.spmm.spmm import Spmm
-from bitsparse.backends.params import AfterSums
 
 _SOURCE, _THREADS, _PIECE_THREADS = "spmm/panels.cu", 32 * (WARPS + 4), 256
 #: The architecture whose bulk copies and registers that warps hand on the kernel is made for.
@@ -78,15 +78,15 @@ class PanelSum:
         with self._order:
             self.of_laid(self._alone.laid(x) if self.lays else x, out, after)
 
-    def of_laid(self, rows: Any, out: Any, after: AfterSums | None = None) -> None:
+    def of_laid(self, rows: Any, out: Any, after: AfterSums | None = None, apart: int | None = None) -> None:
         """The sums over rows that already lie as the copy would: `width` columns, multiplied by their scale.
 
-        Rows may be further apart than `width`, if they start at multiples of 16 bytes.
+        If rows are parts of wider ones, `apart` is the number of bytes from one to the next, a multiple of 16.
         """
         later = AfterSums(relu=after is not None and after.relu)
-        self._alone.of_laid(rows, out, None if after is None else _records.replace(after, relu=False))
+        self._alone.of_laid(rows, out, None if after is None else _records.replace(after, relu=False), apart)
         with self._order:
-            self._params.row_bytes = rows.strides[0]
+            self._params.row_bytes = apart or 4 * self.width
             self._params.x, self._params.out, self._pieces.out = rows.data.ptr, out.data.ptr, out.data.ptr
             if self._add is not None:
                 room = self._rooms.on_stream("sums of pieces", self._room, np.float32)  # held until both are enqueued

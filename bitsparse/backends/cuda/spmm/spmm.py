@@ -8,6 +8,7 @@ import numpy as np
 
 from bitsparse import interop, jit
 from bitsparse._records import replace
+from bitsparse.backends.after_sums import AfterSums
 from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import CSR
 from bitsparse.backends.cuda.csr.rows import WIDEST, LaidRows, copy_us, laid_columns, worth_laying
@@ -18,8 +19,8 @@ from bitsparse.backends.cuda.csr.vectors import vector_bytes
 from bitsparse.backends.cuda.finish.floats import ADDED, BIAS, NORM, RELU, TANH, Behind, Finish, finish_constants
 from bitsparse.backends.cuda.geometry import KINDS_APART
 from bitsparse.backends.cuda.sparse.checks import rows_of
+from bitsparse.backends.cuda.spmm.after import set_after
 from bitsparse.backends.cuda.spmm.choice import SIXTEEN, alignment_of
-from bitsparse.backends.params import AfterSums
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
 from bitsparse.jit import cupy
@@ -301,13 +302,13 @@ class Spmm(StreamedSum):
         assert self._laid is not None
         return self._laid(interop.contiguous(x))
 
-    def of_laid(self, rows: Any, out: Any, after: AfterSums | None = None) -> None:
+    def of_laid(self, rows: Any, out: Any, after: AfterSums | None = None, apart: int | None = None) -> None:
         """The product with features that already lie as the copy, if there is one, would: float32 `rows` (columns of the pattern, `width`).
 
-        Each row is multiplied with its scale already; what stands in the columns behind those of the features does not matter. Rows may
-        be further apart than `width`, if they start at multiples of 16 bytes, as `out` does.
+        Each row is multiplied with its scale already; what stands in the columns behind those of the features does not matter. If rows
+        are parts of wider ones, `apart` is the number of bytes from one to the next, a multiple of 16. `out` is aligned to 16 bytes.
         """
-        self._launched(rows, None, out, None, after, rows.strides[0])
+        self._launched(rows, None, out, None, after, apart)
 
     def __call__(
         self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None, after: AfterSums | None = None
@@ -322,16 +323,15 @@ class Spmm(StreamedSum):
         if values is not None:
             values = interop.aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
         if self._laid is None:
-            return self._launched(x, values, out, behind, after, self._row_bytes)
+            return self._launched(x, values, out, behind, after)
         with self.schedule.order:
-            return self._launched(self._laid(x), values, out, behind, after, self._row_bytes)
+            return self._launched(self._laid(x), values, out, behind, after)
 
-    def _launched(
-        self, x: Any, values: Any, out: Any, behind: Behind | None, after: AfterSums | None, row_bytes: int
-    ) -> Any:
+    def _launched(self, x: Any, values: Any, out: Any, behind: Any, after: AfterSums | None, apart: Any = None) -> Any:
         with self._lock:
-            self._params.row_bytes = row_bytes
-            held = self._take_after(after or AfterSums()) if self._after else None
+            self._params.row_bytes = apart or self._row_bytes
+            # What a copy holds is needed until the launch is enqueued.
+            held = set_after(self._params, after, 1 if self._ragged else self.tuning.load) if self._after else None
             if values is not None:
                 self._params.values = values.data.ptr
             if self._finish is not None:
@@ -339,16 +339,6 @@ class Spmm(StreamedSum):
             self._enqueue(x, out)
         del held
         return out
-
-    def _take_after(self, after: AfterSums) -> Any:
-        """Set what these steps need; returns an array to hold until the launch is enqueued."""
-        own = after.own
-        if own is not None:
-            if not self._ragged and (own.data.ptr | own.strides[0]) % self.tuning.load:
-                own = interop.aligned(own)
-            self._params.own_bytes = own.strides[0]
-        jit.filled(self._params, bias=after.bias, own=own, own_scale=after.own_scale, relu=int(after.relu))
-        return own
 
 
 def spmm(schedule: Schedule, x: Any, *, acc_dtype: Any, values: Any = None, out: Any = None, **kind: Any) -> Any:
