@@ -616,12 +616,15 @@ def test_products_are_written_as_the_rows_that_sums_gather(
     x, y = (part.cuda() for part in data())
     monkeypatch.setattr(kernel, "laying_pays", lambda *_: True)
     monkeypatch.setattr(schedule, "LENT_FROM", 1)
-    calls, together = [], product_sums.product_sums
+    calls: list[bool] = []
 
-    def counted(*given: Any) -> Any:
-        made = together(*given)
-        calls.append(made is not None)
-        return made
+    def counted(together: Any) -> Any:
+        def call(*given: Any) -> Any:
+            made = together(*given)
+            calls.append(made is not None)
+            return made
+
+        return call
 
     def steps(fewest: int) -> list[Any]:
         monkeypatch.setattr(product_sums, "_FEWEST", fewest)
@@ -656,7 +659,8 @@ def test_products_are_written_as_the_rows_that_sums_gather(
             loss = step()
         return [loss, *(part.grad for part in net.parameters())]
 
-    monkeypatch.setattr(quantizer, "product_sums", counted)
+    for name in ("product_sums", "product_sums_and_own"):
+        monkeypatch.setattr(quantizer, name, counted(getattr(product_sums, name)))
     want, found = steps(1 << 40), steps(1)
     assert any(calls)
     for one, other in zip(found, want, strict=True):

@@ -38,6 +38,7 @@ def test_linear_and_its_gradients(taken: list[str], rows: int, depth: int, colum
     import torch
 
     from bitsparse.torch import bias
+    from bitsparse.torch.dense import Rows
 
     torch.manual_seed(rows)
     x, weight, behind = (
@@ -48,7 +49,7 @@ def test_linear_and_its_gradients(taken: list[str], rows: int, depth: int, colum
     if how == "added":
         out = bias.added(before.clone(), x, weight)
     elif how == "width":
-        out = bias.linear(x, weight, width=-(-columns // 4) * 4)
+        out = bias.linear(x, weight, rows=Rows(-(-columns // 4) * 4))
     else:
         out = bias.linear(*given)
     found = torch.autograd.grad(out, given, gradient)
@@ -58,3 +59,106 @@ def test_linear_and_its_gradients(taken: list[str], rows: int, depth: int, colum
     assert close(out, exact.detach())
     for one, other in zip(found, torch.autograd.grad(exact, wide, gradient.double()), strict=True):
         assert close(one, other)
+
+
+def layers() -> dict[str, Any]:
+    """Layers whose steps are part of products and sums, with the calls of products that a step of training makes."""
+    import torch
+
+    import bitsparse.torch as bst
+
+    relu, linear = torch.relu, torch.nn.Linear
+    forward, both, over = ["product"], ["product", "product"], ["product_over_rows"]
+    return {
+        "gcn, narrower": (lambda: bst.GCNConv(100, 47, activation=relu), forward + both[:1] + over),
+        "gcn, wider": (lambda: bst.GCNConv(100, 128, activation=relu), forward + both[:1] + over),
+        "gcn without an activation": (lambda: bst.GCNConv(100, 47), forward + both[:1] + over),
+        "sage, narrower": (lambda: bst.SAGEConv(100, 47, activation=relu), forward + over * 2 + both[:1]),
+        "sage, of whole vectors": (lambda: bst.SAGEConv(100, 64), forward + over * 2 + both[:1]),
+        "sage, wider": (lambda: bst.SAGEConv(100, 128, activation=relu), forward + both + over * 2),
+        "sage, sums": (
+            lambda: bst.SAGEConv(100, 30, "sum", bias=False, activation=relu),
+            forward + over * 2 + both[:1],
+        ),
+        "gin, narrower": (lambda: bst.GINConv(torch.nn.Sequential(linear(100, 47), torch.nn.ReLU())), None),
+        "gin, as wide": (lambda: bst.GINConv(torch.nn.Sequential(linear(100, 100), torch.nn.ReLU()), 0.5, True), None),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("gcn, narrower", "gcn, wider", "gcn without an activation", "sage, narrower", "sage, of whole vectors"),
+        *("sage, wider", "sage, sums", "gin, narrower", "gin, as wide"),
+    ],
+)
+@pytest.mark.parametrize("constant", [False, True])
+def test_layers_with_steps_inside_kernels(
+    taken: list[str], kind: str, constant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results and gradients of layers are those of the same layers in float64 on the CPU; hubs have rows in pieces."""
+    import torch
+
+    import bitsparse.torch as bst
+    from bitsparse.torch import product_sums
+
+    monkeypatch.setattr(product_sums, "_FEWEST", 0)
+    random, nodes = torch.Generator().manual_seed(0), 1500
+    edges = torch.randint(nodes, (2, 20_000), generator=random)
+    edges[1, :4000] = 7
+    edges[0, 4000:7000] = 11
+    edges = edges.unique(dim=1)
+    x, weight = (torch.randn(nodes, size, generator=random) for size in (100, 128))
+    make, calls = layers()[kind]
+    torch.manual_seed(1)
+    layer = make()
+    for part in layer.parameters():
+        if part.ndim == 1:
+            torch.nn.init.normal_(part)
+    found = []
+    for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32), ("cuda", torch.float32)):
+        there = make().to(device, dtype)
+        there.load_state_dict(layer.state_dict())
+        at = x.to(device, dtype).requires_grad_(not constant)
+        taken.clear()
+        y = there(at, bst.Graph(edges.to(device), nodes))
+        (y * weight.to(device, dtype)[:, : y.shape[1]]).sum().backward()
+        found.append([y.detach().cpu(), *(part.grad.cpu() for part in there.parameters())])
+        if not constant:
+            found[-1].append(at.grad.cpu())
+    if calls is not None:
+        wanted = sorted(calls)
+        if constant:  # nothing goes back to the features
+            wanted = sorted(["product", *(name for name in calls if name != "product")])
+        assert sorted(taken) == wanted
+    exact, *mine = found
+    for one, again, other in zip(*mine, exact, strict=True):
+        assert torch.equal(one, again)
+        assert float((one.double() - other).abs().max()) <= 1e-5 * float(other.abs().max())
+
+
+def test_a_factor_of_own_features_is_read_when_a_captured_step_runs() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    edges = torch.randint(200, (2, 900), generator=torch.Generator().manual_seed(0)).unique(dim=1).cuda()
+    graph, x = bst.Graph(edges, 200), torch.randn(200, 8, device="cuda")
+    layer = bst.GINConv(torch.nn.Linear(8, 8), train_eps=True).cuda()
+
+    def step() -> Any:
+        return layer(x, graph)
+
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.synchronize()
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded):
+            made = step()
+        for eps in (0.0, 2.5):
+            layer.eps.fill_(eps)
+            recorded.replay()
+            assert torch.equal(made, step())

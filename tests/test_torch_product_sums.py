@@ -14,6 +14,7 @@ import bitsparse.torch as bst  # noqa: E402
 from bitsparse.torch import operators, product_sums  # noqa: E402
 from bitsparse.torch.bias import linear  # noqa: E402
 from bitsparse.torch.code_source import CodeSource  # noqa: E402
+from bitsparse.torch.dense import Rows  # noqa: E402
 from bitsparse.torch.kept import KeptInFewBits, exact_linear, kept_codes  # noqa: E402
 from bitsparse.torch.quantization import Quantization  # noqa: E402
 from bitsparse.torch.registration import is_plain  # noqa: E402
@@ -25,13 +26,11 @@ NODES, WIDTH = 40, 8
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute sums of products by the usual function."""
 
-    def compute(products: Any, bias: Any, pattern: Any, factors: Any, laid: Any) -> Any:
+    def compute(products: Any, pattern: Any, rows: Any, behind: Any) -> Any:
         assert products.stride() == (WIDTH, 1)
-        rows, columns = factors
-        if columns is not None:
-            products.mul_(columns[:, None])
         made = operators.spmm(pattern, None, rows, None, products)
-        return made if bias is None else made + bias
+        made = made if behind.bias is None else made + behind.bias
+        return made.relu() if behind.relu else made
 
     monkeypatch.setattr(product_sums, "_compute_on_gpu", compute)
 
@@ -46,8 +45,8 @@ def operands(dtype: Any) -> list[Any]:
     return [torch.randn(size, generator=random, dtype=dtype).requires_grad_() for size in sizes]
 
 
-def in_rows(products: Any, bias: Any, pattern: Any, factors: Any = (None, None)) -> Any:
-    return product_sums._ProductSums.apply(products, bias, pattern, factors, None)
+def in_rows(products: Any, bias: Any, relu: bool, pattern: Any, factors: Any = (None, None)) -> Any:
+    return product_sums._ProductSums.apply(products, bias, relu, pattern, factors, factors[0])
 
 
 def source() -> Any:
@@ -56,11 +55,11 @@ def source() -> Any:
 
 def test_gradients_of_any_order(on_the_cpu: None) -> None:
     pattern = graph().pattern()
-    for biased in (True, False):
+    for biased, relu in ((True, False), (False, False), (True, True)):
         x, weight, bias = operands(torch.float64)
 
-        def call(x: Any, weight: Any, bias: Any = None) -> Any:
-            return in_rows(linear(x, weight, width=WIDTH), bias, pattern)
+        def call(x: Any, weight: Any, bias: Any = None, relu: bool = relu) -> Any:
+            return in_rows(linear(x, weight, rows=Rows(WIDTH)), bias, relu, pattern)
 
         given = (x, weight, bias) if biased else (x, weight)
         assert torch.autograd.gradcheck(call, given)
@@ -75,7 +74,7 @@ def test_the_gradients_of_both_steps(mean: bool, on_the_cpu: None) -> None:
     for together in (True, False):
         x, weight, bias = operands(torch.float32)
         if together:
-            made = in_rows(linear(x, weight, width=WIDTH), bias, pattern, factors)
+            made = in_rows(linear(x, weight, rows=Rows(WIDTH, factors[1])), bias, False, pattern, factors)
         else:
             made = operators.spmm(pattern, None, *factors, torch.nn.functional.linear(x, weight)) + bias
         made.square().sum().backward()
@@ -93,7 +92,7 @@ def test_an_input_in_few_bits_is_the_one_that_two_steps_keep(on_the_cpu: None) -
             return kept_codes(x, 4, of)
 
         if together:
-            made = in_rows(exact_linear(x, weight, keep, WIDTH), bias, pattern)
+            made = in_rows(exact_linear(x, weight, keep, Rows(WIDTH)), bias, False, pattern)
         else:
             made = operators.spmm(pattern, None, None, None, exact_linear(x, weight, keep)) + bias
         made.square().sum().backward()

@@ -7,7 +7,6 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -96,29 +95,18 @@ def problem(
 
 
 # ---- networks
-class OurSum(nn.Module):
-    """GIN's layer with one linear map, which comes before the sum if it has no more outputs than inputs."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.lin, self.bias = nn.Linear(inputs, outputs, bias=False), nn.Parameter(torch.zeros(outputs))
-
-    def forward(self, x: Tensor, graph: bst.Graph) -> Tensor:
-        """Sum over neighbours and the node itself, with the linear map."""
-        graph, weight = graph.with_self_loops(), self.lin.weight
-        if weight.shape[0] <= weight.shape[1]:
-            return bst.spmm(graph, self.lin(x)) + self.bias
-        return torch.addmm(self.bias, bst.spmm(graph, x), weight.t())
+#: Networks whose layers have relu as a part, on our side.
+WITH_RELU = ("gcn", "sage", "gin")
 
 
 class Network(nn.Module):
-    """Layers with an activation between them."""
+    """Layers with an activation between them, unless it is a part of them."""
 
-    def __init__(self, kind: str, layers: Sequence[nn.Module]) -> None:
+    def __init__(self, kind: str, layers: Sequence[nn.Module], has_relu: bool = False) -> None:
         super().__init__()
         self.layers, self.activation = nn.ModuleList(layers), nn.functional.elu if kind == "gat" else torch.relu
-        #: The number of layers followed by an activation; in AGNN only the first linear map is.
-        self.activated = 1 if kind == "agnn" else len(self.layers) - 1
+        #: The number of layers that an activation has to follow; in AGNN only the first linear map is.
+        self.activated = 0 if has_relu else 1 if kind == "agnn" else len(self.layers) - 1
 
     def forward(self, x: Tensor, operand: Any) -> Tensor:
         """Compute the logits."""
@@ -141,25 +129,28 @@ def widths_of(
     return [made.x.shape[1], *between, classes], [HEADS if kind == "gat" else 1] * len(between) + [1]
 
 
-def our_layers(kind: str, widths: list[int], heads: list[int], quantised: bool = False) -> list[nn.Module]:
-    """The layers of :mod:`bitsparse.torch`."""
-    if kind == "gin" and quantised:
-        return [bst.GINConv(nn.Linear(*pair)) for pair in pairwise(widths)]
+def our_layers(kind: str, widths: list[int], heads: list[int]) -> list[nn.Module]:
+    """The layers of :mod:`bitsparse.torch`, with relu as a part of all but the last one of networks `WITH_RELU`."""
     if kind == "agnn":
         return [torch_gnn.Dense(*widths[:2]), *(bst.AGNNConv() for _ in widths[2:-1]), torch_gnn.Dense(*widths[-2:])]
-    table: dict[str, Callable[[int, int], nn.Module]] = {"gcn": bst.GCNConv, "sage": bst.SAGEConv, "gin": OurSum}
     made: list[nn.Module] = []
     for i, outputs in enumerate(widths[1:]):
-        inputs = widths[i] * (heads[i - 1] if i else 1)
-        made.append(bst.GATConv(inputs, outputs, heads[i]) if kind == "gat" else table[kind](inputs, outputs))
+        inputs, last = widths[i] * (heads[i - 1] if i else 1), i == len(widths) - 2
+        if kind == "gat":
+            made.append(bst.GATConv(inputs, outputs, heads[i]))
+        elif kind == "gin":
+            made.append(bst.GINConv(nn.Sequential(nn.Linear(inputs, outputs), *([] if last else [nn.ReLU()]))))
+        else:
+            layer = bst.GCNConv if kind == "gcn" else bst.SAGEConv
+            made.append(layer(inputs, outputs, activation=None if last else torch.relu))
     return made
 
 
-def our_network(kind: str, widths: list[int], heads: list[int], quantised: bool) -> nn.Module:
+def our_network(kind: str, widths: list[int], heads: list[int]) -> nn.Module:
     """The network of :mod:`bitsparse.torch`."""
     if kind in ON_SIGNS:
         return bst.BinaryGCN(widths, DROPOUT, aggregation=ON_SIGNS[kind])
-    return Network(kind, our_layers(kind, widths, heads, quantised))
+    return Network(kind, our_layers(kind, widths, heads), kind in WITH_RELU)
 
 
 class Side:
@@ -211,7 +202,7 @@ def ours_of(
     With `fixed`, codes of the features, which are the same in every epoch, are constants of a captured epoch. `sums` is that of the graph.
     """
     torch.manual_seed(0)
-    network = our_network(kind, *widths_of(kind, made, precision, hidden), precision in BITS)
+    network = our_network(kind, *widths_of(kind, made, precision, hidden))
     size = size_of(kind, made)
     for parameter in network.parameters():
         parameter.data *= size
@@ -226,7 +217,7 @@ def ours_of(
 def named(side: Side) -> dict[str, nn.Parameter]:
     """Parameters by names that are the same on all sides."""
     return {
-        name.replace(".nn.weight", ".lin.weight").replace(".nn.bias", ".bias"): part
+        name.replace(".nn.0.weight", ".lin.weight").replace(".nn.0.bias", ".bias"): part
         for name, part in side.network.named_parameters()
     }
 

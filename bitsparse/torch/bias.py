@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from bitsparse.torch.dense import (
+    Rows,
+    Second,
     add_product,
+    behind_relu,
     is_alone,
     is_quicker,
     is_quicker_on_gpu,
@@ -34,19 +37,39 @@ class _Biased(torch.autograd.Function):
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, width: int | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return product(x, weight, bias) if width is None else product_in_rows(x, weight, width)
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Rows | None, relu: bool, *second: Any
+    ) -> Tensor:
+        made = (
+            product(x, weight, bias, relu=relu, second=Second(*second) if second else None)
+            if rows is None
+            else (product_in_rows(x, weight, rows))
+        )
+        ctx.save_for_backward(x, weight, *second, *([made] if relu else []))
+        ctx.relu = relu
+        return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        needs = ctx.needs_input_grad
+        parts, needs = ctx.saved_tensors, ctx.needs_input_grad
+        of_inputs = needs[0] or any(needs[5:6])
+        y = parts[-1] if ctx.relu else None
+        if y is not None and of_inputs:
+            gradient, y = behind_relu(gradient, y), None
+        x, weight = parts[:2]
+        by_bias = None
         by_x = product(gradient, weight.t()) if needs[0] else None
         if needs[1] and needs[2]:
-            return by_x, *product_and_sums(gradient, x), None
-        by_weight = product_over_rows(gradient, x) if needs[1] else None
-        return by_x, by_weight, column_sums(gradient) if needs[2] else None, None
+            by_weight, by_bias = product_and_sums(gradient, x, y)
+        else:
+            by_weight = product_over_rows(gradient, x, y) if needs[1] else None
+            if needs[2]:
+                by_bias = column_sums(gradient if y is None else behind_relu(gradient, y))
+        found = [by_x, by_weight, by_bias, None, None]
+        if len(needs) > 5:
+            found.append(product(gradient, parts[3].t()) if needs[5] else None)
+            found.append(product_over_rows(gradient, parts[2], y) if needs[6] else None)
+        return tuple(found)
 
 
 class _Added(torch.autograd.Function):
@@ -64,15 +87,31 @@ class _Added(torch.autograd.Function):
         return gradient, by_x, product_over_rows(gradient, x) if needs[2] else None
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, width: int | None = None) -> Tensor:
-    """``x W^T + b`` like :func:`torch.nn.functional.linear`, with faster gradients that can be differentiated again.
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, rows: Rows | None = None, relu: bool = False
+) -> Tensor:
+    """``x W^T + b`` like :func:`torch.nn.functional.linear`, through relu if asked for, with faster gradients of any order.
 
-    With a `width` there is no bias, and the result's rows lie `width` elements apart.
+    A product that lies in `rows` has no bias and no relu. Scales of its rows belong to the sums that follow: theirs is the gradient that
+    takes them into account.
     """
-    on_gpu = bias is not None and x.is_cuda and is_alone(x) and x.dtype == weight.dtype == bias.dtype
-    if width is None and not on_gpu and not is_quicker(x, weight, bias) and not is_quicker_on_gpu(x, weight):
-        return torch.nn.functional.linear(x, weight, bias)
-    return _Linear.apply(x, weight, bias, width)
+    on_gpu = (bias is not None or relu) and x.is_cuda and is_alone(x) and _are_alike(x, weight, bias)
+    if rows is None and not on_gpu and not is_quicker(x, weight, bias) and not is_quicker_on_gpu(x, weight):
+        made = torch.nn.functional.linear(x, weight, bias)
+        return made.relu() if relu else made
+    return _Linear.apply(x, weight, bias, rows, relu)
+
+
+def linear_of_two(x: Tensor, weight: Tensor, second: Second, bias: Tensor | None, relu: bool) -> Tensor:
+    """:func:`linear` plus the product of a second pair of factors."""
+    if x.is_cuda and is_alone(x) and is_alone(second.x) and _are_alike(x, weight, bias, *second):
+        return _Linear.apply(x, weight, bias, None, relu, *second)
+    made = added(linear(x, weight, bias), *second)
+    return made.relu() if relu else made
+
+
+def _are_alike(x: Tensor, *others: Tensor | None) -> bool:
+    return all(part is None or (part.dtype == x.dtype and part.device == x.device) for part in others)
 
 
 #: The attributes in which modules keep their hooks.
@@ -97,10 +136,12 @@ def added(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     return out + linear(x, weight)
 
 
-def through(x: Tensor, layer: Any) -> Tensor:
-    """Apply a linear layer to features; a layer with hooks or a `forward` of its own is called as it is."""
-    made: Tensor = layer(x) if is_watched(layer) else linear(x, layer.weight, layer.bias)
-    return made
+def through(x: Tensor, layer: Any, relu: bool = False) -> Tensor:
+    """Apply a linear layer to features, and relu if asked for; a layer with hooks or a `forward` of its own is called as it is."""
+    if not is_watched(layer):
+        return linear(x, layer.weight, layer.bias, relu=relu)
+    made: Tensor = layer(x)
+    return made.relu() if relu else made
 
 
 def biased(x: Tensor, bias: Tensor, *, owned: bool = False) -> Tensor:

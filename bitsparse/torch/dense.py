@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import platform
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -107,14 +107,33 @@ def _is_quick(x: Tensor, weight: Tensor, *others: Tensor) -> Any:
     return floats if floats is not None and _takes_floats(x, weight, *others) else None
 
 
+class Second(NamedTuple):
+    """Another pair of factors, whose product is added."""
+
+    x: Tensor
+    weight: Tensor
+
+
+class Rows(NamedTuple):
+    """Where a product lies: in rows of `width` elements, the last of which are not set, each multiplied by its `scale` if given."""
+
+    width: int
+    scale: Tensor | None = None
+
+
 @on_gpu
 def _multiply(
-    floats: Any, x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None, add: bool = False
+    floats: Any, out: Tensor, parts: dict[str, Tensor | None], relu: bool = False, added: bool = False
 ) -> None:
-    def call(one: Any, other: Any, into: Any, behind: Any = None) -> None:
-        floats.product(one, other, into, behind, added=add)
+    """Call the kernels with parts by name: `x` and `weight`, those of a second pair as `x2` and `weight2`, `bias` and `scale`."""
+    names = [name for name, part in parts.items() if part is not None]
 
-    on_cupy(call, x, weight, out, None if bias is None else bias.contiguous())
+    def call(into: Any, *arrays: Any) -> None:
+        given = dict(zip(names, arrays, strict=True))
+        second = (given.pop("x2"), given.pop("weight2")) if "x2" in given else None
+        floats.product(out=into, **given, second=second, relu=relu, added=added)
+
+    on_cupy(call, out, *(parts[name] for name in names))
 
 
 def is_quicker_on_gpu(x: Tensor, weight: Tensor) -> bool:
@@ -125,28 +144,42 @@ def is_quicker_on_gpu(x: Tensor, weight: Tensor) -> bool:
         return _takes_floats(x, weight)
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x @ weight.T + bias``; on a CPU, matrices must be float32, and `weight` or its transpose contiguous."""
+def product(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False, second: Second | None = None
+) -> Tensor:
+    """``x @ weight.T``, plus the product of a second pair, plus a bias, and through relu if asked for.
+
+    On a CPU, matrices must be float32, and `weight` or its transpose contiguous.
+    """
     quick = _onednn() if x.is_cpu else None
     # Grad mode is on here if a gradient of the gradient is asked for, and oneDNN's function has no gradient.
-    if quick is not None and not torch.is_grad_enabled() and weight.shape[0] >= _NARROWEST:
-        return quick(x, weight, bias, "none", [], "")
-    floats = _is_quick(x, weight) if bias is None else _is_quick(x, weight, bias)
+    if quick is not None and not torch.is_grad_enabled() and weight.shape[0] >= _NARROWEST and second is None:
+        made = quick(x, weight, bias, "none", [], "")
+        return made.relu_() if relu else made
+    others = [part for part in (bias, *(second or ())) if part is not None]
+    floats = _is_quick(x, weight, *others)
     if floats is None:
-        return torch.nn.functional.linear(x, weight, bias)
+        made = torch.nn.functional.linear(x, weight, bias)
+        if second is not None:
+            made = torch.addmm(made, second.x, second.weight.t())
+        return made.relu() if relu else made
     out = x.new_empty((x.shape[0], weight.shape[0]))
-    _multiply(floats, x, weight, out, bias)
+    parts = {"x": x, "weight": weight, "bias": None if bias is None else bias.contiguous()}
+    if second is not None:
+        parts |= {"x2": second.x, "weight2": second.weight}
+    _multiply(floats, out, parts, relu)
     return out
 
 
-def product_in_rows(x: Tensor, weight: Tensor, width: int) -> Tensor:
-    """``x @ weight.T`` in memory whose rows have `width` elements, of which those behind the product's columns are not set."""
-    made = x.new_empty((x.shape[0], width))[:, : weight.shape[0]]
+def product_in_rows(x: Tensor, weight: Tensor, rows: Rows) -> Tensor:
+    """``x @ weight.T`` in memory that lies as `rows` says."""
+    made = x.new_empty((x.shape[0], rows.width))[:, : weight.shape[0]]
     floats = _is_quick(x, weight)
-    if floats is None:
-        return torch.mm(x, weight.t(), out=made)
-    _multiply(floats, x, weight, made)
-    return made
+    if floats is not None:
+        _multiply(floats, made, {"x": x, "weight": weight, "scale": rows.scale})
+        return made
+    torch.mm(x, weight.t(), out=made)
+    return made if rows.scale is None else made.mul_(rows.scale[:, None])
 
 
 def add_product(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -154,19 +187,26 @@ def add_product(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     floats = _is_quick(x, weight, out) if out.stride(1) == 1 else None
     if floats is None:
         return out.addmm_(x, weight.t())
-    _multiply(floats, x, weight, out, None, True)
+    _multiply(floats, out, {"x": x, "weight": weight}, False, True)
     return out
 
 
-def product_over_rows(one: Tensor, other: Tensor) -> Tensor:
-    """``one.T @ other``, a small result that is a sum over many rows.
+def behind_relu(gradient: Tensor, y: Tensor) -> Tensor:
+    """The gradient by what relu was applied to, of its result `y` and the gradient by that."""
+    made: Tensor = torch.ops.aten.threshold_backward(gradient, y, 0)
+    return made
+
+
+def product_over_rows(one: Tensor, other: Tensor, relu: Tensor | None = None) -> Tensor:
+    """``one.T @ other``, a small result that is a sum over many rows; with the result of a `relu`, of :func:`behind_relu` of `one`.
 
     On a CPU every thread sums a part of the rows. MKL would instead divide the result among threads, so that each reads all rows, and
     oneDNN would need a copy of the transpose.
     """
     rows, parts = len(one), torch.get_num_threads()
     if one.is_cuda:
-        return _over_rows(one, other, False)[0]
+        return _over_rows(one, other, False, relu)[0]
+    one = one if relu is None else behind_relu(one, relu)
     if not one.is_cpu or torch.is_grad_enabled() or parts == 1 or rows < _TALLER * parts * one.shape[1]:
         return one.t() @ other
     rest = rows - rows % parts
@@ -175,28 +215,35 @@ def product_over_rows(one: Tensor, other: Tensor) -> Tensor:
     return made if rest == rows else made.addmm_(one[rest:].t(), other[rest:])
 
 
-def product_and_sums(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+def product_and_sums(one: Tensor, other: Tensor, relu: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """:func:`product_over_rows` and the sums of the columns of `one`."""
     if one.is_cuda:
-        made, sums = _over_rows(one, other, True)
+        made, sums = _over_rows(one, other, True, relu)
         return made, column_sums(one) if sums is None else sums
+    one = one if relu is None else behind_relu(one, relu)
     return product_over_rows(one, other), column_sums(one)
 
 
-def _over_rows(one: Tensor, other: Tensor, summed: bool) -> tuple[Tensor, Tensor | None]:
+def _over_rows(one: Tensor, other: Tensor, summed: bool, relu: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The product on a GPU, and the sums if `summed` and they came with it."""
     floats, m, n = backends.family("cuda", "matmul.floats"), one.shape[1], other.shape[1]
     lies = one.stride(1) == other.stride(1) == 1
     if not (lies and floats.is_quicker_over_rows(len(one), m, n, one.device.index) and _takes_floats(one, other)):
-        return one.t() @ other, None
-    if floats.is_better_exchanged(m, n):
-        return _over_rows_of(floats, other, one, None).t().contiguous(), None
+        one = one if relu is None else behind_relu(one, relu)
+        return one.t() @ other, column_sums(one) if summed and relu is not None else None
+    if relu is None and floats.is_better_exchanged(m, n):
+        return _over_rows_of(floats, other, one, None, None).t().contiguous(), None
     sums = one.new_empty(m) if summed else None
-    return _over_rows_of(floats, one, other, sums), sums
+    return _over_rows_of(floats, one, other, sums, relu), sums
 
 
 @on_gpu
-def _over_rows_of(floats: Any, one: Tensor, other: Tensor, sums: Tensor | None) -> Tensor:
+def _over_rows_of(floats: Any, one: Tensor, other: Tensor, sums: Tensor | None, relu: Tensor | None) -> Tensor:
     out = one.new_empty((one.shape[1], other.shape[1]))
-    on_cupy(floats.product_over_rows, one, other, out, sums)
+    names = [name for name, part in (("sums", sums), ("mask", relu)) if part is not None]
+
+    def call(a: Any, b: Any, into: Any, *others: Any) -> None:
+        floats.product_over_rows(a, b, into, **dict(zip(names, others, strict=True)))
+
+    on_cupy(call, one, other, out, sums, relu)
     return out

@@ -14,7 +14,7 @@ from bitsparse import interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.ops.quantized.scaled import ScaledCodes
 from bitsparse.torch.coded import LASTING, Keep, Source
-from bitsparse.torch.dense import product_in_rows
+from bitsparse.torch.dense import Rows, product_in_rows
 from bitsparse.torch.kept_codes import KeptCodes, KeptElu, KeptRelu, PackedRows, packed_mask
 from bitsparse.torch.registration import once, taken
 
@@ -58,10 +58,10 @@ class _Dropout(torch.autograd.Function):
 
 class _ExactLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, keep: Keep, width: int | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, keep: Keep, rows: Rows | None) -> Tensor:
         ctx.kept = keep(x)
         ctx.save_for_backward(weight)
-        return x @ weight.t() if width is None else product_in_rows(x, weight, width)
+        return x @ weight.t() if rows is None else product_in_rows(x, weight, rows)
 
     @staticmethod
     @once("quantize_")
@@ -73,9 +73,9 @@ class _ExactLinear(torch.autograd.Function):
         return gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[0] else None, dw, None, None
 
 
-def exact_linear(x: Tensor, weight: Tensor, keep: Keep, width: int | None = None) -> Tensor:
-    """``x @ weight.T`` computed in floats, in rows of `width` elements if given; codes of `x` are kept for the gradient by the weight."""
-    return _ExactLinear.apply(x, weight, keep, width)
+def exact_linear(x: Tensor, weight: Tensor, keep: Keep, rows: Rows | None = None) -> Tensor:
+    """``x @ weight.T`` computed in floats, in `rows` if given; codes of `x` are kept for the gradient by the weight."""
+    return _ExactLinear.apply(x, weight, keep, rows)
 
 
 class Keeping(Source, Protocol):

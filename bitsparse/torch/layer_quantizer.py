@@ -14,6 +14,7 @@ from bitsparse.torch import coded, coded_attention, coded_signs
 from bitsparse.torch.attention_kinds import once_each
 from bitsparse.torch.bias import biased
 from bitsparse.torch.code_source import CodeSource
+from bitsparse.torch.dense import Rows
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.kept import exact_linear, kept_codes
 from bitsparse.torch.quantization import PRODUCT_BITS, Quantization
@@ -60,14 +61,23 @@ class LayerQuantizer(Floats):
         """Whether sums are computed in floats."""
         return not self._sums or self._state.bits is None
 
-    def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None, width: int | None = None) -> Tensor:
-        """``x @ weight.T``, plus the bias `behind` if there is one; a product in floats may lie in rows of `width` elements."""
+    @property
+    def fuses(self) -> bool:
+        """Whether relu may be part of products and sums."""
+        return False
+
+    def linear(
+        self, x: Tensor, weight: Tensor, behind: Tensor | None = None, rows: Rows | None = None, relu: bool = False
+    ) -> Tensor:
+        """``x @ weight.T``, plus the bias `behind` if there is one, and relu; a product in floats may lie in `rows`."""
         products = not self.multiplies_floats
+        if relu:  # an activation of its own, which modes of PyTorch see
+            return self.linear(x, weight, behind).relu()
         if behind is not None and not (products and x.ndim == 2 and _joins(behind, x, weight)):
             return biased(self.linear(x, weight), behind)
         if not products:
             keep = self._keep(x) if x.ndim == 2 and x.requires_grad else None
-            return super().linear(x, weight, width=width) if keep is None else exact_linear(x, weight, keep, width)
+            return super().linear(x, weight, rows=rows) if keep is None else exact_linear(x, weight, keep, rows)
         flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
         keep = self._keep(flat, PRODUCT_BITS)
         made = coded.linear(flat, weight, PRODUCT_BITS, self._source(x), behind, keep=keep).to(x.dtype)
@@ -109,20 +119,30 @@ class LayerQuantizer(Floats):
             return super().signs_of_sums(graph, x)
         return coded_signs.signs_of_sums(x, graph.pattern(), graph.factors(True, torch.float32), self._grid(x))
 
-    def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
-        """Sums, means or extrema over neighbours, plus the bias `behind` if there is one."""
+    def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None, relu: bool = False) -> Tensor:
+        """Sums, means or extrema over neighbours, plus the bias `behind` if there is one, and relu."""
         if self.sums_floats or reduce in ("max", "min"):
-            return super().spmm(graph, x, reduce, behind)
-        return self._summed(graph, x, reduce, None, behind)
+            made = super().spmm(graph, x, reduce, behind)
+        else:
+            made = self._summed(graph, x, reduce, None, behind)
+        return made.relu() if relu else made
 
     def spmm_and_own(
-        self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None
+        self,
+        graph: Graph,
+        x: Tensor,
+        own: Tensor,
+        factor: Tensor,
+        behind: Tensor | None = None,
+        relu: bool = False,
     ) -> Tensor:
-        """Sums over neighbours plus `factor` times the targets' own features, in one pass if `own` is `x`; plus a bias."""
+        """Sums over neighbours plus `factor` times the targets' own features, in one pass if `own` is `x`; plus a bias, and relu."""
         alone = own is x and x.ndim == 2 and x.dtype == factor.dtype == torch.float32
         if self.sums_floats or not alone or factor.requires_grad:
-            return super().spmm_and_own(graph, x, own, factor, behind)
-        return self._summed(graph, x, "sum", factor, behind)
+            made = super().spmm_and_own(graph, x, own, factor, behind)
+        else:
+            made = self._summed(graph, x, "sum", factor, behind)
+        return made.relu() if relu else made
 
     def _summed(self, graph: Graph, x: Tensor, reduce: str, own: Tensor | None, behind: Tensor | None = None) -> Tensor:
         if behind is not None and not (x.ndim == 2 and x.dtype == behind.dtype == torch.float32):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,13 +12,28 @@ from torch import Tensor, nn
 from bitsparse.torch.bias import has_hooks, through
 from bitsparse.torch.graph import Graph
 from bitsparse.torch.kept_graphs import as_graph
-from bitsparse.torch.quantizer import added, is_bypassable, quantizer_of
+from bitsparse.torch.quantizer import is_bypassable, linear_and_own, quantizer_of, sums_and_own
+
+#: What follows a layer: a function of a tensor.
+Activation = Callable[[Tensor], Tensor]
 
 
 def glorot(weight: Tensor) -> None:
     """Fill a matrix with uniform weights (Glorot and Bengio, 2010), in place."""
     limit = math.sqrt(6 / (weight.shape[0] + weight.shape[1]))
     nn.init.uniform_(weight, -limit, limit)
+
+
+def is_relu(activation: Any) -> bool:
+    """Whether an activation is relu, as a function or as a module without hooks."""
+    if isinstance(activation, nn.Module):
+        return type(activation) is nn.ReLU and not has_hooks(activation) and "forward" not in vars(activation)
+    return activation in (torch.relu, nn.functional.relu)
+
+
+def activated(x: Tensor, activation: Activation | None, done: bool) -> Tensor:
+    """Apply an activation, unless it is done already or there is none."""
+    return x if done or activation is None else activation(x)
 
 
 class GCNConv(nn.Module):
@@ -34,6 +50,9 @@ class GCNConv(nn.Module):
         Whether missing self loops are added; by default the value of `normalize`.
     normalize : bool
     bias : bool
+    activation : callable, optional
+        Applied to the result. On a GPU, relu (`torch.relu`, `torch.nn.functional.relu` or `torch.nn.ReLU()`) becomes part of the sums or of
+        the product, which saves passes over the nodes.
 
     Notes
     -----
@@ -58,8 +77,10 @@ class GCNConv(nn.Module):
         add_self_loops: bool | None = None,
         normalize: bool = True,
         bias: bool = True,
+        activation: Activation | None = None,
     ) -> None:
         super().__init__()
+        self.activation = activation
         self.add_self_loops = normalize if add_self_loops is None else add_self_loops
         if self.add_self_loops and not normalize:
             raise ValueError("GCNConv: add_self_loops=True needs normalize=True; put the loops into the graph")
@@ -84,12 +105,15 @@ class GCNConv(nn.Module):
             # In a graph without weights, PyTorch Geometric's loops do not weigh 2 either.
             heavier = self.improved and graph.weight is not None
             graph = graph.normalized(self.add_self_loops, 2.0 if heavier else 1.0)
-        quantizer = quantizer_of(self)
+        quantizer, relu = quantizer_of(self), is_relu(self.activation)
         if not is_bypassable(self.lin) or self.lin.bias is not None:
-            return quantizer.spmm(graph, through(x, self.lin), "sum", self.bias)
-        if self.out_channels > self.in_channels:
-            return quantizer_of(self.lin).linear(quantizer.spmm(graph, x, "sum"), self.lin.weight, self.bias)
-        return quantizer.spmm_of_product(graph, x, self.lin, "sum", self.bias)
+            made = quantizer.spmm(graph, through(x, self.lin), "sum", self.bias, relu)
+        elif self.out_channels > self.in_channels:
+            sums = quantizer.spmm(graph, x, "sum")
+            made = quantizer_of(self.lin).linear(sums, self.lin.weight, self.bias, relu=relu)
+        else:
+            made = quantizer.spmm_of_product(graph, x, self.lin, "sum", self.bias, relu)
+        return activated(made, self.activation, relu)
 
     def extra_repr(self) -> str:
         """The sizes, for ``repr``."""
@@ -109,6 +133,8 @@ class SAGEConv(nn.Module):
         Whether the rows of the result are scaled to length 1.
     root_weight, project, bias : bool
         Whether the target's own features are added, whether sources pass a layer of their own first, and whether a bias is added.
+    activation : callable, optional
+        Applied to the result; see :class:`GCNConv`.
 
     Examples
     --------
@@ -128,8 +154,10 @@ class SAGEConv(nn.Module):
         root_weight: bool = True,
         project: bool = False,
         bias: bool = True,
+        activation: Activation | None = None,
     ) -> None:
         super().__init__()
+        self.activation = activation
         if aggr not in ("mean", "sum", "add", "max", "min"):
             raise ValueError(f"SAGEConv: aggr must be 'mean', 'sum', 'add', 'max' or 'min', got {aggr!r}")
         sources, targets = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
@@ -144,7 +172,8 @@ class SAGEConv(nn.Module):
     def reset_parameters(self) -> None:
         """Draw new weights and biases as :class:`torch.nn.Linear` does."""
         for layer in self.children():
-            layer.reset_parameters()
+            if layer is not self.activation:
+                layer.reset_parameters()
 
     def forward(self, x: Tensor | tuple[Tensor, Tensor | None], graph: Any) -> Tensor:
         """Compute features of the targets from those of all nodes, or from a pair (sources, targets)."""
@@ -156,13 +185,20 @@ class SAGEConv(nn.Module):
         reduce = "sum" if self.aggr == "add" else self.aggr
         quantizer, adds = quantizer_of(self), reduce in ("sum", "mean")  # then the product may come first
         alone = is_bypassable(self.lin_l)  # else hooks must see the layer's own result, and may keep it
-        if adds and alone and self.out_channels < sources.shape[1]:
-            out = quantizer.spmm_of_product(graph, sources, self.lin_l, reduce, self.lin_l.bias)
+        first = adds and alone and self.out_channels < sources.shape[1]
+        relu = not self.normalize and is_relu(self.activation)
+        if not self.root_weight or targets is None:
+            if first:
+                out = quantizer.spmm_of_product(graph, sources, self.lin_l, reduce, self.lin_l.bias, relu)
+            else:
+                out = through(quantizer.spmm(graph, sources, reduce), self.lin_l, relu)
+        elif first:
+            out = sums_and_own(quantizer, graph, sources, self.lin_l, targets, self.lin_r, reduce, relu)
         else:
-            out = through(quantizer.spmm(graph, sources, reduce), self.lin_l)
-        if self.root_weight and targets is not None:
-            out = added(out, targets, self.lin_r) if alone else out + through(targets, self.lin_r)
-        return nn.functional.normalize(out, dim=-1) if self.normalize else out
+            out = linear_and_own(quantizer.spmm(graph, sources, reduce), self.lin_l, targets, self.lin_r, relu)
+        if self.normalize:
+            out = nn.functional.normalize(out, dim=-1)
+        return activated(out, self.activation, relu)
 
     def extra_repr(self) -> str:
         """The sizes, for ``repr``."""
@@ -181,8 +217,9 @@ class GINConv(nn.Module):
 
     Notes
     -----
-    If `nn` is, or is a Sequential that begins with, a :class:`torch.nn.Linear` without hooks that has fewer outputs than inputs, that
-    product is computed before the sums.
+    If `nn` is, or is a Sequential that begins with, a :class:`torch.nn.Linear` without hooks that has no more outputs than inputs (in
+    integers: fewer), that product is computed before the sums. On a GPU, its bias and a :class:`torch.nn.ReLU` that comes next are part
+    of the sums.
 
     Examples
     --------
@@ -214,32 +251,31 @@ class GINConv(nn.Module):
         """Compute features of the targets from those of all nodes, or from a pair (sources, targets)."""
         sources, targets = (x, x) if isinstance(x, Tensor) else x
         graph = as_graph(graph, (sources.shape[0], sources.shape[0] if targets is None else targets.shape[0]))
-        first, bias, others = _narrowing(self.nn)
+        quantizer, graph, bias = quantizer_of(self), graph.unweighted(), None
+        first, relu, others = _first_product(self.nn, 0 if quantizer.fuses else 1)
         if first is not None:  # the product comes before the sums, its bias after them
-            both = targets is sources
-            sources = first(sources)
-            targets = sources if both else None if targets is None else first(targets)
-        quantizer, graph = quantizer_of(self), graph.unweighted()
+            both, multiply, bias = targets is sources, quantizer_of(first).linear, first.bias
+            sources = multiply(sources, first.weight)
+            targets = sources if both else None if targets is None else multiply(targets, first.weight)
         if targets is None:
-            return others(quantizer.spmm(graph, sources, "sum", bias))
-        return others(quantizer.spmm_and_own(graph, sources, targets, 1 + self.eps, bias))
+            made = quantizer.spmm(graph, sources, "sum", bias, relu)
+        else:
+            made = quantizer.spmm_and_own(graph, sources, targets, 1 + self.eps, bias, relu)
+        for layer in others:
+            made = layer(made)
+        return made
 
 
-def _narrowing(module: nn.Module) -> tuple[Any, Tensor | None, Any]:
-    """Split a module that begins with a narrowing linear layer without hooks into the product, its bias, and the rest.
+def _first_product(module: nn.Module, fewer: int) -> tuple[Any, bool, list[Any]]:
+    """Split a module that begins with a linear layer without hooks: that layer, whether relu is next, and the rest.
 
-    For any other module, return no product, no bias, and the module.
+    The layer must have at least `fewer` fewer outputs than inputs. For any other module, return no layer, False, and the module.
     """
     layers = list(module) if type(module) is nn.Sequential else [module]
     first = layers[0] if layers else module
-    if type(first) is not nn.Linear or first.out_features >= first.in_features or not is_bypassable(first):
-        return None, None, module
+    if type(first) is not nn.Linear or first.out_features + fewer > first.in_features or not is_bypassable(first):
+        return None, False, [module]
     if first is not module and (has_hooks(module) or "forward" in vars(module)):
-        return None, None, module
-
-    def others(x: Tensor) -> Tensor:
-        for layer in layers[1:]:
-            x = layer(x)
-        return x
-
-    return lambda x: quantizer_of(first).linear(x, first.weight), first.bias, others
+        return None, False, [module]
+    relu = len(layers) > 1 and is_relu(layers[1])
+    return first, relu, layers[2 if relu else 1 :]

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch._C import _get_fp32_precision_getter as _float32_precision  # the result of all of PyTorch's settings
 
 from bitsparse import backends, interop, ops
-from bitsparse.backends.after_sums import AfterSums
-from bitsparse.ops.spmm.spmm import Precision, spmm_and_after
+from bitsparse.ops.spmm.spmm import Precision
 from bitsparse.torch.pattern import Pattern, array_over, sums_kernel
 from bitsparse.torch.registration import Recorded, differentiable, on_gpu, once, operator, register
 
@@ -39,20 +38,6 @@ def _spmm(
         ops.spmm(array, features, values=weights, precision=precision, kernel=kernel, out=into)
 
     on_cupy(call, out, x, values)
-    return out
-
-
-def _spmm_with_bias(
-    pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, bias: Tensor
-) -> Tensor:
-    array, x, bias = array_over(pattern, row_scale, col_scale), x.contiguous(), bias.contiguous()
-    out = x.new_empty((pattern.rows, x.shape[1]))
-    precision, kernel = permitted(x.dtype), sums_kernel(pattern, x)
-
-    def call(into: Any, features: Any, behind: Any) -> None:
-        spmm_and_after(array, features, AfterSums(behind), reduce="sum", precision=precision, kernel=kernel, out=into)
-
-    on_cupy(call, out, x, bias)
     return out
 
 
@@ -244,36 +229,12 @@ class _ColumnSums(torch.autograd.Function):
         return gradient.expand(ctx.shape)
 
 
-class _SpmmWithBias(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, pattern: Pattern, row_scale: Any, col_scale: Any, x: Tensor, bias: Tensor) -> Tensor:
-        ctx.pattern, ctx.scales = pattern, (row_scale, col_scale)
-        return _compute_with_bias(pattern, row_scale, col_scale, x, bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        rows, columns = ctx.scales
-        by_x = spmm(ctx.pattern.turned, None, columns, rows, gradient) if ctx.needs_input_grad[3] else None
-        return None, None, None, by_x, column_sums(gradient) if ctx.needs_input_grad[4] else None
-
-
-_compute_with_bias = on_gpu(_spmm_with_bias)
-
-
 # ---- functions for the rest of the package
 def spmm(
     pattern: Pattern, values: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor
 ) -> Tensor:
     """``y[i] = row_scale[i] * sum over j of values[i, j] * col_scale[j] * x[j]``, differentiable by `values` and `x`."""
     return _OF_SPMM(pattern, values, row_scale, col_scale, x)
-
-
-def spmm_with_bias(
-    pattern: Pattern, row_scale: Tensor | None, col_scale: Tensor | None, x: Tensor, bias: Tensor
-) -> Tensor:
-    """:func:`spmm` without values plus a bias in one launch, for float32 matrices on a GPU outside of compilers and transforms."""
-    made: Tensor = _SpmmWithBias.apply(pattern, row_scale, col_scale, x, bias)
-    return made
 
 
 def column_sums(x: Tensor) -> Tensor:

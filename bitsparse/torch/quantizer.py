@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from bitsparse.torch import bias, signs
 from bitsparse.torch.attention_kinds import attention, cosine_attention, scored_attention
 from bitsparse.torch.biased_attention import scored_attention_with_bias
+from bitsparse.torch.dense import Rows, Second
 from bitsparse.torch.graph import Graph
-from bitsparse.torch.product_sums import product_sums
-from bitsparse.torch.sums import spmm, spmm_with_bias
+from bitsparse.torch.layer_sums import Behind, sums_and_more
+from bitsparse.torch.product_sums import product_sums, product_sums_and_own
+from bitsparse.torch.sums import spmm
 
 #: The attribute of a module that holds its quantizer.
 _NAME = "_quantizer"
@@ -31,9 +32,16 @@ class Floats:
         """Whether sums are computed in floats."""
         return True
 
-    def linear(self, x: Tensor, weight: Tensor, behind: Tensor | None = None, width: int | None = None) -> Tensor:
-        """``x @ weight.T``, plus the bias `behind` if there is one, or in rows of `width` elements, of which the last ones are not set."""
-        return bias.linear(x, weight, behind, width)
+    @property
+    def fuses(self) -> bool:
+        """Whether relu may be part of products and sums; else it is called as a function of PyTorch, so that modes see it."""
+        return True
+
+    def linear(
+        self, x: Tensor, weight: Tensor, behind: Tensor | None = None, rows: Rows | None = None, relu: bool = False
+    ) -> Tensor:
+        """``x @ weight.T``, plus the bias `behind` if there is one, and through relu if asked for; or a product that lies in `rows`."""
+        return bias.linear(x, weight, behind, rows, relu)
 
     def added(self, out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """``out + x @ weight.T``; the caller gives up `out`, so its memory may be overwritten."""
@@ -47,30 +55,37 @@ class Floats:
         """The signs of sums over neighbours of signs, as -1 and 1; the gradient is that of the mean, and passes as that of a sign does."""
         return signs.sign(self.spmm(graph, signs.sign(x), "mean"))
 
-    def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None) -> Tensor:
-        """:func:`bitsparse.torch.spmm`, plus the bias `behind` if there is one."""
-        if behind is None:
-            return spmm(graph, x, reduce=reduce)
-        together = spmm_with_bias(graph, x, behind, reduce)
-        return bias.biased(spmm(graph, x, reduce=reduce), behind, owned=True) if together is None else together
+    def spmm(self, graph: Graph, x: Tensor, reduce: str, behind: Tensor | None = None, relu: bool = False) -> Tensor:
+        """:func:`bitsparse.torch.spmm`, plus the bias `behind` if there is one, and through relu if asked for."""
+        together = sums_and_more(graph, x, reduce, Behind(bias=behind, relu=relu))
+        return _behind(spmm(graph, x, reduce=reduce), behind, relu) if together is None else together
 
-    def spmm_of_product(self, graph: Graph, x: Tensor, layer: Any, reduce: str, behind: Tensor | None = None) -> Tensor:
+    def spmm_of_product(
+        self, graph: Graph, x: Tensor, layer: Any, reduce: str, behind: Tensor | None = None, relu: bool = False
+    ) -> Tensor:
         """:meth:`spmm` of the product of `x` with the weight of a linear layer, which is bypassable."""
         of_layer, sums = quantizer_of(layer), None
         if self.sums_floats and of_layer.multiplies_floats and x.is_cuda:
             sums = product_sums(graph, x, layer.weight, reduce, behind)
         if sums is None:
-            return self.spmm(graph, of_layer.linear(x, layer.weight), reduce, behind)
-        return sums(of_layer.linear(x, layer.weight, width=sums.width), behind)
+            return self.spmm(graph, of_layer.linear(x, layer.weight), reduce, behind, relu)
+        products = of_layer.linear(x, layer.weight, rows=sums.rows)
+        return sums(products, behind, relu) if self.fuses else _behind(sums(products, behind), None, relu)
 
     def spmm_and_own(
-        self, graph: Graph, x: Tensor, own: Tensor, factor: Tensor, behind: Tensor | None = None
+        self,
+        graph: Graph,
+        x: Tensor,
+        own: Tensor,
+        factor: Tensor,
+        behind: Tensor | None = None,
+        relu: bool = False,
     ) -> Tensor:
-        """Sums over neighbours plus `factor` times the targets' own features, plus the bias `behind` if there is one."""
-        made = self.spmm(graph, x, "sum", behind)
-        if made.dtype == own.dtype == factor.dtype:
-            return torch.addcmul(made, own, factor)
-        return made + factor * own
+        """Sums over neighbours plus `factor` times the targets' own features, plus a bias, and through relu if asked for."""
+        together = sums_and_more(graph, x, "sum", Behind(own, factor, behind, relu))
+        if together is not None:
+            return together
+        return _behind(spmm(graph, x) + factor * own, behind, relu)
 
     def attention(
         self, graph: Graph, x: Tensor, source: Tensor, target: Tensor, slope: float, dropout: float
@@ -98,6 +113,12 @@ class Floats:
     def cosine_attention(self, graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
         """:func:`bitsparse.torch.cosine_attention`."""
         return cosine_attention(graph, x, beta)
+
+
+def _behind(made: Tensor, behind: Tensor | None, relu: bool) -> Tensor:
+    """Add a bias to sums that nobody else has, and apply relu if asked for."""
+    made = made if behind is None else bias.biased(made, behind, owned=True)
+    return made.relu() if relu else made
 
 
 FLOATS = Floats()
@@ -129,6 +150,32 @@ def added(out: Tensor, x: Tensor, layer: Any) -> Tensor:
     if not is_bypassable(layer) or layer.bias is not None:
         return out + bias.through(x, layer)
     return quantizer_of(layer).added(out, x, layer.weight)
+
+
+def linear_and_own(x: Tensor, layer: Any, own: Tensor, own_layer: Any, relu: bool) -> Tensor:
+    """``layer(x) + own_layer(own)`` of two linear layers, of which only the first has a bias, and through relu if asked for."""
+    if _are_floats(layer, own_layer):
+        return bias.linear_of_two(x, layer.weight, Second(own, own_layer.weight), layer.bias, relu)
+    made = bias.through(x, layer)
+    made = added(made, own, own_layer) if is_bypassable(layer) else made + bias.through(own, own_layer)
+    return made.relu() if relu else made
+
+
+def sums_and_own(
+    quantizer: Floats, graph: Graph, x: Tensor, layer: Any, own: Tensor, own_layer: Any, reduce: str, relu: bool
+) -> Tensor:
+    """:func:`linear_and_own` of sums over neighbours, for a bypassable layer whose product comes before the sums."""
+    if own is x and quantizer is FLOATS and _are_floats(layer, own_layer):
+        made = product_sums_and_own(graph, x, layer.weight, own_layer.weight, reduce, layer.bias, relu)
+        if made is not None:
+            return made
+    made = added(quantizer.spmm_of_product(graph, x, layer, reduce, layer.bias), own, own_layer)
+    return made.relu() if relu else made
+
+
+def _are_floats(*layers: Any) -> bool:
+    """Whether linear layers are bypassable and compute in floats."""
+    return all(is_bypassable(layer) and quantizer_of(layer) is FLOATS for layer in layers)
 
 
 def is_bypassable(module: nn.Module) -> bool:

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.torch import operators
-from bitsparse.torch.dense import check_dense, is_alone, is_autocast
+from bitsparse.torch.dense import check_dense, is_autocast
 from bitsparse.torch.graph import Graph, checked
-from bitsparse.torch.registration import is_plain
 
 
 def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "sum") -> Tensor:
@@ -93,17 +92,6 @@ def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "s
     # The factors that sums apply themselves are float32, so those of float64 features are applied here.
     sums = operators.spmm(pattern, values, None, None, x if columns is None else x * _along(columns, x))
     return sums if rows is None else sums * _along(rows, sums)
-
-
-def spmm_with_bias(graph: Graph, x: Tensor, bias: Tensor, reduce: str) -> Tensor | None:
-    """:func:`spmm` plus a bias in one launch, with the bits that two steps would give; None if no kernel can do this."""
-    if not (x.is_cuda and x.dtype == bias.dtype == torch.float32 and is_alone(x) and is_plain(x, bias)):
-        return None
-    if reduce not in ("sum", "mean") or not (graph.weight is None and graph.multiplicity is None):
-        return None
-    if x.shape[0] != graph.num_sources or bias.shape != x.shape[1:] or x.device != bias.device:
-        return None
-    return operators.spmm_with_bias(graph.pattern(), *graph.factors(reduce == "mean", x.dtype), x, bias)
 
 
 def _along(factor: Tensor, x: Tensor) -> Tensor:
