@@ -69,18 +69,16 @@ class Layers:
     ----------
     model : Network
     bits : int
+        Bits of the features, 32 for float32.
     device : str
+        The device on which the layers run.
+    plans : sequence
+        The aggregations of a network over one sample, for :meth:`aggregations`.
     """
 
-    def __init__(
-        self,
-        function: str,
-        model: Network,
-        graph: Graph,
-        features: Features,
-        bits: int,
-        device: str,
-    ) -> None:
+    plans: Sequence[Any]
+
+    def __init__(self, function: str, model: Network, graph: Graph, features: Features, bits: int, device: str) -> None:
         _check.instance(function, "model", model, Network, "an nn.Network", "see nn.train")
         _check.instance(function, "graph", graph, Graph, "an nn.Graph", "pass nn.Graph(adjacency)")
         self._products = model.products(function)
@@ -127,8 +125,9 @@ class Layers:
         with working_with(self.device):
             return self.run(plans)[-1]
 
-    def aggregations(self, plans: Sequence[Any]) -> list[Callable[[], Any]]:
-        """Calls for timing that run each layer's aggregation, from stored messages into an existing array."""
+    def aggregations(self, plans: Sequence[Any] | None = None) -> list[Callable[[], Any]]:
+        """Calls for timing that run each layer's aggregation, by default the network's own, from stored messages into an existing array."""
+        plans = self.plans if plans is None else plans
         with working_with(self.device):
             stored = self.run(plans)[:-1]
             return [partial(plan, each, out=plan(each)) for plan, each in zip(plans, stored, strict=True)]
@@ -154,7 +153,7 @@ class Layers:
         )
 
 
-class SampledNetwork:
+class SampledNetwork(Layers):
     """A trained GCN or GraphSAGE whose aggregations run over sampled edges on features of few bits; calling it gives the logits.
 
     The messages of a layer, ``X W``, are rounded to nearest codes and packed side by side. :func:`sampled_spmm` reads these codes and
@@ -218,31 +217,16 @@ class SampledNetwork:
         device: str = "cpu",
     ) -> None:
         name = "SampledNetwork"
-        place = interop.parse_device(device, name)
+        super().__init__(name, model, graph, features, bits, interop.parse_device(device, name))
         self.width, self.strategy = width, strategy
-        self.layers = Layers(name, model, graph, features, bits, place)
-        self.operand = operand_of(graph, place)
-        self.plans: Sequence[Any] = plans_of(name, model, self.operand, width, strategy, rescale=rescale, seed=seed)
-
-    @property
-    def device(self) -> str:
-        """The device on which the layers run."""
-        return self.layers.device
-
-    @property
-    def bits(self) -> int:
-        """Bits of the features, 32 for float32."""
-        return self.layers.bits
+        self.operand = operand_of(graph, self.device)
+        self.plans = plans_of(name, model, self.operand, width, strategy, rescale=rescale, seed=seed)
 
     def __call__(self) -> Any:
         """Compute the logits of every node, ``(n, classes)`` float32, on the device of the network."""
-        return self.layers.logits(self.plans)
-
-    def aggregations(self) -> Sequence[Callable[[], Any]]:
-        """Calls for timing that run each layer's aggregation, from stored messages into an existing array."""
-        return self.layers.aggregations(self.plans)
+        return self.logits(self.plans)
 
     def __repr__(self) -> str:
         edges = "all edges" if self.width is None else f"{self.strategy} of width {self.width}"
         bits = "float32" if self.bits == FULL else f"{self.bits} bits"
-        return f"<SampledNetwork {self.layers.model.kind.upper()} {edges}, {bits}, {self.device}>"
+        return f"<SampledNetwork {self.model.kind.upper()} {edges}, {bits}, {self.device}>"
