@@ -231,7 +231,7 @@ def test_what_is_refused() -> None:
     plan = model.plan(graph, x)
     for error, match, call in [
         (bs.DTypeError, "layers must be BinaryLinear", lambda: nn.BinaryGCN([])),
-        (bs.ShapeError, "layer 0 has 8 outputs but layer 1 takes 9 inputs", lambda: nn.BinaryGCN([one, two])),
+        (bs.ShapeError, "layer 0 gives 8 features but layer 1 takes 9", lambda: nn.BinaryGCN([one, two])),
         (ValueError, "'full', 'binary' or one variant per layer, got 'fast'", lambda: model.with_settings("fast")),
         (ValueError, r"one variant for each of the 2 layers", lambda: model.with_settings(["FBF+FBF"])),
         (ValueError, r"variants\[0\] must be one of FBF\+FBF", lambda: model.with_settings(["FBF", "FBF+FBF"])),
@@ -241,17 +241,21 @@ def test_what_is_refused() -> None:
         (ValueError, "has no scales", lambda: own.with_settings([("FBF+FBF+FFF", True)] * 2)),
         (ValueError, "last layer gives 'B'", lambda: own.with_settings(["FBF+FBF+FFF", "FBF+FBF+FFB"])),
         (ValueError, "layers must be pairs", lambda: nn.BinarySAGE([(one,)])),
-        (bs.ShapeError, r"shapes \(33, 8\) and \(9, 3\)", lambda: nn.BinarySAGE([(one, two)])),
-        (bs.ShapeError, "8 outputs together, but the head takes 9", lambda: nn.BinarySAINT([(one, one)], two)),
+        (bs.ShapeError, r"shape \(33, 8\), but those of the neighbours \(9, 3\)", lambda: nn.BinarySAGE([(one, two)])),
+        (bs.ShapeError, "layers together are 8, but the head takes 9", lambda: nn.BinarySAINT([(one, one)], two)),
         (bs.DTypeError, "head must be a BinaryLinear", lambda: nn.BinarySAINT([(one, one)], 3)),
         (
             bs.ShapeError,
-            "3 outputs but head bias has 2",
+            r"head bias has shape \(2,\), but one value for each output makes \(3,\)",
             lambda: nn.BinarySAINT([(one, one)], (np.ones((8, 3)), np.ones(2))),
         ),
         (ValueError, "one letter from all", lambda: saint([33, 8], 3, rng, ["FBB+BBB+BBB"], dense=True)),
-        (bs.ShapeError, "x has 33 features but the first layer takes 9", lambda: nn.BinaryGCN([two])(graph, x)),
-        (bs.ShapeError, "40 nodes but x has 39 rows", lambda: model(graph, x[1:])),
+        (
+            bs.ShapeError,
+            r"x has shape \(40, 33\), but the first layer reads \(40, 9\)",
+            lambda: nn.BinaryGCN([two])(graph, x),
+        ),
+        (bs.ShapeError, r"x has shape \(39, 33\), but the graph has 40 nodes", lambda: model(graph, x[1:])),
         (bs.ShapeError, "features are", lambda: model(graph, x[0])),
         (bs.DTypeError, "graph must be a Graph", lambda: model([[1, 0]], x)),
         (bs.DTypeError, "value per edge", lambda: own(bs.TCTiledCSR(graph.matrix), x)),
@@ -264,7 +268,11 @@ def test_what_is_refused() -> None:
         (ValueError, "x has no scale", lambda: model.plan(graph, model.packed(x))(model.packed(x).with_affine())),
         (bs.DTypeError, "one bipolar bit", lambda: nn.BinaryLinear(bs.pack_bits(np.ones((2, 2), int)))),
         (ValueError, "scale must be positive", lambda: nn.BinaryLinear(one.signs, -np.ones(8))),
-        (bs.ShapeError, "8 outputs but bias has 9 values", lambda: nn.BinaryLinear(one.signs, None, np.ones(9))),
+        (
+            bs.ShapeError,
+            r"bias has shape \(9,\), but one value for each output makes \(8,\)",
+            lambda: nn.BinaryLinear(one.signs, None, np.ones(9)),
+        ),
         (bs.ShapeError, r"weights have shape \(3,\)", lambda: nn.BinaryLinear.from_weights(np.ones(3))),
         (ValueError, "weights", lambda: nn.BinaryLinear.from_weights(np.full((2, 2), np.nan))),
     ]:

@@ -200,7 +200,11 @@ def test_training_with_biases(trained):
 def test_training_refuses_what_does_not_fit(trained):
     graph, features, labels, mask = trained.graph, trained.features, trained.labels, trained.train
     for error, message, arguments in (
-        (ShapeError, "240 nodes, but the features have 3 rows", (graph, nn.Features(np.ones((3, 2))), labels, mask)),
+        (
+            ShapeError,
+            r"features has shape \(3, 2\), but the graph has 240 nodes",
+            (graph, nn.Features(np.ones((3, 2))), labels, mask),
+        ),
         (ShapeError, r"labels has shape \(5,\)", (graph, features, labels[:5], mask)),
         (DTypeError, "labels has dtype float64", (graph, features, labels * 1.0, mask)),
         (DTypeError, "train_mask has dtype int64", (graph, features, labels, mask * 1)),

@@ -154,7 +154,7 @@ def test_batch_arguments() -> None:
     for arguments, error, match in (
         ((a, labels[1:]), bs.ShapeError, "89 labels for 90"),
         ((a, labels - 1), ValueError, "count from 0"),
-        ((a, labels, np.zeros((89, 2))), bs.ShapeError, "features have shape"),
+        ((a, labels, np.zeros((89, 2))), bs.ShapeError, "features has shape"),
         ((a, labels, np.zeros((90, 2), object)), bs.DTypeError, "object"),
         (
             (a, labels, bs.quantize(np.random.default_rng(0).random((90, 4)), 2, granularity="row")),

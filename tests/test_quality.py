@@ -73,7 +73,7 @@ def test_graphs_and_training_refuse_what_does_not_fit():
         nn.Graph(np.eye(3), "mean")
     with pytest.raises(ShapeError, match="as many rows as columns"):
         nn.Graph(sp.csr_array((2, 3)), "mean")
-    with pytest.raises(ShapeError, match="train: the graph has 2 nodes"):
+    with pytest.raises(ShapeError, match=r"train: features has shape \(3, 1\), but the graph has 2 nodes"):
         nn.train(nn.Graph(sp.csr_array((2, 2)), "mean"), nn.Features(np.ones((3, 1))), [0, 1], [True, False])
     with pytest.raises(ValueError, match="train: the graph has normalisation 'sum'"):
         nn.train(nn.Graph(sp.csr_array((2, 2)), "sum"), nn.Features(np.ones((2, 1))), [0, 1], [True, False])
@@ -142,7 +142,7 @@ def test_sampled_networks_refuse_what_does_not_fit(task):
         nn.SampledNetwork(sage, task.graphs[0], task.features, 8)
     with pytest.raises(DTypeError, match=r"model must be an nn\.Network, got object"):
         nn.SampledNetwork(object(), task.graphs[0], task.features, 8)
-    with pytest.raises(ShapeError, match=r"features have shape \(300, 2\), but graph and model read \(300, 30\)"):
+    with pytest.raises(ShapeError, match=r"features have shape \(300, 2\), but graph and model take \(300, 30\)"):
         nn.SampledNetwork(gcn, task.graphs[0], nn.Features(np.ones((300, 2))), 8)
     with pytest.raises(ValueError, match="bits must be 32, 8, 4, 2, 1, got 3"):
         nn.SampledNetwork(gcn, task.graphs[0], task.features, 8, bits=3)

@@ -67,8 +67,7 @@ class GraphData:
         n = self.num_nodes
         if self.x is not None:
             shape: tuple[int, ...] = getattr(self.x, "shape", ())
-            if len(shape) != 2 or shape[0] != n:
-                raise ShapeError(f"GraphData: x has shape {shape}, but the graph has {n} nodes; give one row per node")
+            _check.per_node("GraphData", "x", shape, n)
             if isinstance(self.x, BitTensor) or not (isinstance(self.x, np.ndarray) or hasattr(self.x, "tocsr")):
                 raise DTypeError(
                     f"GraphData: x must be an array of NumPy or a sparse one, got {type(self.x).__name__}; convert it with numpy.asarray"

@@ -181,10 +181,7 @@ def _features(features: Any, nodes: int) -> Any:
         features, _ = interop.as_numpy(features, "batch", "features")
         if features.dtype.hasobject:
             raise DTypeError(f"batch: features have dtype {features.dtype}, but numbers are needed")
-    if len(features.shape) != 2 or features.shape[0] != nodes:
-        raise ShapeError(
-            f"batch: features have shape {features.shape}, but the graph has {nodes} nodes; pass ({nodes}, D)"
-        )
+    _check.per_node("batch", "features", features.shape, nodes)
     if not isinstance(features, BitTensor):
         return features
     for name, affine in (("scale", features.scale), ("offset", features.offset)):

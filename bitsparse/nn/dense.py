@@ -111,9 +111,8 @@ class Dense:
     def _fits(self, batch_norm: Any) -> None:
         scale, _ = folded(batch_norm, "Dense")
         if scale is not None and scale.shape not in ((), (1,), (self.outputs,)):
-            raise ShapeError(
-                f"Dense: weight has {self.outputs} outputs but batch_norm has shape {scale.shape}; pass one value for each output"
-            )
+            what = "one value for each output makes"
+            _check.agree("Dense", "batch_norm has shape", scale.shape, what, (self.outputs,))
 
     def _step(self, step: Any) -> Step:
         if isinstance(step, BatchNorm):
@@ -250,18 +249,12 @@ def floats(function: str, name: str, value: Any, ndim: int) -> _Array:
     if array.ndim != ndim:
         raise ShapeError(f"{function}: {name} has shape {array.shape}, but {ndim} dimension(s) are needed")
     array = np.ascontiguousarray(array, np.float32)
-    if not np.isfinite(array).all():
-        raise ValueError(
-            f"{function}: {name} holds NaN or infinity; the network gives nothing else then, train it again"
-        )
+    _check.finite(function, name, bool(np.isfinite(array).all()))
     return array
 
 
 def vector(function: str, name: str, value: Any, outputs: int) -> _Array:
     """Like :func:`floats`, for a vector with one number for each output of a product."""
     array = floats(function, name, value, 1)
-    if array.size != outputs:
-        raise ShapeError(
-            f"{function}: weight has {outputs} outputs but {name} has {array.size} values; pass one for each output"
-        )
+    _check.agree(function, f"{name} has shape", array.shape, "one value for each output makes", (outputs,))
     return array

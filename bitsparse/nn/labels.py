@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
-from bitsparse.errors import DTypeError, ShapeError
 
 
 class Judged(NamedTuple):
@@ -36,15 +35,9 @@ def labels_and_mask(function: str, nodes: int, labels: Any, mask: Any, name: str
         A length or a dtype is wrong, or no node is selected.
     """
     classes, selected = interop.as_host(labels, function, "labels"), interop.as_host(mask, function, name)
-    for which, array, kinds, kind in (("labels", classes, "iu", "integers"), (name, selected, "b", "bool")):
-        if array.shape != (nodes,):
-            raise ShapeError(
-                f"{function}: {which} has shape {array.shape}, but the graph has {nodes} nodes; pass one value per node"
-            )
-        if array.dtype.kind not in kinds:
-            raise DTypeError(
-                f"{function}: {which} has dtype {array.dtype}, but {kind} is needed; convert it with astype"
-            )
+    for which, array, kinds in (("labels", classes, "iu"), (name, selected, "b")):
+        _check.per_node(function, which, array.shape, nodes, 1)
+        _check.numeric(function, which, array, kinds)
     if not selected.any():
         raise ValueError(f"{function}: {name} selects no node; select {purpose}")
     return Judged(classes.astype(np.int64), selected)

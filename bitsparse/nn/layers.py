@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Literal
 
 from bitsparse import _check
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.dense import FUSED, Dense, floats
+from bitsparse.nn.dense import FUSED, Dense, floats, vector
 
 GraphKind = Literal["gcn", "sage", "gin", "gat", "gatv2", "agnn"]
 Kind = GraphKind | Literal["dense"]
@@ -108,10 +107,8 @@ class Attention:
             raise ValueError(f"{function}: pass either target, for a GAT, or receive, for a GATv2")
         if self.target is not None:
             object.__setattr__(self, "target", floats(function, "target", self.target, 2))
-            if self.target.shape != self.source.shape:
-                raise ShapeError(
-                    f"{function}: source has shape {self.source.shape} but target {self.target.shape}; both are (heads, channels)"
-                )
+            both = "both are (heads, channels)"
+            _check.agree(function, "source has shape", self.source.shape, "target", self.target.shape, both)
             if self.bias is not None:
                 raise ValueError(
                     f"{function}: bias goes with receive, for a GATv2; the layer's own stands in its Dense"
@@ -119,16 +116,9 @@ class Attention:
         else:
             how = "pass nn.Dense(weight, bias)"
             gives = _check.instance(function, "receive", self.receive, Dense, "a Dense", how).outputs
-            if gives != self.source.size:
-                raise ShapeError(
-                    f"{function}: source has shape {self.source.shape} but receive gives {gives} columns; both must fit"
-                )
+            _check.agree(function, "heads times channels of source are", self.source.size, "receive gives", gives)
         if self.bias is not None:
-            object.__setattr__(self, "bias", floats(function, "bias", self.bias, 1))
-            if self.bias.size != self.source.size:
-                raise ShapeError(
-                    f"{function}: source has shape {self.source.shape} but bias has {self.bias.size} values; pass one for each column"
-                )
+            object.__setattr__(self, "bias", vector(function, "bias", self.bias, self.source.size))
         object.__setattr__(self, "negative_slope", _check.number(function, "negative_slope", self.negative_slope))
 
     @property
@@ -183,28 +173,19 @@ class Layer:
         updates = tuple(self.updates)
         if not updates or not all(isinstance(update, Dense) for update in updates):
             raise DTypeError("Layer: updates must be one or more nn.Dense")
-        for before, after in pairwise(updates):
-            if before.outputs != after.weight.shape[0]:
-                raise ShapeError(
-                    f"Layer: one update gives {before.outputs} features but the next takes {after.weight.shape[0]}"
-                )
+        _check.chained("Layer", "update", [(update.weight.shape[0], update.outputs) for update in updates])
         object.__setattr__(self, "updates", updates)
         first = updates[0].weight.shape[0], updates[0].outputs
         if self.own is not None:
             own = floats("Layer", "own", self.own, 2)
-            if own.shape != first:
-                raise ShapeError(
-                    f"Layer: own has shape {own.shape} but the neighbours' weights have {first}; both must fit"
-                )
+            _check.agree("Layer", "own has shape", own.shape, "the neighbours' weights have", first)
             object.__setattr__(self, "own", own)
         if self.attention is not None:
             self._check_attention(self.attention, updates[0])
         if self.project is not None:
             _check.instance("Layer", "project", self.project, Dense, "a Dense", "pass nn.Dense(weight)")
-            if self.project.weight.shape != (first[0], first[0]):
-                raise ShapeError(
-                    f"Layer: project has shape {self.project.weight.shape} but takes and gives {first[0]} features; both must fit"
-                )
+            square = (first[0], first[0])
+            _check.agree("Layer", "project has shape", self.project.weight.shape, "neighbours send", square)
         for name in ("eps", "beta"):
             object.__setattr__(self, name, _check.number("Layer", name, getattr(self, name)))
         if self.kind is not None:
@@ -213,16 +194,11 @@ class Layer:
     def _check_attention(self, attention: Attention, first: Dense) -> None:
         how = "pass nn.Attention(source, target)"
         _check.instance("Layer", "attention", attention, Attention, "an Attention", how)
-        if attention.source.size != first.weight.shape[1]:
-            raise ShapeError(
-                f"Layer: attention has {attention.source.shape} heads and channels but the weights have {first.weight.shape[1]} columns; "
-                "both must fit"
-            )
-        if attention.receive is not None and attention.receive.weight.shape[0] != first.weight.shape[0]:
-            raise ShapeError(
-                f"Layer: attention.receive takes {attention.receive.weight.shape[0]} features but the weights {first.weight.shape[0]}; "
-                "both must fit"
-            )
+        inputs, columns = first.weight.shape
+        _check.agree("Layer", "heads times channels are", attention.source.size, "the weights' columns", columns)
+        if attention.receive is not None:
+            takes = attention.receive.weight.shape[0]
+            _check.agree("Layer", "attention.receive takes", takes, "the weights take", inputs)
         if first.average not in (1, attention.heads):
             raise ShapeError(
                 f"Layer: attention has {attention.heads} heads but the weights have average={first.average}; pass 1 or as many as heads"

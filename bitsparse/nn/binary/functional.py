@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from bitsparse import interop
+from bitsparse import _check, interop
 from bitsparse._check import shown
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled, family_of
@@ -100,8 +100,7 @@ def bmm_bspmm_add(
     """
     function = "bmm_bspmm_add"
     (setting,) = parse(function, ADD_VARIANTS, [variant], 1, False)
-    if own.shape != near.shape:
-        raise ValueError(f"{function}: own has shape {own.shape} but near {near.shape}; make them equal")
+    _check.agree(function, "own has shape", own.shape, "near", near.shape)
     return _run(function, graph, x, (own, near), setting, reduce)
 
 

@@ -13,7 +13,7 @@ from bitsparse import _check, interop
 from bitsparse._records import replace
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.arrays.inside import assembled
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DTypeError
 from bitsparse.graph.adjacency import check_square
 from bitsparse.graph.operand import Graph
 from bitsparse.interop import converted
@@ -96,9 +96,7 @@ def neighbours_of(function: str, graph: Any, x: Activation, *, loops: bool) -> N
         check_square(function, scaled.shape)
         scaled = scaled.to_device(x.device)
         kept[x.device] = Neighbours(scaled.with_scales(), scaled)
-    nodes = kept[x.device].plain.shape[0]
-    if x.rows != nodes:
-        raise ShapeError(f"{function}: the graph has {nodes} nodes but x has {x.rows} rows; pass one row per node")
+    _check.per_node(function, "x", (x.rows, x.columns), kept[x.device].plain.shape[0])
     return kept[x.device]
 
 

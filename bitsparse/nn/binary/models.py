@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from bitsparse import _check
 from bitsparse._archive import opened, reading
 from bitsparse._records import replace
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DTypeError
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.network import BinaryModel, Kind, restored
 from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting
@@ -132,10 +133,9 @@ class BinarySAINT(BinaryModel):
             self.kind = replace(self.kind, binary=("FBB+BBF+FFF",) * 4)
         super().__init__(layers, variants, input_norm=input_norm)
         width = sum(own.shape[1] for own, _ in self.layers)
-        if self.head_shape[0] != width:
-            raise ShapeError(
-                f"BinarySAINT: the layers have {width} outputs together, but the head takes {self.head_shape[0]} inputs; make them equal"
-            )
+        _check.agree(
+            "BinarySAINT", "the outputs of all layers together are", width, "the head takes", self.head_shape[0]
+        )
 
     @property
     def head_shape(self) -> tuple[int, int]:

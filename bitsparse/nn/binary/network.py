@@ -10,11 +10,12 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
+from bitsparse import _check
 from bitsparse._archive import Archive
 from bitsparse._check import brief, shown
 from bitsparse._files import replacing
 from bitsparse.arrays import BitTensor
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DTypeError
 from bitsparse.nn.binary import layers as steps
 from bitsparse.nn.binary import variants as variants_of
 from bitsparse.nn.binary.layers import InputNorm, Neighbours, Norm, neighbours_of
@@ -95,16 +96,9 @@ class BinaryModel:
                 f"{self._name}: layers must be BinaryLinear, at least one; make them with BinaryLinear.from_weights"
             )
         for i, group in enumerate(groups):
-            first, last = group[0], group[-1]
-            if first.shape != last.shape:
-                raise ShapeError(
-                    f"{self._name}: the two weights of layer {i} have shapes {first.shape} and {last.shape}; make them equal"
-                )
-            before = groups[i - 1][0].shape[1] if i else first.shape[0]
-            if first.shape[0] != before:
-                raise ShapeError(
-                    f"{self._name}: layer {i - 1} has {before} outputs but layer {i} takes {first.shape[0]} inputs; give both as many"
-                )
+            own, near = group[0].shape, group[-1].shape
+            _check.agree(self._name, f"own weights of layer {i} have shape", own, "those of the neighbours", near)
+        _check.chained(self._name, "layer", [group[0].shape for group in groups])
         return groups if count == 2 else [linear for (linear,) in groups]
 
     @property

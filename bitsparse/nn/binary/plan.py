@@ -56,10 +56,8 @@ def checked_features(function: str, x: Any, inputs: int) -> Activation:
     if len(shape) != 2:
         raise ShapeError(f"{function}: x has shape {tuple(shape)}, but features are (nodes, features); reshape them")
     kind = activation_of(x, function)
-    if kind.columns != inputs:
-        raise ShapeError(
-            f"{function}: x has {kind.columns} features but the first layer takes {inputs}; pass the features it was trained on"
-        )
+    trained_on = "pass the features it was trained on"
+    _check.agree(function, "x has shape", tuple(shape), "the first layer reads", (kind.rows, inputs), trained_on)
     return kind
 
 

@@ -16,7 +16,7 @@ from bitsparse import _check, interop
 from bitsparse._communicator import Communicator
 from bitsparse._progress import Stopwatch
 from bitsparse.arrays import BitTensor
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DTypeError
 from bitsparse.graph.adjacency import refuse_weights, square_pattern
 from bitsparse.graph.operand import FORMS
 from bitsparse.graph.packets import FeatureForm, Group, PackedEpoch, Packet, Packets, tiles_in
@@ -164,10 +164,7 @@ class ClusterRunner:
         elif not isinstance(features, np.ndarray):
             features = interop.as_numpy(features, "ClusterRunner", "features")[0]
         wanted = self.packets.nodes, self.model.features
-        if tuple(features.shape) != wanted:
-            raise ShapeError(
-                f"ClusterRunner: features have shape {tuple(features.shape)}, but graph and model take {wanted}; pass one row for each node"
-            )
+        _check.agree("ClusterRunner", "features have shape", tuple(features.shape), "graph and model take", wanted)
         _check.numeric("ClusterRunner", "features", features)
         return features
 

@@ -76,11 +76,7 @@ class Network:
         stack = tuple(layers)
         if not stack or not all(isinstance(layer, Layer) for layer in stack):
             raise DTypeError(f"{function}: layers must be one or more nn.Layer")
-        for i, (before, after) in enumerate(pairwise(stack)):
-            if before.outputs != after.inputs:
-                raise ShapeError(
-                    f"{function}: layer {i} gives {before.outputs} features but layer {i + 1} takes {after.inputs}"
-                )
+        _check.chained(function, "layer", [(layer.inputs, layer.outputs) for layer in stack])
         for i, layer in enumerate(stack):
             if kind == "mixed" and layer.kind is None:
                 raise ValueError(f"{function}: layer {i} has no kind, but each layer of a mixed network names its own")
@@ -196,10 +192,7 @@ class Network:
             if x.dtype.kind != "f" or x.dtype.itemsize < 4:  # 1 + eps is no integer, and SciPy has no 16-bit floats
                 x = x.astype(np.float32)
             sums = self.sums(adjacency, x.dtype, device)
-            if x.shape[0] != sums.nodes:
-                raise ShapeError(
-                    f"{function}: adjacency has {sums.nodes} nodes but x has {x.shape[0]} rows; pass one row for each node"
-                )
+            _check.per_node(function, "x", x.shape, sums.nodes)
             if device not in self._on_device:
                 self._on_device[device] = on_device(self.layers, device)
             for layer in self._on_device[device]:

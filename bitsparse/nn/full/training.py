@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check
-from bitsparse.errors import ShapeError
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.dense import Dense, glorot
 from bitsparse.nn.features import Features
@@ -153,7 +152,7 @@ def train(
         _check.integer(function, name, value, least)
     for name, number in (("learning_rate", learning_rate), ("weight_decay", weight_decay), ("dropout", dropout)):
         _check.number(function, name, number)
-    classes_of, nodes = _checked(function, graph.nodes, features.shape[0], labels, train_mask, dropout)
+    classes_of, nodes = _checked(function, graph.nodes, features.shape, labels, train_mask, dropout)
     sage = graph.normalisation == "mean"
     biased = sage if bias is None else _check.flag(function, "bias", bias)
     rng, classes = np.random.default_rng(seed), int(classes_of.max()) + 1
@@ -201,13 +200,10 @@ def adam(params: list[Array], learning_rate: float) -> Callable[[list[Array]], N
 
 
 def _checked(
-    function: str, nodes: int, rows: int, labels: Any, mask: Any, dropout: float
+    function: str, nodes: int, shape: tuple[int, int], labels: Any, mask: Any, dropout: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Check the training data, and return the labels and the numbers of the training nodes."""
-    if rows != nodes:
-        raise ShapeError(
-            f"{function}: the graph has {nodes} nodes, but the features have {rows} rows; give one row per node"
-        )
+    _check.per_node(function, "features", shape, nodes)
     labels, selected = labels_and_mask(function, nodes, labels, mask, "train_mask", "at least one per class")
     train = np.flatnonzero(selected)
     if int(labels[train].min()) < 0:

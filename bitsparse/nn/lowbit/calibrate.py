@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
-from bitsparse.errors import ShapeError
 from bitsparse.graph.adjacency import refuse_weights, square_sparse
 from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network
@@ -85,10 +84,8 @@ def quantize_network(
     _check.instance(function, "network", network, Network, "an nn.Network", "see nn.load_state_dict")
     of_rows = features if isinstance(features, Features) else None
     graph, features = graph_and_features(function, graph, features)
-    if tuple(features.shape) != (graph.shape[0], network.features):
-        raise ShapeError(
-            f"{function}: features have shape {tuple(features.shape)}, but graph and network ask for {(graph.shape[0], network.features)}"
-        )
+    wanted = (graph.shape[0], network.features)
+    _check.agree(function, "features have shape", tuple(features.shape), "graph and network take", wanted)
     why = network.unusual()
     if why:
         raise ValueError(f"{function}: {why}, which low-bit networks do not have yet; run it in full precision")

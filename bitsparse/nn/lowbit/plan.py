@@ -11,7 +11,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.arrays.inside import assembled, family_of
-from bitsparse.errors import DeviceError, DTypeError, ShapeError
+from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.nn.lowbit.host import step_params, steps_in_bytes
 from bitsparse.nn.lowbit.inputs import check_codes, scale_of
 from bitsparse.ops import spmm
@@ -171,10 +171,7 @@ class LowBitPlan:
         function = "LowBitNetwork"
         weights, constant = self._network.placed(self.device, number)
         rows = on_codes.row_operands(self._operand.col_scale if step.scaled else None, constant, scale)
-        if left.shape[1] != weights.shape[0]:
-            raise ShapeError(
-                f"{function}: step {number} has weights of {weights.shape[0]} rows, but reads {left.shape[1]} columns"
-            )
+        _check.agree(function, f"columns before step {number} are", left.shape[1], "its weights take", weights.shape[0])
         return on_codes.product(function, left, weights, step.chain.epilogue(**form), rows)
 
     def _sparse_update(self, step: Update, codes: TCTiledCSR, form: dict[str, Any]) -> Callable[[Any], Any]:

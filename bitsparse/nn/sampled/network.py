@@ -11,7 +11,6 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse.arrays import TCTiledCSR
-from bitsparse.errors import ShapeError
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network, Product
@@ -90,10 +89,7 @@ class Layers:
         what = "nn.Features, which it quantises itself"
         _check.instance(function, "features", features, Features, what, "pass nn.Features(x)")
         wanted = graph.nodes, model.features
-        if features.shape != wanted:
-            raise ShapeError(
-                f"{function}: features have shape {features.shape}, but graph and model read {wanted}; pass those that it was trained on"
-            )
+        _check.agree(function, "features have shape", features.shape, "graph and model take", wanted)
         if bits != FULL and bits not in CODE_BITS:
             raise ValueError(
                 f"{function}: bits must be {FULL}, {', '.join(map(str, CODE_BITS[::-1]))}, got {_check.shown(bits)}"
