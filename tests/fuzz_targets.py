@@ -202,7 +202,8 @@ def _binary_models(folder: Path) -> Target:
     ]
     words = re.findall(
         rb'"\w+"|[{}\[\],:]',
-        b'{"version": 1, "model": "BinaryGCN", "BinarySAGE" "BinarySAINT" "settings": "shapes" "layers" "rows"',
+        b'{"part": "BinaryGCN", "BinarySAGE" "BinarySAINT" "Setting" "InputNorm" "BitTensor" '
+        b'"variants": "shape" "layers" "rows" "array" "head"',
     )
     words += [b"true", b"false", b"null", b'"FBB+BBB"', b'"FBF+FBF"']
 

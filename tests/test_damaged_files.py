@@ -63,7 +63,7 @@ FUNCTIONS = {
 ARRAY = {
     "load_npz": "data.npy",
     "load_network": "convs.0.lin.weight.npy",
-    "load_binary": "scale_0.npy",
+    "load_binary": "layers.0.scale.npy",
     "load_lowbit": "0.col_scale.npy",
     "read_npz": "features.npy",
 }
@@ -204,10 +204,15 @@ def test_the_header_of_an_array_has_a_longest_length(length):
 
 
 # ---- the descriptions of binary models
+LINEAR = {"part": "BinaryLinear", "signs": {"array": "layers.0.scale"}, "scale": None, "bias": None}
 ABOUT = [
-    ("version", 2), ("version", "1"), ("model", "Other"), ("model", ["BinaryGCN"]), ("settings", None), ("settings", [[]]),
-    ("settings", [["FBF+FBF", 1]]), ("settings", [["XXX+XXX", True]]), ("shapes", [[4]]), ("shapes", [[4, 10**12]]), ("shapes", [[0, 3]]),
-    ("shapes", [[4, 3, 1]]), ("shapes", []), ("shapes", [[4.0, 3]]), ("layers", 2), ("layers", -1), ("layers", 10**30), ("rows", 1),
+    ("part", "Other"), ("part", ["BinaryGCN"]), ("part", "Setting"), ("variants", None), ("variants", [[]]), ("variants", 1),
+    ("variants", []), ("variants", [{"part": "Setting", "variant": "XXX+XXX"}]), ("layers", []), ("layers", 5),
+    ("layers", [LINEAR]), ("layers", [[LINEAR]]),
+    ("head", 3), ("input_norm", 1), ("input_norm", "columns"), ("input_norm", {"part": "InputNorm", "scale": [1], "shift": [1]}),
+    ("more", 1),
+    ("input_norm", {"part": "InputNorm", "scale": {"array": "nothing"}, "shift": None}), ("shape", [4]), ("shape", [4, 10**12]),
+    ("shape", [0, 3]), ("shape", [4, 3, 1]), ("shape", [4.0, 3]), ("words", {"array": "layers.0.scale"}), ("bits", 2), ("axis", -1),
 ]  # fmt: skip
 
 
@@ -216,7 +221,9 @@ def test_binary_models_of_other_settings_are_refused(tmp_path, key, value):
     nn.BinaryGCN([nn.BinaryLinear.from_weights(np.ones((4, 3)))]).save(tmp_path / "m.npz")
     with np.load(tmp_path / "m.npz") as file:
         arrays = {name: file[name] for name in file.files}
-    about = json.loads(str(arrays["about"])) | {key: value}
+    about = json.loads(str(arrays["about"]))
+    signs = about["layers"][0]["signs"]
+    (signs if key in signs and key != "part" else about)[key] = value
     np.savez(tmp_path / "m.npz", **(arrays | {"about": np.array(json.dumps(about))}))
     with pytest.raises(
         bs.FileFormatError, match=r"load_binary: .*m\.npz is not a binary model that this version wrote: ."

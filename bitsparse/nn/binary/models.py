@@ -12,10 +12,12 @@ from bitsparse import _check
 from bitsparse._archive import opened, reading
 from bitsparse._records import replace
 from bitsparse.errors import DTypeError
+from bitsparse.nn.binary.layers import InputNorm
 from bitsparse.nn.binary.linear import BinaryLinear
-from bitsparse.nn.binary.network import BinaryModel, Kind, restored
+from bitsparse.nn.binary.network import BinaryModel, Kind
 from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting
 from bitsparse.nn.dense import floats, vector
+from bitsparse.nn.description import restored
 
 
 class BinaryGCN(BinaryModel):
@@ -167,9 +169,6 @@ def _dense(head: Any) -> tuple[Any, Any]:
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
-_MODELS: dict[str, type[BinaryModel]] = {each.__name__: each for each in (BinaryGCN, BinarySAGE, BinarySAINT)}
-
-
 def load_binary(path: str | Path) -> Any:
     """Read a binary model that ``model.save(path)`` wrote.
 
@@ -198,4 +197,8 @@ def load_binary(path: str | Path) -> Any:
     """
     what = f"{path} is not a binary model that this version wrote"
     with reading("load_binary", what), opened("load_binary", path) as archive:
-        return restored(archive, _MODELS)
+        kinds = BinaryGCN, BinarySAGE, BinarySAINT, BinaryLinear, InputNorm, Setting
+        model = restored(archive.text("about"), archive, kinds)
+        if not isinstance(model, BinaryModel):
+            raise ValueError("it holds something else")
+        return model

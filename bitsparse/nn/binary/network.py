@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -11,10 +10,8 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from bitsparse import _check
-from bitsparse._archive import Archive
-from bitsparse._check import brief, shown
+from bitsparse._check import shown
 from bitsparse._files import replacing
-from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError
 from bitsparse.nn.binary import layers as steps
 from bitsparse.nn.binary import variants as variants_of
@@ -22,10 +19,9 @@ from bitsparse.nn.binary.layers import InputNorm, Neighbours, Norm, neighbours_o
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.plan import Activation, BinaryPlan, Workspace, checked_features
 from bitsparse.nn.binary.variants import Setting
+from bitsparse.nn.dense import vector
+from bitsparse.nn.description import described
 from bitsparse.ops.finish.epilogue import folded
-
-#: The version of the files' layout.
-_VERSION = 1
 
 
 class Kind(NamedTuple):
@@ -220,10 +216,17 @@ class BinaryModel:
     def __repr__(self) -> str:
         return f"<{self._name} {self.inputs} -> {self.outputs}, {', '.join(map(str, self.settings))}>"
 
+    def arrays(self) -> dict[str, Any]:
+        """The content of the model's file: its arrays by name, on the CPU, and the description of everything else in ``about``."""
+        about = {"part": self._name, "layers": tuple(self.layers), "variants": tuple(self.settings)}
+        head = {} if self.head is None else {"head": self.head}
+        text, arrays = described(about | head | {"input_norm": self.input_norm}, f"{self._name}.save")
+        return {"about": np.array(text), **arrays}
+
     def save(self, path: str | Path) -> None:
         """Write packed weights, biases, norm and settings to an ``.npz`` file, which :func:`load_binary` reads."""
         with replacing(path) as file:
-            np.savez_compressed(file, **described(self))
+            np.savez_compressed(file, **self.arrays())
 
     @property
     def _name(self) -> str:
@@ -260,106 +263,9 @@ class BinaryModel:
             if norm != "rows":
                 raise ValueError(f"{self._name}: input_norm must be a BatchNorm or 'rows', got {shown(norm)}")
             return "rows"
-        if norm is None or isinstance(norm, InputNorm):
-            return norm
+        if norm is None:
+            return None
+        if isinstance(norm, InputNorm):
+            return InputNorm(*(vector(self._name, "input_norm", part, self.inputs) for part in norm))
         scale, shift = (np.broadcast_to(np.asarray(part, np.float32), (self.inputs,)) for part in folded(norm))
         return InputNorm(np.ascontiguousarray(scale), np.ascontiguousarray(shift))
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
-def described(model: BinaryModel) -> dict[str, Any]:
-    """The content of a model's file: its arrays by name, on the CPU, and everything else as JSON in ``about``."""
-    linears = dict(enumerate(model.parts))
-    arrays: dict[str, Any] = {}
-    if isinstance(model.head, BinaryLinear):
-        linears[len(linears)] = model.head
-    elif model.head is not None:
-        arrays["head_weights"], arrays["head_bias"] = model.head
-    shapes = []
-    for i, linear in linears.items():
-        signs: Any = linear.signs.to_device("cpu")
-        arrays[f"signs_{i}"] = np.packbits(signs.toarray() > 0, axis=None)
-        shapes.append(linear.shape)
-        for name in ("scale", "bias"):
-            part = getattr(linear, name)
-            if part is not None:
-                arrays[f"{name}_{i}"] = part
-    if isinstance(model.input_norm, InputNorm):
-        arrays["norm_scale"], arrays["norm_shift"] = model.input_norm
-    about = {
-        "version": _VERSION,
-        "model": type(model).__name__,
-        "settings": [list(each) for each in model.settings],
-        "shapes": shapes,
-        "layers": model.depth,
-        "rows": model.input_norm == "rows",
-    }
-    return {"about": np.array(json.dumps(about)), **arrays}
-
-
-def restored(archive: Archive, models: Mapping[str, type[BinaryModel]]) -> Any:
-    """The network in a file; `models` maps the names that may occur there to classes.
-
-    Raises
-    ------
-    ValueError
-        A part is missing, or parts contradict each other.
-    """
-    about = _about(archive, models)
-    linears = [_linear(archive, i, *shape) for i, shape in enumerate(about["shapes"])]
-    settings = [Setting(*each) for each in about["settings"]]
-    norm: Norm = None
-    if about["rows"]:
-        norm = "rows"
-    elif "norm_scale" in archive:
-        norm = InputNorm(
-            *(archive.read(f"norm_{part}", np.float32, (linears[0].shape[0],)) for part in ("scale", "shift"))
-        )
-    model: Any = models[about["model"]]
-    per_layer = model.kind.weights_per_layer
-    layers: list[Any] = linears[: per_layer * about["layers"]]
-    if per_layer > 1:
-        layers = list(zip(layers[::2], layers[1::2], strict=True))
-    head: Any = ()
-    if about["model"] == "BinarySAINT":
-        head = (linears[-1] if len(linears) % 2 else (archive["head_weights"], archive["head_bias"]),)
-    return model(layers, *head, settings, input_norm=norm)
-
-
-#: The fields of `about` and their types. Files written before rows could be standardised lack "rows".
-_ABOUT = {"version": int, "model": str, "settings": list, "shapes": list, "layers": int, "rows": bool}
-
-
-def _about(archive: Archive, models: Mapping[str, type[BinaryModel]]) -> dict[str, Any]:
-    """What a model's file holds besides arrays, with each field checked."""
-    try:
-        about = json.loads(archive.text("about"))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"about is not JSON ({brief(error)})") from None
-    if isinstance(about, dict):
-        about.setdefault("rows", False)
-    if not isinstance(about, dict) or any(type(about.get(name)) is not kind for name, kind in _ABOUT.items()):
-        raise ValueError(f"about must hold {', '.join(_ABOUT)}, got {shown(about)}")
-    if about["version"] != _VERSION or about["model"] not in models:
-        raise ValueError(
-            f"it holds version {shown(about['version'])} of model {shown(about['model'])}, but only version {_VERSION} of "
-            f"{', '.join(models)} can be read"
-        )
-    for each in about["settings"]:
-        if not (isinstance(each, list) and [type(part) for part in each] == [str, bool]):
-            raise ValueError(f"a setting is {shown(each)}, but must be a variant and whether it is scaled")
-    for each in about["shapes"]:
-        if not (isinstance(each, list) and len(each) == 2 and all(type(size) is int and size > 0 for size in each)):
-            raise ValueError(f"a weight has the shape {shown(each)}, but must have two positive sizes")
-    count = len(about["shapes"])
-    heads = count - models[about["model"]].kind.weights_per_layer * about["layers"]
-    if about["layers"] < 1 or heads not in ((0, 1) if about["model"] == "BinarySAINT" else (0,)):
-        raise ValueError(f"{count} weights do not make {shown(about['layers'])} layers of a {about['model']}")
-    return about
-
-
-def _linear(archive: Archive, i: int, inputs: int, outputs: int) -> BinaryLinear:
-    packed = archive.read(f"signs_{i}", np.uint8, (-(-inputs * outputs // 8),))
-    ones = np.unpackbits(packed, count=inputs * outputs).reshape(inputs, outputs)
-    signs = BitTensor(ones.astype(np.int8) * 2 - 1, 1, encoding="bipolar", axis=-2)
-    return BinaryLinear(signs, archive.find(f"scale_{i}"), archive.find(f"bias_{i}"))

@@ -20,7 +20,7 @@ from bitsparse._files import keep, open_plain
 from bitsparse._progress import progress as progress_bar
 from bitsparse._records import as_dict
 from bitsparse.arrays import BitTensor
-from bitsparse.nn.binary.network import BinaryModel, described
+from bitsparse.nn.binary.network import BinaryModel
 from bitsparse.nn.binary.plan import BinaryPlan
 from bitsparse.nn.binary.variants import Setting, consistent
 from bitsparse.nn.labels import Judged, check_tolerance, labels_and_mask
@@ -328,7 +328,7 @@ def file_of_run(model: BinaryModel, x: Any, judged: Judged, chosen: list[Setting
         features = [("x", interop.as_array(x, "tune", "x")[0])]
     judges = (("judged", array) for array in judged)
     digest = hashlib.blake2b(digest_size=16)
-    for name, array in (*sorted(described(model).items()), *plan.graph_arrays().items(), *features, *judges):
+    for name, array in (*sorted(model.arrays().items()), *plan.graph_arrays().items(), *features, *judges):
         if array is None:
             digest.update(f"{name}: none".encode())
             continue

@@ -15,8 +15,8 @@ from bitsparse import _check, interop
 from bitsparse._files import replacing
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.dense import Dense, glorot, on_device
+from bitsparse.nn.description import described
 from bitsparse.nn.features import Features
-from bitsparse.nn.full.files import described
 from bitsparse.nn.layers import ATTENTION_KINDS, GRAPH_KINDS, Attention, GraphKind, Layer
 from bitsparse.nn.neighbours import NeighbourSums
 from bitsparse.ops import BatchNorm, attention, cosine_attention, edge_softmax, gatv2_scores, spmm
@@ -161,7 +161,7 @@ class Network:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights and biases."""
-        return sum(part.nbytes for part in described(self.layers)[1].values())
+        return sum(part.nbytes for part in described(self.layers, "Network")[1].values())
 
     def __repr__(self) -> str:
         return f"<Network {self.kind} {' -> '.join(map(str, self.widths))}>"
@@ -278,7 +278,7 @@ class Network:
 
     def save(self, path: str | Path) -> None:
         """Write the complete network to an ``.npz`` file, which :func:`bitsparse.nn.load_network` reads."""
-        text, arrays = described(self.layers)
+        text, arrays = described(self.layers, "Network.save")
         with replacing(path) as file:
             np.savez_compressed(file, **arrays, layers=np.array(text), kind=np.array(self.kind))
 

@@ -13,8 +13,8 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse._archive import opened, reading
 from bitsparse.errors import FileFormatError, ShapeError
-from bitsparse.nn.dense import Dense
-from bitsparse.nn.full.files import restored
+from bitsparse.nn.dense import Dense, LayerNorm
+from bitsparse.nn.description import restored
 from bitsparse.nn.full.network import Network
 from bitsparse.nn.layers import ATTENTION_KINDS, GRAPH_KINDS, Attention, Layer, Neighbours
 from bitsparse.nn.pyg.state_names import in_order, norms_behind
@@ -179,7 +179,10 @@ def load_network(path: str | Path) -> Network:
                 arrays = {name: archive[name] for name in sorted(archive.names - {"layers", "kind"})}
         except FileFormatError as error:
             raise ValueError(f"it is no .npz of arrays ({error})") from None
-        return load_state_dict(arrays, kind) if layers is None else Network(kind, restored(layers, arrays))  # type: ignore[arg-type]
+        if layers is None:
+            return load_state_dict(arrays, kind)
+        made = restored(layers, arrays, (Attention, BatchNorm, Dense, Layer, LayerNorm, Neighbours))
+        return Network(kind, made if isinstance(made, tuple) else ())  # type: ignore[arg-type]
 
 
 def _detached(tensor: Any) -> Any:
