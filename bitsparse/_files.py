@@ -23,9 +23,10 @@ def open_new(path: str | os.PathLike[str]) -> BinaryIO:
     return os.fdopen(handle, "w+b")
 
 
-def open_plain(path: str | os.PathLike[str], *, write: bool = False) -> BinaryIO:
-    """Open an existing plain file; links, pipes, devices and folders are refused with an `OSError`."""
-    handle = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_NONBLOCK", 0) | _NO_LINKS)
+def open_plain(path: str | os.PathLike[str], *, write: bool = False, create: bool = False) -> BinaryIO:
+    """Open a plain file, which has to exist unless `create`; links, pipes, devices and folders are refused with an `OSError`."""
+    access = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+    handle = os.open(path, access | getattr(os, "O_NONBLOCK", 0) | _NO_LINKS, 0o644)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(f"{str(path)!r} is not a plain file; move it away")

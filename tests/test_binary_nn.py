@@ -232,7 +232,11 @@ def test_what_is_refused() -> None:
     for error, match, call in [
         (bs.DTypeError, "layers must be BinaryLinear", lambda: nn.BinaryGCN([])),
         (bs.ShapeError, "layer 0 gives 8 features but layer 1 takes 9", lambda: nn.BinaryGCN([one, two])),
-        (ValueError, "'full', 'binary' or one variant per layer, got 'fast'", lambda: model.with_settings("fast")),
+        (
+            ValueError,
+            "'full', 'binary' or one variant for each of the 2 layers, got 'fast'",
+            lambda: model.with_settings("fast"),
+        ),
         (ValueError, r"one variant for each of the 2 layers", lambda: model.with_settings(["FBF+FBF"])),
         (ValueError, r"variants\[0\] must be one of FBF\+FBF", lambda: model.with_settings(["FBF", "FBF+FBF"])),
         (ValueError, r"layer 0 \(FBB\+BBB\) gives B", lambda: model.with_settings(["FBB+BBB", "FBF+FBF"])),
@@ -273,7 +277,7 @@ def test_what_is_refused() -> None:
             r"bias has shape \(9,\), but one value for each output makes \(8,\)",
             lambda: nn.BinaryLinear(one.signs, None, np.ones(9)),
         ),
-        (bs.ShapeError, r"weights have shape \(3,\)", lambda: nn.BinaryLinear.from_weights(np.ones(3))),
+        (bs.ShapeError, r"weights has shape \(3,\)", lambda: nn.BinaryLinear.from_weights(np.ones(3))),
         (ValueError, "weights", lambda: nn.BinaryLinear.from_weights(np.full((2, 2), np.nan))),
     ]:
         with pytest.raises(error, match=match):

@@ -19,7 +19,7 @@ WRONG = {
     "run --seed -1": "argument --seed: must be a whole number of at least 0, got '-1'",
     "run --seed 1.5": "argument --seed: must be a whole number of at least 0, got '1.5'",
     "accuracy --first-seed -5": "argument --first-seed: must be a whole number of at least 0, got '-5'",
-    "run --bits 17": "argument --bits: must lie in 1..16, got '17'",
+    "run --bits 17": "argument --bits: must be at most 16, got '17'",
     "run --out=": "argument --out: must name a file, got ''",
     "run --out no/folder.npy": "argument --out: must lie in a folder that exists, got 'no/folder.npy'",
     "run --out .": "argument --out: must name a file, but '.' is a folder",

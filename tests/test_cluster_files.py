@@ -192,15 +192,15 @@ def test_locks_of_others_are_left_alone(tmp_path: Path) -> None:
     name.unlink()
     target.write_bytes(b"precious")
     name.symlink_to(target)
-    with pytest.raises(LockError, match="is a link or a folder"):
+    with pytest.raises(LockError, match="is not a plain file"):
         RunLock("f", tmp_path / "y")
     name.unlink()
     name.mkdir()
-    with pytest.raises(LockError, match="is a link or a folder"):
+    with pytest.raises(LockError, match="is not a plain file"):
         RunLock("f", tmp_path / "y")
     name.rmdir()
     os.mkfifo(name)
-    with pytest.raises(LockError, match="not a plain file"):
+    with pytest.raises(LockError, match="is not a plain file"):
         RunLock("f", tmp_path / "y")
     assert target.read_bytes() == b"precious"
 

@@ -169,7 +169,7 @@ def test_what_is_refused() -> None:
         (bs.DTypeError, "mask has dtype int64", lambda: bs.tune(model, graph, x, labels, mask.astype(np.int64))),
         (bs.DTypeError, "labels has dtype float64", lambda: bs.tune(model, graph, x, labels / 2, mask)),
         (ValueError, "mask selects no node", lambda: bs.tune(model, graph, x, labels, mask & False)),
-        (ValueError, "one variant per layer", lambda: bs.tune(model, graph, x, labels, mask, candidates=["best"])),
+        (ValueError, "one variant for each", lambda: bs.tune(model, graph, x, labels, mask, candidates=["best"])),
     ]:
         with pytest.raises(error, match=match):
             call()

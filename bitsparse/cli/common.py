@@ -134,12 +134,8 @@ def _file_or_none(text: str) -> str:
     return text and new_file(text)
 
 
-def bit_count(text: str) -> int:
-    """Parse a number of bits from 1 to 16."""
-    bits = positive(text)
-    if bits > 16:
-        raise argparse.ArgumentTypeError(f"must lie in 1..16, got {text!r}")
-    return bits
+#: Parse a number of bits from 1 to 16.
+bit_count = partial(positive, most=16)
 
 
 def accuracy(data: datasets.GraphData, logits: Any, mask: Any) -> float:

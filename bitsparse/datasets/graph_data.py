@@ -288,12 +288,8 @@ def check_csr(
 
 
 def _check_real(name: str, values: Any) -> None:
-    if values.dtype.kind not in "biuf":
-        raise DTypeError(
-            f"GraphData: {name} has dtype {values.dtype}, but real numbers are needed; convert it with astype"
-        )
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise ValueError(f"GraphData: {name} holds NaN or infinity; replace them, as with numpy.nan_to_num")
+    _check.numeric("GraphData", name, values)
+    _check.finite("GraphData", name, values.dtype.kind != "f" or bool(np.isfinite(values).all()))
 
 
 def _check_values(name: str, array: Any, count: int, things: str, kinds: str, kind: str) -> None:

@@ -242,13 +242,13 @@ def glorot(rng: np.random.Generator, rows: int, cols: int) -> _Array:
     return rng.uniform(-limit, limit, (rows, cols)).astype(np.float32)
 
 
-def floats(function: str, name: str, value: Any, ndim: int) -> _Array:
-    """Convert an array of any library to float32 on the host; it must have `ndim` dimensions and be finite."""
+def floats(function: str, name: str, value: Any, ndim: int, dtype: Any = np.float32) -> NDArray[Any]:
+    """Convert an array of any library to a dtype (None: its own) on the host; it must have `ndim` dimensions and be finite."""
     array = interop.as_host(value, function, name)
     _check.numeric(function, name, array)
     if array.ndim != ndim:
         raise ShapeError(f"{function}: {name} has shape {array.shape}, but {ndim} dimension(s) are needed")
-    array = np.ascontiguousarray(array, np.float32)
+    array = np.ascontiguousarray(array, dtype)
     _check.finite(function, name, bool(np.isfinite(array).all()))
     return array
 

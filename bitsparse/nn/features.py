@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import quantize
@@ -16,6 +17,8 @@ from bitsparse.ops import quantize
 _CHUNK_BYTES = 1 << 26
 #: Shares of a row's maximum tried as the upper end of its range.
 _CLIPS = np.linspace(0.15, 1.0, 35)
+#: Nearest codes on a grid for each row.
+_by_rows = partial(quantize, rounding="nearest", granularity="row")
 
 
 def pieces(rows: int, columns: int, itemsize: int = 4) -> list[slice]:
@@ -48,8 +51,20 @@ def codes_of_entries(
     """
     low, high = (np.asarray(end)[lines][:, None] for end in ends)
     column = np.asarray(values, np.float32)[:, None]
-    codes = quantize(column, bits, rounding="nearest", granularity="row", range=(low, high), axis=-2)
+    codes = _by_rows(column, bits, range=(low, high), axis=-2)
     return np.asarray(codes.toarray())[:, 0].astype(code_dtype(bits), copy=False)
+
+
+def rows_of(function: str, features: Any) -> Any:
+    """Features as an array in host memory (a memory map stays one) or a SciPy CSR array, both of which give some rows at a time."""
+    if isinstance(features, Features):
+        features = features.csr
+    if hasattr(features, "tocsr") and not isinstance(features, np.ndarray):
+        features = features.tocsr()
+    elif not isinstance(features, np.ndarray):
+        features = interop.as_host(features, function, "features")
+    _check.numeric(function, "features", features)
+    return features
 
 
 class Features:
@@ -87,12 +102,10 @@ class Features:
             raise ShapeError(
                 f"Features: x has shape {raw.shape}, but one row per node is needed; pass x[:, None] for a single feature"
             )
-        if raw.dtype.kind not in "biuf":
-            raise DTypeError(f"Features: x has dtype {raw.dtype}, but real numbers are needed; convert it with astype")
+        _check.numeric("Features", "x", raw)
         raw = raw.astype(np.float32)
         raw.sum_duplicates()
-        if not np.isfinite(raw.data).all():
-            raise ValueError("Features: x holds NaN or infinity; replace them, as with numpy.nan_to_num")
+        _check.finite("Features", "x", bool(np.isfinite(raw.data).all()))
         self._raw = raw
         sums = np.asarray(abs(raw).sum(axis=1, dtype=np.float64)).ravel()
         self.row_factor: NDArray[np.float32] = (1.0 / np.where(sums > 0, sums, 1.0)).astype(np.float32)
@@ -132,13 +145,7 @@ class Features:
         if bits not in self._quantized:
             low, high, bits_used = self._ranges(bits)
             parts = [
-                quantize(
-                    self._raw[rows].toarray(),
-                    bits_used,
-                    rounding="nearest",
-                    granularity="row",
-                    range=(low[rows, None], high[rows, None]),
-                )
+                _by_rows(self._raw[rows].toarray(), bits_used, range=(low[rows, None], high[rows, None]))
                 for rows in pieces(*self.shape)
             ]
             factor = self.row_factor[:, None]
@@ -172,7 +179,7 @@ class Features:
         rows = np.repeat(np.arange(raw.shape[0]), np.diff(raw.indptr))
         codes = codes_of_entries(raw.data, (low, high), rows, used).astype(code_dtype(bits), copy=False)
         ends = low[:, None], high[:, None]
-        of_zeros = quantize(np.zeros_like(ends[0]), used, rounding="nearest", granularity="row", range=ends)
+        of_zeros = _by_rows(np.zeros_like(ends[0]), used, range=ends)
         scale = (np.asarray(of_zeros.scale) * self.row_factor[:, None]).reshape(-1)
         return TCTiledCSR.from_arrays(raw.indptr, raw.indices, self.shape, data=codes, row_scale=scale)
 

@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, interop
+from bitsparse import _check
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.dense import vector
+from bitsparse.nn.dense import floats, vector
 
 _NAME = "BinaryLinear"
 
@@ -82,13 +82,7 @@ class BinaryLinear:
         True
         """
         _check.flag(_NAME, "scaled", scaled)
-        array = interop.as_host(weights, _NAME, "weights")
-        _check.numeric(_NAME, "weights", array)
-        if array.ndim != 2:
-            raise ShapeError(
-                f"{_NAME}: weights have shape {array.shape}, but weights are (inputs, outputs); reshape them"
-            )
-        _check.finite(_NAME, "weights", bool(np.isfinite(array).all()))
+        array = floats(_NAME, "weights", weights, 2, None)
         scale = None
         if scaled and array.size:
             scale = np.abs(array.astype(np.float64)).mean(axis=0).astype(np.float32)

@@ -238,10 +238,6 @@ class BinaryModel:
         if wanted == "binary":
             first, between, last, only = map(Setting, self.kind.binary)
             return [first, *[between] * (self.depth - 2), last] if self.depth > 1 else [only]
-        if isinstance(wanted, str):
-            raise ValueError(
-                f"{self._name}: variants must be 'full', 'binary' or one variant per layer, got {shown(wanted)}"
-            )
         return variants_of.parse(self._name, self.kind.variants, wanted, self.depth, self.kind.full.scaled)
 
     def _check_outputs(self) -> None:

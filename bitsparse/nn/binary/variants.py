@@ -63,8 +63,8 @@ def parse(function: str, known: Sequence[str], wanted: Sequence[object], layers:
     """
     if isinstance(wanted, str) or len(wanted) != layers:
         raise ValueError(
-            f"{function}: variants must name one variant for each of the {layers} layers, got {shown(wanted)}; pass for example "
-            f"{[known[0]] * layers}"
+            f"{function}: variants must be 'full', 'binary' or one variant for each of the {layers} layers, got {shown(wanted)}; pass for "
+            f"example {[known[0]] * layers}"
         )
     settings = []
     for i, each in enumerate(wanted):

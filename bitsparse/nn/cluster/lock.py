@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
+from bitsparse._files import open_plain
 from bitsparse._fork import fresh_in_children
 from bitsparse.errors import LockError
 
@@ -123,17 +123,12 @@ class RunLock:
 
 def _opened(function: str, name: Path) -> BinaryIO:
     """Open a plain file, which is created if it does not exist; links are not followed."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        handle = os.open(name, flags, 0o644)
+        return open_plain(name, write=True, create=True)
     except OSError as error:
-        if not name.is_symlink() and not name.is_dir():
+        if not name.is_symlink() and (name.is_file() or not name.exists()):
             raise
-        raise LockError(f"{function}: {str(name)!r} is a link or a folder ({error}); move it away") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise LockError(f"{function}: {str(name)!r} is not a plain file; move it away")
-    return cast("BinaryIO", os.fdopen(handle, "r+b"))
+        raise LockError(f"{function}: {str(name)!r} is not a plain file ({error}); move it away") from None
 
 
 def _holder(stream: BinaryIO) -> str | None:

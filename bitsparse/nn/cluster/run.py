@@ -26,7 +26,7 @@ from bitsparse.nn.cluster.journal import ArraySink, FileSink, run_key
 from bitsparse.nn.cluster.lock import Turn
 from bitsparse.nn.cluster.ranks import SharedSink, agree_on, dealt, parts_of, shared
 from bitsparse.nn.cluster.report import ClusterReport
-from bitsparse.nn.features import pieces
+from bitsparse.nn.features import pieces, rows_of
 from bitsparse.nn.lowbit.network import LowBitNetwork
 
 _Array = NDArray[Any]
@@ -159,13 +159,9 @@ class ClusterRunner:
             raise DTypeError(
                 "ClusterRunner: features are codes with a scale or an offset, which their integers leave out; pass x.dequantize()"
             )
-        if hasattr(features, "tocsr") and not isinstance(features, np.ndarray):
-            features = features.tocsr()
-        elif not isinstance(features, np.ndarray):
-            features = interop.as_numpy(features, "ClusterRunner", "features")[0]
+        features = rows_of("ClusterRunner", features)
         wanted = self.packets.nodes, self.model.features
         _check.agree("ClusterRunner", "features have shape", tuple(features.shape), "graph and model take", wanted)
-        _check.numeric("ClusterRunner", "features", features)
         return features
 
     def _pack(self, group: Group, features: Any, form: FeatureForm, buffer: _Array | None) -> Packet:

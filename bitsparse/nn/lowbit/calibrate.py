@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, interop
+from bitsparse import _check
 from bitsparse.graph.adjacency import refuse_weights, square_sparse
-from bitsparse.nn.features import Features
+from bitsparse.nn.features import Features, rows_of
 from bitsparse.nn.full.network import Network
 from bitsparse.nn.lowbit.network import LowBitNetwork
 from bitsparse.nn.lowbit.walk import Walk
@@ -114,18 +114,9 @@ def graph_and_features(function: str, graph: Any, features: Any) -> tuple[Any, A
     ShapeError, DTypeError, ValueError
         The graph is neither a sparse array nor a GraphData, is not square or has edge weights, or the features are not numbers.
     """
-    from scipy import sparse
-
     adjacency = square_sparse(function, getattr(graph, "adjacency", graph), "the graph")
     refuse_weights(function, graph)
-    if isinstance(features, Features):
-        features = features.csr
-    if sparse.issparse(features):
-        features = features.tocsr()
-    elif not isinstance(features, np.ndarray):  # a memory-mapped array stays one
-        features = interop.as_host(features, function, "features")
-    _check.numeric(function, "features", features)
-    return adjacency, features
+    return adjacency, rows_of(function, features)
 
 
 def layer_bits(network: Network, graph: Any, features: Any, bits: int | Sequence[int] | str) -> list[int]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,8 @@ class LowBitNetwork:
     widths: tuple[int, ...]
     input_grid: Grid | None
     steps: tuple[Update | Aggregate, ...]
+    #: Encoding of the features.
+    input_encoding: ClassVar[str] = "unsigned"
     #: Weights and vectors by device, and laid out for the CPU.
     _placed: dict[tuple[str, int], Any] = field(default_factory=dict, init=False)
 
@@ -100,11 +102,6 @@ class LowBitNetwork:
     def input_bits(self) -> int:
         """Bits of the features."""
         return self.bits[0]
-
-    @property
-    def input_encoding(self) -> str:
-        """Encoding of the features."""
-        return "unsigned"
 
     @property
     def input_layout(self) -> Layout:

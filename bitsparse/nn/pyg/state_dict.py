@@ -148,12 +148,10 @@ def load_state_dict(
         raise ValueError(
             f"{function}: lin.weight alone may be a GCNConv without bias or a linear layer; pass kind='gcn' if it is the former"
         )
-    behind = norms_behind(function, [conv.at for conv in convs], list(norms)) if norms else {}
-    layers = []
+    of_convs, layers = _norms(options, [conv.at for conv in convs], norms), []
     for i, conv in enumerate(convs):
-        batch_norm = _norm(options, _Part(behind[conv.at], norms[behind[conv.at]])) if conv.at in behind else None
         follows = convs[i + 1] if i + 1 < len(convs) else None
-        layers.append(_layer(options, conv, batch_norm, None if follows is None else activation, follows))
+        layers.append(_layer(options, conv, of_convs.get(conv.at), None if follows is None else activation, follows))
     if activations is not None:
         layers = _with_activations(function, layers, activations)
     return Network(of_layers, layers)  # type: ignore[arg-type]
@@ -337,22 +335,24 @@ def _perceptron(options: _Options, conv: _Part) -> list[Dense]:
     if not linear:
         raise ValueError(f"{options.function}: layer {_check.shown(conv.at)} has no linear layer in its nn")
     order = in_order(options.function, list(linear), f"linear layers in layer {_check.shown(conv.at)}")
-    behind = norms_behind(options.function, order, list(norms)) if norms else {}
-    updates = []
-    for at in order:
-        norm = _norm(options, _Part(behind[at], norms[behind[at]])) if at in behind else None
-        updates.append(_finished(options, linear[at], norm, None if at == order[-1] else options.activation))
-    return updates
+    of_linear = _norms(options, order, norms)
+    activations = dict.fromkeys(order[:-1], options.activation)
+    return [_finished(options, linear[at], of_linear.get(at), activations.get(at)) for at in order]
 
 
-def _norm(options: _Options, norm: _Part) -> BatchNorm:
-    parts = norm.tensors
-    if not parts.keys() >= _STATISTICS:
-        raise ValueError(
-            f"{options.function}: batch norm {_check.shown(norm.at)} has {', '.join(parts)}, but both running statistics are needed; pass "
-            f"running_mean and running_var"
-        )
-    return BatchNorm(parts["running_mean"], parts["running_var"], parts.get("weight"), parts.get("bias"), options.eps)
+def _norms(options: _Options, places: Sequence[str], norms: Mapping[str, dict[str, Any]]) -> dict[str, BatchNorm]:
+    """The batch norm behind each layer that has one, by the layer's place."""
+    found = {}
+    for place, at in (norms_behind(options.function, places, list(norms)) if norms else {}).items():
+        parts = norms[at]
+        if not parts.keys() >= _STATISTICS:
+            raise ValueError(
+                f"{options.function}: batch norm {_check.shown(at)} has {', '.join(parts)}, but both running statistics are needed; pass "
+                f"running_mean and running_var"
+            )
+        others = parts.get("weight"), parts.get("bias"), options.eps
+        found[place] = BatchNorm(parts["running_mean"], parts["running_var"], *others)
+    return found
 
 
 def _with_activations(function: str, layers: Sequence[Layer], activations: Sequence[str | None]) -> list[Layer]:
