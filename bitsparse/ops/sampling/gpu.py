@@ -15,6 +15,7 @@ from bitsparse.interop import as_bits
 from bitsparse.interop.kept import Slot, Store
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.edge_weights import EdgeWeights
+from bitsparse.ops.operands.target import written
 from bitsparse.ops.sampling.sample import distinct_edges, drawing_of
 from bitsparse.ops.spmm.gpu import GpuProducts, ProductKey
 from bitsparse.ops.spmm.plan import KERNELS
@@ -188,8 +189,8 @@ class StoredSums:
             how = {"values": own.now(), "row_scale": operand.row_scale}
             self._short = family.ShortSum(operand.indptr, operand.columns, columns, **how), own
             operand.ready.renew()
-        short = self._short[0]
-        return lambda x, _, out: cast(Array, short(x, out))
+        short, shape = self._short[0], (operand.shape[0], columns)
+        return lambda x, _, out: written(lambda target: short(x, target), out, x, shape, np.float32)
 
     def __call__(self, x: Array | CodeFeatures, acc: np.dtype[Any], out: Array | None) -> Array:
         """The sums of rows of `x`, which is contiguous and of the result's dtype, or codes."""

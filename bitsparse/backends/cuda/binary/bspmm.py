@@ -31,6 +31,7 @@ from bitsparse.backends.cuda.csr.schedule import Cut, Schedule, Workspaces
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import METHODS, EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
+from bitsparse.jit import cupy
 
 _OUTPUTS = {"int32": 0, "bits": 1, "float32": 2}
 _CHAIN = 2
@@ -65,7 +66,6 @@ class TileSchedule:
     """
 
     def __init__(self, indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -> None:
-        cupy = jit.require_cupy("bspmm")
         self.shape, strips = (int(shape[0]), int(shape[1])), int(indptr.size) - 1
         self.strips = Schedule(indptr, indices, (strips, -(-self.shape[1] // _STRIP)), int(tiles.size))
         self.tiles = interop.aligned(tiles)
@@ -126,7 +126,6 @@ class BinarySum:
         mean: bool = False,
         tuning: CountTuning | None = None,
     ) -> None:
-        cupy = self._cupy = jit.require_cupy("bspmm")
         rows = schedule.shape[0]
         self.schedule, self.features, self.output = schedule, features, output
         self._width = packed_words(features, 1, "planes")
@@ -140,8 +139,6 @@ class BinarySum:
         self._slot = 0
         self._chain: DeviceEpilogue | None = None
         chained = output == "float32" or (words and thresholds is None)
-        if kernel not in METHODS:
-            raise KernelError(f"bspmm: there is no kernel {kernel!r}; choose among {', '.join(METHODS)}")
         if kernel != METHODS[0] and isinstance(schedule, TileSchedule):
             raise KernelError(f"bspmm: kernel {kernel!r} takes edges, not tiles; give it the CSR pattern")
         if mean and not chained:
@@ -238,7 +235,7 @@ class BinarySum:
     def __call__(self, words: Any, out: Any = None) -> Any:
         """The sums of `words`, uint32 (n, 1, W) or (n, W), C-contiguous and aligned to 16 bytes, with zero pad bits."""
         if out is None:
-            out = self._cupy.empty(self.shape, self.dtype)
+            out = cupy.empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
         words = interop.aligned(words)

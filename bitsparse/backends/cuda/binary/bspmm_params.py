@@ -17,7 +17,7 @@ from bitsparse.backends.cuda.chips import H200, BitRates
 from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
-from bitsparse.errors import KernelError
+from bitsparse.jit import cupy
 
 #: The most threads of a block.
 THREADS = 128
@@ -211,7 +211,6 @@ def deal(schedule: Schedule, *, short: int, longest: int, batch: int, window: in
 
 
 def _dealt(schedule: Schedule, short: int, longest: int, batch: int, window: int) -> Deal:
-    cupy = jit.require_cupy("bspmm")
     indptr, rows = schedule.indptr, schedule.shape[0]
     first = indptr[:-1]
     lengths = indptr[1:] - first
@@ -238,8 +237,6 @@ def device_chain(
 ) -> DeviceEpilogue:
     """The chain on the device, including what the operands contribute."""
     params = params or (EpilogueParams(out="bits", binarize=True) if words else EpilogueParams())
-    if words and not (params.out == "bits" and params.binarize and params.bits == 1 and params.axis == -1):
-        raise KernelError("bspmm: the chain must binarise along the features to give bits; binarise, then repack")
     if not words:
         params = replace(params, out="float", binarize=False)
     return DeviceEpilogue(params, shape, 2.0**31).with_operand(operand or OperandParams())
@@ -247,7 +244,6 @@ def device_chain(
 
 def set_thresholds(raw: Any, thresholds: Thresholds, features: int, bipolar: bool) -> Any:
     """Store one threshold as a number, or many thresholds bit-sliced; returns the device arrays that must be kept alive."""
-    cupy = jit.require_cupy("bspmm")
     values, longest, single = thresholds.values, int(thresholds.longest), thresholds.single
     if single is not None:
         raw.limit = min(max(single[0], -longest - 1), longest + 1, (1 << 31) - 1)

@@ -13,7 +13,7 @@ from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.sums import StreamedSum, Tuning
 from bitsparse.backends.cuda.csr.units import group_lanes
 from bitsparse.backends.cuda.csr.vectors import vector_bytes
-from bitsparse.backends.cuda.geometry import HALF, KINDS_APART
+from bitsparse.backends.cuda.geometry import KINDS_APART
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch
 from bitsparse.backends.params import STRATEGIES, CodeFeatures, packed_words
 from bitsparse.errors import KernelError
@@ -206,8 +206,6 @@ class SampledSum(StreamedSum):
     ) -> None:
         codes = self._codes = x_dtype if isinstance(x_dtype, Codes) else None
         dtype = np.dtype(x_dtype if codes is None else np.float32)
-        if KINDS_APART.get(dtype.name, 0) < HALF:
-            raise KernelError(f"sampled_spmm: there is no kernel for {dtype} on the GPU")
         super().__init__((drawing.shape[0], columns), dtype)
         acc, schedule = np.dtype(np.float64 if dtype == np.float64 else np.float32), drawing.schedule
         if 0 in self.shape:

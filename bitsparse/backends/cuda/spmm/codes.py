@@ -17,7 +17,6 @@ from bitsparse.backends.cuda.csr.units import edges_of_a_warp, limits_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.finish.floats import Behind, Finish, finish_constants
 from bitsparse.backends.params import CodeSumKind, OperandParams, SumScales, packed_words
-from bitsparse.errors import KernelError
 
 #: Bit widths of integers for which there are kernels.
 BITS = (2, 4, 8, 16)
@@ -70,28 +69,21 @@ def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = F
     return Tuning(words, lanes, threads=64)  # small blocks free their place sooner than larger ones
 
 
-def constants(
-    tuning: Tuning,
-    bits: int,
-    weights: str = "none",
-    *,
-    mean: bool = False,
-    chain: bool = False,
-    signed: bool = False,
-    direct: bool = False,
-    per_head: bool = False,
-    scaled: bool = False,
-    several: bool = False,
-) -> dict[str, int]:
-    """Constants of ``spmm/codes.cu`` for int32 indices; see :class:`CodeSum` for the arguments."""
-    floats, nodes = weights in _FLOAT_WEIGHTS, weights in _NODE_WEIGHTS
+def constants(tuning: Tuning, bits: int, weights: str = "none", **forms: bool) -> dict[str, int]:
+    """Constants of ``spmm/codes.cu`` for int32 indices.
+
+    `forms` may hold mean, chain, signed, direct, per_head, scaled and several; see :class:`CodeSum`.
+    """
+    floats, (mean, chain, scaled) = weights in _FLOAT_WEIGHTS, (forms.get(name) for name in ("mean", "chain", "scaled"))
     out = _CHAIN if chain else _FLOATS if mean or floats or scaled else _INTEGERS
     found = tuning.defines | {"BS_BITS": bits, "BS_WORDS": tuning.load, "BS_OUT": out}
-    found |= jit.flags(
-        mean=mean and (chain or floats or scaled), scaled=scaled, signed=signed and bits == 8 and weights == "none"
-    )
-    found |= jit.flags(direct=direct, nodes=nodes, per_head=per_head, several=several)
-    return found | jit.flags(weights=0 if weights == "none" else 2 if floats else 1)
+    forms |= {
+        "chain": False,
+        "mean": bool(mean and (chain or floats or scaled)),
+        "signed": forms.get("signed", False) and bits == 8 and weights == "none",
+        "nodes": weights in _NODE_WEIGHTS,
+    }
+    return found | jit.flags(weights=0 if weights == "none" else 2 if floats else 1, **forms)
 
 
 def pitch_of(row_words: int, edges: float) -> int:
@@ -140,19 +132,7 @@ class CodeSum(StreamedSum):
         tuning: Tuning | None = None,
     ) -> None:
         bits, encoding, width, heads, mean, weights, per_head, scaled = kind
-        if bits not in BITS:
-            raise KernelError(
-                f"spmm: integers of {bits} bits are not gathered as they are; repack them to one of {BITS}"
-            )
-        if chain is not None and (heads != 1 or (chain.params.out == "bits" and chain.params.axis == -2)):
-            raise KernelError("spmm: a chain in the kernel of the sums takes one head and packs along the features")
-        if chain is not None and weights in _FLOAT_WEIGHTS:
-            raise KernelError(
-                "spmm: a chain in the kernel of the sums takes sums of integers; pass float sums to its own kernel"
-            )
         floats, weighted = weights in _FLOAT_WEIGHTS, weights != "none"
-        if scaled and chain is not None:
-            raise KernelError("spmm: scales follow sums without a chain; leave these to a kernel behind the sums")
         shape: tuple[int, ...] = (schedule.shape[0], heads * width)
         dtype = np.dtype(np.float32 if mean or floats or scaled else np.int32)
         super().__init__(*((shape, dtype) if chain is None else (chain.out_shape, chain.out_dtype)))
@@ -163,8 +143,6 @@ class CodeSum(StreamedSum):
         if tuning is None:
             tuning = code_tuning(row_words, bits, schedule.nnz / schedule.shape[0], floats or weights in _NODE_WEIGHTS)
         each = 32 * tuning.load // bits
-        if chain is not None and each % 8:
-            raise KernelError(f"spmm: a lane with a chain has whole octets, not {each} integers; give it more words")
         longest = min(_MOST, tuning.longest or limits_of(edges_of_a_warp(schedule.nnz), tuning.lanes)[1])
         alone = _MOST if weighted else _MOST_ALONE.get(bits, _MOST)
         limit = None if tuning.limit is None else min(tuning.limit, alone)

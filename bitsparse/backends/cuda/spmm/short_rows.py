@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import interop, jit
+from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.jit import cupy
@@ -107,19 +108,13 @@ class ShortSum:
         self._values[self._place] = values.astype(np.float32, copy=False)
 
     def __call__(self, x: Any, out: Any = None) -> Any:
-        """The sums of the rows of `x`. `x` and `out` are float32 and C-contiguous; they are copied if not aligned to 16 bytes."""
-        target = out
-        if target is None or target.data.ptr % 16:
-            target = cupy.empty(self.shape, np.float32)
+        """The sums of the rows of `x`. `x` and `out` are float32 and C-contiguous, and `out` is aligned to 16 bytes."""
+        out = geometry.output("spmm", out, self.shape, np.float32)
         if self._launch is not None:
             x = interop.aligned(x)
             with self._lock:
-                self._params.x, self._params.out = x.data.ptr, target.data.ptr
+                self._params.x, self._params.out = x.data.ptr, out.data.ptr
                 self._launch()
-        if out is None:
-            return target
-        if target is not out:
-            out[...] = target
         return out
 
 

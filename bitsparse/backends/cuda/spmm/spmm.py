@@ -22,7 +22,6 @@ from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.backends.cuda.spmm.after import set_after
 from bitsparse.backends.cuda.spmm.choice import SIXTEEN, alignment_of
 from bitsparse.backends.reductions import REDUCTIONS
-from bitsparse.errors import KernelError
 from bitsparse.jit import cupy
 
 _SOURCE = "spmm/csr.cu"
@@ -220,8 +219,6 @@ class Spmm(StreamedSum):
         x_dtype, acc = np.dtype(x_dtype), np.dtype(acc_dtype)
         selects, half = REDUCTIONS[reduce].selects, x_dtype.name in SIXTEEN
         dtype = x_dtype if half else np.dtype(np.float32) if reduce == "mean" and acc.kind == "i" else acc
-        if acc.name not in _ACCS or x_dtype.name not in KINDS_APART:
-            raise KernelError(f"spmm: there is no kernel for {x_dtype} summed in {acc} on the GPU")
         shape: tuple[int, ...] = (schedule.shape[0], columns)
         super().__init__(*((shape, dtype) if finish is None else (finish.out_shape, finish.out_dtype)))
         self._finish, self._after = finish, after
@@ -357,8 +354,6 @@ def spmm(schedule: Schedule, x: Any, *, acc_dtype: Any, values: Any = None, out:
     """
     x = interop.contiguous(x)
     acc = np.dtype(acc_dtype)
-    if x.dtype.kind == "f" and acc.kind == "i":
-        raise KernelError(f"spmm: {x.dtype} cannot be summed in {acc}")
     if values is not None:
         kind |= {"weights": "edge" if values.ndim == 1 else "head"}
         kind |= {"value_dtype": value_dtype_of(values.dtype, x.dtype, values.ndim)}

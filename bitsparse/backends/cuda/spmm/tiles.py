@@ -11,7 +11,6 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr.schedule import Workspaces
 from bitsparse.backends.cuda.csr.vectors import element_type, vector_bytes
 from bitsparse.backends.cuda.spmm.tiles_build import Arranged, Windows
-from bitsparse.backends.params import Translation
 from bitsparse.jit import cupy
 
 _SOURCE = "spmm/tiles.cu"
@@ -115,19 +114,8 @@ class Tiles(Windows):
     "3xtf32" keeps twice as many digits of weights. A row is affected by values that are not finite only if one of its neighbours has them.
     """
 
-    def __init__(
-        self,
-        indptr: Any,
-        indices: Any,
-        shape: tuple[int, int],
-        nnz: int,
-        *,
-        height: int = 16,
-        k: int = 8,
-        translation: Translation | None = None,
-        warps: int = _WARPS,
-    ) -> None:
-        super().__init__(indptr, indices, shape, nnz, height=height, k=k, translation=translation)
+    def __init__(self, *pattern: Any, warps: int = _WARPS, **windows: Any) -> None:
+        super().__init__(*pattern, **windows)
         self._warps = warps
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
         self._stream = cupy.cuda.get_current_stream
@@ -173,7 +161,7 @@ class Tiles(Windows):
         with self._lock:  # the launches' arguments are shared
             prepared = self._prepared.get(key)
             if prepared is None:
-                prepared = self._prepared[key] = self._prepare(*key)
+                prepared = self._prepared[key] = self._prepare(key)
             stream = self._stream().ptr
             room = prepared.partial.on(stream)  # held until the kernels are enqueued
             for launch in prepared.launches:
@@ -185,17 +173,8 @@ class Tiles(Windows):
                 launch(stream)
         return y
 
-    def _prepare(
-        self,
-        columns: int,
-        heads: int,
-        kind: int,
-        weights: int,
-        vector: int,
-        reduce: str,
-        precision: str,
-        scaled: bool,
-    ) -> _Prepared:
+    def _prepare(self, key: tuple[Any, ...]) -> _Prepared:
+        columns, heads, kind, weights, vector, reduce, precision, scaled = key
         if not cupy.cuda.runtime.streamIsCapturing(self._stream().ptr):
             self._stream().wait_event(self._made)
         head_width = columns // heads

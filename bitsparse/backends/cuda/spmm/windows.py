@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.csr.schedule import Workspace, Workspaces
+from bitsparse.backends.cuda.csr.schedule import Rooms
 from bitsparse.backends.cuda.finish.floats import BIAS, RELU, Behind, Finish, finish_constants
 from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch, streaming
 from bitsparse.backends.cuda.sparse.windows import cells_of
@@ -70,8 +69,8 @@ class Windows:
         launch("spmm/windows_fill.cu", "fill_windows", indptr.dtype, blocks, params)
         #: One ``WindowUnit`` of ``spmm/windows.cuh`` in each row: a whole window, or a part of one with many entries.
         self.units = _units(first, parts, padded, each, units, part)
-        self._workspaces: dict[int, Workspaces] = {}
-        self._lock = threading.Lock()
+        #: Memory for the sums of parts, and the counters of finished parts, by the vectors of a row.
+        self._rooms = Rooms()
 
     @property
     def nbytes(self) -> int:
@@ -125,8 +124,9 @@ class Windows:
         jit.filled(params, weights=weights, row_scale=row_scale, counts=counts)
         params.rows, params.row_bytes, params.vectors = self.shape[0], 16 * vectors, vectors
         params.count, params.shift, params.slices = self._count, lanes.bit_length() - 1, slices
-        room = self._workspace(slices * lanes) if self._slots else None  # held until the kernel is enqueued
-        if room is not None:
+        if self._slots:
+            wide = slices * lanes  # the workspace is held until the kernel is enqueued
+            room = self._rooms.on_stream("parts", (self._slots, ROWS, wide, 4), np.float32, (self._slots, wide))
             params.partial, params.arrived = room.partial.data.ptr, room.arrived.data.ptr
         kind = 0 if weights is None else weights.ndim
         defines = {"BS_WEIGHTS": kind}
@@ -136,14 +136,6 @@ class Windows:
         kernel = jit.kernel("spmm/windows.cu", "spmm_windows", defines)
         kernel.run((-(-self._count // (THREADS // lanes)), slices, 1), THREADS, params)
         return out
-
-    def _workspace(self, vectors: int) -> Workspace:
-        """Memory for the sums of parts and the counters of finished parts, for calls on this stream with rows of `vectors` vectors."""
-        with self._lock:
-            if vectors not in self._workspaces:
-                counters = (self._slots, vectors)
-                self._workspaces[vectors] = Workspaces((self._slots, ROWS, vectors, 4), np.float32, counters)
-            return self._workspaces[vectors].on(cupy.cuda.get_current_stream().ptr)
 
 
 def _units(first: Any, parts: Any, padded: Any, each: Any, units: int, part: int) -> Any:
