@@ -145,6 +145,8 @@ class BmmPlan:
         finish = letters.with_output(function, self.variant[2], wanted.epilogue)
         self._epilogue = Epilogue() if finish is None and self._scaled else finish
         self._wanted = replace(wanted, epilogue=self._epilogue)
+        #: Dtype of the result; if that is a BitTensor, of the integers that it holds.
+        self.dtype: np.dtype[Any] = np.dtype(np.int32) if self._epilogue is None else self._epilogue.dtype
         self.a_dtype = _dtype_of(function, self.variant, a_dtype)
         right, _ = as_signs(function, "w", w, -2)
         if right.ndim != 2:
@@ -236,11 +238,6 @@ class BmmPlan:
                 product.renew()
             if self.device != "cpu":
                 self._ready.renew()
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the result; if that is a BitTensor, of the integers that it holds."""
-        return np.dtype(np.int32) if self._epilogue is None else self._epilogue.dtype
 
     @property
     def nbytes(self) -> int:

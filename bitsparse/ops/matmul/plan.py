@@ -43,9 +43,11 @@ class MatmulPlan:
         kernel: str | None,
         skip_zero_tiles: bool,
     ) -> None:
-        self._function, self._a, self._right, self._epilogue = function, a, right, epilogue
+        self._function, self._a, self._right = function, a, right
         self._products = Products(function, a.device, LeftKind.of(a), right, epilogue, kernel)
         self.device, self.shape, self.acc_dtype = a.device, self._products.shape, self._products.acc_dtype
+        #: Dtype of the result; if that is a BitTensor, of the integers that it holds.
+        self.dtype = self.acc_dtype if epilogue is None else epilogue.dtype
         self._skips = skip_zero_tiles
         #: The contents of `a` for which the plan was prepared.
         self._seen = Seen(contents_of_words(a))
@@ -64,8 +66,10 @@ class MatmulPlan:
 
     def _prepare(self) -> None:
         """Prepare what the kernel needs from the contents of `a`."""
-        self._prepared = self._products.prepare(self._a, self._skips)
-        product = self._prepared.product
+        prepared = self._prepared = self._products.prepare(self._a, self._skips)
+        self.kernel, self.share_skipped, product = prepared.kernel, 1.0 - prepared.density, prepared.product
+        #: Estimated nanoseconds of the kernels that were compared, and the backend's product of the words of `a` with others.
+        self.costs, self.product = prepared.costs, product
         self._quick = product.run_plain if product.is_plain else None
 
     def _renew(self) -> None:
@@ -78,31 +82,6 @@ class MatmulPlan:
                 f"the stream is capturing; call the plan once between the two, or plan with skip_zero_tiles=False"
             )
         self._prepare()
-
-    @property
-    def kernel(self) -> str:
-        """The kernel chosen or forced."""
-        return self._prepared.kernel
-
-    @property
-    def costs(self) -> dict[str, float]:
-        """Estimated nanoseconds of the kernels that were compared."""
-        return self._prepared.costs
-
-    @property
-    def share_skipped(self) -> float:
-        """Share of the 8 x 128 tiles of `a` that are zero and skipped."""
-        return 1.0 - self._prepared.density
-
-    @property
-    def product(self) -> Any:
-        """The backend's product of the words of `a` with others."""
-        return self._prepared.product
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the result; if that is a BitTensor, of the integers that it holds."""
-        return self.acc_dtype if self._epilogue is None else self._epilogue.dtype
 
     @property
     def nbytes(self) -> int:

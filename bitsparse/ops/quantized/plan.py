@@ -79,6 +79,7 @@ class QuantizedMatmulPlan:
         kernel: Any = None,
     ) -> None:
         self._function, self.settings = function, settings
+        self.dtype = np.dtype(np.float32)
         self.x_dtype = checked_dtype(function, _check.dtype(function, np.float32 if x_dtype is None else x_dtype))
         self._seed, self._given = settings.drawn(), isinstance(w, BitTensor)
         self.w = weight_of(function, w, settings, self._seed)
@@ -165,11 +166,6 @@ class QuantizedMatmulPlan:
         return ""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the result: float32."""
-        return np.dtype(np.float32)
-
-    @property
     def nbytes(self) -> int:
         """Bytes that the plan keeps in addition to the codes of `w`."""
         right = None if self._right is None else self._right.words
@@ -220,7 +216,9 @@ class QuantizedMatmulPlan:
         with working_with(self.device, x, out):
             self._keep_up()
             array, family = interop.as_array(x, function)
-            self._check_activations(array)
+            same_place(function, [("x", interop.device_of(array)), ("w", self.device)])
+            _check.planned(function, "x has dtype", array.dtype, self.x_dtype, DTypeError)
+            _check.planned(function, "x has shape", tuple(array.shape), (self.shape[0], self._k))
             if self._product is not None and array.shape[1] > 1 and array.strides[1] != array.itemsize:
                 if not copies:
                     raise ValueError(
@@ -233,8 +231,8 @@ class QuantizedMatmulPlan:
             number = self._seed_of(seed)
             stream = self.settings.stream if stream is None else stream
             target, top = self.targets(array, out, absmax, step, largest)
+            s, codes = self.settings, None
             if self._product is None:
-                s = self.settings
                 coding = Coding(s.bits, s.rounding, number, stream)
                 q = codes_of(function, "x", array, family, coding, scale=step, largest=largest)
                 result = self.of_codes(q, out, top)
@@ -242,17 +240,19 @@ class QuantizedMatmulPlan:
             else:
                 if target is None:
                     target = interop.require_cupy(function).empty(self.shape, np.float32)
-                codes = self._multiply(array, family, target, step, largest, (number, stream), top, wanted)
+                if largest is not None and interop.device_of(largest) == "cpu":  # the grid is computed here
+                    step = schemes.grid_from_range(function, "symmetric", s.bits, largest, largest, np.float32).scale
+                    largest = None
+                drawn: dict[str, Any] = {"seed": number, "stream": stream}
+                if wanted:
+                    words, size, largest = self._product.room_for_codes(array, step, largest)
+                    form = array.shape, s.bits, -1, "rows", "signed", family
+                    codes, drawn["codes"] = assembled(BitTensor, words, *form, size), words
+                self._product(array, target, scale=step, largest=largest, absmax=top, **drawn)
                 result = interop.from_array(target, family, function) if out is None else out
         if codes is None:
             return result
         return QuantizedProduct(result, codes, self.w if self._given else self.w.repack(layout="rows"))
-
-    def _check_activations(self, x: Any) -> None:
-        function, wanted = self._function, (self.shape[0], self._k)
-        same_place(function, [("x", interop.device_of(x)), ("w", self.device)])
-        _check.planned(function, "x has dtype", x.dtype, self.x_dtype, DTypeError)
-        _check.planned(function, "x has shape", tuple(x.shape), wanted)
 
     def of_codes(self, q: BitTensor, out: Any = None, absmax: Any = None) -> Any:
         """The product with activations that have been quantised already."""
@@ -320,35 +320,8 @@ class QuantizedMatmulPlan:
                 raise ShapeError(
                     f"{function}: absmax must be one float32, shape () or (1,), got {top.shape} of {top.dtype}"
                 )
-            _check.same_device(function, (self.device, interop.device_of(top)))
-            _check.writable(function, top, "absmax")
-            _check.no_overlap(function, top, *read, name="absmax")
+            target_array(function, absmax, top.shape, top.dtype, self.device, read, "absmax")
         return target, top
-
-    def _multiply(
-        self,
-        x: Any,
-        family: interop.Family,
-        out: Any,
-        scale: Any,
-        largest: Any,
-        drawn: tuple[int, Any],
-        absmax: Any,
-        wanted: bool,
-    ) -> BitTensor | None:
-        """Enqueue the kernel; return the codes of the activations if they are wanted."""
-        settings = self.settings
-        if largest is not None and interop.device_of(largest) == "cpu":  # the grid is computed here
-            grid = schemes.grid_from_range(self._function, "symmetric", settings.bits, largest, largest, np.float32)
-            scale, largest = grid.scale, None
-        codes = step = None
-        if wanted:
-            codes, step, largest = self._product.room_for_codes(x, scale, largest)
-        seed, stream = drawn
-        self._product(x, out, scale=scale, largest=largest, seed=seed, stream=stream, absmax=absmax, codes=codes)
-        if codes is None:
-            return None
-        return assembled(BitTensor, codes, tuple(x.shape), settings.bits, -1, "rows", "signed", family, step, None)
 
     def check(self) -> None:
         """Raise if a call since the last check met NaN or infinity; such results are meaningless. Waits for calls on a GPU.

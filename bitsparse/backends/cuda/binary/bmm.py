@@ -243,10 +243,8 @@ class SignProduct:
     @property
     def nbytes(self) -> int:
         """Bytes that are kept in addition to the packed signs."""
-        return (
-            sum(int(part.nbytes) for part in (self._flag, self._sums, self._columns, *self._keep[1:]))
-            + self._means.nbytes
-        )
+        parts = self._flag, self._sums, self._columns, *self._keep[1:]
+        return sum(int(part.nbytes) for part in parts) + self._means.nbytes
 
     def renew(self) -> None:
         """Sum the signs of the right operand again after its words changed; kernels read the words themselves in every call.
@@ -275,20 +273,12 @@ class SignProduct:
 
     def defines(self, vector: int, means: bool) -> dict[str, int]:
         """The compile-time constants for loads of `vector` bytes."""
-        t, name = self.tuning, self._dtype.name
-        kind = _WORDS_KIND if self._packed else kind_of(self._dtype)
-        return constants(
-            t,
-            kind,
-            vector,
-            self._finish,
-            near=self.params.n <= _NEAR_COLUMNS,
-            bfloat=name == "bfloat16",
-            norm=self._normed,
-            means=means,
-            stream=not self._packed and self._m * self._k * self._dtype.itemsize > jit.capability().l2_bytes,
-            tiny=self._k < 4 and not self._packed,
-        )
+        kind, flags = _WORDS_KIND, {"near": self.params.n <= _NEAR_COLUMNS, "norm": self._normed, "means": means}
+        if not self._packed:
+            kind, size = kind_of(self._dtype), self._m * self._k * self._dtype.itemsize
+            flags |= {"bfloat": self._dtype.name == "bfloat16", "stream": size > jit.capability().l2_bytes}
+            flags["tiny"] = self._k < 4
+        return constants(self.tuning, kind, vector, self._finish, **flags)
 
     @property
     def fused(self) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-import weakref
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -188,10 +186,6 @@ class Deal(NamedTuple):
         return StreamsParams(*addresses, self.streams, self.pieces, self.longest, shift, 0)
 
 
-_deals: weakref.WeakKeyDictionary[Schedule, dict[tuple[int, ...], Deal]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-
-
 def deal(schedule: Schedule, *, short: int, longest: int, batch: int, window: int) -> Deal:
     """Deal out a pattern for teams that take `batch` edges at a time; done once per schedule. Waits for the stream.
 
@@ -202,12 +196,11 @@ def deal(schedule: Schedule, *, short: int, longest: int, batch: int, window: in
     window : int
         Rows of a window. Rows are sorted only within windows, so that adjacent rows stay close.
     """
-    key = (short, longest, batch, window)
-    with _lock:
-        found = _deals.setdefault(schedule, {})
-        if key not in found:
-            found[key] = _dealt(schedule, *key)
-        return found[key]
+    key = ("dealt", short, longest, batch, window)
+    with schedule.lock:
+        if key not in schedule.products:
+            schedule.products[key] = _dealt(schedule, *key[1:])
+        return schedule.products[key]
 
 
 def _dealt(schedule: Schedule, short: int, longest: int, batch: int, window: int) -> Deal:

@@ -15,29 +15,20 @@ from numpy.typing import DTypeLike
 from bitsparse import _check, jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.bits.rows import OCTET_BLOCKS, OCTET_THREADS, EncodeParams, round_keys
-from bitsparse.backends.cuda.bits.stats import calibrate, content_sum, minmax, relative_error, stochastic_round
-from bitsparse.backends.cuda.bits.words import code_sums, count_nonzero, pad_is_zero, repack, tile_bitmap
+from bitsparse.backends.cuda.bits.stats import calibrate as calibrate
+from bitsparse.backends.cuda.bits.stats import content_sum as content_sum
+from bitsparse.backends.cuda.bits.stats import minmax as minmax
+from bitsparse.backends.cuda.bits.stats import relative_error as relative_error
+from bitsparse.backends.cuda.bits.stats import stochastic_round as stochastic_round
+from bitsparse.backends.cuda.bits.words import code_sums as code_sums
+from bitsparse.backends.cuda.bits.words import count_nonzero as count_nonzero
+from bitsparse.backends.cuda.bits.words import pad_is_zero as pad_is_zero
+from bitsparse.backends.cuda.bits.words import repack as repack
+from bitsparse.backends.cuda.bits.words import tile_bitmap as tile_bitmap
 from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF, Source
 from bitsparse.backends.params import ROUNDINGS, Packing, Quantisation, Sides, words_shape
 from bitsparse.errors import KernelError
 from bitsparse.jit import cupy
-
-__all__ = [
-    "calibrate",
-    "code_sums",
-    "content_sum",
-    "count_nonzero",
-    "dequantize",
-    "minmax",
-    "pack",
-    "pad_is_zero",
-    "quantize",
-    "relative_error",
-    "repack",
-    "stochastic_round",
-    "tile_bitmap",
-    "unpack",
-]
 
 _STOCHASTIC = 2
 _WARPS, _CHUNKS = 4, 8
@@ -56,6 +47,16 @@ DecodeParams = jit.struct("bits/decode.cu", "DecodeParams")
 def _set(params: ctypes.Structure, name: str, triple: tuple[int, int, int]) -> None:
     for part, value in zip(("batch", "row", "col"), triple, strict=True):
         setattr(params, f"{name}_{part}", value)
+
+
+def _set_operand(
+    params: ctypes.Structure, name: str, vector: Any, shape: tuple[int, ...], dtype: Any, view: Source | None = None
+) -> Any:
+    """Describe a vector that broadcasts over an array of `shape`, or over a view of it; returns what must live until the launch."""
+    found = geometry.operand(vector, shape, dtype)
+    jit.filled(params, **{name: found.address, f"{name}_value": found.value})
+    _set(params, name, found.strides if view is None else view.turn(found.strides))
+    return found.keep
 
 
 def _is_large(*counts: int) -> bool:
@@ -241,11 +242,7 @@ def quantize(
     params.seed = how["seed"] & 0xFFFFFFFFFFFFFFFF
     params.stream, params.stream_at = geometry.stream_of_draws(how["stream"])
     params.first_index = how.get("first_index", 0)
-    by_offset, by_divisor = geometry.operand(offset, x.shape, dtype), geometry.operand(how["divisor"], x.shape, dtype)
-    params.offset, params.offset_value = by_offset.address, by_offset.value
-    params.divisor, params.divisor_value = by_divisor.address, by_divisor.value
-    _set(params, "offset", found.turn(by_offset.strides))
-    _set(params, "divisor", found.turn(by_divisor.strides))
+    _kept = [_set_operand(params, name, how[name], x.shape, dtype, found) for name in ("offset", "divisor")]
     _set(params, "index", found.index_strides)
     quick = max(bits, int(qmax).bit_length(), int(-qmin).bit_length()) <= _QUICK_BITS
     steps = 2 if dtype == np.float64 else 0 if quick else 1
@@ -269,23 +266,13 @@ def _decode(words: Any, values: Any, bits: int, scale: Any = None, offset: Any =
         params.weight, params.less = 2, 1
     params.is_bool, params.infinity = int(dtype.kind == "b"), geometry.infinity_of(dtype)
     params.vector = int(shape[-1] % 4 == 0 and values.data.ptr % geometry.quad_alignment(dtype) == 0)
-    keep = []
-    if scale is not None:
-        params.affine = 1
-        for name, vector in (("scale", scale), ("offset", offset)):
-            found = geometry.operand(vector, shape, np.float32)
-            keep.append(found.keep)
-            setattr(params, name, found.address)
-            setattr(params, f"{name}_value", found.value)
-            _set(params, name, found.strides)
+    parts = {} if scale is None else {"scale": scale, "offset": offset}
+    params.affine = int(scale is not None)
+    _kept = [_set_operand(params, name, vector, shape, np.float32) for name, vector in parts.items()]
     rows = how["axis"] == -1
-    if (
-        rows
-        and params.fields
-        and params.batches > 1
-        and params.cols * bits == 32 * params.width
-        and _alike(scale, offset)
-    ):
+    constant = all(np.size(vector) == 1 for vector in parts.values())
+    whole = params.fields and params.cols * bits == 32 * params.width
+    if rows and whole and constant and params.batches > 1:
         # Lines without gaps are treated as one line: a warp takes a stretch of a line, which short lines would fill only in part.
         params.batches, params.rows = 1, params.batches
         params.cols, params.width = shape[-2] * params.cols, shape[-2] * params.width
@@ -295,11 +282,6 @@ def _decode(words: Any, values: Any, bits: int, scale: Any = None, offset: Any =
     kernel = jit.kernel("bits/decode.cu", "decode_rows" if rows else "decode_columns", kind)
     blocks = _blocks(rows, params.batches, params.rows, params.cols)
     kernel.run(blocks, 32 * _WARPS, params, shared=0 if rows else _stage_bytes(bits))
-
-
-def _alike(*parts: Any) -> bool:
-    """Whether every scale and offset is constant."""
-    return all(part is None or np.size(part) == 1 for part in parts)
 
 
 def unpack(

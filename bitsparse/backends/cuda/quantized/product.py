@@ -18,6 +18,7 @@ from bitsparse.backends.cuda.csr.schedule import Workspaces
 from bitsparse.backends.cuda.finish.flag import Flag
 from bitsparse.backends.cuda.matmul.wgmma import operand_map
 from bitsparse.backends.params import words_shape
+from bitsparse.jit import cupy
 
 #: The kernels. The first one runs only on Hopper.
 KERNELS = ("wgmma", "mma")
@@ -166,7 +167,6 @@ class QuantizedProduct:
         kernel: str | None = None,
         k_parts: int | None = None,
     ) -> None:
-        cupy = self._cupy = jit.require_cupy("quantized_matmul")
         chip, (m, n, k) = jit.capability(), sizes
         self.kernel = kernel or KERNELS[0 if chip.has_wgmma else 1]
         self._dtype, self._random = np.dtype(dtype), rounding == "stochastic"
@@ -176,13 +176,11 @@ class QuantizedProduct:
         if self.kernel != "wgmma" or -(-m // TILE) >= chip.multiprocessors:
             k_parts = 1
         jit.filled(p, **deal(m, n, chip.multiprocessors, min(k_parts, -(-k // BLOCK))))
-        p.weights, p.w_words = weights.data.ptr, weights.shape[-1]
         vectors = [self._padded(vector, n) for vector in (w_scale, bias)]
         self._flag = Flag()
         self._keep = [weights, *vectors]
-        p.w_scale, p.odd = vectors[0].data.ptr, self._flag.address
-        if vectors[1] is not None:
-            p.bias = vectors[1].data.ptr
+        jit.filled(p, weights=weights, w_words=weights.shape[-1], w_scale=vectors[0], bias=vectors[1])
+        p.odd = self._flag.address
         if self.kernel == "wgmma":
             p.w[:] = operand_map(weights, n, 1, TILE)
         self._threads, self._shared = _WGMMA if self.kernel == "wgmma" else _MMA
@@ -210,7 +208,7 @@ class QuantizedProduct:
         """A vector over the columns, padded with zeros to whole tiles."""
         if vector is None:
             return None
-        room = self._cupy.zeros(-(-n // TILE) * TILE, np.float32)
+        room = cupy.zeros(-(-n // TILE) * TILE, np.float32)
         room[:n] = interop.uploaded(vector, "quantized_matmul", np.float32)
         return room
 
@@ -239,7 +237,7 @@ class QuantizedProduct:
 
     def room_for_codes(self, x: Any, scale: Any, largest: Any) -> tuple[Any, Any, Any]:
         """An array for the codes of `x`, the size of their step, and the largest magnitude from which it is computed without a scale."""
-        cupy, bits = self._cupy, self.params.codes_bits
+        bits = self.params.codes_bits
         codes = cupy.empty(words_shape(x.shape, bits, -1, "rows"), np.uint32)
         if scale is not None:
             return codes, cupy.full((), scale, np.float32), largest

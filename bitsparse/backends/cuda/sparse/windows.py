@@ -130,11 +130,10 @@ def cells_of(
     launch("sparse/windows.cu", "list_windows", dtype, streaming(windows), params)
     bits = cupy.empty(nnz, np.uint16) if tiles else None
     if not count_only:
-        params.cells, params.tiles = room, None if bits is None else bits.data.ptr
-    perm = edge_row = edge_cell = None
-    if entries:
-        perm, edge_row, edge_cell = (cupy.empty(nnz, kind) for kind in (dtype, np.uint8, np.int32))
-        params.perm, params.edge_row, params.edge_cell = perm.data.ptr, edge_row.data.ptr, edge_cell.data.ptr
+        jit.filled(params, cells=room, tiles=bits)
+    kinds = {"perm": dtype, "edge_row": np.uint8, "edge_cell": np.int32} if entries else {}
+    of_entries = {name: cupy.empty(nnz, kind) for name, kind in kinds.items()}
+    jit.filled(params, **of_entries)
     places: dict[Any, Any] = {}
     if positions:  # written in two dtypes, since only the kernels find out which one holds them all
         places = {kind: cupy.empty(nnz, kind) for kind in (np.uint8, np.uint16)}
@@ -168,13 +167,12 @@ def cells_of(
             figures = found.get()
         total = int(figures[_TOTAL])
         packed, packed_bits = cupy.empty(total, dtype), cupy.empty(total, np.uint16) if tiles else None
-        params.packed, params.packed_tiles = packed.data.ptr, None if packed_bits is None else packed_bits.data.ptr
+        jit.filled(params, packed=packed, packed_tiles=packed_bits)
     if windows:
         pack()
     edge_col = places[position_dtype(int(figures[_MOST])).type] if positions else None
-    return Cells(
-        work[: windows + 1] if entries else None, starts, packed, packed_bits, perm, edge_row, edge_cell, edge_col
-    )
+    edges_of = work[: windows + 1] if entries else None
+    return Cells(edges_of, starts, packed, packed_bits, edge_col=edge_col, **of_entries)
 
 
 VARIANTS = jit.variants_of("sparse/windows.cu", "order_windows", BOTH_INDICES)
