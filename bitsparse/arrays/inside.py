@@ -50,7 +50,7 @@ def with_words(
 
 def with_scale(x: BitTensor, scale: Any) -> BitTensor:
     """`x` with another scale, on its device, and no offset. The scale is not checked, so that the host need not wait for it."""
-    return x._with(x._words, x._shape, x._axis, x._layout, (scale, None))
+    return x._with(x.words, x.shape, x.axis, x.layout, (scale, None))
 
 
 @lru_cache(maxsize=1024)

@@ -45,17 +45,17 @@ class Arrays(ABC):
         """The kind of arrays with this shape and dtype."""
         return shape, dtype
 
-    @abstractmethod
     def here(self) -> bool:
         """Whether the arrays' device is the current one, and no tracing, transform or recording has to see the call."""
+        return True
 
     @abstractmethod
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:
         """Whether `array` has the kind, is in C order and aligned, and can be read (or written, if `writable`) in place."""
 
-    @abstractmethod
     def span(self, array: Any) -> tuple[int, int]:
         """The addresses of the first byte of an array and of the byte after its last."""
+        return span(array)
 
     @abstractmethod
     def empty(self, kind: ArrayKind) -> Any:
@@ -112,11 +112,7 @@ class CuPyArrays(Arrays):
 
 
 class NumPyArrays(Arrays):
-    """NumPy arrays; CPU kernels need them aligned to their items only."""
-
-    def here(self) -> bool:
-        """Always True, since work on the host needs no current device."""
-        return True
+    """NumPy arrays; CPU kernels need them aligned to their items only, and work on the host needs no current device."""
 
     def alike(self, array: Any, kind: ArrayKind, alignment: int, writable: bool = False) -> bool:
         """Whether `array` has the kind, is in C order and aligned, and is writable if it has to be."""
@@ -126,10 +122,6 @@ class NumPyArrays(Arrays):
             return False
         flags = array.flags
         return flags.carray if writable else flags.c_contiguous and flags.aligned
-
-    def span(self, array: Any) -> tuple[int, int]:
-        """The addresses of the first byte of an array and of the byte after its last."""
-        return span(array)
 
     def empty(self, kind: ArrayKind) -> Any:
         """New memory for a result."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse._fork import fresh_in_children
 from bitsparse.errors import DeviceError, ShapeError
 from bitsparse.interop import streams
 from bitsparse.interop.devices import CUPY, parse_device, require_cupy
@@ -140,16 +141,8 @@ class _Shared:
 
 
 _shared = _Shared()
-
-
-def _forget() -> None:
-    """Start afresh in a child of fork(), which has neither its parent's threads nor its GPU."""
-    global _shared
-    _shared = _Shared()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+# A child of fork() has neither its parent's threads nor its GPU.
+fresh_in_children(sys.modules[__name__], _shared=_Shared)
 
 
 def enqueue(cupy: Any, to: int, source: Bytes, stream: Any, chunks: Chunks | None = None) -> bool:

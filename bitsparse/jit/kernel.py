@@ -76,14 +76,8 @@ def capability(device: int | None = None) -> Capability:
 def _capability(device: int) -> Capability:
     cupy = require_cupy("capability")
     properties = cupy.cuda.runtime.getDeviceProperties(device)
-    result = Capability(
-        properties["name"].decode(),
-        properties["major"],
-        properties["minor"],
-        properties["multiProcessorCount"],
-        properties["sharedMemPerBlockOptin"],
-        properties["l2CacheSize"],
-    )
+    numbers = "major", "minor", "multiProcessorCount", "sharedMemPerBlockOptin", "l2CacheSize"
+    result = Capability(properties["name"].decode(), *(properties[name] for name in numbers))
     if result.major < 8:
         raise KernelError(
             f"capability: {result.name} has compute capability {result.major}.{result.minor}, but the kernels need 8.0, "

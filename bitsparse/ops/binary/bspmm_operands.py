@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import _check, interop
+from bitsparse import _check, backends, interop
 from bitsparse._check import shown
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of
@@ -130,11 +130,9 @@ def pattern_of(csr: CSROperand) -> CSROperand:
     kept = _NONZERO.get(csr.prepared)
     if kept is not None and bool((kept[0] == keep).all()):
         return kept[1]
-    space: Any = interop.namespace(csr.indptr)
-    before = space.zeros(keep.size + 1, csr.indptr.dtype)
-    before[1:] = space.cumsum(keep)
-    parts = {"indptr": before[csr.indptr], "indices": csr.indices[keep], "values": None, "count": None}
-    pattern = dataclasses.replace(csr, **parts, prepared={})
+    entries = backends.family(csr.device, "sparse.entries")
+    indptr, indices, _ = entries.keep(csr.indptr, csr.indices, None, keep)
+    pattern = dataclasses.replace(csr, indptr=indptr, indices=indices, values=None, count=None, prepared={})
     _NONZERO.keep(csr.prepared, (keep, pattern))
     if csr.device != "cpu":
         csr.ready.renew()

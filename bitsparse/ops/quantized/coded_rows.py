@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import backends, interop
+from bitsparse._records import replace
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import Array, CodeSumKind, SumScales, words_shape
@@ -79,7 +80,7 @@ def coded_rows(x: Array, bits: int, coding: Coding, factors: Any = None, out: An
         return CodedRows(words, columns, coding.bits)
     largest = np.maximum(x.max(axis=1, initial=0), -x.min(axis=1, initial=0))
     steps = step_up_to(largest[:, None], bits)
-    alike = coding._replace(axis=-1, layout="rows")
+    alike = replace(coding, axis=-1, layout="rows")
     codes = on_steps(x, interop.NUMPY, steps, steps, alike, top).words
     words[:, codes.shape[1] :] = 0
     words[:, : codes.shape[1]] = codes[:, : words.shape[1]]

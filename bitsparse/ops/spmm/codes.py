@@ -167,20 +167,15 @@ class CodeProducts:
 def _made(sums: Sums, kind: CodeSumKind, finish: SumFinish | None) -> Any:
     """Prepare the kernel: sums of packed words, or, for single bits, vertical counters."""
     operand, chain = sums.operand, None
-    if kind.bits == 1:
-        return _counter(operand, kind)
+    if kind.bits == 1:  # counted by vertical counters
+        output, params = ("float32", EpilogueParams()) if kind.mean else ("int32", None)
+        how: dict[str, Any] = {"features": kind.heads * kind.width, "bipolar": kind.encoding == "bipolar"}
+        how |= {"output": output, "params": params, "mean": kind.mean}
+        return backends.family(operand.device, "binary.bspmm").BinarySum(operand.schedule, **how)
     if finish is not None:
         largest = float(max(1, operand.longest_row) * sums.x.largest())
         chain = finish.device_chain(largest if sums.weights is None else 2.0**31)
     return backends.family(operand.device, "spmm.codes").CodeSum(operand.schedule, kind, chain=chain)
-
-
-def _counter(operand: CSROperand, kind: CodeSumKind) -> Any:
-    """Prepare the kernel that counts single bits by vertical counters."""
-    output, params = ("float32", EpilogueParams()) if kind.mean else ("int32", None)
-    how: dict[str, Any] = {"features": kind.heads * kind.width, "bipolar": kind.encoding == "bipolar"}
-    how |= {"output": output, "params": params, "mean": kind.mean}
-    return backends.family(operand.device, "binary.bspmm").BinarySum(operand.schedule, **how)
 
 
 def _in_one(sums: Sums, finish: SumFinish) -> bool:

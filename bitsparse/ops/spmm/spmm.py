@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -148,16 +149,28 @@ def spmm(
 
 
 def _first_call(
-    A: SparseArray, reduce: Reduce, precision: Precision, kernel: str | None, shape: tuple[int, ...], dtype: Any
+    A: SparseArray,
+    reduce: Reduce,
+    precision: Precision,
+    kernel: str | None,
+    shape: tuple[int, ...],
+    dtype: Any,
+    after: bool = False,
 ) -> KeptCall | None:
     """A kept call of a container with features of this shape and dtype; None if such products must be checked every time."""
     function = "spmm"
     _check.numeric_dtype(function, "x", dtype)
     if A.device == "cpu" or not 1 <= len(shape) <= 3:
         return None
+    if after and (len(shape) != 2 or dtype != np.float32 or REDUCTIONS[reduce].selects):
+        return None
     with sparse_operand(function, A) as operand:
         operand.check_features(function, shape)
-        return SpmmPlan(function, operand, shape[1:], reduce, precision, kernel).prepare(dtype)
+        return SpmmPlan(function, operand, shape[1:], reduce, precision, kernel).prepare(dtype, after)
+
+
+#: The same for sums or means of float32 features and steps after them.
+_first_with_steps = partial(_first_call, after=True)
 
 
 def spmm_and_after(
@@ -194,17 +207,6 @@ def _fit(after: AfterSums, out: Any) -> bool:
     ):
         return False
     return scale is None or scale.size == 1
-
-
-def _first_with_steps(
-    A: SparseArray, reduce: Reduce, precision: Precision, kernel: str | None, shape: tuple[int, ...], dtype: Any
-) -> KeptCall | None:
-    """A kept call for sums or means of float32 features and steps after them; None for all others."""
-    if len(shape) != 2 or dtype != np.float32 or REDUCTIONS[reduce].selects:
-        return None
-    with sparse_operand("spmm", A) as operand:
-        operand.check_features("spmm", shape)
-        return SpmmPlan("spmm", operand, shape[1:], reduce, precision, kernel).prepare(dtype, after=True)
 
 
 def call_of(A: SparseArray, x: Any, values: Any, reduce: Reduce, kernel: str | None = None) -> KeptCall | None:
