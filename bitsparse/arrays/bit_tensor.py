@@ -14,6 +14,7 @@ from bitsparse.arrays.base import operators
 from bitsparse.arrays.inside import Kept
 from bitsparse.arrays.packed import Encoding, Layout, PackedArray
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop.arrays import as_host_floats
 
 
 class BitTensor(PackedArray):
@@ -188,11 +189,7 @@ class BitTensor(PackedArray):
     def _affine(self, name: str, value: Any) -> NDArray[np.float32] | None:
         if value is None:
             return None
-        array = interop.as_host(value, "BitTensor", name)
-        _check.numeric("BitTensor", name, array)
-        with np.errstate(over="ignore"):  # reported below
-            array = array.astype(np.float32)
-        _check.finite("BitTensor", name, bool(np.isfinite(array).all()))
+        array = as_host_floats(value, "BitTensor", name)
         _check.affine_shape("BitTensor", name, array, self._shape)
         return interop.move(array, self.device)
 

@@ -224,8 +224,7 @@ def from_graph(function: str, graph: interop.Compressed | interop.Coordinates, w
 
 def _of_dense(function: str, arg: Any, shape: Any, index: Any, pattern: bool) -> Pattern:
     _check.not_edges(function, arg)
-    array, family = interop.as_array(arg, function, "the dense array")
-    _check.numeric(function, "the dense array", array)
+    array, family = interop.as_array(arg, function, "the dense array", kinds="biuf")
     if array.ndim != 2:
         raise ShapeError(
             f"{function}: the dense array has shape {array.shape}, but 2 dimensions are needed; reshape it"
@@ -369,8 +368,7 @@ def edge_values(function: str, data: Any, nnz: int) -> tuple[NDArray[Any] | None
     """Values of shape (nnz,) or (nnz, H) and their family, or None for a pattern."""
     if data is None:
         return None, interop.NUMPY
-    values, family = interop.as_array(data, function, "data")
-    _check.numeric(function, "data", values)
+    values, family = interop.as_array(data, function, "data", kinds="biuf")
     if values.ndim not in (1, 2) or values.shape[0] != nnz:
         raise ShapeError(f"{function}: data has shape {values.shape}, but {nnz} entries take {(nnz,)} or {(nnz, 'H')}")
     return values, family
@@ -381,8 +379,8 @@ def scale_vector(function: str, name: str, value: Any, length: int, device: str 
     """A finite float32 vector on `device` with one scale per row or column, or None."""
     if value is None:
         return None
-    array = interop.as_array(value, function, name)[0] if device != "cpu" else interop.as_host(value, function, name)
-    _check.numeric(function, name, array)
+    array = interop.as_array(value, function, name, kinds="biuf")[0]
+    array = interop.move(array, "cpu") if device == "cpu" else array
     if array.shape != (length,):
         raise ShapeError(
             f"{function}: {name} has shape {array.shape}, but there must be one scale for each of {length}"

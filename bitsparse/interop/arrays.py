@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse import _check
 from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.interop import streams
 from bitsparse.interop.devices import CUPY, JAX, NUMPY, TORCH, Family, device_of, is_cupy, require_cupy
@@ -90,7 +91,9 @@ def is_array_like(x: Any) -> bool:
     return True
 
 
-def as_array(x: Any, function: str, name: str = "x", *, gpu: bool = True) -> tuple[Any, Family]:
+def as_array(
+    x: Any, function: str, name: str = "x", *, gpu: bool = True, kinds: str | None = None
+) -> tuple[Any, Family]:
     """A NumPy or CuPy view of ``x`` on its device, in native byte order, and the family that ``x`` belongs to.
 
     Memory on a GPU is shared with CuPy arrays, PyTorch CUDA tensors, JAX arrays and all other producers of DLPack or of the CUDA array
@@ -105,13 +108,15 @@ def as_array(x: Any, function: str, name: str = "x", *, gpu: bool = True) -> tup
         The calling function and its argument, for messages.
     gpu : bool, default True
         Whether arrays in a GPU's memory are accepted too.
+    kinds : str, optional
+        The kinds of dtypes that are accepted, such as "biuf" for all plain numbers; by default, all are.
 
     Raises
     ------
     DeviceError
         ``x`` is on a device that is not accepted, or on a GPU while CuPy is missing.
     DTypeError
-        ``x`` is masked, sparse, needs a gradient or cannot be viewed as numbers.
+        ``x`` is masked, sparse, needs a gradient, cannot be viewed as numbers or is of another kind than `kinds`.
 
     Examples
     --------
@@ -122,6 +127,8 @@ def as_array(x: Any, function: str, name: str = "x", *, gpu: bool = True) -> tup
     array, family = _view(x, function, name, gpu)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
+    if kinds is not None:
+        _check.numeric_dtype(function, name, array.dtype, kinds)
     return array, family
 
 
@@ -308,10 +315,19 @@ def _not_array(x: Any, function: str, name: str) -> DTypeError:
     return DTypeError(f"{function}: {name} must be an array (NumPy, PyTorch, JAX or any DLPack producer), got {found}")
 
 
-def as_host(x: Any, function: str, name: str = "x") -> NDArray[Any]:
+def as_host(x: Any, function: str, name: str = "x", *, kinds: str | None = None) -> NDArray[Any]:
     """``x`` as a NumPy array, copied from a GPU if it is there; for small parameters only."""
-    array, _ = as_array(x, function, name)
+    array, _ = as_array(x, function, name, kinds=kinds)
     return array if isinstance(array, np.ndarray) else np.asarray(array.get())
+
+
+def as_host_floats(x: Any, function: str, name: str) -> NDArray[np.float32]:
+    """A small parameter as float32 numbers in host memory; refuses what is not a number or, in float32, not finite."""
+    array = as_host(x, function, name, kinds="biuf")
+    with np.errstate(over="ignore"):  # reported below
+        array = array.astype(np.float32)
+    _check.finite(function, name, bool(np.isfinite(array).all()))
+    return array
 
 
 def writable_array(x: Any, function: str, name: str = "out") -> Any:

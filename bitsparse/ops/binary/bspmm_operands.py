@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import _check, backends, interop
+from bitsparse import backends, interop
 from bitsparse._check import shown
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of
@@ -145,8 +145,7 @@ def addend_of(function: str, value: Any, shape: tuple[int, int], device: str) ->
         letters.activation_letter(function, "add", value)
         found, there = value.shape, value.device
     else:
-        array, family = interop.as_array(value, function, "add")
-        _check.numeric(function, "add", array)
+        array, family = interop.as_array(value, function, "add", kinds="biuf")
         found, there = array.shape, interop.device_of(array)
     if tuple(found) != shape:
         raise ShapeError(

@@ -148,8 +148,7 @@ def quantize(
            [0.5, 0.9, 0.1]], dtype=float32)
     """
     function = "quantize"
-    array, family = interop.as_array(x, function)
-    _check.numeric(function, "x", array)
+    array, family = interop.as_array(x, function, kinds="biuf")
     _check.at_least_2d(function, "x", array.shape)
     scheme_name, bits = schemes.scheme_bits(function, scheme, bits)
     rounding_name = _check.rounding_of(function, scheme_name, rounding)
@@ -267,8 +266,7 @@ def _placed(end: Array, x: Any) -> Any:
 
 
 def _range_part(function: str, name: str, value: Any, shape: tuple[int, ...], granularity: str) -> Array:
-    array = interop.as_host(value, function, name)
-    _check.numeric(function, name, array)
+    array = interop.as_host(value, function, name, kinds="biuf")
     array = array.astype(np.float64)
     _check.finite(function, name, bool(np.isfinite(array).all()))
     wanted = ends_shape(shape, granularity)
@@ -350,8 +348,7 @@ def stochastic_round(x: ArrayLike, *, seed: int | None = None, stream: int = 0) 
     array([ 1.,  2., -1.])
     """
     function = "stochastic_round"
-    array, family = interop.as_array(x, function)
-    _check.numeric(function, "x", array, "f")
+    array, family = interop.as_array(x, function, kinds="f")
     seed_number, stream = schemes.checked_seed(function, "stochastic", seed, stream)
     device = interop.device_of(array)
     with interop.working_on(device, family):

@@ -41,8 +41,7 @@ def quantization_error(x: ArrayLike, q: Any) -> float:
     True
     """
     function = "quantization_error"
-    values, family = interop.as_array(x, function)
-    _check.numeric(function, "x", values)
+    values, family = interop.as_array(x, function, kinds="biuf")
     if isinstance(q, BitTensor):
         with working(q):
             back = decode(q, np.float64)
@@ -112,8 +111,7 @@ def choose_bits(
     number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
     if not number or not 0 <= given <= 1:
         raise ValueError(f"{function}: threshold must be a number in 0..1, got {_check.shown(threshold)}")
-    array, family = interop.as_array(x, function)
-    _check.numeric(function, "x", array)
+    array, family = interop.as_array(x, function, kinds="biuf")
     _check.at_least_2d(function, "x", array.shape)
     schemes.scheme_bits(function, scheme, candidates[0])
     rounding_name = _check.rounding_of(function, scheme, rounding)

@@ -264,8 +264,7 @@ def beta_of(function: str, beta: Any, device: str, dtype: np.dtype[Any]) -> Any:
 
 def _single(function: str, name: str, given: Any, device: str, kinds: str) -> Any:
     """The checked array of one number, which must be on the device of A."""
-    array = interop.as_array(given, function, name)[0]
-    _check.numeric(function, name, array, kinds)
+    array = interop.as_array(given, function, name, kinds=kinds)[0]
     if array.size != 1:
         raise ShapeError(f"{function}: {name} has shape {array.shape}, but all edges have one; pass one element")
     same_place(function, [("A", device), (name, interop.device_of(array))])
@@ -285,8 +284,7 @@ def checked_scores(
     operand.check_features(function, shape)
     compute, heads, scores = compute_dtype(dtype), inner[0] if len(inner) == 2 else 1, []
     for name, given, rows in (("source", source, operand.shape[1]), ("target", target, operand.shape[0])):
-        array = interop.as_array(given, function, name)[0]
-        _check.numeric(function, name, array, "f")
+        array = interop.as_array(given, function, name, kinds="f")[0]
         if array.dtype == np.float64 and compute != np.float64:
             raise DTypeError(
                 f"{function}: {name} is float64 but x is {dtype}, so that scores would lose precision; convert one with "

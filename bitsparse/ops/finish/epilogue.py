@@ -17,6 +17,7 @@ from bitsparse.arrays.inside import assembled
 from bitsparse.arrays.packed import Encoding, Layout
 from bitsparse.backends.params import Array, EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop.arrays import as_host_floats
 from bitsparse.ops.finish import schemes
 from bitsparse.ops.operands import target
 
@@ -121,12 +122,12 @@ class Epilogue:
             _check.choice(name, "activation", self.activation, _ACTIVATIONS)
         for option in ("binarize", "offset_correction"):
             _check.flag(name, option, getattr(self, option))
-        slope = _floats("negative_slope", self.negative_slope)
+        slope = as_host_floats(self.negative_slope, name, "negative_slope")
         if slope.ndim:
             raise ShapeError(f"{name}: negative_slope must be a number, got shape {slope.shape}")
         vectors: dict[str, Any] = {
-            name: None if (value := getattr(self, name)) is None else _floats(name, value)
-            for name in ("row_scale", "col_scale", "bias")
+            each: None if (value := getattr(self, each)) is None else as_host_floats(value, name, each)
+            for each in ("row_scale", "col_scale", "bias")
         }
         bn_scale, bn_shift = folded(self.batch_norm)
         vectors |= {"bn_scale": bn_scale, "bn_shift": bn_shift}
@@ -167,12 +168,12 @@ class Epilogue:
             raise ValueError(
                 f"{name}: bits={bits} needs out_scale, the size of one step; calibrate it with quantize(...).scale"
             )
-        scale = _floats("out_scale", self.out_scale)
+        scale = as_host_floats(self.out_scale, name, "out_scale")
         if not (scale >= np.finfo(np.float32).smallest_normal).all():
             raise ValueError(f"{name}: out_scale must be positive and normal, got {scale.min()}")
         if scheme == "symmetric" and self.out_offset is not None:
             raise ValueError(f"{name}: scheme='symmetric' has no offset; drop out_offset or use scheme='affine'")
-        offset = None if self.out_offset is None else _floats("out_offset", self.out_offset)
+        offset = None if self.out_offset is None else as_host_floats(self.out_offset, name, "out_offset")
         grid = schemes.grid_from_scale(scheme, bits, scale, offset)
         _check.finite(name, "out_scale * (2**bits - 1)", bool(np.isfinite(grid.divisor).all()))
         fixed = replace(fixed,
@@ -323,15 +324,6 @@ def _full_ndim(value: NDArray[np.float32], ndim: int) -> NDArray[np.float32]:
     return value if value.ndim in (0, ndim) else value.reshape((1,) * (ndim - value.ndim) + value.shape)
 
 
-def _floats(name: str, value: Any) -> NDArray[np.float32]:
-    array = interop.as_host(value, "Epilogue", name)
-    _check.numeric("Epilogue", name, array)
-    with np.errstate(over="ignore"):  # reported below
-        array = array.astype(np.float32)
-    _check.finite("Epilogue", name, bool(np.isfinite(array).all()))
-    return array
-
-
 def folded(
     batch_norm: Any, function: str = "Epilogue", what: str = "batch_norm"
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
@@ -345,9 +337,8 @@ def folded(
     given = BatchNorm(*batch_norm)
     parts = []
     for (name, value), default in zip(as_dict(given).items(), (0.0, 1.0, 1.0, 0.0, 1e-5), strict=True):
-        array = interop.as_host(default if value is None else value, function, f"{what}.{name}")
-        _check.numeric(function, f"{what}.{name}", array)
-        parts.append(array.astype(np.float64))
+        part = default if value is None else value
+        parts.append(interop.as_host(part, function, f"{what}.{name}", kinds="biuf").astype(np.float64))
     try:
         mean, var, weight, bias, eps = np.broadcast_arrays(*parts)
     except ValueError:

@@ -256,8 +256,7 @@ class QuantCache:
 
     # -- inside -------------------------------------------------------------------------------------------------------
     def _wanted(self, function: str, x: Any, bits: int, axis: Any, layout: Any, options: dict[str, Any]) -> _Wanted:
-        array, family = interop.as_array(x, function)
-        _check.numeric(function, "x", array)
+        array, family = interop.as_array(x, function, kinds="biuf")
         _check.at_least_2d(function, "x", array.shape)
         way = _way(function, bits, **options)
         form = _check.axis(function, axis, array.ndim), _check.layout(function, layout, way[1])

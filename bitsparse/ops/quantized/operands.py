@@ -80,8 +80,7 @@ def weight_of(function: str, w: Any, settings: Settings, seed: int) -> BitTensor
     New codes are packed along the contraction axis as products read them: in planes on a CPU, as bytes on a GPU.
     """
     if not isinstance(w, BitTensor):
-        array, family = interop.as_array(w, function, "w")
-        _check.numeric(function, "w", array)
+        array, family = interop.as_array(w, function, "w", kinds="biuf")
         check_matrix(function, "w", array, "(k, n)")
         device = interop.device_of(array)
         layout = "planes" if device == "cpu" else "rows"

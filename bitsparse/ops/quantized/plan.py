@@ -10,6 +10,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, contents_of_words, words_to_overwrite, working
 from bitsparse.errors import DTypeError, KernelError, ShapeError
+from bitsparse.interop.arrays import as_host_floats
 from bitsparse.interop.identity import Seen
 from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.finish import schemes
@@ -287,15 +288,12 @@ class QuantizedMatmulPlan:
                     f"{function}: {name} on a GPU must be one float32, got shape {tuple(array.shape)} of {array.dtype}"
                 )
             return array.reshape(())
-        array = interop.as_host(value, function, name)
-        _check.numeric(function, name, array)
+        array = as_host_floats(value, function, name)
         if array.size != 1:
             raise ShapeError(
                 f"{function}: {name} has shape {array.shape}, but there is one for the whole of x; pass a number"
             )
-        with np.errstate(over="ignore"):  # reported below
-            number = array.astype(np.float32).reshape(())
-        _check.finite(function, name, bool(np.isfinite(number)))
+        number = array.reshape(())
         if name == "scale" and not number >= _SMALLEST:
             raise ValueError(f"{function}: scale must be positive and normal, got {number}")
         if number < 0:
