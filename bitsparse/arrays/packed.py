@@ -26,20 +26,6 @@ class PackedArray(BitArray):
     setting_names = ("shape", "bits", "axis", "layout", "encoding")
     adopting = "from_words"
 
-    __slots__ = (
-        "__weakref__",
-        "_axis",
-        "_bits",
-        "_encoding",
-        "_family",
-        "_kept",
-        "_layout",
-        "_offset",
-        "_scale",
-        "_shape",
-        "_words",
-    )
-
     _words: NDArray[np.uint32]
     _shape: tuple[int, ...]
     _bits: int
@@ -49,6 +35,7 @@ class PackedArray(BitArray):
     _scale: NDArray[np.float32] | None
     _offset: NDArray[np.float32] | None
     _kept: Kept
+    __slots__ = ("__weakref__", "_family", *__annotations__)
 
     @abstractmethod
     def repack(self, *, axis: int | None = None, layout: Layout | None = None) -> Self:

@@ -47,25 +47,6 @@ CSR_FORM: Slot[tuple[NDArray[Any], NDArray[Any]]] = Slot("csr")
 class SparseArray(Members, Exchange):
     """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users need it only for ``isinstance``."""
 
-    __slots__ = (
-        "__weakref__",
-        "_col_scale",
-        "_data",
-        "_device",
-        "_family",
-        "_indices",
-        "_indptr",
-        "_prepared",
-        "_row_scale",
-        "_shape",
-        "had_duplicates",
-    )
-
-    scale_names = ("row_scale", "col_scale")
-    adopting = "from_arrays"
-    #: Whether elements are bits, so that no values are stored.
-    holds_bits: ClassVar[bool]
-
     #: Whether the source data had repeated entries, so that values in the order of that data would not fit.
     had_duplicates: bool
     _shape: tuple[int, int]
@@ -78,6 +59,12 @@ class SparseArray(Members, Exchange):
     #: Cache of what was derived from this pattern (index of windows, transpose, schedules, tilings) on its device, shared by all arrays
     #: with this pattern. Anything derived from values is stored together with the value array it came from.
     _prepared: Store
+    __slots__ = ("__weakref__", "_family", *__annotations__)
+
+    scale_names = ("row_scale", "col_scale")
+    adopting = "from_arrays"
+    #: Whether elements are bits, so that no values are stored.
+    holds_bits: ClassVar[bool]
 
     @abstractmethod
     def __init__(self, arg: Any, *, pattern: bool = False, **options: Any) -> None: ...
@@ -216,11 +203,16 @@ class SparseArray(Members, Exchange):
         return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
     def _rows(self) -> dict[str, object]:
-        return {"non-zeros": f"{self.nnz:,}", "density": f"{self.density:.3g}"}
+        return {"non-zeros": f"{self.nnz:,}", "density": f"{self.density:.3g}", **self._format_rows()}
+
+    @abstractmethod
+    def _format_rows(self) -> dict[str, object]:
+        """Rows of the HTML table that describe the format's own parts."""
 
     def _other_forms(self) -> dict[str, int]:
         values = 0 if self._data is None else self._data.nbytes
-        return super()._other_forms() | {"CSR": (self._shape[0] + 1 + self.nnz) * self.index_dtype.itemsize + values}
+        entries = (self._shape[0] + 1 + self.nnz) * self.index_dtype.itemsize
+        return {"float32": 4 * self.size, "CSR": entries + values}
 
     # -- conversions ------------------------------------------------------------------------------------------------
     def csr_arrays(self) -> CSRArrays:

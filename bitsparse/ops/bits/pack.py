@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import as_dict
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, working
@@ -150,12 +151,10 @@ def quantize(
     function = "quantize"
     array, family = interop.as_array(x, function, kinds="biuf")
     _check.at_least_2d(function, "x", array.shape)
-    scheme_name, bits = schemes.scheme_bits(function, scheme, bits)
-    rounding_name = _check.rounding_of(function, scheme_name, rounding)
-    granularity_name = _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
+    options = schemes.checked_options(function, bits, scheme, rounding, granularity, seed, stream)
+    bits, scheme_name, rounding_name, granularity_name, seed_number, stream = options
     packed = _check.axis(function, axis, array.ndim)
     layout_name = _check.layout(function, layout, bits)
-    seed_number, stream = schemes.checked_seed(function, rounding_name, seed, stream)
     first_index = _check.integer(function, "first_index", first_index, 0, (1 << 63) - 1)
     device = interop.device_of(array)
     with interop.working_on(device, family):
@@ -217,17 +216,13 @@ def on_grid(
     contiguous memory on the array's device.
     """
     device = interop.device_of(array)
-    offset, divisor, multiplier, qmin, qmax, encoding, scale, stored_offset = grid
-    bits, rounding, seed, stream, axis, layout, first = coding
-    steps = {"offset": offset, "divisor": divisor, "multiplier": multiplier, "qmin": qmin, "qmax": qmax}
-    draws = {"rounding": rounding, "seed": seed, "stream": stream, "first_index": first}
-    further = {} if factors is None else {"factors": factors}
-    if sides is not None:
-        further["sides"] = sides
+    steps = {name: getattr(grid, name) for name in ("offset", "divisor", "multiplier", "qmin", "qmax")}
+    further = {name: part for name, part in (("factors", factors), ("sides", sides)) if part is not None}
     quantize = backends.family(device, "bits.pack").quantize
-    words = quantize(array, bits, out=out, check=check, axis=axis, layout=layout, **steps, **draws, **further)
-    scale, stored_offset = interop.move(scale, device), interop.move(stored_offset, device)
-    return assembled(BitTensor, words, array.shape, bits, axis, layout, encoding, family, scale, stored_offset)
+    words = quantize(array, out=out, check=check, **steps, **as_dict(coding), **further)
+    affine = interop.move(grid.scale, device), interop.move(grid.stored_offset, device)
+    form = array.shape, coding.bits, coding.axis, coding.layout, grid.encoding
+    return assembled(BitTensor, words, *form, family, *affine)
 
 
 def ends_of(function: str, array: Array, scheme: str, granularity: str, given: Any) -> tuple[Array, Array]:

@@ -113,10 +113,8 @@ def choose_bits(
         raise ValueError(f"{function}: threshold must be a number in 0..1, got {_check.shown(threshold)}")
     array, family = interop.as_array(x, function, kinds="biuf")
     _check.at_least_2d(function, "x", array.shape)
-    schemes.scheme_bits(function, scheme, candidates[0])
-    rounding_name = _check.rounding_of(function, scheme, rounding)
-    granularity_name = _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
-    seed_number, _ = schemes.checked_seed(function, rounding_name, seed, 0)
+    options = schemes.checked_options(function, candidates[0], scheme, rounding, granularity, seed, 0)
+    _, _, rounding_name, granularity_name, seed_number, _ = options
     with interop.working_on(interop.device_of(array), family):
         smallest = 1.0
         values = real(array)

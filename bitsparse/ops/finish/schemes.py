@@ -56,6 +56,16 @@ def checked_seed(
     return number, stream
 
 
+def checked_options(
+    function: str, bits: Any, scheme: Any, rounding: Any, granularity: Any, seed: Any, stream: Any
+) -> tuple[int, str, str, str, int, int]:
+    """The checked options of :func:`bitsparse.quantize`: bits, scheme, rounding, granularity, seed and stream."""
+    name, count = scheme_bits(function, scheme, bits)
+    rounds = _check.rounding_of(function, name, rounding)
+    granularity = _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
+    return count, name, rounds, granularity, *checked_seed(function, rounds, seed, stream)
+
+
 def grid_from_range(function: str, scheme: str, bits: int, low: Array, high: Array, dtype: Any) -> Grid:
     """The grid that covers ``low..high`` (``symmetric``: ``-absmax..absmax``), with its steps computed in ``dtype``."""
     low, high = low.astype(dtype, copy=False), high.astype(dtype, copy=False)

@@ -259,7 +259,7 @@ class QuantCache:
         array, family = interop.as_array(x, function, kinds="biuf")
         _check.at_least_2d(function, "x", array.shape)
         way = _way(function, bits, **options)
-        form = _check.axis(function, axis, array.ndim), _check.layout(function, layout, way[1])
+        form = _check.axis(function, axis, array.ndim), _check.layout(function, layout, way[0])
         device, memory = interop.device_of(array), memory_of(x)
         version = None
         if self.check == "content":
@@ -367,10 +367,7 @@ def _way(
     stream: Any = 0,
 ) -> tuple[Any, ...]:
     """The options of :func:`bitsparse.quantize` that determine the codes, checked and in a form that can be compared."""
-    scheme, bits = schemes.scheme_bits(function, scheme, bits)
-    rounding = _check.rounding_of(function, scheme, rounding)
-    granularity = _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
-    schemes.checked_seed(function, rounding, seed, stream)
+    options = schemes.checked_options(function, bits, scheme, rounding, granularity, seed, stream)
     ends = range if isinstance(range, (tuple, list)) else () if range is None else (range,)
     given = [np.asarray(interop.as_host(end, function, "range"), np.float64) for end in ends]
-    return scheme, bits, rounding, granularity, seed, stream, tuple((end.shape, end.tobytes()) for end in given)
+    return *options[:4], seed, stream, tuple((end.shape, end.tobytes()) for end in given)
