@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bitsparse import _check, arrays, interop
+from bitsparse import _check, _records, arrays, interop
 from bitsparse._records import as_dict
 from bitsparse.arrays import construct
 from bitsparse.errors import DTypeError, ShapeError
@@ -58,7 +58,7 @@ class BitTensor:
 
     def tree_flatten(self) -> tuple[Any, Any]:
         """Split into arrays and settings; of the shape only the last two sizes, as transforms add and remove axes in front of them."""
-        settings = self.settings._replace(shape=self.settings.shape[-2:])
+        settings = _records.replace(self.settings, shape=self.settings.shape[-2:])
         return (self.words, self.scale, self.offset), settings
 
     @classmethod
@@ -67,7 +67,7 @@ class BitTensor:
         words, scale, offset = children
         inner = 3 if settings.layout == "planes" else 2
         batch = getattr(words, "shape", ())[:-inner]  # JAX also builds trees of objects that are no arrays
-        return cls(words, scale, offset, settings._replace(shape=(*batch, *settings.shape)))
+        return cls(words, scale, offset, _records.replace(settings, shape=(*batch, *settings.shape)))
 
     @classmethod
     def of(cls, array: arrays.BitTensor) -> BitTensor:

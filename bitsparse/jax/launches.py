@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from bitsparse import interop, jit
+from bitsparse import _records, interop, jit
 from bitsparse._ext import xla
 from bitsparse.jax import memory
 from bitsparse.jax.tasks import Call, Task, prepared, task_of
@@ -204,4 +204,4 @@ def _placed(node: jit.Node, slots: int, spaces: Sequence[Any]) -> jit.Node:
         if slot >= slots:
             struct.pack_into("<Q", params, at, spaces[slot - slots].data.ptr + beyond)
     patches = tuple(one for one in node.patches if one[1] < slots)
-    return node._replace(params=bytes(params), patches=patches)
+    return _records.replace(node, params=bytes(params), patches=patches)
