@@ -298,15 +298,11 @@ class SparseArray(Members, Exchange):
         >>> bs.FRDC(np.array([[0, 1], [1, 0]])).has_symmetric_pattern, bs.FRDC(np.array([[0, 1], [0, 0]])).has_symmetric_pattern
         (True, False)
         """
-        return self._turned_pattern() is None
-
-    def _turned_pattern(self) -> Any:
-        """An array of the transposed pattern without values and scales; None if the pattern is symmetric."""
-        return self._keep(_TRANSPOSE, self._transpose).pattern
+        return self._keep(_TRANSPOSE, self._transpose).pattern is None
 
     def _turned(self) -> tuple[NDArray[Any], Any]:
-        """:meth:`_turned_order` and :meth:`_turned_pattern`, which are computed together."""
-        return self._turned_order(), self._turned_pattern()
+        """:meth:`_turned_order`, and an array of the transposed pattern without values and scales, or None if it is symmetric."""
+        return self._turned_order(), self._keep(_TRANSPOSE, self._transpose).pattern
 
     def _turned_order(self) -> NDArray[Any]:
         """For each entry of the transpose, the number of that entry in this array."""

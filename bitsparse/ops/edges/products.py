@@ -17,7 +17,6 @@ from bitsparse.interop import ArrayKind
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, largest_magnitude
-from bitsparse.ops.operands.target import written
 from bitsparse.ops.plan import KeptCall, edge_call
 from bitsparse.ops.spmm.patterns import shared_columns, tiles_of, windows_of
 
@@ -116,11 +115,6 @@ class CodePair:
 
             product: Callable[[Any, Any, Array], Array] = operand.kept(CODE_PRODUCTS, make, kind) if kept else make()
         return product
-
-    def into(self, operand: CSROperand, kept: bool, shape: tuple[int, ...], dtype: Any, out: Array | None) -> Array:
-        """The results in canonical edge order, in `out` if it is given."""
-        product = self.product(operand, kept)
-        return written(lambda target: product(self.x, self.y, target), out, operand.indptr, shape, dtype)
 
 
 def code_pair(x: Any, y: Any, op: str) -> CodePair | None:

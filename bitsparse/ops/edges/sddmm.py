@@ -138,7 +138,8 @@ def sddmm(
             result = interop.namespace(left.data).empty(shape, dtype)
         elif codes is not None:
             kept = is_kept(A, operand, heads)
-            result = codes.into(operand, kept, shape, dtype, direct)
+            of_codes, ends = codes.product(operand, kept), (codes.x, codes.y)
+            result = written(lambda target: of_codes(*ends, target), direct, operand.indptr, shape, dtype)
             if kept:
                 learn_codes(A, operand, (x, y), codes, (shape, dtype))
         else:

@@ -91,8 +91,8 @@ class QuantizedMatmulPlan:
         self._product: Any = None
         self._right: BitTensor | None = None  # the weight as products of BitTensors read it
         self._bytes: Any = None
-        #: Notices writes to `w`, of which the plan keeps a repacked copy; None without such a copy.
-        self._seen: Seen | None = None
+        #: Notices writes to `w`, of which the plan may keep repacked copies.
+        self._seen = Seen(contents_of_words(self.w))
         self._ready = interop.Ready()
         kinds = LeftKind((m, self._k), settings.bits, "signed"), RightKind.of(self.w)
         if epilogue is None:
@@ -101,7 +101,6 @@ class QuantizedMatmulPlan:
             self._products = Products(function, self.device, *kinds, epilogue)
         if self.kernel == "composed":
             return
-        self._seen = Seen(contents_of_words(self.w))
         with working(self.w):
             self._bytes = bytes_of(self.w)
             scale = np.ones((), np.float32) if self.w.scale is None else self.w.scale
@@ -115,20 +114,6 @@ class QuantizedMatmulPlan:
                 bias=None if epilogue is None else epilogue.params(function, self.shape).bias,
                 kernel=self.kernel,
             )
-
-    def _repacked(self) -> BitTensor:
-        """The weight as products of BitTensors read it: the weight itself if it is packed that way, else a repacked copy; kept."""
-        if (self.w.axis, self.w.layout) != (-2, "planes") and self._seen is None:
-            self._seen = Seen(contents_of_words(self.w))
-        self._right = self.w.repack(axis=-2, layout="planes")
-        if self.device != "cpu":
-            self._ready.renew()
-        return self._right
-
-    def _keep_up(self) -> None:
-        """Bring repacked copies of the weight up to date before a call reads them."""
-        if self._seen is not None:
-            self._seen.keep_up(self._renew)
 
     def _renew(self) -> None:
         """Pack the weight again after a write to it, into the same memory as before, as captured calls read that."""
@@ -215,7 +200,7 @@ class QuantizedMatmulPlan:
         """Run a call; `copies` allows activations with gaps within rows, `stream` replaces the plan's stream of draws (see Coding)."""
         function = self._function
         with working_with(self.device, x, out):
-            self._keep_up()
+            self._seen.keep_up(self._renew)
             array, family = interop.as_array(x, function)
             same_place(function, [("x", interop.device_of(array)), ("w", self.device)])
             _check.planned(function, "x has dtype", array.dtype, self.x_dtype, DTypeError)
@@ -258,10 +243,13 @@ class QuantizedMatmulPlan:
     def of_codes(self, q: BitTensor, out: Any = None, absmax: Any = None) -> Any:
         """The product with activations that have been quantised already."""
         with working_with(self.device, q, out):
-            self._keep_up()
+            self._seen.keep_up(self._renew)
             self._ready.wait()
-            right = self._repacked() if self._right is None else self._right
-        result = self._products.once(q, right, out)
+            if self._right is None:
+                self._right = self.w.repack(axis=-2, layout="planes")
+                if self.device != "cpu":
+                    self._ready.renew()
+        result = self._products.once(q, self._right, out)
         if absmax is not None:
             y = interop.as_array(result, self._function)[0]
             with working_with(self.device, result):

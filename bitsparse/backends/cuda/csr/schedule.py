@@ -145,15 +145,12 @@ class Workspaces:
         #: Streams whose counters are zeroed only by replays of a captured graph so far.
         self._unset: set[int] = set()
         #: The counters of calls whose sums lie in lent memory.
-        self._lending = None if self._partial_bytes < LENT_FROM else Workspaces(0, dtype, counters)
+        partial_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        self._lending = None if partial_bytes < LENT_FROM else Workspaces(0, dtype, counters)
         self._made_on = cupy.cuda.get_current_stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
         if not cupy.cuda.runtime.streamIsCapturing(self._made_on):
             self._made.record()
-
-    @property
-    def _partial_bytes(self) -> int:
-        return int(np.prod(self._shape, dtype=np.int64)) * np.dtype(self._dtype).itemsize
 
     @property
     def nbytes(self) -> int:
