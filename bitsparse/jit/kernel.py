@@ -114,20 +114,17 @@ def _driver() -> ctypes.CDLL:
 
 
 @cache
-def _entry() -> int:
-    """The address of ``cuLaunchKernelEx``; 0 for a driver written in Python, as used in tests."""
+def _entry(function: str = "cuLaunchKernelEx") -> int:
+    """The address of a function of the driver; 0 for a driver written in Python, as used in tests."""
     try:
-        return ctypes.cast(_driver().cuLaunchKernelEx, ctypes.c_void_p).value or 0
+        return ctypes.cast(getattr(_driver(), function), ctypes.c_void_p).value or 0
     except ctypes.ArgumentError:
         return 0
 
 
 def driver_entries() -> tuple[int, int, int]:
     """The addresses of ``cuLaunchKernelEx``, ``cuMemsetD8Async`` and ``cuGetErrorName``, for launches from compiled code."""
-    library = _driver()
-    functions = library.cuLaunchKernelEx, library.cuMemsetD8Async, library.cuGetErrorName
-    launch, zero, name = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions)
-    return launch, zero, name
+    return _entry(), _entry("cuMemsetD8Async"), _entry("cuGetErrorName")
 
 
 @cache

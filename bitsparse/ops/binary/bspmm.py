@@ -65,6 +65,11 @@ class BspmmPlan:
         self._wanted, self.variant = wanted, wanted.variant
         self._csr = csr = pattern_of(csr) if wanted.variant[1] == "B" and csr.values is not None else csr
         self.device, self.shape = csr.device, (csr.shape[0], wanted.columns)
+        plain = not (wanted.mean or added or csr.is_scaled)
+        #: Dtype of the result for an addend of float32, if there is one; for a BitTensor, of the integers that it holds.
+        self.dtype: np.dtype[Any] = np.dtype(np.int32 if plain and self.variant[:2] == "BB" else np.float32)
+        if wanted.epilogue is not None:
+            self.dtype = wanted.epilogue.dtype
         self._gpu = None if self.device == "cpu" else _aggregates(csr, wanted)
         if self._gpu is None and forced not in (None, *METHODS):
             raise KernelError(
@@ -80,15 +85,6 @@ class BspmmPlan:
         if self._gpu is not None:
             return self._gpu.kernel
         return self._wanted.kernel or METHODS[0 if self.variant[:2] == "BB" else 2]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the result for an addend of float32, if there is one; for a BitTensor, of the integers that it holds."""
-        wanted = self._wanted
-        if wanted.epilogue is not None:
-            return wanted.epilogue.dtype
-        plain = not (wanted.mean or self._added) and self._csr.row_scale is None and self._csr.col_scale is None
-        return np.dtype(np.int32 if plain and self.variant[:2] == "BB" else np.float32)
 
     @property
     def nbytes(self) -> int:

@@ -76,9 +76,10 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
     device = _check.same_device(function, (interop.device_of(left), interop.device_of(right)))
     family = interop.common_family([one, two])
     with interop.working_on(device, family):
-        total = _sum(function, left, right) if finish is None else _float32(left) + _float32(right)
-        result = interop.from_array(total, family, function)
-        return result if finish is None else finish.applied("add", result)
+        if finish is None:
+            return interop.from_array(_sum(function, left, right), family, function)
+        total = converted(left, np.float32) + converted(right, np.float32)
+        return finish.applied("add", interop.from_array(total, family, function))
 
 
 def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None, finish: Epilogue | None) -> Any:
@@ -95,10 +96,6 @@ def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None
         total = sum(interop.as_array(value, "add")[0] for value in values)
         result = interop.from_array(total, family, "add")
         return result if finish is None else finish.applied("add", result)
-
-
-def _float32(x: Array) -> Array:
-    return converted(x, np.dtype(np.float32))
 
 
 def _sum(function: str, left: Array, right: Array) -> Array:

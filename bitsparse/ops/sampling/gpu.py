@@ -29,11 +29,6 @@ SHORT_COLUMNS, SHORT_BYTES = 64, 1 << 24
 _EVERY_EDGE = Sampling(1 << 48, "sfs")
 
 
-def _takes_short(rows: int, columns: int) -> bool:
-    """Whether the kernel "short" is the quickest, as measured on graphs of 14 000 to 70 000 rows."""
-    return columns <= SHORT_COLUMNS // 2 or (columns <= SHORT_COLUMNS and rows * columns * 4 <= SHORT_BYTES)
-
-
 #: Slots for the kernels of sampled sums over a pattern: first by width, strategy and rescaling, then by dtype or kind of codes, number of
 #: columns and alignment of the arrays; each kernel is kept with the weights that it reads.
 DRAWN_SUMS: Slot[tuple[Any, Store]] = Slot("sampled sums", most=8)
@@ -175,7 +170,9 @@ class StoredSums:
     def _by_length(self, dtype: np.dtype[Any], columns: int) -> Run | None:
         """The kernel "short"; None if it cannot be used or is not the quickest, unless the caller demands it."""
         operand = self.operand
-        if self._asked != "short" and (self._asked is not None or not _takes_short(operand.shape[0], columns)):
+        # The quickest for few columns, as measured on graphs of 14 000 to 70 000 rows.
+        most = SHORT_COLUMNS if operand.shape[0] * columns * 4 <= SHORT_BYTES else SHORT_COLUMNS // 2
+        if self._asked != "short" and (self._asked is not None or columns > most):
             return None
         family = backends.family(operand.device, "spmm.short_rows")
         why = family.refusal(columns, dtype, operand.longest_row, operand.nnz + 3 * operand.shape[0])

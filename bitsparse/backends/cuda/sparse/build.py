@@ -151,15 +151,11 @@ def canonical_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[An
     return moved, order, validate_csr(indptr, moved, shape) == "duplicates"
 
 
-def _starts_of(keys: Any, count: int) -> Any:
-    """Where the run of each of the keys ``0 ... count - 1`` starts in a sorted array, and where the last ends; in the array's dtype."""
-    return cupy.searchsorted(keys, cupy.arange(count + 1, dtype=keys.dtype)).astype(keys.dtype)
-
-
 def sort_coordinates(rows: Any, cols: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
     """The stable order of coordinates by row and then column (int64), and the row pointers of the sorted coordinates."""
     order = _order_of(rows, cols, shape)
-    return order, _starts_of(rows[order], shape[0])
+    starts = cupy.searchsorted(rows[order], cupy.arange(shape[0] + 1, dtype=rows.dtype))
+    return order, starts.astype(rows.dtype)
 
 
 def sum_runs(values: Any, starts: Any) -> Any:

@@ -77,10 +77,6 @@ def _counts(indptr: Any, indices: Any, shape: tuple[int, int]) -> Any:
     return found.get()
 
 
-def _row_at(indptr: Any, entry: int) -> int:
-    return int(np.searchsorted(indptr.get(), entry, side="right")) - 1
-
-
 def _state(what: str, found: Any, indptr: Any) -> str:
     """The state of a pattern by its counts; raises ValueError if it is not a CSR pattern."""
     if found[_BAD_START]:
@@ -89,7 +85,7 @@ def _state(what: str, found: Any, indptr: Any) -> str:
             f"{what}: indptr must start at 0, never fall and end at the number of indices, which it breaks at entry {where}; {DAMAGED}"
         )
     if found[_BAD_INDEX]:
-        row = _row_at(indptr, FROM_END - int(found[_BAD_INDEX]))
+        row = int(np.searchsorted(indptr.get(), FROM_END - int(found[_BAD_INDEX]), side="right")) - 1
         raise ValueError(
             f"{what}: row {row} holds a column index that is negative or beyond the last column; {DAMAGED}"
         )
