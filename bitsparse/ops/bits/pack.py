@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bitsparse import _check, backends, interop
-from bitsparse._records import as_dict
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, working
@@ -216,13 +215,17 @@ def on_grid(
     contiguous memory on the array's device.
     """
     device = interop.device_of(array)
-    steps = {name: getattr(grid, name) for name in ("offset", "divisor", "multiplier", "qmin", "qmax")}
-    further = {name: part for name, part in (("factors", factors), ("sides", sides)) if part is not None}
+    offset, divisor, multiplier, qmin, qmax, encoding, scale, stored_offset = grid
+    bits, rounding, seed, stream, axis, layout, first = coding
+    steps = {"offset": offset, "divisor": divisor, "multiplier": multiplier, "qmin": qmin, "qmax": qmax}
+    draws = {"rounding": rounding, "seed": seed, "stream": stream, "first_index": first}
+    further = {} if factors is None else {"factors": factors}
+    if sides is not None:
+        further["sides"] = sides
     quantize = backends.family(device, "bits.pack").quantize
-    words = quantize(array, out=out, check=check, **steps, **as_dict(coding), **further)
-    affine = interop.move(grid.scale, device), interop.move(grid.stored_offset, device)
-    form = array.shape, coding.bits, coding.axis, coding.layout, grid.encoding
-    return assembled(BitTensor, words, *form, family, *affine)
+    words = quantize(array, bits, out=out, check=check, axis=axis, layout=layout, **steps, **draws, **further)
+    scale, stored_offset = interop.move(scale, device), interop.move(stored_offset, device)
+    return assembled(BitTensor, words, array.shape, bits, axis, layout, encoding, family, scale, stored_offset)
 
 
 def ends_of(function: str, array: Array, scheme: str, granularity: str, given: Any) -> tuple[Array, Array]:

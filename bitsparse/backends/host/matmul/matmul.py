@@ -42,14 +42,17 @@ _NUMBERS = {"planes": _ext.PLANES, "digits": _ext.DIGITS, "bytes": _ext.BYTES}
 def chain_of(params: EpilogueParams, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """The epilogue as the compiled part takes it; the tuple owns the buffers."""
 
-    def full(operand: Any) -> Any:
-        return None if operand is None else strided(operand, shape, np.float32)
-
     def row(vector: Any) -> Any:
-        return full(None if vector is None else np.asarray(vector)[..., None])
+        return None if vector is None else strided(np.asarray(vector)[..., None], shape, np.float32)
 
     def col(vector: Any) -> Any:
-        return full(np.asarray(vector)[..., None, :] if np.ndim(vector) else vector)
+        if vector is None:
+            return None
+        array = np.asarray(vector)
+        return strided(array[..., None, :] if array.ndim else array, shape, np.float32)
+
+    def full(operand: Any) -> Any:
+        return None if operand is None else strided(operand, shape, np.float32)
 
     p, nothing = params, (None, None)
     (row_sums, of_rows), (of_columns, column_sums) = p.row_term or nothing, p.col_term or nothing
